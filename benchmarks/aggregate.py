@@ -72,7 +72,7 @@ class Cell:
 
 @dataclass(frozen=True, kw_only=True)
 class Measurement:
-    """What came out; rates are per CPU second."""
+    """The results; rates are per CPU second."""
 
     workload: str
     engine: str

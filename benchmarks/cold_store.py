@@ -1,7 +1,7 @@
 """What does it cost to keep rows on disk? `python -m benchmarks.cold_store [--rows N] [--quick]`.
 
 Rows are the orders of the join benchmark (two integers, a float, a short string), once as packed row records in a cold
-store, once as typed columns of a DuckDB table sorted by code, which is what one would write without us. Asked are:
+store, once as typed columns of a DuckDB table sorted by code, which is what one would write without us. Requested are:
 
 1. fetch: all rows of 1k, 10k and 100k codes out of N, drawn uniformly and by Zipf's law (exponent 1.1); codes that are not
    there; a disk whose pages the host has not in memory;
@@ -304,7 +304,7 @@ def _put_lines(directory: Path, rows: int) -> Iterator[Line]:
 
 
 def _index_lines(codes: npt.NDArray[np.int64]) -> Iterator[Line]:
-    """Compare ways to know which codes are absent, on the codes of one run."""
+    """Compare ways to find which codes are absent, on the codes of one run."""
     ordered = np.sort(codes)
     absent = np.unique(_wanted(codes, 100_000, "absent", 0))
     present = np.unique(_wanted(codes, 100_000, "uniform", 0))

@@ -76,7 +76,7 @@ def run(transfers: int, epochs: int) -> str:
     balances = Aggregate(BOOKINGS, ["account"], [AggregateCall("sum", "cents", name="balance")])
     total = Aggregate(balances.output, [], [AggregateCall("sum", "balance", name="total"), AggregateCall("count")])
     taken, given = Transfers(transfers, epochs, 1), Transfers(transfers, epochs, 2)
-    said, cpu_seconds, booked = 0, 0.0, 0
+    emitted, cpu_seconds, booked = 0, 0.0, 0
     for epoch in range(epochs):
         tick, deltas = Tick(epoch), [taken.epoch(epoch), given.epoch(epoch)]
         begin = time.process_time()
@@ -88,11 +88,11 @@ def run(transfers: int, epochs: int) -> str:
         cpu_seconds += time.process_time() - begin
         lines = [row for row, weight in answer.to_pylist() if weight > 0]
         assert all(row[0] in (0, None) for row in lines), f"epoch {epoch}: the total is {lines}"
-        said += len(lines)
+        emitted += len(lines)
     assert booked == transfers, f"{booked} of {transfers} transfers were booked"
     rate = 2 * transfers / cpu_seconds
     return (
-        f"{transfers:,} transfers in {epochs:,} epochs: the total was said {said} times and was 0 whenever it was; "
+        f"{transfers:,} transfers in {epochs:,} epochs: the total was emitted {emitted} times and was 0 whenever it was; "
         f"{rate:,.0f} halves per CPU second through join and two aggregates"
     )
 

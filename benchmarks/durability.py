@@ -54,7 +54,7 @@ _KEY = "join/0"
 
 @dataclass(frozen=True, kw_only=True)
 class Durability:
-    """What came out; times are wall-clock, each as (minimum, median, maximum)."""
+    """The results; times are wall-clock, each as (minimum, median, maximum)."""
 
     state_rows: int
     kept_ms: tuple[float, float, float]

@@ -86,7 +86,7 @@ def measure(place: Path, of: str, *, is_whole: bool) -> dict[str, Any]:
 
 
 class _Watch:
-    """Keep the largest anonymous memory of a process: state in mapped files is the system's to take back."""
+    """Keep the largest anonymous memory of a process: state in mapped files can be reclaimed by the system."""
 
     def __init__(self, process: int) -> None:
         self._process, self._most, self._ends = process, 0, threading.Event()
@@ -111,7 +111,7 @@ def _resident(process: int, what: str) -> int:
 
 
 def main() -> None:
-    """Run what the arguments ask for, each in a process of its own."""
+    """Run the cases of the arguments, each in a process of its own."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rows", type=int, default=2_000_000)
     parser.add_argument("--of", nargs="*", choices=OF, default=list(OF))

@@ -1,14 +1,14 @@
 """What does a join cost whose state is ten times its memory? `python -m benchmarks.hybrid [--scale S] [--epochs N]`.
 
-Orders join customers (3*S orders, S customers, both mutable), and change as `benchmarks.hybrid_epochs` says, uniformly or by
+Orders join customers (3*S orders, S customers, both mutable), and change as in `benchmarks.hybrid_epochs`, uniformly or by
 Zipf's law. Two joins, each in a process of its own, with the same changes: everything in memory, and hybrid with a tenth of
-the bytes that the first one took. Told are changes per CPU second of the process (a busy machine disturbs it less than wall
+the bytes that the first one took. Reported are changes per CPU second of the process (a busy machine disturbs it less than wall
 time) over the epochs after as many to warm up, as a share of those in memory; rows fetched and spilled per change. The rows of
 all answers must be as many in both. The tables are loaded in epochs as large as those that follow.
 
 Memory is that of the process beyond what it had when a small join of the same kind had run and gone, and what allocators kept
-was given back, so that code is not in it; another process draws the epochs, and one delta at a time is here. Told are the most
-after an epoch and the peak within one; beside it what the join says it holds, working arrays included, and the bytes of an
+was given back, so that code is not in it; another process draws the epochs, and one delta at a time is here. Reported are the
+most after an epoch and the peak within one; beside it the join's own count, working arrays included, and the bytes of an
 epoch's delta.
 
 Against DuckDB: the same tables in a file, kept up to date by SQL (`benchmarks.baseline_duckdb`) with 1 GB of memory, whatever
@@ -65,7 +65,7 @@ LARGE_RESULTS = {"uniform": RESULTS.with_name("hybrid_large.txt"), "zipf": RESUL
 MB = 1 << 20
 LOADED = 1_000_000  # first epoch behind those of the load
 _DUCKDB_BYTES = 1 << 30
-_MEMORY = ("delta MB", "state MB", "said MB", "resident MB", "peak MB")
+_MEMORY = ("delta MB", "state MB", "counted MB", "resident MB", "peak MB")
 _MOVED = ("fetched per change", "spilled", "restored")
 
 
@@ -77,9 +77,9 @@ class Measured:
         changes_per_cpu_second: over the timed epochs.
         resident_mb: resident size of the process after an epoch, beyond what it had before, at most.
         peak_mb: the same within an epoch.
-        said_mb: what the join said that it held when `resident_mb` was measured.
+        counted_mb: the join's own count when `resident_mb` was measured.
         delta_mb: bytes of the largest delta.
-        state_bytes: what the join says it holds, working arrays left out.
+        state_bytes: the join's own count, working arrays left out.
         answer_rows: rows of all answers.
         answer_weight: sum of their weights.
         counts: statistics of the join over the timed epochs.
@@ -88,7 +88,7 @@ class Measured:
     changes_per_cpu_second: float
     resident_mb: float
     peak_mb: float
-    said_mb: float
+    counted_mb: float
     delta_mb: float
     state_bytes: int
     answer_rows: int
@@ -131,7 +131,7 @@ def measure(
         changes_per_cpu_second=changes * epochs / spent,
         resident_mb=memory.most / MB,
         peak_mb=memory.peak() / MB,
-        said_mb=memory.said / MB,
+        counted_mb=memory.counted / MB,
         delta_mb=delta_bytes / MB,
         state_bytes=join.resident_bytes() - join.working_bytes(),
         answer_rows=answer_rows,
@@ -163,7 +163,7 @@ def measure_duckdb(scale: int, keys: str, changes: int, epochs: int) -> Measured
         changes_per_cpu_second=changes * epochs / spent,
         resident_mb=0.0,
         peak_mb=0.0,
-        said_mb=0.0,
+        counted_mb=0.0,
         delta_mb=0.0,
         state_bytes=0,
         answer_rows=answer_rows,
@@ -180,13 +180,13 @@ class Memory:
         UnusedMemory().give_back(0)
         self._before = _status("VmRSS")
         self.most = 0
-        self.said = 0
+        self.counted = 0
 
-    def note(self, said: int) -> None:
-        """Note the size now, and what the join says it holds."""
+    def note(self, counted: int) -> None:
+        """Note the size now, and the join's own count."""
         held = _status("VmRSS") - self._before
         if held > self.most:
-            self.most, self.said = held, said
+            self.most, self.counted = held, counted
 
     def forget_peak(self) -> None:
         """Count the peak from now on."""
@@ -317,7 +317,7 @@ def _line(keys: str, changes: int, epochs: int, name: str, found: Measured, whol
         sum(count for key, count in found.counts.items() if key.endswith(flow)) / (changes * epochs)
         for flow in ("_fetched_rows", "_spilled_rows", "_restored_rows")
     ]
-    memory = [found.delta_mb, found.state_bytes / MB, found.said_mb, found.resident_mb, found.peak_mb]
+    memory = [found.delta_mb, found.state_bytes / MB, found.counted_mb, found.resident_mb, found.peak_mb]
     return (
         f"| {keys} | {changes} | {name} | {found.changes_per_cpu_second / 1000:.0f} k | "
         f"{found.changes_per_cpu_second / whole.changes_per_cpu_second:.0%} | {' | '.join(f'{size:.1f}' for size in memory)} | "

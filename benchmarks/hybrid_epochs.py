@@ -5,7 +5,7 @@ changes: 45 % order updates of which half move to another customer, 45 % new ord
 Orders and customers are drawn uniformly, or by Zipf's law with exponent 1.1, in an order that has nothing to do with their ids.
 
 Where the memory of a join is measured, its process must not hold what draws the epochs: `drawn_apart` has them drawn by another
-one and holds one epoch at a time. They come through a pipe, so the other process waits until it is asked.
+one and holds one epoch at a time. They come through a pipe, so the other process waits for the next request.
 """
 
 from __future__ import annotations

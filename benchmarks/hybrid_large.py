@@ -1,7 +1,7 @@
 """A state much larger than memory: how much of the process does it take, and is the answer still right?
 
 `python -m benchmarks.hybrid --rows 50000000 --budget 1024` loads so many orders and customers into a hybrid join, answering
-every epoch of the load, changes them for some epochs, uniformly or by Zipf's law (`--keys zipf`), and tells CPU time and the
+every epoch of the load, changes them for some epochs, uniformly or by Zipf's law (`--keys zipf`), and prints CPU time and the
 resident size of the process beyond what it had before the join was made, after the epochs and at its peak within one.
 
 Checked against DuckDB's batch join of the final tables, in memory: the sum of the weights of all answers is the number of its
@@ -64,7 +64,7 @@ def report_large(rows: int, max_hot_bytes: int, epochs: int, keys: str) -> Itera
         for deltas in drawn_apart(scale, keys, first=_EPOCH_ROWS):
             _run(join, join.absorbed_epoch + 1, deltas, check, memory)
             del deltas
-        yield _told(f"load, epochs of {_EPOCH_ROWS} rows, answered", rows, started, wall, join, memory)
+        yield _speeds(f"load, epochs of {_EPOCH_ROWS} rows, answered", rows, started, wall, join, memory)
         weights: dict[int, list[int]] = {}
         for changes in _CHANGES:
             memory.most = 0
@@ -74,7 +74,7 @@ def report_large(rows: int, max_hot_bytes: int, epochs: int, keys: str) -> Itera
                 epoch = join.absorbed_epoch + 1
                 weights[changes].append(_run(join, epoch, deltas, check, memory))
                 del deltas
-            yield _told(f"epochs of {changes} changes", changes * epochs, started, wall, join, memory)
+            yield _speeds(f"epochs of {changes} changes", changes * epochs, started, wall, join, memory)
         yield json.dumps({name: count for name, count in join.statistics().items() if "cold" in name or "hot" in name})
         workload = OrdersCustomers(scale)
         drawn = {changes: list(Changes(workload, keys, changes).epochs(2 * epochs)) for changes in _CHANGES_IN_TURNS}
@@ -102,7 +102,7 @@ def _duckdb_lines(
     join: HashJoin,
     memory_bytes: int,
 ) -> Iterator[str]:
-    """Put the same epochs to DuckDB, and more of them to both in turns; tell the speeds.
+    """Feed DuckDB the same epochs, and more of them to both in turns; print the speeds.
 
     Args:
         workload: whose tables are joined.
@@ -159,11 +159,11 @@ def _compare(weight: int, expected: int) -> None:
         raise ValueError(f"an answer weighs {weight}, that of DuckDB {expected}")
 
 
-def _told(what: str, changes: int, started: float, wall: float, join: HashJoin, memory: Memory) -> str:
+def _speeds(what: str, changes: int, started: float, wall: float, join: HashJoin, memory: Memory) -> str:
     cpu, seconds = time.process_time() - started, time.perf_counter() - wall
     return (
         f"{what}: {changes / cpu / 1000:.0f} k per CPU second, {seconds:.0f} s; resident after an epoch at most "
-        f"{memory.most / MB:.0f} MB (said {memory.said / MB:.0f}, {join.working_bytes() / MB:.0f} of it working arrays), "
+        f"{memory.most / MB:.0f} MB (counted {memory.counted / MB:.0f}, {join.working_bytes() / MB:.0f} of it working arrays), "
         f"peak {memory.peak() / MB:.0f} MB"
     )
 

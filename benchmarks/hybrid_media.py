@@ -1,10 +1,10 @@
 """What does it cost to keep cold rows in DuckDB? `python -m benchmarks.hybrid_media [--scale S] [--epochs N] [--no-spark]`.
 
 Orders join customers as in `benchmarks.hybrid`, with uniform keys and a tenth of the state's bytes in memory, once per medium:
-plain files and DuckDB. In process, both joins and one that has everything in memory take turns, epoch by epoch: told is the CPU
-time of the median epoch, after as many to warm up. Inside Spark (`local[2]`, two buckets, 400,000 rows), one query after the
-other reads the same files, and a second time, which is measured: told is the CPU time of driver, JVM and workers per epoch,
-and Spark's own `triggerExecution` of the median epoch.
+plain files and DuckDB. In process, both joins and one that has everything in memory take turns, epoch by epoch: reported is the
+CPU time of the median epoch, after as many to warm up. Inside Spark (`local[2]`, two buckets, 400,000 rows), one query after
+the other reads the same files, and a second time, which is measured: reported is the CPU time of driver, JVM and workers per
+epoch, and Spark's own `triggerExecution` of the median epoch.
 
 The rows of all answers must be as many on every medium. `benchmarks.hybrid` ends with this table; its result is
 `results/hybrid_media.txt`.

@@ -5,7 +5,7 @@ keys in memory and one with a budget of a tenth of their bytes answer the same e
 Keys are drawn uniformly or by Zipf's law (exponent 1.1), or all of them fit the budget. As many epochs warm up as are measured.
 
 **Deleted keys.** A join on the primary key, whose rows all come, all go, and half of them come again. The budget is that of
-rows and tombstones. Told are the size of the process beyond what it had before, and what the join says it holds.
+rows and tombstones. Reported are the size of the process beyond what it had before, and the join's own count.
 
 Seed 7. Cost: two minutes. Results: `results/hybrid_routes.txt`.
 """
@@ -114,13 +114,13 @@ def in_turns(keys: int, budget: int, how: str, count: int, epochs: int) -> str:
         epoch += 1
     measured = seconds[epochs:]
     in_memory, hybrid = (sum(each) for each in zip(*measured, strict=True))
-    told = [count * epochs / each / 1000 for each in (in_memory, hybrid)]
+    rates = [count * epochs / each / 1000 for each in (in_memory, hybrid)]
     median = statistics.median(one / other for one, other in measured)
     sizes = [route.resident_bytes() / MB for route in routes]
     for route in routes:
         route.close()
     return (
-        f"| {how} | {count} | {keys:,} | {budget // MB} | {told[0]:.0f} | {told[1]:.0f} | {100 * in_memory / hybrid:.0f} % "
+        f"| {how} | {count} | {keys:,} | {budget // MB} | {rates[0]:.0f} | {rates[1]:.0f} | {100 * in_memory / hybrid:.0f} % "
         f"| {100 * median:.0f} % | {sizes[0]:.0f} | {sizes[1]:.0f} |"
     )
 
@@ -147,9 +147,9 @@ def deleted(keys: int, budget: int | None) -> Iterator[str]:
         for begin in range(0, len(ids), count):
             seconds += step(join, epoch, [made(ids[begin : begin + count]), nothing])[0]
             epoch += 1
-        resident, said = (resident_bytes() - before) / MB, join.resident_bytes() / MB
+        resident, emitted = (resident_bytes() - before) / MB, join.resident_bytes() / MB
         limit = "none" if budget is None else f"{budget // MB}"
-        yield f"| {name} | {len(ids):,} | {limit} | {len(ids) / seconds / 1000:.0f} | {resident:.0f} | {said:.0f} |"
+        yield f"| {name} | {len(ids):,} | {limit} | {len(ids) / seconds / 1000:.0f} | {resident:.0f} | {emitted:.0f} |"
     join.close()
 
 
@@ -165,7 +165,7 @@ def report(keys: int) -> Iterator[str]:
         yield in_turns(keys, budget, how, count, epochs)
     for count in (10_000, 100_000):
         yield in_turns(keys // 4, keys * 120, "uniform", count, 16)
-    yield from _heading("rows", "how many", "budget MB", "k per CPU second", "resident MB", "said MB")
+    yield from _heading("rows", "how many", "budget MB", "k per CPU second", "resident MB", "counted MB")
     for limit in (64 * MB, 0):
         arguments = [sys.executable, "-m", "benchmarks.hybrid_routes", "--deleted", f"{keys // 4}", "--budget", f"{limit}"]
         yield subprocess.run(arguments, check=True, capture_output=True, text=True).stdout.rstrip()

@@ -3,7 +3,7 @@
     python -m benchmarks.lookup [--keys 100000] [--epoch 10000] [--rounds 5] [--parked 1000000]
 
 Every contestant looks up the same distinct keys, in epochs of one size, in the same run, one after the other in every round;
-ratios are taken round by round. Those that ask row by row are given one epoch:
+ratios are taken round by round. Those that fetch row by row are given one epoch:
 
 - `lookup join`: the in-process operator with its fetch step and journal in memory, sync and async;
 - `one query per row`: psycopg, one prepared SELECT per key, one after the other;
@@ -176,8 +176,8 @@ def show_ratios(what: str, ours: list[float], theirs: list[float], wanted: float
 def cache_hits(keys: int, size: int, rounds: int) -> None:
     """Print how many rows per second a partial cache answers for, alone and with the join behind it."""
 
-    def known(asked: pa.Table) -> pa.Table:
-        ids = asked["id"].to_numpy()
+    def known(requested: pa.Table) -> pa.Table:
+        ids = requested["id"].to_numpy()
         return pa.table({"id": ids, "name": np.char.add("n", ids.astype(str)), "credit": ids.astype(float)})
 
     source = FunctionSource(name="customers", schema=SCHEMA, function=known)
@@ -261,13 +261,13 @@ def main() -> None:
                 "one query per row, sync": (one_query_per_row(server), 1),
                 "one query per row, async": (one_query_per_row_async(server, given.capacity, 16), 1),
             }
-            own, own_async, hand, arrays, rows, async_rows = measure(contestants, parts, given.rounds).values()
+            own, own_async, passed_on, arrays, rows, async_rows = measure(contestants, parts, given.rounds).values()
         finally:
             server.stop()
     best = own if statistics.median(own) > statistics.median(own_async) else own_async
     show_ratios("one query per row", best, rows, 10)
     show_ratios("one query per row, async, same capacity", best, async_rows, 3)
-    show_ratios("the batched query by hand", best, hand, 0.8)
+    show_ratios("the batched query by hand", best, passed_on, 0.8)
     show_ratios("the batched query by hand, columns as arrays", best, arrays, 0.8)
     cache_hits(given.keys, given.epoch, given.rounds)
     parked_rows(given.parked, given.rounds)

@@ -91,7 +91,7 @@ class Cell:
 
 @dataclass(frozen=True, kw_only=True)
 class Measurement:
-    """What came out of a cell; rates are per CPU second, bytes above those resident before the load."""
+    """The results of a cell; rates are per CPU second, bytes above those resident before the load."""
 
     workload: str
     engine: str
@@ -217,7 +217,7 @@ def run_apart(module: str, argument: str) -> str:
 
 
 def resident_bytes() -> int:
-    """Return the resident memory of this process; 0 where the system does not tell."""
+    """Return the resident memory of this process; 0 where the system does not report it."""
     return _status_bytes("VmRSS")
 
 

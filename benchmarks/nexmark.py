@@ -123,7 +123,7 @@ def measure(name: str, rows: list[dict[str, pa.Table]], *, checks: bool = True) 
     """Return events per CPU second of a query; the first epoch warms up.
 
     Raises:
-        AssertionError: the view is not what DuckDB's batch query says.
+        AssertionError: the view differs from DuckDB's batch query.
     """
     with opened() as session:
         query = session.sql(QUERIES[name])

@@ -96,7 +96,7 @@ def cpu_seconds() -> float:
 
 
 def run(view: Any, place: Path) -> tuple[float, int, Collected]:
-    """Run a view over all files; return seconds of CPU, epochs, and what came of it."""
+    """Run a view over all files; return seconds of CPU, epochs, and the rows."""
     sink = Collected()
     writer = view.writeStream.option("checkpointLocation", str(place / "checkpoint")).option("buckets", 2)
     begun = cpu_seconds()
@@ -169,15 +169,15 @@ def _compare(spark: Any, place: Path, rows: list[dict[str, pa.Table]], queries: 
         assert sink.bag() == bag(answer), name
         rate = f"{events / cpu / 1000:6.1f}k events per CPU second, {cpu / count:.2f} s of CPU an epoch, {count} epochs"
         print(f"{name:4} {rate}, equal to DuckDB's batch query", flush=True)
-    of_sql, of_hand = [], []
+    of_sql, of_query = [], []
     for _ in range(rounds):
         cpu, count, one = measured(by_sql("q20"))
         of_sql.append(cpu / count)
         cpu, count, other = measured(by_hand())
-        of_hand.append(cpu / count)
+        of_query.append(cpu / count)
         assert one.bag() == other.bag()
-    ratios = [one / other for one, other in zip(of_sql, of_hand, strict=True)]
-    medians = f"by SQL {statistics.median(of_sql):.3f} s, by the fluent API {statistics.median(of_hand):.3f} s"
+    ratios = [one / other for one, other in zip(of_sql, of_query, strict=True)]
+    medians = f"by SQL {statistics.median(of_sql):.3f} s, by the fluent API {statistics.median(of_query):.3f} s"
     times = f"{min(ratios):.2f} / {statistics.median(ratios):.2f} / {max(ratios):.2f}"
     print(f"q20, CPU of an epoch {medians}: {times} times (goal 1.05)")
 

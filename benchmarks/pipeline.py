@@ -10,8 +10,8 @@ answered and absorbed by hand with the same deltas. Measured are epochs of 20 ch
 Before measuring, 100,000 orders and 10,000 customers are loaded, and some epochs are thrown away. The deltas are made
 beforehand, as `ZSet`s.
 
-Known limits: one core; the machine's neighbours show, so minimum and maximum of the rounds are told beside the median. What a
-directory costs is the disk's business: see `benchmarks.durability`.
+Known limits: one core; the machine's neighbours show, so minimum and maximum of the rounds are reported beside the median. What
+a directory costs is the disk's business: see `benchmarks.durability`.
 """
 
 from __future__ import annotations
@@ -84,9 +84,9 @@ def measured(rounds: int, count: int) -> list[str]:
     share = statistics.median(one / other for one, other in zip(large["pipeline"], large["operators"], strict=True))
     return [
         f"epochs of {SMALL} changes, milliseconds per epoch: median of {rounds} rounds (min, max)",
-        *(f"  {name:10} {_told(values, '.3f')}" for name, values in small.items()),
+        *(f"  {name:10} {_line(values, '.3f')}" for name, values in small.items()),
         f"{count:,} changes in epochs of {LARGE:,}, changes per CPU second: median of {rounds} rounds (min, max)",
-        *(f"  {name:10} {_told(values, ',.0f')}" for name, values in large.items()),
+        *(f"  {name:10} {_line(values, ',.0f')}" for name, values in large.items()),
         f"  a pipeline has {share:.0%} of the operators' throughput",
     ]
 
@@ -150,7 +150,7 @@ def _orders(identifiers: np.ndarray, rng: np.random.Generator) -> ZSet:
     return ZSet.of(pa.table(columns, schema=ORDERS))
 
 
-def _told(values: Sequence[float], form: str) -> str:
+def _line(values: Sequence[float], form: str) -> str:
     return f"{statistics.median(values):{form}} ({min(values):{form}}, {max(values):{form}})"
 
 

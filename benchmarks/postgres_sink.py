@@ -62,7 +62,7 @@ def main() -> None:
             seconds = compare(server, random, given.rows, given.changes, given.epochs)
         finally:
             server.stop()
-    ratio = statistics.median(hand / ours for ours, hand in seconds)
+    ratio = statistics.median(passed_on / ours for ours, passed_on in seconds)
     print(f"{given.rows:,} rows, {given.changes:,} replaced per epoch, {given.epochs} epochs in turns")
     for name, at in (("the view", 0), ("by hand", 1)):
         times = sorted(pair[at] for pair in seconds)

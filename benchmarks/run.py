@@ -2,7 +2,7 @@
 
 First all contestants prove that they give the same answers. Then every cell is measured in processes of its own, three
 times, the contestants one after the other in each round so that they meet the same machine; the median counts. A partial
-run (`--quick`, `--only`) writes `results/partial.json` unless told otherwise, so that `results/latest.json` always holds
+run (`--quick`, `--only`) writes `results/partial.json` by default, so that `results/latest.json` always holds
 one whole run. Exit code 1 when a cell failed; a missed goal is printed, not an error.
 """
 

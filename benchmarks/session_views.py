@@ -4,11 +4,11 @@
 
 A session in memory has orders (upserts) and customers (upserts), and K views that group their join by K columns. Then one more
 view is made by CREATE MATERIALIZED VIEW (*added*); the same view is also built by a `Pipeline` of its own that is fed the same
-rows in one epoch (*alone*). Told is CPU time of the program itself and their ratio (goal: at most 1.3); that of the system,
+rows in one epoch (*alone*). Reported is CPU time of the program itself and their ratio (goal: at most 1.3); that of the system,
 which is page faults, depends on which of the two finds freed memory. Beside it: CPU time of INSERTs into that session, per row,
 as a ratio to those into a session whose views share nothing (each has an idle timeout of its own, so each is a pipeline).
 
-Known limits: one core; minimum and maximum of the rounds are told, since neighbours on the machine show.
+Known limits: one core; minimum and maximum of the rounds are reported, since neighbours on the machine show.
 """
 
 from __future__ import annotations

@@ -4,13 +4,13 @@
 
 Orders (upserts) join customers (upserts), and K views group the answer by K columns: sum and count. Contestants, in turn, in
 one process, with the same deltas, without keeping the views: *together*, one pipeline of K views; *apart*, K pipelines of one
-view; *join*, a pipeline of the join alone; *tails*, one pipeline of the K groups, fed the answers of the join. Told is CPU time
-per change, and *together* as a ratio to *join* + *tails* (goal: at most 1.15) and to *apart*.
+view; *join*, a pipeline of the join alone; *tails*, one pipeline of the K groups, fed the answers of the join. Reported is CPU
+time per change, and *together* as a ratio to *join* + *tails* (goal: at most 1.15) and to *apart*.
 
 Before measuring, 100,000 orders and 10,000 customers are loaded; the deltas are made beforehand, as `ZSet`s. All contestants
 must answer as many rows.
 
-Known limits: one core; minimum and maximum of the rounds are told, since neighbours on the machine show.
+Known limits: one core; minimum and maximum of the rounds are reported, since neighbours on the machine show.
 """
 
 from __future__ import annotations

@@ -141,7 +141,7 @@ class DeltaAppend:
     def __init__(self, place: Path) -> None:
         self._place = place
 
-    def write(self, epoch: int, chunks: Chunks) -> None:  # noqa: ARG002 - it does not know epochs
+    def write(self, epoch: int, chunks: Chunks) -> None:  # noqa: ARG002 - it has no epochs
         write_deltalake(self._place, lines(chunks), mode="append")
 
     def rows(self) -> int:
@@ -157,7 +157,7 @@ class DeltaMerge:
         self._place = place
         write_deltalake(place, SCHEMA.empty_table())
 
-    def write(self, epoch: int, chunks: Chunks) -> None:  # noqa: ARG002 - it does not know epochs
+    def write(self, epoch: int, chunks: Chunks) -> None:  # noqa: ARG002 - it has no epochs
         merge = DeltaTable(self._place).merge(
             insertions(chunks), "target.order_id = source.order_id", source_alias="source", target_alias="target"
         )
@@ -178,7 +178,7 @@ class DuckDBUpsert:
             "CREATE TABLE view (order_id BIGINT PRIMARY KEY, customer_id BIGINT, item VARCHAR, amount DOUBLE)"
         )
 
-    def write(self, epoch: int, chunks: Chunks) -> None:  # noqa: ARG002 - it does not know epochs
+    def write(self, epoch: int, chunks: Chunks) -> None:  # noqa: ARG002 - it has no epochs
         self._connection.register("chunk", insertions(chunks))
         self._connection.execute("INSERT OR REPLACE INTO view SELECT * FROM chunk")
         self._connection.unregister("chunk")
@@ -210,7 +210,7 @@ VIEWS: dict[str, Callable[[Path], Contestant]] = {
 
 @dataclass(frozen=True, kw_only=True)
 class SinkMeasurement:
-    """What came out for one contestant and history; rates are rows per second of wall time, over all epochs of a run."""
+    """The results of one contestant and history; rates are rows per second of wall time, over all epochs of a run."""
 
     history: str
     sink: str
@@ -281,7 +281,7 @@ def insertions(chunks: Chunks) -> pa.Table:
 
 
 def measured(history: History, pattern: re.Pattern[str], runs: int) -> Iterator[SinkMeasurement]:
-    """Let the contestants take turns, and yield what came out."""
+    """Run the contestants in turns, and yield the results."""
     chosen = {name: make for name, make in (CHANGELOGS | VIEWS).items() if pattern.search(f"{history.name}/{name}")}
     seconds: dict[str, list[list[float]]] = {name: [] for name in chosen}
     cpu_seconds: dict[str, list[float]] = {name: [] for name in chosen}

@@ -163,16 +163,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def measure_spark_apart(lines: list[str], failures: list[str]) -> list[Measurement]:
     """Measure in a process of its own; add the table to `lines` and what went wrong to `failures`."""
     root = Path(__file__).resolve().parent.parent
-    told = subprocess.run(
+    reported = subprocess.run(
         [sys.executable, "-m", "benchmarks.spark_throughput", "--as-json"],
         cwd=root,
         capture_output=True,
         text=True,
         check=False,
     )
-    printed = told.stdout.strip().splitlines()
-    if told.returncode or not printed:
-        failures.append(f"FAILED {SPARK_LABEL}: ended with {told.returncode}: {told.stderr.strip()[-2000:]}")
+    printed = reported.stdout.strip().splitlines()
+    if reported.returncode or not printed:
+        failures.append(f"FAILED {SPARK_LABEL}: ended with {reported.returncode}: {reported.stderr.strip()[-2000:]}")
         return []
     found = json.loads(printed[-1])
     lines += found["lines"]
@@ -357,7 +357,7 @@ def _count(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 
 def _check(name: str, feed: Feed, progress: Sequence[Mapping[str, Any]]) -> int:
-    """Compare every epoch with what the workload says of it; return the delta rows of the measured ones."""
+    """Compare every epoch with the workload's numbers; return the delta rows of the measured ones."""
     if [one["batchId"] for one in progress] != list(range(len(feed.changes))):
         raise AssertionError(f"{name}: epochs {[one['batchId'] for one in progress]}, expected {len(feed.changes)}")
     sent = [one["numInputRows"] for one in progress]

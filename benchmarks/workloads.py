@@ -59,7 +59,7 @@ class Epoch:
 
 
 class Workload(Protocol):
-    """What a measurement needs to know of its input."""
+    """The facts that a measurement needs of its input."""
 
     name: str
     relations: tuple[Relation, Relation]

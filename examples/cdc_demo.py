@@ -41,7 +41,7 @@ __all__ = ["CapturedDatabase", "Writer", "main", "topic_rows", "view_rows"]
 ROOT = Path(__file__).resolve().parent.parent
 _CATCHES_UP_WITHIN_SECONDS = 900.0
 _ENDS_WITHIN_SECONDS = 120.0
-_SAYS_EVERY_SECONDS = 5.0
+_PRINTS_EVERY_SECONDS = 5.0
 _PER_SECOND = 800.0  # slow enough that the query starts, and Debezium makes its snapshot, while rows change
 _COLUMNS = ("city", "orders", "total", "notes", "last_note", "first_about")
 
@@ -99,7 +99,7 @@ class CapturedDatabase:
             driver.wait(60)
 
     def mind_driver(self) -> None:
-        """Start the query again where it has ended by itself, as a supervisor does; its log says why it did."""
+        """Start the query again where it has ended by itself, as a supervisor does; its log has the reason."""
         if self._driver is None or self._driver.poll() is not None:
             self.ended_by_itself += 1
             if self.ended_by_itself > 40:
@@ -125,7 +125,7 @@ class CapturedDatabase:
         self._driver = None
 
     def driver_log(self) -> str:
-        """Return what the driver has said."""
+        """Return the driver's output."""
         path = self.directory / "driver.log"
         return path.read_text(encoding="utf-8", errors="replace") if path.exists() else ""
 
@@ -187,7 +187,7 @@ class Writer:
         started = time.monotonic()
         try:
             self.lost_connections = write_transactions(
-                self.conninfo, self.transactions, seed=self.seed, told=self._take, per_second=self.per_second
+                self.conninfo, self.transactions, seed=self.seed, report=self._take, per_second=self.per_second
             )
         except BaseException as error:  # noqa: BLE001 - raised again by check, in the thread that waits
             self.errors.append(error)
@@ -250,7 +250,7 @@ def differences(expected: Sequence[tuple[Any, ...]], found: Sequence[tuple[Any, 
     return [f"{what}: {tuple(str(value)[:40] for value in row)}" for what, row in only]
 
 
-def compare(database: CapturedDatabase, say: Callable[[str], None]) -> bool:
+def compare(database: CapturedDatabase, write: Callable[[str], None]) -> bool:
     """Compare both outputs with the query in the source database."""
     expected = source_rows(database.postgres.conninfo)
     equal = bool(expected)
@@ -258,9 +258,9 @@ def compare(database: CapturedDatabase, say: Callable[[str], None]) -> bool:
     for name, rows in found.items():
         wrong = differences(expected, rows)
         equal = equal and not wrong
-        say(f"{name}: {len(rows)} rows, {'equal to the query in the source database' if not wrong else 'DIFFERENT'}")
+        write(f"{name}: {len(rows)} rows, {'equal to the query in the source database' if not wrong else 'DIFFERENT'}")
         for line in wrong[:10]:
-            say(f"  {line}")
+            write(f"  {line}")
     return equal
 
 
@@ -288,7 +288,7 @@ def _run(database: CapturedDatabase, transactions: int) -> int:
     writer = Writer(database.postgres.conninfo, transactions).start()
     database.capture()
     print(f"[{time.monotonic() - started:5.1f} s] Debezium streams; {writer.committed:,} transactions are committed")
-    said, the_end = time.monotonic(), False
+    printed, the_end = time.monotonic(), False
     until = time.monotonic() + _CATCHES_UP_WITHIN_SECONDS
     while not the_end or not caught_up(database):
         writer.check()
@@ -299,11 +299,10 @@ def _run(database: CapturedDatabase, transactions: int) -> int:
             print(f"[{time.monotonic() - started:5.1f} s] all {writer.committed:,} are committed, in {writer.seconds:.1f} s")
         if time.monotonic() > until:
             raise RuntimeError(f"the view did not catch up:\n{database.driver_log()[-4000:]}")
-        if time.monotonic() - said > _SAYS_EVERY_SECONDS:
-            said = time.monotonic()
-            print(
-                f"[{said - started:5.1f} s] {writer.committed:,} transactions; {_shown(view_rows(database.postgres.conninfo))}"
-            )
+        if time.monotonic() - printed > _PRINTS_EVERY_SECONDS:
+            printed = time.monotonic()
+            view = _shown(view_rows(database.postgres.conninfo))
+            print(f"[{printed - started:5.1f} s] {writer.committed:,} transactions; {view}")
         time.sleep(0.1)
     print(f"[{time.monotonic() - started:5.1f} s] the last order has come through; comparing ...")
     database.finish_driver()

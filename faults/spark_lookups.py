@@ -164,14 +164,18 @@ def _kill(place: Path, tally: Tally, server: CountingServer, *arguments: str) ->
 def _compare(place: Path, server: CountingServer, tally: Tally, where: str) -> None:
     files = sorted((place / "orders").glob("*.parquet"))
     orders = [value for path in files for value in pq.read_table(path)["o"].to_pylist()]
-    asked = {order: 1 + order % 2 for order in orders}
+    requested = {order: 1 + order % 2 for order in orders}
     epochs, rows = emitted(place)
-    tally.compare(rows, {(order, order, order, asked[order]): 1 for order in orders}, f"{where}, {epochs} epochs")
-    tally.count("calls counted at the server", sum(server.asked.values()))
-    if dict(server.asked) != asked:
-        keys = sorted(server.asked.keys() | asked)
-        differing = {key: (server.asked[key], asked.get(key, 0)) for key in keys if server.asked[key] != asked.get(key, 0)}
-        tally.problem(f"{where}: asked and expected, by key: {differing}")
+    tally.compare(rows, {(order, order, order, requested[order]): 1 for order in orders}, f"{where}, {epochs} epochs")
+    tally.count("calls counted at the server", sum(server.requested.values()))
+    if dict(server.requested) != requested:
+        keys = sorted(server.requested.keys() | requested)
+        differing = {
+            key: (server.requested[key], requested.get(key, 0))
+            for key in keys
+            if server.requested[key] != requested.get(key, 0)
+        }
+        tally.problem(f"{where}: requested and expected, by key: {differing}")
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -128,7 +128,7 @@ def _tried(python: Path, name: str, mode: str, source: str) -> str:
 
 
 def _history(place: Path, *, by_feed: bool) -> Counter[tuple[Any, ...]]:
-    """Write the rows, a file per epoch and stream, and return the join of the newest rows."""
+    """Write the input, a file per epoch and stream, and return the join of the newest rows."""
     draw = random.Random(40)
     orders: dict[int, tuple[int, int]] = {}
     customers: dict[int, str] = {}

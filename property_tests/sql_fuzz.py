@@ -485,7 +485,7 @@ def main(arguments: list[str] | None = None) -> int:
         before = Path.cwd()
         os.chdir(directory)
         try:
-            compile_kernels(say=lambda _: None)
+            compile_kernels(report=lambda _: None)
             for dialect in DIALECTS:
                 started = time.monotonic()
                 found, failures = fuzz(dialect, options.statements // len(DIALECTS), options.seed, stop_at_first=False)

@@ -8,16 +8,16 @@ locked configuration, one thread, memory and temporary disk space within the lim
 place (`quoted`), and a store's name is made unambiguous first (`identifier`): DuckDB takes `A` and `a` for one name.
 
 Crash safety: nothing is logged and nothing is synced. What was written since the last `commit` is gone when the process dies;
-the manifest of the store, which is unclean then, says so.
+the manifest of the store, which is then marked unclean.
 
 Memory: DuckDB's, at most `memory_bytes`. When the file is larger, reading pages at many places reads most of the file: a
 block of DuckDB has 256 KiB. `docs/decisions/0009-cold-store.md` has the numbers; plain files are faster by far there.
 
 Processes: DuckDB locks a file for as long as it is open. The stores of a bucket (`DuckDBStores`) have a lock of their own,
 which is free between epochs, and so that another process can take the bucket over while this one keeps it open, they give
-DuckDB's away (`keeps_lock`). Whoever comes back finds out whether the file is still as it was left (`is_current`); who finds
-another one closes it, which writes nothing. Nor does a process attach a file twice: whoever opens one again has its directory,
-so the one that was left open is closed.
+DuckDB's away (`keeps_lock`). A process that comes back finds out whether the file is still as it was left (`is_current`); if it
+finds another one, it closes it, which writes nothing. Nor does a process attach a file twice: opening it again takes its
+directory, so the one that was left open is closed.
 
 Limits: one process at a time. Space of dropped runs is used again; the file shrinks only by what is free at its end.
 """
@@ -199,7 +199,7 @@ class DuckDBFile:
         return is_usable and self._signature() == self._left
 
     def _perform(self, kind: str, act: Callable[[], _Result]) -> _Result:
-        """Do something to the file, by way of whoever observes file operations."""
+        """Do something to the file, through the observer of file operations."""
         return perform(kind, self.path, act)
 
     def execute(self, statement: str) -> None:
@@ -310,7 +310,7 @@ class DuckDBColdStore(RunStore):
 
     Args:
         directory: of this store alone, for its manifest and its index; made when it is not there.
-        file: shared by the stores of a bucket; whoever opened it closes it.
+        file: shared by the stores of a bucket; its opener closes it.
         name: of the store, any text.
         owner: whose rows they are and what their bytes depend on; compared when the store is opened again.
         with_subcodes: whether rows are also found by subcode; without, subcodes are not kept.
@@ -362,7 +362,7 @@ class DuckDBPages:
     """Keep the pages of one store in a DuckDB file.
 
     Args:
-        file: shared by the stores of a bucket; whoever opened it closes it.
+        file: shared by the stores of a bucket; its opener closes it.
         name: of the store, any text.
     """
 
@@ -400,14 +400,14 @@ class DuckDBPages:
             self._query(runs[at], at, pages[begin:end])
             for at, begin, end in zip(ats.tolist(), bounds, bounds[1:], strict=False)
         ]
-        asked, wanted = [runs[at] for at in ats], pa.table({"place": page_runs, "page": pages})
+        requested, wanted = [runs[at] for at in ats], pa.table({"place": page_runs, "page": pages})
         at_once = max(1, self._file.memory_bytes // _MEMORY_PER_RUN)
         together = [" UNION ALL ".join(queries[begin : begin + at_once]) for begin in range(0, len(queries), at_once)]
         try:
             parts = [self._file.select(query, wanted) for query in together]
         except duckdb.CatalogException as error:
-            raise self._missing(asked, "a table is not there") from error
-        return self._checked(pa.concat_tables(parts), page_runs << _AT_SHIFT | pages, ends - begins, asked)
+            raise self._missing(requested, "a table is not there") from error
+        return self._checked(pa.concat_tables(parts), page_runs << _AT_SHIFT | pages, ends - begins, requested)
 
     def _query(self, run: int, at: int, pages: Int64s) -> str:
         """Return what requests some pages of a run, which is the one at a place among several.
@@ -474,7 +474,7 @@ class DuckDBPages:
         return 0
 
     def close(self) -> None:
-        """Do nothing: the file is closed by whoever opened it."""
+        """Do nothing: its opener closes the file."""
 
     def _missing(self, runs: Sequence[int], what: str) -> StateError:
         return StateError(

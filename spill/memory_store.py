@@ -105,15 +105,15 @@ class MemoryColdStore:
 
     def restore(self, places: Int64s) -> npt.NDArray[np.bool_]:
         """Put rows back that were fetched and removed; after a `tidy` their places are gone."""
-        asked = places.tolist()
-        if len(set(asked)) < len(asked) or self._rows.keys() & set(asked):
+        requested = places.tolist()
+        if len(set(requested)) < len(requested) or self._rows.keys() & set(requested):
             raise StateError(
                 "rows of a cold store were to be restored that were not removed. Fetch them again.",
                 code="COLD_PLACES",
-                places=len(asked),
+                places=len(requested),
             )
-        restored = [place in self._restorable for place in asked]
-        for place, back in zip(asked, restored, strict=True):
+        restored = [place in self._restorable for place in requested]
+        for place, back in zip(requested, restored, strict=True):
             if back:
                 self._rows[place] = self._restorable.pop(place)
         return np.array(restored, np.bool_)

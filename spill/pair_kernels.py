@@ -2,7 +2,7 @@
 
 A pair is two numbers of 32 bits, as one int64 word: `((first - 2^31) << 32) | second`, so that words ascend as pairs do.
 A page is `PAIRS_PER_PAGE` words (the last one of a run fewer), ascending; the *directory* keeps the first word of every page
-in memory, and behind them the last word of the run. First numbers are hashes, so where one stands within its page is guessed
+in memory, and behind them the last word of the run. First numbers are hashes, so its position within its page is guessed
 from the words at both its ends; a guess that is wrong costs as many steps as it is wrong by, a page at most.
 
 The *filter* of a run has 16 bits per pair and sets two for each, in one word of 64; these words ascend with the numbers, so

@@ -3,8 +3,9 @@
 A call from Python costs more than a small read, so the loop over the ranges is compiled. Rows are opaque here.
 
 A read of 1 KB costs 0.9 µs, of which copying is the least, and a page has 1 KB of which a look-up needs 300 bytes. So where
-several pages of one window of 2 MB are wanted, the window is mapped into the process, looked into, and let go again, before the
-next one: one call for all of them, and never more than a window and its neighbourhood in the resident size. What that costs is
+several pages of one window of 2 MB are wanted, the window is mapped into the process, looked into, and unmapped again, before
+the next one: one call for all of them, and never more than a window and its neighbourhood in the resident size. What that costs
+is
 measured: 4 to 6 µs where the host keeps the window in one piece, ten times that where it keeps it in pages of 4 KB. Only
 windows that the host has in memory are looked at this way, and mapping them (MADV_POPULATE_READ) reports what a look at them
 would die of: a file that was cut off, a disk that fails.
@@ -61,7 +62,7 @@ _ALIGNED = -65536  # a multiple of every host's page
 def measured_spread(descriptor: int, address: int, size: int) -> int:
     """Return in how many bytes of a window a page must be wanted for mapping the window to cost no more than reading its pages.
 
-    The first window of a mapped file is mapped and let go, and some of its pages are read, three times; what fails here fails
+    The first window of a mapped file is mapped and unmapped, and some of its pages are read, three times; what fails here fails
     again where the error is raised. Cost: about 50 µs, or a read of the window where the host does not have it in memory.
 
     Args:

@@ -124,8 +124,8 @@ class RunSet(ABC, Generic[R]):
 
     Attributes:
         keep_index: whether what was looked at of the index stays in memory; else it leaves it on the way (`release`).
-        index_window: bytes of the index that a look-up then looks at before it lets them go, about: some runs, or a part of
-            one. A smaller index is let go by `release` only.
+        index_window: bytes of the index that a look-up then looks at before it releases them, about: some runs, or a part of
+            one. A smaller index is freed by `release` only.
         fanout: of the levels; a power of two. With 8 instead of 4, an epoch of 10,000 changes with uniform keys takes a tenth
             less, and one of 100,000 a twenty-fifth more: rows are rewritten less often, and looked for in more runs.
 
@@ -369,7 +369,7 @@ class RunSet(ABC, Generic[R]):
         return self._index_bytes + self._pages.resident_bytes()
 
     def staying_bytes(self) -> int:
-        """Return what of the index stays in memory when it was let go."""
+        """Return the bytes of the index that stay in memory after `release`."""
         return sum(run.staying_bytes() for run in self._runs)
 
     def lingering_bytes(self) -> int:

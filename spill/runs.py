@@ -1,7 +1,7 @@
 """Several runs, looked into at once: finding and listing rows, removing them, putting them back.
 
 The law: `find` yields the living rows of all runs that have the codes (or pairs) requested, each once. One pass over the index
-of all runs says which pages to read; they are read together, and one pass over them takes the rows out.
+of all runs finds the pages to read; they are read together, and one pass over them takes the rows out.
 
 Remembers 40 bytes per run. It is rebuilt whenever the runs of a store become others.
 """
@@ -78,9 +78,9 @@ class Runs:
                 first_wanted,
             )
             if count:
-                asked = (page_runs[:count], pages[:count])
-                read = self._read(*asked, read, may_map=True)
-                yield self._taken(read, *asked, first_wanted[:count], int(cursor[4]), wanted), count, read.read_bytes
+                requested = (page_runs[:count], pages[:count])
+                read = self._read(*requested, read, may_map=True)
+                yield self._taken(read, *requested, first_wanted[:count], int(cursor[4]), wanted), count, read.read_bytes
         if not keep_index:
             self._release()
 
@@ -168,7 +168,7 @@ class Runs:
         return True
 
     def restore(self, places: Int64s) -> npt.NDArray[np.bool_] | None:
-        """Undo the removal of rows whose run is there and say which; None, and undo nothing, if one was not removed."""
+        """Undo the removal of rows whose run is there and return which; None, and undo nothing, if one was not removed."""
         restored, added = np.empty(len(places), np.bool_), np.zeros(len(self._runs), np.int64)
         if k.restore_places(self._table, places, restored, added) >= 0:
             return None

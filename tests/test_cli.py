@@ -52,7 +52,7 @@ def program(spark: object, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> I
     sys.modules.pop("shop", None)
 
 
-def test_position_tells_the_epoch_of_an_output_that_spark_wrote(program: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_position_reports_the_epoch_of_an_output_that_spark_wrote(program: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["position", "shop.duckdb"]) == 0
     header, line, *_ = capsys.readouterr().out.splitlines()
 
@@ -61,7 +61,7 @@ def test_position_tells_the_epoch_of_an_output_that_spark_wrote(program: str, ca
     assert len(line.split()[5]) == 16
 
 
-def test_verify_says_whether_the_view_is_right(program: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_verify_shows_whether_the_view_is_right(program: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["verify", program]) == 0
     assert capsys.readouterr().out.startswith("equal: 2 rows expected, 2 emitted")
 
@@ -109,7 +109,7 @@ WRONG = [
 ]
 
 
-def test_what_cannot_be_done_is_said(program: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_cannot_be_done_is_reported(program: str, capsys: pytest.CaptureFixture[str]) -> None:
     for arguments, expected in WRONG:
         assert main(arguments) == 1, arguments
         reported = capsys.readouterr().err
@@ -128,7 +128,7 @@ def test_a_wrong_command_line_ends_with_two(capsys: pytest.CaptureFixture[str]) 
     assert ended.value.code == 2
 
 
-def test_a_program_that_is_not_there_is_told_before_spark_is_started(
+def test_a_program_that_is_not_there_is_reported_before_spark_is_started(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def no_session(_cores: int | None) -> None:
@@ -140,7 +140,7 @@ def test_a_program_that_is_not_there_is_told_before_spark_is_started(
     assert "[PROGRAM] 'nowhere:view' does not name a query" in capsys.readouterr().err
 
 
-def test_the_version_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_version_is_reported(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         main(["--version"])
 

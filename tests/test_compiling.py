@@ -21,7 +21,7 @@ def test_every_kind_of_stage_that_keeps_rows_is_among_the_groups() -> None:
     assert kinds("joins on disk") == {"join"}
 
 
-def test_a_group_is_compiled_and_each_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_group_is_compiled_and_each_is_reported(capsys: pytest.CaptureFixture[str]) -> None:
     seconds = compiling.compile_kernels(["joins on disk"])
 
     reported = capsys.readouterr().out.splitlines()

@@ -87,7 +87,7 @@ def test_the_budget_of_a_hybrid_join_is_shared_by_its_buckets() -> None:
         ({"default_hash_join": "hybrid", "max_hot_bytes": "-1"}, "max_hot_bytes was given '-1'"),
         (
             {"default_hash_join": "hybrid", "max_hot_bytes": "9", "join_buffer_policy": "spill"},
-            "max_hot_bytes says already",
+            "max_hot_bytes already sets",
         ),
     ],
 )

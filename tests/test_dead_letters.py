@@ -134,7 +134,7 @@ def test_rows_do_not_go_to_kafka(tmp_path: Path) -> None:
     assert refused.value.code == "REPLAY"
 
 
-def test_a_place_without_a_checkpoint_is_told(tmp_path: Path) -> None:
+def test_a_place_without_a_checkpoint_is_reported(tmp_path: Path) -> None:
     with pytest.raises(StateError, match="there is no checkpoint"):
         read_letters(tmp_path)
 

@@ -24,7 +24,7 @@ def without(monkeypatch: pytest.MonkeyPatch, module: str, package: str) -> None:
     monkeypatch.setattr(f"{module}.importlib.util.find_spec", find_spec)
 
 
-def test_the_story_ends_with_a_comparison_that_says_equal(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_story_ends_with_an_equal_comparison(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["demo"]) == 0
 
     reported = capsys.readouterr().out

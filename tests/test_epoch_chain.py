@@ -39,10 +39,15 @@ def test_another_query_or_epoch_has_another_digest() -> None:
 def test_a_function_is_given_what_it_has_an_argument_for() -> None:
     def plain(_rows: object, _epoch: int) -> None: ...
 
-    def asks(_rows: object, _epoch: int, *, chain: str) -> None: ...
+    def wants_chain(_rows: object, _epoch: int, *, chain: str) -> None: ...
 
     def takes_all(_rows: object, **_rest: object) -> None: ...
 
     def only_by_position(chain: str, /) -> None: ...
 
-    assert [accepts_argument(one, "chain") for one in (plain, asks, takes_all, only_by_position)] == [False, True, True, False]
+    assert [accepts_argument(one, "chain") for one in (plain, wants_chain, takes_all, only_by_position)] == [
+        False,
+        True,
+        True,
+        False,
+    ]

@@ -68,21 +68,21 @@ from zset_join.pipeline import Pipeline, changes
 from zset_join.pipeline import FunctionSink
 from zset_join.connectors import sink
 
-class said:
+class Captured:
     written = ""
     def write(self, text): self.written += text
     def flush(self): pass
 
 def command(*words):
     def act():
-        error, sys.stderr = sys.stderr, said()
+        error, sys.stderr = sys.stderr, Captured()
         try:
             code = cli.main(list(words))
         finally:
-            told, sys.stderr = sys.stderr.written, error
-        if code == 1 and "[MISSING_PACKAGE]" in told and "pip install" in told:
+            printed, sys.stderr = sys.stderr.written, error
+        if code == 1 and "[MISSING_PACKAGE]" in printed and "pip install" in printed:
             raise ZsetJoinError("pip install", code="MISSING_PACKAGE", package=blocked[0])
-        wrong.append((words, code, told))
+        wrong.append((words, code, printed))
     return act
 
 place = Path(tempfile.mkdtemp())

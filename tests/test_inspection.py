@@ -73,7 +73,7 @@ def test_the_views_show_snapshots_and_the_epochs_after_them(query: QueryByHand, 
     assert {(False, True), (True, True)} <= kinds
 
 
-def test_every_row_says_its_bucket_and_its_weight(query: QueryByHand, location: str) -> None:
+def test_every_row_has_its_bucket_and_its_weight(query: QueryByHand, location: str) -> None:
     query.run(left_rows((1, 4, "a"), (2, 5, "b")), right_rows((5, 1.0), (5, 1.0)))
 
     with open_state(location) as state:
@@ -100,7 +100,7 @@ def committed(location: str, local: Path, stage: JoinStage, *epochs: Sequence[ZS
         opened.commit(CommitRecord(query_id="q", epoch=epoch, processing_time_us=tick.processing_time_us, histories=histories))
 
 
-def test_keys_whose_deletion_is_remembered_stand_apart(location: str, tmp_path: Path) -> None:
+def test_keys_whose_deletion_is_remembered_are_apart(location: str, tmp_path: Path) -> None:
     schema = pa.schema({"id": pa.int64(), "weight": pa.string(), "s": pa.int64()})
     keyed = Relation(name="x", schema=schema, join_key=("id",), primary_key=("id",), sequence_by=("s",), mode="upsert")
     stage = JoinStage(left=keyed, right=RIGHT)
@@ -289,7 +289,7 @@ def test_a_query_that_clears_files_away_meanwhile_is_read_at_its_newest_epoch(qu
     assert went_on == [True]
 
 
-def test_a_query_that_is_always_faster_is_told(query: QueryByHand, location: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_query_that_is_always_faster_is_reported(query: QueryByHand, location: str, monkeypatch: pytest.MonkeyPatch) -> None:
     query.run(left_rows((1, 4, "a")), right_rows())
     for log in Path(location).glob("zset/log/join-0/*"):
         log.unlink()

@@ -87,7 +87,7 @@ def test_two_columns_are_compared_in_a_type_that_holds_the_values_of_both(
         (pa.struct({"a": pa.int64()}), pa.struct({"a": pa.int64(), "b": pa.int64()})),
     ],
 )
-def test_where_only_the_user_can_decide_a_cast_is_asked_for(left: pa.DataType, right: pa.DataType) -> None:
+def test_where_only_the_user_can_decide_a_cast_is_required(left: pa.DataType, right: pa.DataType) -> None:
     with pytest.raises(KeyTypeError, match=r'"order_id" .* and "id" .*; cast one of them explicitly') as caught:
         common_key_type(left, right, left_column="order_id", right_column="id")
 

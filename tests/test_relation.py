@@ -14,7 +14,7 @@ from zset_join.core.relation import Relation
 ORDERS = pa.schema({"id": pa.int64(), "customer": pa.string(), "at": pa.timestamp("us")})
 
 
-def test_a_relation_is_append_only_unless_it_says_otherwise() -> None:
+def test_a_relation_is_append_only_by_default() -> None:
     orders = Relation(name="orders", schema=ORDERS)
 
     assert (orders.mode, orders.join_key, orders.primary_key, orders.sequence_by) == ("append", (), (), ())

@@ -125,7 +125,7 @@ def test_all_types_side_by_side_in_one_record_do_not_disturb_each_other() -> Non
     assert [raw(column) for column in back] == [[column[2], column[0], column[1], column[0]] for column in values]
 
 
-def test_the_address_zero_stands_for_no_row_and_gives_nulls() -> None:
+def test_the_address_zero_represents_no_row_and_gives_nulls() -> None:
     rows = pa.RecordBatch.from_arrays(list(COLUMNS.values()), list(COLUMNS))
     layout = RowLayout(rows.schema)
     nowhere = np.zeros(2, np.int64)
@@ -216,7 +216,7 @@ def test_hidden_words_take_their_place_before_the_values() -> None:
     assert (plain.degree_offset, ordered.sequence_offset, ordered.degree_offset) == (-1, 24, 40)
 
 
-def test_the_words_of_the_sequence_stand_in_the_record() -> None:
+def test_the_words_of_the_sequence_are_in_the_record() -> None:
     layout = RowLayout(pa.schema({"x": pa.int64()}), sequence_words=2)
     words = [np.array([7, 8]), np.array([-1, -2])]
 
@@ -280,7 +280,7 @@ def test_a_type_that_cannot_be_kept_is_refused_by_the_name_of_its_column(kind: p
     assert caught.value.code == "UNSUPPORTED_TYPE"
 
 
-def test_strings_past_what_one_arrow_array_holds_ask_for_fewer_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_strings_past_what_one_arrow_array_holds_need_fewer_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(zset_join.zset.row_layout, "_MAX_ARROW_BYTES", 2 * len(LONG))
     rows = pa.RecordBatch.from_pydict({"x": [LONG] * 3})
     layout = RowLayout(rows.schema)

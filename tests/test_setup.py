@@ -52,7 +52,7 @@ def fake(directory: Path, name: str, body: str) -> Path:
     return path
 
 
-def test_a_machine_without_java_is_told_how_to_get_one(run: Run) -> None:
+def test_a_machine_without_java_is_reported_with_the_cure(run: Run) -> None:
     done = run("check_java.sh")
 
     assert done.returncode == 1
@@ -97,7 +97,7 @@ def test_a_new_enough_java_passes_in_silence(run: Run, tmp_path: Path, banner: s
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
-def test_a_machine_without_python_is_told_how_to_get_one(run: Run, tmp_path: Path) -> None:
+def test_a_machine_without_python_is_reported_with_the_cure(run: Run, tmp_path: Path) -> None:
     done = run("make_venv.sh", str(tmp_path / "venv"))
 
     assert done.returncode == 1

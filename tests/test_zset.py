@@ -13,6 +13,7 @@ import pytest
 
 from zset_join.core.errors import BadInputError, PlanError, WeightOverflowError
 from zset_join.zset import ZSet, single_batch
+from zset_join.zset.zset import RowSums
 
 MOST = 2**63 - 1
 NAN = float("nan")
@@ -126,7 +127,7 @@ def test_values_that_spark_calls_the_same_are_one_row(kind: pa.DataType, values:
         (pa.timestamp("us"), [datetime.datetime(2024, 1, 1), datetime.datetime(2024, 1, 1, microsecond=1)]),
     ],
 )
-def test_values_that_spark_tells_apart_are_two_rows(kind: pa.DataType, values: list[Any]) -> None:
+def test_values_that_differ_in_spark_are_two_rows(kind: pa.DataType, values: list[Any]) -> None:
     rows = ZSet.of({"x": pa.array(values, kind)}, [2, 3])
 
     assert [weight for _, weight in rows.consolidated().to_pylist()] == [2, 3]
@@ -269,3 +270,15 @@ def test_a_zset_is_built_from_plain_rows_by_name_or_by_place():
 def test_a_row_that_does_not_fit_is_refused_with_what_is_wrong(rows, weights, message):
     with pytest.raises(PlanError, match=message):
         ZSet.from_rows(rows, {"id": pa.int64(), "name": pa.string()}, weights=weights)
+
+
+def test_rows_are_summed_by_what_was_made_once() -> None:
+    sums = RowSums(pa.schema({"x": pa.float64()}))
+    for values, weights, expected in (
+        ([0.0, 1.0, -0.0], [1, 1, -1], [((1.0,), 1)]),
+        ([2.0, 2.0], [1, 2], [((2.0,), 3)]),
+        ([3.0], [0], []),
+        ([4.0], [-2], [((4.0,), -2)]),
+    ):
+        assert ZSet.of({"x": values}, weights).consolidated(sums).to_pylist() == expected
+        assert ZSet.of({"x": values}, weights).consolidated().to_pylist() == expected

@@ -1,7 +1,7 @@
 """Check what no linter checks about the Python files of this repository.
 
 - No file is longer than 600 lines: a longer one is two files.
-- No file is called `utils.py`, `common.py` or `helpers.py`: such a name says nothing about what belongs in it.
+- No file is called `utils.py`, `common.py` or `helpers.py`: such a name does not describe its content.
 - The names of the gateway into a JVM are used in `zset_join/runners/spark/frames/classic` alone: Spark Connect
   has none.
 - An `__init__.py` holds a docstring, imports, `__all__` and other names in double underscores, and no logic; `if TYPE_CHECKING`
@@ -45,7 +45,7 @@ def breaches(path: Path) -> Iterator[str]:
     if lines > LONGEST_FILE_LINES:
         yield f"{lines} lines, {LONGEST_FILE_LINES} are allowed; split it by what its parts are about"
     if path.name in MEANINGLESS_NAMES:
-        yield "the name says nothing about what belongs in it; name it after what it holds"
+        yield "the name does not describe its content; name it after what it holds"
     if _is_without_gateway(path.resolve().parent.parts):
         yield from gateway_uses(source)
     if path.name == "__init__.py":

@@ -2,8 +2,8 @@
 
     python -m tools.draw_rooms
 
-A room is above all rooms it imports. A line's width says how many imports there are; one that other lines imply is left
-out; a red line leads upward. Nothing is drawn by hand: what the picture shows is what the code says.
+A room is above all rooms it imports. A line's width shows how many imports there are; one that other lines imply is left
+out; a red line leads upward. Nothing is drawn by hand: the picture follows the code.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def drawing() -> str:
 
 
 def _levels(rooms: Mapping[str, Mapping[str, int]]) -> dict[str, int]:
-    """Return how high each room stands: above what it imports, but for rooms that import it too."""
+    """Return the height of each room: above what it imports, but for rooms that import it too."""
     levels = dict.fromkeys(rooms, 0)
     for _ in rooms:
         for room, targets in rooms.items():

@@ -10,7 +10,7 @@
     zset-join diff DIRECTORY shop:view             the rows that another query would change; --markdown, --all
     zset-join evolve DIRECTORY shop:view           continue the directory with another query; also a .sql file
     zset-join position OUTPUT...                   the epoch of each output, and the newest common one; --json
-    zset-join rescale CHECKPOINT 8                 another number of buckets
+    zset-join rescale CHECKPOINT 8                 another number of buckets; --execution driver: the other mode
 
 SQL in this process, without Java:
 
@@ -30,7 +30,7 @@ to begin with:
 `shop:view` names a function `view(spark)` in `shop.py` that returns the query as it would be started, without `.start()`. So
 what is verified is the program's own query, its expressions and functions included. The working directory is searched first.
 Exit codes: 0 all is well, 1 a view differs, outputs share no epoch, `doctor` found a fault, or the engine refused (its
-message says why), 2 the command line is wrong.
+message has the reason), 2 the command line is wrong.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         return run(options)
     except ZsetJoinError as error:
-        _say(error, sys.stderr)
+        _print_line(error, sys.stderr)
         return 1
 
 
@@ -148,20 +148,18 @@ def _parser() -> argparse.ArgumentParser:
     undo = verbs.add_parser("undo", help="return a directory to the query before its last change")
     undo.add_argument("directory", help=_DIRECTORY)
     undo.set_defaults(run=_evolve, program=None)
-
-    rescale = verbs.add_parser("rescale", help="change the number of buckets of a checkpoint")
+    rescale = verbs.add_parser("rescale", help="change the number of buckets of a checkpoint, or move it to the other mode")
     rescale.add_argument("checkpoint", help="checkpointLocation")
-    rescale.add_argument("buckets", type=int, help="the new number, 1 to 4096")
+    chosen = rescale.add_mutually_exclusive_group(required=True)
+    chosen.add_argument("buckets", type=int, nargs="?", help="the new number, 1 to 4096")
+    chosen.add_argument("--execution", choices=("driver", "executors"), help="the new mode, with one bucket")
     rescale.add_argument("--local-state-dir", help="the query's option localStateDir")
     rescale.add_argument("--cores", type=int, help="cores of the session (all)")
     rescale.set_defaults(run=_rescale)
-
     backup = verbs.add_parser("backup", help="copy a checkpoint and its outputs together")
     backup.add_argument("checkpoint", help="checkpointLocation of a stopped query")
     backup.add_argument("directory", help="directory of the new savepoint; empty or missing")
-    backup.add_argument(
-        "--output", action="append", default=[], help="DuckDB file, Delta table or Parquet changelog; repeatable"
-    )
+    backup.add_argument("--output", action="append", default=[], help="DuckDB file, Delta or Parquet; repeatable")
     backup.set_defaults(run=_backup)
 
     restore = verbs.add_parser("restore", help="restore a checkpoint and its outputs")
@@ -231,7 +229,7 @@ def _dialect_option(verb: argparse.ArgumentParser) -> None:
 def _compile(options: argparse.Namespace) -> int:  # noqa: ARG001 - as every verb
     from zset_join.tools.compiling import compile_kernels
 
-    compile_kernels(say=_tell)
+    compile_kernels(report=_print_now)
     return 0
 
 
@@ -239,7 +237,7 @@ def _demo(options: argparse.Namespace) -> int:  # noqa: ARG001 - as every verb
     from zset_join.demo import run_demo
 
     is_terminal = sys.stdout.isatty()
-    return 0 if run_demo(_tell, is_colored=is_terminal and "NO_COLOR" not in os.environ, waits=is_terminal) else 1
+    return 0 if run_demo(_print_now, is_colored=is_terminal and "NO_COLOR" not in os.environ, waits=is_terminal) else 1
 
 
 def _metrics(options: argparse.Namespace) -> int:
@@ -260,11 +258,11 @@ def _doctor(options: argparse.Namespace) -> int:  # noqa: ARG001 - as every verb
     from zset_join.tools.doctor import checks, report
 
     found = checks()
-    _tell(report(found))
+    _print_line(report(found))
     return 1 if any(one.outcome == "wrong" for one in found) else 0
 
 
-def _tell(line: str) -> None:
+def _print_now(line: str) -> None:
     print(line, flush=True)  # noqa: T201 - a program's output
 
 
@@ -306,7 +304,7 @@ def _version() -> str:
         return "of a source tree that is not installed"
 
 
-def _say(text: object, stream: TextIO | None = None) -> None:
+def _print_line(text: object, stream: TextIO | None = None) -> None:
     print(text, file=stream)
 
 
@@ -324,7 +322,7 @@ def _verify(options: argparse.Namespace) -> int:
     _refuse_statements(options.program, "verify")
     with _writer(options).attach() as stored:
         report = stored.verify(most_differences=options.most_differences, sample=options.sample)
-    _say(report)
+    _print_line(report)
     return 0 if report.equal else 1
 
 
@@ -342,7 +340,7 @@ def _plan(options: argparse.Namespace) -> int:
     from zset_join.checkpoint.reading import stored_buckets
 
     plan = query_plan(options.checkpoint)
-    _say(json.dumps(plan.to_json()) if options.json else plan.explain(buckets=stored_buckets(options.checkpoint)))
+    _print_line(json.dumps(plan.to_json()) if options.json else plan.explain(buckets=stored_buckets(options.checkpoint)))
     return 0
 
 
@@ -352,7 +350,7 @@ def _explain_row(options: argparse.Namespace) -> int:
 
     writer = _writer(options)
     with writer.attach() as stored:
-        _say(stored.explain_row(row_values(options.values, stored.schema), most_rows=options.most_rows))
+        _print_line(stored.explain_row(row_values(options.values, stored.schema), most_rows=options.most_rows))
     return 0
 
 
@@ -364,7 +362,7 @@ def _state(options: argparse.Namespace) -> int:
 
     connection = open_state(options.checkpoint)
     try:
-        _say(connection.sql(options.sql))
+        _print_line(connection.sql(options.sql))
     except duckdb.Error as error:
         reason = " ".join(str(error).split("\n\n")[0].split())
         raise OptionError(f"DuckDB rejected the query: {reason}", code="SQL_QUERY", sql=options.sql) from error
@@ -379,14 +377,14 @@ def _dead_letters(options: argparse.Namespace) -> int:
     chosen = {"stream": options.stream, "epoch": options.epoch, "code": options.code}
     if options.replay is not None:
         sent = replay(options.checkpoint, options.replay, path=options.path, run=_replay_in_pipeline, **chosen)
-        _say(f"{sent} sent again to {options.replay}")
+        _print_line(f"{sent} sent again to {options.replay}")
         return 0
     letters = read_letters(options.checkpoint, path=options.path, **chosen)
     if not options.json:
-        _say(listed(letters))
+        _print_line(listed(letters))
         return 0
     for line in letter_lines(letters):
-        _say(line)
+        _print_line(line)
     return 0
 
 
@@ -409,7 +407,7 @@ def _position(options: argparse.Namespace) -> int:
     from zset_join.tools.position import positions
 
     found = positions(options.outputs)
-    _say(json.dumps(found.to_json()) if options.json else found)
+    _print_line(json.dumps(found.to_json()) if options.json else found)
     return 0 if found.is_well else 1
 
 
@@ -417,7 +415,7 @@ def _diff(options: argparse.Namespace) -> int:
     diff = _diff_of(options.directory, options.program, options.dialect, options.lease_seconds)
     if options.all is not None:
         diff.write_parquet(options.all)
-    _say(diff.to_markdown() if options.markdown else diff)
+    _print_line(diff.to_markdown() if options.markdown else diff)
     return 0 if diff.is_empty else 1
 
 
@@ -428,9 +426,9 @@ def _evolve(options: argparse.Namespace) -> int:
         diff = undo_of_directory(options.directory)
     else:
         diff = evolve_directory(options.directory, _other_query(options.directory, options.program, options.dialect))
-    _say(diff)
+    _print_line(diff)
     at = "before its first epoch" if diff.taken is None else f"in epoch {diff.taken}"
-    _say(f"changed {at}; start it with the new query: its outputs get the difference")
+    _print_line(f"changed {at}; start it with the new query: its outputs get the difference")
     return 0
 
 
@@ -453,24 +451,27 @@ def _other_query(directory: str, program: str, dialect: str) -> Any:
 
 
 def _rescale(options: argparse.Namespace) -> int:
-    from zset_join.spark import rescale
+    from zset_join.spark import move, rescale
 
-    session = _session(options.cores)
-    _say(rescale(options.checkpoint, buckets=options.buckets, session=session, local_state_dir=options.local_state_dir))
+    where, local = options.checkpoint, options.local_state_dir
+    if options.execution is None:
+        _print_line(rescale(where, buckets=options.buckets, session=_session(options.cores), local_state_dir=local))
+    else:
+        _print_line(move(where, execution=options.execution, local_state_dir=local))
     return 0
 
 
 def _backup(options: argparse.Namespace) -> int:
     from zset_join.tools.savepoint import backup
 
-    _say(backup(options.checkpoint, options.directory, outputs=options.output))
+    _print_line(backup(options.checkpoint, options.directory, outputs=options.output))
     return 0
 
 
 def _restore(options: argparse.Namespace) -> int:
     from zset_join.tools.savepoint import restore
 
-    _say(restore(options.directory, checkpoint=options.checkpoint, outputs=options.output, replace=options.replace))
+    _print_line(restore(options.directory, checkpoint=options.checkpoint, outputs=options.output, replace=options.replace))
     return 0
 
 
@@ -488,7 +489,7 @@ def _console(options: argparse.Namespace) -> int:
         watched = WatchedCheckpoint(options.checkpoint, answers, dead_letters=options.dead_letters)
         console = open_console(watched, port=options.port, metrics_token=token)
     with console:
-        _tell(f"open {console.url}  (the address works once; Ctrl-C ends the console)")
+        _print_line(f"open {console.url}  (the address works once; Ctrl-C ends the console)")
         console.wait_for_interrupt()
     return 0
 
@@ -498,7 +499,7 @@ def _diff_of(checkpoint: str, program: str, dialect: str, lease_seconds: float) 
     from zset_join.runners.local.pinned import diff_wherever
 
     def on_pinned(epoch: int) -> None:
-        _say(f"the query runs: comparing at epoch {epoch}, held for {lease_seconds:.0f} seconds at most", sys.stderr)
+        _print_line(f"the query runs: comparing at epoch {epoch}, held for {lease_seconds:.0f} seconds at most", sys.stderr)
 
     query = _other_query(checkpoint, program, dialect)
     return diff_wherever(checkpoint, query, lease_seconds=lease_seconds, on_pinned=on_pinned)
@@ -510,7 +511,7 @@ def _bundle(options: argparse.Namespace) -> int:
 
     made = write_bundle(WatchedCheckpoint(options.checkpoint), options.output, rows=options.rows)
     holds = "with values of rows" if options.rows else "without values of rows"
-    _say(f"{made['path']}: {made['bytes']} bytes, {holds}; zset-join console {made['path']} shows it")
+    _print_line(f"{made['path']}: {made['bytes']} bytes, {holds}; zset-join console {made['path']} shows it")
     return 0
 
 
@@ -519,7 +520,7 @@ def _session(cores: int | None, conf: dict[str, str] | None = None) -> SparkSess
         from pyspark.sql import SparkSession
 
         from zset_join.spark import local_session
-    if "PYSPARK_GATEWAY_PORT" in os.environ:  # spark-submit has said where and how
+    if "PYSPARK_GATEWAY_PORT" in os.environ:  # spark-submit has set where and how
         return SparkSession.builder.getOrCreate()
     return SparkSession.getActiveSession() or local_session(cores=cores, options=conf)
 

@@ -6,7 +6,7 @@ It needs what the wheel itself needs: no Java, no server, no package of an extra
 `Pipeline.verify()`; elsewhere Arrow joins and groups the rows as they are at the end, and both results are compared.
 
 Cost: some seconds where the kernels of this version are kept; else they are compiled first, those that the story calls, and the
-first line says so.
+first line shows it.
 """
 
 from __future__ import annotations
@@ -80,55 +80,55 @@ _QUERY = """revenue = (
 )"""
 
 
-def run_demo(say: Callable[[str], None], *, is_colored: bool = False, waits: bool = False) -> bool:
+def run_demo(print_line: Callable[[str], None], *, is_colored: bool = False, waits: bool = False) -> bool:
     """Run the story; return whether the view equals what the comparison computed.
 
     Args:
-        say: takes each line.
+        print_line: takes each line.
         is_colored: mark rows that come and go with the colors of a terminal.
         waits: at the end serve the console of the pipeline until Ctrl-C.
     """
     if not is_compiled():
-        say("(First use of this version: what the story calls is compiled now, which takes up to half a minute, once.)")
-    say("A view over three changing tables, as a program writes it:\n")
-    say(_indented(_QUERY))
+        print_line("(First use of this version: what the story calls is compiled now, which takes up to half a minute, once.)")
+    print_line("A view over three changing tables, as a program writes it:\n")
+    print_line(_indented(_QUERY))
     with _only_what_is_called(), Pipeline(_revenue(), keep_inputs=True) as pipeline:
         for number, (sentence, rows) in enumerate(EPOCHS):
-            say(f"\nEpoch {number}. {sentence}")
+            print_line(f"\nEpoch {number}. {sentence}")
             delta = pipeline.step(rows)
-            say("  what changed in the view:")
+            print_line("  what changed in the view:")
             for row, weight in delta.to_pylist():
-                say("    " + _signed(row, weight, is_colored=is_colored))
-        say("\nThe view now:")
+                print_line("    " + _signed(row, weight, is_colored=is_colored))
+        print_line("\nThe view now:")
         for line in pipeline.view().sort_by("city").to_pylist():
-            say(f"    {line['city']}: {line['orders']} orders, revenue {line['revenue']}")
-        say('\nWhy is Oslo what it is?  pipeline.explain_row({"city": "Oslo"}), the newest epoch of it:')
+            print_line(f"    {line['city']}: {line['orders']} orders, revenue {line['revenue']}")
+        print_line('\nWhy is Oslo what it is?  pipeline.explain_row({"city": "Oslo"}), the newest epoch of it:')
         history = pipeline.explain_row({"city": "Oslo"})
         newest = replace(history, events=history.events[-1:])
-        say(_indented("\n".join(str(newest).splitlines()[1:])))
+        print_line(_indented("\n".join(str(newest).splitlines()[1:])))
         is_equal, how = _compared(pipeline)
-        say(f"\nIs that right?  {how}")
-        _show_page(pipeline, say, waits=waits)
+        print_line(f"\nIs that right?  {how}")
+        _show_page(pipeline, print_line, waits=waits)
     return is_equal
 
 
-def _show_page(pipeline: Pipeline, say: Callable[[str], None], *, waits: bool) -> None:
-    """Say what comes next; the last line is the address of the console, or what brings it."""
-    say("\nNext:")
+def _show_page(pipeline: Pipeline, print_line: Callable[[str], None], *, waits: bool) -> None:
+    """Print what to do next; the last line is the address of the console, or what brings it."""
+    print_line("\nNext:")
     for line in (
         "zset-join doctor                     what is installed here, what is missing, what to do",
         "zset-join compile                    compile all kernels now, so that no query waits",
         "zset-join run pipeline.sql --once    the same from a file of SQL",
         "docs/tutorial/pipeline-in-process.md the ten minutes after this one",
     ):
-        say(f"    {line}")
+        print_line(f"    {line}")
     if any(importlib.util.find_spec(name) is None for name in ("starlette", "uvicorn", "duckdb")):
-        say("\nThe same in the browser: pip install 'zset-join[console]', then zset-join demo again.")
+        print_line("\nThe same in the browser: pip install 'zset-join[console]', then zset-join demo again.")
     elif not waits:
-        say("\nThe same in the browser: zset-join demo in a terminal ends with the address of its console.")
+        print_line("\nThe same in the browser: zset-join demo in a terminal ends with the address of its console.")
     else:
         with pipeline.console() as console:
-            say(f"\nThe same in the browser, until Ctrl-C: open {console.url}")
+            print_line(f"\nThe same in the browser, until Ctrl-C: open {console.url}")
             console.wait_for_interrupt()
 
 

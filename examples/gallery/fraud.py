@@ -1,4 +1,4 @@
-"""Cards that pay in two countries within minutes: a self-join with a residual condition, and what stands behind an alert."""
+"""Cards that pay in two countries within minutes: a self-join with a residual condition, and the rows behind an alert."""
 
 from __future__ import annotations
 

@@ -76,7 +76,7 @@ def _begin() -> Run:
             paid[row["invoice"]] = paid.get(row["invoice"], 0) + row["amount"]
         view = {line["invoice"]: (line["due"], line["paid"]) for line in pipeline.view("reconciled").to_pylist()}
         yield (
-            f"{len(view)} invoices and payments stand beside each other",
+            f"{len(view)} invoices and payments are side by side",
             view == {key: (dues.get(key), paid.get(key)) for key in dues.keys() | paid.keys()},
         )
         expected = {line["invoice"]: line["state"] for line in pipeline.view("alerts").to_pylist()}

@@ -1,4 +1,4 @@
-"""The picture of an example: its plan with the rows that went through it, and what every epoch added and took back."""
+"""The picture of an example: its plan with the rows that went through it, and what every epoch added and retracted."""
 
 from __future__ import annotations
 

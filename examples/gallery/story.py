@@ -37,7 +37,7 @@ class Run:
 
     Args:
         views: by name.
-        epochs: what comes.
+        epochs: the input.
         facts: what to look at when it is done.
         options: of the operators.
         outputs: of the pipeline.
@@ -71,7 +71,7 @@ class Story:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """Hold what came out.
+    """The results.
 
     Args:
         wrong: what is not as it should be; empty where all is well.
@@ -88,15 +88,15 @@ class Outcome:
     statistics: Mapping[str, Mapping[str, Any]]
 
 
-def run(story: Story, say: Callable[[str], None] = print) -> Outcome:
+def run(story: Story, print_line: Callable[[str], None] = print) -> Outcome:
     """Run an example, print what it shows, and compare every view with its batch query.
 
     Args:
         story: the example.
-        say: takes each line.
+        print_line: takes each line.
     """
     begun = story.begin()
-    say(f"{story.name}: {story.title}")
+    print_line(f"{story.name}: {story.title}")
     answers: Answers = []
     rows: dict[str, int] = {}
     wrong: list[str] = []
@@ -112,6 +112,6 @@ def run(story: Story, say: Callable[[str], None] = print) -> Outcome:
             report = pipeline.verify(view=view)
             lines.append((f"verify {view}: {report}", report.equal))
         for line, is_right in lines:
-            say(f"  {'' if is_right else 'WRONG: '}{line}")
+            print_line(f"  {'' if is_right else 'WRONG: '}{line}")
             wrong += [] if is_right else [line]
         return Outcome(tuple(wrong), pipeline.plan, answers, rows, pipeline.statistics())

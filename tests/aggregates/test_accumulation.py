@@ -53,7 +53,7 @@ def test_sums_and_counts_can_be_added_up_before_the_shuffle() -> None:
     assert (sums.is_linear, Accumulation(RELATION, [AggregateCall("max", "i")]).is_linear) == (True, False)
 
 
-def test_only_the_columns_that_are_read_are_asked_for() -> None:
+def test_only_the_columns_that_are_read_are_requested() -> None:
     calls = [AggregateCall("sum", "i", name="n", where=left("f") > 0), AggregateCall("max_by", ("m", "i"))]
 
     assert Accumulation(RELATION, calls).input_columns() == ("i", "m", "f")

@@ -92,7 +92,7 @@ def test_equal_nested_values_have_equal_words_and_come_back_in_their_canonical_f
     assert codec.decode(keys[:2], None, 0).to_pylist() == [[0.0, 1.0], [0.0, 1.0]]
 
 
-def test_several_values_stand_side_by_side_with_a_flag_for_null() -> None:
+def test_several_values_are_side_by_side_with_a_flag_for_null() -> None:
     codec = CompositeCodec([codec_of(pa.int64()), codec_of(pa.string())], (False, True))
     keys, owners = np.empty((3, codec.words), np.int64), []
     codec.encode([pa.array([1, 2, 3]), pa.array(["a", None, LONG])], keys, owners)

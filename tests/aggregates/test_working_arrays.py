@@ -23,7 +23,7 @@ def test_a_larger_array_takes_the_place_of_a_smaller_one() -> None:
     assert arrays.address("a") == grown.ctypes.data
 
 
-def test_an_array_has_the_type_it_was_asked_for() -> None:
+def test_an_array_has_the_requested_type() -> None:
     assert WorkingArrays().array("flags", 5, np.uint8).dtype == np.uint8
 
 

@@ -82,7 +82,7 @@ def test_with_both_kinds_listed_an_unknown_operation_is_rejected() -> None:
     ]
 
 
-def test_a_boolean_column_says_true_for_a_delete() -> None:
+def test_a_boolean_column_is_true_for_a_delete() -> None:
     table = rows(gone=[False, True, None])
 
     assert ids_and_weights(table, UPSERTED, UpsertFormat(column="gone")) == [(1, 1), (2, -1)]

@@ -124,7 +124,7 @@ def test_a_delta_of_single_rows_may_be_larger_than_weights_may_grow_to() -> None
     assert encode(delta((1, "a", 1), (2, "a", -1)), (), RowKindFormat(), max_rows=1).num_rows == 2
 
 
-def test_the_change_data_feed_carries_the_time_of_the_epoch_when_asked() -> None:
+def test_the_change_data_feed_carries_the_time_of_the_epoch_when_requested() -> None:
     feed = ChangeDataFeedFormat(timestamp_column="at")
 
     written = encode(delta((1, "a", 1), (2, "b", 1)), ["id"], feed, epoch=1, committed_at_us=1_000_001)
@@ -253,7 +253,7 @@ def test_what_was_encoded_decodes_to_the_same_delta(key: tuple[str, ...], change
         pa.array([1, 2, 1, 2, None, None], pa.duration("us")),
     ],
 )
-def test_keys_are_equal_when_spark_says_so(column: pa.Array) -> None:
+def test_keys_are_equal_as_in_spark(column: pa.Array) -> None:
     assert group_keys([column]).tolist() == [0, 1, 0, 1, 2, 2]
 
 
@@ -269,7 +269,7 @@ def test_keys_are_equal_when_spark_says_so(column: pa.Array) -> None:
     ],
     ids=str,
 )
-def test_keys_are_different_when_spark_says_so(column: pa.Array) -> None:
+def test_keys_differ_as_in_spark(column: pa.Array) -> None:
     assert group_keys([column]).tolist() == [0, 1]
 
 

@@ -91,7 +91,7 @@ def test_other_changes_are_refused(tmp_path: Path, changed) -> None:
     assert refused.value.code == "QUERY_CHANGED"
 
 
-def test_a_distinct_view_knows_its_columns(tmp_path: Path) -> None:
+def test_a_distinct_view_has_its_columns(tmp_path: Path) -> None:
     with Pipeline(changes("t", {"a": pa.int64()}).distinct(), tmp_path) as pipeline:
         pipeline.step({"t": [{"a": 1}]})
     with pytest.raises(StateError, match="made for another query"):

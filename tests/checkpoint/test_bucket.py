@@ -109,7 +109,7 @@ def test_an_epoch_sees_all_epochs_before_it(query: Query) -> None:
     assert not query.was_rebuilt
 
 
-def test_the_same_epoch_asked_again_gives_the_same_answer(query: Query) -> None:
+def test_the_same_epoch_requested_again_gives_the_same_answer(query: Query) -> None:
     first, _ = query.answer(NOTHING, rows((1, "x")))
     second, _ = query.answer(NOTHING, rows((1, "x")))
 
@@ -262,9 +262,7 @@ def test_an_attempt_that_resumes_after_its_epoch_was_committed_still_gives_the_s
     assert sorted(answered) == committed == [EXPECTED[0], ((3, "c", 3, "z"), 1)]
 
 
-def test_a_bucket_that_another_attempt_does_not_let_go_of_is_answered_in_private(
-    query: Query, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_bucket_that_another_attempt_holds_is_answered_in_private(query: Query, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(local_state, "_PATIENCE_SECONDS", 0.02)
     with BucketState(query.context(query.epoch), 0, build):
         found = matches(query)
@@ -344,7 +342,7 @@ def test_a_bucket_that_slept_for_epochs_catches_up(query: Query) -> None:
     assert matches(query) == EXPECTED
 
 
-def test_a_snapshot_stands_for_the_epochs_it_includes(query: Query) -> None:
+def test_a_snapshot_represents_the_epochs_it_includes(query: Query) -> None:
     query.run(NOTHING, NOTHING, snapshot_buckets=frozenset({0}))
     assert query.snapshot is not None
     assert query.snapshot.through_epoch == 1

@@ -267,7 +267,7 @@ def test_an_epoch_can_be_gone_back_to_by_removing_the_last_record(tmp_path: Path
     assert [again.files.read(log.file).size for log in again.before(2)["join/0"].logs] == [10, 10]
 
 
-def test_a_later_driver_has_a_larger_number_whatever_the_clock_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_later_driver_has_a_larger_number_at_any_time_of_the_clock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     checkpoint = opened(tmp_path)
     checkpoint.commit(record(0))
     monkeypatch.setattr(time, "time_ns", lambda: 1)
@@ -275,7 +275,7 @@ def test_a_later_driver_has_a_larger_number_whatever_the_clock_says(tmp_path: Pa
     assert opened(tmp_path).opened_at_ns > checkpoint.opened_at_ns
 
 
-def test_a_commit_says_which_driver_made_it(tmp_path: Path) -> None:
+def test_a_commit_has_its_driver(tmp_path: Path) -> None:
     owner = Ownership.claim(checkpoint_folder(str(tmp_path)), "q")
     checkpoint = opened(tmp_path, owner=owner)
 

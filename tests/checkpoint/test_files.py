@@ -20,7 +20,7 @@ def written(files: CheckpointFiles, name: str = "log/join-0/one", data: bytes = 
     return file.entry(rows=2)
 
 
-def test_a_new_file_knows_its_bytes_and_comes_back_whole(files: CheckpointFiles) -> None:
+def test_a_new_file_has_its_bytes_and_comes_back_whole(files: CheckpointFiles) -> None:
     with files.create("log/a/one") as file:
         file.write(b"abc")
         file.write(b"def")

@@ -20,6 +20,6 @@ def test_the_checkpoints_below_are_named_and_no_others(tmp_path: Path) -> None:
     assert f"{tmp_path / 'a'}, " in str(error)
 
 
-def test_where_nothing_is_below_it_is_said_what_to_give(tmp_path: Path) -> None:
+def test_where_nothing_is_below_it_the_cure_is_named(tmp_path: Path) -> None:
     for place in (str(tmp_path), str(tmp_path / "nowhere"), "s3://bucket/nowhere"):
         assert "the directory of a pipeline" in str(no_checkpoint(place))

@@ -49,7 +49,7 @@ def leave_behind(folder: Folder, *, silent_seconds: float = 0.0, **facts: Any) -
     return claim
 
 
-def test_a_claim_says_who_and_since_when(folder: Folder) -> None:
+def test_a_claim_has_its_owner_and_time(folder: Folder) -> None:
     ownership = Ownership.claim(folder, "q")
     ownership.release()
 
@@ -57,7 +57,7 @@ def test_a_claim_says_who_and_since_when(folder: Folder) -> None:
     assert f"process {os.getpid()} on host {ownership.mine.host} (query q), since 20" in ownership.mine.describe()
 
 
-def test_a_second_driver_is_refused_and_told_who_the_first_one_is(folder: Folder) -> None:
+def test_a_second_driver_is_refused_with_the_name_of_the_first(folder: Folder) -> None:
     first = Ownership.claim(folder, "q")
 
     with pytest.raises(StateError, match=f"in use by process {os.getpid()}") as refused:
@@ -68,7 +68,7 @@ def test_a_second_driver_is_refused_and_told_who_the_first_one_is(folder: Folder
     assert refused.value.facts["owner"] == first.mine.token
 
 
-def test_the_next_driver_follows_at_once_when_the_last_one_let_go(folder: Folder) -> None:
+def test_the_next_driver_follows_at_once_after_a_release(folder: Folder) -> None:
     Ownership.claim(folder, "q").release()
 
     second = Ownership.claim(folder, "q")
@@ -170,7 +170,7 @@ def test_a_container_is_never_taken_for_a_machine(folder: Folder, monkeypatch: p
         Ownership.claim(folder, "q")
 
 
-def test_a_claim_of_an_earlier_version_lacks_the_machine_and_one_of_a_later_version_says_more(folder: Folder) -> None:
+def test_a_claim_of_an_earlier_version_lacks_the_machine_and_a_later_one_has_more(folder: Folder) -> None:
     claim = leave_behind(folder)
     body = {name: value for name, value in asdict(claim).items() if name != "machine"} | {"rack": 7}
     name = f"owners/{claim.number:010d}.json"
@@ -208,7 +208,7 @@ def test_an_owner_gives_signs_of_life(folder: Folder, monkeypatch: pytest.Monkey
     assert came
 
 
-def test_a_sign_of_life_that_cannot_be_written_is_told_when_the_checkpoint_is_lost(
+def test_a_sign_of_life_that_cannot_be_written_is_reported_when_the_checkpoint_is_lost(
     folder: Folder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(owner, "BEAT_SECONDS", 0.01)
@@ -231,7 +231,7 @@ def test_a_sign_of_life_that_cannot_be_written_is_told_when_the_checkpoint_is_lo
         first.release()
 
 
-def test_a_record_that_was_cleared_away_while_it_was_written_is_told_as_overtaken(local: Folder) -> None:
+def test_a_record_that_was_cleared_away_while_it_was_written_is_reported_as_overtaken(local: Folder) -> None:
     first = Ownership.claim(local, "q")
     checkpoint = Checkpoint(str(Path(local.location).parent), query_id="q", buckets=1, description={}, owner=first)
 

@@ -30,7 +30,7 @@ def test_a_snapshot_replaces_the_logs_it_includes() -> None:
     assert set(found.file_names()) == {"snapshot/4", "log/join-0/5"}
 
 
-def test_a_merged_log_stands_where_its_parts_stood() -> None:
+def test_a_merged_log_takes_the_place_of_its_parts() -> None:
     merged = LogEntry(2, 4, "id-4", FileEntry("log/join-0/merged", 300, 3, 0))
 
     found = history(1, 2, 3, 4, 5).with_merged(merged)
@@ -64,7 +64,7 @@ def test_a_record_survives_its_file() -> None:
 
 
 @pytest.mark.parametrize("data", [b'{"format": 99}', b'{"format":99,"crc32":"00000000","body":{}}'])
-def test_a_record_of_another_format_is_told_from_a_damaged_one(data: bytes) -> None:
+def test_a_record_of_another_format_differs_from_a_damaged_one(data: bytes) -> None:
     with pytest.raises(UnknownFormatError, match="format 99"):
         CommitRecord.from_bytes(data, 3)
 

@@ -234,7 +234,7 @@ def test_a_checkpoint_without_an_epoch_has_nothing_to_rescale(location: str) -> 
     assert refused.value.code == "NOTHING_COMMITTED"
 
 
-def test_versions_that_know_no_rescalings_refuse_what_comes_after_one(checkpoint: Checkpoint, location: str) -> None:
+def test_versions_without_rescalings_refuse_a_rescaled_checkpoint(checkpoint: Checkpoint, location: str) -> None:
     checkpoint.rescale(3, moved(checkpoint, 1, 3))
     committed(checkpoint, 2, 3)
     found = [checkpoint.files.folder.read(f"commits/{epoch:020d}.json") for epoch in (1, 2)]

@@ -55,7 +55,7 @@ def test_a_padded_row_follows_from_everything_with_its_join_key_on_the_other_sid
     assert find([row(1, 7.0, "", None), row(None, 8.0, None, 3)], changes) == [[0, 1, 2], [3]]
 
 
-def test_an_upsert_is_known_by_its_primary_key_wherever_it_moves_and_whatever_it_says() -> None:
+def test_an_upsert_is_found_by_its_primary_key_wherever_it_moves() -> None:
     changes = [order(1, 7.0, "", -1), order(1, 8.0, "new"), order(2, 8.0, "other")]
 
     assert find([row(1, 7.0, "old", 3), row(1, 8.0, "new", 5)], changes) == [[0, 1], [0, 1]]
@@ -76,7 +76,7 @@ def test_nan_equals_nan_and_nested_values_can_be_compared() -> None:
     assert hash(frozen([{"a": 1}])) != hash(frozen([{"a": 2}]))
 
 
-def test_two_changes_that_say_the_same_are_two_and_one_told_twice_is_one() -> None:
+def test_two_equal_changes_are_two_and_one_reported_twice_is_one() -> None:
     once, again = price(7.0, 3), price(7.0, 3)
     views = [InputChange("view", {"n": at}, 1, causes=(once, again)) for at in (1, 2)]
 

@@ -26,7 +26,7 @@ from zset_join.zset import ZSet
 SHOWN, SOURCES = joined_schema(LEFT, RIGHT, "full", using=False, output_names=None)
 
 
-def ask(query: QueryByHand, row: dict[str, Any], **options: Any) -> RowHistory:
+def find(query: QueryByHand, row: dict[str, Any], **options: Any) -> RowHistory:
     assert query.checkpoint.last is not None
     histories = [history for _, history in sorted(query.checkpoint.last.histories.items())]
     return RowQuestion(build, SHOWN, SOURCES, row, **options).find_history(query.checkpoint.files, histories)
@@ -41,14 +41,14 @@ def joined(number: int | None, key: int | None, note: str | None, other: int | N
     return dict(zip(SHOWN.names, (number, key, note, other, price), strict=True))
 
 
-def test_it_tells_what_made_and_unmade_a_row(query: QueryByHand) -> None:
+def test_it_reports_what_made_and_unmade_a_row(query: QueryByHand) -> None:
     query.run(left_rows((1, 2, "pen"), (3, 2, "cap")), right_rows())
     query.run(left_rows(), right_rows((2, 1.5)))
     query.run(left_rows((3, 2, "hat")), right_rows((4, 9.0)))  # nothing about row 1
     query.run(left_rows((1, 4, "pen")), right_rows())
     query.run(left_rows((1, None, ""), weights=[-1]), right_rows())
 
-    history = ask(query, {"id": 1})
+    history = find(query, {"id": 1})
 
     def changes(name: str, *rows: dict[str, Any], weight: int = 1) -> tuple[InputChange, ...]:
         return tuple(InputChange(name, row, weight) for row in rows)
@@ -65,30 +65,30 @@ def test_it_tells_what_made_and_unmade_a_row(query: QueryByHand) -> None:
     assert "because right +1 {'k': 2, 'price': 1.5}" in str(history)
 
 
-def test_a_change_without_effect_is_told(query: QueryByHand) -> None:
+def test_a_change_without_effect_is_reported(query: QueryByHand) -> None:
     query.run(left_rows((1, 2, "pen")), right_rows())
     query.run(left_rows((1, 2, "pen")), right_rows())
 
-    events = ask(query, {"id": 1}).events
+    events = find(query, {"id": 1}).events
 
     assert [(event.epoch, len(event.emitted), len(event.changes)) for event in events] == [(0, 1, 1), (1, 0, 1)]
-    assert "nothing changed in the output" in str(ask(query, {"id": 1}))
+    assert "nothing changed in the output" in str(find(query, {"id": 1}))
 
 
-def test_an_update_that_takes_the_value_away_is_told_as_the_cause(query: QueryByHand) -> None:
+def test_an_update_that_takes_the_value_away_is_reported_as_the_cause(query: QueryByHand) -> None:
     query.run(left_rows((1, 2, "pen"), (3, 2, "cap")), right_rows())
     query.run(left_rows((1, 2, "ink"), (3, 2, "hat")), right_rows())
 
-    events = ask(query, {"note": "pen"}).events
+    events = find(query, {"note": "pen"}).events
 
     assert [[change.row["note"] for change in event.changes] for event in events] == [["pen"], ["ink"]]
 
 
-def test_of_certain_epochs_every_change_with_the_join_key_is_told(query: QueryByHand) -> None:
+def test_of_certain_epochs_every_change_with_the_join_key_is_reported(query: QueryByHand) -> None:
     query.run(left_rows((1, 2, "pen")), right_rows())
     query.run(left_rows((1, 2, "ink"), (3, 2, "hat"), (4, 4, "cap")), right_rows((2, 1.0)))
 
-    (event,) = ask(query, {"id": 1, "k": 2}, epochs={1, 7}, has_all_causes=True).events
+    (event,) = find(query, {"id": 1, "k": 2}, epochs={1, 7}, has_all_causes=True).events
 
     assert event.epoch == 1
     assert [change.row.get("id") for change in event.changes] == [1, 3, None]
@@ -104,7 +104,7 @@ def test_it_equals_a_replay_of_everything(tmp_path: Path, seed: int, options: di
 
     compared = 0
     for question in ({"id": 7}, {"k": 4}, {"k_right": 5}, {"price": 3.0, "id": 20}, {"note": "note 1" * 3, "k": 6}):
-        history = ask(query, question, most_rows=100_000)
+        history = find(query, question, most_rows=100_000)
         positions = [(SHOWN.names.index(name), value) for name, value in question.items()]
         for event in history.events:
             if event.is_snapshot:
@@ -113,12 +113,12 @@ def test_it_equals_a_replay_of_everything(tmp_path: Path, seed: int, options: di
             for row, weight in emitted[event.epoch]:
                 if all(row[at] == value for at, value in positions):
                     expected[row] = expected.get(row, 0) + weight
-            told = {tuple(row.values()): weight for row, weight in event.emitted}
+            reported = {tuple(row.values()): weight for row, weight in event.emitted}
             if options.get("retain_input_log"):
-                assert told == {row: weight for row, weight in expected.items() if weight}
+                assert reported == {row: weight for row, weight in expected.items() if weight}
                 compared += 1
             else:
-                assert told.items() <= expected.items() or not history.is_complete
+                assert reported.items() <= expected.items() or not history.is_complete
         total: dict[Any, int] = {}
         for event in history.events:
             for row, weight in event.emitted:
@@ -132,7 +132,7 @@ def test_it_equals_a_replay_of_everything(tmp_path: Path, seed: int, options: di
         assert {row: weight for row, weight in total.items() if weight} == {r: w for r, w in wanted.items() if w}
         compared += 1
     assert compared >= 5
-    assert ask(query, {"id": 7}, most_rows=100_000).is_complete == ("retain_input_log" in options)
+    assert find(query, {"id": 7}, most_rows=100_000).is_complete == ("retain_input_log" in options)
 
 
 def test_keys_of_different_types_and_both_zeros_are_found(tmp_path: Path) -> None:
@@ -151,16 +151,16 @@ def test_keys_of_different_types_and_both_zeros_are_found(tmp_path: Path) -> Non
         assert log is not None
         logs.append(log)
 
-    def told(row: dict[str, Any]) -> list[list[tuple[Any, int]]]:
+    def reported(row: dict[str, Any]) -> list[list[tuple[Any, int]]]:
         question = RowQuestion(lambda directory: HashJoin(left, right, "left", directory=directory), shown, sources, row)
         events = question.find_history(files, [BucketHistory(None, tuple(logs))]).events
         return [[(found["w"], weight) for found, weight in event.emitted] for event in events]
 
-    assert told({"v": 1}) == [[(None, 1)], [(None, -1), (7, 1)]]
-    assert told({"k": -0.0}) == [[(None, 1)], [(None, -1), (7, 1)]]
-    assert told({"k": nan}) == [[(None, 1)], [(None, -1), (8, 1)]]
-    assert told({"v": 3}) == [[(None, 1)]]
-    assert told({"v": 4}) == []
+    assert reported({"v": 1}) == [[(None, 1)], [(None, -1), (7, 1)]]
+    assert reported({"k": -0.0}) == [[(None, 1)], [(None, -1), (7, 1)]]
+    assert reported({"k": nan}) == [[(None, 1)], [(None, -1), (8, 1)]]
+    assert reported({"v": 3}) == [[(None, 1)]]
+    assert reported({"v": 4}) == []
 
 
 @pytest.mark.parametrize(
@@ -173,7 +173,7 @@ def test_keys_of_different_types_and_both_zeros_are_found(tmp_path: Path) -> Non
         ({}, "names no value"),
     ],
 )
-def test_a_question_that_cannot_be_asked_is_refused(row: dict[str, Any], message: str) -> None:
+def test_a_question_without_an_answer_is_refused(row: dict[str, Any], message: str) -> None:
     with pytest.raises(OptionError, match=message) as found:
         RowQuestion(build, SHOWN, SOURCES, row)
     assert found.value.code == "ROW_QUESTION"
@@ -183,7 +183,7 @@ def test_a_question_about_too_many_rows_is_refused(query: QueryByHand) -> None:
     query.run(left_rows(*((number, 2, "pen") for number in range(8))), right_rows())
 
     with pytest.raises(OptionError, match="more than 5 rows"):
-        ask(query, {"k": 2}, most_rows=5)
+        find(query, {"k": 2}, most_rows=5)
 
 
 def test_nested_columns_are_refused() -> None:

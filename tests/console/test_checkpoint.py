@@ -98,7 +98,7 @@ def test_a_damaged_plan_is_trouble_and_not_the_end_of_the_page(tmp_path: Path) -
     assert "stages.json" in overview["trouble"][0]
 
 
-def test_a_bundle_holds_no_value_of_a_row_unless_asked(directory: Path, tmp_path: Path) -> None:
+def test_a_bundle_holds_no_value_of_a_row_unless_requested(directory: Path, tmp_path: Path) -> None:
     write_bundle(WatchedCheckpoint(directory), tmp_path / "plain.tar.gz")
     write_bundle(WatchedCheckpoint(directory), tmp_path / "rows.tar.gz", rows=True)
     with tarfile.open(tmp_path / "plain.tar.gz") as tar:

@@ -53,7 +53,7 @@ def test_verify_and_explain_run_over_what_had_come() -> None:
         assert [change["input"] for change in event["changes"]] == ["orders", "customers"]
 
 
-def test_a_verification_does_not_see_what_comes_after_it_was_asked() -> None:
+def test_a_verification_does_not_see_later_rows() -> None:
     with shop() as pipeline:
         run(pipeline, 2)
         work = pipeline.verification(view="revenue")

@@ -190,14 +190,14 @@ def test_functions_have_the_values_and_the_types_that_spark_gives(spark: SparkSe
     frame = spark.createDataFrame(ROWS, from_arrow_schema(SCHEMA, prefer_timestamp_ntz=True)).coalesce(1)
     texts = [to_sql(expression, {"row": SCHEMA}, dialect="spark") for expression in EXPRESSIONS]
     answers = frame.selectExpr(*(f"{text} AS e{place}" for place, text in enumerate(texts))).toArrow()
-    spark_says = [answers.column(place).combine_chunks() for place in range(len(EXPRESSIONS))]
+    spark_answers = [answers.column(place).combine_chunks() for place in range(len(EXPRESSIONS))]
     ours = [values(expression) for expression in EXPRESSIONS]
 
     assert [(text, str(found.to_pylist())) for text, found in zip(texts, ours, strict=True)] == [
-        (text, str(found.to_pylist())) for text, found in zip(texts, spark_says, strict=True)
+        (text, str(found.to_pylist())) for text, found in zip(texts, spark_answers, strict=True)
     ]
     assert [one.type for one in ours if not pa.types.is_list(one.type)] == [
-        one.type for one in spark_says if not pa.types.is_list(one.type)
+        one.type for one in spark_answers if not pa.types.is_list(one.type)
     ]
 
 

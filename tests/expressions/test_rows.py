@@ -36,7 +36,7 @@ def test_an_expression_has_a_value_of_its_type_for_every_row(expression, values)
     assert computed.type == value_type(expression, SCHEMA)
 
 
-def test_a_column_is_handed_through_as_it_is():
+def test_a_column_is_passed_through_as_it_is():
     assert compute(left("d"), COLUMNS, 3) is COLUMNS["d"]
 
 
@@ -56,3 +56,11 @@ def test_a_condition_must_be_boolean():
 
 def test_the_columns_an_expression_reads_are_named():
     assert columns_read((left("a") + 1 < 3) & left("s").is_null()) == {"a", "s"}
+
+
+def test_literals_that_python_takes_for_equal_are_two_values() -> None:
+    columns = {"n": pa.array([1, 0], pa.int64())}
+
+    assert compute(lit(1), columns, 2).to_pylist() == [1, 1]
+    assert compute(lit(True), columns, 2).to_pylist() == [True, True]
+    assert [str(compute(lit(zero), {}, 1)[0]) for zero in (0.0, -0.0)] == ["0.0", "-0.0"]

@@ -17,7 +17,7 @@ from zset_join.pipeline import Pipeline, appends
 ORDERS = {"o": pa.int64(), "who": pa.int64()}
 
 
-def run_and_tell(
+def run_and_show(
     source: Any, directory: Path, *, hint: Lookup | None = None
 ) -> tuple[list[Any] | None, LookupFailedError | None, str]:
     """Take one epoch that requests key 1.

@@ -32,7 +32,7 @@ def keys(*values: int) -> pa.RecordBatch:
     return pa.record_batch({"id": pa.array(values, pa.int64())})
 
 
-def asked(source: ScriptedSource) -> list[tuple[float, list[int]]]:
+def requests_of(source: ScriptedSource) -> list[tuple[float, list[int]]]:
     return [(call.at, [key for (key,) in call.keys]) for call in source.calls]
 
 
@@ -49,22 +49,22 @@ class TestTheSupportMatrix:
         source.put({"id": 2, "name": "Bob"}, at=5)
         with fetcher_of(source, async_=async_, output_mode=output_mode) as fetcher:
             assert names(fetcher.fetch(keys(1, 2))) == ["Ada"]
-        assert asked(source) == [(0.0, [1, 2])]
+        assert requests_of(source) == [(0.0, [1, 2])]
 
-    def test_with_retry_only_the_miss_is_asked_for_again_each_delay_after_the_answer(self, async_, output_mode):
+    def test_with_retry_only_the_miss_is_requested_again_each_delay_after_the_answer(self, async_, output_mode):
         source = source_of(latency=1.0)
         source.put({"id": 1, "name": "Ada"})
         source.put({"id": 2, "name": "Bob"}, at=12)
         with fetcher_of(source, async_=async_, output_mode=output_mode, **RETRY) as fetcher:
             assert names(fetcher.fetch(keys(1, 2, 3))) == ["Ada", "Bob"]
             assert (fetcher.counts.calls, fetcher.counts.retries, fetcher.counts.waited_us) == (4, 4, 30_000_000)
-        assert asked(source) == [(0.0, [1, 2, 3]), (11.0, [2, 3]), (22.0, [3]), (33.0, [3])]
+        assert requests_of(source) == [(0.0, [1, 2, 3]), (11.0, [2, 3]), (22.0, [3]), (33.0, [3])]
 
-    def test_max_attempts_is_how_often_a_miss_is_asked_for_after_the_first_time(self, async_, output_mode):
+    def test_max_attempts_is_how_often_a_miss_is_requested_after_the_first_time(self, async_, output_mode):
         source = source_of()
         with fetcher_of(source, async_=async_, output_mode=output_mode, **{**RETRY, "max_attempts": 2}) as fetcher:
             assert fetcher.fetch(keys(9)).num_rows == 0
-        assert [at for at, _ in asked(source)] == [0.0, 10.0, 20.0]
+        assert [at for at, _ in requests_of(source)] == [0.0, 10.0, 20.0]
 
     def test_a_row_that_comes_with_the_last_attempt_counts(self, async_, output_mode):
         source = source_of()
@@ -76,7 +76,7 @@ class TestTheSupportMatrix:
         source = source_of()
         with fetcher_of(source, async_=async_, output_mode=output_mode, park="epochs", **RETRY) as fetcher:
             assert fetcher.fetch(keys(9)).num_rows == 0
-        assert asked(source) == [(0.0, [9])]
+        assert requests_of(source) == [(0.0, [9])]
 
     def test_several_rows_of_one_key_are_all_taken_and_rows_of_other_keys_are_not(self, async_, output_mode):
         source = source_of()
@@ -90,22 +90,22 @@ class TestTheSupportMatrix:
         source = source_of()
         with fetcher_of(source, async_=async_, output_mode=output_mode, batch_keys=2) as fetcher:
             fetcher.fetch(keys(1, 2, 3, 4, 5))
-        assert [key for _, key in asked(source)] == [[1, 2], [3, 4], [5]]
+        assert [key for _, key in requests_of(source)] == [[1, 2], [3, 4], [5]]
 
     def test_a_transient_error_is_tried_again_after_a_growing_wait(self, async_, output_mode):
         source = source_of(failures=[TransientLookupError("reset"), TransientLookupError("reset")])
         source.put({"id": 1, "name": "Ada"})
         with fetcher_of(source, async_=async_, output_mode=output_mode, error_delay="1s") as fetcher:
             assert names(fetcher.fetch(keys(1))) == ["Ada"]
-            first, second = (b - a for (a, _), (b, _) in zip(asked(source), asked(source)[1:], strict=False))
+            first, second = (b - a for (a, _), (b, _) in zip(requests_of(source), requests_of(source)[1:], strict=False))
             assert 0.5 <= first <= 1.0 <= second <= 2.0
             assert fetcher.counts.transient_errors == 2
 
-    def test_what_the_source_asks_to_wait_is_waited(self, async_, output_mode):
+    def test_the_wait_of_the_source_is_respected(self, async_, output_mode):
         source = source_of(failures=[TransientLookupError("429", retry_after_seconds=7)])
         with fetcher_of(source, async_=async_, output_mode=output_mode) as fetcher:
             fetcher.fetch(keys(1))
-        assert [at for at, _ in asked(source)] == [0.0, 7.0]
+        assert [at for at, _ in requests_of(source)] == [0.0, 7.0]
 
     def test_errors_that_stay_fail_the_epoch_and_open_the_circuit(self, async_, output_mode):
         source = source_of(failures=[TransientLookupError("refused")] * 100)
@@ -143,24 +143,24 @@ class TestTheSupportMatrix:
 
 
 def test_ordered_answers_come_in_the_order_of_the_keys_and_block_at_the_head():
-    slow_first = source_of(latency=lambda asked: 10.0 if asked[0][0] == 1 else 1.0)
+    slow_first = source_of(latency=lambda requests_of: 10.0 if requests_of[0][0] == 1 else 1.0)
     for key in range(1, 6):
         slow_first.put({"id": key, "name": f"n{key}"})
     with fetcher_of(slow_first, capacity=2, batch_keys=1) as fetcher:
         assert names(fetcher.fetch(keys(1, 2, 3, 4, 5))) == ["n1", "n2", "n3", "n4", "n5"]
-    assert asked(slow_first) == [(0.0, [1]), (0.0, [2]), (10.0, [3]), (10.0, [4]), (11.0, [5])]
+    assert requests_of(slow_first) == [(0.0, [1]), (0.0, [2]), (10.0, [3]), (10.0, [4]), (11.0, [5])]
 
 
 def test_unordered_answers_come_as_they_are_ready_and_free_their_place_at_once():
-    slow_first = source_of(latency=lambda asked: 10.0 if asked[0][0] == 1 else 1.0)
+    slow_first = source_of(latency=lambda requests_of: 10.0 if requests_of[0][0] == 1 else 1.0)
     for key in range(1, 6):
         slow_first.put({"id": key, "name": f"n{key}"})
     with fetcher_of(slow_first, capacity=2, batch_keys=1, output_mode="allow_unordered") as fetcher:
         assert names(fetcher.fetch(keys(1, 2, 3, 4, 5))) == ["n2", "n3", "n4", "n5", "n1"]
-    assert asked(slow_first) == [(0.0, [1]), (0.0, [2]), (1.0, [3]), (2.0, [4]), (3.0, [5])]
+    assert requests_of(slow_first) == [(0.0, [1]), (0.0, [2]), (1.0, [3]), (2.0, [4]), (3.0, [5])]
 
 
-def test_unordered_is_a_permission_that_is_not_used_where_rows_may_be_taken_back():
+def test_unordered_is_a_permission_that_is_not_used_where_rows_may_be_retracted():
     settings = Lookup(output_mode="allow_unordered").resolved(
         source="c", modes=frozenset({"async"}), how="inner", is_insert_only=False
     )
@@ -174,7 +174,7 @@ def test_the_timeout_spans_all_attempts_of_a_call():
         pytest.raises(LookupFailedError, match=r"timeout=25 s, 3 attempts included"),
     ):
         fetcher.fetch(keys(9))
-    assert [at for at, _ in asked(source)] == [0.0, 11.0, 22.0]
+    assert [at for at, _ in requests_of(source)] == [0.0, 11.0, 22.0]
 
 
 def test_the_timeout_is_that_of_async_calls_only():
@@ -196,7 +196,7 @@ class TestThePartialCache:
             assert names(fetcher.fetch(keys(1))) == []
             assert (fetcher.counts.cache_hits, fetcher.counts.cache_misses) == (1, 3)
 
-    def test_an_absent_row_is_asked_for_again_unless_it_may_be_cached(self):
+    def test_an_absent_row_is_requested_again_unless_it_may_be_cached(self):
         counts = []
         for missing in (False, True):
             source = source_of()
@@ -217,7 +217,7 @@ class TestThePartialCache:
             parked.put({"id": 1, "name": "Ada"})
             assert names(fetcher.fetch(keys(1))) == ["Ada"]
 
-    def test_it_is_bounded_and_keeps_what_was_asked_for_lately(self):
+    def test_it_is_bounded_and_keeps_what_was_requested_lately(self):
         source = source_of()
         for key in range(100):
             source.put({"id": key, "name": f"n{key}"})
@@ -241,7 +241,7 @@ class TestTheFullCache:
             source.clock.sleep(1.0)
             assert names(fetcher.fetch(keys(2))) == ["Bob"]
             assert fetcher.counts.loads == 2
-        assert asked(source) == [(0.0, []), (600.0, [])]
+        assert requests_of(source) == [(0.0, []), (600.0, [])]
 
     def test_keys_that_are_in_it_are_hits_and_others_misses(self):
         source = source_of()

@@ -13,7 +13,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from tests.lookup.shown import forms_of, run_and_tell
+from tests.lookup.shown import forms_of, run_and_show
 from zset_join.core.errors import OptionError
 from zset_join.lookup import FunctionSource, HttpSource, Lookup, PostgresSource, RedisSource, Secret
 
@@ -25,8 +25,8 @@ REDIS = {"key_pattern": "c:{id}", "port": 1}
 
 class _Service(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
-        self.server.asked.append((self.headers["Authorization"], self.headers["X-Api-Key"]))
-        status, body = self.server.says
+        self.server.requested.append((self.headers["Authorization"], self.headers["X-Api-Key"]))
+        status, body = self.server.reply
         self.send_response(status)
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
@@ -39,7 +39,7 @@ class _Service(BaseHTTPRequestHandler):
 @pytest.fixture
 def service() -> Iterator[ThreadingHTTPServer]:
     made = ThreadingHTTPServer(("127.0.0.1", 0), _Service)
-    made.asked, made.says = [], (200, FOUND)
+    made.requested, made.reply = [], (200, FOUND)
     thread = threading.Thread(target=made.serve_forever, kwargs={"poll_interval": 0.01})
     thread.start()
     try:
@@ -58,17 +58,17 @@ def logged(caplog: pytest.LogCaptureFixture) -> pytest.LogCaptureFixture:
 
 
 @pytest.mark.parametrize("async_", [False, True])
-@pytest.mark.parametrize("says", [(200, FOUND), (200, f'{{"name": "{TOKEN}'), (403, TOKEN), (429, KEY)])
+@pytest.mark.parametrize("reply", [(200, FOUND), (200, f'{{"name": "{TOKEN}'), (403, TOKEN), (429, KEY)])
 def test_token_and_headers_of_a_service_reach_it_and_nobody_else(
     service: ThreadingHTTPServer,
     logged: pytest.LogCaptureFixture,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
-    says: tuple[int, str],
+    reply: tuple[int, str],
     async_: bool,
 ) -> None:
     monkeypatch.setenv("CRM_TOKEN", TOKEN)
-    service.says = says
+    service.reply = reply
     source = HttpSource(
         name="crm",
         schema=SCHEMA,
@@ -77,10 +77,10 @@ def test_token_and_headers_of_a_service_reach_it_and_nobody_else(
         headers={"X-Api-Key": KEY},
     )
 
-    _, failed, shown = run_and_tell(source, tmp_path, hint=Lookup(async_=async_, error_attempts=2, error_delay="1ms"))
+    _, failed, shown = run_and_show(source, tmp_path, hint=Lookup(async_=async_, error_attempts=2, error_delay="1ms"))
 
-    assert set(service.asked) == {(f"Bearer {TOKEN}", KEY)}
-    assert (failed is None) == (says == (200, FOUND))
+    assert set(service.requested) == {(f"Bearer {TOKEN}", KEY)}
+    assert (failed is None) == (reply == (200, FOUND))
     assert "/1" in logged.text, "the client logs its requests"
     assert [form for secret in (TOKEN, KEY) for form in forms_of(secret) if form in shown + logged.text] == []
 
@@ -101,20 +101,20 @@ def test_token_and_headers_of_a_service_reach_it_and_nobody_else(
 def test_a_password_is_not_shown_where_nobody_listens(
     logged: pytest.LogCaptureFixture, tmp_path: Path, source: Any, async_: bool
 ) -> None:
-    _, failed, shown = run_and_tell(source, tmp_path, hint=Lookup(async_=async_, error_attempts=2, error_delay="1ms"))
+    _, failed, shown = run_and_show(source, tmp_path, hint=Lookup(async_=async_, error_attempts=2, error_delay="1ms"))
 
     assert failed is not None
     assert [form for form in forms_of(PASSWORD) if form in shown + logged.text] == []
 
 
-def test_what_a_client_says_of_a_secret_is_starred_and_its_traceback_left_out(tmp_path: Path) -> None:
+def test_a_secret_in_a_clients_message_is_starred_and_its_traceback_left_out(tmp_path: Path) -> None:
     class Careless(HttpSource):
         def open(self, opening: Any) -> Any:  # noqa: ARG002 - the contract
             raise RuntimeError(f"cannot open with {self.token.value()}")
 
     source = Careless(name="c", schema=SCHEMA, url="http://127.0.0.1:1/{id}", token=TOKEN)
 
-    _, failed, shown = run_and_tell(source, tmp_path)
+    _, failed, shown = run_and_show(source, tmp_path)
 
     assert "cannot open with ***" in str(failed)
     assert TOKEN not in shown
@@ -124,7 +124,7 @@ def test_an_error_without_secrets_keeps_its_cause(tmp_path: Path) -> None:
     def broken(keys: pa.Table) -> pa.Table:
         raise ValueError("no such shelf")
 
-    _, failed, shown = run_and_tell(FunctionSource(name="c", schema=SCHEMA, function=broken), tmp_path)
+    _, failed, shown = run_and_show(FunctionSource(name="c", schema=SCHEMA, function=broken), tmp_path)
 
     assert isinstance(failed.__cause__, ValueError)
     assert "no such shelf" in shown

@@ -264,7 +264,7 @@ def test_the_default_limit_is_that_of_the_source_system() -> None:
         ({"join_buffer_policy": "evict_oldest", "join_max_buffered_bytes": 0}, "a limit above 0"),
         ({"join_buffer_policy": "spill", "join_max_buffered_bytes": 0}, "a limit above 0"),
         ({"join_buffer_policy": "spill", "on_evict": "forget"}, "on_evict was given 'forget'.*spill"),
-        ({"join_buffer_policy": "spill", **NOTHING_HOT}, "join_buffer_policy was given 'spill'.*max_hot_bytes says already"),
+        ({"join_buffer_policy": "spill", **NOTHING_HOT}, "join_buffer_policy was given 'spill'.*max_hot_bytes already sets"),
         ({"join_buffer_policy": "evict_oldest", **NOTHING_HOT}, "'evict_oldest'.*may be on disk"),
         ({"join_buffer_policy": "spill", "max_hot_keys": 1}, "max_hot_keys was given 1"),
     ],

@@ -63,7 +63,7 @@ def test_retractions_of_rows_that_expire_flow_on_through_a_chain() -> None:
     assert pipeline.step({"orders": [{"id": 2, "who": "B", "at": 50}]}).to_pylist() == [(("Ada", 1), -1)]
 
 
-def test_a_step_without_rows_takes_back_what_has_expired() -> None:
+def test_a_step_without_rows_retracts_expired_rows() -> None:
     pipeline = Pipeline(ORDERS.dedup(keys="who", order_by="at", state_ttl="10 seconds"))
     pipeline.step({"orders": [{"id": 1, "who": "A", "at": 1}]}, processing_time=0)
 

@@ -37,7 +37,7 @@ def test_a_join_by_processing_time_equals_the_batch_query_over_its_epochs(how, s
     assert found.expected_rows > 0
 
 
-def test_what_nobody_but_the_state_knows_is_not_verified():
+def test_what_only_the_state_has_is_not_verified():
     view = changes("orders", ORDERS, keys="o").temporal_join(
         changes("prices", PRICES, keys="who"), on="who", as_of=PROCESSING_TIME
     )
@@ -47,7 +47,7 @@ def test_what_nobody_but_the_state_knows_is_not_verified():
             pipeline.verify()
 
 
-def test_what_the_outside_said_is_not_verified():
+def test_external_rows_are_not_verified():
     table = ArrowSource(name="people", table=pa.table({"id": [7], "name": ["Ada"]}))
     view = appends("orders", ORDERS).lookup_join(table, on=[("who", "id")])
     with Pipeline(view, keep_inputs=True) as pipeline:

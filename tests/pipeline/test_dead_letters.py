@@ -50,7 +50,7 @@ def test_a_retraction_from_a_source_that_only_adds_is_refused_without_any_stage(
         Pipeline(appends("x", {"x": pa.int64()})).step({"x": ZSet.from_rows([(1,)], {"x": pa.int64()}, weights=[-1])})
 
 
-def test_a_view_that_holds_a_row_less_than_never_is_told():
+def test_a_view_that_holds_a_row_less_than_never_is_reported():
     pipeline = Pipeline(changes("x", {"x": pa.int64()}))
     pipeline.step({"x": ZSet.from_rows([(1,)], {"x": pa.int64()}, weights=[-1])})
 

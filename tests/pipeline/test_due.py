@@ -157,7 +157,7 @@ def test_rows_are_released_by_the_watermark_of_the_epoch_that_passes_them(opened
     assert pipeline.step({"others": clicks(8, user=2)}).to_pylist() == [((1, 5), 1), ((1, 7), 1), ((2, 8), 1)]
 
 
-def test_a_stage_is_asked_without_rows_when_another_source_moves_its_watermark(opened):
+def test_a_stage_runs_without_rows_when_another_source_moves_its_watermark(opened):
     view = both().groupBy("user").agg(F.count().alias("n"))
     pipeline = opened(view)
     pipeline.step({"clicks": clicks(5, 7, 9)})

@@ -39,7 +39,7 @@ FIRST = {"orders": [order(1, "Ada", 30), order(2, "Bob", 5)], "customers": [{"na
 SECOND = {"orders": [order(1, "Ada", 40)], "customers": [{"name": "Bob", "city": "Paris"}]}
 
 
-def told(delta):
+def reported(delta):
     return sorted(delta.to_pylist(), key=repr)
 
 
@@ -49,7 +49,7 @@ def test_a_pipeline_goes_on_where_it_was(tmp_path):
 
     with Pipeline(revenue(), tmp_path) as again:
         assert again.epoch == 1
-        assert told(again.step(SECOND)) == [(("London", 30), -1), (("London", 40), 1), (("Paris", 5), 1), ((None, 5), -1)]
+        assert reported(again.step(SECOND)) == [(("London", 30), -1), (("London", 40), 1), (("Paris", 5), 1), ((None, 5), -1)]
 
 
 def test_the_view_is_there_when_the_directory_is_opened_again(tmp_path):
@@ -108,7 +108,7 @@ def test_cold_rows_in_duckdb_are_a_cache_too(tmp_path, becomes):
     with Pipeline(revenue(), tmp_path, options=options, keep_inputs=True) as pipeline:
         pipeline.step(FIRST)
         pipeline.step(SECOND)
-        told_of_cold_rows = pipeline.explanation()
+        cold_rows_reported = pipeline.explanation()
     files = sorted((tmp_path / "local").rglob("cold.duckdb"))
 
     with becomes(files[0]), Pipeline(revenue(), tmp_path, options=options, keep_inputs=True) as again:
@@ -117,7 +117,7 @@ def test_cold_rows_in_duckdb_are_a_cache_too(tmp_path, becomes):
 
     assert outcome.equal, outcome
     assert len(files) == 2, "one of the join, one of the groups"
-    assert told_of_cold_rows.count('cold_store="duckdb"') == 2
+    assert cold_rows_reported.count('cold_store="duckdb"') == 2
 
 
 def test_a_log_that_has_outgrown_the_rows_becomes_a_snapshot(tmp_path):
@@ -129,7 +129,7 @@ def test_a_log_that_has_outgrown_the_rows_becomes_a_snapshot(tmp_path):
     with Pipeline(revenue(), tmp_path) as again:
         assert any((tmp_path / "zset" / "snapshot").rglob("*.parquet"))
         assert again.view().to_pylist() == [{"city": None, "revenue": 4}]
-        assert told(again.step({"orders": [order(1, "Ada", 9)]})) == [((None, 4), -1), ((None, 9), 1)]
+        assert reported(again.step({"orders": [order(1, "Ada", 9)]})) == [((None, 4), -1), ((None, 9), 1)]
 
 
 def test_the_last_epoch_is_answered_again_and_not_applied_twice(tmp_path):
@@ -137,7 +137,7 @@ def test_the_last_epoch_is_answered_again_and_not_applied_twice(tmp_path):
         first = pipeline.step(FIRST, epoch=0)
 
     with Pipeline(revenue(), tmp_path) as again:
-        assert told(again.step(FIRST, epoch=0)) == told(first)
+        assert reported(again.step(FIRST, epoch=0)) == reported(first)
         assert again.epoch == 1
 
 
@@ -147,7 +147,7 @@ def test_an_epoch_that_is_not_the_next_one_is_refused(tmp_path):
 
 
 @pytest.mark.parametrize("place", ["", "/dev/null", "/dev/null/below"])
-def test_a_directory_that_cannot_be_used_is_told(place):
+def test_a_directory_that_cannot_be_used_is_reported(place):
     with pytest.raises(OptionError) as raised:
         Pipeline(revenue(), place)
     assert raised.value.code == "DIRECTORY"
@@ -175,7 +175,7 @@ def test_an_epoch_that_was_committed_and_not_written_reaches_the_output_on_the_n
     with Pipeline(revenue(), tmp_path, outputs=[FunctionSink(fails)]) as pipeline, pytest.raises(OSError, match="away"):
         pipeline.step(FIRST)
 
-    with Pipeline(revenue(), tmp_path, outputs=[FunctionSink(lambda epoch, delta: seen.append((epoch, told(delta))))]):
+    with Pipeline(revenue(), tmp_path, outputs=[FunctionSink(lambda epoch, delta: seen.append((epoch, reported(delta))))]):
         pass
 
     assert seen == [(0, [(("London", 30), 1), ((None, 5), 1)])]

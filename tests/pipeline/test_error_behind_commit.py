@@ -86,7 +86,7 @@ def obeyed(place, failing):
 
 
 @pytest.mark.parametrize(("lasts", "is_done"), [(False, True), (True, False)])
-def test_what_an_error_says_of_an_epoch_follows_from_its_record_and_who_obeys_is_right(stored, tmp_path, lasts, is_done):
+def test_the_message_about_an_epoch_follows_from_its_record_and_obeying_it_is_right(stored, tmp_path, lasts, is_done):
     count, record = operations_from(stored, tmp_path)
     reported = set()
     for number in [*range(0, record - 3, 11), *range(record - 3, count)]:

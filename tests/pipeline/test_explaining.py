@@ -26,7 +26,7 @@ def stepped(view):
     return pipeline
 
 
-def test_every_epoch_that_touched_a_row_is_told_with_the_changes_that_caused_it():
+def test_every_epoch_that_touched_a_row_is_reported_with_the_changes_that_caused_it():
     history = stepped(priced()).explain_row({"id": 1})
 
     assert [(event.epoch, [(change.stream, change.row) for change in event.changes]) for event in history.events] == [
@@ -49,12 +49,12 @@ def test_a_group_is_explained_by_all_rows_that_changed_it():
     ]
 
 
-def test_a_row_of_a_column_that_is_not_there_cannot_be_asked_for():
+def test_a_row_of_a_missing_column_is_refused():
     with pytest.raises(OptionError, match="its columns are"):
         stepped(priced()).explain_row({"colour": 1})
 
 
-def test_of_changes_of_which_each_was_enough_all_are_told():
+def test_of_changes_of_which_each_was_enough_all_are_reported():
     pipeline = Pipeline(priced().select("item").distinct(), keep_inputs=True)
     pipeline.step({"orders": [{"id": number, "item": item} for number, item in enumerate(["nail", "bolt", "nail", "nut"])]})
 
@@ -68,7 +68,7 @@ def test_too_many_causes_are_refused():
         stepped(priced().agg(F.count().alias("n"))).explain_row({"n": 2}, most_changes=1)
 
 
-def test_values_that_python_does_not_have_are_told_as_text():
+def test_values_that_python_does_not_have_are_reported_as_text():
     far = pa.array([2**31 - 1], pa.int32()).cast(pa.date32())
     pipeline = Pipeline(
         changes("days", {"day": pa.date32(), "n": pa.int64()}, keys="day").groupBy("n").agg(F.max("day")), keep_inputs=True
@@ -90,7 +90,7 @@ def expired(by, *last):
     return pipeline.explain_row({"item": "nail"})
 
 
-def test_a_row_that_time_took_back_is_said_to_have_expired():
+def test_a_row_that_time_retracted_is_reported_as_expired():
     history = expired("processing", ("bolt", 2))
 
     assert history.events[-1].emitted == (({"item": "nail", "n": 1}, -1),)
@@ -102,7 +102,7 @@ def test_by_event_time_what_moved_the_watermark_is_the_cause_where_one_row_did()
     assert "the watermark had passed their time" in str(expired("event", ("bolt", 12), ("nut", 13)))
 
 
-def test_the_outside_is_not_asked_again_and_its_answers_are_those_of_then():
+def test_the_external_table_is_not_read_again_and_its_answers_are_those_of_then():
     requested = []
 
     def prices(keys):

@@ -43,7 +43,7 @@ def run(view, directory, policy):
 @pytest.mark.parametrize("policy", ["error", "quarantine"])
 @pytest.mark.parametrize("lasts", [False, True])
 @pytest.mark.parametrize(("late", "listed"), [(None, [2, 3]), ("drop", []), ("join", [2])])
-def test_what_comes_late_is_among_the_dead_letters_whatever_the_policy(policy, lasts, late, listed, tmp_path):
+def test_late_rows_are_among_the_dead_letters_under_any_policy(policy, lasts, late, listed, tmp_path):
     view = BOUGHT.temporal_join(rates(), on="currency", as_of="t", how="left", late=late)
     with run(view, tmp_path if lasts else None, policy) as pipeline:
         answer = pipeline.step(

@@ -91,7 +91,7 @@ def test_an_output_that_has_epochs_is_refused_in_memory(tmp_path):
         Pipeline(counts(), outputs=[Used(print)])
 
 
-def test_several_outputs_get_the_same_epochs_and_those_of_a_restored_directory_are_told_apart(tmp_path):
+def test_several_outputs_get_the_same_epochs_and_those_of_a_restored_directory_are_distinguished(tmp_path):
     def outputs():
         return [DuckDBViewSink(tmp_path / "v.duckdb", "v"), ParquetChangelogSink(tmp_path / "log")]
 
@@ -117,7 +117,7 @@ def test_several_outputs_get_the_same_epochs_and_those_of_a_restored_directory_a
     assert read_changelog(tmp_path / "log").column("epoch").to_pylist() == [0, 1, 2, 2]
 
 
-def test_a_function_that_asks_for_it_gets_the_digest_of_the_epoch(tmp_path):
+def test_a_function_that_requests_it_gets_the_digest_of_the_epoch(tmp_path):
     seen = []
 
     def write(epoch, delta, chain):

@@ -28,7 +28,7 @@ def order(id, customer, total):  # noqa: A002 - the column's name
     return {"id": id, "customer": customer, "total": total}
 
 
-def told(delta):
+def changes_of(delta):
     return sorted(delta.to_pylist(), key=repr)
 
 
@@ -47,7 +47,7 @@ def test_an_aggregate_over_upserts_needs_no_trick():
 
     delta = pipeline.step({"orders": [order(2, "Bob", 5)]})
 
-    assert told(delta) == [(("Ada", 30), 1), (("Ada", 35), -1), (("Bob", 5), 1)]
+    assert changes_of(delta) == [(("Ada", 30), 1), (("Ada", 35), -1), (("Bob", 5), 1)]
 
 
 def test_a_join_feeds_a_group_in_the_same_epoch():
@@ -91,10 +91,10 @@ def test_on_false_matches_nothing_and_pads_what_an_outer_join_preserves(how, row
 
     delta = pipeline.step({"orders": [order(1, "Ada", 1)], "customers": [{"name": "Ada", "city": "London"}]})
 
-    assert told(delta) == rows
+    assert changes_of(delta) == rows
 
 
-def test_a_where_on_upserts_takes_back_the_row_that_stops_passing():
+def test_a_where_on_upserts_retracts_the_row_that_stops_passing():
     pipeline = Pipeline(orders().where(col("total") > 10).select("id"))
     pipeline.step({"orders": [order(1, "Ada", 30)]})
 
@@ -133,8 +133,8 @@ def test_a_union_adds_rows_up_and_distinct_shows_each_once():
     everything, distinct = Pipeline(first.union(second)), Pipeline(first.union(second).distinct())
     rows = {"first": [{"x": 1}], "second": [{"y": 1}, {"y": 2}]}
 
-    assert told(everything.step(rows)) == [((1,), 2), ((2,), 1)]
-    assert told(distinct.step(rows)) == [((1,), 1), ((2,), 1)]
+    assert changes_of(everything.step(rows)) == [((1,), 2), ((2,), 1)]
+    assert changes_of(distinct.step(rows)) == [((1,), 1), ((2,), 1)]
 
 
 def test_a_global_aggregate_has_its_row_from_the_first_epoch_on():
@@ -144,7 +144,7 @@ def test_a_global_aggregate_has_its_row_from_the_first_epoch_on():
     assert pipeline.step().to_pylist() == []
 
 
-def test_a_row_deletes_its_key_where_the_condition_says_so():
+def test_a_row_deletes_its_key_where_the_condition_is_true():
     source = changes(
         "orders", {**ORDERS, "op": pa.string()}, keys="id", apply_as_deletes=col("op") == "d", except_column_list=["op"]
     )
@@ -177,7 +177,7 @@ def test_an_epoch_that_raises_has_changed_nothing():
     assert pipeline.step({"x": [{"x": 1}]}).to_pylist() == [((1, 1), -1), ((1, 2), 1)]
 
 
-def test_a_row_with_weight_three_stands_three_times_in_the_view():
+def test_a_row_with_weight_three_is_three_times_in_the_view():
     pipeline = Pipeline(changes("x", {"x": pa.int64()}))
 
     pipeline.step({"x": ZSet.of({"x": [7]}, [3])})
@@ -232,12 +232,12 @@ def test_a_table_with_two_columns_of_one_name_is_refused():
     assert refused.value.code == "DUPLICATE_COLUMN"
 
 
-def test_an_epoch_that_runs_out_of_memory_says_whether_it_was_taken():
-    told = []
+def test_an_epoch_that_runs_out_of_memory_shows_whether_it_was_taken():
+    changes_of = []
 
     def fails(epoch, _delta):
-        if epoch not in told:
-            told.append(epoch)
+        if epoch not in changes_of:
+            changes_of.append(epoch)
             raise MemoryError
 
     with Pipeline(appends("rows", {"k": pa.int64()}), outputs=[FunctionSink(fails)]) as pipeline:

@@ -285,7 +285,7 @@ def test_a_start_beside_a_running_one_is_refused_and_changes_no_file(tmp_path):
         assert files_below(tmp_path) == before
 
 
-def test_a_first_start_that_is_refused_lets_another_query_begin_under_the_name_its_outputs_know(tmp_path):
+def test_a_first_start_that_is_refused_lets_another_query_begin_under_the_same_name(tmp_path):
     first = ParquetChangelogSink(tmp_path / "out", "weight")
     with pytest.raises(SinkError):
         Pipeline(view(), tmp_path / "d", outputs=[first, Refusing("open")])

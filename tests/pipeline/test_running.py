@@ -80,7 +80,7 @@ def test_rows_of_an_epoch_that_failed_come_again(tmp_path: Path) -> None:
         assert shown(again) == {"a": (3, 6), "b": (3, 9)}
 
 
-def test_a_run_stops_when_it_is_told() -> None:
+def test_a_run_stops_on_request() -> None:
     pipeline = Pipeline(counts())
 
     run(pipeline, {"numbers": Numbers(100)}, most_rows=1, trigger_seconds=0, stop=lambda: pipeline.epoch == 3)

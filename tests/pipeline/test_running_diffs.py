@@ -5,15 +5,17 @@ from __future__ import annotations
 import json
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from tests.pipeline.test_durable_changes import BY_CITY, LARGE, MORE, ROWS
+from tests.pipeline.test_durable_changes import BY_CITY, LARGE, MORE, ORDERS, PEOPLE, ROWS
 from zset_join.checkpoint import leases
 from zset_join.cli import main
 from zset_join.core.errors import OptionError, StateError
 from zset_join.pipeline import Pipeline
 from zset_join.runners.local.pinned import diff_of_running
+from zset_join.runners.local.stopped import check_streams
 
 
 def _held(directory: Path) -> list[Path]:
@@ -105,3 +107,15 @@ def test_the_command_names_the_epoch_that_it_compares_at(tmp_path: Path, capsys:
     assert printed.out.startswith("after epoch 0: keeps 1 of 2 stages")
     assert "comparing" not in later.err
     assert later.out.startswith("after epoch 1:")
+
+
+def test_a_query_inside_spark_does_not_begin_to_wait_for_a_time_in_place() -> None:
+    before = BY_CITY.plan()
+    waiting = ORDERS.join(PEOPLE, on="who", how="full", state_ttl=("10 seconds", None)).plan()
+    inside: dict[str, Any] = {"inputs": [{"name": "orders"}, {"name": "people"}]}
+    with pytest.raises(StateError, match=r"EVOLVE_STREAM.*wait for a time"):
+        check_streams(before, waiting, inside)
+
+    check_streams(before, waiting, {})
+    check_streams(waiting, before, inside)
+    check_streams(before, waiting, {"inputs": [{"name": "orders", "baseline": True}, {"name": "people"}]})

@@ -112,7 +112,7 @@ def test_what_the_rules_of_temporal_joins_forbid_is_refused_when_it_is_written(m
     assert refused.value.code == code
 
 
-def test_by_processing_time_a_part_of_the_primary_key_is_allowed_and_all_matches_are_said():
+def test_by_processing_time_a_part_of_the_primary_key_is_allowed_and_all_matches_are_emitted():
     prices = changes("prices", {"item": pa.string(), "shop": pa.string(), "price": pa.int64()}, keys=["item", "shop"])
     sales = appends("sales", {"id": pa.int64(), "item": pa.string()})
     pipeline = Pipeline(sales.temporal_join(prices, on="item", as_of=PROCESSING_TIME))

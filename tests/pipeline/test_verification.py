@@ -99,7 +99,7 @@ def test_every_kind_of_view_equals_the_batch_query(name):
     assert verification.expected_rows > 0
 
 
-def test_a_wrong_row_is_told_with_both_weights():
+def test_a_wrong_row_is_reported_with_both_weights():
     pipeline = stepped(orders().groupBy("customer").count())
     pipeline._contents[pipeline.plan.name].add(ZSet.of({"customer": ["Ada"], "count": [3]}, [1], schema=pipeline.schema))
 
@@ -141,7 +141,7 @@ def test_without_the_inputs_there_is_nothing_to_compare_with():
         Pipeline(appends("x", {"x": pa.int64()})).verify()
 
 
-def test_what_duckdb_cannot_hold_is_told_as_such():
+def test_what_duckdb_cannot_hold_is_reported_as_such():
     bad = pa.Array.from_buffers(pa.string(), 1, [None, pa.py_buffer(b"\0\0\0\0\3\0\0\0"), pa.py_buffer(b"a\xff\xfe")])
     pipeline = Pipeline(changes("t", {"id": pa.int64(), "s": pa.string()}, keys="id").distinct(), keep_inputs=True)
     pipeline.step({"t": pa.table({"id": [1], "s": bad})})

@@ -67,7 +67,7 @@ def test_a_silent_source_does_not_hold_the_others_up_after_its_timeout():
     assert stages_after(watermarks, {"left": delta(32)}, 6 * SECOND) == (30,)
 
 
-def test_a_source_that_never_spoke_is_silent_since_the_first_epoch():
+def test_a_source_without_rows_is_silent_since_the_first_epoch():
     watermarks = Watermarks(joined().plan(), idle_timeout_us=5 * SECOND)
 
     assert stages_after(watermarks, {"left": delta(12)}, 4 * SECOND) == (None,)
@@ -76,7 +76,7 @@ def test_a_source_that_never_spoke_is_silent_since_the_first_epoch():
     assert watermarks.holding(0) == "left"
 
 
-def test_a_source_that_wakes_up_does_not_take_a_stage_back():
+def test_a_source_that_wakes_up_does_not_move_a_stage_backwards():
     watermarks = Watermarks(joined().plan(), idle_timeout_us=5 * SECOND)
     stages_after(watermarks, {"left": delta(12), "right": delta(3)}, 0)
     stages_after(watermarks, {"left": delta(32)}, 6 * SECOND)

@@ -13,7 +13,7 @@ def parts(condition):
     return [tuple(map(repr, pair)) for pair in found.keys], found.null_safe, found.condition
 
 
-def test_equal_columns_are_keys_whichever_side_stands_first():
+def test_equal_columns_are_keys_whichever_side_is_first():
     keys, null_safe, rest = parts((left("a") == right("b")) & right("c").eqNullSafe(left("d")))
 
     assert keys == [("left.a", "right.b"), ("left.d", "right.c")]
@@ -33,16 +33,16 @@ def test_a_constant_that_is_not_true_matches_nothing(constant):
     assert split_condition((left("a") == right("b")) & constant) is NEVER
 
 
-def test_a_constant_that_is_true_says_nothing():
+def test_a_constant_that_is_true_changes_nothing():
     assert parts((left("a") == right("b")) & lit(True)) == ([("left.a", "right.b")], (False,), None)
 
 
-def test_an_equality_that_is_said_twice_counts_once_and_is_the_stricter_of_both():
+def test_an_equality_that_is_written_twice_counts_once_and_is_the_stricter_of_both():
     found = split_condition(left("a").eq_null_safe(right("b")) & (left("a") == right("b")))
     assert (repr(found.keys), found.null_safe, found.condition) == ("((left.a, right.b),)", (False,), None)
 
 
-def test_a_second_equality_of_a_key_is_asked_of_the_pair():
+def test_a_second_equality_of_a_key_is_evaluated_on_the_pair():
     found = split_condition((left("a") == right("b")) & (left("a") == right("c")))
     assert repr(found.keys) == "((left.a, right.b),)"
     assert repr(found.condition) == "left.a = right.c"

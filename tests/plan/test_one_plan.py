@@ -1,4 +1,4 @@
-"""SQL and the fluent words make one and the same plan: a reader of the plan cannot tell them apart."""
+"""SQL and the fluent words make one and the same plan: the plan is the same for both."""
 
 from __future__ import annotations
 

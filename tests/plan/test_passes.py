@@ -77,7 +77,7 @@ CASES = list(cases())
 
 
 @pytest.mark.parametrize(("name", "query", "tree"), CASES)
-def test_a_pass_does_what_its_fixture_says(name, query, tree):
+def test_a_pass_follows_its_fixture(name, query, tree):
     root = eval(query, dict(NAMES)).node
     keep = "needed" if name in {"prune_columns", "sum_pairs"} else "all"
     for run in passes(buckets=4 if name == "insert_routes" else 1, keep_state=keep):

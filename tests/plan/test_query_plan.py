@@ -23,7 +23,7 @@ def test_a_plan_of_another_format_is_refused():
         QueryPlan.from_json({**counted().plan().to_json(), "format": 99})
 
 
-def test_a_stage_that_reads_what_comes_later_is_refused():
+def test_a_stage_that_reads_the_input_later_is_refused():
     plan = counted().plan()
 
     with pytest.raises(PlanError, match="nor a stage before it"):

@@ -101,7 +101,7 @@ BOTH = {
         ORDERS.join(CUSTOMERS, "customer", condition=left("total") > right("credit")),
     ],
 )
-def test_a_join_knows_whose_column_is_meant(joined: View) -> None:
+def test_a_join_resolves_whose_column_is_meant(joined: View) -> None:
     found = answer(joined.select(ORDERS["id"], CUSTOMERS["city"]), **BOTH)
 
     assert found == [{"id": 1, "city": "Ulm"}]
@@ -162,7 +162,7 @@ def test_a_text_that_cannot_be_bound_is_refused_at_its_place(text: str, code: st
     assert refused.value.code == code
 
 
-def test_a_text_over_two_views_says_whose_column_it_is() -> None:
+def test_a_text_over_two_views_names_whose_column_it_is() -> None:
     with pytest.raises(SqlError, match=r"on both sides. .*orders.customer") as refused:
         ORDERS.join(CUSTOMERS, "customer", condition="customer = 'Ada'")
 
@@ -199,13 +199,13 @@ def test_a_text_that_is_no_schema_is_refused(text: str, code: str) -> None:
     assert refused.value.code == code
 
 
-def test_deletes_may_be_told_by_a_text() -> None:
+def test_deletes_may_be_described_by_a_text() -> None:
     table = changes("t", "id INT, op STRING, v INT", keys="id", apply_as_deletes="op = 'd'", except_column_list=["op"])
 
     assert answer(table, t=[{"id": 1, "op": "i", "v": 5}, {"id": 2, "op": "d", "v": 6}]) == [{"id": 1, "v": 5}]
 
 
-def test_a_column_without_a_view_is_asked_for_by_name() -> None:
+def test_a_column_without_a_view_is_found_by_name() -> None:
     with pytest.raises(PlanError, match="nothing"):
         ORDERS["nothing"]
     with pytest.raises(OptionError):
@@ -265,7 +265,7 @@ RECORD = '{"before": null, "after": {"id": 1, "v": "b"}, "op": "c"}'
         (changes("t", "id INT, v STRING", keys="id", format="debezium-json"), [RECORD]),
     ],
 )
-def test_changes_may_be_told_by_the_name_of_a_format(table: View, fed: list[Any]) -> None:
+def test_changes_may_be_described_by_the_name_of_a_format(table: View, fed: list[Any]) -> None:
     assert answer(table, t=fed) == [{"id": 1, "v": "b"}]
 
 

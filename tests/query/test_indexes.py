@@ -113,7 +113,7 @@ def test_explain_and_describe_name_the_index():
         ),
     ],
 )
-def test_a_second_copy_is_kept_where_it_would_show_and_explain_says_why(second, reason):
+def test_a_second_copy_is_kept_where_it_would_show_and_explain_names_the_reason(second, reason):
     table = rates()
     first = orders().temporal_join(table, on=[("sold_in", "currency")], as_of="t").select("id", "rate")
     plan = first.union(second(table).select("id", "rate")).plan()

@@ -133,7 +133,7 @@ class TestParkedRows:
         ]
         assert [call.at for call in customers.calls] == [0.0, 10.0, 20.0]
 
-    def test_a_padded_row_that_was_shown_first_is_taken_back_when_its_partner_comes(self, clock, customers, place):
+    def test_a_padded_row_that_was_shown_first_is_retracted_when_its_partner_comes(self, clock, customers, place):
         hint = Lookup(**PARKED, emit_padded_first=True)
         run = Run(
             appends("orders", ORDERS).lookup_join(customers, on=[("who", "id")], how="left", hint=hint, columns=["name"]),
@@ -189,7 +189,7 @@ class TestParkedRows:
         assert run.at(1, orders=[order(3, 9), order(4, 9)]) == [((3, 9, 1, None, None), 1), ((4, 9, 1, None, None), 1)]
         assert self.counts(run) == (1, 3)
 
-    def test_what_was_final_for_the_limit_is_counted_anew_after_a_restart_as_calls_are(self, clock, customers, tmp_path):
+    def test_what_was_final_for_the_limit_is_counted_again_after_a_restart_as_calls_are(self, clock, customers, tmp_path):
         hint = Lookup(**PARKED, max_parked_rows=1, on_parked_limit="pad")
         view = appends("orders", ORDERS).lookup_join(customers, on=[("who", "id")], how="left", hint=hint, columns=["name"])
         run = Run(view, clock, tmp_path / "lasting")
@@ -210,8 +210,8 @@ class TestParkedRows:
         assert (lookups["parked_rows"], lookups["calls"], lookups["misses"]) == (1, 2, 1)
 
 
-class TestRowsThatAreTakenBack:
-    def test_a_retraction_takes_back_what_was_said_and_asks_nobody(self, clock, customers, place):
+class TestRetractedRows:
+    def test_a_retraction_retracts_its_output_and_fetches_nothing(self, clock, customers, place):
         view = changes("orders", {**ORDERS, "w": pa.int64()}, weight_column="w").lookup_join(
             customers, on=[("who", "id")], columns=["name"]
         )
@@ -231,7 +231,7 @@ class TestRowsThatAreTakenBack:
         assert run.at(2, orders=[order(1, 7, total=2)]) == [((1, 7, 1, 7, "Ada"), -1), ((1, 7, 2, 7, "Ada"), 1)]
         assert [call.at for call in customers.calls] == [0.0, 2.0]
 
-    def test_a_parked_row_can_be_taken_back(self, clock, customers, place):
+    def test_a_parked_row_can_be_retracted(self, clock, customers, place):
         view = changes("orders", {**ORDERS, "w": pa.int64()}, weight_column="w").lookup_join(
             customers, on=[("who", "id")], how="left", hint=Lookup(**PARKED)
         )
@@ -254,7 +254,7 @@ class TestRowsThatAreTakenBack:
 
 
 class TestTheJournal:
-    def test_an_epoch_that_failed_after_it_had_asked_does_not_ask_again(self, clock, customers, tmp_path, monkeypatch):
+    def test_an_epoch_that_failed_after_its_fetch_does_not_fetch_again(self, clock, customers, tmp_path, monkeypatch):
         from zset_join.checkpoint.checkpoint import Checkpoint
 
         run = Run(
@@ -278,7 +278,7 @@ class TestTheJournal:
         run.at(1, orders=[order(2, 7)])
         assert len(customers.calls) == 2
 
-    def test_an_epoch_that_could_not_ask_leaves_no_trace(self, clock, customers, place):
+    def test_an_epoch_without_an_answer_leaves_no_trace(self, clock, customers, place):
         run = Run(
             appends("orders", ORDERS).lookup_join(
                 customers, on=[("who", "id")], columns=["name"], hint=Lookup(error_attempts=1, circuit_open="1s")
@@ -303,7 +303,7 @@ class TestHints:
         (lookups,) = run.pipeline.progress["lookups"].values()
         assert (lookups["calls"], lookups["cache_hits"]) == (2, 1)
 
-    def test_explain_tells_the_options_in_force_and_which_are_the_jobs(self, clock, customers):
+    def test_explain_reports_the_options_in_force_and_which_are_the_jobs(self, clock, customers):
         view = appends("orders", ORDERS).lookup_join(customers, on=[("who", "id")], hint=Lookup(capacity=7))
 
         reported = Run(view, clock, capacity=9, timeout="20s", batch_keys=5).pipeline.explanation()
@@ -409,7 +409,7 @@ class TestJoinsByProcessingTime:
         assert run.at(0, orders=[order(1, 7)], prices=[{"who": 7, "price": 3}]) == [((7, 1, 1, None), 1)]
         assert run.at(1, orders=[order(2, 7)], prices=[{"who": 7, "price": 4}]) == [((7, 2, 1, 3), 1)]
 
-    def test_a_retractable_left_takes_back_what_it_was_joined_with(self, clock, place):
+    def test_a_retraction_of_a_left_row_retracts_its_joined_rows(self, clock, place):
         orders = changes("orders", ORDERS, keys="o")
         prices = changes("prices", {"who": pa.int64(), "price": pa.int64()}, keys="who")
         run = Run(orders.temporal_join(prices, on="who", as_of=PROCESSING_TIME), clock, place)
@@ -430,7 +430,7 @@ class TestJoinsByProcessingTime:
         with pytest.raises(PlanError, match="INNER or LEFT"):
             self._view(how="full")
 
-    def test_explain_says_which_moment_counts_and_what_is_kept(self):
+    def test_explain_names_the_moment_that_counts_and_what_is_kept(self):
         text = self._view().plan().explain()
         assert 'nothing of "orders", which is append-only' in text
         assert "after the changes of the same epoch" in text
@@ -467,7 +467,7 @@ def test_a_table_on_the_right_of_a_join_by_processing_time_is_loaded_again_when_
     assert "fully cached, reloaded every" in view.plan().explain(buckets=1)
 
 
-def test_an_arrow_table_may_stand_on_the_right_and_what_it_cannot_honour_is_refused():
+def test_an_arrow_table_may_be_on_the_right_and_what_it_cannot_honour_is_refused():
     rows = appends("rows", {"id": pa.int64(), "code": pa.string()})
     table = pa.table({"code": ["a", "b"], "name": ["A", "B"]})
     pipeline = Pipeline(rows.temporal_join(table, on="code", as_of=PROCESSING_TIME))
@@ -492,7 +492,7 @@ def at(ts, total=5):
     return [{"o": 1, "who": 7, "total": total, "ts": ts}]
 
 
-def test_an_update_of_a_hidden_sequence_alone_asks_nobody_and_says_nothing(clock, customers):
+def test_an_update_of_a_hidden_sequence_alone_fetches_nothing_and_emits_nothing(clock, customers):
     run = Run(hidden_sequence().lookup_join(customers, on=[("who", "id")], columns=["name"]), clock)
     run.at(1, orders=at(10))
     requested = len(customers.calls)
@@ -503,7 +503,7 @@ def test_an_update_of_a_hidden_sequence_alone_asks_nobody_and_says_nothing(clock
     assert run.at(4, orders=at(30, total=6)) == [((1, 7, 5, 7, "Ada"), -1), ((1, 7, 6, 7, "Ada"), 1)]
 
 
-def test_an_update_of_a_hidden_sequence_alone_is_not_joined_anew_by_processing_time(clock):
+def test_an_update_of_a_hidden_sequence_alone_is_not_joined_again_by_processing_time(clock):
     people = changes("people", {"who": pa.int64(), "name": pa.string()}, keys="who")
     run = Run(hidden_sequence().temporal_join(people, "who", as_of=PROCESSING_TIME), clock)
     run.at(1, orders=at(10), people=[{"who": 7, "name": "Ada"}])

@@ -75,7 +75,7 @@ def test_a_table_without_a_key_is_a_changelog_of_whole_rows() -> None:
     assert pipeline.view().to_pylist() == [{"a": 2, "b": "m"}]
 
 
-def test_a_record_that_cannot_be_read_makes_the_epoch_fail_and_says_where_it_lies() -> None:
+def test_a_record_that_cannot_be_read_makes_the_epoch_fail_and_is_located() -> None:
     pipeline = Pipeline(records("t", "debezium-json", SMALL, keys="id"))
     bad = table_of({"value": '{"op":"c","after":{"id":1}}'}, {"value": "nope", "topic": "shop", "partition": 3, "offset": 17})
 
@@ -86,7 +86,7 @@ def test_a_record_that_cannot_be_read_makes_the_epoch_fail_and_says_where_it_lie
     assert pipeline.view().num_rows == 0
 
 
-def test_records_that_cannot_be_read_go_to_whoever_takes_them() -> None:
+def test_records_that_cannot_be_read_go_to_a_reader_that_takes_them() -> None:
     aside: list[dict[str, Any]] = []
     pipeline = Pipeline(records("t", "debezium-json", SMALL, keys="id", dead_letters=lambda bad: aside.extend(bad.to_pylist())))
 
@@ -122,7 +122,7 @@ def test_metadata_may_order_the_changes_without_being_shown() -> None:
     assert pipeline.step({"t": table_of(change("older", 3))}).to_pylist() == []
 
 
-def test_a_value_that_nobody_knows_is_told() -> None:
+def test_a_value_that_is_unknown_is_reported() -> None:
     pipeline = Pipeline(records("t", "debezium-json", SMALL, keys="id"))
 
     with pytest.raises(BadInputError, match="REPLICA IDENTITY FULL") as refused:

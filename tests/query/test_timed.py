@@ -40,7 +40,7 @@ def test_orders_meet_the_rate_of_their_time_once_the_watermark_has_passed():
     assert pipeline.next_due().watermark_us is None
 
 
-def test_a_version_that_comes_late_corrects_what_eager_has_said():
+def test_a_version_that_comes_late_corrects_what_eager_has_emitted():
     view = orders().temporal_join(rates(), on="currency", as_of="t", how="left", emit="eager", keep_probe_for=100)
     pipeline = Pipeline(view, keep_inputs=True)
     pipeline.step({"orders": [{"id": 1, "currency": "EUR", "t": 7}], "rates": [{"currency": "EUR", "rate": 1.1, "at": 5}]})
@@ -81,7 +81,7 @@ def test_a_version_that_a_filter_rejects_ends_the_validity_of_the_one_before():
     assert pipeline.verify().equal
 
 
-def test_deletes_are_versions_and_a_warning_tells_of_their_time():
+def test_deletes_are_versions_and_a_warning_names_their_time():
     view = changes(
         "rates",
         {**RATES, "op": pa.string()},
@@ -120,7 +120,7 @@ def test_a_temporal_join_feeds_groups_and_its_corrections_flow_on():
     assert pipeline.verify().equal
 
 
-def test_a_temporal_join_feeds_another_one_and_hands_its_watermark_on():
+def test_a_temporal_join_feeds_another_one_and_passes_its_watermark_on():
     first = orders().temporal_join(rates(), on="currency", as_of="t")
     taxes = versioned(
         "taxes", {"currency": pa.string(), "tax": pa.int64(), "since": pa.int64()}, keys="currency", version_by="since", delay=0
@@ -196,7 +196,7 @@ def test_a_filter_is_no_source_to_name_a_time_of():
         orders().where(col("id") > 1).versioned_by("t")
 
 
-def test_the_plan_comes_back_from_json_and_says_which_way_is_taken():
+def test_the_plan_comes_back_from_json_and_names_the_chosen_way():
     plan = (
         orders(5)
         .temporal_join(rates().where(col("rate") < 2.0), on="currency", as_of="t", condition=left("id") > right("rate"))
@@ -221,7 +221,7 @@ def test_the_plan_comes_back_from_json_and_says_which_way_is_taken():
     ],
 )
 @pytest.mark.parametrize("seed", range(1, 4))
-def test_random_histories_with_late_rows_are_what_duckdb_says(emit, keep, late, seed):
+def test_random_histories_with_late_rows_are_what_duckdb_answers(emit, keep, late, seed):
     draw = random.Random(f"{emit}{seed}")
     deletes = {"apply_as_deletes": col("rate") < 0}
     with warnings.catch_warnings():

@@ -35,7 +35,7 @@ SOURCES_OF_SPARK = {
 }
 SOURCES_IN_PROCESS = {
     "event_time": "an event time without a watermark; a stream of Spark has its own",
-    "schema": "a DataFrame has its columns; it is told of records alone",
+    "schema": "a DataFrame has its columns; it is given for records alone",
 }
 
 

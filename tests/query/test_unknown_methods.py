@@ -15,7 +15,7 @@ from zset_join.query.unknown_methods import missing_on_view
 ORDERS = changes("orders", {"id": pa.int64(), "total": pa.int64()}, keys="id")
 
 
-def test_every_method_of_a_data_frame_is_there_or_says_what_to_use() -> None:
+def test_every_method_of_a_data_frame_is_there_or_names_what_to_use() -> None:
     import pyspark.sql as pyspark
 
     names = [name for name in dir(pyspark.DataFrame) if not name.startswith("_") and not hasattr(View, name)]

@@ -26,7 +26,7 @@ ORDERS = pa.schema([("order_id", pa.int64()), ("customer_id", pa.int64())])
 SCHEMA = pa.schema({"id": pa.int64(), "name": pa.string()})
 
 
-def say(*shown: object) -> None:
+def print_line(*shown: object) -> None:
     """Write a line."""
     sys.stdout.write(" ".join(map(str, shown)) + "\n")
 
@@ -65,7 +65,7 @@ def main() -> None:
         customers, on=[("customer_id", "id")], how="left", columns=["name"], hint=hint
     )
     view = first.lookup_join(people, on=[("customer_id", "id")], how="left", columns=["name"], hint=hint)
-    say(repr(customers), repr(people), customers.explain(), people.explain())
+    print_line(repr(customers), repr(people), customers.explain(), people.explain())
     sink = Collected()
     writer = view.writeStream.option("checkpointLocation", str(place / "checkpoint")).option("buckets", 2)
     query = writer.option("localStateDir", str(place / "local")).trigger(availableNow=True).toSink(sink).start()
@@ -73,9 +73,9 @@ def main() -> None:
         query.awaitTermination()
     except LookupFailedError as error:
         traceback.print_exc()
-        say(repr(error), error.facts)
-    say(query.lastProgress, query.explain())
-    say("rows", json.dumps(sorted(sink.total(), key=repr)))
+        print_line(repr(error), error.facts)
+    print_line(query.lastProgress, query.explain())
+    print_line("rows", json.dumps(sorted(sink.total(), key=repr)))
     spark.stop()
 
 

@@ -136,7 +136,7 @@ def test_a_running_query_moves_the_page(chromium: Any, tmp_path: Path) -> None:
     assert errors == []
 
 
-def test_a_damaged_checkpoint_says_what_is_damaged(chromium: Any, tmp_path: Path) -> None:
+def test_a_damaged_checkpoint_shows_what_is_damaged(chromium: Any, tmp_path: Path) -> None:
     with shop(tmp_path) as pipeline:
         run(pipeline, 3)
     log = next((tmp_path / "zset" / "log" / "join-0-0").iterdir())

@@ -14,7 +14,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from tests.lookup.shown import forms_of, run_and_tell
+from tests.lookup.shown import forms_of, run_and_show
 from tests.services.spark_driver import ROOT
 from tools.servers.postgres_server import PostgresServer
 from tools.servers.redis_server import RedisServer
@@ -54,7 +54,7 @@ def test_a_password_is_used_and_shown_nowhere(
         place = {"host": "127.0.0.1", "port": redis.port}
         source = RedisSource(name="c", schema=SCHEMA, key_pattern="c:{id}", password=Secret.given(password), **place)
 
-    rows, failed, shown = run_and_tell(source, tmp_path, hint=Lookup(async_=async_, error_delay="1ms"))
+    rows, failed, shown = run_and_show(source, tmp_path, hint=Lookup(async_=async_, error_delay="1ms"))
 
     assert (rows, failed is None) == (([((5, 1, 1, "Ada"), 1)], True) if password == RIGHT else (None, False))
     assert [form for form in forms_of(password) if form in shown + caplog.text] == []

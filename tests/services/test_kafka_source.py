@@ -89,7 +89,7 @@ def test_a_partition_that_a_topic_gets_while_it_is_read_is_read_from_its_beginni
     assert position["next"] == {"0": 1, "1": 1}
 
 
-def test_records_that_retention_removed_are_told(kafka: KafkaBroker, topic: str) -> None:
+def test_records_that_retention_removed_are_reported(kafka: KafkaBroker, topic: str) -> None:
     write(kafka, topic, "a", "b", "c")
     source = opened(kafka, topic)
     _, position = values(source, most_rows=1)
@@ -102,7 +102,7 @@ def test_records_that_retention_removed_are_told(kafka: KafkaBroker, topic: str)
     assert lost.value.code == "SOURCE_LOST_ROWS"
 
 
-def test_a_topic_that_was_made_anew_is_told(kafka: KafkaBroker, topic: str) -> None:
+def test_a_topic_that_was_made_again_is_reported(kafka: KafkaBroker, topic: str) -> None:
     write(kafka, topic, "a")
     source = opened(kafka, topic)
     _, position = values(source)
@@ -115,7 +115,7 @@ def test_a_topic_that_was_made_anew_is_told(kafka: KafkaBroker, topic: str) -> N
         opened(kafka, topic, position)
 
 
-def test_a_topic_that_ends_before_the_position_is_told(kafka: KafkaBroker, topic: str) -> None:
+def test_a_topic_that_ends_before_the_position_is_reported(kafka: KafkaBroker, topic: str) -> None:
     write(kafka, topic, "a")
     source = opened(kafka, topic)
     _, position = values(source)
@@ -125,7 +125,7 @@ def test_a_topic_that_ends_before_the_position_is_told(kafka: KafkaBroker, topic
         opened(kafka, topic, {**position, "next": {"0": 5}})
 
 
-def test_a_log_that_was_cut_and_has_grown_past_the_position_under_another_leader_is_told(tmp_path: Path) -> None:
+def test_a_log_that_was_cut_and_has_grown_past_the_position_under_another_leader_is_reported(tmp_path: Path) -> None:
     with restored_broker(tmp_path / "kafka") as broker:
         broker.kafka.create_topic("orders")
         write(broker.kafka, "orders", "a", "b")
@@ -145,7 +145,7 @@ def test_a_log_that_was_cut_and_has_grown_past_the_position_under_another_leader
     assert lost.value.code == "SOURCE_LOST_ROWS"
 
 
-def test_a_topic_that_is_not_there_is_told(kafka: KafkaBroker) -> None:
+def test_a_topic_that_is_not_there_is_reported(kafka: KafkaBroker) -> None:
     with pytest.raises(StateError) as refused:
         opened(kafka, "nowhere")
 

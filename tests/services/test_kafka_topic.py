@@ -87,7 +87,7 @@ def test_upserts_leave_the_newest_row_of_every_key_and_nothing_where_it_is_gone(
         ("debezium", [{"before": {"id": 1, "v": "a"}, "after": {"id": 1, "v": None}, "op": "u"}]),
     ],
 )
-def test_every_form_says_what_an_update_did(kafka: KafkaBroker, topic: str, form: RecordForm, values: list[Any]) -> None:
+def test_every_form_shows_what_an_update_did(kafka: KafkaBroker, topic: str, form: RecordForm, values: list[Any]) -> None:
     sink = opened(kafka, topic, form)
     sink.write(0, changes((1, "a", 1)))
 
@@ -163,7 +163,7 @@ def test_another_form_is_refused(kafka: KafkaBroker, topic: str) -> None:
         opened(kafka, topic, "weight")
 
 
-def test_a_topic_that_is_not_there_is_told(kafka: KafkaBroker) -> None:
+def test_a_topic_that_is_not_there_is_reported(kafka: KafkaBroker) -> None:
     with pytest.raises(SinkError, match="is not there"):
         opened(kafka, "nowhere")
 

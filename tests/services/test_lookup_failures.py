@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from tests.services.asking import fetch, fetcher_for
+from tests.services.fetching import fetch, fetcher_for
 from tests.services.tcp_proxy import TcpProxy
 from tools.servers.postgres_server import PostgresServer
 from tools.servers.redis_server import RedisServer
@@ -17,7 +17,7 @@ from zset_join.lookup import PostgresSource, RedisSource
 
 SCHEMA = pa.schema({"id": pa.int64(), "name": pa.string()})
 KEYS = 500
-ASKED = pa.record_batch({"id": pa.array(range(KEYS), pa.int64())})
+REQUESTED = pa.record_batch({"id": pa.array(range(KEYS), pa.int64())})
 NAMES = [f"name {key} {'x' * 200}" for key in range(KEYS)]  # an answer of 100 kB: several packets
 
 
@@ -56,14 +56,14 @@ def source_at(kind: str, port: int, schema: pa.Schema = SCHEMA) -> Any:
 
 @pytest.mark.parametrize("async_", [False, True])
 class TestTheNetwork:
-    def asking(self, proxy: TcpProxy, kind: str, async_: bool, **hint: Any) -> Any:
+    def fetching(self, proxy: TcpProxy, kind: str, async_: bool, **hint: Any) -> Any:
         return fetcher_for(source_at(kind, proxy.port), "id", ["id", "name"], async_=async_, error_delay="1ms", **hint)
 
-    def test_a_connection_that_is_dropped_half_way_through_an_answer_is_made_anew(self, proxy, kind, async_):
-        with self.asking(proxy, kind, async_) as fetcher:
+    def test_a_connection_that_is_dropped_half_way_through_an_answer_is_made_again(self, proxy, kind, async_):
+        with self.fetching(proxy, kind, async_) as fetcher:
             fetcher.fetch(pa.record_batch({"id": [0]}))
             proxy.cuts, proxy.cut_after = 1, 20_000
-            found = fetcher.fetch(ASKED)
+            found = fetcher.fetch(REQUESTED)
 
             assert sorted(found["name"].to_pylist()) == sorted(NAMES)
             assert (fetcher.counts.transient_errors, fetcher.counts.calls, proxy.connections) == (1, 3, 2)
@@ -71,40 +71,40 @@ class TestTheNetwork:
     def test_one_that_is_dropped_every_time_fails_the_epoch_with_source_keys_attempts_and_cure(self, proxy, kind, async_):
         proxy.cuts = 1000
         with (
-            self.asking(proxy, kind, async_, error_attempts=3) as fetcher,
+            self.fetching(proxy, kind, async_, error_attempts=3) as fetcher,
             pytest.raises(
                 LookupFailedError,
                 match=r'(?s)"far" .*failed 3 of 3 times when looking up 500 keys such as \(0,\).*Restart the source',
             ),
         ):
-            fetcher.fetch(ASKED)
+            fetcher.fetch(REQUESTED)
         assert fetcher.counts.transient_errors == 3
 
-    def test_a_server_that_is_slow_is_given_up_and_asked_again(self, proxy, kind, async_):
-        with self.asking(proxy, kind, async_, error_attempts=2) as fetcher:
+    def test_a_server_that_is_slow_is_given_up_and_requested_again(self, proxy, kind, async_):
+        with self.fetching(proxy, kind, async_, error_attempts=2) as fetcher:
             fetcher.fetch(pa.record_batch({"id": [0]}))
             proxy.passes.clear()
             with pytest.raises(LookupFailedError, match=r"failed 2 of 2 times") as reported:
-                fetcher.fetch(ASKED)
+                fetcher.fetch(REQUESTED)
             proxy.passes.set()
             fetcher._circuit.succeeded()
             assert "no answer" in str(reported.value) or "timeout" in str(reported.value).lower()
-            assert fetcher.fetch(ASKED).num_rows == KEYS
+            assert fetcher.fetch(REQUESTED).num_rows == KEYS
 
     def test_an_answer_that_is_nonsense_fails_the_epoch_and_the_next_one_is_whole(self, proxy, kind, async_):
-        with self.asking(proxy, kind, async_, error_attempts=1) as fetcher:
+        with self.fetching(proxy, kind, async_, error_attempts=1) as fetcher:
             fetcher.fetch(pa.record_batch({"id": [0]}))
             proxy.garbles = 1
             with pytest.raises(LookupFailedError, match='"far"'):
-                fetcher.fetch(ASKED)
+                fetcher.fetch(REQUESTED)
             proxy.garbles = 0
             fetcher._circuit.succeeded()
-            assert fetcher.fetch(ASKED).num_rows == KEYS
+            assert fetcher.fetch(REQUESTED).num_rows == KEYS
 
     def test_calls_that_are_cut_while_others_are_under_way_lose_and_double_nothing(self, proxy, kind, async_):
-        with self.asking(proxy, kind, async_, batch_keys=50, max_connections=3) as fetcher:
+        with self.fetching(proxy, kind, async_, batch_keys=50, max_connections=3) as fetcher:
             proxy.cuts, proxy.cut_after = 2, 5_000
-            found = fetcher.fetch(ASKED)
+            found = fetcher.fetch(REQUESTED)
 
             assert sorted(found["name"].to_pylist()) == sorted(NAMES)
             assert fetcher.counts.transient_errors == 2
@@ -119,7 +119,7 @@ class TestTypes:
             fetch(wrong, "id", ["id", "name"], [1], async_=async_)
         assert reported.value.code == "LOOKUP_ANSWER"
 
-    def test_a_key_of_another_type_than_the_tables_is_told_by_the_server(self, ports, async_):
+    def test_a_key_of_another_type_than_the_tables_is_reported_by_the_server(self, ports, async_):
         wrong = PostgresSource(**{**vars(source_at("postgres", ports["postgres"])), "schema": pa.schema({"name": pa.int64()})})
         with pytest.raises(LookupFailedError, match="operator does not exist: text = bigint"):
             fetch(wrong, "name", ["name"], [1], async_=async_)

@@ -27,7 +27,7 @@ def address_of(database: PostgresServer) -> str:
     return f"postgresql://{parts['user']}:hush@{parts['host']}:{parts['port']}/{parts['dbname']}"
 
 
-def test_two_views_of_a_database_stand_beside_a_changelog(postgres: PostgresServer, tmp_path: Path) -> None:
+def test_two_views_of_a_database_may_be_beside_a_changelog(postgres: PostgresServer, tmp_path: Path) -> None:
     postgres.clear()
     address = address_of(postgres)
     written(PostgresViewSink(postgres.conninfo, "one"), range(3), query_id="q/one")

@@ -9,7 +9,7 @@ import pickle
 import pyarrow as pa
 import pytest
 
-from tests.services.asking import fetch, fetcher_for
+from tests.services.fetching import fetch, fetcher_for
 from tools.servers.postgres_server import PostgresServer
 from zset_join.core.errors import LookupFailedError
 from zset_join.lookup import PostgresSource, Secret
@@ -96,7 +96,7 @@ class TestLookups:
             {"id": 1, "name": "Ada"}
         ]
 
-    def test_a_query_may_stand_in_for_the_table(self, customers, async_):
+    def test_a_query_may_replace_the_table(self, customers, async_):
         query = PostgresSource(
             **{
                 **vars(customers),
@@ -106,17 +106,17 @@ class TestLookups:
         )
         assert fetch(query, "id", ["id", "name"], [1, 2], async_=async_) == [{"id": 1, "name": "ADA"}]
 
-    def test_a_missing_column_is_told_at_once(self, customers, async_):
+    def test_a_missing_column_is_reported_at_once(self, customers, async_):
         wrong = PostgresSource(**{**vars(customers), "schema": pa.schema({"id": pa.int64(), "nope": pa.int64()})})
         with pytest.raises(LookupFailedError, match=r'"customers".*t.nope does not exist'):
             fetch(wrong, "id", ["id", "nope"], [1], async_=async_)
 
-    def test_nobody_listening_is_tried_again_and_then_told(self, customers, async_):
+    def test_nobody_listening_is_tried_again_and_then_reported(self, customers, async_):
         gone = PostgresSource(**{**vars(customers), "port": 1, "connect_timeout_seconds": 2})
         with pytest.raises(LookupFailedError, match=r"failed 2 of 2 times when looking up 1 key such as \(1,\)"):
             fetch(gone, "id", COLUMNS, [1], async_=async_, error_attempts=2, error_delay="1ms")
 
-    def test_a_dropped_connection_is_made_anew(self, postgres, customers, async_):
+    def test_a_dropped_connection_is_made_again(self, postgres, customers, async_):
         with fetcher_for(customers, "id", ["id", "name"], async_=async_, error_delay="1ms", max_connections=1) as fetcher:
             one = pa.record_batch({"id": [1]})
             assert fetcher.fetch(one).num_rows == 1
@@ -134,7 +134,7 @@ class TestLookups:
             fetch(slow, "id", ["id", "name"], [1], async_=async_, error_attempts=1)
 
 
-def test_only_wanted_columns_are_asked_for(postgres, customers):
+def test_only_wanted_columns_are_requested(postgres, customers):
     postgres.execute(
         "REVOKE ALL ON customers FROM PUBLIC",
         "DROP ROLE IF EXISTS clerk",
@@ -187,7 +187,7 @@ def test_a_server_that_restarts_during_a_fetch_is_waited_for(tmp_path):
 
 
 @pytest.mark.parametrize("async_", [False, True])
-def test_a_wrong_password_is_told_once_and_never_shown(tmp_path, monkeypatch, async_):
+def test_a_wrong_password_is_reported_once_and_never_shown(tmp_path, monkeypatch, async_):
     server = PostgresServer(tmp_path / "guarded", password="right-one").start()
     monkeypatch.setenv("CRM_PASSWORD", "wrong-one-1234")
     try:

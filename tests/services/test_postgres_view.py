@@ -64,7 +64,7 @@ def test_the_view_holds_the_sum_of_all_answers_also_where_a_key_is_null(
     assert contents(database) == [(1, None, "b"), (2, 3, None), (2, 4, "")]
 
 
-def test_a_row_without_a_key_is_there_as_often_as_its_weight_says(database: PostgresServer) -> None:
+def test_a_row_without_a_key_is_there_as_often_as_its_weight(database: PostgresServer) -> None:
     sink = opened(database)
 
     sink.write(0, changes((1, 1, "a", 3)))
@@ -190,7 +190,7 @@ def test_every_type_comes_back(database: PostgresServer) -> None:
     sink.close()
 
 
-def test_a_server_that_ended_is_told_without_the_password(tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_a_server_that_ended_is_reported_without_the_password(tmp_path_factory: pytest.TempPathFactory) -> None:
     server = PostgresServer(tmp_path_factory.mktemp("ending"), password="hunter2").start()
     sink = PostgresViewSink(server.conninfo, "view")
     sink.open(ANSWER, "q")
@@ -207,7 +207,7 @@ def test_a_server_that_ended_is_told_without_the_password(tmp_path_factory: pyte
     assert "hunter2" not in f"{refused.value} {refused.value.facts}"
 
 
-def test_a_wrong_password_is_told_without_it(tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_a_wrong_password_is_reported_without_it(tmp_path_factory: pytest.TempPathFactory) -> None:
     server = PostgresServer(tmp_path_factory.mktemp("secret"), password="hunter2").start()
     try:
         with pytest.raises(SinkError, match="could not be opened") as refused:

@@ -7,7 +7,7 @@ import json
 import pyarrow as pa
 import pytest
 
-from tests.services.asking import fetch, fetcher_for
+from tests.services.fetching import fetch, fetcher_for
 from tools.servers.redis_server import RedisServer
 from zset_join.core.errors import LookupFailedError, OptionError
 from zset_join.lookup import RedisSource, Secret
@@ -46,7 +46,7 @@ class TestLookups:
             {"id": 2, "name": "Eve", "total": None},
         ]
 
-    def test_a_malformed_text_is_told(self, hashes, async_):
+    def test_a_malformed_text_is_reported(self, hashes, async_):
         with pytest.raises(LookupFailedError, match="holds no JSON"):
             fetch(_json(hashes), "id", SCHEMA.names, [3], async_=async_)
 
@@ -59,12 +59,12 @@ class TestLookups:
             fetcher.fetch(pa.record_batch({"id": pa.array(range(2500), pa.int64())}))
             assert fetcher.counts.calls == 3
 
-    def test_nobody_listening_is_tried_again_and_then_told(self, hashes, async_):
+    def test_nobody_listening_is_tried_again_and_then_reported(self, hashes, async_):
         gone = RedisSource(**{**vars(hashes), "port": 1})
         with pytest.raises(LookupFailedError, match="failed 2 of 2 times"):
             fetch(gone, "id", SCHEMA.names, [1], async_=async_, error_attempts=2, error_delay="1ms")
 
-    def test_a_wrong_password_is_told_once_and_never_shown(self, tmp_path, async_):
+    def test_a_wrong_password_is_reported_once_and_never_shown(self, tmp_path, async_):
         server = RedisServer(tmp_path / f"guarded{async_}", password="right-one").start()
         try:
             source = RedisSource(

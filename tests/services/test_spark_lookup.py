@@ -57,7 +57,7 @@ def test_rows_are_enriched_inside_the_tasks(orders: Source, customers: PostgresS
     }
 
 
-def test_an_update_takes_back_what_was_said_whatever_the_table_is_by_now(
+def test_an_update_retracts_its_old_output_for_any_present_table(
     orders: Source,
     customers: PostgresSource,
     postgres: PostgresServer,
@@ -79,7 +79,7 @@ def test_an_update_takes_back_what_was_said_whatever_the_table_is_by_now(
     assert sink.epochs[1] == [((1, 3, 3, "c3"), -1), ((1, 4, 4, "c4"), 1)]
 
 
-def test_a_replay_asks_nobody_and_credentials_are_in_no_file(
+def test_a_replay_fetches_nothing_and_credentials_are_in_no_file(
     orders: Source,
     customers: PostgresSource,
     postgres: PostgresServer,
@@ -176,7 +176,7 @@ def test_a_source_that_is_gone_stops_the_query_with_its_own_error(orders: Source
         query.awaitTermination()
 
 
-def test_redis_is_asked_inside_the_tasks(orders: Source, redis_server: RedisServer, run: Run) -> None:  # noqa: F811
+def test_redis_is_called_inside_the_tasks(orders: Source, redis_server: RedisServer, run: Run) -> None:  # noqa: F811
     with redis_server.client() as client:
         client.set("spark:7", json.dumps({"name": "Ada"}))
     source = RedisSource(

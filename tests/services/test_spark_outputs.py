@@ -101,7 +101,7 @@ def orders_of(*numbers: int) -> list[tuple[str | None, str]]:
     return [order("c", number, number, 1) for number in numbers]
 
 
-def make_anew(kafka: KafkaBroker, driver: DriverRun, *numbers: int) -> None:
+def make_again(kafka: KafkaBroker, driver: DriverRun, *numbers: int) -> None:
     kafka.delete_topic(driver.orders)
     kafka.create_topic(driver.orders)
     write(kafka, driver.orders, *orders_of(*numbers))
@@ -117,10 +117,10 @@ def let_retention_remove(kafka: KafkaBroker, driver: DriverRun) -> None:
     "lose",
     [
         pytest.param(let_retention_remove, id="truncated by retention"),
-        pytest.param(lambda kafka, driver: make_anew(kafka, driver, 7, 8, 9), id="rebuilt, with as many"),
+        pytest.param(lambda kafka, driver: make_again(kafka, driver, 7, 8, 9), id="rebuilt, with as many"),
     ],
 )
-def test_records_that_are_gone_are_told(
+def test_records_that_are_gone_are_reported(
     driver: DriverRun, kafka: KafkaBroker, postgres: PostgresServer, lose: Callable[[KafkaBroker, DriverRun], None]
 ) -> None:
     write(kafka, driver.orders, *orders_of(1, 2, 3))
@@ -137,7 +137,7 @@ def test_records_that_are_gone_are_told(
 
 
 @pytest.mark.timeout(2400)
-def test_a_broker_that_was_set_back_to_an_older_state_is_told(postgres: PostgresServer, tmp_path: Path) -> None:
+def test_a_broker_that_was_set_back_to_an_older_state_is_reported(postgres: PostgresServer, tmp_path: Path) -> None:
     with restored_broker(tmp_path / "kafka") as broker:
         run = DriverRun(
             conninfo=postgres.conninfo,

@@ -119,7 +119,7 @@ def test_a_wrong_number_of_columns_is_refused(function: str, columns: tuple[str,
         AggregateCall(function, columns)
 
 
-def test_every_name_of_a_function_stands_for_one_that_is_its_own_name() -> None:
+def test_every_name_of_a_function_represents_one_that_is_its_own_name() -> None:
     assert set(FUNCTIONS.values()) <= set(FUNCTIONS)
     assert [name for name in set(FUNCTIONS.values()) if FUNCTIONS[name] != name] == []
 

@@ -112,7 +112,7 @@ def test_with_using_the_key_comes_first_from_the_side_that_is_always_there(how: 
     assert columns(how, using=True) == expected
 
 
-def test_every_output_column_knows_where_it_comes_from() -> None:
+def test_every_output_column_has_its_origin() -> None:
     _, sources = joined_schema(ORDERS, CUSTOMERS, "full", using=True, output_names=None)
 
     assert sources == [("both", "customer"), ("left", "id"), ("left", "price"), ("right", "city"), ("right", "id")]

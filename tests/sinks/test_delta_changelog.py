@@ -128,7 +128,7 @@ def test_an_empty_share_makes_no_part(tmp_path: Path) -> None:
     assert write_delta_part(str(tmp_path / "table"), SCHEMA, "weight", (), [ZSet.empty(SCHEMA)], epoch=0, part=0) is None
 
 
-def test_the_log_tells_readers_which_files_an_epoch_has(tmp_path: Path) -> None:
+def test_the_log_lists_the_files_of_an_epoch(tmp_path: Path) -> None:
     sink = opened(tmp_path)
     part = write_delta_part(str(tmp_path / "table"), SCHEMA, "weight", (), [OLD], epoch=0, part=0)
     assert part is not None

@@ -55,7 +55,7 @@ def test_a_value_comes_back_as_it_went_in(kind: pa.DataType, values: list[Any], 
 
 
 @pytest.mark.parametrize("kind", [kind for kind, _ in VALUES], ids=str)
-def test_delta_knows_every_type_that_is_kept(kind: pa.DataType) -> None:
+def test_delta_has_every_type_that_is_kept(kind: pa.DataType) -> None:
     schema = delta_schema("table", pa.schema({"c": kind}))
 
     assert Schema.from_arrow(schema).fields[0].name == "c"
@@ -94,7 +94,7 @@ def test_column_names_that_delta_cannot_have_are_refused(names: list[str]) -> No
     assert caught.value.code == "SINK_COLUMNS"
 
 
-def said(place: Path, column: pa.Array) -> tuple[Any, Any, Any]:
+def statistics_of(place: Path, column: pa.Array) -> tuple[Any, Any, Any]:
     (file,), _ = written(place, column)
     found = json.loads(file.statistics())
     return found["minValues"].get("c"), found["maxValues"].get("c"), found["nullCount"].get("c")
@@ -116,8 +116,8 @@ def said(place: Path, column: pa.Array) -> tuple[Any, Any, Any]:
     ],
     ids=str,
 )
-def test_what_is_said_about_a_column_is_true_and_no_more(column: pa.Array, expected: tuple[Any, ...], tmp_path: Path) -> None:
-    assert said(tmp_path, column) == expected
+def test_the_statistics_of_a_column_are_true_and_no_more(column: pa.Array, expected: tuple[Any, ...], tmp_path: Path) -> None:
+    assert statistics_of(tmp_path, column) == expected
 
 
 def test_bounds_hold_for_all_row_groups(tmp_path: Path) -> None:

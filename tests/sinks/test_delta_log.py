@@ -117,7 +117,7 @@ def test_epochs_are_known_after_the_log_was_cut_to_a_checkpoint(tmp_path: Path) 
     assert opened(tmp_path).last_epoch() == 1
 
 
-def test_a_closed_log_says_so(tmp_path: Path) -> None:
+def test_a_closed_log_refuses(tmp_path: Path) -> None:
     log = opened(tmp_path)
     log.close()
 
@@ -125,7 +125,7 @@ def test_a_closed_log_says_so(tmp_path: Path) -> None:
         log.last_epoch()
 
 
-def test_a_store_that_cannot_be_reached_is_told(tmp_path: Path) -> None:
+def test_a_store_that_cannot_be_reached_is_reported(tmp_path: Path) -> None:
     (tmp_path / "table").write_text("a file, not a directory")
 
     assert refused(tmp_path).code == "SINK_IO"

@@ -69,7 +69,7 @@ def test_an_older_version_shows_the_view_at_the_end_of_an_older_epoch(tmp_path: 
     assert DeltaTable(tmp_path / "table", version=1).to_pyarrow_table().to_pylist() == [{"id": 1, "v": "a"}]
 
 
-def test_without_a_key_a_row_stands_there_as_often_as_its_weight_says(tmp_path: Path) -> None:
+def test_without_a_key_a_row_is_there_as_often_as_its_weight(tmp_path: Path) -> None:
     sink = opened(tmp_path)
     sink.write(0, [rows([1, 2], ["a", "b"], [3, 1])])
 

@@ -56,7 +56,7 @@ def program(code: str, path: Path) -> Iterator[subprocess.Popen[str]]:
         yield process
 
 
-def told(process: subprocess.Popen[str], line: str) -> str:
+def send_line(process: subprocess.Popen[str], line: str) -> str:
     assert process.stdin is not None
     assert process.stdout is not None
     process.stdin.write(line + "\n")
@@ -105,14 +105,14 @@ def test_a_file_that_is_kept_or_lives_in_memory_stays_open(tmp_path: Path) -> No
     assert [file.is_open for file in files] == [False, False]
 
 
-def test_a_reader_is_waited_for_and_told_of(
+def test_a_reader_is_waited_for_and_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(duckdb_file, "_TELL_AFTER_SECONDS", 0.0)
     path = tmp_path / "a.duckdb"
     made(path)
     with program(HOLDER, path) as reader, caplog.at_level(logging.WARNING, "zset_join"):
-        release = threading.Timer(0.2, told, [reader, "close"])
+        release = threading.Timer(0.2, send_line, [reader, "close"])
         release.start()
         with DuckDBFile(str(path)).held() as connection:
             assert connection.execute("SELECT 1").fetchall() == [(1,)]
@@ -130,7 +130,7 @@ def test_a_reader_that_never_closes_is_an_error_that_names_the_file(tmp_path: Pa
             DuckDBFile(str(path), patience_seconds=0.05).held(),
         ):
             pass
-        told(reader, "close")
+        send_line(reader, "close")
 
     assert (caught.value.code, caught.value.facts["path"]) == ("SINK_BUSY", str(path))
 

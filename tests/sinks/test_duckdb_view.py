@@ -58,7 +58,7 @@ def test_the_view_is_the_sum_of_all_deltas() -> None:
     assert held(sink) == rows_of((2, "b"), (1, "c"))
 
 
-def test_a_row_stands_in_the_view_as_often_as_its_weight_says(tmp_path: Path) -> None:
+def test_a_row_is_in_the_view_as_often_as_its_weight(tmp_path: Path) -> None:
     row = ZSet.of({"k": ["a", "b"]}, [3, 1])
     sink = opened(tmp_path / "views.duckdb", row.schema)
     sink.write(0, [row])
@@ -414,7 +414,7 @@ def test_a_path_that_cannot_be_opened_is_named(tmp_path: Path) -> None:
     assert caught.value.code == "SINK_IO"
 
 
-def test_what_the_file_cannot_hold_is_told_and_not_that_the_transaction_failed() -> None:
+def test_what_the_file_cannot_hold_is_reported_and_not_that_the_transaction_failed() -> None:
     bad = pa.Array.from_buffers(pa.string(), 1, [None, pa.py_buffer(b"\0\0\0\0\3\0\0\0"), pa.py_buffer(b"a\xff\xfe")])
     sink = opened(":memory:", pa.schema({"s": pa.string()}))
 
@@ -485,7 +485,7 @@ def test_two_queries_share_a_file_in_two_views(tmp_path: Path) -> None:
     assert (held(first), held(second)) == (rows_of((1, "a")), rows_of((2, "b")))
 
 
-def test_the_epoch_stands_in_the_file_with_its_query(tmp_path: Path) -> None:
+def test_the_epoch_is_in_the_file_with_its_query(tmp_path: Path) -> None:
     sink = opened(tmp_path / "views.duckdb", KEYED)
     sink.write(0, [keyed([1], ["a"])])
     sink.close()
@@ -540,7 +540,7 @@ def test_a_second_sink_of_the_process_opens_a_file_that_is_locked_already(tmp_pa
     assert (held(first), held(second)) == (Counter(), rows_of((1, "a")))
 
 
-def test_another_version_of_duckdb_computes_the_hashes_anew(tmp_path: Path) -> None:
+def test_another_version_of_duckdb_computes_the_hashes_again(tmp_path: Path) -> None:
     sink = opened(tmp_path / "views.duckdb", KEYED)
     sink.write(0, [keyed([1, 2], ["a", "b"])])
     sink.close()

@@ -88,7 +88,7 @@ def test_a_form_that_is_not_there_is_refused(tmp_path: Path) -> None:
         FunctionSink(print, form="canal")
 
 
-def test_a_closed_sink_says_so(tmp_path: Path) -> None:
+def test_a_closed_sink_refuses(tmp_path: Path) -> None:
     sink = opened(tmp_path)
     sink.close()
     with pytest.raises(SinkError, match="closed"):

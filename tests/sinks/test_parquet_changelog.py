@@ -385,7 +385,7 @@ def test_a_part_outside_a_changelog_is_refused(tmp_path: Path) -> None:
 # -- names and types that readers would not see -----------------------------------------------------------------------
 
 
-def test_the_lines_say_their_epoch(tmp_path: Path) -> None:
+def test_the_lines_have_their_epoch(tmp_path: Path) -> None:
     sink = ParquetChangelogSink(tmp_path / "log")
     sink.open(OUTPUT, "query")
     sink.write(0, [OLD])

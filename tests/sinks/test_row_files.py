@@ -19,7 +19,7 @@ ROWS = ZSet.of({"k": [1, 2]})
 ANSWER = Relation(name="answer", schema=ROWS.schema, mode="changelog")
 
 
-def test_the_name_of_a_file_says_its_epoch_and_chain_and_an_epoch_without_rows_is_not_seen(tmp_path: Path) -> None:
+def test_the_name_of_a_file_has_its_epoch_and_chain_and_an_epoch_without_rows_is_not_seen(tmp_path: Path) -> None:
     sink = RowFilesSink(tmp_path, "parquet")
     sink.open(ANSWER, "query")
     sink.write(0, [ROWS], link=ChainLink("d0"))

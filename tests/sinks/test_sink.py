@@ -103,7 +103,7 @@ def test_every_epoch_counts_once_however_often_it_is_written(sink: Any, seed: in
 
 
 @pytest.mark.parametrize("seed", some_of({str(seed): seed for seed in range(3)}, short="0"))
-def test_a_sink_made_anew_for_every_epoch_goes_on_where_the_last_one_stood(make: Make, seed: int) -> None:
+def test_a_sink_made_again_for_every_epoch_continues_after_the_last_one(make: Make, seed: int) -> None:
     answers = history(seed)
 
     def written(epoch: int) -> Any:
@@ -381,7 +381,7 @@ def sinks_of_the_product() -> set[type]:
     return found - {Sink, AlterableSink, ChainedSink, DatabaseSink, SelectiveSink, TableSink}
 
 
-def test_every_sink_of_the_product_knows_the_chain_of_epochs_and_is_searched() -> None:
+def test_every_sink_of_the_product_has_the_chain_of_epochs_and_is_searched() -> None:
     keeps_no_rows = {FunctionSink, PrintSink}
     found = sinks_of_the_product()
 
@@ -430,7 +430,7 @@ def test_a_replayed_epoch_writes_nothing(sink: Any) -> None:
     assert (again.rows, again.replayed, sink.last_epoch()) == (0, True, 0)
 
 
-def test_a_sink_opened_again_knows_its_last_epoch(sink: Any) -> None:
+def test_a_sink_opened_again_has_its_last_epoch(sink: Any) -> None:
     sink.open(OUTPUT, "query")
     sink.write(0, [ROWS])
     sink.write(1, [])
@@ -501,7 +501,7 @@ def test_a_new_sink_in_the_middle_of_a_query_is_refused(sink: Any) -> None:
         sink.write(12, [ROWS])
 
 
-def test_a_closed_sink_says_so(sink: Any) -> None:
+def test_a_closed_sink_refuses(sink: Any) -> None:
     sink.open(OUTPUT, "query")
     sink.close()
 
@@ -569,7 +569,7 @@ def test_epochs_without_a_digest_are_compared_by_number_until_there_are_digests(
         sink.has(1, ChainLink("other"))
 
 
-def test_a_sink_that_is_overtaken_by_another_chain_while_it_writes_says_so(make: Make) -> None:
+def test_a_sink_overtaken_by_another_chain_while_it_writes_raises(make: Make) -> None:
     answers = history(5, epochs=1)
     slow, fast = make(), make()
     slow.open(OUTPUT, "query")

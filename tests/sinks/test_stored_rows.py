@@ -28,13 +28,13 @@ def test_of_equal_rows_those_that_lie_first_go() -> None:
     assert (first.positions.tolist(), second.positions.tolist()) == ([0], [])
 
 
-def test_as_many_rows_go_as_the_weight_says() -> None:
+def test_as_many_rows_go_as_the_weight() -> None:
     first, second = matched(change([(1, "a", -2), (2, "b", -1)]), FIRST, SECOND)
 
     assert (first.positions.tolist(), second.positions.tolist()) == ([0, 1], [0])
 
 
-def test_each_row_that_goes_knows_its_retraction() -> None:
+def test_each_row_that_goes_has_its_retraction() -> None:
     (retracted,) = matched(change([(9, "n", 1), (3, "c", -1), (2, "b", -1)]), FIRST)
 
     assert (retracted.positions.tolist(), retracted.retractions.tolist()) == ([1, 2], [2, 1])
@@ -66,7 +66,7 @@ def test_a_key_that_holds_another_row_is_refused_when_the_row_is_read() -> None:
         made.verify(retracted, FIRST.take(pa.array(retracted.positions)))
 
 
-def test_bounds_are_told_of_whole_numbers_without_null_only() -> None:
+def test_bounds_are_reported_of_whole_numbers_without_null_only() -> None:
     made = change([(1, "a", -1), (5, "b", -1)])
 
     assert made.bounds() == {"k": (1, 5)}

@@ -146,7 +146,7 @@ def unit_names(found: Any) -> list[str]:
     return [one.column for one in found]
 
 
-def test_flags_stand_at_the_row_whose_nested_value_is_meant() -> None:
+def test_flags_are_at_the_row_whose_nested_value_is_meant() -> None:
     bad = pa.array([None, 0, 2**62], pa.int64()).view(pa.timestamp("s"))
     nested = {
         "list": pa.ListArray.from_arrays(pa.array([0, None, 1, 1, 3], pa.int32()), bad),
@@ -199,7 +199,7 @@ class Picky(FunctionSink):
         return text_with_nul(rows)
 
 
-def told(taken: list[Any], other: list[Any]) -> list[Sink]:
+def sinks_of(taken: list[Any], other: list[Any]) -> list[Sink]:
     return [
         Picky(lambda epoch, delta: taken.append((epoch, delta.to_pylist()))),
         FunctionSink(lambda epoch, delta: other.append((epoch, delta.to_pylist()))),
@@ -210,7 +210,7 @@ def told(taken: list[Any], other: list[Any]) -> list[Sink]:
 def test_a_refused_value_leaves_the_pipeline_as_it_was(lasts: bool, tmp_path: Path) -> None:
     view = changes("s", {"k": pa.int64(), "v": pa.string()}, keys="k")
     taken: list[Any] = []
-    with Pipeline(view, tmp_path / "d" if lasts else None, outputs=told(taken, [])) as pipeline:
+    with Pipeline(view, tmp_path / "d" if lasts else None, outputs=sinks_of(taken, [])) as pipeline:
         pipeline.step({"s": [{"k": 1, "v": "a"}]})
         with pytest.raises(SinkError, match=r'Picky\(\) .* "v" is .b.x00c., which contains the character U\+0000') as refused:
             pipeline.step({"s": [{"k": 1, "v": "b\0c"}, {"k": 2, "v": "d"}]})
@@ -230,7 +230,7 @@ def test_under_quarantine_the_output_holds_the_rows_that_fit_and_the_others_are_
 
     def opened_again() -> Pipeline:
         directory = tmp_path / "d" if lasts else None
-        return Pipeline(view, directory, outputs=told(taken, other), options=StageOptions(on_bad_input="quarantine"))
+        return Pipeline(view, directory, outputs=sinks_of(taken, other), options=StageOptions(on_bad_input="quarantine"))
 
     pipeline = opened_again()
     pipeline.step({"s": [{"k": 1, "v": "a"}, {"k": 2, "v": "d"}]})
@@ -255,7 +255,7 @@ def test_a_committed_epoch_that_an_output_cannot_take_goes_on_under_quarantine(t
         pipeline.step({"s": [{"k": 1, "v": "b\0c"}, {"k": 2, "v": "d"}]})
     taken: list[Any] = []
     with pytest.raises(SinkError, match="SINK_VALUE"):
-        Pipeline(view, tmp_path / "d", outputs=told(taken, []))
+        Pipeline(view, tmp_path / "d", outputs=sinks_of(taken, []))
     quarantine = StageOptions(on_bad_input="quarantine")
-    Pipeline(view, tmp_path / "d", outputs=told(taken, []), options=quarantine).close()
+    Pipeline(view, tmp_path / "d", outputs=sinks_of(taken, []), options=quarantine).close()
     assert taken == [(0, [((2, "d"), 1)])]

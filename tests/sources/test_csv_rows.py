@@ -22,7 +22,9 @@ SCHEMA = pa.schema({"id": pa.int64(), "name": pa.string(), "day": pa.date32()})
         (b'x,"b\nc",2024-01-02', (3, "UNDECODABLE_VALUE", "id", "int64")),
     ],
 )
-def test_a_line_that_is_no_row_is_told_and_the_others_are_read(line: bytes, reported: tuple[int, str, str | None, str]) -> None:
+def test_a_line_that_is_no_row_is_reported_and_the_others_are_read(
+    line: bytes, reported: tuple[int, str, str | None, str]
+) -> None:
     rows, unread = read_csv_rows(b"id,name,day\n1,a,\n" + line + b"\n3,c,\n", SCHEMA, CsvForm())
 
     assert rows.column("id").to_pylist() == [1, 3]

@@ -75,7 +75,7 @@ def test_a_delete_shows_its_key_alone_though_debezium_writes_defaults() -> None:
     assert {row["created"] for row in deletes} == {None}
 
 
-def test_nan_of_a_real_table_is_a_number_and_a_truncate_is_told() -> None:
+def test_nan_of_a_real_table_is_a_number_and_a_truncate_is_reported() -> None:
     found = read("a real table")
 
     assert math.isnan(found.rows.to_pylist()[1]["f"])
@@ -108,7 +108,7 @@ def test_a_table_without_a_key_has_its_old_rows_as_deletes() -> None:
     ]
 
 
-def test_a_record_that_cannot_be_read_is_a_line_that_says_why() -> None:
+def test_a_record_that_cannot_be_read_is_a_line_that_names_the_reason() -> None:
     assert [reject for _, _, reject, _ in lines(read("bad records"))] == [
         "UNDECODABLE_RECORD",
         "UNDECODABLE_OP",
@@ -170,7 +170,7 @@ def test_a_key_without_a_value_is_a_delete() -> None:
     ]
 
 
-def test_bytes_that_are_no_text_are_told() -> None:
+def test_bytes_that_are_no_text_are_reported() -> None:
     reader = JsonRecordReader("debezium-json", ORDERS, ["id"])
     good = b'{"op":"c","after":{"id":1}}'
 
@@ -181,7 +181,7 @@ def test_bytes_that_are_no_text_are_told() -> None:
 
 
 @pytest.mark.parametrize("unit", ["ms", "us", "ns"])
-def test_integers_are_timestamps_in_the_unit_that_the_options_say(unit: Any) -> None:
+def test_integers_are_timestamps_in_the_unit_of_the_options(unit: Any) -> None:
     factor = {"ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}[unit]
     reader = JsonRecordReader("maxwell-json", pa.schema({"t": pa.timestamp("us")}), ["t"], RecordOptions(time_unit=unit))
 

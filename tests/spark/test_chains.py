@@ -182,7 +182,7 @@ def test_a_join_of_every_type_behind_this_one_equals_sparks_batch_query(
     assert len(sink.epochs) == 2
 
 
-def test_what_stands_behind_a_union_sees_the_rows_of_all_branches(
+def test_what_is_behind_a_union_sees_the_rows_of_all_branches(
     source: Callable[[str], Source], run: Run, tmp_path: Path
 ) -> None:
     a, b, c = filled(source, seed=21, epochs=3)

@@ -119,7 +119,7 @@ class Overtaken(Collected):
             raise FileNotFoundError(2, "No such file or directory", "a file that the follower removed")
 
 
-def test_a_driver_that_stumbles_after_it_was_followed_says_that_it_was(
+def test_a_driver_that_fails_after_it_was_followed_reports_that_it_was(
     orders: Source, customers: Source, run: Run, tmp_path: Path
 ) -> None:
     orders.add(("i", 1, 10, "pen", 1)).add(("i", 2, 20, "ink", 1))

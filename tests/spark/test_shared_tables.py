@@ -168,7 +168,7 @@ def test_upserts_whose_key_changes_go_through_one_route(spark: SparkSession, tmp
     assert logs(tmp_path / "checkpoint") == {"route-right", "shared_table-0"}
 
 
-def test_explain_and_describe_name_the_index_and_say_why_a_copy_is_kept(
+def test_explain_and_describe_name_the_index_and_the_reason_of_a_copy(
     both: tuple[Source, Source], capsys: pytest.CaptureFixture[str]
 ) -> None:
     orders = appends(both[0].stream(), name="orders", watermark=("t", 0))

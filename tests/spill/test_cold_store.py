@@ -40,7 +40,7 @@ def test_codes_that_are_not_there_have_no_rows(store: ColdStore) -> None:
     assert len(store.fetch(as_codes([6, 8, -(2**63)]))) == 0
 
 
-def test_a_code_that_is_asked_for_twice_is_answered_once(store: ColdStore) -> None:
+def test_a_code_that_is_requested_twice_is_answered_once(store: ColdStore) -> None:
     store.put(as_rows([(7, 0, b"a")]))
 
     assert len(store.fetch(as_codes([7, 7, 7]))) == 1
@@ -152,7 +152,7 @@ def test_the_least_size_of_a_code_is_known_without_reading(store: ColdStore) -> 
     assert sizes[2] == 0
 
 
-def test_removing_codes_says_how_many_rows_went(store: ColdStore) -> None:
+def test_removing_codes_shows_how_many_rows_went(store: ColdStore) -> None:
     store.put(as_rows([(7, 0, b"a"), (7, 1, b"b"), (8, 0, b"c")]))
 
     assert store.remove_codes(as_codes([7, 9])) == 2

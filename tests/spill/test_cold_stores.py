@@ -94,7 +94,7 @@ def test_another_process_takes_over_a_file_that_this_one_keeps_open_and_this_one
     stores.close()
 
 
-def test_stores_that_are_opened_anew_in_one_process_take_the_file_from_those_left_open(tmp_path: Path) -> None:
+def test_stores_reopened_in_one_process_take_the_file_from_those_left_open(tmp_path: Path) -> None:
     filled(open_stores("duckdb", tmp_path))
     left_open = open_stores("duckdb", tmp_path)
 

@@ -103,7 +103,7 @@ def test_the_clock_counts_budgets_that_were_spilled() -> None:
     assert policy.advanced(1.0, spilled_bytes=0, spilled_keys=0) == 1.0
 
 
-def test_a_clock_without_a_budget_stands_still() -> None:
+def test_a_clock_without_a_budget_does_not_move() -> None:
     assert ResidencyPolicy().advanced(1.0, spilled_bytes=100, spilled_keys=1) == 1.0
 
 

@@ -205,7 +205,7 @@ def resident_kilobytes(file: Path) -> int:
     return sum(int(mapping.split("\nRss:")[1].split()[0]) for mapping in mappings)
 
 
-def test_an_index_that_is_let_go_leaves_memory_and_forgets_nothing(tmp_path: Path) -> None:
+def test_an_index_that_is_released_leaves_memory_and_forgets_nothing(tmp_path: Path) -> None:
     store = FileShelf(tmp_path).open()
     rows = fill(store, puts=1, rows=50_000)
     store.remove_codes(as_codes([5, 49_000]))
@@ -238,7 +238,7 @@ def test_an_index_larger_than_its_window_leaves_memory_when_it_was_looked_at(tmp
     store.close()
 
 
-def test_a_small_index_that_may_not_stay_lingers_until_it_is_let_go(tmp_path: Path) -> None:
+def test_a_small_index_that_may_not_stay_lingers_until_it_is_released(tmp_path: Path) -> None:
     store = FileShelf(tmp_path).open()
     fill(store, puts=3, rows=3_000)
     most = store.resident_bytes() - store.staying_bytes()

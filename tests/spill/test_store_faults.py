@@ -284,7 +284,7 @@ def test_a_duckdb_store_whose_process_dies_in_a_put_is_refused(tmp_path: Path) -
     assert (ended.signal, found) == (signal.SIGKILL, "COLD_STORE_UNCLEAN")
 
 
-def test_a_duckdb_store_on_a_full_disk_is_as_before_and_says_so(tmp_path: Path) -> None:
+def test_a_duckdb_store_on_a_full_disk_is_as_before_and_reports_it(tmp_path: Path) -> None:
     def last_act(store: ColdStore, send: Send) -> None:
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
         resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, 1 << 20))

@@ -178,6 +178,29 @@ def test_a_view_that_writes_into_a_table_changes_what_readers_of_the_table_hold(
             assert _shown(session)["reader"] == [(130, 2)]
 
 
+def test_a_change_counts_where_an_output_fails_at_it(where: Path | None) -> None:
+    given: list[int] = []
+
+    def fails_once(delta: ZSet) -> None:
+        given.append(len(delta))
+        if len(given) == 2:
+            raise OSError("no paper")
+
+    with connect(directory=where) as session:
+        session.sql(_TABLES + _VIEWS)
+        session.start(session.sql("SELECT id FROM large"), name="printer", output=fails_once)  # type: ignore[arg-type]
+        with pytest.raises(OSError, match="no paper"):
+            session.sql("ALTER VIEW large AS SELECT * FROM joined WHERE total > 7")
+
+        assert session.catalog.views["large"].sql == "SELECT * FROM joined WHERE total > 7"
+        assert _shown(session) == {"by_city": [("oslo", 9)], "cities": [(1,)], "printer": [(3,)]}
+        session.sql("INSERT INTO orders VALUES (1, 'ada', 8); ALTER VIEW large AS SELECT * FROM joined WHERE total > 8")
+        assert _shown(session) == {"by_city": [("oslo", 9)], "cities": [(1,)], "printer": [(3,)]}
+    if where is not None:
+        with connect(directory=where) as session:
+            assert session.catalog.views["large"].sql == "SELECT * FROM joined WHERE total > 8"
+
+
 def test_the_same_statements_again_change_nothing_in_a_directory(tmp_path: Path) -> None:
     first = [one.strip() for one in (_TABLES + _VIEWS).split(";") if one.strip() and not one.strip().startswith("INSERT")]
     then = [
@@ -201,3 +224,26 @@ def test_the_same_statements_again_change_nothing_in_a_directory(tmp_path: Path)
         assert _shown(session)["by_city"] == [("oslo", 1)]
     with connect(directory=tmp_path) as session:
         assert _shown(session)["by_city"] == [("oslo", 1)]
+
+
+def test_a_paused_view_follows_when_it_is_resumed_and_verifies(where: Path | None) -> None:
+    with connect(directory=where, keep_inputs=True) as session:
+        session.sql(_TABLES + _VIEWS)
+        session.sql("PAUSE MATERIALIZED VIEW by_city")
+        _changes(session)
+
+        session.sql("ALTER VIEW large AS SELECT * FROM joined WHERE total > 7")
+        assert (_shown(session), _changes(session)["by_city"]) == (
+            {"by_city": [("oslo", 14), ("rome", 7)], "cities": [(1,)]},
+            [],
+        )
+        if where is not None:
+            session.close()
+            session = connect(directory=where, keep_inputs=True)
+        session.sql("RESUME MATERIALIZED VIEW by_city")
+
+        assert _changes(session)["by_city"] == [("oslo", 14, -1), ("oslo", 9, 1), ("rome", 7, -1)]
+        session.sql("INSERT INTO orders VALUES (4, 'bob', 20)")
+        assert _shown(session) == {"by_city": [("oslo", 9), ("rome", 20)], "cities": [(2,)]}
+        assert all(running.verify().equal for running in session.running)
+        session.close()

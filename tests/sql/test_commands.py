@@ -37,7 +37,7 @@ def test_run_prints_the_changelog_of_the_queries_of_a_file(pipeline: Path, capsy
     assert [(line["revenue"], line["_tp_delta"]) for line in lines] == [(30, 1), (30, -1), (42, 1)]
 
 
-def test_check_says_what_is_kept_and_runs_nothing(pipeline: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_check_shows_what_is_kept_and_runs_nothing(pipeline: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["check", str(pipeline)]) == 0
 
     lines = capsys.readouterr().out.splitlines()
@@ -94,7 +94,7 @@ def test_a_refused_statement_ends_with_its_place_and_code_1(tmp_path: Path, caps
     assert "line 2, column 8" in shown
 
 
-def test_a_file_that_is_not_there_is_said(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_missing_file_is_reported(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["run", "nowhere.sql"]) == 1
     assert "[NO_FILE]" in capsys.readouterr().err
 
@@ -112,7 +112,7 @@ def test_the_shell_reads_statements_and_prints_changes_as_they_come(
     assert "UNKNOWN_COLUMN" in captured.err
 
 
-def test_completion_knows_words_names_and_settings(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_completion_has_words_names_and_settings(monkeypatch: pytest.MonkeyPatch) -> None:
     with connect() as session:
         session.sql("CREATE TABLE orders (customer STRING)")
         monkeypatch.setattr("sys.stdin", io.StringIO("SELECT 1; SELECT 2"))

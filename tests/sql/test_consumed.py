@@ -199,7 +199,7 @@ def test_what_nothing_reads_is_refused(text: str, session: Session) -> None:
 
 @pytest.mark.filterwarnings("ignore::zset_join.sql.SqlWarning")
 @pytest.mark.parametrize(("text", "code"), DECLARED)
-def test_a_declaration_says_everything_once_and_what_it_says_means_something(text: str, code: str, session: Session) -> None:
+def test_a_declaration_has_no_clause_twice_and_none_without_meaning(text: str, code: str, session: Session) -> None:
     with pytest.raises(SqlError) as refused:
         session.sql(text)
     assert refused.value.code == code
@@ -394,7 +394,7 @@ def test_an_aggregate_over_nothing_has_its_row_at_once(session: Session, tmp_pat
     assert rows == [[{"n": 0, "s": None}]] * 2
 
 
-def test_a_cache_that_a_declaration_asks_for_is_that_of_the_join() -> None:
+def test_a_cache_of_a_declaration_is_that_of_the_join() -> None:
     from zset_join.sql.parse.lookup_options import lookup_of
 
     given = {"lookup.cache": "PARTIAL", "lookup.partial-cache.expire-after-write": "1 h", "lookup.max-retries": "3"}

@@ -72,7 +72,7 @@ def expected_text(made: list[str]) -> str:
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_every_statement_is_planned_or_refused_as_said_and_comes_to_the_same_query(name: str) -> None:
+def test_every_statement_is_planned_or_refused_as_written_and_comes_to_the_same_query(name: str) -> None:
     statements, of_all = read(name), shared(name)
     marks, made = run(name)
 

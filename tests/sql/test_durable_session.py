@@ -67,7 +67,7 @@ def table(session: Session, text: str) -> list[tuple[Any, ...]]:
     return sorted(tuple(row.values()) for row in made.table().to_pylist())
 
 
-def test_the_same_statements_again_take_only_what_has_come_since(tmp_path: Path) -> None:
+def test_the_same_statements_again_take_only_newer_rows(tmp_path: Path) -> None:
     order(tmp_path, 1)
     with opened(tmp_path) as session:
         session.read(wait_seconds=0.0)

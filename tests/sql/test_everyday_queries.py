@@ -161,7 +161,7 @@ def test_what_cannot_be_kept_up_to_date_is_refused(statement: str, code: str) ->
         assert failure.value.code == code
 
 
-def test_a_setting_of_another_system_warns_and_reset_takes_settings_back() -> None:
+def test_a_setting_of_another_system_warns_and_reset_restores_settings() -> None:
     with connect(dialect="flink") as session:
         with pytest.warns(SqlWarning, match="mini-batch"):
             session.sql("SET 'table.exec.mini-batch.enabled' = 'true'")

@@ -165,7 +165,7 @@ def test_rows_of_files_do_not_go_over_a_key_that_a_query_claims_either(session: 
     assert shown(session, "SELECT * FROM cities") == [(1, "Bonn"), (2, "Lima")]
 
 
-def test_a_query_does_not_claim_the_key_of_a_row_that_nobody_takes_back(session: Session) -> None:
+def test_a_query_does_not_claim_the_key_of_a_row_that_is_never_retracted(session: Session) -> None:
     session.sql("CREATE TABLE flats (id INT, city STRING, PRIMARY KEY (id)); INSERT INTO flats VALUES (1, 'Rome'), (2, 'Oslo')")
     session.sql(
         "CREATE TABLE cities (id INT, city STRING, PRIMARY KEY (id)); INSERT INTO cities VALUES (1, 'Bonn'), (5, 'Lima')"

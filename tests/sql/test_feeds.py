@@ -23,7 +23,7 @@ def test_files_are_read_one_by_one_in_the_order_of_their_names(tmp_path: Path) -
         assert session.sql("SELECT * FROM t").table().to_pylist() == [{"id": 1, "v": "x"}, {"id": 2, "v": None}]
 
 
-def test_generated_rows_are_the_same_for_a_seed_and_as_many_as_asked_for() -> None:
+def test_generated_rows_are_the_same_for_a_seed_and_as_many_as_requested() -> None:
     declared = (
         "CREATE TABLE t (id INT, v STRING, x DOUBLE, b BOOLEAN) WITH ('connector'='datagen', 'number-of-rows'='25', "
         "'rows-per-second'='10', 'fields.id.kind'='sequence', 'fields.id.start'='5', 'fields.x.max'='3')"
@@ -56,7 +56,7 @@ def test_a_topic_is_read_from_its_beginning_only() -> None:
             feeds_of(session)
 
 
-def test_what_a_record_of_changes_says_beside_its_row_is_in_the_columns_of_metadata(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_metadata_of_a_record_of_changes_is_in_the_columns_of_metadata(monkeypatch: pytest.MonkeyPatch) -> None:
     """The records are passed on; a real Kafka is read in `tests/services`."""
     reported = [
         ("c", None, '{"id": 1, "name": "Ada"}', 1_700_000_000_000, 10),

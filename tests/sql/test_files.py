@@ -155,7 +155,7 @@ def test_files_of_records_are_the_changes_of_their_table(tmp_path: Path, form: s
         assert running.table().to_pylist() == [{"id": 1, "name": "c"}]
 
 
-def test_metadata_of_a_record_in_a_file_say_when_and_where(tmp_path: Path) -> None:
+def test_metadata_of_a_record_in_a_file_are_its_time_and_place(tmp_path: Path) -> None:
     (tmp_path / "1.json").write_text("\n" + json.dumps(RECORDS["debezium-json"][2]) + "\n")
     columns = (
         ", at TIMESTAMP_LTZ(3) METADATA FROM 'op_ts', file STRING METADATA FROM 'topic', line BIGINT METADATA FROM 'offset'"

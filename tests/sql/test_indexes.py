@@ -96,7 +96,7 @@ def test_they_are_shown_described_and_dropped(session: Session) -> None:
         ("DROP INDEX i", "NO_SUCH_INDEX", "there is no index"),
     ],
 )
-def test_what_is_refused_says_why(text: str, code: str, words: str, session: Session) -> None:
+def test_what_is_refused_names_the_reason(text: str, code: str, words: str, session: Session) -> None:
     with pytest.raises(SqlError, match=words) as caught:
         session.sql(text)
     assert caught.value.code == code

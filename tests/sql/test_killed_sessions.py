@@ -121,7 +121,7 @@ def check(place: Path) -> None:
 
 
 @pytest.mark.parametrize("part", some_of([str(one) for one in range(12)], short=["1", "8"]))
-def test_a_session_killed_at_any_file_is_what_its_statements_say(tmp_path: Path, part: str) -> None:
+def test_a_session_killed_at_any_file_is_the_result_of_its_statements(tmp_path: Path, part: str) -> None:
     whole = run(tmp_path / "whole")
     check(tmp_path / "whole")
     for number in range(int(part), whole, 12):

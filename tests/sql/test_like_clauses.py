@@ -15,7 +15,7 @@ CREATE TABLE orders (
 """
 
 
-def test_a_table_that_is_like_another_adds_what_stands_in_its_own_brackets() -> None:
+def test_a_table_like_another_adds_the_columns_in_its_own_brackets() -> None:
     with connect(dialect="flink") as session:
         session.sql("CREATE TABLE s (id BIGINT, at TIMESTAMP(3), twice AS id * 2)")
         session.sql("CREATE TABLE t (thrice AS twice + id, WATERMARK FOR at AS at - INTERVAL '5' SECOND) LIKE s")
@@ -57,7 +57,7 @@ def test_what_is_excluded_does_not_come_along(
         assert table.options == {"connector": "memory"}
 
 
-def test_a_like_clause_that_cannot_be_read_is_refused_where_it_stands() -> None:
+def test_a_like_clause_that_cannot_be_read_is_refused_at_its_position() -> None:
     with connect(dialect="flink") as session:
         session.sql(ORDERS)
         with pytest.raises(SqlError, match=r"no OPTION\. Did you mean OPTIONS.*\nline 1, column 47"):

@@ -33,7 +33,7 @@ def test_the_session_of_the_timeplus_page_gives_its_numbers(session: Session) ->
     assert "remembers:" in aggregates.query.explain()
 
 
-def test_a_view_inside_spark_knows_the_hint_that_its_state_ends(session: Session) -> None:
+def test_the_hint_for_ending_state_is_in_a_view_inside_spark(session: Session) -> None:
     session.sql("CREATE STREAM orders (id int, n int); CREATE MUTABLE STREAM people (id int, name string) PRIMARY KEY (id)")
     joined = "SELECT /*+ STATE_TTL('o'='10s') */ o.id, name FROM orders AS o JOIN people AS p ON o.id = p.id"
 
@@ -167,7 +167,7 @@ def change(offset: int, before: dict[str, object] | None, after: dict[str, objec
     return json.dumps({"key": key, "value": json.dumps(value), "topic": "customers", "partition": 3, "offset": offset})
 
 
-def test_what_records_of_changes_say_beside_their_rows_is_in_columns_inside_spark_too(
+def test_the_metadata_of_records_of_changes_is_in_columns_inside_spark_too(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The records are those of files; Spark reads a real Kafka in `tests/services`."""

@@ -227,7 +227,7 @@ def test_a_star_begins_with_the_columns_of_using_as_in_spark(session: Session) -
     assert query.schema.names == ["k", "v", "id", "s", "w"]
 
 
-def test_a_number_that_is_one_stands_in_a_star_where_it_was_written(session: Session) -> None:
+def test_a_number_that_is_one_keeps_its_place_in_a_star(session: Session) -> None:
     numbered = "SELECT id, ROW_NUMBER() OVER (PARTITION BY s ORDER BY id) AS rn, s FROM l"
 
     assert session.sql(f"SELECT * FROM ({numbered}) WHERE rn = 1").schema.names == ["id", "rn", "s"]

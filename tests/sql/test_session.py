@@ -53,7 +53,7 @@ def test_a_changelog_stream_deletes_by_its_delta(session: Session) -> None:
     assert rows(running.changelog()) == [("a", 1, 1), ("a", 1, -1)]
 
 
-def test_views_stand_for_their_queries_and_hold_what_they_read(session: Session) -> None:
+def test_views_represent_their_queries_and_hold_what_they_read(session: Session) -> None:
     session.sql("CREATE MUTABLE STREAM t (k string, v int) PRIMARY KEY (k)")
     session.sql("CREATE VIEW large AS SELECT k, v FROM t WHERE v > 1; CREATE VIEW counted AS SELECT count(*) AS n FROM large")
     session.sql("INSERT INTO t VALUES ('a', 1), ('b', 2)")
@@ -146,7 +146,7 @@ def test_an_append_only_join_stops_at_its_limit(session: Session) -> None:
     assert rows(again.table()) == [(1, 22)]
 
 
-def test_describe_says_what_a_table_is_and_why() -> None:
+def test_describe_shows_what_a_table_is_and_why() -> None:
     with connect(dialect="flink") as session:
         session.sql("CREATE TABLE a (k STRING, ts TIMESTAMP(3), WATERMARK FOR ts AS ts, PRIMARY KEY(k) NOT ENFORCED)")
         session.sql("CREATE TABLE b (k STRING)")
@@ -218,7 +218,7 @@ def test_an_unknown_hint_warns_and_changes_nothing(session: Session) -> None:
         ("SELECT " + "(" * 100 + "a" + ")" * 100 + " FROM s", "SQL_TOO_DEEP", "views"),
     ],
 )  # fmt: skip
-def test_what_is_refused_says_why_and_where(text: str, code: str, words: str, session: Session) -> None:
+def test_what_is_refused_names_the_reason_and_where(text: str, code: str, words: str, session: Session) -> None:
     session.sql("CREATE STREAM s (a int); CREATE STREAM t (a int)")
 
     with pytest.raises(SqlError) as refused:
@@ -286,7 +286,7 @@ def test_a_stream_is_cut_into_windows_of_its_own_time(session: Session) -> None:
     assert rows(made) == [(1, 5)]
 
 
-def test_names_of_types_mean_what_the_dialect_says() -> None:
+def test_names_of_types_follow_the_dialect() -> None:
     with connect(dialect="risingwave") as session:
         session.sql("CREATE TABLE t (a FLOAT, b INT8, c INT)")
         made = query(session, "SELECT a, b, c::float AS d, c::int8 AS e, '2024-01-01'::timestamptz AS f FROM t")
@@ -329,7 +329,7 @@ def test_stored_rows_are_inserted_as_what_the_table_takes(session: Session) -> N
         session.sql("SELECT CAST(a AS DECIMAL(10, 1.5)) FROM s")
 
 
-def test_stored_rows_are_inserted_in_order_and_no_more_than_asked_for(session: Session) -> None:
+def test_stored_rows_are_inserted_in_order_and_no_more_than_requested(session: Session) -> None:
     session.sql("CREATE STREAM s (a int); CREATE STREAM d (b bigint); INSERT INTO s VALUES (1), (3), (2)")
     session.sql("INSERT INTO d SELECT a FROM table(s) ORDER BY a DESC LIMIT 2")
 
@@ -345,7 +345,7 @@ def test_rows_that_do_not_fit_are_refused_by_column(session: Session) -> None:
         session.sql("SELECT substring('abc', 9223372036854775807, 2) AS s FROM t")
 
 
-def test_a_running_query_is_verified_where_the_session_keeps_what_came() -> None:
+def test_a_running_query_is_verified_where_the_session_keeps_the_input() -> None:
     with connect(keep_inputs=True) as session:
         session.sql("CREATE TABLE t (k STRING, v INT)")
         running = query(session, "SELECT k, sum(v) AS total FROM t GROUP BY k").start()
@@ -393,7 +393,7 @@ def test_a_setting_is_set_by_to_or_by_a_sign(text: str) -> None:
         assert session.catalog.settings["temporal_join_emit"] == "eager"
 
 
-def test_flush_says_that_nothing_is_left_to_wait_for() -> None:
+def test_flush_reports_that_nothing_is_left_to_wait_for() -> None:
     with connect(dialect="risingwave") as session:
         assert "answered when it returns" in str(session.sql("FLUSH"))
 

@@ -33,7 +33,7 @@ def lines(path: Path) -> list[object]:
 
 
 @pytest.mark.parametrize("form", ["json", "csv"])
-def test_a_query_that_takes_rows_back_is_written_to_files_with_weights(tmp_path: Path, form: str) -> None:
+def test_a_query_that_retracts_rows_is_written_to_files_with_weights(tmp_path: Path, form: str) -> None:
     options = f"'connector'='filesystem', 'path'='{tmp_path}/out', 'format'='{form}'"
     with shop() as session:
         session.sql(f"CREATE TABLE out (customer STRING, revenue BIGINT) WITH ({options})")

@@ -39,7 +39,7 @@ def rows(table: pa.Table) -> list[tuple[Any, ...]]:
     return sorted(tuple(line.values()) for line in table.to_pylist())
 
 
-def test_a_hint_says_how_long_the_rows_of_a_table_live_in_a_join(session: Session) -> None:
+def test_a_hint_shows_how_long_the_rows_of_a_table_live_in_a_join(session: Session) -> None:
     session.sql("SET state_ttl_by = 'event'")
     session.sql("INSERT INTO people VALUES ('A', 'Ada')")
     running = started(session, JOIN.format("STATE_TTL('ORDERS'='10 s', 'p'='0')"))
@@ -62,7 +62,7 @@ def test_a_setting_holds_for_groups_and_a_query_has_settings_of_its_own(session:
     assert rows(long.table()) == [("A", 1), ("B", 2)]
 
 
-def test_first_rows_and_distinct_rows_end_as_a_hint_says(session: Session) -> None:
+def test_first_rows_and_distinct_rows_end_by_a_hint(session: Session) -> None:
     session.sql("SET state_ttl_by = 'event'")
     first = started(
         session,

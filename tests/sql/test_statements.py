@@ -72,7 +72,7 @@ def test_quotes_and_backslashes_of_texts_mean_what_they_mean_in_the_system(diale
         ("STOP JOB 'x'", "zset-join backup copies a checkpoint"),
     ],
 )
-def test_what_is_refused_says_what_to_write(text: str, message: str) -> None:
+def test_what_is_refused_shows_what_to_write(text: str, message: str) -> None:
     with connect(dialect="flink") as session:
         session.sql("CREATE TABLE e (k STRING, at TIMESTAMP(3))")
         with pytest.raises(SqlError, match=message):

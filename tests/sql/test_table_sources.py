@@ -121,7 +121,7 @@ def test_records_of_changes_are_decoded_with_the_time_of_the_change() -> None:
         ("x BIGINT METADATA FROM 'lsn', y BIGINT METADATA FROM 'position'", "'format' = 'debezium-json'", "DUPLICATE_COLUMN"),
     ],
 )
-def test_metadata_that_records_do_not_tell_is_refused_where_it_is_declared(column: str, options: str, code: str) -> None:
+def test_metadata_that_records_do_not_have_is_refused_where_it_is_declared(column: str, options: str, code: str) -> None:
     with connect(dialect="flink") as session, pytest.raises(SqlError) as failure:
         session.sql(
             f"CREATE TABLE c (k STRING, {column}, PRIMARY KEY (k) NOT ENFORCED) WITH ('connector' = 'kafka', 'topic' = 't', "

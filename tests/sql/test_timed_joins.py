@@ -49,7 +49,7 @@ def test_a_row_meets_the_version_that_was_valid_at_its_time_once_the_watermark_h
         assert [(line["id"], str(line["total"])) for line in running.changelog().to_pylist()] == [(1, "110.00")]
 
 
-def test_in_eager_mode_a_late_version_corrects_what_was_said() -> None:
+def test_in_eager_mode_a_late_version_corrects_what_was_emitted() -> None:
     with connect(dialect="flink") as session:
         session.sql(RATES)
         session.sql("SET temporal_join_emit = 'eager'")
@@ -91,7 +91,7 @@ def test_versioned_on_names_the_time_of_a_version() -> None:
         assert rows(running.table()) == [(1, 10), (2, 20)]
 
 
-def test_by_processing_time_only_left_rows_say_something() -> None:
+def test_by_processing_time_only_left_rows_emit() -> None:
     with connect(dialect="laminardb") as session:
         session.sql("CREATE TABLE customers (id INT PRIMARY KEY, tier STRING); CREATE TABLE orders (id INT, customer_id INT)")
         running = started(
@@ -162,7 +162,7 @@ def test_an_order_from_far_in_the_future_is_put_aside_and_releases_nothing() -> 
         assert rows(running.table()) == [(1,), (3,)]
 
 
-def test_a_lookup_join_asks_the_outside_and_hints_are_read(tmp_path: Path) -> None:
+def test_a_lookup_join_reads_the_external_table_and_hints_are_read(tmp_path: Path) -> None:
     file = tmp_path / "dim.sqlite"
     with sqlite3.connect(file) as database:
         database.execute("CREATE TABLE customers (id INT, country TEXT)")
@@ -186,7 +186,7 @@ def test_a_lookup_join_asks_the_outside_and_hints_are_read(tmp_path: Path) -> No
         running.stop()
 
 
-def test_an_outside_table_with_the_names_of_the_stream_is_told_apart() -> None:
+def test_an_external_table_with_the_names_of_the_stream_is_distinguished() -> None:
     source = FunctionSource(
         name="dim",
         schema=pa.schema({"id": pa.int32(), "name": pa.string()}),
@@ -225,7 +225,7 @@ def test_versioned_on_the_column_of_the_watermark_keeps_the_watermark() -> None:
         assert [(line["id"], str(line["rate"])) for line in running.changelog().to_pylist()] == [(1, "1.10")]
 
 
-def test_versioned_on_another_column_has_no_watermark_and_says_so() -> None:
+def test_versioned_on_another_column_has_no_watermark_and_explains_why() -> None:
     with connect(dialect="flink") as session:
         session.sql(RATES.replace("at TIMESTAMP(3),", "at TIMESTAMP(3), written TIMESTAMP(3),"))
 

@@ -201,7 +201,7 @@ _PLANTED: tuple[Callable[[pytest.MonkeyPatch], None], ...] = (
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_every_view_holds_what_duckdb_says(seed: int) -> None:
+def test_every_view_holds_what_duckdb_answers(seed: int) -> None:
     played = _Played(seed)
     with played.session:
         played.run(50)
@@ -365,7 +365,7 @@ def _totals(session: Session) -> set[int]:
     return {sum(seen[name].column("cents").to_pylist()) for name in ("of_all", "of_accounts", "of_branches")}
 
 
-def test_whoever_reads_all_views_sees_one_moment_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_reader_of_all_views_sees_one_moment_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[set[int]] = []
     right = ChangingPipeline.commit
     with connect() as session:

@@ -32,7 +32,7 @@ def test_it_comes_back_from_json():
     assert read_stage(json.loads(json.dumps(STAGE.to_json()))).to_json() == STAGE.to_json()
 
 
-def test_it_says_how_ties_are_broken_and_what_is_kept():
+def test_it_shows_how_ties_are_broken_and_what_is_kept():
     title, *facts = STAGE.explain(2)
 
     assert title.startswith("As-of join left on k = k and ")

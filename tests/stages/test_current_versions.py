@@ -42,7 +42,7 @@ def test_it_comes_back_from_json() -> None:
     assert read_stage(json.loads(json.dumps(CURRENT.to_json()))) == CURRENT
 
 
-def test_it_says_what_it_keeps() -> None:
+def test_it_shows_what_it_keeps() -> None:
     title, remembered = CURRENT.explain(4)
     assert title == 'Current versions of "rates" by currency: the newest by at at or before the processing time'
     assert "the version that holds, per key, and versions of the future until" in remembered

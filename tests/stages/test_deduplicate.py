@@ -40,7 +40,7 @@ def test_the_tables_of_its_operator_are_those_it_names():
     assert set(LATEST.build(StageOptions(), None).snapshot()) == set(LATEST.state_tables)
 
 
-def test_it_says_what_it_keeps():
+def test_it_shows_what_it_keeps():
     assert LATEST.explain(4) == [
         "Deduplicate by currency: the last row in order of at",
         "  remembers: the rows shown; in 4 buckets by currency; nothing is freed by time",

@@ -31,7 +31,7 @@ def test_it_is_written_down_and_read_again() -> None:
     assert list(made.state_tables) == ["left", "right", "ttl_0", "ttl_0_keys"]
 
 
-def test_explain_says_what_ends_when_and_that_forgetting_loses() -> None:
+def test_explain_shows_what_ends_when_and_that_forgetting_loses() -> None:
     reported = "\n".join(stage((StateTtl("1 hour", on_expire="forget"), StateTtl("1 day", by="event"))).explain(2))
 
     assert 'rows of "l" are forgotten' in reported
@@ -39,7 +39,7 @@ def test_explain_says_what_ends_when_and_that_forgetting_loses() -> None:
     assert 'rows of "r" are retracted from the answer, 86400 seconds after at' in reported
 
 
-def test_nothing_ends_where_nothing_is_said() -> None:
+def test_nothing_ends_by_default() -> None:
     assert isinstance(stage(None), JoinStage)
 
 

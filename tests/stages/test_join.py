@@ -44,7 +44,7 @@ def test_both_inputs_are_bucketed_by_the_join_key_in_one_type():
     assert [one.keeps_unmatchable for one in stage.inputs] == [True, False]
 
 
-def test_the_columns_that_show_the_join_key_are_told_and_those_that_are_padded():
+def test_the_columns_that_show_the_join_key_are_reported_and_those_that_are_padded():
     key = JoinStage(left=ORDERS, right=CUSTOMERS, how="left").output_key
 
     assert (key.bucketed_by, key.aliases, key.padded) == (("customer",), (("customer", "id_right"),), (("id_right",),))

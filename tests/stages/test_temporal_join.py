@@ -69,7 +69,7 @@ def test_it_comes_back_from_json():
     assert found.to_json() == stage.to_json()
 
 
-def test_it_says_what_is_kept_and_freed_when():
+def test_it_shows_what_is_kept_and_freed_when():
     appended = replace(STAGE, right=replace(RATES, mode="append"))
 
     assert appended.explain(4) == [

@@ -194,7 +194,7 @@ def test_a_location_that_must_be_local_and_is_not_is_refused_by_name() -> None:
         local_path("s3a://bucket/checkpoint")
 
 
-def test_a_file_system_nobody_knows_is_refused_with_the_cure() -> None:
+def test_an_unknown_file_system_is_refused_with_the_cure() -> None:
     with pytest.raises(OptionError, match="Install the fsspec package") as refused:
         open_folder("nosuch://bucket/checkpoint")
 

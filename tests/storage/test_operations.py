@@ -52,7 +52,7 @@ def test_nobody_watches_after_the_context_whatever_happened_in_it() -> None:
     assert log.operations == []
 
 
-def test_an_observer_within_an_observer_is_asked_alone() -> None:
+def test_an_observer_within_an_observer_is_called_alone() -> None:
     outer, inner = Log(), Log()
 
     with observe(outer):

@@ -44,7 +44,7 @@ def test_the_file_of_another_name_is_noticed() -> None:
 
 
 @pytest.mark.parametrize("data", [seal(BODY, version=3, name="commits/7"), b'{"format": 1, "query_id": "q"}'])
-def test_another_format_is_told_from_damage(data: bytes) -> None:
+def test_another_format_differs_from_damage(data: bytes) -> None:
     with pytest.raises(UnknownFormatError):
         unseal(data, version=2, name="commits/7")
 

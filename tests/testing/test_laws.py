@@ -78,7 +78,7 @@ def test_each_law_finds_what_it_is_about(law: Any, kind: Any) -> None:
         law(lambda: spoiled(kind), [[EPOCHS[0][0], []], [[], EPOCHS[0][1]], EPOCHS[1]])
 
 
-def test_a_join_without_its_cross_term_is_told_apart_from_the_batch_join() -> None:
+def test_a_join_without_its_cross_term_differs_from_the_batch_join() -> None:
     with pytest.raises(LawBrokenError, match=r"after epoch 0.*\n.*\(1, 'a', 1\.0, 'a', 2\.0\): expected 1, actual 0"):
         assert_incremental_equals_batch(lambda: spoiled(SkipsCrossTerm), reference_join(LEFT, RIGHT, "left"), EPOCHS)
 

@@ -87,7 +87,7 @@ def test_a_primary_key_of_nothing_but_null_is_refused() -> None:
         changelogs(UPSERTS, values={"id": [None]})
 
 
-def test_without_hypothesis_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_hypothesis_the_error_names_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     honest = builtins.__import__
 
     def without(name: str, *args: Any, **kwargs: Any) -> Any:

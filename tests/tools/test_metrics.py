@@ -34,7 +34,7 @@ def directory(tmp_path: Path) -> Path:
     return tmp_path / "p"
 
 
-def test_every_line_is_one_that_prometheus_reads_and_says_what_the_epoch_did(
+def test_every_line_is_one_that_prometheus_reads_and_shows_what_the_epoch_did(
     directory: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["metrics", str(directory)]) == 0
@@ -79,7 +79,7 @@ def test_the_names_that_spark_writes_are_read_too() -> None:
     assert found["zset_join_stage_seconds", "latest-1"] == 0.5
 
 
-def test_the_dashboard_asks_for_metrics_that_there_are() -> None:
+def test_the_dashboard_uses_metrics_that_exist() -> None:
     text = (Path(__file__).parents[2] / "docs/reference/grafana-dashboard.json").read_text(encoding="utf-8")
 
     requested = {

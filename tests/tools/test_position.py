@@ -57,7 +57,7 @@ def contents(directory: Path) -> dict[str, tuple[int, bytes]]:
 
 
 @pytest.mark.parametrize("kind", SINKS)
-def test_an_output_of_any_kind_stands_beside_one_that_is_ahead_and_is_only_read(tmp_path: Path, kind: str) -> None:
+def test_an_output_of_any_kind_may_be_beside_one_that_is_ahead_and_is_only_read(tmp_path: Path, kind: str) -> None:
     written(SINKS[kind].make(tmp_path), range(3))
     written(SINKS["parquet"].make(tmp_path / "ahead"), range(4), query_id="q/v")
     before = contents(tmp_path)
@@ -76,7 +76,7 @@ def test_an_output_of_any_kind_stands_beside_one_that_is_ahead_and_is_only_read(
 
 
 @pytest.mark.parametrize("kind", SINKS)
-def test_outputs_of_two_chains_share_what_stands_before_the_fork(tmp_path: Path, kind: str) -> None:
+def test_outputs_of_two_chains_share_what_is_before_the_fork(tmp_path: Path, kind: str) -> None:
     written(SINKS[kind].make(tmp_path), range(5), chain="other")
     sink = SINKS["parquet"].make(tmp_path / "one")
     with opened(sink):
@@ -105,7 +105,7 @@ def test_a_delta_view_is_read_at_an_older_epoch_by_its_version_and_other_commits
     assert DeltaTable(tmp_path / "table").to_pyarrow_table().num_rows == 4
 
 
-def test_what_cannot_be_told_is_said(tmp_path: Path) -> None:
+def test_what_cannot_be_measured_is_reported(tmp_path: Path) -> None:
     written(SINKS["view"].make(tmp_path), range(130))  # keeps the newest hundred digests
     written(SINKS["parquet"].make(tmp_path), range(20))
     with opened(SINKS["csv"].make(tmp_path)) as unlinked:
@@ -115,8 +115,8 @@ def test_what_cannot_be_told_is_said(tmp_path: Path) -> None:
     written(SINKS["files"].make(tmp_path), range(2), query_id="another")
     log = tmp_path / "log"
 
-    assert "view.duckdb#joined does not say which epoch 19" in positions([log, tmp_path / "view.duckdb"]).reason
-    assert "csv does not say which epoch 0" in positions([log, tmp_path / "csv"]).reason
+    assert "view.duckdb#joined does not show which epoch 19" in positions([log, tmp_path / "view.duckdb"]).reason
+    assert "csv does not show which epoch 0" in positions([log, tmp_path / "csv"]).reason
     assert "json holds no epoch yet" in positions([log, tmp_path / "json"]).reason
     assert "2 queries, another, q" in positions([log, tmp_path / "rows"]).reason
     assert [positions([tmp_path / name]).common for name in ("csv", "json", "view.duckdb")] == [None, None, 129]

@@ -111,7 +111,7 @@ class KafkaBroker:
         self._until(lambda: name not in admin.list_topics(timeout=30).topics, f"topic {name} is still there")
 
     def delete_records(self, name: str, *, before: int) -> None:
-        """Remove records of partition 0 as retention does, and wait until the broker says that its log begins there.
+        """Remove records of partition 0 as retention does, and wait until the broker's log begins there.
 
         Args:
             name: of the topic.

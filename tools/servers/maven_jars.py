@@ -41,7 +41,7 @@ def jars_of(artifacts: Sequence[str], *, with_dependencies: bool = True) -> Path
         with_dependencies: bring what they depend on as well.
 
     Raises:
-        RuntimeError: Maven is missing, or could not bring one of them; the message says what it printed.
+        RuntimeError: Maven is missing, or could not bring one of them; the message has its output.
     """
     digest = hashlib.sha256("\n".join([*sorted(artifacts), *([] if with_dependencies else ["alone"])]).encode()).hexdigest()[
         :16

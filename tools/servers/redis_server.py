@@ -24,7 +24,7 @@ class RedisServer:
 
     Args:
         directory: where its log goes.
-        password: that clients must know; None: none.
+        password: that clients must send; None: none.
     """
 
     def __init__(self, directory: Path, *, password: str | None = None) -> None:

@@ -36,6 +36,7 @@ from zset_join.checkpoint.added_columns import added_columns
 from zset_join.checkpoint.bucket import StageContext
 from zset_join.checkpoint.changed_plans import CHANGED_TO, ChangedPlan, write_changed_plan
 from zset_join.checkpoint.clearing import Clearing
+from zset_join.checkpoint.description_differences import differences
 from zset_join.checkpoint.earlier_descriptions import is_earlier, is_same_plan
 from zset_join.checkpoint.files import CheckpointFiles
 from zset_join.checkpoint.owner import Ownership
@@ -52,6 +53,7 @@ from zset_join.checkpoint.reading import (
     foreign_state,
     read_format,
     read_last,
+    read_newest,
     read_query,
     read_record,
     read_rescaling,
@@ -122,8 +124,9 @@ class Checkpoint:
         self._folder.sync_names("commits")  # a record that is seen may be built upon: from now on it survives a power cut
         self._folder.sync_names(RESCALINGS)
         self.last = read_last(self.files)
-        self.changed = None if self.last is None else changed_plan_of(self._folder, self.last)
         self._rescaling = None if self.last is None else read_rescaling(self.files, self.last.epoch)
+        newest = None if self.last is None else replace(self.last, plan=self._plan_digest)
+        self.changed = None if newest is None else changed_plan_of(self._folder, newest)
         self.buckets = self._committed().buckets
         if buckets != self.buckets:
             raise self._buckets_changed(buckets)
@@ -255,7 +258,7 @@ class Checkpoint:
             self._owner.check()
         committed = self._committed()
         record = replace(record, owner=self._token(), opened_at_ns=self.opened_at_ns, rescaling=self._number())
-        record = record if record.plan is not None or self.last is None else replace(record, plan=self.last.plan)
+        record = record if record.plan is not None else replace(record, plan=self._plan_digest)
         record = replace(record, buckets=committed.buckets if record.rescaling else None).chained(self.last)
         if not self._put_new(record_name(record.epoch), record.to_bytes()):
             raise self._committed_twice(record.epoch)
@@ -287,12 +290,24 @@ class Checkpoint:
         self._digest = self._digest_of_first()
         self._write_format()
 
-    def rescale(self, buckets: int, histories: Mapping[str, BucketHistory]) -> None:
-        """Let the state after the last epoch consist of another number of buckets, in one step.
+    @property
+    def is_moved(self) -> bool:
+        """Return whether the last epoch was committed under another plan, in the other mode; outputs have its answer."""
+        return self.last is not None and self._plan_digest != self.last.plan
+
+    @property
+    def _plan_digest(self) -> str | None:
+        """Return which plan counts now; None: the one that the checkpoint was made with."""
+        moved = None if self._rescaling is None else self._rescaling.plan
+        return moved if moved is not None or self.last is None else self.last.plan
+
+    def rescale(self, buckets: int, histories: Mapping[str, BucketHistory], changed: ChangedPlan | None = None) -> None:
+        """Let the state after the last epoch consist of another number of buckets, or be that of another plan, in one step.
 
         Args:
             buckets: how many.
             histories: "stage/bucket" to what the state is made of then; the files are on the disk.
+            changed: the plan that it is of then; None: as before.
 
         Raises:
             StateError: no epoch is committed, this driver is not the owner any more, or another one was faster.
@@ -309,6 +324,7 @@ class Checkpoint:
         if self._owner is not None:
             self._owner.check()
         rescalings = [rescaling_numbers(name) for name in self._folder.names(RESCALINGS)]
+        moved = None if self._rescaling is None else self._rescaling.plan
         rescaling = Rescaling(
             number=1 + max([self._number(), *(numbers[1] for numbers in rescalings if numbers is not None)]),
             query_id=self.query_id,
@@ -318,6 +334,7 @@ class Checkpoint:
             histories=histories,
             owner=self._token(),
             opened_at_ns=self.opened_at_ns,
+            plan=write_changed_plan(self._folder, changed) if changed is not None else moved,
         )
         if not self._put_new(rescaling.name, rescaling.to_bytes()):
             raise self._committed_twice(last.epoch)
@@ -426,7 +443,7 @@ class Checkpoint:
             return buckets, False
         if stored["query_id"] != self.query_id:
             raise foreign_state(self.files.uri(FORMAT_FILE), stored["query_id"], self.query_id)
-        differing = _differences(stored["description"], given)
+        differing = differences(stored["description"], given)
         if not differing:
             return int(stored["buckets"]), bool(stored.get("added_columns"))
         if is_earlier(stored["description"], given) and plan is not None and is_same_plan(self._stored_plan(), _as_json(plan)):
@@ -444,7 +461,7 @@ class Checkpoint:
             )
         known = [*stored.get("added_columns", ()), *added]
         self._unwritten = {**stored, "description": description, "added_columns": known}
-        last = read_last(self.files)
+        last = read_newest(self.files)
         if last is not None and last.plan is not None:
             self._unwritten = {**self._unwritten, OF_PLAN: last.plan}
         return int(stored["buckets"]), True
@@ -555,20 +572,3 @@ def _stable_json(description: Mapping[str, Any]) -> str:
 
 def _as_json(written: Mapping[str, Any]) -> Any:
     return json.loads(_stable_json(written))
-
-
-def _differences(stored: Any, given: Any, path: str = "") -> list[str]:
-    if isinstance(stored, dict) and isinstance(given, dict):
-        names = sorted(stored.keys() | given.keys())
-        return [line for name in names for line in _differences(stored.get(name), given.get(name), f"{path}.{name}")]
-    if isinstance(stored, list) and isinstance(given, list) and len(stored) == len(given) and _holds_parts(stored):
-        pairs = enumerate(zip(stored, given, strict=True))
-        return [line for at, (one, other) in pairs for line in _differences(one, other, f"{path}[{at}]")]
-    if stored == given:
-        return []
-    return [f"{path.lstrip('.')} was {stored!r} and is {given!r}"]
-
-
-def _holds_parts(listed: list[Any]) -> bool:
-    """Return whether the items of a list are described one by one."""
-    return any(isinstance(one, dict | list) for one in listed)

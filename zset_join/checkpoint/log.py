@@ -75,7 +75,7 @@ class LogEntry:
     @property
     def bytes(self) -> int:
         """Return the size of its files."""
-        return sum(file.bytes for file in self.files)
+        return sum(file.bytes for file in self.files) if self.more else self.file.bytes
 
     @property
     def rows(self) -> int:

@@ -44,6 +44,7 @@ __all__ = [
     "read_committed",
     "read_format",
     "read_last",
+    "read_newest",
     "read_query",
     "read_record",
     "read_rescaling",
@@ -283,7 +284,7 @@ def read_query(folder: Folder) -> dict[str, Any] | None:
     known = read_format(folder)
     if known is None or next(iter(folder.names(PLANS)), None) is None:
         return known
-    return query_of(folder, known, read_last(CheckpointFiles(folder, str(known["query_id"]))))
+    return query_of(folder, known, read_newest(CheckpointFiles(folder, str(known["query_id"]))))
 
 
 def query_of(folder: Folder, known: dict[str, Any], record: CommitRecord | None) -> dict[str, Any]:
@@ -301,6 +302,17 @@ def query_of(folder: Folder, known: dict[str, Any], record: CommitRecord | None)
     if record is None or changed is None or known.get(OF_PLAN) == record.plan:
         return known
     return {**known, "description": changed.description, PLAN_FIELD: changed.plan}
+
+
+def read_newest(files: CheckpointFiles) -> CommitRecord | None:
+    """Return the newest commit record with the plan that counts from here on; None before the first epoch.
+
+    Raises:
+        StateError: as `read_last` and `read_rescaling`.
+    """
+    last = read_last(files)
+    rescaling = None if last is None else read_rescaling(files, last.epoch)
+    return last if last is None or rescaling is None or rescaling.plan is None else replace(last, plan=rescaling.plan)
 
 
 def changed_plan_of(folder: Folder, record: CommitRecord) -> ChangedPlan | None:

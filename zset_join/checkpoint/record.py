@@ -107,7 +107,9 @@ class BucketHistory:
         """Yield the names of all files."""
         if self.snapshot is not None:
             yield from (entry.name for entry in self.snapshot.tables.values())
-        yield from (file.name for log in self.logs for file in log.files)
+        for log in self.logs:  # once per epoch and log: most have one file
+            yield log.file.name
+            yield from (file.name for file in log.more)
 
     @property
     def log_bytes(self) -> int:

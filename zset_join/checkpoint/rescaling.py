@@ -1,4 +1,4 @@
-"""The record of a rescaling: the state after an epoch, in another number of buckets.
+"""The record of a rescaling: the state after an epoch, in another number of buckets, or as another plan has it.
 
 The law: a rescaling counts exactly when its record is there, the epoch it was made after is the newest one, and the commit
 record of that epoch is the very one it was made after. So it comes true in one step, as an epoch does, and an epoch that is
@@ -17,12 +17,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from zset_join.checkpoint.record import BucketHistory, histories_from_json, histories_to_json
-from zset_join.storage.sealed import seal, unseal
+from zset_join.storage.sealed import UnknownFormatError, seal, unseal
 
 __all__ = ["RESCALINGS", "Rescaling", "record_digest", "rescaling_numbers"]
 
 RESCALINGS = "rescalings"
 _FORMAT = 1
+_MOVED_FORMAT = 2
+"""Of a record that names a plan: a version of the library that does not read the plan must not go on with the state."""
 _NAME = re.compile(rf"{RESCALINGS}/(\d{{20}})-(\d{{10}})\.json")
 
 
@@ -39,6 +41,7 @@ class Rescaling:
         histories: "stage/bucket" to what the state is made of.
         owner: name of its maker.
         opened_at_ns: when that one opened the checkpoint; later drivers have larger numbers.
+        plan: digest of the plan that the state is of from here on, see `changed_plans`; None: of the one before.
     """
 
     number: int
@@ -49,6 +52,7 @@ class Rescaling:
     histories: Mapping[str, BucketHistory]
     owner: str | None
     opened_at_ns: int
+    plan: str | None = None
 
     @property
     def name(self) -> str:
@@ -71,6 +75,8 @@ class Rescaling:
             "owner": self.owner,
             "opened_at_ns": self.opened_at_ns,
         }
+        if self.plan is not None:
+            return seal({**written, "plan": self.plan}, version=_MOVED_FORMAT, name=self.name)
         return seal(written, version=_FORMAT, name=self.name)
 
     @classmethod
@@ -85,7 +91,13 @@ class Rescaling:
             UnknownFormatError: it is a record of another layout.
             ValueError: the bytes are not those of the record of this name.
         """
-        written: dict[str, Any] = unseal(data, version=_FORMAT, name=name)
+        written: dict[str, Any]
+        try:
+            written = unseal(data, version=_FORMAT, name=name)
+        except UnknownFormatError as error:
+            if error.found != _MOVED_FORMAT:
+                raise
+            written = unseal(data, version=_MOVED_FORMAT, name=name)
         return cls(**{**written, "histories": histories_from_json(written["histories"])})
 
 

@@ -57,18 +57,18 @@ def console_app(watched: Watched, *, poll_seconds: float = POLL_SECONDS) -> Star
     """
     heavy = threading.Lock()
 
-    def alone(ask: Callable[[], Any]) -> Any:
+    def alone(fetch: Callable[[], Any]) -> Any:
         with heavy:
-            return ask()
+            return fetch()
 
     async def page(request: Request) -> Response:  # noqa: ARG001 - as a route
         return FileResponse(STATIC / "index.html")
 
     def answering(name: str) -> Callable[[Request], Any]:
-        ask = getattr(watched, name)
+        fetch = getattr(watched, name)
 
         async def answer(request: Request) -> Response:  # noqa: ARG001 - as a route
-            return await _answered(lambda: alone(ask))
+            return await _answered(lambda: alone(fetch))
 
         return answer
 
@@ -112,9 +112,9 @@ def console_app(watched: Watched, *, poll_seconds: float = POLL_SECONDS) -> Star
     return Starlette(routes=routes)
 
 
-async def _answered(ask: Callable[[], Any]) -> Response:
+async def _answered(fetch: Callable[[], Any]) -> Response:
     try:
-        return JSONResponse(await run_in_threadpool(ask))
+        return JSONResponse(await run_in_threadpool(fetch))
     except (ZsetJoinError, OSError) as error:
         return JSONResponse(_error(error), status_code=422)
 
@@ -124,19 +124,19 @@ def _error(error: Exception) -> dict[str, str]:
 
 
 async def _epoch_events(watched: Watched, after: int, poll_seconds: float) -> AsyncIterator[str]:
-    """Yield new epochs as they are committed. The newest is given again once it knows what committing it took."""
-    reached, told, spent = after, "", 0.0
+    """Yield new epochs as they are committed. The newest is given again with the time of its commit."""
+    reached, reported, spent = after, "", 0.0
     while True:
         try:
             new, event, spent = await run_in_threadpool(_new_epochs, watched, after, reached)
             if new:
                 yield event
-                reached, told = int(new[-1]["epoch"]), ""
+                reached, reported = int(new[-1]["epoch"]), ""
             else:
                 yield ": waiting\n\n"  # a browser that has gone is noticed by writing to it
         except (ZsetJoinError, OSError) as error:
-            if str(error) != told:
-                told = str(error)
+            if str(error) != reported:
+                reported = str(error)
                 yield _event("trouble", _error(error))
         await asyncio.sleep(min(max(poll_seconds, spent / _SHARE), max(poll_seconds, _LONGEST_POLL_SECONDS)))
 
@@ -155,12 +155,12 @@ async def _verify_events(watched: Watched, view: str | None, alone: Callable[[Ca
     """Yield the steps of a verification, then what it found."""
     loop, steps = asyncio.get_running_loop(), asyncio.Queue[str | None]()
 
-    def tell(step: str) -> None:
+    def show_step(step: str) -> None:
         loop.call_soon_threadsafe(steps.put_nowait, step)
 
     def verify() -> Mapping[str, Any]:
         try:
-            return {"verdict": alone(lambda: watched.verify(view, tell))}
+            return {"verdict": alone(lambda: watched.verify(view, show_step))}
         except (ZsetJoinError, OSError) as error:
             return {"trouble": _error(error)}
         finally:

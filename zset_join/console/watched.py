@@ -42,7 +42,7 @@ class Watched(Protocol):
         """Return how rows of a view came and went: `events`, each with `epoch`, `emitted` and `changes` by input."""
         ...
 
-    def verify(self, view: str | None, tell: Callable[[str], None]) -> Answer:
+    def verify(self, view: str | None, report: Callable[[str], None]) -> Answer:
         """Compare a view with the batch query, reporting each step: `equal`, `epoch`, counts, `differences`."""
         ...
 

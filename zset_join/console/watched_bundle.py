@@ -122,7 +122,7 @@ class WatchedBundle:
         """Refuse: a bundle has no inputs."""
         raise self._missing("explain_row")
 
-    def verify(self, view: str | None, tell: Callable[[str], None]) -> Answer:  # noqa: ARG002 - as the protocol has it
+    def verify(self, view: str | None, report: Callable[[str], None]) -> Answer:  # noqa: ARG002 - as the protocol has it
         """Refuse: a bundle has no inputs."""
         raise self._missing("verify")
 
@@ -171,9 +171,9 @@ class WatchedBundle:
         )
 
 
-def _tried(ask: Callable[[], Any]) -> Any:
+def _tried(request: Callable[[], Any]) -> Any:
     try:
-        return ask()
+        return request()
     except (ZsetJoinError, OSError) as error:
         return {"error": {"code": getattr(error, "code", "OS_ERROR"), "message": str(error)}}
 

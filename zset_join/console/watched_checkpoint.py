@@ -188,7 +188,7 @@ class WatchedCheckpoint:
         schema = query_plan(self.location).output_of(_view(query_plan(self.location), view)).schema
         return events_of(self._answers.explain_row(view, typed_values(schema, where)))
 
-    def verify(self, view: str | None, tell: Callable[[str], None]) -> Answer:
+    def verify(self, view: str | None, report: Callable[[str], None]) -> Answer:
         """Compare a view with the batch query."""
         if self._answers.verify is None:
             raise _not_from_here(
@@ -196,7 +196,7 @@ class WatchedCheckpoint:
                 "keep_inputs=True lets a pipeline verify; inside Spark open query.console(), or run zset-join verify "
                 "MODULE:FUNCTION.",
             )
-        return verdict(self._answers.verify(view, tell))
+        return verdict(self._answers.verify(view, report))
 
     def diff(self) -> Answer:
         """Return what a changed query would answer otherwise."""

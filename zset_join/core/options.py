@@ -10,6 +10,7 @@ Names are written as Spark's (`checkpointLocation`); case and underscores do not
 | `execution` | `executors` | `executors`: a task per bucket; `driver`: one pipeline in the driver process; `auto` |
 | `driverMemory` | half of the memory | maximum bytes of state of a query that runs on the driver |
 | `expectedStateBytes` | from files of sources | bytes of state that `execution="auto"` expects of a new query |
+| `driverThreads` | 1 | threads that work on an epoch on the driver, 1 to 64; every start may have another number |
 | `maxDeltaBytes` | 1 GiB | maximum bytes of rows per epoch on the driver; 0: no limit |
 | `buckets` | cores of the session | partitions of the state, 1 to 4096; stored in the checkpoint, changed by `rescale` |
 | `onBadInput` | `error` | `error`: the epoch fails; `quarantine`: bad rows go to `deadLetterPath`, the rest is processed |
@@ -79,6 +80,7 @@ _SPELLED = {
     "execution": "execution",
     "drivermemory": "driverMemory",
     "expectedstatebytes": "expectedStateBytes",
+    "driverthreads": "driverThreads",
     "maxdeltabytes": "maxDeltaBytes",
     "buckets": "buckets",
     "onbadinput": "onBadInput",
@@ -107,12 +109,12 @@ _MOST_BUCKETS = 4096
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BufferLimit:
-    """Say how many bytes an append-only join may hold, and what happens at the limit; build it with `of`.
+    """How many bytes an append-only join may hold, and what happens at the limit; build it with `of`.
 
     Args:
         max_bytes: left and right together stay below it; 0 for no limit.
         policy: `abort`, `evict_oldest` or `spill`.
-        on_evict: what becomes of the joined rows of an evicted row: `retract` or `forget`.
+        on_evict: for the joined rows of an evicted row: `retract` or `forget`.
     """
 
     max_bytes: int = DEFAULT_JOIN_MAX_BUFFERED_BYTES
@@ -190,7 +192,7 @@ class BufferLimit:
         another one than the default was requested.
 
         Args:
-            budget: of a join that is asked to be hybrid, None for one in memory.
+            budget: of a hybrid join, None for one in memory.
             cold_store: where `spill` puts rows, as `HotBudget.of` takes it.
 
         Raises:
@@ -205,7 +207,7 @@ class BufferLimit:
             return self, HotBudget.of("hybrid", max_hot_bytes=self.max_bytes, cold_store=cold_store)
         if self.policy != "abort":
             instead = (
-                "max_hot_bytes says already how many bytes stay in memory"
+                "max_hot_bytes already sets how many bytes stay in memory"
                 if self.spills
                 else "the oldest rows may be on disk, where they are not looked for"
             )
@@ -215,7 +217,7 @@ class BufferLimit:
     def of_join(
         self, kind: Any, max_hot_keys: Any, max_hot_bytes: Any, cold_directory: Any, cold_store: Any
     ) -> tuple[Self, HotBudget | None]:
-        """Return the limit and the budget of one join, from its options as they were given; `HotBudget.of` says what they are.
+        """Return the limit and the budget of one join, from its options as they were given; see `HotBudget.of`.
 
         Raises:
             OptionError: as `HotBudget.of` and `beside`.
@@ -250,7 +252,7 @@ class BufferLimit:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HotBudget:
-    """Say how much of a hybrid join's state may be in memory; build it with `of`.
+    """How much of a hybrid join's state may be in memory; build it with `of`.
 
     A key is what names a row, its primary key or the row itself, so keys are counted as rows.
 
@@ -343,7 +345,7 @@ class HotBudget:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueryOptions:
-    """Hold the checked options of one query; the module header says what each means.
+    """Hold the checked options of one query; see the module header.
 
     Build it with `from_options`; the defaults here are those of the table.
     """
@@ -362,6 +364,7 @@ class QueryOptions:
     execution: ExecutionMode = "executors"
     driver_memory: int | None = None
     expected_state_bytes: int | None = None
+    driver_threads: int = 1
     max_delta_bytes: int = 1 << 30
     snapshot_after_bytes: int = 64 * 1024 * 1024
     retain_input_log: bool = False
@@ -433,6 +436,7 @@ class QueryOptions:
             execution=cast("ExecutionMode", execution),
             driver_memory=None if memory is None else _whole("driverMemory", memory, 1, 2**62),
             expected_state_bytes=None if expected is None else _whole("expectedStateBytes", expected, 0, 2**62),
+            driver_threads=_whole("driverThreads", given.get("driverthreads", 1), 1, 64),
             max_delta_bytes=_whole("maxDeltaBytes", given.get("maxdeltabytes", 1 << 30), 0, 2**62),
             snapshot_after_bytes=_whole("snapshotAfterBytes", given.get("snapshotafterbytes", 64 * 1024 * 1024), 0, 2**62),
             retain_input_log=_flag("retainInputLog", given.get("retaininputlog", False)),

@@ -11,6 +11,7 @@ columns once each.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -32,6 +33,7 @@ from zset_join.expressions.vectors import Bools, Vector
 __all__ = ["check", "evaluate", "result_type", "vector_of"]
 
 _Faults = npt.NDArray[np.int32]
+_CACHED = frozenset({int, str, bool, bytes, type(None)})
 
 _FAULTS = {
     "DIVIDE_BY_ZERO": "divides by zero; test the divisor first, as in (b != 0) & (a / b > 1)",
@@ -254,6 +256,8 @@ class _Evaluator:
         return self.loaded[key]
 
     def visit_literal(self, node: Literal) -> Vector:
+        if type(node.value) in _CACHED:
+            return _literal(type(node.value).__name__, node.value, node.type)
         return vectors.from_arrow(pa.array([node.value], node.type))
 
     def visit_cast(self, node: Cast, operand: Vector) -> Vector:
@@ -316,6 +320,14 @@ class _Evaluator:
         number = np.int32(len(self.faults))
         here = np.where(faulty, number, np.int32(0))
         return replace(value, faults=here if before is None else np.where(before != 0, before, here))
+
+
+@functools.lru_cache(maxsize=1024)
+def _literal(python_type: str, value: Any, kind: pa.DataType) -> Vector:  # noqa: ARG001 - True and 1 are equal and two values
+    """Return a literal as a vector that nobody may write to."""
+    vector = vectors.from_arrow(pa.array([value], kind))
+    vector.valid.flags.writeable = False
+    return vector
 
 
 def _strict_faults(first: Vector, second: Vector) -> _Faults | None:

@@ -131,7 +131,8 @@ def rows_where(condition: Expression, columns: Mapping[str, pa.Array], length: i
         BadInputError: as `compute`.
     """
     vector = _vector(condition, columns, length)
-    return np.array(np.broadcast_to(vector.values & vector.valid, length))
+    passes: Bools = vector.values & vector.valid
+    return passes if len(passes) == length else np.array(np.broadcast_to(passes, length))
 
 
 def _vector(expression: Expression, columns: Mapping[str, pa.Array], length: int) -> Vector:

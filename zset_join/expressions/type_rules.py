@@ -12,6 +12,7 @@ day or longer and timestamps of a zone with daylight saving time, where Spark co
 from __future__ import annotations
 
 import datetime
+import functools
 from collections.abc import Callable, Sequence
 
 import pyarrow as pa
@@ -23,6 +24,7 @@ from zset_join.expressions.tree import Call, Cast, Expression, Literal, describe
 __all__ = ["arithmetic_type", "call_type", "cast_type", "common_type", "exact_type", "finest", "kind_of", "plain_type"]
 
 _MAX_DIGITS = 38
+_KNOWN_TYPES = 1024
 _WIDE_DIGITS = 76
 _MIN_ADJUSTED_SCALE = 6
 _INTEGER_DIGITS = {8: 3, 16: 5, 32: 10, 64: 20}
@@ -56,8 +58,12 @@ def plain_type(declared: pa.DataType) -> pa.DataType:
     >>> plain_type(pa.dictionary(pa.int8(), pa.string())), plain_type(pa.uint8())
     (DataType(large_string), DataType(int16))
     """
-    if isinstance(declared, pa.BaseExtensionType):
-        return plain_type(declared.storage_type)
+    # An extension type, which is the user's, need not have a hash.
+    return plain_type(declared.storage_type) if isinstance(declared, pa.BaseExtensionType) else _plain_type(declared)
+
+
+@functools.lru_cache(maxsize=_KNOWN_TYPES)
+def _plain_type(declared: pa.DataType) -> pa.DataType:
     if pt.is_dictionary(declared):
         return plain_type(declared.value_type)
     if pt.is_unsigned_integer(declared):
@@ -75,6 +81,7 @@ def plain_type(declared: pa.DataType) -> pa.DataType:
     return declared
 
 
+@functools.lru_cache(maxsize=_KNOWN_TYPES)
 def kind_of(plain: pa.DataType) -> str:
     """Return what kind of value a plain type holds; "other" is one that can only be tested for NULL."""
     kinds: tuple[tuple[Callable[[pa.DataType], bool], str], ...] = (

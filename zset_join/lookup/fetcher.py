@@ -161,7 +161,7 @@ class Fetcher:
             wanted = take_rows(keys, np.flatnonzero(~known))
         if wanted.num_rows:
             self._circuit.check()
-            fetched = self._ask(wanted)
+            fetched = self._request(wanted)
             parts.append(fetched)
             if self._partial is not None:
                 self._partial.remember(
@@ -206,13 +206,13 @@ class Fetcher:
             self._client = self.source.open(opening)
         return self._client
 
-    def _ask(self, keys: pa.RecordBatch) -> pa.RecordBatch:
+    def _request(self, keys: pa.RecordBatch) -> pa.RecordBatch:
         """Call the source, and mind the circuit."""
         try:
             if self.settings.is_async:
                 if self._loop is None:
                     self._loop = LoopThread(self._clock)
-                parts = self._loop.run(self._ask_async(keys))
+                parts = self._loop.run(self._request_async(keys))
             else:
                 parts = self._call_sync(keys)
         except LookupFailedError:
@@ -271,7 +271,7 @@ class Fetcher:
         self.counts.waited_us += round(seconds * 1_000_000)
         return seconds
 
-    async def _ask_async(self, keys: pa.RecordBatch) -> list[pa.RecordBatch]:
+    async def _request_async(self, keys: pa.RecordBatch) -> list[pa.RecordBatch]:
         waiting = deque(self._batches(keys))
         under_way: deque[asyncio.Task[list[pa.RecordBatch]]] = deque()
         parts: list[pa.RecordBatch] = []

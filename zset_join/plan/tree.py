@@ -24,7 +24,7 @@ import pyarrow as pa
 from zset_join.core.errors import PlanError
 from zset_join.core.relation import Relation
 from zset_join.expressions import Expression
-from zset_join.expressions.rows import named
+from zset_join.expressions.rows import columns_read, named
 from zset_join.plan.query_plan import PlanSource
 from zset_join.plan.row_steps import RowStep, SelectStep, WhereStep, as_changelog, keeps_upserts
 from zset_join.stages.request import ComputedKeys, InputRows, StageRequest, shown_only
@@ -46,6 +46,7 @@ __all__ = [
     "rebuilt",
     "sources_of",
     "visible",
+    "without_order",
 ]
 
 
@@ -333,6 +334,26 @@ def rebuilt(root: Root, change: Callable[[Node], Node]) -> Root:
         return done[id(node)]
 
     return each_root(root, visit)
+
+
+def without_order(node: Apply) -> Apply:
+    """Return a selection without the columns that its child does not have: what ordered the changes of a key, behind a table.
+
+    >>> import pyarrow as pa
+    >>> from zset_join.expressions.rows import named
+    >>> given = Read(PlanSource(relation=Relation(name="t", schema=pa.schema({"id": pa.int64()}), mode="changelog")))
+    >>> step = SelectStep((("id", named("id")), ("__sequence_0", named("__sequence_0"))))
+    >>> without_order(Apply(given, step, ("__sequence_0",))).relation.schema.names
+    ['id']
+    """
+    if not isinstance(node.step, SelectStep):
+        return node
+    there = {*node.child.relation.schema.names}
+    kept = tuple((name, tree) for name, tree in node.step.columns if columns_read(tree) <= there)
+    if len(kept) == len(node.step.columns):
+        return node
+    names = {name for name, _ in kept}
+    return Apply(node.child, SelectStep(kept), tuple(name for name in node.hides if name in names))
 
 
 def _with_children(node: Node, children: tuple[Node, ...]) -> Node:

@@ -130,8 +130,8 @@ def changes(
     arguments = {"weight_column": weight_column, "row_kind_column": row_kind_column, "apply_as_deletes": apply_as_deletes}
     if sum(value is not None for value in arguments.values()) > 1:
         raise OptionError(
-            f'changes "{name}": {" and ".join(argument for argument, value in arguments.items() if value is not None)} all say '
-            "a row's operation; keep one of them.",
+            f'changes "{name}": {" and ".join(argument for argument, value in arguments.items() if value is not None)} all set '
+            "the operation of a row; keep one of them.",
             code="CONFLICTING_ARGUMENTS",
             name=name,
         )

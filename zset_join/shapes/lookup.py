@@ -1,10 +1,10 @@
 """What a join of rows with looked-up rows looks like: its keys, its second input, its output.
 
-The second input of a lookup join, the *fetched* rows, has the columns of the outside table, then the asked key (`_zset_key_0`,
-...) and `_zset_found`. A key that nothing was found for has one row, with `_zset_found` false and NULL everywhere else, so
-that a key that was asked can be told from one that was not.
+The second input of a lookup join, the *fetched* rows, has the columns of the external table, then the requested key
+(`_zset_key_0`, ...) and `_zset_found`. A key that nothing was found for has one row, with `_zset_found` false and NULL
+everywhere else, so that a requested key differs from one that was not.
 
-They also carry what becomes of a miss (`RetryPolicy`), so that an epoch that is folded into the state after its options were
+They also carry the treatment of a miss (`RetryPolicy`), so that an epoch that is folded into the state after its options were
 changed is folded as it was answered.
 """
 
@@ -37,7 +37,7 @@ Int64s = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class RetryPolicy:
-    """Say what becomes of a miss.
+    """The treatment of a miss.
 
     Args:
         max_retries: how often it is parked and looked up again.
@@ -172,7 +172,7 @@ class LookupShape:
 
     @property
     def lookup_names(self) -> tuple[str, ...]:
-        """Return the names of the asked key in the fetched rows."""
+        """Return the names of the requested key in the fetched rows."""
         return tuple(self.lookup_schema.names)
 
     def keys_of(self, rows: pa.RecordBatch) -> pa.RecordBatch:
@@ -196,7 +196,7 @@ class LookupShape:
 
     @staticmethod
     def policy_of(fetched: pa.RecordBatch) -> RetryPolicy:
-        """Return what becomes of a miss, as it was decided when these rows were fetched."""
+        """Return the treatment of a miss, as it was decided when these rows were fetched."""
         if not fetched.num_rows:
             return RetryPolicy()
         retries, delay_us, padded, parked, pads = (int(fetched.column(name)[0].as_py()) for name in _POLICY)
@@ -230,7 +230,7 @@ class LookupShape:
     def passing_pairs(
         self, residual: Expression, left: pa.RecordBatch, positions: Int64s, right: pa.RecordBatch, sources: Int64s
     ) -> npt.NDArray[np.bool_]:
-        """Say which pairs pass a predicate."""
+        """Return which pairs pass a predicate."""
         sides = []
         for names, rows, chosen in zip(references(residual), (left, right), (positions, sources), strict=True):
             picked = take_rows(rows.select(sorted(names)), chosen)

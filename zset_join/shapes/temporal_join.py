@@ -161,7 +161,7 @@ def _check_rules(left: Relation, right: Relation, options: TemporalOptions) -> N
         )
         raise PlanError(
             f'the left side "{left.name}" of a temporal join with emit="{options.emit}" is in {left.mode} mode: what has '
-            "been said "
+            "been emitted "
             f"there is never retracted, so its rows may not change. {cure}",
             code="TEMPORAL_LEFT_CHANGES",
             mode=left.mode,

@@ -208,7 +208,7 @@ class _OpenFile:
         self._writer.close()
         self._file.close(durable=True)
         self.closed = True
-        least, most, nulls = _said(self._metadata[0], self._schema)
+        least, most, nulls = _stated(self._metadata[0], self._schema)
         return DataFile(self.name, self.bytes, self.rows, least, most, nulls)
 
     def discard(self) -> None:
@@ -258,7 +258,7 @@ def _delta_type(kind: pa.DataType) -> pa.DataType | None:
     return None
 
 
-def _said(metadata: Any, schema: pa.Schema) -> tuple[dict[str, Any], dict[str, Any], dict[str, int]]:
+def _stated(metadata: Any, schema: pa.Schema) -> tuple[dict[str, Any], dict[str, Any], dict[str, int]]:
     """Return what is true of every row group: the least, the most, the NULLs of each plain column."""
     least: dict[str, Any] = {}
     most: dict[str, Any] = {}

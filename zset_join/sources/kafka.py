@@ -5,7 +5,7 @@ of the topic; nothing is committed to Kafka, so only the pipeline's checkpoint h
 read.
 
 Loss is reported, never skipped: a topic whose records before the position were removed by retention, that ends before the
-position, that was rebuilt, or whose log was cut before the position and has grown again since (the broker knows where each
+position, that was rebuilt, or whose log was cut before the position and has grown again since (the broker keeps where each
 leader epoch ended), stops the pipeline.
 
 Within a partition records come in the order of their offsets; those of several partitions come in the order of partitions per

@@ -19,6 +19,7 @@ from zset_join.runners.spark.api.several import writeStream
 from zset_join.runners.spark.api.streams import appends, changes
 from zset_join.runners.spark.api.views import ChangeStream, JoinedStream, UnionedStream, View
 from zset_join.runners.spark.api.writer import JoinStreamWriter
+from zset_join.runners.spark.driver.moving import MoveReport, move
 from zset_join.runners.spark.epoch.progress import join_progress
 from zset_join.runners.spark.session import cluster_settings, local_session
 from zset_join.runners.spark.tools.rescaling import RescaleReport, rescale
@@ -30,6 +31,7 @@ __all__ = [
     "JoinQuery",
     "JoinStreamWriter",
     "JoinedStream",
+    "MoveReport",
     "RescaleReport",
     "StateTtl",
     "UnionedStream",
@@ -40,6 +42,7 @@ __all__ = [
     "cluster_settings",
     "join_progress",
     "local_session",
+    "move",
     "rescale",
     "writeStream",
 ]

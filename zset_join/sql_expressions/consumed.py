@@ -4,7 +4,7 @@ A tree is tracked as it comes from the parser. Each `node.args.get(...)`, and ea
 reads; a walk over the tree, a hash, a copy and `node.sql()` note nothing. When a statement is bound, `check_consumed` refuses
 the first argument that holds something and that no rule has read.
 
-What is meant to change nothing is said so: `disregard`. A copy that is bound instead of its tree is made by `copied`; what is
+What is meant to change nothing is marked: `disregard`. A copy that is bound instead of its tree is made by `copied`; what is
 read of either is read of both.
 
 Known limits: an argument that is read and not used is not seen. `node.args["name"]` notes nothing; write `.get`. With a
@@ -35,7 +35,7 @@ _WITHOUT_MEANING: dict[type[exp.Expr], frozenset[str]] = {
     exp.Table: frozenset({"catalog", "db"}),
     exp.Window: frozenset({"over"}),
 }
-"""How something is spelled, not what it says: a session has one database, lengths of types are not enforced, a plan needs
+"""How something is spelled, not what it means: a session has one database, lengths of types are not enforced, a plan needs
 no hint to keep a query of WITH."""
 _OF_PROPERTIES = frozenset({"alias", "db", "expression", "expressions", "kind", "side", "table", "this", "unit"})
 
@@ -92,7 +92,7 @@ def check_consumed(root: exp.Expr, text: str, at: Place | None = None) -> None:
         at: where the statement begins, for what has no place of its own.
 
     Raises:
-        SqlError: as said; it names what is written.
+        SqlError: as above; it names what is written.
     """
     for node in root.walk():
         args = node.args
@@ -101,19 +101,19 @@ def check_consumed(root: exp.Expr, text: str, at: Place | None = None) -> None:
         for name, value in args.items():
             if name not in args.read and _is_written(node, name, value):
                 raise SqlError(
-                    f"{_shown(node, name, value)} is not offered here. Leave it out, or write it differently.",
+                    f"{_shown(node, name, value)} is not offered here. Leave it out, or write it in another way.",
                     code="NOT_OFFERED",
                     at=next(filter(None, (place_of(one, text) for one in (*_nodes(value), node))), at),
                 )
 
 
 def _is_written(node: exp.Expr, name: str, value: object) -> bool:
-    """Return whether an argument holds something that a statement says, and not what the parser adds."""
+    """Return whether an argument holds something of the statement, and not what the parser adds."""
     if value is None or value is False or value == [] or value == "":
         return False
     if name in _WITHOUT_MEANING.get(type(node), ()) or (name in _OF_PROPERTIES and not _NOTES_PROPERTIES):
         return False
-    # Flags of functions and operators say how other dialects mean them.
+    # Flags of functions and operators hold their meaning in other dialects.
     return bool(_nodes(value)) or not isinstance(node, exp.Func | exp.Binary)
 
 
@@ -126,12 +126,12 @@ def _shown(node: exp.Expr, name: str, value: object) -> str:
     nodes = _nodes(value)
     if nodes:
         try:
-            said = ", ".join(one.sql(dialect="spark") for one in nodes)
+            emitted = ", ".join(one.sql(dialect="spark") for one in nodes)
         except (KeyError, ValueError, TypeError, AttributeError):
             # The writer of texts stumbles over half a call.
-            said = ""
+            emitted = ""
         # An operand is enough by itself; a clause is known by its word.
-        return said if said and name in {"this", "expression", "expressions"} else f"{word} {said}".strip()
+        return emitted if emitted and name in {"this", "expression", "expressions"} else f"{word} {emitted}".strip()
     return f"the {word} of {owner}" if value is True else f"{word} {value} of {owner}"
 
 

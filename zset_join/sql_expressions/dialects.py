@@ -183,7 +183,7 @@ class Statement:
         return self.text[self.tokens[index].start : self.tokens[-1].end + 1]
 
     def place(self, index: int) -> Place:
-        """Return where a token stands; behind the last one where there are not so many."""
+        """Return the position of a token; behind the last one where there are not so many."""
         if index < len(self.tokens):
             return Place(self.text, self.tokens[index].start)
         return Place(self.text, self.tokens[-1].end + 1)
@@ -292,7 +292,7 @@ def parse_expression(statement: Statement, tokens: tuple[Token, ...], *, is_item
     """Parse tokens of a statement as an expression.
 
     Args:
-        statement: where they stand.
+        statement: that contains them.
         tokens: of the expression.
         is_item: it may end with AS and a name, as an item of a SELECT list.
 
@@ -371,10 +371,10 @@ def _check_passed_over(statement: Statement, tokens: tuple[Token, ...]) -> None:
     if words[:1] == ["AS"]:
         raise SqlError("syntax: AS is here twice.", code="SQL_SYNTAX", at=Place(statement.text, tokens[0].start))
     for place, token in enumerate(tokens):
-        said = next((one for one in _PASSED_OVER if tuple(words[place : place + len(one)]) == one), None)
-        if said is not None and token.token_type not in {TokenType.STRING, TokenType.IDENTIFIER}:
+        emitted = next((one for one in _PASSED_OVER if tuple(words[place : place + len(one)]) == one), None)
+        if emitted is not None and token.token_type not in {TokenType.STRING, TokenType.IDENTIFIER}:
             raise SqlError(
-                f"{' '.join(said)} is not offered here. Leave it out.",
+                f"{' '.join(emitted)} is not offered here. Leave it out.",
                 code="NOT_OFFERED",
                 at=Place(statement.text, token.start),
             )
@@ -451,8 +451,7 @@ def _without_window_words(statement: Statement, tokens: tuple[Token, ...]) -> li
             last = -1
             if before[0] == "SESSION":
                 raise SqlError(
-                    "SESSION windows are not offered: they depend on the rows between. Group by a column that "
-                    "identifies the session.",
+                    "SESSION windows are not offered: they depend on the rows between. Group by a column with the session.",
                     code="NOT_OFFERED",
                     at=Place(statement.text, tokens[place - 2].start),
                 )

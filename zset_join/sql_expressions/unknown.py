@@ -1,4 +1,4 @@
-"""Refusals of what no rule binds: each says what to write instead."""
+"""Refusals of what no rule binds: each names what to write instead."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def unknown(node: exp.Expr, statement: Statement, offered: Collection[str]) -> S
     if isinstance(node, exp.AggFunc):
         called = written_name(node, statement.text).upper() or node.sql_name()
         return SqlError(
-            f"the aggregate {called} is offered in SELECT and HAVING. Aggregate in a subquery, and use its result.",
+            f"the aggregate {called} is offered in SELECT and HAVING. Aggregate in a subquery, and query its result.",
             code="NOT_OFFERED",
             at=at,
         )

@@ -109,7 +109,7 @@ class OperatorRun:
         """Return the deltas of an epoch."""
         return [delta_of(relation, lines) for relation, lines in zip(self.operator.inputs, epoch, strict=True)]
 
-    def ask(self, epoch: Epoch) -> list[ZSet]:
+    def request(self, epoch: Epoch) -> list[ZSet]:
         """Return the answer of an epoch, without going on from there."""
         return list(self.operator.answer(Tick(self.epoch), self.deltas(epoch)))
 

@@ -1,7 +1,7 @@
 """What must hold for every operator, as functions for your own tests.
 
 Each law is given a way to make the operator afresh and the epochs to feed it, and raises `LawBrokenError`, an
-`AssertionError`, where the operator breaks it. `assert_laws` asks all of them that need no verdict from outside;
+`AssertionError`, where the operator breaks it. `assert_laws` checks all of them that need no oracle;
 `assert_incremental_equals_batch` compares with a plain query, yours or one of `zset_join.testing.reference_tables`.
 
 An operator is anything that has `inputs`, `answer`, `absorb`, `snapshot` and `restore` (`zset_join.Operator`): one of the
@@ -86,16 +86,16 @@ def assert_answers_are_pure(make_operator: MakeOperator, epochs: Sequence[Epoch]
     run = OperatorRun(make_operator())
     for epoch in epochs:
         before = exact_tables(run.operator.snapshot())
-        first = exact_answer(run.ask(epoch))
-        _require(exact_answer(run.ask(epoch)) == first, f"epoch {run.epoch}: asked again, another answer", epochs)
-        _require(exact_tables(run.operator.snapshot()) == before, f"asking about epoch {run.epoch} changes the state", epochs)
+        first = exact_answer(run.request(epoch))
+        _require(exact_answer(run.request(epoch)) == first, f"epoch {run.epoch}: a repeated answer differs", epochs)
+        _require(exact_tables(run.operator.snapshot()) == before, f"answering epoch {run.epoch} changes the state", epochs)
         run.step(epoch)
 
 
 def assert_quiet_on_quiet(make_operator: MakeOperator, epochs: Sequence[Epoch]) -> None:
     """Without new rows nothing is answered and nothing changes, before, between and after other epochs.
 
-    Operators that say something about no rows at all (a global aggregate) say it once, in epoch 0.
+    Operators that emit something for no rows at all (a global aggregate) emit it once, in epoch 0.
 
     Raises:
         LawBrokenError: something is.
@@ -123,8 +123,8 @@ def assert_snapshots_are_invisible(make_operator: MakeOperator, epochs: Sequence
         restored.operator.restore(tables)
         same = exact_tables(restored.operator.snapshot()) == exact_tables(tables)
         _require(same, f"before epoch {run.epoch} a restored operator has another snapshot", epochs)
-        wanted = counts_of(line for chunk in run.ask(epoch) for line in chunk.to_pylist())
-        got = counts_of(line for chunk in restored.ask(epoch) for line in chunk.to_pylist())
+        wanted = counts_of(line for chunk in run.request(epoch) for line in chunk.to_pylist())
+        got = counts_of(line for chunk in restored.request(epoch) for line in chunk.to_pylist())
         compare_counts(got, wanted, f"epoch {run.epoch} after a restore", epochs)
         run.step(epoch)
 
@@ -156,7 +156,7 @@ LAWS: tuple[Callable[[MakeOperator, Sequence[Epoch]], None], ...] = (
 
 
 def assert_laws(make_operator: MakeOperator, epochs: Sequence[Epoch]) -> None:
-    """Ask every law of `LAWS`.
+    """Check every law of `LAWS`.
 
     Raises:
         LawBrokenError: one is broken.

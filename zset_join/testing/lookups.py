@@ -164,14 +164,14 @@ class _ScriptedClient(LookupClient):
         self._opening = opening
 
     def lookup(self, keys: pa.Table) -> pa.Table:
-        asked = self._begin(keys)
-        self._source.clock.sleep(self._source.seconds_for(asked))
-        return self._found(asked)
+        requested = self._begin(keys)
+        self._source.clock.sleep(self._source.seconds_for(requested))
+        return self._found(requested)
 
     async def lookup_async(self, keys: pa.Table) -> pa.Table:
-        asked = self._begin(keys)
-        await asyncio.sleep(self._source.seconds_for(asked))
-        return self._found(asked)
+        requested = self._begin(keys)
+        await asyncio.sleep(self._source.seconds_for(requested))
+        return self._found(requested)
 
     def load(self) -> pa.Table:
         self._source.calls.append(LookupCall(self._source.clock.now_us() / 1_000_000, ()))
@@ -183,17 +183,17 @@ class _ScriptedClient(LookupClient):
 
     def _begin(self, keys: pa.Table) -> list[tuple[Any, ...]]:
         columns = [keys.column(name).to_pylist() for name in self._opening.key]
-        asked = list(zip(*columns, strict=True))
-        self._source.calls.append(LookupCall(self._source.clock.now_us() / 1_000_000, tuple(asked)))
+        requested = list(zip(*columns, strict=True))
+        self._source.calls.append(LookupCall(self._source.clock.now_us() / 1_000_000, tuple(requested)))
         self._fail()
-        return asked
+        return requested
 
     def _fail(self) -> None:
         if self._source.failures:
             raise self._source.failures.pop(0)
 
-    def _found(self, asked: Sequence[tuple[Any, ...]]) -> pa.Table:
-        wanted = set(asked)
+    def _found(self, requested: Sequence[tuple[Any, ...]]) -> pa.Table:
+        wanted = set(requested)
         rows = [row for row in self._source.rows_now() if tuple(row[name] for name in self._opening.key) in wanted]
         schema = pa.schema([self._source.schema.field(name) for name in self._opening.columns])
         return pa.Table.from_pylist([{name: row[name] for name in schema.names} for row in rows], schema=schema)

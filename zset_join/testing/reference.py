@@ -198,7 +198,7 @@ def lay_out(
 ) -> Counts:
     """Return the output rows of a join in the column order of Spark, as identity to weight.
 
-    With `using` the key columns stand once and first: the left ones, the right ones for a RIGHT join, whichever is there for
+    With `using` the key columns appear once and first: the left ones, the right ones for a RIGHT join, whichever is there for
     FULL. SEMI and ANTI show left columns only.
     """
     existence = how in ("left_semi", "left_anti")

@@ -67,7 +67,7 @@ def reference_join(
         right: the right input.
         how: inner, left, right, full, left_semi or left_anti.
         null_safe: per key column, whether it is compared with `<=>`.
-        using: the key columns stand once and first.
+        using: the key columns appear once and first.
         residual: the further part of ON as a function of two row dicts; only True matches.
     """
     sides = reference_side(left), reference_side(right)

@@ -2,13 +2,13 @@
 
 A kernel is compiled when it is first called and then kept for this version and user. A query waits for the kernels of its own
 stages only. The first pipeline or query of a user runs this in the background (`zset_join.kernels.machine.first_use`), so that
-the next kind of stage does not wait; `make setup` and whoever builds an image run it and wait.
+the next kind of stage does not wait; `make setup` and the build of an image run it and wait.
 
 What is compiled is what a row on its way in and out of every kind of stage calls, in memory and, for joins, routes and
 groups, with the state on disk. Rare kernels (compacting, merging runs) are compiled when they are first needed, in a second
 or two each.
 
-Cost: about a minute on two cores; nothing to speak of when all of it is there.
+Cost: about a minute on two cores; almost nothing when all of it is there.
 """
 
 from __future__ import annotations
@@ -91,29 +91,29 @@ Groups come first: a query that starts this in the background compiles its join 
 
 
 def compile_kernels(
-    names: Sequence[str] = tuple(GROUPS), *, say: Callable[[str], None] = print, processes: int | None = None
+    names: Sequence[str] = tuple(GROUPS), *, report: Callable[[str], None] = print, processes: int | None = None
 ) -> float:
     """Compile groups of kernels, each in a process of its own.
 
     Args:
         names: of `GROUPS`.
-        say: is given a line per group as it is done.
+        report: is given a line per group as it is done.
         processes: at once; as many as there are processors where it is None.
 
     Returns:
         The seconds it took.
     """
     started = time.monotonic()
-    say(f"compiling the kernels of this version into {compiled_kernels_directory}")
+    report(f"compiling the kernels of this version into {compiled_kernels_directory}")
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(min(len(names), processes or os.cpu_count() or 1), mp_context=context) as pool:
         waiting = {pool.submit(_compile, name): name for name in names}
         for number, done in enumerate(as_completed(waiting), start=1):
-            say(f"  {number} of {len(names)}: {waiting[done]}, {done.result():.0f} s")
+            report(f"  {number} of {len(names)}: {waiting[done]}, {done.result():.0f} s")
     if set(names) == set(GROUPS):
         mark_complete()
     seconds = time.monotonic() - started
-    say(f"done in {seconds:.0f} s; later programs of this user load them")
+    report(f"done in {seconds:.0f} s; later programs of this user load them")
     return seconds
 
 
@@ -135,7 +135,7 @@ def _in_background() -> None:
     os.nice(19)
     with only_one() as is_first:
         if is_first:
-            compile_kernels(say=lambda line: print(line, flush=True), processes=max(1, (os.cpu_count() or 1) - 1))  # noqa: T201
+            compile_kernels(report=lambda line: print(line, flush=True), processes=max(1, (os.cpu_count() or 1) - 1))  # noqa: T201
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """What a query has put aside, of a pipeline in process or of a query inside Spark: listed, and sent again.
 
     in process    <directory>/dead-letters/<epoch>.parquet
-    Spark         <checkpoint>/quarantine/epoch=<epoch>/part-*.parquet, or where `deadLetterPath` says
+    Spark         <checkpoint>/quarantine/epoch=<epoch>/part-*.parquet, or in `deadLetterPath`
 
 The law: a letter is listed once, and only of an epoch that counts. A record that could not be decoded has its bytes as they
 came, key and value, with topic, partition and offset; a row that was refused later is there as JSON.
@@ -67,7 +67,7 @@ LETTER_SCHEMA = pa.schema(
         "replayed": pa.bool_(),
     }
 )
-"""One line per letter: `key` and `value` of a record, or `row` as JSON and its weight; `file` and `number` say which it is."""
+"""One line per letter: `key` and `value` of a record, or `row` as JSON and its weight; `file` and `number` identify it."""
 
 REPLAYED_POSITION = "dead letters replayed"
 """Under this name `Pipeline.replay` keeps what it took last among the positions of the sources."""
@@ -251,7 +251,7 @@ def send_to_kafka(letters: pa.Table, target: str, config: Mapping[str, Any] | No
     without = [one for one in rows if one["row"] is not None or not (topic or one["topic"])]
     if not servers or without:
         raise OptionError(
-            f"--replay {target}: {len(without)} of {len(rows)} letters are rows of a table, or say no topic; only "
+            f"--replay {target}: {len(without)} of {len(rows)} letters are rows of a table, or have no topic; only "
             "records can go to Kafka again, and kafka://HOST:PORT/TOPIC names a topic. Choose with --stream or --code, "
             "or replay to a file.",
             code="REPLAY",
@@ -367,7 +367,7 @@ def record_in(reason: str) -> dict[str, Any] | None:
     if not isinstance(place, dict) or not {"value", "offset", "said", "value_base64", "topic"} & place.keys():
         return None
     record: dict[str, Any] = {
-        "reason": f"{reason[: in_reason.start()].rstrip(': ')}{_said(place)}",
+        "reason": f"{reason[: in_reason.start()].rstrip(': ')}{_described(place)}",
         "topic": place.get("topic"),
     }
     for column in ("partition", "offset"):
@@ -380,9 +380,9 @@ def record_in(reason: str) -> dict[str, Any] | None:
     return record
 
 
-def _said(letter: Mapping[str, Any]) -> str:
-    said = letter.get("said")
-    return "" if said is None else f" ({said})"
+def _described(letter: Mapping[str, Any]) -> str:
+    emitted = letter.get("said")
+    return "" if emitted is None else f" ({emitted})"
 
 
 def _row_text(row: Mapping[str, Any] | None) -> str:

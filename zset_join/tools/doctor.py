@@ -3,7 +3,7 @@
 Every check has one of three outcomes. `ok`: nothing to do. `note`: something that only some uses need is missing, with the line
 that brings it. `wrong`: what every use needs, or what is there and does not work; the exit code is 1 then.
 
-Nothing is changed, no server is asked, and no Spark is started; `java -version` is run, at most ten seconds.
+Nothing is changed, no server is contacted, and no Spark is started; `java -version` is run, at most ten seconds.
 
 Cost: a second or two, most of it the imports.
 """
@@ -64,7 +64,7 @@ def report(found: Sequence[Check]) -> str:
     note   Java    none
                    -> install a JDK
     <BLANKLINE>
-    Pipelines in this process and SQL files can run; the notes say what some other uses need.
+    Pipelines in this process and SQL files can run; the notes list what some other uses need.
     """
     width = max(len(one.name) for one in found)
     lines = []
@@ -74,7 +74,7 @@ def report(found: Sequence[Check]) -> str:
     outcomes = {one.outcome for one in found}
     verdict = "All is well."
     if "note" in outcomes:
-        verdict = "Pipelines in this process and SQL files can run; the notes say what some other uses need."
+        verdict = "Pipelines in this process and SQL files can run; the notes list what some other uses need."
     if "wrong" in outcomes:
         wrong = ", ".join(one.name for one in found if one.outcome == "wrong")
         verdict = f"To be put right first: {wrong}."
@@ -166,7 +166,7 @@ def _java() -> Iterator[Check]:
         return
     version = java_version(ran.stderr + ran.stdout)
     if version is None:
-        yield Check("Java", "wrong", f"{java} tells no version", "correct JAVA_HOME or the PATH")
+        yield Check("Java", "wrong", f"{java} prints no version", "correct JAVA_HOME or the PATH")
     elif version < LEAST_JAVA:
         yield Check("Java", "note", f"{version}, {java}", cure)
     else:

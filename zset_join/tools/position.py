@@ -1,4 +1,4 @@
-"""Where outputs stand: which query and view each one is of, its last epoch, and the newest epoch that all of them hold.
+"""Positions of outputs: which query and view each one is of, its last epoch, and the newest epoch that all of them hold.
 
     zset-join position shop.duckdb lines changelog "postgresql://db/shop#by_day"
 
@@ -14,7 +14,7 @@ the same inputs up to it. What they are compared by is the 62 bits that every ki
 differ from some epoch on are forked: one of them is of another time than the other, as after a restored backup.
 
 Limits: a database, a Delta table and a topic keep the digests of about the last hundred epochs, so outputs further apart have
-no common epoch that could be told; nor has the output of a pipeline in memory, which has no chain.
+no known common epoch; nor has the output of a pipeline in memory, which has no chain.
 
 Cost: reading what each output keeps about its epochs; no rows.
 """
@@ -40,7 +40,7 @@ _AHEAD = "not possible: it keeps no older versions; wait until the others have c
 
 @dataclass(frozen=True, slots=True)
 class OutputPosition:
-    """Where one output stands.
+    """The position of one output.
 
     Args:
         output: what names it, without a password.
@@ -67,7 +67,7 @@ class OutputPosition:
 
 @dataclass(frozen=True, slots=True)
 class Positions:
-    """Where several outputs stand.
+    """The positions of several outputs.
 
     Args:
         outputs: each of them; a file or database with several views has one line per view.
@@ -116,10 +116,10 @@ class _Found:
 
 
 def positions(outputs: Sequence[str | Path]) -> Positions:
-    """Return where outputs stand; see the module.
+    """Return the positions of outputs; see the module.
 
     Raises:
-        OptionError: there is no output of that name, or none that says where it stands.
+        OptionError: there is no output of that name, or none with a position.
         SinkError: an output cannot be read.
     """
     found = [one for output in outputs for one in _looked_at(str(output))]
@@ -155,16 +155,16 @@ def _common(found: Sequence[tuple[str, StoredEpochs]]) -> tuple[int | None, bool
         marks = [stored.mark_of(epoch) for _, stored in found]
         if None in marks:
             unknown = [name for (name, _), mark in zip(found, marks, strict=True) if mark is None]
-            return None, differing is not None, _untold(epoch, unknown)
+            return None, differing is not None, _undecided(epoch, unknown)
         if len(set(marks)) == 1:
             return epoch, differing is not None, "" if differing is None else _forked(differing)
         differing = epoch
     return None, True, "no common epoch: the outputs differ from the first epoch on; they were made from different inputs."
 
 
-def _untold(epoch: int, unknown: Sequence[str]) -> str:
+def _undecided(epoch: int, unknown: Sequence[str]) -> str:
     return (
-        f"no common epoch: {', '.join(unknown)} does not say which epoch {epoch} it holds: it came without a place in the "
+        f"no common epoch: {', '.join(unknown)} does not show which epoch {epoch} it holds: it came without a place in the "
         "chain of epochs, as from a pipeline in memory, or is longer ago than it keeps. Let the query that lags catch up."
     )
 
@@ -231,7 +231,7 @@ def _kafka(output: str) -> list[_Found]:
     stored = stored_epochs({"bootstrap.servers": servers}, topic)
     if stored.detail == "change_data_feed":
         return [_Found(output, "kafka", stored, lambda epoch: f"the records with _commit_version <= {epoch}")]
-    return [_Found(output, "kafka", stored, lambda _epoch: "not possible: its records do not say which epoch they are of")]
+    return [_Found(output, "kafka", stored, lambda _epoch: "not possible: its records hold no epoch")]
 
 
 def _parquet(output: str) -> _Found:

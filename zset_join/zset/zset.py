@@ -5,7 +5,7 @@ then the sum. `consolidated()` brings every distinct row down to one line and dr
 
 Row identity is Spark's: NaN equals NaN, 0.0 equals -0.0, NULL equals NULL. The values kept are those of the first line.
 
-Memory: the columns are shared with whoever made the batch, never copied; weights take 8 bytes a row.
+Memory: the columns are shared with the given batch, never copied; weights take 8 bytes a row.
 Source: the Z-sets of DBSP (Budiu et al., VLDB 2023).
 """
 
@@ -29,7 +29,7 @@ from zset_join.core.shown_values import shown_column
 from zset_join.kernels.rows.consolidate import sum_weights
 from zset_join.zset.row_layout import RowLayout
 
-__all__ = ["ZSet", "single_batch"]
+__all__ = ["RowSums", "ZSet", "single_batch"]
 
 _LEAST_WEIGHT = -(1 << 63)
 _HASH_KEY = (secrets.randbits(31) << 32) | 0xFFFFFFFF  # lines come out in the order of their first: the seed does not show
@@ -160,8 +160,11 @@ class ZSet:
             return self
         return ZSet(pa.RecordBatch.from_arrays(self.rows.columns, schema=schema), self.weights)
 
-    def consolidated(self) -> ZSet:
+    def consolidated(self, sums_of: RowSums | None = None) -> ZSet:
         """Return every distinct row once, with the sum of its weights; rows whose weights sum to 0 are left out.
+
+        Args:
+            sums_of: made once for rows of this schema; None: it is made here, which takes as long as some hundred rows.
 
         Raises:
             WeightOverflowError: a sum past int64.
@@ -171,9 +174,9 @@ class ZSet:
         >>> ZSet.of({"x": [0.0, 1.0, -0.0]}, [1, 1, -1]).consolidated().to_pylist()
         [((1.0,), 1)]
         """
-        if not len(self):
-            return self
-        first, sums, overflow = _summed(self.rows, self.weights)
+        if len(self) <= 1:
+            return self if self.weights.all() else ZSet.empty(self.schema)
+        first, sums, overflow = (RowSums(self.schema) if sums_of is None else sums_of).of(self.rows, self.weights)
         if overflow:
             raise WeightOverflowError("the weights of a row sum past int64; retract some copies first.")
         kept = sums != 0
@@ -188,7 +191,7 @@ class ZSet:
     def retractions_first(self, rows: int) -> Iterator[ZSet]:
         """Yield the rows as they are, retractions first, in chunks of at most so many rows; those of weight 0 are left out.
 
-        Cost: nothing where they stand so already; else a copy.
+        Cost: nothing where they are in order already; else a copy.
         """
         signs = np.sign(self.weights)
         if signs.all() and not (signs[1:] < signs[:-1]).any():
@@ -253,7 +256,7 @@ class ZSet:
 
         Args:
             x: the column on the horizontal axis.
-            y: the column on the vertical axis, numbers; a row counts as often as its weight says.
+            y: the column on the vertical axis, numbers; a row counts as often as its weight.
 
         Returns:
             An `altair.Chart` where altair is installed, else the `Axes` of matplotlib.
@@ -299,20 +302,32 @@ def _named(row: Mapping[str, Any] | Sequence[Any], schema: pa.Schema) -> Mapping
     return dict(zip(schema.names, row, strict=True))
 
 
-def _summed(rows: pa.RecordBatch, weights: npt.NDArray[np.int64]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], bool]:
-    """Return the position of the first line of each distinct row, the sum of its weights, and whether a sum left int64."""
-    layout = RowLayout(rows.schema)
-    count = rows.num_rows
-    records = np.empty(count * layout.stride, np.uint8)
-    encoded = layout.encode(rows, [], records, int(records.ctypes.data))
-    columns = layout.visible_columns()
-    bits = max(4, (2 * count).bit_length())
-    table = np.zeros(1 << bits, np.int64)
-    first, sums, lows = (np.empty(count, np.int64) for _ in range(3))
-    entries, overflow = sum_weights(
-        encoded.address, layout.stride, count, columns.address, _HASH_KEY, weights, table, bits, first, sums, lows
-    )
-    return first[:entries], sums[:entries], bool(overflow)
+class RowSums:
+    """Add up the weights of equal rows of one schema, for callers that do it often; one thread at a time uses it.
+
+    Args:
+        schema: of the rows.
+    """
+
+    def __init__(self, schema: pa.Schema) -> None:
+        self.schema = schema
+        self._layout = RowLayout(schema)
+        self._columns = self._layout.visible_columns()
+
+    def of(
+        self, rows: pa.RecordBatch, weights: npt.NDArray[np.int64]
+    ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], bool]:
+        """Return the position of the first line of each distinct row, the sum of its weights, and whether a sum left int64."""
+        count, stride = rows.num_rows, self._layout.stride
+        records = np.empty(count * stride, np.uint8)
+        encoded = self._layout.encode(rows, [], records, int(records.ctypes.data))
+        bits = max(4, (2 * count).bit_length())
+        table = np.zeros(1 << bits, np.int64)
+        first, sums, lows = np.empty((3, count), np.int64)
+        entries, overflow = sum_weights(
+            encoded.address, stride, count, self._columns.address, _HASH_KEY, weights, table, bits, first, sums, lows
+        )
+        return first[:entries], sums[:entries], bool(overflow)
 
 
 def _whole(weights: Any) -> npt.NDArray[np.int64]:

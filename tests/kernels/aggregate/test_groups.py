@@ -33,7 +33,7 @@ def test_a_row_is_taken_by_all_its_cells_or_by_none() -> None:
     assert resolved([-1, -1], rows, values) == [ABSENT_ROW, OK]
 
 
-def test_a_row_without_a_cell_is_not_asked_about_it() -> None:
+def test_a_row_without_a_cell_is_not_looked_up() -> None:
     assert resolved([-1], ([0], [1]), ([-1], [])) == [OK]
 
 
@@ -49,7 +49,7 @@ def test_rows_that_are_bad_already_stay_out() -> None:
     assert resolved([-1, -1], ([0, 0], [1]), status=[RETRACTION_IN_APPEND, OK]) == [RETRACTION_IN_APPEND, OK]
 
 
-def test_row_counts_are_added_and_suspicion_is_told() -> None:
+def test_row_counts_are_added_and_suspicion_is_reported() -> None:
     after = np.zeros((2, 3), np.int64)
 
     calm = add_rows(2, np.array([0, 1]), np.array([2, 3]), 3, int(after.ctypes.data))

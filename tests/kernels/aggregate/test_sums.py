@@ -58,7 +58,7 @@ def test_values_under_a_cleared_bit_are_left_out() -> None:
     assert (made.tolist(), below) == ([[2]], False)
 
 
-def test_a_count_that_falls_below_zero_is_told() -> None:
+def test_a_count_that_falls_below_zero_is_reported() -> None:
     made = np.zeros((1, 1), np.int64)
 
     assert sums.add_counts(1, np.zeros(1, np.int64), np.array([-1]), NO_NULLS, 0, 1, int(made.ctypes.data))
@@ -91,7 +91,7 @@ def test_a_decimal_sum_has_its_sign(wide: bool) -> None:
     assert decimals([5, -12], [3, 2], wide=wide, scale=None) == (-9, -1)
 
 
-def test_a_decimal_sum_beyond_its_digits_is_told() -> None:
+def test_a_decimal_sum_beyond_its_digits_is_reported() -> None:
     assert decimals([999, 1], [1, 1], wide=False, scale=None, digits=3)[1] == 0
     assert decimals([998, 1], [1, 1], wide=False, scale=None, digits=3)[1] == -1
 

@@ -32,7 +32,7 @@ def test_an_empty_multiset_has_no_leaf() -> None:
     assert (leaves(multiset), copies(multiset, 5), multiset.heap_used()) == (0, 0, 0)
 
 
-def test_few_values_stand_in_one_leaf_that_is_no_longer_than_they_are() -> None:
+def test_few_values_are_in_one_leaf_that_is_no_longer_than_they_are() -> None:
     multiset = Multiset()
     multiset.change({5: 1, 7: 2, 9: 3})
 

@@ -134,7 +134,7 @@ def test_after_an_upsert_this_is_live(then: list[Change], live: list[tuple[Any, 
     assert len(found.chains) == chains
 
 
-def test_a_row_that_is_told_again_keeps_its_newer_sequence() -> None:
+def test_a_row_that_is_repeated_keeps_its_newer_sequence() -> None:
     side = make_side(sequenced=True, compared=["id", "k", "text"])
     live_through(side, [upsert((1, "a", "x", 5)), upsert((1, "a", "x", 9))])
 
@@ -143,7 +143,7 @@ def test_a_row_that_is_told_again_keeps_its_newer_sequence() -> None:
     assert (prepared.stale, found) == (1, [])
 
 
-def test_the_numbers_of_the_rows_that_were_stored_are_told() -> None:
+def test_the_numbers_of_the_rows_that_were_stored_are_reported() -> None:
     side = make_side()
     absorb(side, upsert((1, "a", "x"), (2, "a", "x")))
     prepared, _ = changes_of(side, upsert((3, "a", "x"), (2, "b", "y"), (1, "a", "x")))
@@ -196,7 +196,7 @@ def test_tombstones_expire_at_their_age(watermark: int, left: list[int]) -> None
     assert [row[0] for row in pieces(side, anatomy(side).tombstones)] == left
 
 
-def test_a_tombstone_that_is_told_again_goes_to_the_end_of_the_queue() -> None:
+def test_a_tombstone_that_is_repeated_goes_to_the_end_of_the_queue() -> None:
     side = make_side(sequenced=True)
     absorb(side, delete((1, None, None, 1), (2, None, None, 1), (3, None, None, 1)), watermark=100)
 
@@ -205,7 +205,7 @@ def test_a_tombstone_that_is_told_again_goes_to_the_end_of_the_queue() -> None:
     assert [row[0] for row in pieces(side, anatomy(side).tombstones)] == [2, 3, 1]
 
 
-def test_a_row_that_comes_back_leaves_the_queue_from_wherever_it_stands() -> None:
+def test_a_row_that_comes_back_leaves_the_queue_from_wherever_it_is() -> None:
     side = make_side(sequenced=True)
     absorb(side, delete(*[(number, None, None, 1) for number in range(5)]), watermark=100)
 

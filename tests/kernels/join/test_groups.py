@@ -87,7 +87,7 @@ def test_changes_of_both_sides_meet_in_the_group_of_their_key(hash_bits: int) ->
 
 
 @pytest.mark.parametrize("hash_bits", [32, 1])
-def test_a_group_knows_the_rows_of_its_key_in_either_state(hash_bits: int) -> None:
+def test_a_group_has_the_rows_of_its_key_in_either_state(hash_bits: int) -> None:
     matched = Matched(
         (rows("a", 1, 2) + rows("x", 3), rows("b", 7) + rows("a", 8)), (rows("a", 4), rows("b", 9)), hash_bits=hash_bits
     )
@@ -101,7 +101,7 @@ def test_a_row_that_leaves_is_still_in_its_chain() -> None:
     assert matched.groups() == [([0], [1], 1, 0)]
 
 
-def test_changes_that_can_never_match_stand_in_two_groups_behind_the_others() -> None:
+def test_changes_that_can_never_match_are_in_two_groups_behind_the_others() -> None:
     matched = Matched(([], []), (rows(None, 1) + rows("a", 2) + rows(None, 3), rows(None, 9)))
     count = matched.word(e.E_GROUPS)
 
@@ -122,7 +122,7 @@ def test_changes_that_can_never_match_stand_in_two_groups_behind_the_others() ->
         pytest.param(insert((1, "a", None), copies=2), delete((1, "a", None)), (1, 1), id="a copy goes"),
     ],
 )
-def test_a_group_knows_whether_its_side_has_rows_before_and_after(
+def test_a_group_shows_whether_its_side_has_rows_before_and_after(
     before: list[Change], changes: list[Change], expected: tuple[int, int]
 ) -> None:
     matched = Matched((before, []), (changes, []))

@@ -105,7 +105,7 @@ def test_one_sided_rows_do_not_depend_on_the_room_for_them(capacity: int, sign: 
     assert HOT.lines(sign, capacity, one_sided=one_sided) == HOT.lines(sign, 1_000, one_sided=one_sided)
 
 
-def test_one_sided_rows_of_a_key_that_lost_its_matches_are_told() -> None:
+def test_one_sided_rows_of_a_key_that_lost_its_matches_are_reported() -> None:
     assert sorted(HOT.lines(0, 1_000, one_sided=(0, SHOWN_UNMATCHED))) == [(60, -1, 1), (61, -1, 1), (70, -1, -1), (71, -1, 1)]
     assert sorted(HOT.lines(0, 1_000, one_sided=(0, SHOWN_MATCHED))) == [
         (0, -1, -1),

@@ -16,13 +16,13 @@ from zset_join.kernels.machine import compiled
 from zset_join.kernels.machine.compiled import CompileNotice, compiled_kernels_directory, kernel
 
 ROOT = Path(__file__).resolve().parents[3]
-ASK = "from zset_join.kernels.machine.compiled import compiled_kernels_directory as place; print(place)"
+REQUEST = "from zset_join.kernels.machine.compiled import compiled_kernels_directory as place; print(place)"
 
 
 def place_in(environment: dict[str, str]) -> Path:
     """Return where a fresh process with these variables keeps its compiled kernels."""
     done = subprocess.run(
-        [sys.executable, "-c", ASK], cwd=ROOT, env={**os.environ, **environment}, capture_output=True, text=True, check=True
+        [sys.executable, "-c", REQUEST], cwd=ROOT, env={**os.environ, **environment}, capture_output=True, text=True, check=True
     )
     return Path(done.stdout.strip())
 
@@ -163,7 +163,7 @@ def compile_with(notice: CompileNotice, kernel: object) -> None:
         notice.notify(Event("numba:compile", status, data={"dispatcher": kernel}))
 
 
-def test_it_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
+def test_it_is_reported_once(caplog: pytest.LogCaptureFixture) -> None:
     notice = CompileNotice(after_seconds=0.0)
     notice.kernels.add("ours")
 
@@ -175,7 +175,7 @@ def test_it_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
 
 
 @pytest.mark.parametrize(("kernel", "after_seconds"), [("ours", 60.0), ("of somebody else", 0.0)])
-def test_nothing_is_said_of_short_waits_and_of_other_libraries(
+def test_nothing_is_logged_of_short_waits_and_of_other_libraries(
     caplog: pytest.LogCaptureFixture, kernel: str, after_seconds: float
 ) -> None:
     notice = CompileNotice(after_seconds)

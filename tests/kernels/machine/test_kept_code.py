@@ -57,7 +57,7 @@ def kept_in(cache: Path, ending: str) -> list[Path]:
     return sorted(path for path in cache.rglob(f"*twice*.{ending}"))
 
 
-def test_what_was_kept_is_loaded_and_what_is_damaged_is_compiled_anew(tmp_path: Path) -> None:
+def test_what_was_kept_is_loaded_and_what_is_damaged_is_recompiled(tmp_path: Path) -> None:
     assert use(tmp_path)[0] == "42 0"
     assert use(tmp_path)[0] == "42 1"
     (data,) = kept_in(tmp_path, "nbc")

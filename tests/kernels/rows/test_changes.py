@@ -102,7 +102,7 @@ def test_an_upsert_is_what_was_against_what_is(changes: list[Change], expected: 
     assert changes_of(side, changes)[1] == expected
 
 
-def test_a_row_that_was_never_shown_is_not_taken_back() -> None:
+def test_a_row_that_was_never_shown_is_not_retracted() -> None:
     side = make_side(sequenced=True, keeps_unmatchable=False)
     absorb(side, upsert((1, None, "x", 1)))
 
@@ -116,7 +116,7 @@ def test_where_null_keys_are_dropped_an_update_to_null_is_a_delete() -> None:
     assert changes_of(side, upsert((1, None, "x")))[1] == [[1, 1, 0, 1]]
 
 
-def test_a_tombstone_is_no_row_to_take_back() -> None:
+def test_a_tombstone_is_no_row_to_retract() -> None:
     side = make_side(sequenced=True)
     absorb(side, delete((1, None, None, 5)))
 

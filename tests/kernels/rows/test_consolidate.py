@@ -29,7 +29,7 @@ def summed(values: list[str | None], weights: list[int]) -> tuple[list[int], lis
     return first[:entries].tolist(), sums[:entries].tolist(), bool(overflow)
 
 
-def test_each_distinct_row_stands_where_it_came_first() -> None:
+def test_each_distinct_row_is_at_its_first_place() -> None:
     assert summed(["b", "a", None, "b", None], [1, 2, 3, 4, -3]) == ([0, 1, 2], [5, 2, 0], False)
 
 
@@ -59,5 +59,5 @@ def test_only_the_final_sum_must_fit(weights: list[int], total: int | None, over
     assert overflow or sums == [total]
 
 
-def test_an_overflow_of_one_row_is_told_whatever_the_others_do() -> None:
+def test_an_overflow_of_one_row_is_reported_whatever_the_others_do() -> None:
     assert summed(["a", "b", "b", "c"], [1, MOST, 1, -1])[2] is True

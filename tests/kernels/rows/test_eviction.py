@@ -27,7 +27,7 @@ def test_a_row_counts_its_record_and_the_block_of_a_long_value(text: str | None,
     assert side.sizes_of(side.refs_of(np.array([1], np.int64))).tolist() == [side.layout.stride + block]
 
 
-def test_rows_leave_their_chains_wherever_they_stand_in_them() -> None:
+def test_rows_leave_their_chains_wherever_they_are_in_them() -> None:
     side = make_side("append")
     absorb(side, insert(*((number, "ab"[number % 2], None) for number in range(8))))
 

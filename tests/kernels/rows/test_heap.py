@@ -58,7 +58,7 @@ def test_every_class_has_blocks_of_one_size() -> None:
     assert sorted(set(sizes)) == sizes
 
 
-def test_a_block_that_was_given_back_stands_in_the_list_of_its_size() -> None:
+def test_a_block_that_was_given_back_is_in_the_list_of_its_size() -> None:
     heap = Heap()
 
     for length in (13, 256, 257, 1025, 5000):
@@ -80,7 +80,7 @@ def test_a_string_of_two_gigabytes_still_has_a_class() -> None:
     assert largest <= block_bytes(largest) <= 1.25 * largest
 
 
-def test_new_blocks_stand_behind_each_other() -> None:
+def test_new_blocks_are_behind_each_other() -> None:
     heap = Heap()
 
     assert [heap.take(20), heap.take(300), heap.take(13)] == [0, 32, 352]

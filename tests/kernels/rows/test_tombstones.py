@@ -78,7 +78,7 @@ def test_what_leaves_leaves_nothing_behind_and_comes_back_to_its_place(gone: tup
     assert watermarks(side) == [10, 20, 30, 40]
 
 
-def test_equal_watermarks_stand_beside_each_other() -> None:
+def test_equal_watermarks_are_adjacent() -> None:
     side = side_of_deleted(10, 20, 20, 20, 30)
 
     put_back(side, *taken_out(side, 3, 5))

@@ -270,7 +270,7 @@ def test_a_blob_of_the_wrong_length_is_reported_as_damage() -> None:
     assert caught.value.code == "DAMAGED_BLOB"
 
 
-def test_types_say_what_they_are() -> None:
+def test_types_have_their_names() -> None:
     assert is_nested(pa.map_(pa.string(), pa.int8()))
     assert is_nested(pa.dictionary(pa.int8(), pa.string())) is False
     assert has_float(pa.map_(pa.string(), pa.list_(pa.float16(), 2)))

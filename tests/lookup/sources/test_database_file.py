@@ -45,7 +45,7 @@ def test_many_keys_go_in_several_statements(source):
     assert _fetch(source, *range(70_000), batch_keys=70_000) == ROWS
 
 
-def test_a_missing_file_and_a_missing_table_are_told(source):
+def test_a_missing_file_and_a_missing_table_are_reported(source):
     with pytest.raises(LookupFailedError, match="failed 2 of 2 times"):
         _fetch(type(source)(**{**vars(source), "path": "/nowhere/crm"}), 1, error_attempts=2, error_delay="1ms")
     with pytest.raises(LookupFailedError, match="refused"):
@@ -59,7 +59,7 @@ def test_a_value_that_its_column_cannot_hold_names_the_column(source):
     assert reported.value.code == "LOOKUP_ANSWER"
 
 
-def test_a_file_that_is_no_database_is_told_and_one_that_has_come_is_read(source, tmp_path):
+def test_a_file_that_is_no_database_is_reported_and_one_that_has_come_is_read(source, tmp_path):
     (tmp_path / "nonsense").write_text("this is no database " * 1000, encoding="utf-8")
     with pytest.raises(LookupFailedError, match='"people"'):
         _fetch(type(source)(**{**vars(source), "path": str(tmp_path / "nonsense")}), 1, error_attempts=1)

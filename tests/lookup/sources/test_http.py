@@ -133,13 +133,13 @@ def test_a_server_error_is_tried_again(server, async_):
 
 @pytest.mark.parametrize("async_", [False, True])
 @pytest.mark.parametrize(("path", "more"), [("/people/{id}", {}), ("/people", {"many": "query", "rows_at": "rows"})])
-def test_an_answer_that_breaks_off_half_way_is_asked_for_again(server, path, more, async_):
+def test_an_answer_that_breaks_off_half_way_is_requested_again(server, path, more, async_):
     server.script += [("cut", {}, '{"rows": [{"id": 1, "na')]
     assert _fetch(_source(server, path, **more), 1, 2, async_=async_, error_delay="1ms") == FOUND
 
 
 @pytest.mark.parametrize("async_", [False, True])
-def test_a_service_that_does_not_answer_in_time_is_asked_again(server, async_):
+def test_a_service_that_does_not_answer_in_time_is_requested_again(server, async_):
     server.script += [("silent", {}, "")]
     assert _fetch(_source(server, timeout_seconds=0.2), 1, async_=async_, error_delay="1ms") == FOUND[:1]
     assert len(server.seen) == 2
@@ -190,7 +190,7 @@ def test_a_value_that_its_column_cannot_hold_names_the_column(server, async_):
         ("-5", 1_000_000),
     ],
 )
-def test_a_rate_limit_is_respected_for_as_long_as_it_says_up_to_the_longest_wait(server, requested, waited_us):
+def test_a_rate_limit_is_respected_up_to_the_longest_wait(server, requested, waited_us):
     clock = FakeClock()
     server.script += [(429, {"Retry-After": requested}, "")]
     assert _fetch(_source(server), 1, async_=False, clock=clock, error_delay="1s", error_max_delay="60s") == FOUND[:1]
@@ -213,19 +213,19 @@ def test_a_refusal_is_not_tried_again_and_shows_no_token(server):
 
 
 @pytest.mark.parametrize(("body", "what"), [("<html>", "no JSON"), ("[1]", "neither an object"), ("3", "neither an object")])
-def test_a_malformed_answer_is_told(server, body, what):
+def test_a_malformed_answer_is_reported(server, body, what):
     server.script += [(200, {}, body)]
     with pytest.raises(LookupFailedError, match=what):
         _fetch(_source(server), 1, async_=False)
 
 
-def test_objects_without_their_key_are_told(server):
+def test_objects_without_their_key_are_reported(server):
     server.script += [(200, {}, '[{"name": "Ada"}]')]
     with pytest.raises(LookupFailedError, match=r"without the key columns \['id'\]"):
         _fetch(_source(server, "/people", many="query"), 1, async_=False)
 
 
-def test_nobody_listening_is_told(server):
+def test_nobody_listening_is_reported(server):
     source = HttpSource(name="people", schema=SCHEMA, url="http://127.0.0.1:1/people/{id}")
     with pytest.raises(LookupFailedError, match="failed 2 of 2 times"):
         _fetch(source, 1, error_attempts=2, error_delay="1ms")
@@ -303,7 +303,7 @@ def test_a_column_that_would_choose_the_host_is_refused(url):
         HttpSource(name="p", schema=SCHEMA, url=url)
 
 
-def test_a_row_whose_key_can_never_be_asked_for_is_a_dead_letter_and_its_retraction_too(server):
+def test_a_row_whose_key_can_never_be_looked_up_is_a_dead_letter_and_its_retraction_too(server):
     source = HttpSource(
         name="people",
         schema=pa.schema({"id": pa.string(), "name": pa.string()}),
@@ -334,7 +334,7 @@ def test_a_row_whose_key_can_never_be_asked_for_is_a_dead_letter_and_its_retract
         assert told(lenient) == [(2, "LOOKUP_KEY_VALUE"), (9, "ABSENT_ROW")]
 
 
-def test_an_upsert_to_a_key_that_can_never_be_asked_for_is_put_aside_and_a_delete_is_not(server):
+def test_an_upsert_to_a_key_that_can_never_be_looked_up_is_put_aside_and_a_delete_is_not(server):
     source = _source(server)
     source = HttpSource(name="people", schema=pa.schema({"id": pa.string(), "name": pa.string()}), url=source.url)
     orders = changes("orders", {"o": pa.int64(), "who": pa.string()}, keys="o")

@@ -67,7 +67,7 @@ _ORDINARY = ("7", "EU/17", "a b", "x?y=1#z", "100%", "a.b", "...", ".hidden", "v
 
 
 @pytest.mark.parametrize(("template", "value"), list(product(_TEMPLATES[:2], _ORDINARY)))
-def test_ordinary_values_are_asked_for(template: str, value: str) -> None:
+def test_ordinary_values_are_requested(template: str, value: str) -> None:
     assert unquote(url_of_key(template, {"x": value, "y": "1"})) == template.replace("{x}", value).replace("{y}", "1")
 
 

@@ -76,7 +76,7 @@ def test_a_table_that_is_damaged_of_another_type_or_gone_fails_the_epoch_by_name
         fetcher.fetch(pa.record_batch({"id": [1]}))
 
 
-def test_a_function_that_makes_a_table_must_say_its_columns():
+def test_a_function_that_makes_a_table_must_state_its_columns():
     with pytest.raises(OptionError, match="give schema="):
         ArrowSource(name="rates", table=lambda: FIRST)
 

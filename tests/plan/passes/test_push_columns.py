@@ -31,7 +31,7 @@ def _answer(view) -> list:
         return pipeline.step({"orders": [{"o": 1, "who": 7}, {"o": 2, "who": 8}]}).to_pylist()
 
 
-def test_a_selection_asks_for_what_it_reads_under_the_names_of_the_answer():
+def test_a_selection_reads_only_its_columns_under_the_names_of_the_answer():
     enriched = appends("orders", ORDERS).lookup_join(SOURCE, on=[("who", "id")])
     view = enriched.where(col("country") == "UK").select("o", "who_right")
 
@@ -49,7 +49,7 @@ def test_the_key_and_the_condition_stay():
     assert _answer(view) == [((1, None), 1), ((2, "n8"), 1)]
 
 
-def test_rows_that_go_two_ways_are_asked_for_whole():
+def test_rows_that_go_two_ways_are_requested_whole():
     enriched = appends("orders", ORDERS).lookup_join(SOURCE, on=[("who", "id")])
 
     both = enriched.select("o", "name").union(enriched.select("o", "country").withColumnRenamed("country", "name"))

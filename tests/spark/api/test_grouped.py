@@ -213,7 +213,7 @@ def test_groups_on_disk_are_those_in_memory_over_a_restart_and_lost_files(
         ),
     ],
 )
-def test_explain_tells_which_stages_share_the_budget(
+def test_explain_reports_which_stages_share_the_budget(
     joined: JoinedStream, capsys: pytest.CaptureFixture[str], options: dict[str, Any], reported: str
 ) -> None:
     joined.groupBy("name").agg(ZF.count()).writeStream.options(**options).explain()

@@ -76,7 +76,7 @@ def test_right_and_full_are_refused(spark: SparkSession, tmp_path: Path) -> None
         _ = left.temporal_join(right, on="sku", how="full", as_of=PROCESSING_TIME).columns
 
 
-def test_a_dataframe_on_the_right_is_read_anew_when_its_interval_has_passed(
+def test_a_dataframe_on_the_right_is_read_again_when_its_interval_has_passed(
     spark: SparkSession, tmp_path: Path, run: Run
 ) -> None:
     orders = Source(spark, tmp_path / "o", ORDERS)

@@ -102,7 +102,7 @@ def test_more_tasks_than_connections_are_refused_by_the_options_name() -> None:
         check_connections(16, processes=17, source="codes")
 
 
-def test_explain_tells_the_options_in_force_and_which_are_the_jobs(
+def test_explain_reports_the_options_in_force_and_which_are_the_jobs(
     spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     source = FunctionSource(name="codes", schema=TABLE, function=lambda _keys: ROWS)
@@ -119,7 +119,7 @@ def test_explain_tells_the_options_in_force_and_which_are_the_jobs(
     assert "of the job" not in capsys.readouterr().out
 
 
-def test_a_selection_asks_for_what_it_reads(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_selection_reads_only_its_columns(spark: SparkSession, tmp_path: Path) -> None:
     orders = Source(spark, tmp_path / "orders", ORDERS)
     orders.add((1, "a"))
     view = appends(orders.stream(), name="orders").lookup_join(ArrowSource(name="codes", table=ROWS), on="code", how="left")

@@ -271,7 +271,7 @@ def test_a_checkpoint_of_another_query_or_without_sparks_own_files_is_refused(
         run(view(), sink)
 
 
-def test_progress_jobs_and_log_lines_tell_query_epoch_stages_rows_state_and_times(
+def test_progress_jobs_and_log_lines_report_query_epoch_stages_rows_state_and_times(
     orders: Source, customers: Source, run: Run, caplog: pytest.LogCaptureFixture, spark: SparkSession
 ) -> None:
     orders.add(("i", 1, 10, "pen", 1)).add(("u", 1, 20, "pen", 2))

@@ -96,7 +96,7 @@ def test_it_feeds_a_join_in_its_own_buckets(rates: Source, run: Run, spark: Spar
     assert [one.name for one in named.placed.planned_stages] == ["deduplicate-0", "join-1"]
 
 
-def test_rows_of_a_view_are_deduplicated_and_taken_back(rates: Source, run: Run) -> None:
+def test_rows_of_a_view_are_deduplicated_and_retracted(rates: Source, run: Run) -> None:
     rates.add(("EUR", 500, 1.1), ("EUR", 600, 1.3), ("USD", 1, 1.0)).add(("EUR", 700, 1.2))
     best = latest(rates).select("at", "rate").dedup("at", order_by="rate desc")
     sink = Collected()

@@ -17,7 +17,7 @@ ORDERS = pa.schema([("order_id", pa.int64()), ("sku", pa.int64()), ("at", pa.int
 PRICES = pa.schema([("sku", pa.int64()), ("price", pa.int64())])
 
 
-def test_rows_end_by_event_time_and_what_was_said_is_taken_back_through_other_buckets(
+def test_rows_end_by_event_time_and_what_was_emitted_is_retracted_through_other_buckets(
     spark: SparkSession, tmp_path: Path, run: Run
 ) -> None:
     orders, prices = Source(spark, tmp_path / "o", ORDERS), Source(spark, tmp_path / "p", PRICES)

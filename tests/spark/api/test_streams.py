@@ -16,7 +16,7 @@ from zset_join.runners.spark.api.streams import REJECT, WEIGHT
 from zset_join.spark import appends, changes
 
 
-def test_an_upsert_stream_keeps_all_columns_unless_told_otherwise(orders: Source) -> None:
+def test_an_upsert_stream_keeps_all_columns_by_default(orders: Source) -> None:
     stream = changes(orders.stream(), name="orders", keys="order_id", sequence_by="ts", apply_as_deletes="op = 'd'")
 
     assert stream.stream.columns == ("op", "order_id", "customer_id", "item", "ts")

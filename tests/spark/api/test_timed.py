@@ -23,7 +23,7 @@ RATES = pa.schema([("currency", pa.string()), ("at", pa.int64()), ("rate", pa.in
 NAMES = pa.schema([("currency", pa.string()), ("name", pa.string())])
 
 
-def test_describe_says_versioned_or_latest_only_and_why(spark: SparkSession, tmp_path: Path) -> None:
+def test_describe_shows_versioned_or_latest_only_and_why(spark: SparkSession, tmp_path: Path) -> None:
     source, others = Source(spark, tmp_path / "rates", RATES), Source(spark, tmp_path / "orders", ORDERS)
     stamped = appends(source.stream(), name="rates", watermark=("at", 0))
     keyed = changes(source.stream(), name="keyed", keys=["currency"], watermark=("at", 0))
@@ -61,7 +61,7 @@ def test_corrections_of_an_eager_join_go_on_through_a_join_and_a_group_in_their_
 
 
 @pytest.mark.parametrize("as_of", [None, PROCESSING_TIME])
-def test_a_filter_behind_a_dedup_of_versions_is_refused_with_the_condition_that_says_the_same(
+def test_a_filter_behind_a_dedup_of_versions_is_refused_with_the_equivalent_condition(
     spark: SparkSession, tmp_path: Path, as_of: Any
 ) -> None:
     orders, rates = Source(spark, tmp_path / "o", ORDERS), Source(spark, tmp_path / "r", RATES)
@@ -75,7 +75,7 @@ def test_a_filter_behind_a_dedup_of_versions_is_refused_with_the_condition_that_
     assert low.describe().startswith("latest-only: from a dedup with Where (rate < ")
 
 
-def test_the_condition_of_the_join_is_asked_of_the_version_that_was_valid_and_equal_rows_are_answered_once(
+def test_the_condition_of_the_join_is_evaluated_on_the_version_that_was_valid_and_equal_rows_are_answered_once(
     spark: SparkSession, tmp_path: Path, run: Run
 ) -> None:
     orders, rates = Source(spark, tmp_path / "o", ORDERS), Source(spark, tmp_path / "r", RATES)

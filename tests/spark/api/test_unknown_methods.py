@@ -15,19 +15,19 @@ from zset_join.spark import appends
 
 
 @for_each(("method", "expected"), [("show", "writeStream"), ("orderBy", "sort"), ("explode_all", "no attribute")])
-def test_a_view_says_what_to_use(method: str, expected: str) -> None:
+def test_a_view_names_what_to_use(method: str, expected: str) -> None:
     error = missing_on_view(method)
 
     assert isinstance(error, AttributeError)
     assert expected in str(error)
 
 
-def test_a_writer_says_what_to_use() -> None:
+def test_a_writer_names_what_to_use() -> None:
     assert "toTable" in str(missing_on_writer("clusterBy"))
     assert "[MISSING_METHOD]" in str(missing_on_writer("outputMode"))
 
 
-def test_views_and_writers_raise_them_and_hasattr_says_no(orders: Source, customers: Source) -> None:
+def test_views_and_writers_raise_them_and_hasattr_is_false(orders: Source, customers: Source) -> None:
     view = join_of(orders, customers)
 
     with pytest.raises(MissingMethodError, match="writeStream"):

@@ -51,7 +51,7 @@ def joined(orders: Source, customers: Source) -> JoinedStream:
         (lambda writer: writer.toParquet("/tmp/x").toParquet("/tmp/x"), "was chosen twice"),
     ],
 )
-def test_a_refused_call_says_what_to_do_instead(
+def test_a_refused_call_names_the_alternative(
     joined: JoinedStream, build: Callable[[JoinStreamWriter], Any], complaint: str
 ) -> None:
     with pytest.raises(OptionError, match=complaint):
@@ -93,7 +93,7 @@ def test_workers_with_another_python_are_named(joined: JoinedStream, tmp_path: P
         writer.start()
 
 
-def test_explain_tells_where_the_answer_goes(joined: JoinedStream, capsys: pytest.CaptureFixture[str]) -> None:
+def test_explain_reports_where_the_answer_goes(joined: JoinedStream, capsys: pytest.CaptureFixture[str]) -> None:
     joined.writeStream.toParquet("/data/changes", form="row_kind").explain()
 
     reported = capsys.readouterr().out
@@ -140,7 +140,7 @@ def test_explain_refuses_an_option_as_start_does(joined: JoinedStream) -> None:
         ),
     ],
 )
-def test_explain_tells_how_much_of_the_state_is_in_memory(
+def test_explain_reports_how_much_of_the_state_is_in_memory(
     joined: JoinedStream, capsys: pytest.CaptureFixture[str], options: dict[str, Any], reported: list[str]
 ) -> None:
     joined.writeStream.options(**options).explain()

@@ -54,19 +54,19 @@ def _guarded(spark: SparkSession, place: Path) -> dict[str, Any]:
     found: dict[str, Any] = {"touched": touched}
     query = _writer(spark, place, ends=False, retainInputLog=True, onBadInput="quarantine").start()
     query.processAllAvailable()
-    found["while it runs"] = _asked(query)
+    found["while it runs"] = _requested(query)
     found["progress"] = [one["join"]["epoch"] for one in query.recentProgress if one["join"]]
     found["savepoint"] = query.backup(place / "savepoint").epoch
     query.explain()
     query.stop()
-    found["stopped"] = _asked(query)
+    found["stopped"] = _requested(query)
     assert query.exception() is None
     with _writer(spark, place, ends=False, retainInputLog=True, onBadInput="quarantine").attach() as stored:
-        found["attached"] = _asked(stored)
+        found["attached"] = _requested(stored)
     return found
 
 
-def _asked(query: Any) -> dict[str, Any]:
+def _requested(query: Any) -> dict[str, Any]:
     report = query.verify()
     history = query.explain_row({"id": 1})
     letters = query.dead_letters(stream="orders")

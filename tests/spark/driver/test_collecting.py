@@ -41,7 +41,7 @@ def test_a_large_first_batch_comes_in_slices_and_a_small_one_whole(
         list(first_tables(spark.range(101), 0, 500))
 
 
-def test_what_spark_does_not_bring_is_told_with_the_option_that_helps(spark: SparkSession) -> None:
+def test_what_spark_does_not_bring_is_reported_with_the_option_that_helps(spark: SparkSession) -> None:
     settings: Any = spark.sparkContext._jsc.sc().conf()
     settings.set("spark.driver.maxResultSize", "1k")
     try:

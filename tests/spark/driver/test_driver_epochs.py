@@ -71,6 +71,23 @@ def test_a_restart_goes_on_with_the_next_epoch_and_gives_outputs_what_they_lack(
     assert len(sink.epochs) == query._runner.progress.entries[-1]["epoch"] + 1
 
 
+def test_a_restart_may_have_another_number_of_threads(orders: Source, customers: Source, run: Run) -> None:
+    left = changes(orders.stream(), name="orders", keys=["order_id"])
+    joined = left.join(changes(customers.stream(), name="customers", keys=["customer_id"]), on="customer_id", how="left")
+    sink = Collected()
+    orders.add(*((None, number, number % 3, "pen", 1) for number in range(9)))
+    customers.add((0, "Ann", 1), (1, "Bob", 1))
+    run(joined.select("order_id", "name"), sink, execution="driver", driverThreads=2)
+
+    orders.add(*((None, number, 1 - number % 3, "pen", 2) for number in range(1, 9, 2)))
+    run(joined.select("order_id", "name"), sink, execution="driver", driverThreads=3)
+    orders.add((None, 0, 1, "pen", 3))
+    run(joined.select("order_id", "name"), sink, execution="driver")
+
+    names = {0: "Bob", 1: "Ann", 2: None, 3: "Bob", 4: "Bob", 5: None, 6: "Ann", 7: "Ann", 8: None}
+    assert sink.total() == dict.fromkeys(names.items(), 1)
+
+
 def test_a_batch_that_spark_gives_again_is_not_applied_again(
     orders: Source, customers: Source, run: Run, tmp_path: Path
 ) -> None:
@@ -250,7 +267,7 @@ def test_auto_takes_the_driver_where_it_can_and_the_checkpoint_keeps_the_place(
     assert "Runs on the driver" not in explained(joined, checkpointLocation=place)
 
 
-def test_a_selection_without_the_key_takes_back_what_the_key_had(orders: Source, run: Run) -> None:
+def test_a_selection_without_the_key_retracts_the_old_row(orders: Source, run: Run) -> None:
     orders.add((None, 1, 10, "pen", 1), (None, 2, 11, "cup", 1))
     orders.add((None, 1, 10, "cup", 2), (None, 2, 11, "hat", 2), (None, 2, 11, "old", 1))
     stream = changes(orders.stream(), name="orders", keys=["order_id"], sequence_by="ts", apply_as_deletes="op = 'd'")

@@ -20,7 +20,7 @@ from zset_join.storage.operations import Operation, observe
 FULL = OSError(errno.ENOSPC, "No space left on device", "/data/cp/zset/log/1")
 
 
-def test_what_the_driver_and_what_a_worker_met_is_told_in_the_same_words() -> None:
+def test_errors_of_the_driver_and_of_a_worker_are_reported_in_the_same_words() -> None:
     worker = PySparkRuntimeError(f"Job aborted\n  File x\nOSError: {FULL}\nmore")
 
     reported = [disk_failure(error, "/data/cp") for error in (FULL, worker)]
@@ -59,7 +59,9 @@ def test_a_full_disk_in_the_checkpoint_stops_the_query_with_a_code_and_it_goes_o
     assert len(sink.epochs) == 1
 
 
-def test_a_checkpoint_that_cannot_be_made_is_told_before_spark_tries(orders: Source, customers: Source, tmp_path: Path) -> None:
+def test_a_checkpoint_that_cannot_be_made_is_reported_before_spark_tries(
+    orders: Source, customers: Source, tmp_path: Path
+) -> None:
     (tmp_path / "file").write_text("")
     writer = join_of(orders, customers).writeStream.option("checkpointLocation", str(tmp_path / "file" / "cp"))
 

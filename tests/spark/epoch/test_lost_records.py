@@ -40,7 +40,7 @@ DELETED = (
         (Py4JError(DELETED), "LOST_TOPIC_PARTITIONS_IN_END_OFFSET_WITH_TRIGGER_AVAILABLENOW", "have been lost during"),
     ],
 )
-def test_lost_records_are_told_with_the_reason_and_what_to_do(error: Exception, code: str, reported: str) -> None:
+def test_lost_records_are_reported_with_the_reason_and_what_to_do(error: Exception, code: str, reported: str) -> None:
     found = lost_records(error, "/data/checkpoint")
 
     assert isinstance(found, StateError)

@@ -123,7 +123,7 @@ def test_a_function_is_called_again_with_the_same_rows_and_epoch_when_the_driver
     assert seen[1] == seen[2]
 
 
-def test_a_function_gets_the_form_and_the_digest_of_the_epoch_that_it_asked_for(joined: JoinedStream, tmp_path: Path) -> None:
+def test_a_function_gets_the_form_and_the_digest_of_the_epoch_that_it_requested(joined: JoinedStream, tmp_path: Path) -> None:
     seen: list[tuple[int, list[Any]]] = []
     digests = set()
 

@@ -50,7 +50,7 @@ class Heard(StreamingQueryListener):
         pass
 
 
-def test_an_epoch_is_told_in_rows_bytes_and_seconds(orders: Source, customers: Source, run: Run) -> None:
+def test_an_epoch_is_reported_in_rows_bytes_and_seconds(orders: Source, customers: Source, run: Run) -> None:
     orders.add(*(("i", number, 10, "pen", 1) for number in range(6)), ("i", 7, 20, "ink", 1))
     customers.add((10, "Ann", 1), (20, "Bob", 1))
     orders.add(("d", 7, None, None, 2), ("i", 8, 20, "cap", 2), ("i", None, 20, "cap", 2))

@@ -73,7 +73,7 @@ def topics_of(cluster: Cluster, *args: Any, **options: Any) -> KafkaTopics:
     return KafkaTopics([("orders", stream(cluster, *args, **options))], "/data/checkpoint")
 
 
-def test_the_ids_of_topics_are_kept_and_asked_with_the_options_of_the_stream() -> None:
+def test_the_ids_of_topics_are_kept_and_requested_with_the_options_of_the_stream() -> None:
     cluster = Cluster({"shop.orders": "id of the first"})
     topics = topics_of(cluster, **{"kafka.security.protocol": "SSL"})
 
@@ -82,7 +82,7 @@ def test_the_ids_of_topics_are_kept_and_asked_with_the_options_of_the_stream() -
     assert cluster.configs == [{"bootstrap.servers": "one:9092", "security.protocol": "SSL"}]
 
 
-def test_a_topic_that_was_made_anew_is_told() -> None:
+def test_a_topic_that_was_made_again_is_reported() -> None:
     topics = topics_of(Cluster({"shop.orders": "id of the second"}))
 
     with pytest.raises(StateError, match=r'"shop\.orders" was deleted and rebuilt') as reported:
@@ -100,11 +100,11 @@ def test_a_stream_that_may_lose_records_and_other_sources_are_left_alone() -> No
     assert cluster.configs == []
 
 
-def test_a_cluster_without_ids_says_nothing() -> None:
+def test_a_cluster_without_ids_is_not_compared() -> None:
     assert topics_of(Cluster({"shop.orders": "AAAAAAAAAAAAAAAAAAAAAA"})).check_epoch({}) == {}
 
 
-def test_where_there_is_no_client_a_warning_says_that_nobody_looks(caplog: pytest.LogCaptureFixture) -> None:
+def test_without_a_client_a_warning_reports_that_nobody_looks(caplog: pytest.LogCaptureFixture) -> None:
     topics = topics_of(Cluster({}, has_client=False))
 
     with caplog.at_level(logging.WARNING, logger="zset_join.kafka"):

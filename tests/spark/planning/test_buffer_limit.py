@@ -97,7 +97,7 @@ def test_the_epoch_that_reaches_the_limit_over_all_buckets_is_not_committed_and_
         ({"join_max_buffered_bytes": 77, "join_buffer_policy": "spill"}, None),
     ],
 )
-def test_explain_tells_the_limit_before_anything_runs(
+def test_explain_reports_the_limit_before_anything_runs(
     clicks: Source, loads: Source, capsys: pytest.CaptureFixture[str], options: dict[str, Any], kept: str | None
 ) -> None:
     fill(clicks, loads, 1)
@@ -124,7 +124,7 @@ def test_a_restarted_query_still_counts_the_buckets_that_get_no_rows(clicks: Sou
     assert refused.value.facts["left_bytes"] + refused.value.facts["right_bytes"] == 7 * ROW
 
 
-def test_buckets_of_a_record_that_does_not_tell_their_bytes_are_counted_anew(clicks: Source, loads: Source) -> None:
+def test_buckets_of_a_record_that_does_not_report_their_bytes_are_counted_again(clicks: Source, loads: Source) -> None:
     buffer = QueryBuffer(joined(clicks, loads).placed.planned_stages[0], BufferLimit(), 4)
     histories = dict.fromkeys(("join/0", "join/2", "route-left/1"), BucketHistory())
 
@@ -133,7 +133,7 @@ def test_buckets_of_a_record_that_does_not_tell_their_bytes_are_counted_anew(cli
 
 
 @pytest.mark.parametrize("local_state_is_lost", some_of({"kept": False, "lost": True}, short=["lost"]))
-def test_evicted_rows_take_back_what_they_joined_also_over_a_restart(
+def test_evicted_rows_retract_what_they_joined_also_over_a_restart(
     clicks: Source, loads: Source, run: Run, tmp_path: Path, local_state_is_lost: bool
 ) -> None:
     kept = {"join_max_buffered_bytes": 4 * AGED + 1, "join_buffer_policy": "evict_oldest"}
@@ -157,7 +157,7 @@ def test_evicted_rows_take_back_what_they_joined_also_over_a_restart(
 
 
 @pytest.mark.parametrize("on_evict", some_of(["retract", "forget"], short=["retract"]))
-def test_started_anew_from_its_checkpoint_for_every_epoch_a_query_evicts_as_one_operator_does(
+def test_started_again_from_its_checkpoint_for_every_epoch_a_query_evicts_as_one_operator_does(
     clicks: Source, loads: Source, run: Run, tmp_path: Path, on_evict: str
 ) -> None:
     kept = {"join_max_buffered_bytes": 6 * AGED + 1, "join_buffer_policy": "evict_oldest", "on_evict": on_evict}

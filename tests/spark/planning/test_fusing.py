@@ -106,7 +106,7 @@ def test_rows_that_are_in_the_next_stages_bucket_already_stay_there(tables: Simp
 
 
 @for_each(("describe", "why"), APART)
-def test_rows_that_may_be_in_another_bucket_are_shuffled_and_explain_says_why(
+def test_rows_that_may_be_in_another_bucket_are_shuffled_and_explain_names_the_reason(
     tables: SimpleNamespace, describe: Describe, why: str
 ) -> None:
     view = describe(tables)

@@ -75,7 +75,7 @@ def test_streams_are_sources_and_routes_are_stages_between(views: dict[str, View
     assert plan.output.schema.names == views["route"].columns
 
 
-def test_what_sql_says_of_rows_is_a_tree_and_what_is_written_for_spark_is_an_opaque_step(views: dict[str, View]) -> None:
+def test_the_sql_of_rows_is_a_tree_and_text_for_spark_is_an_opaque_step(views: dict[str, View]) -> None:
     of_sql, of_spark = (views[kind].placed.query_plan.outputs[-1].steps for kind in ("unchanged", "aggregate"))
 
     assert [type(step) for step in of_sql] == [SelectStep]

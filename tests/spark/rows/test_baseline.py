@@ -182,7 +182,7 @@ def test_a_baseline_for_a_query_that_began_without_one_is_refused(
         run(join_of(upserts(orders), names(customers, table(spark, CUSTOMERS))), Collected())
 
 
-def test_appends_are_cut_where_their_baseline_ends_and_a_row_of_which_nobody_can_tell_is_bad_input(
+def test_appends_are_cut_where_their_baseline_ends_and_a_row_of_unknown_place_is_bad_input(
     spark: SparkSession, orders: Source, customers: Source, run: Run, tmp_path: Path
 ) -> None:
     orders.add(("", 1, 10, "pen", 3), ("", 2, 10, "ink", 4), ("", 3, 10, "cap", 5), ("", 4, 10, "nib", None))
@@ -225,7 +225,7 @@ def test_a_baseline_without_the_weight_column_has_one_copy_of_every_row(
 
 
 @pytest.mark.long
-def test_a_baseline_with_the_column_that_says_what_a_row_does_is_read_like_its_stream(
+def test_a_baseline_with_an_operation_column_is_read_like_its_stream(
     spark: SparkSession, orders: Source, customers: Source, run: Run
 ) -> None:
     feed = table(spark, ORDERS, ("i", 1, 10, "pen", 1), ("i", 2, 10, "ink", 1), ("d", 1, None, None, 2))
@@ -271,6 +271,6 @@ def test_a_baseline_that_streams_is_refused(customers: Source) -> None:
         names(customers, customers.stream())
 
 
-def test_a_stream_without_keys_must_say_where_its_baseline_ends(spark: SparkSession, customers: Source) -> None:
+def test_a_stream_without_keys_must_set_where_its_baseline_ends(spark: SparkSession, customers: Source) -> None:
     with pytest.raises(PlanError, match=r'stream in append mode with a baseline needs after_baseline.*after_baseline="true"'):
         appends(customers.stream(), name="clicks", baseline=table(spark, CUSTOMERS))

@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - PySpark's own habit
 
 from tests.changelog.formats.records import ORDERS, debezium, table_of
 from tests.spark.conftest import Collected
@@ -180,7 +181,7 @@ def test_a_table_in_spark_is_the_one_in_process_with_truncates_values_that_were_
     assert not query.verify(actual_df=emitted.where("id <> 1")).equal
 
 
-def test_a_value_that_nobody_knows_is_bad_input(spark: SparkSession, tmp_path: Path, run: Run) -> None:
+def test_a_value_that_is_unknown_is_bad_input(spark: SparkSession, tmp_path: Path, run: Run) -> None:
     value = {"op": "u", "after": {"id": 1, "note": UNAVAILABLE}, "source": {"lsn": 1}}
     df = stream_of(spark, tmp_path / "orders", table_of({"key": '{"id":1}', "value": json.dumps(value)}))
     orders = changes(df, format="debezium-json", name="orders", schema="id bigint, note string", keys="id")
@@ -321,7 +322,7 @@ def test_the_schema_of_an_envelope_is_taken_from_it(spark: SparkSession, tmp_pat
         ("weight", "id long, _weight int", None, "changelog", ("id",)),
     ],
 )
-def test_formats_of_rows_stand_for_their_arguments(
+def test_formats_of_rows_represent_their_arguments(
     spark: SparkSession, tmp_path: Path, format_name: str, columns: str, keys: Any, mode: str, left: tuple[str, ...]
 ) -> None:
     stream = changes(spark.readStream.schema(columns).json(str(tmp_path)), name="t", format=format_name, keys=keys)
@@ -348,3 +349,33 @@ def test_wrong_arguments_are_refused(spark: SparkSession, tmp_path: Path) -> Non
         return str(refused.value.code)
 
     assert [code_of(arguments) for arguments, _ in given] == [code for _, code in given]
+
+
+@pytest.mark.parametrize("execution", ["driver", "executors"])
+def test_one_table_of_records_is_a_view_with_conditions_and_columns(
+    spark: SparkSession, tmp_path: Path, run: Run, execution: str
+) -> None:
+    columns, sink = ["key", "value", "topic", "partition", "offset"], Collected()
+    source = {"db": "shop", "table": "orders"}
+
+    def record(op: str, place: int, before: Any, after: Any) -> dict[str, Any]:
+        value = {"op": op, "before": before, "after": after, "source": {**source, "lsn": place}}
+        identity = {"id": (after or before)["id"]}
+        return dict(zip(columns, (json.dumps(identity), json.dumps(value), "orders", 0, place), strict=True))
+
+    rows = [{"id": n, "amount": n * 10, "note": f"note {n}"} for n in range(4)]
+    updated = {"id": 1, "amount": 5, "note": UNAVAILABLE}
+    given = [record("c", n, None, row) for n, row in enumerate(rows)]
+    given += [record("u", 7, {"id": 1}, updated), record("d", 8, {"id": 2}, None)]
+    orders = changes(
+        stream_of(spark, tmp_path / "orders", pa.Table.from_pylist(given)),
+        format="debezium-json",
+        name="orders",
+        schema="id long, amount long, note string",
+        keys=["id"],
+    )
+
+    shown = orders.select("amount", "note").where(F.col("amount") > 0).select(F.upper("note").alias("shown"))
+    run(shown, sink, execution=execution)
+
+    assert sink.total() == {("NOTE 1",): 1, ("NOTE 3",): 1}

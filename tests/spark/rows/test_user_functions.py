@@ -109,7 +109,7 @@ def test_recursion_and_partials_end() -> None:
     assert fingerprint(functools.partial(twice, 3))[0] != fingerprint(functools.partial(twice, 4))[0]
 
 
-def test_what_cannot_be_known_is_told() -> None:
+def test_what_cannot_be_known_is_reported() -> None:
     lock = __import__("threading").Lock()
 
     _, unknown = fingerprint(lambda x: (x, lock))
@@ -144,7 +144,7 @@ def test_another_python_warns_instead_of_refusing() -> None:
         assert agree(of("changed"), stored) == stored
 
 
-def test_a_checkpoint_that_remembers_no_functions_is_not_asked() -> None:
+def test_a_checkpoint_without_functions_is_not_compared() -> None:
     assert agree(of("changed"), None) is None
 
 

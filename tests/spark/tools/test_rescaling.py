@@ -175,7 +175,7 @@ def test_groups_move_with_all_that_they_remember(orders: Source, customers: Sour
     }
 
 
-def test_an_epoch_that_spark_asks_for_again_is_answered_from_the_buckets_it_was_committed_in(
+def test_an_epoch_that_spark_requests_again_is_answered_from_the_buckets_it_was_committed_in(
     orders: Source, customers: Source, run: Run, tmp_path: Path
 ) -> None:
     sink, checkpoint = Collected(), tmp_path / "checkpoint"
@@ -299,7 +299,7 @@ def test_a_checkpoint_that_cannot_get_another_number_is_refused_and_left_alone(
     assert not (tmp_path / "checkpoint/zset/rescalings").exists()
 
 
-def test_the_option_buckets_must_fit_and_what_older_versions_know_is_written_until_something_was_rescaled(
+def test_the_option_buckets_must_fit_and_the_old_form_is_written_until_something_was_rescaled(
     orders: Source, customers: Source, run: Run, stopped: str
 ) -> None:
     commits = Path(stopped) / "zset" / "commits"

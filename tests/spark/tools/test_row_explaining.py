@@ -21,7 +21,7 @@ Explain = Callable[..., RowHistory]
 
 
 @pytest.fixture
-def ask(orders: Source, customers: Source, run: Run) -> Explain:
+def explain(orders: Source, customers: Source, run: Run) -> Explain:
     """Return a function that explains a row of a join's view; what a view does with its rows is not in the log, so one query will do."""
     orders.add(("i", 1, 10, "pen", 1), ("i", 2, 20, "ink", 1), ("i", 3, 10, "cap", 1))
     customers.add((10, "Ann", 1), (20, "Bobby", 1))
@@ -30,10 +30,10 @@ def ask(orders: Source, customers: Source, run: Run) -> Explain:
     joined = join_of(orders, customers)
     query = run(joined, Collected())
 
-    def asked(view: Callable[[JoinedStream], JoinedStream], most_rows: int = 100, **row: Any) -> RowHistory:
+    def explained(view: Callable[[JoinedStream], JoinedStream], most_rows: int = 100, **row: Any) -> RowHistory:
         return explain_row(view(joined).placed, query._runner, row, most_rows=most_rows)
 
-    return asked
+    return explained
 
 
 def shown(joined: JoinedStream) -> JoinedStream:
@@ -52,12 +52,12 @@ def emitted(history: RowHistory) -> list[list[tuple[tuple[Any, ...], int]]]:
 MOVED = [[((1, "PEN", "Ann"), 1)], [((1, "PEN", "Ann"), -1), ((1, "PEN", "Bobby"), 1)]]
 
 
-def test_rows_are_explained_by_what_the_view_shows_and_groups_by_their_rows(ask: Explain) -> None:
-    renamed = ask(shown, id=1)
-    filtered = ask(shown, id=3)
-    unseen = ask(lambda joined: joined.select("order_id"), order_id=1)
-    computed = ask(shown, label="PEN")
-    letters = ask(lambda joined: joined.select("order_id", F.length("name").alias("letters")), letters=5, most_rows=9)
+def test_rows_are_explained_by_what_the_view_shows_and_groups_by_their_rows(explain: Explain) -> None:
+    renamed = explain(shown, id=1)
+    filtered = explain(shown, id=3)
+    unseen = explain(lambda joined: joined.select("order_id"), order_id=1)
+    computed = explain(shown, label="PEN")
+    letters = explain(lambda joined: joined.select("order_id", F.length("name").alias("letters")), letters=5, most_rows=9)
 
     assert emitted(renamed) == emitted(computed) == MOVED
     assert [change.stream for change in renamed.events[0].changes] == ["orders", "customers"]
@@ -66,15 +66,15 @@ def test_rows_are_explained_by_what_the_view_shows_and_groups_by_their_rows(ask:
     assert [len(event.changes) for event in filtered.events] == [2, 1]
     assert emitted(unseen) == [[((1,), 1)], []]
     assert emitted(letters) == [[((2, 5), 1)], [((1, 5), 1)]]
-    assert ask(shown, label="no such label").events == ()
+    assert explain(shown, label="no such label").events == ()
     with pytest.raises(OptionError, match="more than 1 row of the join had these values") as refused:
-        ask(shown, label="PEN", most_rows=1)
+        explain(shown, label="PEN", most_rows=1)
     assert refused.value.code == "ROW_QUESTION"
 
-    ann, bobby = ask(by_name, who="Ann"), ask(by_name, who="Bobby")
-    by_length = ask(lambda joined: joined.groupBy(F.length("name").alias("letters")).count(), letters=3)
-    of_two = ask(lambda joined: joined.groupBy("name").count(), count=2)
-    nested = ask(lambda joined: joined.select("name", "item").distinct().groupBy("name").count(), name="Bobby")
+    ann, bobby = explain(by_name, who="Ann"), explain(by_name, who="Bobby")
+    by_length = explain(lambda joined: joined.groupBy(F.length("name").alias("letters")).count(), letters=3)
+    of_two = explain(lambda joined: joined.groupBy("name").count(), count=2)
+    nested = explain(lambda joined: joined.select("name", "item").distinct().groupBy("name").count(), name="Bobby")
 
     assert emitted(ann) == [[((10, 1, "pen", "Ann"), 1)], [((10, 1, "pen", "Ann"), -1)]]
     assert ann.live_rows == ()

@@ -218,7 +218,7 @@ class Placed:
 
 
 @for_each(("column", "filtered"), [("item", {"orders"}), ("customer_id", {"customers"})])
-def test_a_stream_is_filtered_where_all_places_that_it_reaches_ask_for_the_same(
+def test_a_stream_is_filtered_where_all_its_readers_have_the_same_condition(
     orders: Source, customers: Source, column: str, filtered: set[str]
 ) -> None:
     own, others = upserts(orders), names(customers)

@@ -62,9 +62,7 @@ def test_a_sample_is_compared_with_the_rows_that_are_alive(
     assert not query.verify(actual_df=emitted.limit(0), sample=0.5).equal
 
 
-def test_a_row_that_ended_is_explained_by_what_made_it_and_by_the_time_that_took_it_back(
-    sources: tuple[Source, Source], run: Run
-) -> None:
+def test_a_row_that_ended_is_explained_by_what_made_it_and_by_its_end(sources: tuple[Source, Source], run: Run) -> None:
     query = run(joined(sources), Collected(), buckets=2)
 
     gone, padded = query.explain_row({"order_id": 1}), query.explain_row({"order_id": 3})  # of the latter only the price ended

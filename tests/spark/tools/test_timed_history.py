@@ -32,7 +32,7 @@ class ReadableWithoutNul(Collected):
         return pa.Table.from_pylist(rows)
 
 
-def test_what_came_when_is_known_of_streams_and_what_cannot_be_compared_is_counted(
+def test_arrival_times_of_streams_are_known_and_what_cannot_be_compared_is_counted(
     spark: SparkSession, tmp_path: Path, run: Run
 ) -> None:
     orders, rates = Source(spark, tmp_path / "o", ORDERS), Source(spark, tmp_path / "r", RATES)

@@ -31,7 +31,7 @@ if __name__ == "__main__":
 
 
 @pytest.mark.spark
-def test_a_worker_of_a_local_session_has_the_engine_before_it_is_asked(tmp_path: Path) -> None:
+def test_a_worker_of_a_local_session_has_the_engine_before_its_first_task(tmp_path: Path) -> None:
     program = tmp_path / "program.py"
     program.write_text(PROGRAM)
 
@@ -42,7 +42,7 @@ def test_a_worker_of_a_local_session_has_the_engine_before_it_is_asked(tmp_path:
     assert "loaded True" in ran.stdout, ran.stderr[-2000:]
 
 
-def test_a_daemon_that_cannot_load_kernels_says_so_and_goes_on(
+def test_a_daemon_that_cannot_load_kernels_reports_it_and_goes_on(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     served = []

@@ -57,7 +57,7 @@ def test_an_anchor_takes_no_shuffle_of_its_own(pinned: Callable[..., DataFrame])
     assert plan.partition("InMemoryRelation")[0].count("Exchange") == 1
 
 
-def test_on_a_local_master_nothing_is_pinned_unless_asked_for(pinned: Callable[..., DataFrame]) -> None:
+def test_on_a_local_master_nothing_is_pinned_by_default(pinned: Callable[..., DataFrame]) -> None:
     assert "Join" not in plan_of(pinned("auto"))
     assert "Join" not in plan_of(pinned("off"))
 
@@ -90,7 +90,7 @@ def test_state_that_is_not_where_the_bucket_runs_is_a_miss(orders: Source, custo
     assert query.recentProgress[0]["join"]["locality"] == {"hits": 0, "misses": 1, "executors": 1}
 
 
-def test_an_anchor_that_somebody_has_dropped_is_made_anew(spark: SparkSession, pinned: Callable[..., DataFrame]) -> None:
+def test_an_anchor_that_somebody_has_dropped_is_made_again(spark: SparkSession, pinned: Callable[..., DataFrame]) -> None:
     locality = Locality("on", 2)
     locality.begin(spark)
     spark.catalog.clearCache()
@@ -102,7 +102,7 @@ def test_an_anchor_that_somebody_has_dropped_is_made_anew(spark: SparkSession, p
     locality.close()
 
 
-def test_an_anchor_is_made_anew_when_half_of_the_places_are_empty() -> None:
+def test_an_anchor_is_made_again_when_half_of_the_places_are_empty() -> None:
     locality = Locality("auto", 8)
 
     locality.learn(["a", "b"] * 4)
@@ -127,7 +127,7 @@ def test_on_two_executors_every_bucket_finds_its_state_where_it_runs(tmp_path: P
 
     assert ended.verdict is not None, ended.error
     assert ended.verdict["equal"], ended.verdict["text"]
-    reported = [line["locality"] for line in ended.said if "locality" in line]
+    reported = [line["locality"] for line in ended.printed if "locality" in line]
     hits, misses = (sum(entry[name] for entry in reported) for name in ("hits", "misses"))
     assert hits + misses >= 28  # four epochs after the first, four buckets, two stages
     assert misses <= 4, reported

@@ -63,7 +63,7 @@ def test_an_empty_answer_leaves_no_file(files: CheckpointFiles, kind: type[PartW
     assert list(tmp_path.rglob("*.*")) == []
 
 
-def test_a_lost_part_is_noticed_before_anything_is_handed_out(files: CheckpointFiles) -> None:
+def test_a_lost_part_is_noticed_before_anything_is_passed_on(files: CheckpointFiles) -> None:
     parts = ArrowParts().write(files, 0, Tick(1), SCHEMA, [chunk((1, "a", 1))])
     Path(files.uri(parts[0].file.name)).unlink()
 

@@ -50,7 +50,7 @@ def test_a_weight_has_the_same_code_as_in_process(codes: dict[str, list[str]]) -
     assert codes["weights"] == rejected.column("code").to_pylist() == ["NULL_WEIGHT"]
 
 
-def test_the_text_that_could_not_be_read_is_told_whatever_it_holds() -> None:
+def test_the_text_that_could_not_be_read_is_reported_whatever_it_holds() -> None:
     codes, reasons = undecodable_reasons(["UNDECODABLE_OP:a:b", "UNDECODABLE_OP", "NULL_OP"])
 
     assert codes == ["UNDECODABLE_OP", "UNDECODABLE_OP", "NULL_OP"]

@@ -59,7 +59,7 @@ def test_what_was_taken_is_gone_and_the_rest_stays(cold: ColdTables) -> None:
     cold.close()
 
 
-def test_the_group_that_is_touched_most_stays_and_new_records_begin_anew() -> None:
+def test_the_group_that_is_touched_most_stays_and_new_records_start_over() -> None:
     busy, first, second = BusyGroups(HotBudget(max_hot_keys=2)), object(), object()
     sizes = np.array([10, 10, 10])
     for _ in range(3):

@@ -111,7 +111,7 @@ def test_one_that_comes_back_waits_where_it_waited_before(tmp_path: Path) -> Non
     assert cold.tombstone_count() == 1
 
 
-def test_it_still_knows_its_sequence(tmp_path: Path) -> None:
+def test_it_still_has_its_sequence(tmp_path: Path) -> None:
     side = side_of_deleted(None, ("a", 10), (LONG, 20))
     cold = ColdSide(side, FileStores(tmp_path))
     cold.spill_tombstones(2, PIECE_BYTES, None)

@@ -47,7 +47,7 @@ def candidates(hot: HotRows, below_stamp: int | None = None) -> tuple[Any, Any, 
     return positions + 1, scores[positions], sizes[positions]
 
 
-def told(hot: HotRows, number: int) -> tuple[int, float, bool]:
+def reported(hot: HotRows, number: int) -> tuple[int, float, bool]:
     """Return the place and the score of a row, and whether the epoch has touched it."""
     numbers, scores, _ = candidates(hot)
     return int(hot.places(np.array([number]))[0]), float(scores[numbers == number][0]), number in candidates(hot, STAMP)[0]
@@ -111,7 +111,7 @@ def test_a_tombstone_is_no_candidate() -> None:
     assert candidates(hot)[0].tolist() == [2]
 
 
-def test_the_size_of_a_row_is_its_record_its_blocks_and_what_stands_beside_it() -> None:
+def test_the_size_of_a_row_is_its_record_its_blocks_and_what_is_beside_it() -> None:
     side, hot = filled()
     numbers, _, sizes = candidates(hot)
 
@@ -164,13 +164,13 @@ def test_many_keys_and_long_chains_touch_the_same_rows_in_one_pass(
         for epoch in range(4):  # scores were never, equal and different before
             codes = np.concatenate([np.repeat(one, 3), other[: epoch % 2]])
             hot.touch_chains(codes, STAMP + 2 * epoch + 2, CLOCK + epoch)
-        touched.append([told(hot, number) for number in range(1, 6)])
+        touched.append([reported(hot, number) for number in range(1, 6)])
 
     assert touched[0] == touched[1]
     assert len({score for _, score, _ in touched[0]}) == 4
 
 
-def test_touches_of_later_epochs_add_up_as_the_policy_says() -> None:
+def test_touches_of_later_epochs_add_up_by_the_policy() -> None:
     _, hot = filled()
     hot.note_written(np.array([1]), STAMP, 0.0)
 
@@ -194,24 +194,24 @@ def test_compacting_gives_rows_other_numbers_and_nothing_else() -> None:
     side, hot = filled()
     come_back(hot, leave(hot, [1, 4]))
     hot.note_written(np.array([2]), STAMP, 7.0)
-    known = {row: told(hot, number) for row, number in numbers_of(side).items()}
+    known = {row: reported(hot, number) for row, number in numbers_of(side).items()}
 
     side.compact()
 
-    assert {row: told(hot, number) for row, number in numbers_of(side).items()} == known
+    assert {row: reported(hot, number) for row, number in numbers_of(side).items()} == known
     assert {place for place, _, _ in known.values()} == {-1, 70, 71}
 
 
 def test_rows_that_moved_into_holes_keep_their_places_and_what_they_are_worth() -> None:
     side, hot = filled()
     come_back(hot, leave(hot, [4, 5]))  # they get each other's numbers
-    known = {row: told(hot, number) for row, number in numbers_of(side).items()}
+    known = {row: reported(hot, number) for row, number in numbers_of(side).items()}
     absorb(side, [((number, None, None), -1) for number in (1, 2)])
     hot.note_written(np.array([1, 2]), None, CLOCK)
 
     side.compact()
 
-    left = {row: told(hot, number) for row, number in numbers_of(side).items()}
+    left = {row: reported(hot, number) for row, number in numbers_of(side).items()}
     assert left == {row: known[row] for row in left}
     assert sorted(place for place, _, _ in left.values()) == [-1, 70, 71]
 

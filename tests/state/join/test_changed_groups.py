@@ -170,7 +170,7 @@ def test_a_large_epoch_is_worked_off_in_parts_that_give_the_same_rows() -> None:
     assert sorted(parted.one_sided(0, SHOWN_UNMATCHED, 0), key=repr) == sorted(whole.one_sided(0, SHOWN_UNMATCHED, 0), key=repr)
 
 
-def test_one_sided_rows_tell_what_is_missing_before_and_after() -> None:
+def test_one_sided_rows_report_what_is_missing_before_and_after() -> None:
     epoch = Epoch(
         (keyed("a", 1) + keyed("b", 2) + keyed("c", 3), keyed("b", 8) + keyed("c", 9)),
         (keyed("d", 4), keyed("a", 7) + taken_out("c", 9)),
@@ -181,7 +181,7 @@ def test_one_sided_rows_tell_what_is_missing_before_and_after() -> None:
     assert epoch.one_sided(0, SHOWN_UNMATCHED, -1) == [(1, None, -1)]
 
 
-def test_one_sided_rows_tell_what_is_matched_before_and_after() -> None:
+def test_one_sided_rows_report_what_is_matched_before_and_after() -> None:
     epoch = Epoch(
         (keyed("a", 1) + keyed("c", 3), keyed("c", 9)),
         (keyed("c", 4), keyed("a", 7) + taken_out("c", 9)),
@@ -219,7 +219,7 @@ def test_the_changes_of_a_side_in_a_part_can_be_read_back() -> None:
     assert [weights.tolist() for weights in epoch.groups.weights_of_changes()][1][:3] == [0, 3, 1]
 
 
-def test_output_arrays_tell_which_changes_made_a_pair() -> None:
+def test_output_arrays_report_which_changes_made_a_pair() -> None:
     epoch = Epoch((keyed("a", 1), []), (keyed("a", 2), keyed("a", 9)))
     output = OutputArrays(10, with_changes=True)
     epoch.groups.enter(0)
@@ -285,7 +285,7 @@ def test_the_memory_of_changes_is_given_back_and_the_next_epoch_is_listed_as_if_
     assert given_back <= epoch.groups.resident_bytes() - 150 * 64
 
 
-def test_output_arrays_stand_behind_each_other() -> None:
+def test_output_arrays_lie_behind_each_other() -> None:
     output = OutputArrays(7)
 
     assert np.diff(output.addresses).tolist() == [56, 56]

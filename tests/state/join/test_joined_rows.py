@@ -52,7 +52,7 @@ def test_a_pair_shows_both_rows() -> None:
     assert gather(LEFT, RIGHT, [(1, 1), (1, 2)], "inner") == [(1, "a", LONG, 7, "a", "y"), (1, "a", LONG, 8, "b", LONG * 2)]
 
 
-def test_where_memory_is_short_arrow_is_asked_for_none() -> None:
+def test_where_memory_is_short_arrow_allocates_none() -> None:
     schema, sources = joined_schema(LEFT.relation, RIGHT.relation, "inner", using=False, output_names=None)
     refs = np.full(1000, LEFT.first_record), np.full(1000, RIGHT.first_record)
     joined, before = JoinedRows(LEFT, RIGHT, schema, sources), pa.total_allocated_bytes()

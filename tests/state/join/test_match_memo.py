@@ -27,19 +27,19 @@ def _ids(*values: int) -> pa.RecordBatch:
     return pa.record_batch({"id": pa.array(values, pa.int64())})
 
 
-def _told(memo: MatchMemo, taken: Retracted) -> list[tuple[str, int]]:
+def _rows_of(memo: MatchMemo, taken: Retracted) -> list[tuple[str, int]]:
     return list(zip(memo.rows(taken.numbers).column("v").to_pylist(), taken.copies.tolist(), strict=True))
 
 
 def test_the_oldest_arrival_goes_first_with_all_its_lines():
     memo = _memo()
-    assert _told(memo, memo.retract(_ids(1), np.array([3]))) == [("first", 2), ("first too", 2), ("second", 1)]
+    assert _rows_of(memo, memo.retract(_ids(1), np.array([3]))) == [("first", 2), ("first too", 2), ("second", 1)]
 
 
 def test_what_was_taken_is_gone_and_the_rest_stays():
     memo = _memo()
     memo.remove(memo.retract(_ids(1), np.array([3])))
-    assert _told(memo, memo.retract(_ids(1), np.array([2]))) == [("second", 2)]
+    assert _rows_of(memo, memo.retract(_ids(1), np.array([2]))) == [("second", 2)]
 
 
 def test_more_copies_than_were_remembered_are_damage():

@@ -19,7 +19,13 @@ LEFT, RIGHT = (
     Relation(name=name, schema=SCHEMA, join_key=("k",), primary_key=("id",), mode="upsert") for name in ("left", "right")
 )
 FEW: dict[str, Any] = {"default_hash_join": "hybrid", "max_hot_keys": 30}
-ASKED = {"left": (1,), "right": (0,), "full": (0, 1), "left_semi": (1,), "left_anti": (1,)}  # sides that hide or show others
+REQUESTED = {
+    "left": (1,),
+    "right": (0,),
+    "full": (0, 1),
+    "left_semi": (1,),
+    "left_anti": (1,),
+}  # sides that hide or show others
 
 Table = dict[int, int | None]
 
@@ -54,7 +60,7 @@ def fetch(join: HashJoin, epoch: int, deltas: list[ZSet]) -> int:
 
 
 @pytest.mark.parametrize("hash_bits", [32, 5])
-@pytest.mark.parametrize("how", ASKED)
+@pytest.mark.parametrize("how", REQUESTED)
 def test_a_row_that_stays_is_in_memory_of_each_key_that_has_one(how: str, hash_bits: int) -> None:
     random = np.random.default_rng(7)
     join = HashJoin(LEFT, RIGHT, how, **FEW, hash_bits=hash_bits)
@@ -70,7 +76,7 @@ def test_a_row_that_stays_is_in_memory_of_each_key_that_has_one(how: str, hash_b
         changed = {table.get(number) for table, ids in zip([*tables, *after], named * 2, strict=True) for number in ids} - {
             None
         }
-        for side in ASKED[how]:
+        for side in REQUESTED[how]:
             staying = {number: key for number, key in tables[side].items() if number not in named[side]}
             here = in_memory(join, side)
             witnesses = {key for number, key in staying.items() if number in here}
@@ -97,7 +103,7 @@ def test_one_row_comes_for_many_and_none_where_one_is_in_memory() -> None:
 
 
 @pytest.mark.parametrize("how", ["left", "right", "full"])
-def test_where_many_rows_pass_those_that_stand_for_others_have_room_soon(how: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_where_many_rows_pass_their_representatives_have_room_soon(how: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(Runs.find.__kwdefaults__, "group_bytes", 1 << 12)  # rows come a hundred at a time
     limit, rows, keys, changes = 3_000, 20_000, 1_000, 300
     join = HashJoin(LEFT, RIGHT, how, default_hash_join="hybrid", max_hot_keys=limit)

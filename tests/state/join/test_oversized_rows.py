@@ -159,7 +159,7 @@ def test_degrees_of_many_large_keys_are_written_into_few_runs() -> None:
     assert rows_of(hybrid) == rows_of(unlimited)
 
 
-def test_who_asks_again_gets_the_same_chunks_and_brings_nothing_more_in() -> None:
+def test_a_repeated_answer_has_the_same_chunks_and_brings_nothing_more_in() -> None:
     hybrid, _ = joins = two("full")
     load(joins)
     changes = (delete((9, LONG)), insert((LONG, 1)))
@@ -175,7 +175,7 @@ def test_who_asks_again_gets_the_same_chunks_and_brings_nothing_more_in() -> Non
     assert (fetched, hybrid.statistics()["left_fetched_rows"]) == (2, 2)
 
 
-def test_a_row_that_stands_for_its_key_and_is_deleted_is_followed_by_another() -> None:
+def test_a_row_that_represents_its_key_and_is_deleted_is_followed_by_another() -> None:
     fed = Epochs(HashJoin(ORDERS, BAGS, "full", default_hash_join="hybrid", max_hot_bytes=0))
     hybrid = fed.operator
     hybrid._hybrid.oversized.least_bytes = [1, 1]  # type: ignore[attr-defined]
@@ -216,7 +216,7 @@ def test_a_residual_predicate_is_evaluated_on_the_rows_that_are_streamed() -> No
 
 
 @pytest.mark.parametrize("how", ["left", "full", "left_semi", "left_anti"])
-def test_rows_that_count_their_matches_are_streamed_and_written_anew(how: str) -> None:
+def test_rows_that_count_their_matches_are_streamed_and_rewritten(how: str) -> None:
     hybrid, unlimited = joins = two(how, residual=left("id") < right("v"))
     load(joins)
     story = [
@@ -241,7 +241,7 @@ def test_rows_that_count_their_matches_are_streamed_and_written_anew(how: str) -
     assert rows_of(hybrid) == rows_of(unlimited)
 
 
-def test_a_disk_that_is_full_while_rows_are_written_anew_changes_nothing() -> None:
+def test_a_disk_that_is_full_while_rows_are_rewritten_changes_nothing() -> None:
     hybrid, unlimited = joins = two("left", residual=left("id") < right("v"))
     load(joins)
     deltas = deltas_of(hybrid, [], insert((LONG, 2 * ROWS)))

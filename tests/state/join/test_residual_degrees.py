@@ -50,7 +50,7 @@ def shown(side: SideState, degrees: ResidualDegrees) -> list[tuple[int, int]]:
     return sorted(zip((row[0] for row in pieces(side, numbers)), weights.tolist(), strict=True))
 
 
-def test_an_unchanged_partner_is_there_both_times_and_a_changed_one_when_its_weight_says_so() -> None:
+def test_an_unchanged_partner_is_there_both_times_and_a_changed_one_by_its_weight() -> None:
     before, after = words(0, 2, 1), words(1, 0, 1)
 
     was, is_now = live_flags(words(-1, 0, 1, 2), before, after)
@@ -101,7 +101,7 @@ def test_a_new_row_counts_the_partners_there_are_after_the_epoch(
 @pytest.mark.parametrize(
     ("kind", "degree", "expected"), [(SHOWN_UNMATCHED, 0, [(1, -2)]), (SHOWN_UNMATCHED, 1, []), (SHOWN_MATCHED, 1, [(1, -2)])]
 )
-def test_a_row_that_goes_takes_back_what_was_said_about_it(kind: int, degree: int, expected: list[tuple[int, int]]) -> None:
+def test_a_row_that_goes_retracts_its_output(kind: int, degree: int, expected: list[tuple[int, int]]) -> None:
     side = side_with(degree)
     degrees = changed(side, kind, [1], [2], [0])
 

@@ -86,7 +86,7 @@ def test_an_epoch_that_is_refused_outdates_nothing() -> None:
     assert sum(len(chunk) for chunk in unread) == 4
 
 
-def test_what_was_read_before_stands_and_the_rest_is_refused() -> None:
+def test_what_was_read_before_stays_and_the_rest_is_refused() -> None:
     answers = Answers()
     chunks = answers.guarded(iter([ROWS, ROWS]))
     assert next(chunks) is ROWS

@@ -9,7 +9,7 @@ from zset_join.kernels.rows import delta as d
 from zset_join.state.rows.delta_arrays import DeltaArrays, table_bits
 
 
-def test_what_is_written_at_an_address_of_the_view_stands_in_the_line() -> None:
+def test_what_is_written_at_an_address_of_the_view_is_in_the_line() -> None:
     arrays = DeltaArrays(stride=64)
 
     d.put(int(arrays.words[d.D_FOUND]), 3, 77)

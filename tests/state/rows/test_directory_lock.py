@@ -55,7 +55,7 @@ def test_a_second_operator_is_refused_until_the_first_is_closed(name: str, tmp_p
     made(name, tmp_path).close()
 
 
-def test_a_dropped_operator_lets_go(tmp_path: Path) -> None:
+def test_a_dropped_operator_is_released(tmp_path: Path) -> None:
     made("join", tmp_path)
 
     made("join", tmp_path).close()

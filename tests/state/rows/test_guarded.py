@@ -89,7 +89,7 @@ def test_an_answer_that_is_read_when_the_state_has_changed_is_refused(operator: 
     assert refused.value.code == "ANSWER_OUTDATED"
 
 
-def test_a_closed_operator_says_so_and_may_be_closed_again(operator: Any) -> None:
+def test_a_closed_operator_refuses_and_may_be_closed_again(operator: Any) -> None:
     deltas = given(operator)
     operator.close()
 

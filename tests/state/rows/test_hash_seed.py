@@ -112,7 +112,7 @@ def test_a_seed_has_32_bits(seed: int) -> None:
 
 
 @pytest.mark.parametrize("written", ["", "twelve", "99999999999"])
-def test_a_damaged_seed_is_told(written: str, tmp_path: Path) -> None:
+def test_a_damaged_seed_is_reported(written: str, tmp_path: Path) -> None:
     (tmp_path / SEED_FILE).write_text(written)
 
     with pytest.raises(StateError, match="delete the directory"):
@@ -202,7 +202,7 @@ def seeds(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return seen
 
 
-def test_every_kind_of_stage_is_asked_for_its_seed() -> None:
+def test_every_kind_of_stage_passes_on_its_seed() -> None:
     assert registered() - {name.partition(",")[0] for name in VARIANTS} == set()
 
 

@@ -36,7 +36,7 @@ def test_null_finds_nothing_unless_it_is_safe():
     assert _filled(null_safe=True).find(_keys((None, "n")))[0].tolist() == [0]
 
 
-def test_colliding_hashes_are_told_apart_by_value():
+def test_colliding_hashes_are_distinguished_by_value():
     kept = _filled(tables=HashTables(hash_bits=1))
     assert kept.find(_keys((1.0, "a"), (0.0, "a")))[0].tolist() == [1, 1]
 

@@ -33,7 +33,7 @@ def get(region: Region, offset: int, length: int) -> bytes:
 
 @pytest.mark.parametrize("grows", [True, False])
 @pytest.mark.parametrize("capacity", [1, 4096, 5000, 3 * HUGE])
-def test_a_new_region_holds_what_was_asked_for_and_is_zero(capacity: int, grows: bool) -> None:
+def test_a_new_region_holds_what_was_requested_and_is_zero(capacity: int, grows: bool) -> None:
     region = Region(capacity, grows=grows)
 
     assert region.capacity >= capacity

@@ -36,7 +36,7 @@ CASES = [
 
 
 @pytest.mark.parametrize(("mode", "sequenced", "changes", "code", "expected"), CASES)
-def test_a_bad_row_is_told_with_its_code_and_what_was_expected(
+def test_a_bad_row_is_reported_with_its_code_and_what_was_expected(
     mode: ChangelogMode, sequenced: bool, changes: list[Change], code: str, expected: str
 ) -> None:
     side = make_side(mode, sequenced=sequenced)
@@ -73,7 +73,7 @@ def test_a_row_is_named_by_its_primary_key_or_by_all_of_it() -> None:
     assert describe_rejection([bag.relation], [by_row], Tick(0)).facts["key"] == (42, "a", "x")
 
 
-def test_rows_stand_in_the_order_of_inputs_and_of_arrival() -> None:
+def test_rows_are_in_the_order_of_inputs_and_of_arrival() -> None:
     one, other = make_side("append"), make_side("changelog")
     first, _ = changes_of(one, insert((1, "a", "x")) + delete((2, "a", "x")))
     second, _ = changes_of(other, delete((3, "a", "x")) + insert((4, "a", "x")) + delete((5, "a", "x")))
@@ -96,7 +96,7 @@ def test_no_rejections_have_the_columns_of_some() -> None:
     assert REJECTION_SCHEMA.names == ["input", "row", "weight", "code", "reason"]
 
 
-def test_rows_that_say_nothing_are_not_rejected() -> None:
+def test_rows_without_effect_are_not_rejected() -> None:
     side = make_side(sequenced=True)
     absorb(side, upsert((1, "a", "x", 10)))
 

@@ -27,7 +27,7 @@ def test_a_new_arena_is_empty(arena: RowArena) -> None:
     assert not arena.header.any()
 
 
-def test_the_view_tells_kernels_where_everything_is(arena: RowArena) -> None:
+def test_the_view_gives_kernels_every_address(arena: RowArena) -> None:
     view = np.zeros(s.VIEW_WORDS, np.int64)
 
     arena.write_view(view)

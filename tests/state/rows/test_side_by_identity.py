@@ -112,7 +112,7 @@ def test_two_primary_keys_that_spark_calls_the_same_are_one(kind: pa.DataType, o
 
 
 @pytest.mark.parametrize("hash_bits", [1, 4])
-def test_identities_with_the_same_hash_are_told_apart(hash_bits: int) -> None:
+def test_identities_with_the_same_hash_are_distinguished(hash_bits: int) -> None:
     side = make_side(hash_bits=hash_bits)
     absorb(side, upsert(*[(number, "a", "old") for number in range(60)]))
 

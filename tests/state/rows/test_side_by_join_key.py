@@ -44,7 +44,7 @@ def test_a_key_nobody_has_finds_nothing(side: SideState) -> None:
 
 
 @pytest.mark.parametrize(("gone", "left"), [(1, [2, 4]), (2, [1, 4]), (4, [1, 2])])
-def test_a_row_leaves_its_chain_from_wherever_it_stands(side: SideState, gone: int, left: list[int]) -> None:
+def test_a_row_leaves_its_chain_from_wherever_it_is(side: SideState, gone: int, left: list[int]) -> None:
     absorb(side, delete((gone, None, None)))
 
     assert rows_of(side, "a") == left

@@ -138,7 +138,7 @@ def test_two_versions_of_one_row_are_no_snapshot() -> None:
     assert caught.value.code == "SNAPSHOT_CONTRADICTION"
 
 
-def test_the_rows_of_a_key_stand_in_the_order_they_came_to_it() -> None:
+def test_the_rows_of_a_key_are_in_the_order_they_came_to_it() -> None:
     side = make_side("upsert")
     absorb(side, insert((1, "a", None), (2, "a", None), (3, "b", None), (4, "a", None)))
     absorb(side, upsert((2, "b", None), (1, "a", "changed in place")))

@@ -111,7 +111,7 @@ def test_what_an_epoch_held_meanwhile_is_not_taken_for_what_is_always_there(proc
 
 
 @needs_report
-def test_what_allocators_keep_is_told_and_what_is_held_or_mapped_is_not() -> None:
+def test_what_allocators_keep_is_reported_and_what_is_held_or_mapped_is_not() -> None:
     done = subprocess.run([sys.executable, "-m", __name__], check=True, capture_output=True, text=True)
     reported = json.loads(done.stdout)
 
@@ -139,7 +139,7 @@ def test_no_more_is_kept_than_is_free(process: Process) -> None:
     assert memory.correction(0) == 40
 
 
-def test_pages_that_are_not_full_and_files_that_were_looked_at_are_told_as_far_as_they_are_there(process: Process) -> None:
+def test_pages_that_are_not_full_and_files_that_were_looked_at_are_reported_as_far_as_they_are_there(process: Process) -> None:
     process.free = 40
     memory = UnusedMemory()
     process.resident += 100
@@ -148,7 +148,7 @@ def test_pages_that_are_not_full_and_files_that_were_looked_at_are_told_as_far_a
     assert memory.correction(0, more_bytes=80) == 100
 
 
-def test_files_that_were_not_looked_at_are_told_as_less(process: Process) -> None:
+def test_files_that_were_not_looked_at_are_reported_as_less(process: Process) -> None:
     process.free = 40
     memory = UnusedMemory()
     process.resident += 100
@@ -189,19 +189,19 @@ def test_what_somebody_held_who_has_closed_is_held_by_nobody(process: Process) -
     assert memory.correction(0) == 120
 
 
-def test_where_the_host_does_not_tell_the_resident_size_nothing_is_corrected(process: Process) -> None:
+def test_where_the_host_does_not_report_the_resident_size_nothing_is_corrected(process: Process) -> None:
     process.resident, process.free = 0, 40
 
     assert UnusedMemory().correction(50, less_bytes=30, more_bytes=30) == 0
 
 
-def test_where_the_allocator_tells_nothing_nothing_is_said_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("zset_join.state.rows.unused_memory._tell", None)
+def test_where_the_allocator_reports_nothing_nothing_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("zset_join.state.rows.unused_memory._report", None)
 
     assert UnusedMemory().correction(0) == 0
 
 
-def test_an_array_that_was_let_go_takes_no_memory_and_can_be_filled_again() -> None:
+def test_an_array_that_was_released_takes_no_memory_and_can_be_filled_again() -> None:
     array = np.ones(4 << 20)
     before = resident_bytes()
 
@@ -212,7 +212,7 @@ def test_an_array_that_was_let_go_takes_no_memory_and_can_be_filled_again() -> N
     assert array.sum() == 8 << 20
 
 
-def test_what_is_around_an_array_stays_when_it_is_let_go() -> None:
+def test_what_is_around_an_array_stays_when_it_is_released() -> None:
     array = np.ones(1 << 16)
 
     release(array[100:60_000])
@@ -222,7 +222,7 @@ def test_what_is_around_an_array_stays_when_it_is_let_go() -> None:
     assert array[60_000:].sum() == (1 << 16) - 60_000
 
 
-def test_a_host_that_does_not_tell_is_never_asked_for_memory_back(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_resident_size_no_memory_is_given_back(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("zset_join.state.rows.unused_memory._STATM", Path("/nowhere"))
 
     assert not UnusedMemory().give_back(0)

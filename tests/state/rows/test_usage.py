@@ -61,7 +61,7 @@ def test_what_is_no_snapshot_is_refused_and_changes_nothing(made: tuple[Callable
     assert operator.snapshot() == before
 
 
-def test_a_closed_operator_says_so(made: tuple[Callable[..., Any], int]) -> None:
+def test_a_closed_operator_refuses(made: tuple[Callable[..., Any], int]) -> None:
     make, inputs = made
     operator = make()
     operator.close()

@@ -37,7 +37,7 @@ def take(rows: ExpiringRows, epoch: int, before: int | None, mark: int, *given: 
     return said, stored
 
 
-def test_a_row_that_is_past_its_time_when_it_comes_is_never_said_and_counted_as_late() -> None:
+def test_a_row_past_its_time_at_arrival_is_never_emitted_and_counted_as_late() -> None:
     rows = events()
     take(rows, 0, None, 20, (1, 20))
 

@@ -179,7 +179,7 @@ def add_floats(
 ) -> bool:
     """Count and add values, and their squares if requested; return whether a count fell below 0 on its way.
 
-    `place` is the address of the count in the first line. `blocks` has room for as many blocks as `count_special` said.
+    `place` is the address of the count in the first line. `blocks` has room for as many blocks as `count_special` returned.
     """
     below = False
     free = blocks
@@ -396,7 +396,7 @@ def copy_float_blocks(old: int, new: int, groups: int, copied: int, place: int, 
 
 @kernel
 def _written_size(block: int, source: int, squares: bool) -> int:
-    """Return how much of a block says all about it.
+    """Return the length of the decisive part of a block.
 
     A part of a delta may have as many outliers more as less, and yet another sum. Such a block is one that an epoch works
     on, with room for all words; one in the heap without outliers has none.

@@ -208,7 +208,7 @@ def store_groups(
     group_numbers: Any,
     after: int,
 ) -> None:
-    """Write the lines of `after` back; a group without rows is gone, whatever its words say."""
+    """Write the lines of `after` back; a group without rows is gone, whatever its words are."""
     rows, stride = word(view, ROWS), word(view, STRIDE)
     slots, bits = word(view, JOIN_SLOTS), word(view, JOIN_BITS)
     for entry in range(entries):
@@ -261,7 +261,7 @@ def copy_groups(old: int, new: int, variables: int, key_bytes: int, state_offset
 def resolve_rows(count: int, weights: Any, status: Any, constraints: int, places: int) -> int:
     """Decide row by row what the groups can take; return how many rows were given a bad status.
 
-    A *constraint* is a list of cells with a number of copies each, and says which cell a row belongs to (-1: none). `places` is
+    A *constraint* is a list of cells with a number of copies each, and the cell of each row (-1: none). `places` is
     the address of two addresses per constraint: of the cell of each row, and of the copies of each cell, which are brought up
     to date. Insertions count first; retractions are then taken in arrival order as long as every cell of theirs has enough.
     """

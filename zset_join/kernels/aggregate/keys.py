@@ -2,7 +2,7 @@
 
 A value is a run of int64 *key words*, compared in order. Numbers, dates and the like take one word, wide decimals two (see
 `zset_join.state.rows.sequence`). A string or binary takes three: its first 8 bytes as a big-endian number with the sign bit
-turned over, its length, and where its bytes stand: nothing up to 8 bytes, else a plain address (records of a delta) or an
+turned over, its length, and the address of its bytes: nothing up to 8 bytes, else a plain address (records of a delta) or an
 offset into the arena's heap with the top bit set (records of the state). Strings compare as unsigned bytes, as Spark's do.
 
 `texts` has a bit for each word that begins a string.
@@ -44,7 +44,7 @@ _SIGN = -(1 << 63)
 
 @kernel
 def _text_address(text: int, heap: int) -> int:
-    """Return where the bytes of a string of more than 8 bytes stand."""
+    """Return the address of a string of more than 8 bytes."""
     location = load_u64(text + 16)
     return heap + (location ^ HEAP_BIT) if location < 0 else location
 

@@ -63,7 +63,7 @@ def _end_after(
     texts: int,
     high: bool,
 ) -> tuple[int, bool]:
-    """Return where the first or last value after the epoch stands, and whether there is one."""
+    """Return the address of the first or last value after the epoch, and whether there is one."""
     root, distinct = load_u64(values + V_ROOT * 8), load_u64(values + V_DISTINCT * 8)
     leaves = directory_count(heap, root)
     step = 8 * words + 8

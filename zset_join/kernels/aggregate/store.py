@@ -4,7 +4,7 @@ Each touched leaf is merged with its cells in working memory and written back on
 leaves that are three quarters full; one that falls below a quarter is joined with a neighbour where both fit into three
 quarters; an empty one leaves its directory; a directory of one leaf becomes a single leaf.
 
-A call works until the heap room it was granted is used up, and then says where to go on: everything before that cell is
+A call works until the heap room it was granted is used up, and then returns where to continue: everything before that cell is
 stored, nothing behind it.
 """
 

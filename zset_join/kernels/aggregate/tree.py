@@ -103,7 +103,7 @@ def leaf_line(heap: int, root: int, leaf: int, words: int) -> int:
 
 @kernel
 def leaf_address(heap: int, root: int, leaf: int, words: int) -> int:
-    """Return where the values of a leaf stand."""
+    """Return the address of a leaf's values."""
     if is_directory(root):
         return heap + load_u64(leaf_line(heap, root, leaf, words) + words * 8)
     return heap + root_offset(root)

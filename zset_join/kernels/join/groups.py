@@ -23,7 +23,6 @@ from zset_join.kernels.rows.epoch import (
     E_NEXT_CHANGE,
     E_PART_BITS,
     E_REFS,
-    S_ASKED_BY_OWN,
     S_CHANGED,
     S_COUNT,
     S_DEGREES_AFTER,
@@ -32,6 +31,7 @@ from zset_join.kernels.rows.epoch import (
     S_HEAD,
     S_KEY_COLUMNS,
     S_LAST,
+    S_READ_BY_OWN,
     S_READS_DEGREES,
     S_VIEW,
     of_change,
@@ -147,7 +147,7 @@ def _group_unmatchable(epoch: int, group: int, side: int, begin: int, end: int) 
 
 
 @kernel
-def _is_asked(own: int, other: int, group: int, by_own: bool) -> bool:
+def _is_read(own: int, other: int, group: int, by_own: bool) -> bool:
     return word(other, group) >= 0 or (by_own and word(own, group) >= 0)
 
 
@@ -155,11 +155,11 @@ def _is_asked(own: int, other: int, group: int, by_own: bool) -> bool:
 def _find_heads(epoch: int, side: int, groups: int) -> None:
     """Look the chains of one side's state up, fetching slots and rows ahead.
 
-    A head is the number of the first row of a group's key, 0 where there is none or where it is not requested. A state is asked
-    where the other side changes, and where its own side does if S_ASKED_BY_OWN.
+    A head is the number of the first row of a group's key, 0 where there is none or where it is not requested. A state is read
+    where the other side changes, and where its own side does if S_READ_BY_OWN.
     """
     own, other = side_word(epoch, side, S_FIRST), side_word(epoch, 1 - side, S_FIRST)
-    by_own = side_word(epoch, side, S_ASKED_BY_OWN) != 0
+    by_own = side_word(epoch, side, S_READ_BY_OWN) != 0
     view, columns, heads = (
         side_word(epoch, side, S_VIEW),
         side_word(epoch, side, S_KEY_COLUMNS),
@@ -170,11 +170,11 @@ def _find_heads(epoch: int, side: int, groups: int) -> None:
     slots, bits = word(view, JOIN_SLOTS), word(view, JOIN_BITS)
     rows, stride, heap = word(view, ROWS), word(view, STRIDE), word(view, HEAP)
     for ahead in range(groups + _AHEAD_SLOT):
-        if ahead < groups and _is_asked(own, other, ahead, by_own):
+        if ahead < groups and _is_read(own, other, ahead, by_own):
             prefetch_slot(slots, bits, word(group_hashes, ahead))
             prefetch(word(group_refs, ahead) + _VALUES)
         middle = ahead - (_AHEAD_SLOT - _AHEAD_ROW)
-        if 0 <= middle < groups and _is_asked(own, other, middle, by_own):
+        if 0 <= middle < groups and _is_read(own, other, middle, by_own):
             likely = likely_row(slots, bits, word(group_hashes, middle))
             if likely != 0:
                 prefetch(rows + (likely - 1) * stride)
@@ -183,7 +183,7 @@ def _find_heads(epoch: int, side: int, groups: int) -> None:
         if group < 0:
             continue
         head = 0
-        if _is_asked(own, other, group, by_own):
+        if _is_read(own, other, group, by_own):
             from_side = word(group_sides, group)
             head = find_key(
                 slots,
@@ -208,7 +208,7 @@ def in_changed_set(number: int, marks: int) -> bool:
 
 @kernel
 def _read_degrees(epoch: int, side: int, groups: int) -> None:
-    """Say for every group whether its side has live rows before and after the epoch.
+    """Return for every group whether its side has live rows before and after the epoch.
 
     Cost: at most one more row of the chain than the group has changes.
     """

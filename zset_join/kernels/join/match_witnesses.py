@@ -47,7 +47,7 @@ def _record(view: int, name: int) -> int:
 
 
 @kernel
-def _stands(view: int, own_columns: int, code: int, ref: int, heap: int, columns: int, replaced: Any) -> bool:
+def _is_at(view: int, own_columns: int, code: int, ref: int, heap: int, columns: int, replaced: Any) -> bool:
     """Return whether a row with the key of a record is in memory that stays. Cost: those of the key that do not, at most."""
     rows, stride = word(view, ROWS), word(view, STRIDE)
     slots, bits = word(view, JOIN_SLOTS), word(view, JOIN_BITS)
@@ -81,7 +81,7 @@ def mark_lacking(
         if at and codes[at - 1] == codes[at] and equal_columns(ref, heap, columns, _record(of, names[at - 1]), heap, columns):
             lacking[at] = False
         else:
-            lacking[at] = not _stands(view, own_columns, codes[at], ref, heap, columns, replaced)
+            lacking[at] = not _is_at(view, own_columns, codes[at], ref, heap, columns, replaced)
 
 
 @kernel
@@ -112,7 +112,7 @@ def choose_witnesses(
         while back >= begin and not equal_columns(refs[index], heap, columns, refs[order[back]], heap, columns):
             back -= 1
         firsts[index] = back < begin
-        chosen[index] = back < begin and not _stands(view, columns, codes[index], refs[index], heap, columns, replaced)
+        chosen[index] = back < begin and not _is_at(view, columns, codes[index], refs[index], heap, columns, replaced)
 
 
 @kernel

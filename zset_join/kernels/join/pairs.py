@@ -4,7 +4,7 @@ The law: a pair (l, r) changes by `l_after * r_after - l_before * r_before`. Wit
 changes, three products cover every pair once: C_left x U_right, C_left x C_right, U_left x C_right. This is
 `dL x R_before + L_after x dR` with the terms that cancel left out, so a pair never comes out twice in one epoch.
 
-*One-sided* rows are what outer, semi and anti joins say about one row alone. With `missing` = "has no match":
+*One-sided* rows are what outer, semi and anti joins emit for one row alone. With `missing` = "has no match":
 
     padded / anti:  l_after * missing_after - l_before * missing_before
     semi:           l_after * matched_after - l_before * matched_before

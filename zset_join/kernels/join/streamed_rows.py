@@ -80,7 +80,7 @@ def emit_streamed_rows(
     pair_counts: Any,
     filled: int,
 ) -> int:
-    """Append what comes of some rows of a side at `filled`; return how far the output is filled.
+    """Append the output of some rows of a side at `filled`; return how far the output is filled.
 
     Where the output notes changes, -1 is noted for the row and the position of its change for the partner.
 

@@ -4,10 +4,10 @@ numba notices when the file of a kernel changes, but not when a kernel that was 
 compiled code of a file is kept in a directory named after a digest of that file and of all kernel files it imports, directly
 or not, below one named after numba, llvmlite, NumPy, Python and the processor: a changed kernel, an upgrade or a downgrade
 never meets code of another version, what did not change is not compiled again, and all installations of a user with the same
-versions share it. Where they stand, and what is believed of them, is said in `zset_join.kernels.machine.kept_code`;
+versions share it. Where they are, and which are used, is in `zset_join.kernels.machine.kept_code`;
 `NUMBA_CACHE_DIR` moves them (to a directory `zset_join` in there; nothing else in it is touched).
 
-Cost: about half a minute of compiling after an upgrade; 0.2 s of loading afterwards. Who waits for it is told so, once, by a
+Cost: about half a minute of compiling after an upgrade; 0.2 s of loading afterwards. A program that waits for it gets, once, a
 warning of the logger `zset_join`.
 """
 
@@ -77,7 +77,7 @@ def _environment_key() -> str:
 
 
 class _Sources:
-    """Know the digest of every kernel file together with the kernel files it imports."""
+    """Holds the digest of every kernel file together with the kernel files it imports."""
 
     def __init__(self, sources: Sequence[Path], root: Path) -> None:
         self._paths = {".".join(path.relative_to(root).with_suffix("").parts): str(path) for path in sources}
@@ -159,10 +159,10 @@ def _remove_old(versions: Iterable[Path]) -> None:
 
 
 class CompileNotice(event.Listener):  # type: ignore[misc]  # numba has no types
-    """Tell once per process that kernels are being compiled, as soon as that has taken a while.
+    """Warn once per process that kernels are being compiled, as soon as that has taken a while.
 
     Args:
-        after_seconds: of compiling, before anything is said.
+        after_seconds: of compiling, before the warning.
     """
 
     def __init__(self, after_seconds: float = 2.0) -> None:
@@ -206,7 +206,7 @@ def kernel(function: _Function) -> _Function:
 
     Nothing is compiled or loaded before the first call, of Python's or by a kernel that is compiled.
     """
-    compiled: Any = LazyKernel(function, prepare=_keep_by_our_rules)  # type: ignore[arg-type]  # a function, says numba
+    compiled: Any = LazyKernel(function, prepare=_keep_by_our_rules)  # type: ignore[arg-type]  # a function to numba
     _notice.kernels.add(compiled)
     dispatcher: _Function = compiled
     return dispatcher
@@ -215,7 +215,7 @@ def kernel(function: _Function) -> _Function:
 def _keep_by_our_rules(compiled: Any) -> None:
     """Let the code of a kernel be kept by `KeptCode`, where numba keeps it in two files of its own.
 
-    numba files it by the path and the time of the source, which differ between installations; here the digests say what it
+    numba files it by the path and the time of the source, which differ between installations; here the digests show what it
     was made of. A function that only names one of our modules keeps numba's rules.
     """
     function = compiled.py_func

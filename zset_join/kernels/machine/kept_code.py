@@ -8,7 +8,7 @@ The first that will do is taken: the directory `NUMBA_CACHE_DIR` names, or else 
 installations of the user share, beside the sources, and as the last resort a directory for this process alone, which is removed
 when it ends.
 
-Source: numba's `IndexDataCacheFile`, in whose place `KeptCode` stands. Its index of signatures, which two processes read,
+Source: numba's `IndexDataCacheFile`, which `KeptCode` replaces. Its index of signatures, which two processes read,
 change and write back, can name one's file for the other's signature; so there is none here.
 """
 
@@ -101,7 +101,7 @@ def _why_not(parent: Path) -> str:
 class KeptCode:
     """Keep the compiled code of one kernel: a file per signature, with a digest in front, written whole or not at all.
 
-    Processes that compile the same kernel at the same time need not know of each other: a file is named after the signature
+    Processes that compile the same kernel at the same time do not interfere: a file is named after the signature
     and the processor it is for, so each writes the same, and the last one's is kept.
 
     Args:

@@ -1,7 +1,7 @@
 """Typed loads and stores at raw addresses, for the kernels only.
 
 Rows live in memory that Arrow, a mapped file or an anonymous mapping owns. Kernels address all three the same way: by an
-int64 address. Nothing here checks bounds; every caller proves that its address lies inside a live buffer, and whoever made
+int64 address. Nothing here checks bounds; every caller proves that its address lies inside a live buffer, and the maker of
 the address keeps its owner alive until the kernel returns.
 
 Integers narrower than 64 bits are widened without sign, so that a value read and written back keeps its bits.

@@ -6,7 +6,7 @@ file. They are loaded where numba, llvmlite, NumPy and Python are of the same ve
 `PROCESSOR` can, no setting of numba is in force, and the file has its digest; in all other cases the kernel is compiled. What a
 user's own cache holds comes first.
 
-Whoever can write into this directory can write into the sources beside it; the digests find files that are damaged or of
+A process that can write into this directory can write into the sources beside it; the digests find files that are damaged or of
 another build.
 """
 

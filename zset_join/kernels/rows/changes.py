@@ -1,9 +1,9 @@
 """From the rows of a delta to the net change of every row they touch.
 
 The rows of one epoch are first grouped by identity (the primary key, or the whole row) into *entries*; the entry is looked up
-once in the state; then the rows of the entry are folded in arrival order into what the entry is after the epoch. What comes
-out is a list of *changes*: record address, row number in the state (0 when it is not there), weight before and after, hash of
-the join key, and whether the key can match at all. Rows that break the contract get a status instead.
+once in the state; then the rows of the entry are folded in arrival order into what the entry is after the epoch. The
+result is a list of *changes*: record address, row number in the state (0 when it is not there), weight before and after, hash
+of the join key, and whether the key can match at all. Rows that break the contract get a status instead.
 
 All arrays are in the delta view (`zset_join.kernels.rows.delta`). `marks`, where it is not 0, is the address of one bit per
 row number: the bits of the state rows that change are set.

@@ -4,7 +4,7 @@ Used records behind the place where the last one will be fill the holes before i
 number, and chains their order. Blocks slide to the beginning of the heap in the order they have.
 
 To find who owns a block while it slides, its first word and the word of the record that points to it change places: the block
-names its owner, the owner keeps the word. A free block says its size meanwhile. So sliding takes no memory.
+names its owner, the owner keeps the word. A free block holds its size meanwhile. So sliding takes no memory.
 """
 
 from __future__ import annotations

@@ -41,7 +41,6 @@ __all__ = [
     "E_PART_BITS",
     "E_REFS",
     "SIDE_WORDS",
-    "S_ASKED_BY_OWN",
     "S_CHANGED",
     "S_COUNT",
     "S_DEGREES_AFTER",
@@ -53,6 +52,7 @@ __all__ = [
     "S_OUT",
     "S_OUT_CHANGE",
     "S_READS_DEGREES",
+    "S_READ_BY_OWN",
     "S_VIEW",
     "of_change",
     "put_change",
@@ -73,7 +73,7 @@ _SIDES = 20
 # What each side has.
 S_VIEW, S_KEY_COLUMNS, S_COUNT, S_FIRST, S_LAST, S_HEAD = 0, 1, 2, 3, 4, 5
 S_CHANGED = 6  # one bit per row number: this state row changes
-S_DEGREES_BEFORE, S_DEGREES_AFTER, S_READS_DEGREES, S_ASKED_BY_OWN = 9, 10, 11, 12
+S_DEGREES_BEFORE, S_DEGREES_AFTER, S_READS_DEGREES, S_READ_BY_OWN = 9, 10, 11, 12
 S_OUT, S_OUT_CHANGE = 13, 14
 SIDE_WORDS = 16
 EPOCH_WORDS = _SIDES + 2 * SIDE_WORDS

@@ -3,8 +3,8 @@
 The law: inserting the records of rows that were dropped gives the state they were dropped from, save for row numbers and the
 order within chains. Nothing here changes what a row means: no tombstone is left, no weight changes.
 
-Two arrays are beside the arena, one value per record. A *stamp* says when a row was last needed: the stamp of an epoch is
-even, and one more says that the whole chain of the row was. A *score* is that of `spill.residency`.
+Two arrays are beside the arena, one value per record. A *stamp* is when a row was last needed: the stamp of an epoch is
+even, and one more means that the whole chain of the row was. A *score* is that of `spill.residency`.
 
 The caller makes room first; nothing here allocates.
 """
@@ -201,7 +201,7 @@ def touch_codes(view: int, codes: Any, bits: Any, known: Any, stamps: Any, score
 def insert_rows(
     view: int, records: int, variables: int, join_columns: int, identity_hashes: Any, has_identity: bool, numbers: Any
 ) -> None:
-    """Store records that stand one behind the other; `numbers` gets their row numbers."""
+    """Store records that lie one behind the other; `numbers` gets their row numbers."""
     stride, count = word(view, STRIDE), len(numbers)
     slots, bits = word(view, JOIN_SLOTS), word(view, JOIN_BITS)
     identity_slots, identity_bits = word(view, IDENTITY_SLOTS), word(view, IDENTITY_BITS)
@@ -262,7 +262,7 @@ def drop_rows(view: int, numbers: Any, identity_hashes: Any, variables: int, has
 def measure_rows(view: int, variables: int, beside: int, stamps: Any, below_stamp: int, scores: Any, sizes: Any) -> None:
     """Write for each of the first records its bytes, those of its blocks and those beside it, at most 2^31 - 1.
 
-    -1 where no live row stands, whose score is forgotten, and for rows whose stamp is not below `below_stamp`.
+    -1 where there is no live row, whose score is forgotten, and for rows whose stamp is not below `below_stamp`.
     """
     rows, stride = word(view, ROWS), word(view, STRIDE)
     for position in range(len(sizes)):

@@ -1,4 +1,4 @@
-"""What a kernel needs to know of one side's state, as two runs of int64 words.
+"""One side's state for a kernel, as two runs of int64 words.
 
 The *side view* holds addresses and sizes; it is rebuilt whenever a region moves or grows. The *header* is part of the state
 itself: the first page of it, so that a mapped file can be reopened without reading the rest.

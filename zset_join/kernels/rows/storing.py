@@ -210,7 +210,7 @@ def forget_identity(view: int, code: int, number: int) -> None:
 
 @kernel
 def store_live_row(view: int, variables: int, join_columns: int, source: int, source_heap: int, identity_code: int) -> int:
-    """Store a live row that stood in another state, with all it remembers; return its number.
+    """Store a live row of another state, with all it remembers; return its number.
 
     `identity_code` is the hash of its identity, -1 where rows have none.
     """

@@ -66,9 +66,9 @@ def drop_tombstones(view: int, numbers: Any, identity_hashes: Any, variables: in
 
 @kernel
 def insert_tombstones(view: int, records: int, variables: int, identity_hashes: Any, oldest_first: Any, numbers: Any) -> None:
-    """Store tombstones whose records stand one behind the other; `numbers` gets their row numbers.
+    """Store tombstones whose records lie one behind the other; `numbers` gets their row numbers.
 
-    `oldest_first` says in which order they come into the queue. Cost: they, and the older ones that are there.
+    `oldest_first` is their order in the queue. Cost: they, and the older ones that are there.
     """
     rows, stride = word(view, ROWS), word(view, STRIDE)
     following = load_u64(word(view, HEADER) + H_TOMBSTONE_FIRST * 8)

@@ -1,6 +1,6 @@
 """A binary heap of (time, number): what is due first comes first.
 
-Listing what is due changes nothing and touches only that and what stands right behind it. Taking it out costs a logarithm each,
+Listing what is due changes nothing and touches only that and what is right behind it. Taking it out costs a logarithm each,
 or one pass over the heap where much of it is due.
 """
 

@@ -2,7 +2,7 @@
 
 Every run has a time at which something of it may go: the second version (the first one is then no longer needed), a DELETE that
 comes first, or for rows that only wait for corrections the first of them. The runs wait in a heap by that time, so that an
-advance of the watermark touches only what is due, and no more of it in one epoch than the caller says.
+advance of the watermark touches only what is due, and at most the caller's limit of it in one epoch.
 
 An entry of the heap that its key does not name any more is passed over.
 """
@@ -85,7 +85,7 @@ def expire(
     """Free what is past in runs that are due, those of at most `most` keys; no more of them once `most_rows` are freed.
 
     Versions go when there is a newer one at or before the horizon; a DELETE that is the newest is to be forgotten at
-    `forget_time`, which its key then says `forget_at` bytes in.
+    `forget_time`, which its key then holds at byte `forget_at`.
 
     Returns:
         The length of the heap, how many rows were freed, how many keys were touched, and how many DELETEs are to be forgotten.

@@ -1,4 +1,4 @@
-"""Which rows of an epoch share a key, and in what order they stand.
+"""Which rows of an epoch share a key, and their order.
 
 The rows of all inputs of one epoch are put into *groups* by key, numbered from 0 as they come; a group is looked up in the
 state once. Within a group rows are ordered by their *order words* (the hidden words of a record, compared as signed numbers,

@@ -1,11 +1,11 @@
 """The run of a key: its rows in order, as pairs of (first order word, row number).
 
-A key is a record of its own, found by hash. Behind its columns stand its words: three for each run it has (the block of the
+A key is a record of its own, found by hash. Behind its columns are its words: three for each run it has (the block of the
 run in the heap of keys, length and room of the run, when something in it is due), then how many rows wait under it and until
 when its last DELETE is remembered. A run is a sorted block of 16-byte entries that is searched by halves; only ties look at
 the rows.
 
-Rows say in the field of the hash which key they belong to, in the flags whether they are a DELETE.
+Rows hold in the field of the hash which key they belong to, in the flags whether they are a DELETE.
 
 Cost: a search touches one cache line for 4 entries of the run; an insertion moves what is behind it, which is nothing for rows
 that come in order.
@@ -108,7 +108,7 @@ def row_address(side: int, number: int) -> int:
 
 @kernel
 def run_base(keys: int, key: int, at: int) -> int:
-    """Return where the entries of a run stand; `at` is the place of its words in a key record."""
+    """Return the address of a run's entries; `at` is the place of its words in a key record."""
     return word(keys, HEAP) + load_u64(key + at)
 
 
@@ -321,7 +321,7 @@ def retract_rows(
                     new_low = middle + 1
                 else:
                     high = middle
-            # The rows that stand where this one does: [low, stop) of the run, [new_low, new_stop) of the new ones.
+            # The rows at the place of this one: [low, stop) of the run, [new_low, new_stop) of the new ones.
             stop, new_stop = low, new_low
             while stop < length and (
                 compare_words(row_address(side, load_u64(base + ENTRY * stop + 8)) + words_at, row + words_at, words) == 0

@@ -1,7 +1,7 @@
 """How a kernel sees the columns of a row record.
 
 A *column table* is a run of int64 words: the number of columns, then `TABLE_WIDTH` words per column; the constants below
-name them. The first group says where the value stands inside a row record and never changes; the second group holds the
+name them. The first group is the place of the value inside a row record and never changes; the second group holds the
 addresses of Arrow buffers that one call reads from or writes to. Kernels get a column table by its address: passing arrays
 between kernels costs more than the work many of them do.
 

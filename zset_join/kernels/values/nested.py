@@ -249,7 +249,7 @@ def _stored(array: pa.Array) -> pa.Array:
 
 
 def _read_only(content: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """Return a read-only view, so that kernels see one array type whoever owns the bytes."""
+    """Return a read-only view, so that kernels see one array type for any owner of the bytes."""
     view = content.view()
     view.flags.writeable = False
     return view
@@ -297,7 +297,7 @@ def _binary_ranges(array: pa.Array, valid: _Bools) -> tuple[_Bytes, _Int64s, _In
 
 
 def _differing(canonical: _Slots, raw: _Slots) -> _Bools:
-    """Say for each value whether its two encodings differ; they always have the same layout."""
+    """Return for each value whether its two encodings differ; they always have the same layout."""
     unequal = np.flatnonzero(canonical.content != raw.content)
     differs = np.zeros(len(canonical.starts), np.bool_)
     # The slots of one packed level are in ascending order without overlap, zero-width ones aside.
@@ -414,7 +414,7 @@ def _pack_list(array: pa.Array, floats: _FloatRule) -> _Slots:
 
 
 def _unpack(data_type: pa.DataType, slots: _Slots, valid: _Bools, *, nullable: bool = True) -> pa.Array:
-    """Decode every slot; `valid` says which values are not NULL. NULL slots are zeros or empty."""
+    """Decode every slot; `valid` marks the values that are not NULL. NULL slots are zeros or empty."""
     if isinstance(data_type, pa.BaseExtensionType):
         return pa.ExtensionArray.from_storage(data_type, _unpack(data_type.storage_type, slots, valid))
     if pa.types.is_dictionary(data_type):

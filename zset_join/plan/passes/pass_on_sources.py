@@ -19,9 +19,9 @@ def pass_on_sources(root: Root) -> Root:
 
     def change(node: Node) -> Node:
         if isinstance(node, Merge) and len({_is_of_source(part) for part in node.parts}) > 1:
-            return Merge(tuple(_handed_on(part) for part in node.parts))
+            return Merge(tuple(_passed_on(part) for part in node.parts))
         if isinstance(node, Apply) and isinstance(node.step, OpaqueStep) and _is_of_source(node.child):
-            return Apply(_handed_on(node.child), node.step, node.hides)
+            return Apply(_passed_on(node.child), node.step, node.hides)
         return node
 
     return each_root(rebuilt(root, change), _shown)
@@ -29,13 +29,13 @@ def pass_on_sources(root: Root) -> Root:
 
 def _shown(root: Node) -> Node:
     """Return the rows of a view behind a stage, without hidden columns."""
-    changed = _handed_on(root)
+    changed = _passed_on(root)
     if not changed.hidden:
         return changed
     return Apply(changed, SelectStep(tuple((name, named(name)) for name in visible(changed))))
 
 
-def _handed_on(node: Node) -> Node:
+def _passed_on(node: Node) -> Node:
     return Operate(UnchangedRequest(), (node,)) if _is_of_source(node) else node
 
 

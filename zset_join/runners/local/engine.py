@@ -24,8 +24,8 @@ from zset_join.runners.local.feeding import Feeding
 from zset_join.runners.local.stage_states import StageStates
 from zset_join.runners.local.watermarks import KnownTimes, Watermarks
 from zset_join.stages.effect import EffectStage
-from zset_join.zset import ZSet
 from zset_join.zset.protocol import corrections_of
+from zset_join.zset.zset import RowSums, ZSet
 
 __all__ = ["AnsweredEpoch", "Engine", "StageWork"]
 
@@ -93,14 +93,14 @@ class _View:
         stage = plan.nodes[origin].stage if len(view.feeds) == 1 and isinstance(origin, int) else None
         self._is_ordered = stage is not None  # steps leave the order of an answer as it is
         self._is_distinct = stage is not None and emits_distinct_rows(stage, view.feeds[0].steps)
-        self._empty = ZSet.empty(schema)
+        self._empty, self._sums = ZSet.empty(schema), RowSums(schema)
 
     def delta(self, known: dict[str | int, ZSet]) -> ZSet:
         """Return the change, given those of sources and stages."""
         delta = self._rows.collect(known)
         if not len(delta) or self._is_distinct:
             return delta
-        consolidated = delta.consolidated()
+        consolidated = delta.consolidated(self._sums if delta.schema.equals(self._sums.schema) else None)
         if self._is_ordered and consolidated is delta:
             return delta
         return next(consolidated.retractions_first(len(delta)), self._empty)

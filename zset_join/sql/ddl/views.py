@@ -244,6 +244,7 @@ def _changed(
             name=name,
         )
     _check_indexes(catalog, view, at=at)
+    changes = dict(own)
     try:
         # Behind all that it reads, and before all that reads it.
         catalog.views = {other: one for other, one in before.items() if other not in reached}
@@ -253,7 +254,6 @@ def _changed(
         for other in following:
             entry = before[other]
             catalog.views[other] = replace(entry, query=_followed(other, name, entry.again, at=at))
-        changes = dict(own)
         for running in session.running:
             if running not in changes and reached & running.query.bound.names:
                 changes[running] = _followed(running.name, name, running.query.again, at=at)
@@ -261,7 +261,8 @@ def _changed(
         if is_preview:
             catalog.views = before
     except BaseException:
-        catalog.views = before
+        if is_preview or not changes or any(running.query is not query for running, query in changes.items()):
+            catalog.views = before  # else it counts, and an output failed
         raise
     word = "materialized view" if view.is_materialized else "view"
     return Message("\n".join([f"{word} {name}: {', '.join(view.query.columns)}", *text]))

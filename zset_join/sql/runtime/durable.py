@@ -398,16 +398,19 @@ class DirectoryRuntime(DurableChanges):
         """Show an epoch that counts."""
         for count in claimed:
             count()
+        failed: list[Exception] = []
         for running in self.running:
             view = running.pipeline
             if not running.is_paused and isinstance(view, GroupView):
                 delta = view.answer_of(prepared.answers)
-                self._emit(running, delta)
+                failed += self._emit(running, delta)
                 self._note_written(running, delta)
                 view.took()
         for name in self.catalog.tables:
             self._warn_of(name)
         self._publish()
+        if failed:
+            raise failed[0]
 
     def _warn_of(self, name: str) -> None:
         """Warn of rows that a table did not take and that no query lists."""

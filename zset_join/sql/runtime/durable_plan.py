@@ -131,7 +131,6 @@ class DurablePlan(ProcessRuntime):
         self._is_restoring = False
         self._repeated: dict[tuple[str, ...], int] = {}
         self._replacing: QueryChange | None = None
-        self._counts = False
 
     @abstractmethod
     def _restored_rows(self) -> None:
@@ -280,13 +279,13 @@ class DurablePlan(ProcessRuntime):
             return
         refuse_kept_credentials(statement)
         before = _entries(self)
-        self._statement, self._counts = (statement, dict(self.catalog.settings), before), False
+        self._statement = (statement, dict(self.catalog.settings), before)
         try:
             yield
             if _entries(self) != self._statement[2] or self._gone:
                 self._change({})
         except BaseException:
-            for kind, entries in (self._statement[2] if self._counts else before).items():
+            for kind, entries in self._statement[2].items():  # what the pipeline is of
                 if kind != "running":
                     setattr(self.catalog, kind, dict(entries))
             raise
@@ -423,9 +422,9 @@ class DurablePlan(ProcessRuntime):
                     raise named_error(error, [of], "It takes nothing.") from error
                 raise
             self._settle(number, declared, wanted, sources)  # an output failed: the change counts
-            self._counts = True
             raise
         self._settle(number, declared, wanted, sources)
+        failed: list[Exception] = []
         for running in self.running:
             change = diff.views.get(running.name)
             if change is not None and change.status != "unchanged" and not running.is_paused:
@@ -435,12 +434,14 @@ class DurablePlan(ProcessRuntime):
                 delta = view.answer_of({running.name: delta})
                 if change.status == "columns":
                     running.deltas.clear()
-                self._emit(running, delta)
+                failed += self._emit(running, delta)
                 self._note_written(running, delta)
                 if running.writer is not None and running is not of and not is_fed(running) and running.writes in self.claims:
                     self.claims[running.writer.table.name].add([(delta, running.writer.names)])
                 view.took()
         self._publish()
+        if failed:
+            raise failed[0]
         return diff
 
     def _begin_with(self, settings: Mapping[str, str]) -> None:
@@ -481,10 +482,15 @@ class DurablePlan(ProcessRuntime):
             self._unfed.append((running.name, writer.table.name, rows))
 
     @staticmethod
-    def _emit(running: Running, delta: ZSet) -> None:
+    def _emit(running: Running, delta: ZSet) -> list[Exception]:
+        """Give a delta to the program that reads a query; return its error, which stops no other query."""
         running.deltas.append(delta)
         if running.output is not None and running.writer is None and not isinstance(running.output, SinkWriter):
-            running.output(delta)
+            try:
+                running.output(delta)
+            except Exception as error:  # noqa: BLE001 - the caller raises it behind the other queries
+                return [error]
+        return []
 
 
 def options_of(settings: Mapping[str, str]) -> tuple[StageOptions, float | None]:

@@ -157,7 +157,7 @@ class ChangedGroups:
         self._epoch = int(self._view.ctypes.data)
         for side in (0, 1):
             self._side_view[side, e.S_READS_DEGREES] = not residual and one_sided[1 - side] != 0
-            self._side_view[side, e.S_ASKED_BY_OWN] = one_sided[1 - side] != 0
+            self._side_view[side, e.S_READ_BY_OWN] = one_sided[1 - side] != 0
         self._block = np.empty(2 * e.BLOCK_ROWS, np.int64)
         self._view[e.E_BLOCK] = self._block.ctypes.data
         self._listed = np.empty((0, e.CHANGE_WORDS), np.int64)

@@ -26,9 +26,9 @@ __all__ = ["CAN_REPORT", "UnusedMemory", "release", "resident_bytes"]
 _STATM = Path("/proc/self/statm")
 _libc = ctypes.CDLL(None)
 _trim = getattr(_libc, "malloc_trim", None)
-_tell = getattr(_libc, "mallinfo2", None)
+_report = getattr(_libc, "mallinfo2", None)
 _advise = getattr(_libc, "madvise", None)
-CAN_REPORT = _tell is not None
+CAN_REPORT = _report is not None
 """Whether the allocator of this host reports how much it keeps free."""
 _ARROW_KEEPS_BYTES = 4 << 20  # when it last gave back what is free
 _MALLOC_INFO = ["arena", "ordblks", "smblks", "hblks", "hblkhd", "usmblks", "fsmblks", "uordblks", "fordblks", "keepcost"]
@@ -56,8 +56,8 @@ class _MallocInfo(ctypes.Structure):
     _fields_ = [(name, ctypes.c_size_t) for name in _MALLOC_INFO]
 
 
-if _tell is not None:
-    _tell.restype = _MallocInfo
+if _report is not None:
+    _report.restype = _MallocInfo
 
 
 def _forget(watcher: int, *known: dict[int, Any]) -> None:
@@ -67,11 +67,11 @@ def _forget(watcher: int, *known: dict[int, Any]) -> None:
 
 def _free_bytes() -> int:
     """Return the bytes that glibc keeps free, resident or not, and what Arrow keeps at most; 0 where it is not reported."""
-    if _tell is None:
+    if _report is None:
         return 0
     pool = pa.default_memory_pool()
     from_arrow: int = min(_ARROW_KEEPS_BYTES, (pool.max_memory() or 0) - pool.bytes_allocated())
-    return int(_tell().fordblks) + from_arrow
+    return int(_report().fordblks) + from_arrow
 
 
 class UnusedMemory:

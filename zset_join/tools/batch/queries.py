@@ -57,7 +57,7 @@ SourceForm = Literal["all changes", "changes", "rows"]
 """What is known of a source: all its changes in the order in which they came; changes that may start with a sum of earlier
 ones; or the rows that are there."""
 
-_HANDED_ON = ("latest", "route", "unchanged")
+_PASSED_ON = ("latest", "route", "unchanged")
 """Kinds of stages whose answer is their input."""
 
 EPOCHS = "epoch_times"
@@ -174,13 +174,13 @@ def one_statement(view: BatchView, *, of_ties: bool = False) -> str:
     """Return the view, or the rows that ties leave open, as one statement of DuckDB's.
 
     Raises:
-        PlanError: a step that DuckDB cannot be asked, for it is Spark's own.
+        PlanError: a step that DuckDB cannot run, for it is Spark's own.
     """
     texts = []
     for part in [*view.parts, *(view.tied_parts if of_ties else ())]:
         if part.opaque is not None:
             raise PlanError(
-                f"verify() cannot compute in DuckDB the step {part.opaque.text}, which is Spark's own: {part.opaque.reason}.",
+                f"verify() cannot run in DuckDB the step {part.opaque.text}, which is Spark's own: {part.opaque.reason}.",
                 code="NOT_VERIFIABLE",
                 step=part.opaque.text,
             )
@@ -266,7 +266,7 @@ class _Writer:
             if not isinstance(feed.origin, int):
                 continue
             node, scope = self._plan.nodes[feed.origin], scopes[feed.origin]
-            if node.stage.kind in _HANDED_ON:
+            if node.stage.kind in _PASSED_ON:
                 before = self.tied(node.feeds[0], inputs, scopes)
                 relation = node.stage.inputs[0].relation
                 queries = [batch_query(node.stage, [BatchTable(name=one, relation=relation)], scope) for one in before]

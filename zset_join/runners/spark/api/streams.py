@@ -158,7 +158,7 @@ def changes(
         apply_as_deletes: condition, as SQL text or Column, under which a row deletes its key.
         column_list: the columns of the table; default all but `weight_column` and `row_kind_column`.
         except_column_list: columns to leave out instead.
-        weight_column: integer column that says how many copies come (positive) or go (negative).
+        weight_column: integer column: how many copies are inserted (positive) or deleted (negative).
         row_kind_column: string column with the operation of a row.
         baseline: a batch DataFrame of the rows to start from, with the columns of the table and those of `sequence_by`. Every
             record of a format counts after it, so the stream may begin before it was taken. With

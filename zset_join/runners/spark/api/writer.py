@@ -35,6 +35,7 @@ from zset_join.runners.spark.driver.driver_query import DriverQuery
 from zset_join.runners.spark.driver.driver_tools import DriverTools
 from zset_join.runners.spark.driver.epochs import DriverEpochs, DriverSettings
 from zset_join.runners.spark.driver.expecting import expected_state
+from zset_join.runners.spark.driver.other_modes import OtherModes
 from zset_join.runners.spark.driver.served import ServedQuery, ServedTools, refuse_missing
 from zset_join.runners.spark.driver.starting import (
     check_mode,
@@ -430,6 +431,7 @@ class JoinStreamWriter:
             warm_up(stages, is_hybrid=options.hot_budget is not None, has_cold_groups=options.table_budget is not None)
         more = self._lookup_options(stages, 1)
         epochs = driver_epochs(query, options, self._sinks, name=self._name or self._query.name, more=more)
+        epochs.after_begin = OtherModes("driver", options, lambda: self._query.placed, self._on_driver).write
         return query, epochs, options
 
     def attach(self) -> StoredQuery:
@@ -487,8 +489,7 @@ class JoinStreamWriter:
         limited_join(plan.planned_stages, options.buffer_limit)
         self._check_output()
         encoded_schema(plan.output.schema, format_named("weight"))
-        session = plan.session
-        stages = [one.stage for one in plan.planned_stages]
+        session, stages = plan.session, [one.stage for one in plan.planned_stages]
         compile_rest_in_background()
         warm_up(stages, is_hybrid=options.hot_budget is not None, has_cold_groups=options.table_budget is not None)
         check_session(session)
@@ -513,6 +514,7 @@ class JoinStreamWriter:
             dead_letter_path=quarantine.location,
         )
         runner.name = self._name or runner.name
+        runner.after_begin = OtherModes("executors", options, lambda: self._query.placed, self._on_driver).write
         return runner, tagged, options.checkpoint_location
 
     def _check_output(self) -> None:

@@ -50,6 +50,7 @@ from zset_join.runners.local.outputs import Outputs, OutputsByView
 from zset_join.runners.local.pipeline import Pipeline
 from zset_join.runners.local.place import Place
 from zset_join.runners.local.processing_time import processing_time_us
+from zset_join.runners.local.statistics import explained_threads
 from zset_join.runners.local.stopped import check_streams
 from zset_join.runners.spark.driver.choosing import memory_budget, refuse_first_rows, refuse_outgrown, state_bytes
 from zset_join.runners.spark.driver.chosen_sink import ChosenSink
@@ -75,6 +76,10 @@ from zset_join.tools.savepoint import Savepoint, backup
 __all__ = ["DriverEpochs", "DriverSettings", "spark_query_id"]
 
 _log = logging.getLogger("zset_join.epochs")
+
+
+def _nothing() -> None:
+    """Do nothing at the end of a start."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -138,6 +143,7 @@ class DriverEpochs:
         progress: what the newest epochs did.
         heartbeat: brings an epoch when something is due though no row comes; None where nothing waits for a time.
         lock: held while an epoch runs.
+        after_begin: called at the end of a start, while the checkpoint is held.
         has_ended: the query has changed, and another object runs its epochs; this one takes none any more.
         given_through: the epoch that functions were given last by the object before; None: it follows from Spark's files.
     """
@@ -149,6 +155,7 @@ class DriverEpochs:
     heartbeat: Heartbeat | None = None
     progress: ProgressLog = field(default_factory=ProgressLog)
     lock: threading.RLock = field(default_factory=threading.RLock)
+    after_begin: Callable[[], None] = _nothing
     has_ended: bool = False
     given_through: int | None = None
     _pipeline: Pipeline[Any] | None = None
@@ -227,6 +234,7 @@ class DriverEpochs:
             options=given.stage_options,
             idle_timeout_seconds=options.idle_timeout_seconds,
             snapshot_after_bytes=options.snapshot_after_bytes,
+            threads=options.driver_threads,
             before_begin=self._check_topics,
         )
 
@@ -241,6 +249,7 @@ class DriverEpochs:
     def begin(self) -> None:
         """Let `join_progress` find the counts of the query: the end of a start that nothing has refused."""
         self.opened()
+        self.after_begin()
         self.progress.publish(self._query_id)
 
     def explanation(self) -> str:
@@ -252,7 +261,7 @@ class DriverEpochs:
                 f"Runs on the driver: budget {memory_budget(self.settings.options):,} bytes of state",
                 self.settings.query.plan.explain(buckets=1),
             ]
-        )
+        ) + explained_threads(self.settings.query.plan, self.settings.stage_options, self.settings.options.driver_threads)
 
     def next_due(self) -> tuple[int, int] | None:
         """Return the last epoch, and the processing time at which a stage must be asked though no row comes; None for never."""

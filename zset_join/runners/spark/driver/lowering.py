@@ -9,9 +9,10 @@ it was before the step, under names of its own where the step leaves it out.
 
 A step behind a stage (a join, an aggregate) becomes one of the plan where this library computes the same; see `translated`.
 
-Limits: other steps behind a stage are refused, and so is one over records that leave columns out, whose rows
-are known only behind the state. Behind a filter over upserts, a step is given the rows that did not pass as well, with NULL in
-every column but the key.
+Records that may leave columns out are whole only behind the state, so a step over them is one behind a stage.
+
+Limits: other steps behind a stage are refused. Behind a filter over upserts, a step is given the rows that did not pass as
+well, with NULL in every column but the key.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from zset_join.expressions.rows import named
 from zset_join.plan.query_plan import PlanSource, QueryPlan
 from zset_join.plan.row_steps import OpaqueStep, SelectStep, WhereStep
 from zset_join.plan.row_steps import RowStep as PlanStep
-from zset_join.plan.tree import Apply, Merge, Node, Operate, Read, Root, changelog_of, each_root
+from zset_join.plan.tree import Apply, Merge, Node, Operate, Read, Root, changelog_of, each_root, without_order
 from zset_join.runners.spark.driver.translated import translated
 from zset_join.runners.spark.planning.job_settings import job_settings
 from zset_join.runners.spark.planning.placement import BoundStep
@@ -91,15 +92,6 @@ class _Sources:
     def stepped(self, written: PlanSource, steps: Sequence[Apply]) -> Node:
         """Return what is done to a source by steps of which one is Spark's own."""
         stream = replace(self.given(written), name=written.name)
-        opaque = next(one.step for one in steps if isinstance(one.step, OpaqueStep))
-        if stream.control is not None:
-            raise PlanError(
-                f'"{stream.name}": {opaque.text} is done by Spark before rows are collected, and records of this stream may '
-                f"leave columns out. {_CURE}.",
-                code="SPARK_ONLY_STEP",
-                step=opaque.text,
-                reason="records may leave columns out",
-            )
         rows = _SteppedRows(stream)
         for one in steps:
             rows.add(one.step, one.hides, self.steps)
@@ -228,9 +220,6 @@ def lowered(root: Root, streams: Callable[[PlanSource], SourceStream], steps: Ma
         root: the query as it was written.
         streams: gives the stream of a source.
         steps: `id` of a step that only Spark can do, to what it does.
-
-    Raises:
-        PlanError: `SPARK_ONLY_STEP`: such a step stands over records that leave columns out.
     """
     sources = _Sources(streams, steps)
     left: dict[int, str] = {}
@@ -243,7 +232,7 @@ def lowered(root: Root, streams: Callable[[PlanSource], SourceStream], steps: Ma
 
     def change(node: Node) -> Node:
         found = _steps_over_source(node)
-        if found is not None:
+        if found is not None and streams(found[0]).control is None:  # else its rows are whole only behind a stage
             return sources.stepped(*found)
         match node:
             case Read():
@@ -258,7 +247,7 @@ def lowered(root: Root, streams: Callable[[PlanSource], SourceStream], steps: Ma
                     return replace(node, child=child)
                 return Apply(child, ours, node.hides)
             case Apply():
-                return replace(node, child=visit(node.child))
+                return without_order(replace(node, child=visit(node.child)))
             case Merge():
                 return Merge(tuple(map(visit, node.parts)))
             case Operate():

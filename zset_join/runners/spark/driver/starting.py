@@ -19,7 +19,6 @@ from zset_join.runners.spark.driver.epochs import DriverEpochs, DriverSettings
 from zset_join.runners.spark.driver.on_server import start_on_server
 from zset_join.runners.spark.epoch.heartbeat import Heartbeat
 from zset_join.runners.spark.frames.facts import is_connect
-from zset_join.runners.spark.planning.source_stream import SourceStream
 from zset_join.runners.spark.planning.stages import hybrid_stages
 from zset_join.runners.spark.rows.baseline import has_baseline, has_start, with_made_start, with_start
 from zset_join.stages import StageOptions
@@ -42,11 +41,12 @@ def check_mode(location: str, mode: str, *, is_served: bool = False) -> None:
     """
     found = stored_mode(location)
     if found is not None and found != mode:
+        moved = f"stop it and move its state with zset-join rescale {location} --execution {mode}"
         session = "from a classic session " if is_served else ""
         raise StateError(
             f'the checkpoint {location} is of a query that runs with execution="{found}", and its state lies in another form '
-            f'than with execution="{mode}". Start it {session}with option("execution", "{found}"), or with a new '
-            "checkpointLocation and a new output.",
+            f'than with execution="{mode}". Start it {session}with option("execution", "{found}"), or {moved}, or start with a '
+            "new checkpointLocation and a new output.",
             code="EXECUTION_CHANGED",
             location=location,
             found=found,
@@ -95,7 +95,7 @@ def driver_epochs(
         sinks=sinks,
         dead_letters=place,
         name=name,
-        inputs=tuple(_described(stream) for stream in query.streams.values()),
+        inputs=tuple(stream.described for stream in query.streams.values()),
         functions=tuple(dict.fromkeys(one for stream in query.streams.values() for one in stream.functions)),
     )
     baselines = {known: stream.baseline for known, stream in query.streams.items() if stream.baseline is not None}
@@ -133,11 +133,6 @@ def streamed_rows(query: DriverQuery, epochs: DriverEpochs) -> DataFrame:
     if is_timed:
         epochs.heartbeat = Heartbeat(checkpoint_folder(location), epochs.next_due)
     return rows
-
-
-def _described(stream: SourceStream) -> dict[str, Any]:
-    described: dict[str, Any] = {"name": stream.name, "operation": list(stream.operation)}
-    return {**described, **({"baseline": True} if stream.baseline is not None else {})}
 
 
 def make_place(location: str) -> None:

@@ -16,7 +16,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -79,6 +79,10 @@ __all__ = ["EpochRunner"]
 _log = logging.getLogger("zset_join.epochs")
 
 
+def _nothing() -> None:
+    """Do nothing at the end of a start."""
+
+
 class EpochRunner:
     """Run the epochs of one query; callable, for `foreachBatch`.
 
@@ -99,6 +103,7 @@ class EpochRunner:
         query: the plan of its view.
         progress: what the newest epochs did.
         lock: held while an epoch runs.
+        after_begin: called at the end of a start, while the checkpoint is held.
         is_open: the output is open.
         buffer: what an append-only join holds, and its limit.
     """
@@ -146,6 +151,7 @@ class EpochRunner:
         idle = options.idle_timeout_seconds
         self._times = EventTimes(query.planned_stages, idle_timeout_us=None if idle is None else idle * 1_000_000)
         self.heartbeat: Heartbeat | None = None
+        self.after_begin: Callable[[], None] = _nothing
         self._places = places_of(query.planned_stages)
         self._main_stage = next(one.name for one in query.planned_stages if not one.stage.forwards)
         self._wanted = wanted_settings(options.max_records_per_batch, is_routed=len(query.planned_stages) > 1)
@@ -180,6 +186,7 @@ class EpochRunner:
         checkpoint = self._opened()
         with self._owned().reporting_lost_ownership():
             checkpoint.begin()
+            self.after_begin()
         self.progress.publish(checkpoint.query_id)
 
     def _open(self, query_id: str) -> None:

@@ -137,7 +137,7 @@ class PlacedQuery:
             return [{"stage": feed.origin, "steps": steps[int(feed.origin)]} for feed in feeds]
 
         described: dict[str, Any] = {
-            "inputs": [_described_stream(stream) for stream in self.streams],
+            "inputs": [stream.described for stream in self.streams],
             "stages": {
                 self.planned_stages[node.number].name: {
                     "is": _with_shown_columns(unchangeable(node.stage)),
@@ -242,8 +242,3 @@ def _with_shown_columns(described: Any) -> Any:
 
 def _shown_columns(written: str) -> list[str]:
     return [f"{field.name}: {field.type}{'' if field.nullable else ' not null'}" for field in read_schema(written)]
-
-
-def _described_stream(stream: SourceStream) -> dict[str, Any]:
-    described: dict[str, Any] = {"name": stream.name, "operation": list(stream.operation)}
-    return {**described, **({"baseline": True} if stream.baseline is not None else {})}

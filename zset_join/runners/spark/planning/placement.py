@@ -21,7 +21,7 @@ from zset_join.plan.planner import plan_query
 from zset_join.plan.query_plan import Feed, PlanSource, QueryPlan
 from zset_join.plan.row_steps import OpaqueStep
 from zset_join.plan.row_steps import RowStep as PlanStep
-from zset_join.plan.tree import Node, Operate, Read, rebuilt
+from zset_join.plan.tree import Apply, Node, Operate, Read, rebuilt, without_order
 from zset_join.runners.spark.planning.row_steps import RowStep, Transform, row_step
 from zset_join.runners.spark.planning.source_stream import SourceStream
 from zset_join.runners.spark.planning.stages import PlannedStage
@@ -93,7 +93,7 @@ def bound_plan(
 
     def change(node: Node) -> Node:
         if not isinstance(node, Read):
-            return node
+            return without_order(node) if isinstance(node, Apply) else node
         written = node.source
         if id(written) not in sources:
             stream = streams(written)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Self
+from typing import Any, Self
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
@@ -69,6 +69,12 @@ class SourceStream:
     control: str | None = None
     indexes: tuple[TableIndex, ...] = field(default=(), repr=False)
     made_of: tuple[SourceStream, tuple[RowStep, ...]] | None = field(default=None, repr=False)
+
+    @property
+    def described(self) -> dict[str, Any]:
+        """Return what a checkpoint remembers of it, JSON-ready."""
+        described: dict[str, Any] = {"name": self.name, "operation": list(self.operation)}
+        return {**described, **({"baseline": True} if self.baseline is not None else {})}
 
     @property
     def row_source(self) -> object:

@@ -1,0 +1,183 @@
+"""A checkpoint that moves between driver and executors in the middle of a stream: the answers stay the same."""
+
+from __future__ import annotations
+
+import shutil
+import signal
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import functions as F  # noqa: N812 - PySpark's own habit
+
+from faults.kills import KillAt
+from faults.processes import Send, forked
+from faults.watching import OperationList
+from tests.spark.api.test_query import Run, join_of, names, upserts
+from tests.spark.conftest import Collected, Source
+from tests.spark.tools.test_rescaling import final_tables, first, late_and_new, moves_and_deletes
+from zset_join.checkpoint.bucket import BucketState
+from zset_join.checkpoint.checkpoint import Checkpoint
+from zset_join.checkpoint.plan import stages_of
+from zset_join.checkpoint.reading import read_committed, stored_description
+from zset_join.cli import main
+from zset_join.core.errors import OptionError, StateError
+from zset_join.core.tick import Tick
+from zset_join.runners.spark.driver.choosing import stored_mode
+from zset_join.spark import move
+from zset_join.stages import StageOptions
+from zset_join.storage.operations import observe
+
+MODES = ("executors", "driver", "executors")
+
+
+def joined_now(orders: Source, customers: Source, how: str) -> dict[tuple[Any, ...], int]:
+    """Return what Spark's own batch join makes of everything that came."""
+    left, right = final_tables(orders, customers)
+    rows = left.join(right, on="customer_id", how=how).select("customer_id", "order_id", "item", "name").collect()
+    return {tuple(row): 1 for row in rows}
+
+
+@pytest.mark.parametrize("how", ["inner", "full"])
+def test_the_answers_stay_those_of_sparks_batch_join(
+    orders: Source, customers: Source, run: Run, tmp_path: Path, how: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sink, location = Collected(), str(tmp_path / "checkpoint")
+    found, expected = [], []
+
+    for step, mode in zip((first, moves_and_deletes, late_and_new), MODES, strict=True):
+        step(orders, customers)
+        if mode != "executors" or found:
+            assert main(["rescale", location, "--execution", mode, "--local-state-dir", str(tmp_path / "local")]) == 0
+        run(join_of(orders, customers, how), sink, execution=mode)
+        found.append(sink.total())
+        expected.append(joined_now(orders, customers, how))
+
+    assert found == expected
+    assert min(map(len, expected)) > 3
+    assert stored_mode(location) == "executors"
+    printed = capsys.readouterr().out.splitlines()
+    assert [line.partition(":")[0] for line in printed] == ["moved from executors to driver", "moved from driver to executors"]
+
+
+def test_groups_of_a_join_move_and_a_second_call_does_nothing(
+    orders: Source, customers: Source, run: Run, tmp_path: Path
+) -> None:
+    sink, location = Collected(), str(tmp_path / "checkpoint")
+
+    def view() -> Any:
+        joined = upserts(orders).join(names(customers), on="customer_id")
+        return joined.groupBy("name").agg(F.count("*").alias("rows"), F.max("item").alias("last"))
+
+    first(orders, customers)
+    run(view(), sink, execution="driver")
+    reports = [move(location, execution="executors"), move(location, execution="executors")]
+    moves_and_deletes(orders, customers)
+    run(view(), sink, execution="executors")
+
+    left, right = final_tables(orders, customers)
+    groups = left.join(right, on="customer_id").groupBy("name").agg(F.count("*"), F.max("item"))
+    assert sink.total() == {tuple(row): 1 for row in groups.collect()}
+    assert [report.before for report in reports] == ["driver", "executors"]
+    assert reports[0].rows > reports[1].rows == 0
+
+
+@pytest.fixture
+def stopped(orders: Source, customers: Source, run: Run, tmp_path: Path) -> Path:
+    """Give the checkpoint of a query on executors that has run, with deleted keys and keys without a partner."""
+    first(orders, customers)
+    moves_and_deletes(orders, customers)
+    run(join_of(orders, customers, "inner"), Collected())
+    return tmp_path / "checkpoint"
+
+
+def state_of(location: Path) -> dict[str, list[dict[str, Any]]]:
+    """Return all rows of the state of a checkpoint, by the table, whatever order they are in."""
+    committed = read_committed(str(location))
+    assert committed is not None
+    assert committed.last is not None
+    checkpoint = Checkpoint(
+        str(location),
+        query_id=committed.files.query_id,
+        buckets=committed.buckets,
+        description=stored_description(str(location)) or {},
+        local_state_dir=str(location.parent / "looked-at"),
+        begins=False,
+    )
+    found: dict[str, list[dict[str, Any]]] = {}
+    for name, stage in stages_of(str(location)).items():
+        context = checkpoint.stage(name, Tick(committed.last.epoch + 1, committed.last.processing_time_us))
+        for bucket in range(committed.buckets):
+            with BucketState(context, bucket, partial(stage.build, StageOptions())) as state:
+                for table, rows in state.operator.snapshot().items():
+                    found.setdefault(f"{name}/{table}", []).extend(rows.to_pylist())
+    return {name: sorted(rows, key=repr) for name, rows in found.items()}
+
+
+def moved(location: Path, kill: Any, send: Send) -> None:
+    with observe(kill):
+        move(location, execution="driver", local_state_dir=str(location.parent / "local"))
+    send(getattr(kill, "described", None))
+
+
+def test_a_move_that_is_killed_leaves_one_mode_or_the_other_whole(stopped: Path, tmp_path: Path) -> None:
+    work, before = tmp_path / "work", state_of(stopped)
+    shutil.copytree(stopped, work / "checkpoint")
+    listed = forked(partial(moved, work / "checkpoint", OperationList(work)))
+    after = state_of(work / "checkpoint")
+    count = len(listed.messages[-1])
+    outcomes = []
+
+    for number in (0, count // 3, *range(count - 9, count)):
+        shutil.rmtree(work)
+        shutil.copytree(stopped, work / "checkpoint")
+        killed = forked(partial(moved, work / "checkpoint", KillAt(work, number, "before")))
+        mode = stored_mode(str(work / "checkpoint"))
+        whole = state_of(work / "checkpoint") == (after if mode == "driver" else before)
+        move(work / "checkpoint", execution="driver", local_state_dir=str(work / "local"))
+        outcomes.append((killed.signal, whole, state_of(work / "checkpoint") == after, mode))
+
+    assert listed.error == ""
+    assert {outcome[:3] for outcome in outcomes} == {(signal.SIGKILL, True, True)}
+    assert {outcome[3] for outcome in outcomes} == {"driver", "executors"}
+    assert len(after["join-0/left"]) == len(before["route-left/route"]) > len(before["join/left"]) > 0
+
+
+def refused(location: Path, **chosen: Any) -> str:
+    with pytest.raises((StateError, OptionError)) as caught:
+        move(location, **{"execution": "driver", **chosen})
+    return caught.value.code
+
+
+def test_what_cannot_be_moved_is_refused_and_stays(stopped: Path, tmp_path: Path) -> None:
+    before, newest = state_of(stopped), read_committed(str(stopped))
+    assert newest is not None
+    assert newest.last is not None
+    codes = [refused(tmp_path / "nothing"), refused(stopped, execution="both")]
+    done = stopped / "commits" / str(newest.last.epoch)
+    done.rename(tmp_path / "done")
+    codes.append(refused(stopped))
+    (tmp_path / "done").rename(done)
+    (stopped / "zset" / "other_mode.json").rename(tmp_path / "other")
+    codes.append(refused(stopped))
+
+    assert codes == ["NO_CHECKPOINT", "ARGUMENT", "EPOCH_UNFINISHED", "MOVE_UNKNOWN"]
+    assert state_of(stopped) == before
+    assert stored_mode(str(stopped)) == "executors"
+
+
+def test_a_state_that_one_mode_alone_has_is_refused_and_named(
+    orders: Source, customers: Source, run: Run, tmp_path: Path
+) -> None:
+    sink = Collected()
+    filtered = upserts(orders).where(F.col("item") != "item 3").join(names(customers), on="customer_id")
+    first(orders, customers)
+    run(filtered, sink)
+
+    with pytest.raises(StateError, match="no state like that of join-0") as caught:
+        move(tmp_path / "checkpoint", execution="driver")
+    with pytest.raises(StateError, match=r"zset-join rescale .* --execution driver") as started:
+        run(filtered, sink, execution="driver")
+
+    assert (caught.value.code, started.value.code) == ("MOVE_REFUSED", "EXECUTION_CHANGED")

@@ -1,0 +1,90 @@
+"""What a query inside Spark would be in the other mode, written down by its program: driver or executors.
+
+    zset/other_mode.json        description and plan of the other mode, and which of its states is which
+
+The law: it holds for the description that it names, of the mode in which the checkpoint runs; beside another description it
+counts for nothing. It is written at a start, before anything is answered, and nothing that an epoch does depends on it.
+
+`zset-join rescale CHECKPOINT --execution ...` has no program, so all that it needs of the plan is here.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from zset_join.storage.folder import Folder
+from zset_join.storage.sealed import seal, unseal
+
+__all__ = ["OtherMode", "StatePair", "description_digest", "read_other_mode", "write_other_mode"]
+
+_FILE = "other_mode.json"
+_FORMAT = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StatePair:
+    """Name one state in both modes.
+
+    Args:
+        executors: what executors call it.
+        driver: what the driver calls it.
+        routes: table of the state to the route of executors that remembers the keys and the order of its rows.
+    """
+
+    executors: str
+    driver: str
+    routes: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OtherMode:
+    """Hold what a query would be in the other mode.
+
+    Args:
+        of: digest of the description of the mode in which it runs.
+        mode: the other one, `driver` or `executors`.
+        refused: why its state cannot be moved there; None where it can.
+        description: what the query is recognised by there.
+        plan: what it takes to build its operators there, see `Checkpoint`.
+        sources: its sources there, as plans write them.
+        pairs: the states of both modes.
+    """
+
+    of: str
+    mode: str
+    refused: str | None = None
+    description: Mapping[str, Any]
+    plan: Mapping[str, Any]
+    sources: tuple[Mapping[str, Any], ...] = ()
+    pairs: tuple[StatePair, ...] = ()
+
+
+def description_digest(description: Mapping[str, Any]) -> str:
+    """Return what is equal for equal descriptions.
+
+    Args:
+        description: JSON-ready.
+    """
+    return hashlib.blake2b(json.dumps(description, sort_keys=True).encode(), digest_size=16).hexdigest()
+
+
+def write_other_mode(folder: Folder, other: OtherMode) -> None:
+    """Write it down; what was there is replaced."""
+    folder.put(_FILE, seal(asdict(other), version=_FORMAT, name=_FILE))
+
+
+def read_other_mode(folder: Folder) -> OtherMode | None:
+    """Return what was written down; None where nothing was, or not so that this version can read it."""
+    data = folder.read(_FILE)
+    if data is None:
+        return None
+    try:
+        written = unseal(data.to_pybytes(), version=_FORMAT, name=_FILE)
+    except ValueError:  # damaged, or of another version: the next start writes it again
+        return None
+    pairs = tuple(StatePair(**pair) for pair in written["pairs"])
+    return OtherMode(**{**written, "pairs": pairs, "sources": tuple(written["sources"])})

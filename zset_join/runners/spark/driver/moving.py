@@ -1,0 +1,310 @@
+"""Move the state of a stopped query between the two modes: executors and driver.
+
+    every state: its buckets, as an epoch would find them -> the tables of the other mode, one bucket -> a snapshot, read back
+      -> one record that makes all of it true
+
+The law: the query answers afterwards what it would have answered, row for row as a Z-set. Until the record is there nothing has
+changed: a process that dies on the way leaves the old mode. Nothing is removed before the query has committed its next epoch.
+
+What the other mode's plan is, and which state is which, the program has written down (`checkpoint/other_mode.py`); no program
+and no Spark session is needed here. On executors the query has one bucket then; `rescale` gives it more.
+
+Memory: the whole state as Arrow data, twice. Disk: a second set of snapshots.
+
+Limits: refused are stages that wait for a time, baselines, tables that several joins look up in, states that one mode alone
+has (a filter of Spark's own over upserts), queries that drop rows at a limit, and those that were changed in place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from zset_join.checkpoint.bucket import BucketState
+from zset_join.checkpoint.changed_plans import ChangedPlan
+from zset_join.checkpoint.checkpoint import Checkpoint
+from zset_join.checkpoint.files import attempt_name
+from zset_join.checkpoint.other_mode import OtherMode, StatePair, description_digest, read_other_mode
+from zset_join.checkpoint.owner import Ownership
+from zset_join.checkpoint.reading import (
+    checkpoint_folder,
+    no_checkpoint,
+    read_committed,
+    stored_description,
+    stored_plan,
+    stored_query_id,
+)
+from zset_join.checkpoint.record import BucketHistory
+from zset_join.checkpoint.snapshot import read_snapshot, write_snapshot
+from zset_join.core.errors import OptionError, StateError
+from zset_join.core.options import BufferLimit, QueryOptions
+from zset_join.core.progress_line import progress_line
+from zset_join.core.tick import Tick
+from zset_join.runners.local.kept_rows import gaps_of
+from zset_join.runners.spark.driver.choosing import stored_mode
+from zset_join.runners.spark.driver.routed_tables import joined, parted
+from zset_join.runners.spark.epoch.offsets import is_completed
+from zset_join.stages import Stage, StageOptions, read_stage
+from zset_join.state.rows.hash_seed import seed_of_query
+
+__all__ = ["MoveReport", "move"]
+
+_Tables = dict[str, pa.Table]
+_FOLDING = StageOptions(on_bad_input="quarantine", tombstone_retention_seconds=100_000 * 86_400)
+
+
+@dataclass(frozen=True, kw_only=True)
+class MoveReport:
+    """Report what `move` did.
+
+    Args:
+        before: the mode that the checkpoint had.
+        execution: the one that it has.
+        epoch: the last committed epoch, whose state it is.
+        rows: rows, deleted keys and groups that were moved, over all states; 0 when there was nothing to do.
+    """
+
+    before: str
+    execution: str
+    epoch: int | None
+    rows: int
+
+    def __str__(self) -> str:
+        if self.before == self.execution:
+            return f'the query runs with execution="{self.execution}" already; nothing was done'
+        return f"moved from {self.before} to {self.execution}: {self.rows} rows, after epoch {self.epoch}"
+
+
+@progress_line("moving the state")
+def move(checkpoint: str | Path, *, execution: str, local_state_dir: str | None = None) -> MoveReport:
+    """Let a stopped query go on in the other mode.
+
+    A checkpoint of this mode is left as it is, so that a call may be repeated. Start the query with the same option afterwards.
+
+    Args:
+        checkpoint: `checkpointLocation` of the query, a path or a URI.
+        execution: `driver` or `executors`.
+        local_state_dir: `localStateDir` of the query; state that is there is used.
+
+    Returns:
+        What was done; `print` shows it.
+
+    Raises:
+        OptionError: an argument that is not allowed.
+        StateError: there is no checkpoint, a driver runs on it, a file of it is damaged, or the state cannot be moved
+            (`MOVE_UNKNOWN`, `MOVE_REFUSED`, `EPOCH_UNFINISHED`); nothing was changed.
+
+    Cost: every live row is read and written once, in this process.
+    """
+    if execution not in ("driver", "executors"):
+        raise OptionError(f'execution={execution!r}: expected "driver" or "executors".', code="ARGUMENT", value=execution)
+    options = QueryOptions.from_options({"checkpointLocation": checkpoint, "localStateDir": local_state_dir})
+    location = options.checkpoint_location
+    query_id, description = stored_query_id(location), stored_description(location)
+    if query_id is None or description is None:
+        raise no_checkpoint(location)
+    before, committed = stored_mode(location), read_committed(location)
+    if before is None or committed is None:
+        raise no_checkpoint(location)
+    if before == execution:
+        last = committed.last
+        return MoveReport(before=before, execution=execution, epoch=None if last is None else last.epoch, rows=0)
+    owner = Ownership.claim(checkpoint_folder(location), query_id)
+    try:
+        opened = Checkpoint(
+            location,
+            query_id=query_id,
+            buckets=committed.buckets,
+            description=description,
+            local_state_dir=options.local_state_dir,
+            owner=owner,
+        )
+        other = _other_mode(opened, location, description, execution)
+        rows = _Move(opened, location, other).done()
+        epoch = None if opened.last is None else opened.last.epoch
+        return MoveReport(before=before, execution=execution, epoch=epoch, rows=rows)
+    finally:
+        owner.release()
+
+
+def _other_mode(opened: Checkpoint, location: str, description: Mapping[str, Any], execution: str) -> OtherMode:
+    """Return what the query is to be.
+
+    Raises:
+        StateError: `MOVE_UNKNOWN`, `MOVE_REFUSED` or `EPOCH_UNFINISHED`.
+    """
+    other = read_other_mode(opened.files.folder)
+    if other is None or other.of != description_digest(description) or other.mode != execution:
+        raise StateError(
+            f'the checkpoint {location} does not hold what its query would be with execution="{execution}": it was used by '
+            "an older version of the library, over Spark Connect, or was changed since. Start the query once with this version "
+            "in a classic session and stop it; an epoch is not needed.",
+            code="MOVE_UNKNOWN",
+            location=location,
+            expected=execution,
+        )
+    reason = other.refused or _reason(opened, description, other)
+    if reason is not None:
+        raise StateError(
+            f'the state of the query in {location} cannot be moved to execution="{execution}": {reason}. Nothing was changed. '
+            "Keep the mode, or start the query with a new checkpointLocation and a new output.",
+            code="MOVE_REFUSED",
+            location=location,
+            reason=reason,
+        )
+    if opened.last is not None and not is_completed(location, opened.last.epoch):
+        raise StateError(
+            f"epoch {opened.last.epoch} of the query in {location} is committed, and its outputs may lack it: Spark has not "
+            "completed it. Nothing was changed. Start the query once in the mode that it has, stop it, and call this again.",
+            code="EPOCH_UNFINISHED",
+            epoch=opened.last.epoch,
+        )
+    return other
+
+
+def _reason(opened: Checkpoint, description: Mapping[str, Any], other: OtherMode) -> str | None:
+    """Return why a state cannot be moved, as far as the checkpoint shows."""
+    if opened.last is None:
+        return "no epoch is committed"
+    if opened.changed is not None and opened.changed.changes:
+        return "the query was changed in place, which executors do not follow"
+    if other.description.get("keeps_inputs"):
+        return "with retainInputLog the driver keeps everything that came, from the first epoch on; start it without"
+    if any(BufferLimit.written(one).evicts for one in (description, other.description)):
+        return "it drops rows at its limit (join_buffer_policy)"
+    if opened.last.dues:
+        return "stages wait for a time"
+    return None
+
+
+class _Move:
+    """Move all states of a checkpoint.
+
+    Args:
+        opened: the checkpoint, claimed.
+        location: where it is.
+        other: what the query is to be.
+    """
+
+    def __init__(self, opened: Checkpoint, location: str, other: OtherMode) -> None:
+        assert opened.last is not None  # noqa: S101 - the caller looks
+        self._opened, self._last, self._other = opened, opened.last, other
+        self._before = _stages(stored_plan(location))
+        self._after = _stages(other.plan)
+        self._options = replace(_FOLDING, hash_seed=seed_of_query(opened.query_id))
+
+    def done(self) -> int:
+        """Write the snapshots of the other mode and the record that makes them true; return the rows moved."""
+        histories: dict[str, BucketHistory] = {}
+        rows = 0
+        for pair in self._other.pairs:
+            for name, tables in self._moved(pair).items():
+                rows += sum(table.num_rows for table in tables.values())
+                histories[f"{name}/0"] = self._written(name, tables)
+        changed = ChangedPlan(
+            epoch=-1,
+            changes=0,
+            before=self._last.plan,
+            description=self._other.description,
+            plan=self._other.plan,
+            sources=self._other.sources,
+            note={"moved": self._other.mode},
+        )
+        self._opened.rescale(1, histories, changed)
+        return rows
+
+    def _moved(self, pair: StatePair) -> dict[str, _Tables]:
+        """Return the tables of a state in the other mode, and of its routes, by the names of the states."""
+        if self._other.mode == "driver":
+            return {pair.driver: self._to_driver(pair)}
+        return self._to_executors(pair)
+
+    def _to_driver(self, pair: StatePair) -> _Tables:
+        stage = self._after[pair.driver]
+        found, schemas = self._read(pair.executors), self._schemas(stage)
+        tables: _Tables = {}
+        for name, pieces in found.items():
+            table, metadata = pa.concat_tables(_bare(pieces)), [dict(piece.schema.metadata or {}) for piece in pieces]
+            route = pair.routes.get(name)
+            if route is not None:
+                remembered = self._read(route)["route"]
+                metadata += [dict(piece.schema.metadata or {}) for piece in remembered]
+                key = self._before[route].inputs[0].relation.primary_key
+                table = joined(table, pa.concat_tables(_bare(remembered)), schemas[name], key)
+            tables[name] = self._regrouped(stage, name, table.cast(schemas[name]), metadata)
+        return tables
+
+    def _to_executors(self, pair: StatePair) -> dict[str, _Tables]:
+        stage = self._after[pair.executors]
+        schemas, tables, made = self._schemas(stage), _Tables(), dict[str, _Tables]()
+        for name, pieces in self._read(pair.driver).items():
+            table, metadata = pa.concat_tables(_bare(pieces)), [dict(piece.schema.metadata or {}) for piece in pieces]
+            route = pair.routes.get(name)
+            if route is not None:
+                of_route = self._after[route]
+                given = stage.inputs[stage.state_tables[name].of_input or 0]
+                table, remembered = parted(table, schemas[name], self._schemas(of_route)["route"], gaps_of(given))
+                made[route] = {"route": self._regrouped(of_route, "route", remembered, metadata)}
+                metadata = []
+            tables[name] = self._regrouped(stage, name, table.cast(schemas[name]), metadata)
+        return {**made, pair.executors: tables}
+
+    def _regrouped(self, stage: Stage, name: str, table: pa.Table, metadata: list[dict[bytes, bytes]]) -> pa.Table:
+        return stage.regrouped(name, table, epoch=self._last.epoch, metadata=metadata)
+
+    def _read(self, name: str) -> dict[str, list[pa.Table]]:
+        """Return the tables of a state after the last epoch, one per bucket."""
+        stage, opened, last = self._before[name], self._opened, self._last
+        context = opened.stage(name, Tick(last.epoch + 1, last.processing_time_us))
+        context = replace(context, snapshot_buckets=frozenset(), merge_buckets=frozenset())
+        found: dict[str, list[pa.Table]] = {}
+        for bucket in range(opened.buckets):
+            with BucketState(context, bucket, partial(stage.build, self._options)) as state:
+                for table, rows in state.operator.snapshot().items():
+                    found.setdefault(table, []).append(rows)
+        return found
+
+    def _schemas(self, stage: Stage) -> dict[str, pa.Schema]:
+        """Return the columns of each table of a snapshot."""
+        operator = stage.build(self._options, None)
+        try:
+            return {name: table.schema.remove_metadata() for name, table in operator.snapshot().items()}
+        finally:
+            operator.close()
+
+    def _written(self, name: str, tables: _Tables) -> BucketHistory:
+        """Write a snapshot, and read it back into an operator of the other mode.
+
+        Raises:
+            StateError: `ROWS_LOST`.
+        """
+        files, identity = self._opened.files, attempt_name(self._last.epoch, "-moved")
+        folder, epoch = f"snapshot/{name}-0", self._last.epoch
+        snapshot = write_snapshot(files, folder, tables, through_epoch=epoch, identity=identity)
+        operator = self._after[name].build(self._options, None)
+        try:
+            operator.restore(read_snapshot(files, snapshot))
+            found = {table: rows.num_rows for table, rows in operator.snapshot().items()}
+        finally:
+            operator.close()
+        expected = {table: rows.num_rows for table, rows in tables.items()}
+        if found != expected:
+            raise StateError(
+                f"moving {name}: rows written {expected}, read back {found}; rows were lost on the way, and nothing was "
+                "changed. Try again; if it happens again, report it.",
+                code="ROWS_LOST",
+            )
+        return BucketHistory(snapshot)
+
+
+def _bare(pieces: list[pa.Table]) -> list[pa.Table]:
+    return [piece.replace_schema_metadata(None) for piece in pieces]
+
+
+def _stages(plan: Mapping[str, Any]) -> dict[str, Stage]:
+    return {one["name"]: read_stage(one["stage"]) for one in plan["stages"]}

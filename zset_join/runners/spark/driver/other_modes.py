@@ -1,0 +1,102 @@
+"""What a query would be in the mode in which it does not run, for `zset-join rescale --execution`.
+
+The law: it is planned from the program that starts, with the options it starts with, and written down at the end of a start
+that nothing has refused. A start whose checkpoint has it already plans nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from zset_join.checkpoint.other_mode import OtherMode, description_digest, read_other_mode, write_other_mode
+from zset_join.checkpoint.reading import checkpoint_folder, stored_description
+from zset_join.core.errors import OptionError, PlanError
+from zset_join.core.options import QueryOptions
+from zset_join.plan.query_plan import QueryPlan
+from zset_join.runners.local.directory_plans import described_plan, written_plan
+from zset_join.runners.spark.driver.driver_query import DriverQuery
+from zset_join.runners.spark.planning.buffer_limit import QueryBuffer, limited_join
+from zset_join.runners.spark.planning.mode_pairs import mode_pairs
+from zset_join.runners.spark.planning.placed_query import PlacedQuery
+from zset_join.runners.spark.planning.source_stream import SourceStream
+from zset_join.runners.spark.rows.user_functions import with_functions
+
+__all__ = ["OtherModes"]
+
+
+@dataclass(frozen=True)
+class OtherModes:
+    """Plan a query in the mode in which it does not run.
+
+    Args:
+        mode: in which it runs, `driver` or `executors`.
+        options: of the query.
+        placed: gives it as executors run it.
+        on_driver: gives it as the driver runs it.
+    """
+
+    mode: str
+    options: QueryOptions
+    placed: Callable[[], PlacedQuery]
+    on_driver: Callable[[], DriverQuery]
+
+    def write(self) -> None:
+        """Write down what the other mode would be, where it is not there already.
+
+        Cost: one read; the first time, planning the query once more and one write.
+        """
+        location = self.options.checkpoint_location
+        description = stored_description(location)
+        if description is None:
+            return
+        folder, digest = checkpoint_folder(location), description_digest(description)
+        written = read_other_mode(folder)
+        if written is None or written.of != digest:
+            write_other_mode(folder, self._planned(digest))
+
+    def _planned(self, digest: str) -> OtherMode:
+        other = "executors" if self.mode == "driver" else "driver"
+        try:
+            placed, here = self.placed(), self.on_driver()
+            names = {one.number: one.name for one in placed.planned_stages}
+            pairs = mode_pairs(placed.query_plan, names, here.plan)
+        except (PlanError, OptionError) as error:
+            return OtherMode(of=digest, mode=other, refused=error.message, description={}, plan={})
+        streams = placed.streams if self.mode == "driver" else tuple(here.streams.values())
+        refused = pairs if isinstance(pairs, str) else _refused(placed, here)
+        plan: QueryPlan = placed.query_plan if self.mode == "driver" else here.plan
+        return OtherMode(
+            of=digest,
+            mode=other,
+            refused=refused,
+            description=self._description(placed, here, streams),
+            plan=placed.to_json() if self.mode == "driver" else written_plan(here.plan),
+            sources=tuple(source.to_json() for source in plan.sources),
+            pairs=() if isinstance(pairs, str) else pairs,
+        )
+
+    def _description(self, placed: PlacedQuery, here: DriverQuery, streams: tuple[SourceStream, ...]) -> Mapping[str, Any]:
+        if self.mode == "driver":
+            limit = self.options.buffer_limit
+            buffer = QueryBuffer(limited_join(placed.planned_stages, limit), limit, 1)
+            return with_functions(
+                {**placed.description(), **buffer.description()}, None, placed.functions, self.options.udf_version
+            )
+        kept = {"keeps_view": False, "keeps_inputs": self.options.retain_input_log}
+        functions = tuple(dict.fromkeys(one for stream in streams for one in stream.functions))
+        beside = with_functions({"inputs": [stream.described for stream in streams]}, None, functions, self.options.udf_version)
+        return {**described_plan(here.plan), **kept, **beside}
+
+
+def _refused(placed: PlacedQuery, here: DriverQuery) -> str | None:
+    """Return why the state of a query cannot be moved, as far as its plans show."""
+    read_there = [stream.name for stream in placed.streams]
+    if read_there != list(here.streams):
+        return f"executors read the sources {read_there}, the driver {list(here.streams)}, and Spark counts the sources"
+    if any(node.stage.waits_for_time for plan in (placed.query_plan, here.plan) for node in plan.nodes):
+        return "it has stages that wait for a time"
+    if any(stream.baseline is not None for stream in placed.streams):
+        return "it has a baseline"
+    return None
