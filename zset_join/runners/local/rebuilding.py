@@ -36,7 +36,7 @@ __all__ = ["Rebuilding"]
 
 @dataclass(frozen=True)
 class _Part:
-    """Say where rows of an input come from: what is kept, with steps behind it, or the answer of a stage; neither: no rows."""
+    """The origin of an input's rows: what is kept, with steps behind it, or the answer of a stage; neither: no rows."""
 
     kept: KeptRows | None
     steps: tuple[RowStep, ...] = ()

@@ -266,7 +266,7 @@ def _answered_later(settings: DriverSettings, name: str, *, is_late: bool, runs:
             return found
     found = _taken_answer(location, name)
     if found == _WAITS and not runs and folder.size(f"{_FOLDER}/{name}{_TAKEN}") is not None:
-        raise StateError("the query ended before it answered; try again.", code="QUESTION_FAILED", location=location)
+        raise StateError("the query ended before it had answered; call it again.", code="QUESTION_FAILED", location=location)
     return found
 
 

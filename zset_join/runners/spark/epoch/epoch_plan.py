@@ -4,7 +4,7 @@
                            └---------> join-1 -> ... -> receipts
 
 A stage answers in the partition of its bucket, fused stages in one task. Where the rows of several tasks go into
-one shuffle, or their receipts into one result, their partitions are numbered one task after the other, and each is told which
+one shuffle, or their receipts into one result, their partitions are numbered one task after the other, and each gets which
 partition is its bucket 0. Rows of streams that are for a stage behind another one stay in Spark until they are parted from the
 first shuffle, which is made once and read once per stage.
 """
@@ -140,7 +140,7 @@ class EpochPlan:
             return self.locality.pin(self.tagged.rows_of(shuffled, one.fed))
         layouts = self._layouts(one)
         frames = [rows.select("*", F.lit(number).alias(TARGET), self._bucket(number, layouts)) for number, rows in sent]
-        if one.fed:  # behind what other tasks send, so that those know their partitions
+        if one.fed:  # behind what other tasks send, so that those have their partitions
             rows = self.tagged.rows_of(shuffled, one.fed)
             frames.append(rows if TARGET in rows.columns else rows.withColumn(TARGET, F.lit(one.fed[0])))
         together = reduce(partial(DataFrame.unionByName, allowMissingColumns=True), frames)
@@ -189,8 +189,8 @@ class EpochPlan:
     def _due(self, planned: PlannedStage) -> frozenset[int]:
         """Return the buckets of a stage that may have rows to emit though no row comes.
 
-        Those whose time has come, as they said when they were opened last; and those that had rows in the last epoch, or were
-        moved since, which are folded only now: nobody knows yet when they are due.
+        Those whose time has come, as returned when they were opened last; and those that had rows in the last epoch, or were
+        moved since, which are folded only now: their due time is not known yet.
         """
         if planned.number not in self.timed:
             return frozenset()
@@ -243,7 +243,7 @@ class EpochPlan:
                     self._context(planned),
                     layouts[planned.number],
                     first_partition,
-                    self._delivery(planned) if planned is last else self._handed_on(planned),
+                    self._delivery(planned) if planned is last else self._passed_on(planned),
                 )
                 for planned in function
             }
@@ -251,7 +251,7 @@ class EpochPlan:
             rows = rows.mapInArrow(BucketTask(tasks=tasks, sent_to=sent_to, begun=begun), schema)
             if last is one.last:
                 break
-            begun = self._closing(last, self._handed_on(last), first_partition)
+            begun = self._closing(last, self._passed_on(last), first_partition)
             rows = _expressed(last, rows)
             sent_to = [number for number in sent_to if number not in tasks]
         return self._closed(one.last, rows, first_partition)
@@ -315,7 +315,7 @@ class EpochPlan:
         layout = self._layouts(self._fused_with(planned.target))[planned.target]
         return ToStage(layout=layout, side=planned.side, given=self._input_behind(planned), chunk_rows=self.options.chunk_rows)
 
-    def _handed_on(self, planned: PlannedStage) -> ToSameTask:
+    def _passed_on(self, planned: PlannedStage) -> ToSameTask:
         """Return where the rows of another stage of fused stages go."""
         if planned.target is None:
             raise TypeError("the rows of a fused stage go to another stage")
