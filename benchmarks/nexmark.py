@@ -3,10 +3,12 @@
 Question: how many events a second does one core take through each query?
 
 The data follows Nexmark's public description: of 50 events one is a new person, three are auctions and 46 are bids; sellers and
-bidders are recent people, bids go to recent auctions, an auction ends some time after it began. Columns that no query reads are
-left out. Rows come as Arrow in epochs of 10,000 events; time is CPU time of the whole process from rows to deltas.
+bidders are recent people, bids go to recent auctions, an auction ends some time after it began. Rows are *narrow*, without the
+columns that no query reads, or *whole*: about 200 bytes of a person, 500 of an auction and 100 of a bid. Whole rows are kept
+whole, or with `keep_state="needed"` without what nothing reads (*pruned*). Rows come as Arrow in epochs of 10,000 events; time
+is CPU time of the whole process from rows to deltas.
 
-    python -m benchmarks.nexmark [--events 1000000]
+    python -m benchmarks.nexmark [--events 1000000] [--rows narrow whole pruned]
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ from __future__ import annotations
 import argparse
 import collections
 import datetime
+import itertools
 import time
 from typing import Any
 
@@ -23,17 +26,25 @@ import pyarrow as pa
 
 from benchmarks.machine import describe_machine, versions
 from zset_join.pipeline import Pipeline
+from zset_join.plan.query_plan import KeepState
 from zset_join.sql import Query, Session, connect
 
 EPOCH_EVENTS = 10_000
 SEED = 20_260_725
 STATES = ("OR", "ID", "CA", "WA", "AZ", "WY")
 
-TABLES = """
-CREATE TABLE person (id BIGINT, name STRING, city STRING, state STRING, at TIMESTAMP_NTZ);
-CREATE TABLE auction (id BIGINT, item STRING, seller BIGINT, category BIGINT, at TIMESTAMP_NTZ, expires TIMESTAMP_NTZ);
-CREATE TABLE bid (auction BIGINT, bidder BIGINT, price BIGINT, at TIMESTAMP_NTZ);
-"""
+COLUMNS = {
+    "person": "id BIGINT, name STRING, city STRING, state STRING, at TIMESTAMP_NTZ",
+    "auction": "id BIGINT, item STRING, seller BIGINT, category BIGINT, at TIMESTAMP_NTZ, expires TIMESTAMP_NTZ",
+    "bid": "auction BIGINT, bidder BIGINT, price BIGINT, at TIMESTAMP_NTZ",
+}
+UNREAD = {
+    "person": {"email": 24, "credit_card": 19, "extra": 110},
+    "auction": {"description": 100, "initial_bid": 0, "reserve": 0, "extra": 320},
+    "bid": {"channel": 8, "url": 40, "extra": 28},
+}
+"""Columns that no query reads, with the length of their texts; 0 for a number."""
+KINDS: dict[str, KeepState] = {"narrow": "all", "whole": "all", "pruned": "needed"}
 
 QUERIES = {
     "q3": """SELECT p.name, p.city, p.state, a.id FROM auction a JOIN person p ON a.seller = p.id
@@ -105,10 +116,32 @@ def epochs(events: int) -> list[dict[str, pa.Table]]:
     return made
 
 
-def opened() -> Session:
-    """Return a session with the tables, which keeps no rows of them."""
+def whole(rows: list[dict[str, pa.Table]]) -> list[dict[str, pa.Table]]:
+    """Return epochs whose rows have the columns that no query reads as well."""
+    random = np.random.default_rng(SEED + 1)
+    letters = np.frombuffer(b"abcdefghijklmnopqrstuvwxyz0123456789", np.uint8)
+
+    def made(count: int, length: int) -> pa.Array:
+        if not length:
+            return pa.array(random.integers(1, 10_000, count))
+        texts = letters[random.integers(0, len(letters), count * length)].tobytes()
+        ends = np.arange(count + 1, dtype=np.int32) * length
+        return pa.Array.from_buffers(pa.string(), count, [None, pa.py_buffer(ends), pa.py_buffer(texts)])
+
+    def widened(name: str, table: pa.Table) -> pa.Table:
+        for column, length in UNREAD[name].items():
+            table = table.append_column(column, made(len(table), length))
+        return table
+
+    return [{name: widened(name, table) for name, table in epoch.items()} for epoch in rows]
+
+
+def opened(*, has_all: bool) -> Session:
+    """Return a session with the tables, which keeps no rows of them; `has_all`: with the columns that no query reads."""
     session = connect(keep_tables=False)
-    session.sql(TABLES)
+    for name, columns in COLUMNS.items():
+        unread = [f", {column} {'STRING' if length else 'BIGINT'}" for column, length in UNREAD[name].items()]
+        session.sql(f"CREATE TABLE {name} ({columns}{''.join(unread) if has_all else ''})")
     return session
 
 
@@ -119,16 +152,22 @@ def bag(table: pa.Table) -> collections.Counter[Any]:
     )
 
 
-def measure(name: str, rows: list[dict[str, pa.Table]], *, checks: bool = True) -> float:
+def measure(name: str, rows: list[dict[str, pa.Table]], kind: str = "narrow", *, checks: bool = True) -> float:
     """Return events per CPU second of a query; the first epoch warms up.
+
+    Args:
+        name: of the query.
+        rows: by epoch.
+        kind: what they are, one of `KINDS`.
+        checks: compare the view with DuckDB's answer.
 
     Raises:
         AssertionError: the view differs from DuckDB's batch query.
     """
-    with opened() as session:
+    with opened(has_all=kind != "narrow") as session:
         query = session.sql(QUERIES[name])
         assert isinstance(query, Query)
-        pipeline = Pipeline(query.bound.view)
+        pipeline = Pipeline(query.bound.view, keep_state=KINDS[kind])
         reads = query.bound.reads
         names = [table for table in ("person", "auction", "bid") if table in reads]
         pipeline.step({table: rows[0][table] for table in names})
@@ -150,16 +189,20 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--events", type=int, default=1_000_000)
     parser.add_argument("--runs", type=int, default=3)
+    parser.add_argument("--rows", nargs="+", choices=KINDS, default=list(KINDS))
     options = parser.parse_args()
-    rows = epochs(options.events)
+    narrow = epochs(options.events)
+    wide = whole(narrow) if {"whole", "pruned"} & set(options.rows) else narrow
     print(f"{datetime.datetime.now(datetime.UTC):%Y-%m-%d} {describe_machine()} {versions()}")
     print(
         f"{options.events} events in epochs of {EPOCH_EVENTS}; events per CPU second: min / median / max of {options.runs} runs"
     )
-    for name in QUERIES:
-        rates = sorted(measure(name, rows, checks=number == 0) for number in range(options.runs))
+    for name, kind in itertools.product(QUERIES, options.rows):
+        rows = narrow if kind == "narrow" else wide
+        rates = sorted(measure(name, rows, kind, checks=number == 0) for number in range(options.runs))
         shown = " / ".join(f"{rate / 1000:,.0f}k" for rate in (rates[0], rates[len(rates) // 2], rates[-1]))
-        print(f"{name:4} {shown:24} equal to DuckDB's batch query; published, per core: {PUBLISHED.get(name, 'none quoted')}")
+        published = PUBLISHED.get(name, "none quoted")
+        print(f"{name:4} {kind:7} {shown:24} equal to DuckDB's batch query; published, per core: {published}")
 
 
 if __name__ == "__main__":

@@ -64,6 +64,7 @@ class Interrupt:
         place: where.
         turn: which time the work comes there, from 0.
         kind: what is raised.
+        threads: of the pipeline that is interrupted; the one that is opened again has one.
 
     Attributes:
         hit: it was raised.
@@ -72,6 +73,7 @@ class Interrupt:
     place: Place
     turn: int
     kind: type[BaseException]
+    threads: int = 1
     hit: bool = False
     _seen: int = 0
 
@@ -112,11 +114,11 @@ class _Output:
         return {row: weight for row, weight in total.items() if weight}
 
 
-def _opened(directory: Path | None, output: _Output) -> Pipeline:
-    return Pipeline(_view(), directory, outputs=[FunctionSink(output.write)])
+def _opened(directory: Path | None, output: _Output, threads: int = 1) -> Pipeline:
+    return Pipeline(_view(), directory, threads=threads, outputs=[FunctionSink(output.write)])
 
 
-def places_of_a_step(directory: Path | None) -> dict[Place, int]:
+def places_of_a_step(directory: Path | None, threads: int) -> dict[Place, int]:
     """Return the places that an epoch comes to, and how often."""
     counts: dict[Place, int] = {}
 
@@ -126,7 +128,7 @@ def places_of_a_step(directory: Path | None) -> dict[Place, int]:
             counts[place] = counts.get(place, 0) + 1
 
     output = _Output()
-    with _opened(directory, output) as pipeline:
+    with _opened(directory, output, threads) as pipeline:
         for given in _STEPS[:_INTERRUPTED]:
             pipeline.step(given)
         with _profiled(note):
@@ -154,7 +156,7 @@ def interrupt_and_go_on(directory: Path | None, interrupt: Interrupt, right: dic
     """
     where = f"{interrupt.kind.__name__} at {interrupt.place}, turn {interrupt.turn}"
     output = _Output()
-    pipeline = _opened(directory, output)
+    pipeline = _opened(directory, output, interrupt.threads)
     try:
         for given in _STEPS[:_INTERRUPTED]:
             pipeline.step(given)

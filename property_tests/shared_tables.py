@@ -176,7 +176,7 @@ class _Run:
 
     def step(self, epoch: int, deltas: dict[str, ZSet]) -> AnsweredEpoch:
         answered = self.engine.answer(self.states, epoch, deltas, epoch * 1000)
-        self.states.absorb(answered.asked)
+        self.states.absorb(answered.requested)
         self.engine.take(answered)
         return answered
 

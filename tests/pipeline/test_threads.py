@@ -14,12 +14,14 @@ import pyarrow as pa
 import pytest
 
 from zset_join.core.errors import BadInputError, OptionError
+from zset_join.core.options import HotBudget
 from zset_join.pipeline import Pipeline, View, changes
 from zset_join.pipeline import functions as F  # noqa: N812 - as PySpark users import theirs
 from zset_join.runners.common import parting
 from zset_join.runners.common.bucketed import ROWS_APART, Bucketed
 from zset_join.runners.common.key_buckets import MovedKeys
 from zset_join.runners.common.workers import Workers
+from zset_join.stages import StageOptions
 from zset_join.zset import ZSet
 
 ORDERS = pa.schema({"id": pa.int64(), "customer": pa.int32(), "total": pa.int64()})
@@ -221,3 +223,19 @@ def test_rows_that_move_often_are_noted_once_more(monkeypatch: pytest.MonkeyPatc
             assert bag(two.step(epoch)) == bag(one.step(epoch))
 
     assert set(noted) == {0}
+
+
+@pytest.mark.usefixtures("parts_soon")
+def test_groups_of_all_buckets_share_one_budget_of_memory() -> None:
+    orders = changes("orders", ORDERS, keys="id")
+    view = orders.groupBy("customer").agg(F.count().alias("n"), F.sum("total").alias("t"))
+    options = StageOptions(table_budget=HotBudget.of("hybrid", 60))
+    with Pipeline(view, threads=3, options=options) as three, Pipeline(view) as one:
+        for epoch in epochs(4):
+            given = {"orders": epoch["orders"]}
+            assert bag(three.step(given)) == bag(one.step(given))
+
+        assert True in are_parted(three)
+        counts = [counts for name, counts in three.statistics().items() if name.startswith("aggregate")]
+        assert counts[0]["groups"] == len(one.contents())
+        assert counts[0]["hot_groups"] <= 60 < counts[0]["cold_groups"]

@@ -17,7 +17,7 @@ def check_appends(name: str, relation: Relation, delta: ZSet, *, epoch: int) -> 
     Args:
         name: the source.
         relation: its rows.
-        delta: what came from it.
+        delta: its rows.
         epoch: the epoch it came in.
 
     Raises:

@@ -12,7 +12,7 @@ shares with those before it are kept once: their state is that of the view which
 
 Cost: of taking a view over or dropping one, the stages of the plan; no row is looked at.
 
-Known limits: in memory, and without `keep_inputs`: what came before a view is no epoch of it.
+Known limits: in memory, and without `keep_inputs`: rows before a view are no epoch of it.
 """
 
 from __future__ import annotations
@@ -79,8 +79,8 @@ class ChangingPipeline(Pipeline[dict[str, ZSet]]):
     def can_take_over(self, other: ChangingPipeline) -> bool:
         """Return whether the views of another pipeline may be answered with its own.
 
-        They are not where both describe a source in two ways, name a view alike, or have other options; where one asks the
-        outside, which keeps what it was told by epoch; or where one keeps what came.
+        They are not where both describe a source in two ways, name a view alike, or have other options; where one reads an
+        external table, whose answers are kept by epoch; or where one keeps its inputs.
         """
         mine, its = self._readings, other._readings
         return (
@@ -106,7 +106,7 @@ class ChangingPipeline(Pipeline[dict[str, ZSet]]):
         if not self.can_take_over(other):
             raise PlanError(
                 f"the views {list(other.views)} cannot be answered together with {list(self.views)}: they describe a source in "
-                "another way, have other options, are named alike, or ask the outside. Keep a pipeline for each.",
+                "another way, have other options, are named alike, or read an external table. Keep a pipeline for each.",
                 code="NOT_MERGEABLE",
                 views=other.views,
             )
@@ -160,7 +160,7 @@ class ChangingPipeline(Pipeline[dict[str, ZSet]]):
     def _begins_later(self, epoch: int, other: ChangingPipeline) -> bool:
         """Return whether a row that is there before any other would be missed: one of the two has not had its first epoch."""
         waiting = [plan for plan, at in ((self.plan, epoch), (other.plan, other.epoch)) if at == 0]
-        return epoch != other.epoch and any(node.stage.begins_alone for plan in waiting for node in plan.nodes)
+        return epoch != other.epoch and any(node.stage.emits_without_input for plan in waiting for node in plan.nodes)
 
     def _given_away(self) -> _Parts:
         memory, contents = self._in_memory("take_over()"), self._contents

@@ -1,6 +1,6 @@
 """What a view holds: the sum of its deltas, kept as they come and brought together when it pays.
 
-Cost: adding a delta is O(1) and its rows once more for every doubling; reading costs what came since the last reading.
+Cost: adding a delta is O(1) and its rows once more for every doubling; reading costs the rows since the last reading.
 Memory: at most twice the rows of the view, and those of the newest deltas.
 """
 
@@ -90,7 +90,7 @@ def _summed(schema: pa.Schema, parts: Sequence[ZSet]) -> ZSet:
 
 
 def _of_schema(part: ZSet, schema: pa.Schema) -> ZSet:
-    """Return the rows under fields that may say otherwise what is never NULL."""
+    """Return the rows under fields that may differ in what is never NULL."""
     if part.schema.equals(schema):
         return part
     return ZSet(pa.RecordBatch.from_arrays(part.rows.columns, schema=schema), part.weights)

@@ -70,12 +70,12 @@ def plan_of_directory(directory: str | Path | Place, plan: QueryPlan, *, has_nam
         has_names: its views were given names.
 
     Raises:
-        StateError: what the directory says of its plan is damaged.
+        StateError: the directory's plan is damaged.
     """
     location = place_of(directory).location
     try:
         has_changed = next(iter(checkpoint_folder(location).names(PLANS)), None) is not None
-    except OSError:  # claiming the directory fails as well, and says what is wrong
+    except OSError:  # claiming the directory fails as well, with the reason
         return plan
     if not has_changed:
         return plan
@@ -94,7 +94,7 @@ def written_plan(plan: QueryPlan) -> dict[str, Any]:
 
 
 def described_plan(plan: QueryPlan) -> dict[str, Any]:
-    """Return what a plan is recognised by: line by line, so that a message can say what differs."""
+    """Return what a plan is recognised by: line by line, so that a message can show the difference."""
     # Another run may have another bound, and a baseline that is loaded need not be given again.
     unbounded = tuple(replace(source, max_watermark_jump=None, has_baseline=False) for source in plan.sources)
     explained = replace(plan, sources=unbounded).explain(buckets=1)

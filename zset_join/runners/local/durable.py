@@ -79,7 +79,7 @@ class PipelineDirectory:
     Opening changes no file of a directory that holds a query; `begin` does, once nothing refuses the start any more.
 
     Args:
-        directory: where it is; made where it is missing. A `Place` says more.
+        directory: where it is; made where it is missing. Or a `Place`.
         plan: the query.
         options: what operators take from the options of a query.
         watermarks: of the plan; set to those of the last epoch.
@@ -163,7 +163,7 @@ class PipelineDirectory:
 
     @property
     def query_id(self) -> str:
-        """Return the name that outputs know the query by."""
+        """Return the name of the query in its outputs."""
         return self.checkpoint.query_id
 
     @property
@@ -174,7 +174,7 @@ class PipelineDirectory:
     def next_time_us(self) -> int | None:
         """Return the processing time at which an epoch has rows to emit though no row comes; None for never.
 
-        What came in the last epoch is folded in only by the next one: where rows may wait in it, that one is due now.
+        The last epoch is folded in only by the next one: where rows may wait in it, that one is due now.
         """
         record = self.last
         if record is None:
@@ -189,7 +189,7 @@ class PipelineDirectory:
 
     @contextmanager
     def epoch(self, tick: Tick) -> Iterator[DurableEpoch]:
-        """Open an epoch: inside, its stages can be asked in the state before it."""
+        """Open an epoch: inside, its stages answer in the state before it."""
         self._release_interrupted()
         reporting = self._reporting_full_disk(lambda: self.outcome(tick.epoch))
         with self._owner.reporting_lost_ownership(), reporting, ExitStack() as opened:
@@ -229,7 +229,7 @@ class PipelineDirectory:
             StateError: another process has taken over.
         """
         begun, seconds = time.perf_counter(), {**self.seconds_outside, **progress["seconds"]}
-        receipts = epoch.receipts({number: fed for number, (_, fed) in answered.asked.items()})
+        receipts = epoch.receipts({number: fed for number, (_, fed) in answered.requested.items()})
         histories = histories_after(self.checkpoint.histories, receipts, {})
         dues = dues_after({} if self.checkpoint.last is None else self.checkpoint.last.dues, receipts)
         self.statistics |= {receipt.stage: receipt.statistics for receipt in receipts}
@@ -252,7 +252,7 @@ class PipelineDirectory:
             )
         )
         self._seconds_before = {"seconds_before": {"commit": round(time.perf_counter() - begun, 6)}}  # for the next record
-        self.effects.forget(answered.epoch)  # the log of the epoch has what the outside said
+        self.effects.forget(answered.epoch)  # the log of the epoch has the external rows
         return committed
 
     def change(self, epoch: DurableEpoch, evolution: Evolution, change: DirectoryChange) -> CommitRecord:
@@ -446,7 +446,7 @@ class PipelineDirectory:
         return [replace(part, way=way) for part in written]
 
     def _way(self, view: str) -> str:
-        """Return how the answers of a view are told from those of others; the only one has no name, as in the past."""
+        """Return the name of a view's answers; the only view has none, as in the past."""
         return view if len(self._plan.views) > 1 else ""
 
     def close(self) -> None:
@@ -483,7 +483,7 @@ class PipelineDirectory:
         return view_folder(self._plan, number)
 
     def _log_inputs(self, histories: dict[str, BucketHistory], tick: Tick, deltas: Mapping[str, ZSet]) -> None:
-        """Keep what came, where it is to be kept: one line per epoch of the first source, also where that had no rows."""
+        """Keep the input, where it is to be kept: one line per epoch of the first source, also where that had no rows."""
         if self._history is None:
             return
         files = self.checkpoint.files
@@ -522,7 +522,7 @@ class PipelineDirectory:
 
 
 def _claim(place: Place) -> tuple[Ownership, str]:
-    """Take a directory for this process; return also the name that outputs know its query by.
+    """Take a directory for this process; return also the name of its query in the outputs.
 
     Raises:
         OptionError: it cannot be made or read.

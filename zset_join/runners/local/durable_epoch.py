@@ -28,7 +28,7 @@ __all__ = ["DurableEpoch"]
 
 @dataclass(kw_only=True)
 class DurableEpoch:
-    """One epoch of a pipeline with a directory: stages are opened as they are asked.
+    """One epoch of a pipeline with a directory: stages are opened when they run.
 
     Args:
         plan: the query.
@@ -84,7 +84,7 @@ class DurableEpoch:
     def next_due(self, number: int) -> NextDue:
         """Return when a stage must answer though no row comes to it.
 
-        The commit record knows it, unless the last epoch had rows for the stage: these are folded in only now.
+        The commit record has it, unless the last epoch had rows for the stage: these are folded in only now.
         """
         key = f"{self.plan.state_of[number].name}/0"
         last = self.checkpoint.last

@@ -3,7 +3,7 @@
 The law: after every epoch the sum of the answers of a view is its query over the sum of the inputs. `answer` changes nothing:
 called twice with the same rows and times it gives the same twice. An epoch that raises in `answer` has changed nothing.
 
-A stage is asked when rows come to it, when it is due by watermark or processing time, and in the first epoch where it has
+A stage runs when it has input, when it is due by watermark or processing time, and in the first epoch where it has
 rows to emit without rows. All others cost nothing. A stage that several views are made of answers once, and an error names
 the views that cannot be answered.
 """
@@ -56,10 +56,10 @@ class AnsweredEpoch:
         processing_time_us: of the epoch.
         answers: the change of every view, by name.
         times: what is known of event time after it.
-        asked: the stages that were asked: tick and deltas by number.
+        requested: the stages that ran: tick and deltas by number.
         rejected: the rows that they put aside.
         corrections: earlier answers that temporal and as-of joins retracted, by stage.
-        work: what each stage that was asked did, by its name.
+        work: what each stage that ran did, by its name.
         seconds: what answering took, wall clock.
     """
 
@@ -67,7 +67,7 @@ class AnsweredEpoch:
     processing_time_us: int | None
     answers: Mapping[str, ZSet]
     times: KnownTimes
-    asked: dict[int, tuple[Tick, list[ZSet]]] = field(default_factory=dict)
+    requested: dict[int, tuple[Tick, list[ZSet]]] = field(default_factory=dict)
     rejected: list[RejectedRows] = field(default_factory=list)
     corrections: dict[str, int] = field(default_factory=dict)
     work: dict[str, StageWork] = field(default_factory=dict)
@@ -80,8 +80,10 @@ class AnsweredEpoch:
         return delta
 
     def fetched(self, plan: QueryPlan) -> dict[int, ZSet]:
-        """Return, by number of each stage that asks the outside, the answers to it."""
-        return {number: fed[-1] for number, (_, fed) in self.asked.items() if isinstance(plan.nodes[number].stage, EffectStage)}
+        """Return, by number of each stage with a fetch step, its external rows."""
+        return {
+            number: fed[-1] for number, (_, fed) in self.requested.items() if isinstance(plan.nodes[number].stage, EffectStage)
+        }
 
 
 class _View:
@@ -142,7 +144,7 @@ class Engine:
         Args:
             states: the operators, in the state before the epoch.
             epoch: its number.
-            deltas: by source, what came.
+            deltas: by source, the input.
             processing_time_us: of the epoch.
 
         Raises:
@@ -152,7 +154,7 @@ class Engine:
         failing: int | str = 0  # the stage or view that is being answered
         before, times = self.watermarks.known, self.watermarks.after(deltas, processing_time_us)
         known: dict[str | int, ZSet] = dict(deltas.items())
-        asked: dict[int, tuple[Tick, list[ZSet]]] = {}
+        requested: dict[int, tuple[Tick, list[ZSet]]] = {}
         rejected: list[RejectedRows] = []
         corrections: dict[str, int] = {}
         work: dict[str, StageWork] = {}
@@ -168,11 +170,11 @@ class Engine:
                     delta = collected[id(feeding)]
                     fed.append(delta if reduction is None else reduction.reduce(delta))
                 tick = Tick(epoch, processing_time_us, before.stages[number], times.stages[number])
-                if not any(map(len, fed)) and not self._speaks(states, number, tick):
+                if not any(map(len, fed)) and not self._is_due(states, number, tick):
                     continue
                 operator = states.operator(number, tick)
                 fed = states.completed(number, operator, tick, fed)
-                asked[number] = tick, fed
+                requested[number] = tick, fed
                 bucket = self._buckets[number]
                 chunks = list(bucket.answer(operator, tick, fed))
                 if chunks:
@@ -191,10 +193,10 @@ class Engine:
             self._name_views(error, failing)
             raise
         seconds = time.perf_counter() - started
-        return AnsweredEpoch(epoch, processing_time_us, answers, times, asked, rejected, corrections, work, seconds)
+        return AnsweredEpoch(epoch, processing_time_us, answers, times, requested, rejected, corrections, work, seconds)
 
     def _name_views(self, error: ZsetJoinError, failing: int | str) -> None:
-        """Say in an error which of several views cannot be answered: those a stage serves, or the one whose own rows fail."""
+        """Add to an error which of several views cannot be answered: those a stage serves, or the one whose own rows fail."""
         if len(self._views) == 1 or "views" in error.facts:
             return
         names = self.plan.views_of(failing) if isinstance(failing, int) else (failing,)
@@ -206,7 +208,7 @@ class Engine:
         """Go on from an epoch that counts."""
         self.watermarks.known = answered.times
 
-    def _speaks(self, states: StageStates, number: int, tick: Tick) -> bool:
+    def _is_due(self, states: StageStates, number: int, tick: Tick) -> bool:
         if self._buckets[number].begins(GLOBAL_BUCKET, is_first=tick.epoch == 0):
             return True
         due = states.next_due(number)

@@ -72,7 +72,7 @@ class Evolution:
     Nothing of the pipeline changes. Closing it drops what was built; after `take` it is the pipeline's.
 
     Args:
-        standing: where the pipeline stands.
+        position: of the pipeline.
         plan: the new plan.
 
     Raises:
@@ -124,7 +124,7 @@ class Evolution:
         return all(past.deltas[name].schema.equals(schema) for past in history or () if name in past.deltas)
 
     def _empty_sources(self, plan: QueryPlan) -> frozenset[str]:
-        """Return the sources of a plan of which no row has come, as far as their names say."""
+        """Return the sources of a plan of which no row has come, by their names."""
         names = {source.name for source in plan.sources}
         if not self.standing.epoch:
             return frozenset(names)
@@ -175,7 +175,7 @@ class Evolution:
     # ---------------------------------------------------------------- what differs
 
     def _statuses(self) -> dict[str, str]:
-        """Return by name what becomes of the views of both plans, as far as the plans say."""
+        """Return by name the fate of the views of both plans, by the plans alone."""
         before = {view.name: self._before.text(view.feeds) for view in self.standing.plan.views}
         after = {view.name: self._after.text(view.feeds) for view in self.plan.views}
         found = {}

@@ -1,15 +1,16 @@
-"""Which changes made and unmade a row of the view, found by asking the engine what would have been without them.
+"""Which changes made and unmade a row of the view, found by running the engine without them.
 
 The law: a change is listed if the rows requested had come out otherwise in its epoch without it, or without it and others of
-which each would have been enough. So it works for every kind of stage, and what is told is what the engine answers, not a
-second opinion about it. Of several rows of which each would have moved a watermark far enough none is told: time is the cause.
+which each would have been enough. So it works for every kind of stage, and the report is the engine's answer, not a
+second opinion about it. Of several rows of which each would have moved a watermark far enough none is listed: time is the
+cause.
 
 How: everything that came is replayed through an empty pipeline in memory. In an epoch that changed rows requested, changes are
 left out, half of them at a time; a half that makes no difference is left, another one is halved again. Where only both halves
 together make one, each is halved without the other. Both runners use it: a pipeline that keeps its inputs, and a Spark query
 whose logs reach back to its first epoch.
 
-Where the answers of the outside, or watermarks, were recorded, these are used: nobody is asked again, and a row that moved a
+Where external rows, or watermarks, were recorded, these are used: nothing is fetched again, and a row that moved a
 watermark is no cause of what the watermark released.
 
 Cost: a replay of all epochs, and about 2 k log n answers for k causes among n changes of an epoch, 2 n where each of n would
@@ -58,10 +59,10 @@ def explain_row(
         history: everything that came, epoch by epoch.
         options: what operators take from the options of a query.
         row: columns of the view to values.
-        most_changes: changes to tell per epoch.
+        most_changes: changes to list per epoch.
 
     Raises:
-        OptionError: columns that the view does not have, or more changes than are to be told.
+        OptionError: columns that the view does not have, or more changes than the limit.
     """
     unknown = [name for name in row if name not in plan.output.schema.names]
     if unknown or not row:
@@ -83,7 +84,7 @@ def explain_row(
                 explained = tuple(_input_change(past, cause) for cause in causes)
                 events.append(RowEvent(past.epoch, tuple(emitted), explained, time="" if explained else _time_told(plan, past)))
                 answered = engine.answer(states, past.epoch, past.deltas, past.processing_time_us)
-            states.absorb(answered.asked)
+            states.absorb(answered.requested)
             engine.take(answered)
     finally:
         states.close()
@@ -112,7 +113,7 @@ class _PastStates(MemoryStates):
     past = PastEpoch(-1, None)
 
     def completed(self, number: int, operator: DurableOperator, tick: Tick, fed: list[ZSet]) -> list[ZSet]:
-        """Return the deltas that the operator of a stage is asked with."""
+        """Return the deltas for the operator of a stage."""
         fetched = self.past.fetched
         if fetched is None or not isinstance(self._plan.nodes[number].stage, EffectStage):
             return super().completed(number, operator, tick, fed)

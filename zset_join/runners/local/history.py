@@ -21,13 +21,13 @@ _Value = TypeVar("_Value")
 
 @dataclass(frozen=True, slots=True)
 class PastEpoch:
-    """Hold what came in one epoch.
+    """Holds the input of one epoch.
 
     Args:
         epoch: its number.
         processing_time_us: its processing time.
         deltas: by source, the changes; those without rows are left out.
-        fetched: by number of a stage that asks the outside, the answers; None: they are not known.
+        fetched: by number of a stage with a fetch step, its external rows; None: they are not known.
         watermarks: by number of a stage, its watermark after the epoch, where it was recorded; None: they follow from the rows.
     """
 
@@ -39,7 +39,7 @@ class PastEpoch:
 
 
 class InputHistory:
-    """Keep what came."""
+    """Keep the input."""
 
     def __init__(self) -> None:
         self._epochs: list[PastEpoch] = []
@@ -57,7 +57,7 @@ class InputHistory:
         self._epochs.append(PastEpoch(epoch, processing_time_us, kept, fetched))
 
     def copied(self) -> InputHistory:
-        """Return what has come until now; what comes later is not in it. Cost: a pointer per epoch."""
+        """Return the input until now; later input is not in it. Cost: a pointer per epoch."""
         copy = InputHistory()
         copy._epochs = list(self._epochs)
         return copy
@@ -70,7 +70,7 @@ class InputHistory:
 
 
 def part_of(history: Iterable[PastEpoch], stages: Sequence[int], sources: Sequence[str]) -> Iterator[PastEpoch]:
-    """Yield what came of some sources, as a plan of some of the stages knows it.
+    """Yield the input of some sources, for a plan of some of the stages.
 
     Args:
         history: everything that came.

@@ -2,7 +2,7 @@
 
 The law: a sink gets every epoch exactly once, in order, without the rows that it can never hold: these are refused before the
 epoch counts, or become dead letters (see `zset_join.sinks.unfit_values`). With a directory an epoch that was committed and not
-written is written when the pipeline is opened again, or with the next step; a sink knows its own last epoch. In memory only, a
+written is written when the pipeline is opened again, or with the next step; a sink holds its own last epoch. In memory only, a
 sink must be new.
 
 Of several views every one has outputs of its own, and all are given an epoch before the next one counts. Those in one database
@@ -124,7 +124,7 @@ class FunctionSink:
             self._writer = RecordWriter(output.schema, self._form, output.primary_key if self._key is None else self._key)
 
     def last_epoch(self) -> int | None:
-        """Return the last epoch this object has passed on; what was before, a function does not say."""
+        """Return the last epoch this object has passed on; a function keeps no earlier one."""
         return self._last
 
     def write(self, epoch: int, chunks: Iterable[ZSet], *, link: ChainLink | None = None) -> SinkProgress:
@@ -142,7 +142,7 @@ class FunctionSink:
         return SinkProgress(epoch, len(delta), int((delta.weights < 0).sum()), time.perf_counter() - started)
 
     def unfit(self, rows: pa.RecordBatch) -> Sequence[UnfitRows]:
-        """Return the rows with a value that JSON texts cannot say; a function without a form takes all."""
+        """Return the rows with a value that JSON texts cannot hold; a function without a form takes all."""
         return () if self._writer is None else self._writer.unfit(rows)
 
     def close(self) -> None:
@@ -200,7 +200,7 @@ class PipelineOutputs:
             altered: views whose outputs may lack their last columns, which an epoch that waits adds.
 
         Raises:
-            SinkError: a sink belongs to another query, or has epochs that a pipeline in memory knows nothing of.
+            SinkError: a sink belongs to another query, or has epochs that a pipeline in memory does not have.
         """
         for view, sinks in self._sinks.items():
             for sink in sinks:
@@ -328,7 +328,7 @@ class PipelineOutputs:
 
     @contextmanager
     def _naming(self, view: str) -> Iterator[None]:
-        """Say in an error of an output which of several views it is of."""
+        """Add to an error of an output which of several views it is of."""
         try:
             yield
         except ZsetJoinError as error:
@@ -338,7 +338,7 @@ class PipelineOutputs:
             raise
 
     def check(self, epoch: int, answers: Mapping[str, ZSet]) -> list[RejectedRows]:
-        """Decide, before an epoch counts, what becomes of rows that an output can never hold.
+        """Decide, before an epoch counts, on rows that an output can never hold.
 
         Args:
             epoch: the epoch.

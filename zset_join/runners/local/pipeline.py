@@ -14,7 +14,7 @@ epoch is folded in or committed, such as Ctrl-C, leaves a pipeline that refuses 
 
 A pipeline with a directory is durable: it resumes where it stopped, see `zset_join.runners.local.durable`.
 
-Remembers what `explain()` says, and the contents of the views where `keep_view` requests them.
+Remembers what `explain()` lists, and the contents of the views where `keep_view` requests them.
 
 Known limits: one thread at a time uses a pipeline; others may call `snapshot()`.
 """
@@ -108,7 +108,7 @@ class Pipeline(PipelineQuestions, Snapshots, QueryChanges, Generic[Answer]):
         epoch: number of the next epoch.
         progress: counts of the last epoch, for people.
         dead_letters: rows of the last epoch that were too late or bad input; see `zset_join.runners.local.dead_letters`.
-        positions: how far sources had been read after the last epoch, as `step` was told.
+        positions: how far sources had been read after the last epoch, as given to `step`.
 
     Raises:
         PlanError: the query cannot be planned, or only Spark can run it; two views describe a source in two ways; outputs of a
@@ -240,13 +240,13 @@ class Pipeline(PipelineQuestions, Snapshots, QueryChanges, Generic[Answer]):
         """Take one epoch of changes, and return the change of the view; of several, that of each by its name.
 
         Args:
-            rows: by the names of sources, what came: a list of dicts, a dict of columns, an Arrow table, or a ZSet. A source
+            rows: by the names of sources, the input: a list of dicts, a dict of columns, an Arrow table, or a ZSet. A source
                 that is left out has no rows; an epoch without any lets time pass.
             processing_time: of the epoch, a datetime with a time zone or microseconds since 1970; default now. It never goes
                 back.
-            epoch: its number, for callers that may ask twice: the last epoch is answered as it was, and nothing is applied.
+            epoch: its number, for callers that may repeat it: the last epoch is answered as it was, and nothing is applied.
             positions: how far sources have been read with these rows, JSON-ready; kept with the epoch, see the attribute.
-            read: with a directory: digest of what the epoch reads, where its rows need not be looked at to tell it.
+            read: with a directory: digest of what the epoch reads, where its rows need not be looked at for it.
 
         Returns:
             Every changed row once, with its weight; retractions come first.
@@ -336,13 +336,13 @@ class Pipeline(PipelineQuestions, Snapshots, QueryChanges, Generic[Answer]):
         return cast("Answer", dict(answers) if self._has_several else answers[self.plan.name])
 
     def view(self, name: str | None = None) -> pa.Table:
-        """Return the contents of a view: a row is there as often as its weight says.
+        """Return the contents of a view: a row is there as often as its weight.
 
         Args:
             name: of the view; may be left out where there is one.
 
         Raises:
-            OptionError: the pipeline was told not to keep them; or `VIEW_NAME`, see `QueryPlan.view`.
+            OptionError: the pipeline does not keep them; or `VIEW_NAME`, see `QueryPlan.view`.
             BadInputError: a source that goes through no stage has retracted what was not there.
         """
         return repeated(self.contents(name), self.plan.output_of(self.plan.view(name).name).schema)
@@ -420,7 +420,7 @@ class Pipeline(PipelineQuestions, Snapshots, QueryChanges, Generic[Answer]):
                 self._contents[name].replace(rows)
             self._publish()
         if self._history is not None:
-            self._history = None  # what came before is not known, so nothing can be verified against it
+            self._history = None  # earlier input is not known, so nothing can be verified against it
 
     def statistics(self) -> dict[str, Mapping[str, Any]]:
         """Return counts for people: per stage those of its operator and its watermark, per source its event time.
@@ -520,7 +520,7 @@ class Pipeline(PipelineQuestions, Snapshots, QueryChanges, Generic[Answer]):
         if self._memory is not None:
             counts = epoch_counts(deltas, answered, prepared.unread, self._lookups())
             self._unfinished = self.epoch  # until all of the epoch is taken
-            self._memory.absorb(answered.asked)
+            self._memory.absorb(answered.requested)
             self.dead_letters, self.progress = letters, counts
         else:
             self._commit_durably(prepared, letters, reached, read)
@@ -577,7 +577,7 @@ class Pipeline(PipelineQuestions, Snapshots, QueryChanges, Generic[Answer]):
         return self._last
 
     def _lookups(self) -> dict[str, dict[str, int]]:
-        """Return what was asked of the outside, by stage."""
+        """Return what was fetched, by stage."""
         owner = self._memory if self._memory is not None else self._directory
         return {} if owner is None else owner.effects.counts()
 

@@ -16,7 +16,7 @@ __all__ = ["PipelineOptions", "Place", "place_of"]
 
 
 class PipelineOptions(TypedDict, total=False):
-    """What a pipeline takes beside its query and its directory; `Pipeline` says what each means."""
+    """What a pipeline takes beside its query and its directory; see `Pipeline`."""
 
     keep_view: bool
     keep_inputs: bool
@@ -32,11 +32,11 @@ class PipelineOptions(TypedDict, total=False):
 
 @dataclass(frozen=True, kw_only=True)
 class Place:
-    """Say where a pipeline lasts.
+    """Where a pipeline keeps its files.
 
     Args:
         location: of the checkpoint: a whole path, or a URI.
-        query_id: the name that outputs know the query by; None: the one that is there, or a new one.
+        query_id: the name of the query in its outputs; None: the one that is there, or a new one.
         local_state_dir: where state lies as mapped files; a cache, on this machine's disk. None: in the temporary directory.
         local_state_retention_seconds: how long state of others stays there unused; None: the directory is this query's own.
         dead_letters: where rows that were put aside are written: a path, or a URI.

@@ -1,4 +1,4 @@
-"""What `Pipeline.progress` says of an epoch.
+"""The contents of `Pipeline.progress`.
 
 The law: of every source, rows = rows applied + rows put aside; what cannot be read is no row yet, and counted apart.
 """
@@ -24,13 +24,13 @@ def epoch_counts(
     unread: Sequence[Undecodable],
     lookups: Mapping[str, Mapping[str, int]],
 ) -> dict[str, Any]:
-    """Return the counts of an epoch, JSON-ready; `stages` has those that were asked.
+    """Return the counts of an epoch, JSON-ready; `stages` has those that ran.
 
     Args:
         deltas: by source, the rows that reached the stages.
         answered: the epoch.
         unread: what could not be read of what sources were fed.
-        lookups: what was asked of the outside, by stage.
+        lookups: what was fetched, by stage.
     """
     undecodable: Counter[str] = Counter()
     for unreadable in unread:

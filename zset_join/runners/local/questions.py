@@ -1,4 +1,4 @@
-"""What can be asked of a pipeline between its epochs: whether its views are right, where a row came from, and a page about it.
+"""Questions to a pipeline between its epochs: whether its views are right, where a row came from, and a page about it.
 
 The law: nothing here changes the pipeline. `verification` and `row_question` take what they need at once and return the work as
 a function, so another thread can run it while the pipeline goes on; see `zset_join.runners.local.watched`.
@@ -57,10 +57,10 @@ class PipelineQuestions:
         Args:
             view: its name; may be left out where there is one.
             contents: what is compared: rows with weights that add up, as an output holds them; default: what `keep_view` kept.
-            most_differences: differing rows to tell.
+            most_differences: differing rows to list.
 
         Raises:
-            OptionError: the pipeline was told not to keep what is needed; or `VIEW_NAME`, see `QueryPlan.view`.
+            OptionError: the pipeline does not keep what is needed; or `VIEW_NAME`, see `QueryPlan.view`.
             PlanError: DuckDB cannot run a part of the query.
         """
         with progress_line(f"verifying {view or ', '.join(one.name for one in self.plan.views)}"):
@@ -69,7 +69,7 @@ class PipelineQuestions:
     def verification(
         self, *, view: str | None = None, contents: ZSet | None = None, most_differences: int = 20
     ) -> Callable[[], Verification]:
-        """Return the work of `verify`, over what has come until now; another thread may do it while the pipeline goes on.
+        """Return the work of `verify`, over the input until now; another thread may do it while the pipeline goes on.
 
         Raises:
             OptionError: as `verify`.
@@ -86,15 +86,15 @@ class PipelineQuestions:
         return lambda: verify(plan, history, contents, times, epoch=epoch, most_differences=most_differences)
 
     def explain_row(self, row: Mapping[str, Any], *, view: str | None = None, most_changes: int = 100) -> RowHistory:
-        """Tell which changes made the rows of a view with given values, and which unmade them; needs `keep_inputs`.
+        """List the changes that made the rows of a view with given values, and those that unmade them; needs `keep_inputs`.
 
         Args:
             row: columns of the view to values.
             view: its name; may be left out where there is one.
-            most_changes: changes to tell per epoch.
+            most_changes: changes to list per epoch.
 
         Raises:
-            OptionError: columns that the view does not have, more changes than are to be told, or inputs are not kept; or
+            OptionError: columns that the view does not have, more changes than the limit, or inputs are not kept; or
                 `VIEW_NAME`, see `QueryPlan.view`.
         """
         return self.row_question(row, view=view, most_changes=most_changes)()
@@ -102,7 +102,7 @@ class PipelineQuestions:
     def row_question(
         self, row: Mapping[str, Any], *, view: str | None = None, most_changes: int = 100
     ) -> Callable[[], RowHistory]:
-        """Return the work of `explain_row`, over what has come until now; another thread may do it.
+        """Return the work of `explain_row`, over the input until now; another thread may do it.
 
         Raises:
             OptionError: as `explain_row`.
@@ -135,7 +135,7 @@ class PipelineQuestions:
             name: of the view; may be left out where there is one.
 
         Raises:
-            OptionError: the pipeline was told not to keep them; or `VIEW_NAME`, see `QueryPlan.view`.
+            OptionError: the pipeline does not keep them; or `VIEW_NAME`, see `QueryPlan.view`.
         """
         view = self.plan.view(name)
         if self._contents is None:

@@ -27,7 +27,7 @@ def run(
     trigger_seconds: float = 0.5,
     stop: Callable[[], bool] = lambda: False,
 ) -> int:
-    """Take epochs until told to stop.
+    """Take epochs until `stop` is set.
 
     Args:
         pipeline: the pipeline.
@@ -35,14 +35,14 @@ def run(
         available_now: stop as soon as a poll of all sources brings nothing.
         most_rows: of one source in one epoch.
         trigger_seconds: how long to wait for rows before an epoch is taken without any, which lets time pass.
-        stop: asked before every epoch.
+        stop: checked before every epoch.
 
     Returns:
         The number of epochs taken.
 
     Raises:
         PlanError: a source that the pipeline does not have.
-        ZsetJoinError: what a source or an epoch raises; the pipeline stands where it stood.
+        ZsetJoinError: what a source or an epoch raises; the pipeline keeps its position.
     """
     unknown = sorted(set(sources) - {source.name for source in pipeline.plan.sources})
     if unknown:
@@ -68,12 +68,12 @@ def run(
 
 
 def _polled(sources: Mapping[str, Source], most_rows: int, seconds: float) -> tuple[dict[str, pa.Table], dict[str, object]]:
-    """Return what came of every source that has something, and the positions behind it."""
+    """Return the rows of every source that has some, and the positions behind them."""
     until = time.monotonic() + seconds
     rows: dict[str, pa.Table] = {}
     positions: dict[str, object] = {}
     for name, source in sources.items():
-        # The first one may wait; who has nothing by then is asked once.
+        # The first one may wait; every other is polled once.
         left = until - time.monotonic() if not rows else 0.0
         batch, position = source.poll(most_rows=most_rows, wait_seconds=max(left / max(1, len(sources)), 0.02))
         if batch.num_rows:

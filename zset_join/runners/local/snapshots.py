@@ -10,7 +10,7 @@ No lock is taken by writer or reader, so neither waits for the other, but for Py
 
 Cost: an epoch publishes one object and two references per view, whatever the views hold; taking a snapshot is reading one
 attribute.
-Reading a view of a snapshot brings together what came since the pipeline last did: nothing where that is nothing, else
+Reading a view of a snapshot brings together the rows since the pipeline last did: nothing where that is nothing, else
 a pass over the view's rows; it is done once per snapshot and view, unless two threads read it first at the same time.
 Memory: a snapshot copies nothing. While it is held, the rows of its views live on, at most twice their rows, and once they have
 been read, their tables.
@@ -65,7 +65,7 @@ class Snapshot:
         return self._held[self._plan.view(name).name].rows()
 
     def table(self, name: str | None = None) -> pa.Table:
-        """Return a view as a table: a row is there as often as its weight says.
+        """Return a view as a table: a row is there as often as its weight.
 
         Raises:
             OptionError: as `contents`.

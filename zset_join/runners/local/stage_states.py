@@ -1,6 +1,6 @@
 """Where the operators of an epoch come from: memory, or the directory of a pipeline.
 
-Joins that look up in one table (`zset_join.plan.sharing`) have one state: each is asked by its own number, and their epoch is
+Joins that look up in one table (`zset_join.plan.sharing`) have one state: each answers by its own number, and their epoch is
 folded in once.
 """
 
@@ -32,18 +32,18 @@ def with_long_chunks(options: StageOptions) -> StageOptions:
 
 
 class StageStates(Protocol):
-    """Hand out the operators of one epoch, each in the state before it."""
+    """Return the operators of one epoch, each in the state before it."""
 
     def operator(self, number: int, tick: Tick) -> DurableOperator:
         """Return the operator of a stage."""
         ...
 
     def next_due(self, number: int) -> NextDue:
-        """Return when a stage must be asked though no row comes to it."""
+        """Return when a stage must next run without input."""
         ...
 
     def completed(self, number: int, operator: DurableOperator, tick: Tick, fed: list[ZSet]) -> list[ZSet]:
-        """Return the deltas that the operator of a stage is asked with, what the outside says among them."""
+        """Return the deltas for the operator of a stage, external rows among them."""
         ...
 
 
@@ -84,28 +84,28 @@ class MemoryStates:
         return self.operators[number]
 
     def next_due(self, number: int) -> NextDue:
-        """Return when a stage must be asked though no row comes to it."""
+        """Return when a stage must next run without input."""
         return due_of(self.operators[number]) if self._is_timed[number] else NOTHING_DUE
 
     def completed(self, number: int, operator: DurableOperator, tick: Tick, fed: list[ZSet]) -> list[ZSet]:
-        """Return the deltas that the operator of a stage is asked with, what the outside says among them."""
+        """Return the deltas for the operator of a stage, external rows among them."""
         node = self._plan.nodes[number]
         if not has_effect(node.stage):
             return fed
         place = EffectPlace(options=self._options, name=node.name)
         return self.effects.opened(node.stage, place).completed(operator, tick, fed)
 
-    def absorb(self, asked: Mapping[int, tuple[Tick, Sequence[ZSet]]]) -> None:
+    def absorb(self, requested: Mapping[int, tuple[Tick, Sequence[ZSet]]]) -> None:
         """Fold an epoch in.
 
         Args:
-            asked: by the number of each stage that was asked, its tick and its deltas.
+            requested: by the number of each stage that ran, its tick and its deltas.
         """
-        fed = {number: deltas for number, (_, deltas) in asked.items()}
+        fed = {number: deltas for number, (_, deltas) in requested.items()}
         for state in self._plan.states:
-            first = next((number for number in state.readers if number in asked), None)
+            first = next((number for number in state.readers if number in requested), None)
             if first is not None:
-                self.states[state.number].absorb(asked[first][0], state.fed(fed))
+                self.states[state.number].absorb(requested[first][0], state.fed(fed))
 
     def close(self) -> None:
         """Release all state, and the clients of lookup sources."""
@@ -132,7 +132,7 @@ def why_together(state: StateNode, options: StageOptions) -> str | None:
 
 
 def operators_of(state: StateNode, built: DurableOperator) -> dict[int, DurableOperator]:
-    """Return the operators that the stages of a state are asked by, by the numbers of the stages."""
+    """Return the operators of the stages of a state, by the numbers of the stages."""
     if isinstance(built, SharedTable):
         return dict(zip(state.readers, built.readers, strict=True))
     return {state.number: built}

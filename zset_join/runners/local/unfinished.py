@@ -16,7 +16,7 @@ __all__ = ["closed", "epoch_gap", "out_of_memory", "unfinished"]
 _DURABLE: Mapping[EpochOutcome, str] = {
     "open": "failed or was interrupted while it was committed, and does not count: open the pipeline again from its directory, "
     "and give it the rows of this epoch once more",
-    "committed": "was committed, and what came behind failed or was interrupted: do not send its rows again. Open the pipeline "
+    "committed": "was committed, and a later step failed or was interrupted: do not send its rows again. Open the pipeline "
     "again from its directory; it goes on behind this epoch, and its outputs get what they do not have",
     "unknown": "failed or was interrupted while it was committed, and whether it counts cannot be seen: open the pipeline "
     "again from its directory, and compare its attribute epoch",

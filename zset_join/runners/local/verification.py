@@ -4,7 +4,7 @@ Expected: the plan as one query, over all changes of all sources (`zset_join.too
 answers. Both are compared as Z-sets: every distinct row with its expected and its actual weight. Floats, and averages of
 decimals, count as equal when they differ by less than a billionth of themselves: DuckDB adds them in another order.
 
-Cost: one batch query over all that ever came. DuckDB is asked in memory, without access to files or network.
+Cost: one batch query over all input. DuckDB runs in memory, without access to files or network.
 
 Known limits: tombstones that have expired are not known to the batch query; nor is what an append-only join has evicted.
 """
@@ -96,7 +96,7 @@ def verify(
         contents: the view, each distinct row with its weight.
         times: per stage, how far time had come.
         epoch: the last epoch.
-        most_differences: differing rows to tell.
+        most_differences: differing rows to list.
 
     Raises:
         PlanError: DuckDB cannot run a part of the plan.
@@ -167,7 +167,7 @@ def _connection() -> Iterator[Any]:
             yield connection
         except duckdb.Error as error:
             raise PlanError(
-                f"DuckDB cannot compute the batch query over what came: {error}. It keeps no text that is not UTF-8, and fewer "
+                f"DuckDB cannot compute the batch query over the input: {error}. It keeps no text that is not UTF-8, and fewer "
                 "dates and numbers than Arrow does; leave such rows out with where(...), or compare inside Spark.",
                 code="NOT_VERIFIABLE",
             ) from error

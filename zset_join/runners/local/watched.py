@@ -62,7 +62,7 @@ class PublishedEpoch:
 
 
 class WatchablePipeline(Protocol):
-    """What is asked of a pipeline; see `zset_join.runners.local.questions`."""
+    """Questions to a pipeline; see `zset_join.runners.local.questions`."""
 
     plan: QueryPlan
     epoch: int
@@ -122,7 +122,7 @@ class PublishedEpochs:
         if not self.is_watched:
             return
         self.epochs.append(pipeline.published_epoch())
-        fed = {number: tuple(deltas) for number, (_, deltas) in answered.asked.items()}
+        fed = {number: tuple(deltas) for number, (_, deltas) in answered.requested.items()}
         self.deltas.append(_Deltas(answered.epoch, dict(answered.answers), fed))
         if letters.num_rows:
             self.letters.append(letters)

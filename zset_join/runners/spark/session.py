@@ -1,8 +1,8 @@
 """What a session must offer, checked before a query starts, what it should have, and a local session that has it.
 
 Workers must run the driver's Python: the same version, with the same packages. Spark starts `python3` from the PATH
-unless `PYSPARK_PYTHON` says otherwise, so a virtual environment of the driver is easily missed. One small job at the start of
-a query asks a worker who it is; that costs nothing extra, for the worker stays and serves the first epoch.
+unless `PYSPARK_PYTHON` is set, so a virtual environment of the driver is easily missed. One small job at the start of
+a query reads a worker's identity; that costs nothing extra, for the worker stays and serves the first epoch.
 """
 
 from __future__ import annotations
@@ -157,7 +157,7 @@ def _introduction() -> dict[str, str]:
 
 
 def _introduce_worker(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Say which Python this is; runs in a worker, and fails there when the engine cannot be imported."""
+    """Return which Python this is; runs in a worker, and fails there when the engine cannot be imported."""
     from zset_join.runners.spark.worker import tasks  # noqa: F401 - the import is the question
 
     for _ in batches:
@@ -179,7 +179,7 @@ def _check_java() -> None:
     if major < _LEAST_JAVA:
         said = output.splitlines()[0] if output else "nothing"
         raise PlanError(
-            f"Spark needs Java {_LEAST_JAVA} or newer; {java} says {said!r}. {_JAVA_CURE}",
+            f"Spark needs Java {_LEAST_JAVA} or newer; {java} answers {said!r}. {_JAVA_CURE}",
             code="JAVA_VERSION",
             java=java,
         )

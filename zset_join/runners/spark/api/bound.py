@@ -1,4 +1,4 @@
-"""What the parts of a view represent inside Spark, beside the tree that says what was requested."""
+"""What the parts of a view represent inside Spark, beside the tree of the request."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class BoundSource(Binding):
 
 @dataclass(frozen=True, eq=False)
 class BoundTransform:
-    """Say what a step does that only Spark can do.
+    """A step that only Spark can do.
 
     Args:
         step: as the tree has it.
@@ -63,7 +63,7 @@ def bindings_of(steps: Sequence[BoundTransform], streams: Mapping[str, SourceStr
 
 
 def opaque_after_dedup(node: Node) -> list[str]:
-    """Return the steps of Spark's own behind a dedup of versions, from whose rows these cannot be told any more.
+    """Return the steps of Spark's own behind a dedup of versions, whose rows no longer show them.
 
     What a filter rejects ends the version before it, and what the dedup retracts was valid at its time all the same: neither
     shows in the rows of such a view.

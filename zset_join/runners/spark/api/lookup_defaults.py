@@ -4,7 +4,7 @@
     view.writeStream.option("lookup.capacity", 200)                 # this query; wins over the session
     orders.lookup_join(..., hint=Lookup(capacity=50))               # this join; wins over both
 
-The law: what is said nearest to the join counts, option by option. Unlike a hint, a default that is unknown or not allowed is
+The law: the setting nearest to the join counts, option by option. Unlike a hint, a default that is unknown or not allowed is
 refused when the query is started.
 """
 
@@ -34,7 +34,7 @@ def is_lookup_option(name: str) -> bool:
 
 
 def job_defaults(session: SparkSession, options: Mapping[str, Any]) -> Lookup | None:
-    """Return what the session and a writer say of lookups; None where they say nothing.
+    """Return the lookup settings of the session and a writer; None where there are none.
 
     Args:
         session: whose configuration counts for all its queries.

@@ -83,7 +83,7 @@ class JoinQuery(StoredQuery):
 
     @property
     def status(self) -> dict[str, Any]:
-        """Return what Spark says the query is doing."""
+        """Return Spark's status of the query."""
         return dict(self.spark_query.status)
 
     @property
@@ -225,7 +225,7 @@ class JoinQuery(StoredQuery):
         try:
             self.spark_query.awaitTermination()
         except PySparkException:
-            pass  # told by exception() and awaitTermination()
+            pass  # reported by exception() and awaitTermination()
         finally:
             if self._runner.heartbeat is not None:
                 self._runner.heartbeat.stop()

@@ -89,7 +89,7 @@ class SeveralStreamWriter(JoinStreamWriter):
         self._names = tuple(views)
 
     def view(self, name: str) -> Self:
-        """Say which view the outputs behind this call are of.
+        """Set which view the outputs behind this call are of.
 
         Raises:
             OptionError: `VIEW_NAME`: there is none of that name.

@@ -1,6 +1,6 @@
-"""What can be asked about a query, whether it runs or not: is its output right, and where does a row come from.
+"""Questions to a query, running or not: is its output right, and where does a row come from.
 
-A running query is asked through its handle; epochs wait meanwhile. One that does not run is asked through
+A running query answers through its handle; epochs wait meanwhile. One that does not run is asked through
 `JoinStreamWriter.attach`, which opens checkpoint and output as a start would, and starts nothing.
 """
 
@@ -170,7 +170,7 @@ class ExecutorTools:
 
 
 class StoredQuery:
-    """Ask about what a query has stored; a context manager, so that the checkpoint is let go.
+    """Questions to a stored query; a context manager, so that the checkpoint is released.
 
     Args:
         runner: what runs its epochs, attached to its checkpoint.

@@ -1,4 +1,4 @@
-"""What users say of a stream, checked before a row is there: its name, the DataFrame, and arguments that name columns."""
+"""The arguments of a stream, checked before a row is there: its name, the DataFrame, and arguments that name columns."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def check_dataframe(df: Any, name: Any) -> None:
 def check_combination(
     name: str, keys: Any, sequence_by: Any, apply_as_deletes: Any, weight_column: Any, row_kind_column: Any
 ) -> None:
-    """Refuse arguments of `changes` that contradict each other, or do not say enough.
+    """Refuse arguments of `changes` that contradict each other, or are incomplete.
 
     Raises:
         OptionError: they contradict each other.

@@ -11,7 +11,7 @@ Three ways to give the operation of a row:
 | `weight_column` | changelog | that many copies more, or less when negative |
 | `row_kind_column` | changelog, or upsert with `keys` | +I -U +U -D, INSERT UPDATE_BEFORE ..., or insert update_preimage ... |
 
-With `row_kind_column` and `keys`, an update's old row (-U) is left out: the key already says which row is replaced.
+With `row_kind_column` and `keys`, an update's old row (-U) is left out: the key already identifies the row that is replaced.
 
 The order of two changes of one key is `sequence_by`; without it the order of arrival, of which Spark promises only that it
 holds within one partition of one source.
@@ -162,8 +162,8 @@ def changes(
         row_kind_column: string column with the operation of a row.
         baseline: a batch DataFrame of the rows to start from, with the columns of the table and those of `sequence_by`. Every
             record of a format counts after it, so the stream may begin before it was taken. With
-            `sequence_by` the stream may overlap it: the larger sequence wins. Where it also has the columns that say what a
-            row does, they count; else every row of it is a live row.
+            `sequence_by` the stream may overlap it: the larger sequence wins. Where it also has the columns with the operation
+            of a row does, they count; else every row of it is a live row.
         after_baseline: condition, as SQL text or Column, that is true for the changes of the stream that are not in the
             baseline; the others are left out. Required without `keys`, where a change that comes twice counts twice.
         format: what the rows are, instead of `apply_as_deletes` and its like: a format of records, such
@@ -218,7 +218,7 @@ def changed_stream(
     unread: str | None = None,
     orders_by_offset: bool = True,
 ) -> SourceStream:
-    """Return the stream of rows that change a table; see `changes`, and for `unread`, of rows that say so, `RowReading`.
+    """Return the stream of rows that change a table; see `changes`, and for `unread`, of rows so marked, `RowReading`.
 
     Unless `orders_by_offset`, records of a key come in their turn, as those of several files do.
     """
@@ -311,7 +311,7 @@ def _of_records(
     if schema is not None:
         if keys is None:
             raise PlanError(
-                f'changes "{name}": schema is given and keys is not; name the primary key with keys=[...], or say keys=[] for '
+                f'changes "{name}": schema is given and keys is not; name the primary key with keys=[...], or set keys=[] for '
                 "a table without one, whose records must have whole old rows.",
                 code="MISSING_PRIMARY_KEY",
                 name=name,

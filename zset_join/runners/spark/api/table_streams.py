@@ -53,9 +53,9 @@ __all__ = [
 STORED_WEIGHT = "_stored_weight"
 _TIME, _VALUE, _PLACE = "__time", "__value", "__place"
 UNREAD = "_unread_reason"
-"""The column of rows of files and topics that says, as "CODE:text", why one could not be read; NULL for the others."""
+"""The column of rows of files and topics with the reason, as "CODE:text", why one could not be read; NULL for the others."""
 _NOTHING = "\x00nothing\x00"
-_BYTE_ORDER_MARK, _SAYS_SOMETHING = "^\ufeff", r"[^\t\n\x0B\f\r ]"
+_BYTE_ORDER_MARK, _HAS_CONTENT = "^\ufeff", r"[^\t\n\x0B\f\r ]"
 _BYTE_ORDER_MARK_BYTES = "^\u00ef\u00bb\u00bf"
 _ORDER = "_file_order_"
 _METADATA = {name: name for name in ("topic", "partition", "offset", "timestamp")}
@@ -159,7 +159,7 @@ def file_rows(
     if form == "json":
         line = F.expr(f"regexp_replace(value, {literal(_BYTE_ORDER_MARK)}, '')").alias("value")
         texts = reader.option("lineSep", "\n").text(path).select(line, *about, where)
-        rows = _of_json(texts.where(f"value RLIKE {literal(_SAYS_SOMETHING)}"), given)
+        rows = _of_json(texts.where(f"value RLIKE {literal(_HAS_CONTENT)}"), given)
     else:
         rows = _of_csv(reader, path, given, dict(options or {}), [*about, where])
     return _with_values(rows, given).drop(_PLACE)
@@ -178,11 +178,11 @@ def file_records(session: SparkSession, path: str) -> DataFrame:
     Memory: the task's, a few times the file, of at most 1 GiB.
     """
     reader, path = _reader_of(session, path)
-    # Bytes as characters of one byte each: what is no UTF-8 stays as it is, and is told by the line.
+    # Bytes as characters of one byte each: what is no UTF-8 stays as it is, and is reported by the line.
     text = f"regexp_replace(decode(CAST(value AS BINARY), 'ISO-8859-1'), {literal(_BYTE_ORDER_MARK_BYTES)}, '')"
     files = reader.text(path, wholetext=True)
     lines = files.selectExpr("_metadata.file_name AS file", f"posexplode(split({text}, '\n')) AS (place, line)")
-    lines = lines.where(f"line RLIKE {literal(_SAYS_SOMETHING)}")
+    lines = lines.where(f"line RLIKE {literal(_HAS_CONTENT)}")
     lines = lines.selectExpr("file", "CAST(place + 1 AS BIGINT) AS place", "encode(line, 'ISO-8859-1') AS line")
     wrapped = (
         "from_json(CAST(line AS STRING), 'key STRING, value STRING, topic STRING, partition INT, offset BIGINT') AS record"
@@ -281,11 +281,11 @@ def _of_json(records: DataFrame, given: pa.Schema) -> DataFrame:
 
 
 def _checked(rows: DataFrame, columns: Mapping[str, tuple[str, str]], given: pa.Schema) -> DataFrame:
-    """Return rows with their values; one of which a text says none is unread, its other columns are kept.
+    """Return rows with their values; one with a text that is no value is unread, its other columns are kept.
 
     Args:
         rows: the texts, where each row is, whether it is unread, and other columns.
-        columns: by name, expressions for the text as written, and for its value; NULL where the text says none.
+        columns: by name, expressions for the text as written, and for its value; NULL where the text is none.
         given: names and types.
     """
     texts = {text for text, _ in columns.values()}
@@ -375,7 +375,7 @@ def table_stream(rows: DataFrame, relation: Relation, *, delta_column: str | Non
     """Return the stream of a table.
 
     Args:
-        rows: its columns; and `STORED_WEIGHT`, where rows say so how many of them come or go, and what orders them by file.
+        rows: its columns; and `STORED_WEIGHT`, where rows have one, how many of them come or go, and what orders them by file.
         relation: what they are to be: name, columns, keys, mode, event time.
         delta_column: the column of `rows` whose -1 deletes; None where there is none.
 

@@ -263,7 +263,7 @@ class View(words.View):
     unionAll = union  # noqa: N815 - the name PySpark users type
 
     def versioned_by(self, column: str, *, delay: Any = None, max_watermark_jump: Any = None) -> Self:
-        """Say which column of this stream says when a row happened; see `zset_join.query.View.versioned_by`."""
+        """Set the column of this stream with the time of a row; see `zset_join.query.View.versioned_by`."""
         if delay is None or not isinstance(self.node, Read):
             raise PlanError(
                 f'versioned_by("{column}"): inside Spark a stream is given its event time and its delay where it is described, '
@@ -278,7 +278,7 @@ class View(words.View):
         """Return whether these rows are versioned or latest-only, and why; and which indexes they have or are looked up by."""
         titles = opaque_after_dedup(self.node)
         if titles:
-            return f"latest-only: from a dedup with {' and '.join(titles)} behind it the versions cannot be told inside Spark"
+            return f"latest-only: from a dedup with {' and '.join(titles)} behind it the versions are unknown inside Spark"
         return str(super().describe())
 
     def temporal_join(
@@ -308,7 +308,7 @@ class View(words.View):
         if titles:
             raise PlanError(
                 f'temporal_join: "{other.name}" is a dedup of versions with {" and ".join(titles)} behind it, of which the '
-                "versions cannot be told inside Spark. Join with the dedup itself, filter the version that is chosen with "
+                "versions are unknown inside Spark. Join with the dedup itself, filter the version that is chosen with "
                 'condition=right("...") > ... (right of zset_join.expressions), and select from the answer.',
                 code="STEPS_AFTER_DEDUP",
                 name=other.name,
@@ -352,7 +352,7 @@ class View(words.View):
         condition: Expression | str | None = None,
         alias: str | None = None,
     ) -> Self:
-        """Join with what an outside table says when a row comes; see `zset_join.query.View.lookup_join`.
+        """Join with the rows of an external table when a row comes; see `zset_join.query.View.lookup_join`.
 
         Args:
             source: the outside table, such as `PostgresSource(...)`; workers open it, each with connections of its own. A batch
@@ -360,7 +360,7 @@ class View(words.View):
             on: a column name, a list of names, or a list of pairs (column of the rows, or an expression or Column over them;
                 column of the table).
             how: inner or left.
-            hint: how to ask.
+            hint: settings of the lookups.
             columns: columns of the table that are wanted; default all.
             constants: values that columns of the table must have.
             condition: what a pair must satisfy as well, over `left(...)` and `right(...)`.
@@ -473,8 +473,8 @@ class View(words.View):
         for one in view._sources:
             if origins.setdefault(one.source.name, one.origin) is not one.origin:
                 raise OptionError(
-                    f'several streams of the query are called "{one.source.name}"; messages and the dead-letter table tell '
-                    "them apart by their names. Give each its own.",
+                    f'several streams of the query are called "{one.source.name}"; messages and the dead-letter table identify '
+                    "streams by their names. Give each its own.",
                     code="SAME_NAME",
                     names=[one.source.name],
                 )

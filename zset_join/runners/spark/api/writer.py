@@ -4,7 +4,7 @@
           .toDuckDB("view.duckdb", "orders").start()
 
 A query may have several outputs: choose one after the other. Every method returns the builder itself. What PySpark's own
-writer has and makes no sense here (`format`, `outputMode`, `partitionBy`) raises and says what to use instead.
+writer has and makes no sense here (`format`, `outputMode`, `partitionBy`) raises and names what to use instead.
 """
 
 from __future__ import annotations
@@ -150,7 +150,7 @@ class JoinStreamWriter:
         continuous: str | None = None,
         availableNow: bool | None = None,  # noqa: N803 - the name PySpark users type
     ) -> JoinStreamWriter:
-        """Say when epochs run; exactly one argument.
+        """Set when epochs run; exactly one argument.
 
         Args:
             processingTime: an interval such as "5 seconds".
@@ -309,7 +309,7 @@ class JoinStreamWriter:
         return self._to(FunctionOutput(function, cast("ChangelogForm", form)))
 
     def toSink(self, sink: Sink) -> JoinStreamWriter:  # noqa: N802 - as toDuckDB
-        """Hand the changes to a sink of your own; see `zset_join.sinks.sink.Sink`."""
+        """Pass the changes to a sink of your own; see `zset_join.sinks.sink.Sink`."""
         if not isinstance(sink, Sink):
             raise OptionError(
                 f"toSink({sink!r}): expected an object with open, last_epoch, write and close; see zset_join.sinks.sink.Sink.",
@@ -358,7 +358,7 @@ class JoinStreamWriter:
         """Check everything and start the query.
 
         Raises:
-            PlanError: an option, the session or the output is not usable; the message says what to do.
+            PlanError: an option, the session or the output is not usable; the message has the cure.
             StateError: the checkpoint belongs to another query.
             SinkError: the output belongs to another query or has other columns.
         """
@@ -530,7 +530,7 @@ class JoinStreamWriter:
         return {name: value for name, value in self._options.items() if not is_lookup_option(name)}
 
     def _lookup_options(self, stages: Sequence[Stage], buckets: int) -> dict[str, Any]:
-        """Return what lookup joins are told of the job; refuse more tasks than connections."""
+        """Return the job's facts for lookup joins; refuse more tasks than connections."""
         session = self._query.session
         defaults = job_defaults(session, self._options)
         processes = 1 if buckets == 1 else min(buckets, parallelism(session))

@@ -39,7 +39,7 @@ Mode = Literal["driver", "executors"]
 
 @dataclass(frozen=True)
 class Choice:
-    """Say where epochs run.
+    """Where epochs run.
 
     Args:
         mode: `driver` or `executors`.

@@ -53,7 +53,7 @@ class SourceRows:
 
 @dataclass(frozen=True)
 class CollectedLayout:
-    """Say how the rows of the sources lie in the collected table; it can be pickled.
+    """How the rows of the sources lie in the collected table; it can be pickled.
 
     Args:
         names: of the sources, by their flags.

@@ -1,4 +1,4 @@
-"""Bring the rows of a batch to the driver as Arrow tables, or say which option makes batches smaller.
+"""Bring the rows of a batch to the driver as Arrow tables, or name the option that makes batches smaller.
 
     an epoch                      whole, one job
     the first one of a query      whole where it has few rows; else in slices
@@ -32,7 +32,7 @@ _CURE = (
     "Let the sources bring less per epoch: the option maxFilesPerTrigger or maxBytesPerTrigger of files and Delta tables, "
     "maxOffsetsPerTrigger of Kafka"
 )
-_TOLD_BY_SPARK = "maxResultSize"
+_NAMED_BY_SPARK = "maxResultSize"
 _SLICE_BYTES = 64 << 20
 _FIRST_SLICE_ROWS = 100_000
 _WHOLE_ROWS = 200_000
@@ -138,7 +138,7 @@ def _arrow(rows: DataFrame, epoch: int) -> pa.Table:
     try:
         return rows.toArrow()
     except Exception as error:  # a classic session raises what py4j has, Spark Connect its own
-        if _TOLD_BY_SPARK not in str(error):
+        if _NAMED_BY_SPARK not in str(error):
             raise
         raise ResourceError(
             f"the rows of epoch {epoch} are more than Spark brings to the driver (spark.driver.maxResultSize). {_CURE}; or "

@@ -1,7 +1,7 @@
 """A query of Spark's as the driver runs it: one plan over sources that Spark collects.
 
-The law: the plan is the one that a pipeline in process has, with one bucket. It knows nothing of Spark and can be pickled; the
-streams beside it stay where the query is written.
+The law: the plan is the one that a pipeline in process has, with one bucket. It does not depend on Spark and can be pickled;
+the streams beside it stay where the query is written.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ def _check_names(sources: Mapping[int, SourceStream]) -> None:
     for stream in sources.values():
         if by_name.setdefault(stream.name, stream).row_source is not stream.row_source:
             raise OptionError(
-                f'several streams of the query are called "{stream.name}"; messages and dead letters tell them apart by their '
+                f'several streams of the query are called "{stream.name}"; messages and dead letters identify them by their '
                 "names. Give each its own.",
                 code="SAME_NAME",
                 names=[stream.name],

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 __all__ = ["DriverTools", "refuse_given"]
 
 _FORMS = {"weight": "_weight", "row_kind": "_row_kind", "change_data_feed": "_change_type"}
-"""The column of each form that says what a line does."""
+"""The column of each form with the operation of a line."""
 
 
 class DriverTools:

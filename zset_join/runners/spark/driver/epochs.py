@@ -3,9 +3,9 @@
     committed already? -> no: Spark's rows are collected -> the pipeline answers, commits, writes its outputs
                        -> yes (a replay): the outputs that lack it are given the answer that was committed
 
-The law: epoch N is Spark's batch N; the chain of the pipeline decides whether it counts already. The digest of what Spark says
-a batch reads (`offsets/<N>` in its checkpoint) is kept with the epoch, so that a batch of the same number over other input is
-refused.
+The law: epoch N is Spark's batch N; the chain of the pipeline decides whether it counts already. The digest of what Spark
+reports a batch reads (`offsets/<N>` in its checkpoint) is kept with the epoch, so that a batch of the same number over other
+input is refused.
 
 All that is needed is a plan, options and sinks, which can be pickled: over Spark Connect the function runs in a process of
 the server, where the pipeline is opened with the first batch. No JVM is reached but through the batch itself.
@@ -136,7 +136,7 @@ class DriverEpochs:
     Args:
         settings: what they are run with.
         baseline: the rows that come before those of the first batch, as these are collected; it does not travel.
-        topics: the Kafka topics of its streams, where the JVM beside this process can ask for their ids; they do not travel.
+        topics: the Kafka topics of its streams, where the JVM beside this process can read their ids; they do not travel.
 
     Attributes:
         error: what stopped the query, as it was raised here; None while it runs.
@@ -264,7 +264,7 @@ class DriverEpochs:
         ) + explained_threads(self.settings.query.plan, self.settings.stage_options, self.settings.options.driver_threads)
 
     def next_due(self) -> tuple[int, int] | None:
-        """Return the last epoch, and the processing time at which a stage must be asked though no row comes; None for never."""
+        """Return the last epoch, and the processing time at which a stage must run without input; None for never."""
         pipeline = self._pipeline
         due_us = None if pipeline is None else pipeline.directory.next_time_us()
         return None if pipeline is None or due_us is None else (pipeline.epoch - 1, due_us)

@@ -30,7 +30,7 @@ _COMPRESSED = {".parquet": 4, ".orc": 4, ".gz": 8, ".zst": 8, ".snappy": 3, ".av
 
 @dataclass(frozen=True)
 class Expectation:
-    """Say how large a state is expected to be.
+    """The expected size of a state.
 
     Args:
         size: bytes; None: nothing is known.
@@ -52,7 +52,7 @@ def expected_state(options: QueryOptions, streams: Mapping[str, SourceStream]) -
         streams: by the names of its sources.
     """
     if options.expected_state_bytes is not None:
-        return Expectation(options.expected_state_bytes, "as the option expectedStateBytes says")
+        return Expectation(options.expected_state_bytes, "by the option expectedStateBytes")
     known: dict[str, int] = {}
     for name, stream in streams.items():
         frames = [stream.dataframe, *([] if stream.baseline is None else [stream.baseline])]

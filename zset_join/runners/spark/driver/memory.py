@@ -27,7 +27,7 @@ def memory_bytes() -> int:
 
 
 def available_bytes() -> int:
-    """Return the bytes that this process may still take, without those that the system can take back from its caches."""
+    """Return the bytes that this process may still take, with those that the system can reclaim from its caches."""
     free = [limit - used for limit, used in _containers()]
     lines = (_read(Path("/proc/meminfo")) or "").splitlines()
     free += [int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:")]

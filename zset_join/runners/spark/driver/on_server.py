@@ -152,7 +152,7 @@ class _Unpickler(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> Any:
         if name not in _MADE_HERE.get(module, frozenset()):
             raise StateError(
-                f"an answer of the server holds a {module}.{name}, which this version of the library does not know. Install "
+                f"an answer of the server holds a {module}.{name}, which this version of the library does not have. Install "
                 "the same version on client and server.",
                 code="UNKNOWN_ANSWER",
                 found=f"{module}.{name}",

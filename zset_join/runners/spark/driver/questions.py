@@ -244,7 +244,7 @@ def _answer_beside(settings: DriverSettings, question: Question) -> Any:
         if question.about == "verify" and question.rows is None and not readable:
             raise OptionError(
                 "the output is written by Spark, and a query that does not run has no session on the server to read it. Pass "
-                "verify(actual_df=...) with the emitted changes and their column _weight, or ask while the query runs.",
+                "verify(actual_df=...) with the emitted changes and their column _weight, or call it while the query runs.",
                 code="VERIFY_OUTPUT",
             )
     epochs = opened_for_a_look(settings)
@@ -266,7 +266,7 @@ def _answered_later(settings: DriverSettings, name: str, *, is_late: bool, runs:
             return found
     found = _taken_answer(location, name)
     if found == _WAITS and not runs and folder.size(f"{_FOLDER}/{name}{_TAKEN}") is not None:
-        raise StateError("the query ended before it had answered; ask again.", code="QUESTION_FAILED", location=location)
+        raise StateError("the query ended before it had answered; call it again.", code="QUESTION_FAILED", location=location)
     return found
 
 

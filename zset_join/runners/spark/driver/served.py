@@ -98,7 +98,7 @@ class ServedEpochs:
 
 @dataclass(eq=False)
 class ServedQuery:
-    """What a client knows of a query whose epochs run on the server.
+    """A client's view of a query whose epochs run on the server.
 
     Args:
         settings: of the query.
@@ -250,18 +250,18 @@ class ServedTools:
     def verify(self, *, actual_df: DataFrame | None = None, most_differences: int = 20, **given: Any) -> VerificationReport:
         """Compare what the outputs hold with DuckDB's batch query over everything that came; see `DriverTools.verify`."""
         refuse_given(given)
-        found: VerificationReport = self._asked("verify", {"most_differences": most_differences}, actual_df)
+        found: VerificationReport = self._answer("verify", {"most_differences": most_differences}, actual_df)
         return found
 
     def explain_row(self, row: Mapping[str, Any], *, most_rows: int) -> RowHistory:
         """Return which changes made and unmade rows; see `DriverTools.explain_row`."""
-        found: RowHistory = self._asked("explain_row", {"row": dict(row), "most_rows": most_rows})
+        found: RowHistory = self._answer("explain_row", {"row": dict(row), "most_rows": most_rows})
         return found
 
     def view_rows(self, view: str, values: Mapping[str, Any], *, most_rows: int) -> tuple[ZSet, int]:
         """Return rows that an output holds; see `DriverTools.view_rows`."""
         given = {"view": view, "values": dict(values), "most_rows": most_rows}
-        content, weights, count = self._asked("view_rows", given)
+        content, weights, count = self._answer("view_rows", given)
         return ZSet(single_batch(table_of(content)), np.asarray(weights, np.int64)), count
 
     def diff(self, query: PlannedQuery, *, lease_seconds: float) -> PlanDiff:  # noqa: ARG002 - it is not computed here
@@ -286,7 +286,7 @@ class ServedTools:
 
         return table_of(on_server(self._session, letters))
 
-    def _asked(self, about: str, given: Mapping[str, Any], rows: DataFrame | None = None) -> Any:
+    def _answer(self, about: str, given: Mapping[str, Any], rows: DataFrame | None = None) -> Any:
         return answer_of(Question(about, given), self._settings, self._session, rows=rows, is_active=self._is_active)
 
 

@@ -109,8 +109,20 @@ def driver_epochs(
 
 
 def in_stored_order(query: DriverQuery, location: str) -> DriverQuery:
-    """Return a query with its streams in the order in which its checkpoint has them: Spark's own files number them."""
-    described = (stored_description(location) or {}).get("inputs", ())
+    """Return a query with its streams in the order in which its checkpoint has them: Spark's own files number them.
+
+    Args:
+        query: the query.
+        location: `checkpointLocation`.
+
+    Raises:
+        StateError: `STORAGE_FAILED`: there can be no directory.
+    """
+    try:
+        stored = stored_description(location)
+    except NotADirectoryError as error:
+        raise _no_place(location, error) from error
+    described = (stored or {}).get("inputs", ())
     known = [name for one in described if (name := one["name"]) in query.streams]
     return replace(query, streams={name: query.streams[name] for name in dict.fromkeys([*known, *query.streams])})
 
@@ -146,8 +158,12 @@ def make_place(location: str) -> None:
     try:
         make_directories(local_path(location))
     except OSError as error:
-        raise StateError(
-            f"the checkpoint {location} cannot be made: {error}. Give a checkpointLocation where this process may write.",
-            code="STORAGE_FAILED",
-            location=location,
-        ) from error
+        raise _no_place(location, error) from error
+
+
+def _no_place(location: str, error: OSError) -> StateError:
+    return StateError(
+        f"the checkpoint {location} cannot be made: {error}. Give a checkpointLocation where this process may write.",
+        code="STORAGE_FAILED",
+        location=location,
+    )

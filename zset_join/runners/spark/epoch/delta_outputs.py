@@ -83,11 +83,11 @@ class DeltaChangelogOutput:
         self.parts = fitting_parts(self, writer, relation, query_id)
 
     def has(self, record: CommitRecord) -> bool:
-        """Ask the table."""
+        """Read the table."""
         return self._sink.has(record.epoch, record.link)
 
     def lacking(self, record: CommitRecord) -> tuple[str, ...]:
-        """Ask the table."""
+        """Read the table."""
         return () if self.has(record) else (self.describe(),)
 
     def put_aside(self, files: CheckpointFiles, record: CommitRecord) -> dict[str, Rejected]:  # noqa: ARG002 - for other outputs

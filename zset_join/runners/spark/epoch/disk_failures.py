@@ -15,7 +15,7 @@ from zset_join.storage.full_disk import DISK_ERRORS, EpochOutcome, nothing_commi
 
 __all__ = ["causes", "disk_failure"]
 
-_TOLD_BY_WORKERS = re.compile(rf"\[Errno \d+\] (?:{'|'.join(map(re.escape, DISK_ERRORS.values()))})[^\n]*")
+_MESSAGE_OF_WORKERS = re.compile(rf"\[Errno \d+\] (?:{'|'.join(map(re.escape, DISK_ERRORS.values()))})[^\n]*")
 
 _CURES: Mapping[EpochOutcome, str] = {
     "open": "start the query again: it goes on with this epoch",
@@ -42,7 +42,7 @@ def disk_failure(
             return None
         if isinstance(one, OSError) and one.errno in DISK_ERRORS:
             return _failure(str(one), location, outcome())
-        message = _TOLD_BY_WORKERS.search(str(one)) if is_of_spark(one) else None
+        message = _MESSAGE_OF_WORKERS.search(str(one)) if is_of_spark(one) else None
         if message is not None:
             return _failure(message[0], location, outcome())
     return None

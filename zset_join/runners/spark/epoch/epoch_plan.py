@@ -4,7 +4,7 @@
                            └---------> join-1 -> ... -> receipts
 
 A stage answers in the partition of its bucket, fused stages in one task. Where the rows of several tasks go into
-one shuffle, or their receipts into one result, their partitions are numbered one task after the other, and each is told which
+one shuffle, or their receipts into one result, their partitions are numbered one task after the other, and each gets which
 partition is its bucket 0. Rows of streams that are for a stage behind another one stay in Spark until they are parted from the
 first shuffle, which is made once and read once per stage.
 """
@@ -34,10 +34,10 @@ from zset_join.runners.spark.rows.schemas import arrow_schema, spark_schema
 from zset_join.runners.spark.worker.bucket_task import BucketTask
 from zset_join.runners.spark.worker.closing_task import ClosingTask
 from zset_join.runners.spark.worker.deliveries import Delivery, ToExpressions, ToOutput, ToSameTask, ToStage
-from zset_join.runners.spark.worker.handover import Handover
 from zset_join.runners.spark.worker.locality import Locality
 from zset_join.runners.spark.worker.parts import PartWriter
 from zset_join.runners.spark.worker.quarantine import DeadLetters
+from zset_join.runners.spark.worker.task_buffer import TaskBuffer
 from zset_join.runners.spark.worker.tasks import ReplayTask, StageTask
 from zset_join.stages import StageInput, StageOptions
 
@@ -140,7 +140,7 @@ class EpochPlan:
             return self.locality.pin(self.tagged.rows_of(shuffled, one.fed))
         layouts = self._layouts(one)
         frames = [rows.select("*", F.lit(number).alias(TARGET), self._bucket(number, layouts)) for number, rows in sent]
-        if one.fed:  # behind what other tasks send, so that those know their partitions
+        if one.fed:  # behind what other tasks send, so that those have their partitions
             rows = self.tagged.rows_of(shuffled, one.fed)
             frames.append(rows if TARGET in rows.columns else rows.withColumn(TARGET, F.lit(one.fed[0])))
         together = reduce(partial(DataFrame.unionByName, allowMissingColumns=True), frames)
@@ -189,8 +189,8 @@ class EpochPlan:
     def _due(self, planned: PlannedStage) -> frozenset[int]:
         """Return the buckets of a stage that may have rows to emit though no row comes.
 
-        Those whose time has come, as they said when they were opened last; and those that had rows in the last epoch, or were
-        moved since, which are folded only now: nobody knows yet when they are due.
+        Those whose time has come, as returned when they were opened last; and those that had rows in the last epoch, or were
+        moved since, which are folded only now: their due time is not known yet.
         """
         if planned.number not in self.timed:
             return frozenset()
@@ -243,7 +243,7 @@ class EpochPlan:
                     self._context(planned),
                     layouts[planned.number],
                     first_partition,
-                    self._delivery(planned) if planned is last else self._handed_on(planned),
+                    self._delivery(planned) if planned is last else self._passed_on(planned),
                 )
                 for planned in function
             }
@@ -251,7 +251,7 @@ class EpochPlan:
             rows = rows.mapInArrow(BucketTask(tasks=tasks, sent_to=sent_to, begun=begun), schema)
             if last is one.last:
                 break
-            begun = self._closing(last, self._handed_on(last), first_partition)
+            begun = self._closing(last, self._passed_on(last), first_partition)
             rows = _expressed(last, rows)
             sent_to = [number for number in sent_to if number not in tasks]
         return self._closed(one.last, rows, first_partition)
@@ -270,13 +270,13 @@ class EpochPlan:
             stage=planned.last_name,
             rows=planned.after.schema,
             chunk_rows=self.options.chunk_rows,
-            handover=self._handover(planned),
+            task_buffer=self._task_buffer(planned),
             delivery=delivery,
             first_partition=first_partition,
         )
 
-    def _handover(self, planned: PlannedStage) -> Handover:
-        return Handover(
+    def _task_buffer(self, planned: PlannedStage) -> TaskBuffer:
+        return TaskBuffer(
             local_state_dir=self.local_state_dir,
             query_id=self.checkpoint.query_id,
             name=f"{self.checkpoint.opened_at_ns}-{planned.number}",
@@ -306,7 +306,7 @@ class EpochPlan:
             return self._delivery_outside(planned)
         shown = arrow_schema(spark_schema(planned.before.schema), relation=planned.before.name)
         with_weight = pa.schema([*shown, pa.field(WEIGHT, pa.int64())])
-        return ToExpressions(schema=with_weight, handover=self._handover(planned))
+        return ToExpressions(schema=with_weight, task_buffer=self._task_buffer(planned))
 
     def _delivery_outside(self, planned: PlannedStage) -> Delivery:
         """Return where the rows go that leave fused stages."""
@@ -315,7 +315,7 @@ class EpochPlan:
         layout = self._layouts(self._fused_with(planned.target))[planned.target]
         return ToStage(layout=layout, side=planned.side, given=self._input_behind(planned), chunk_rows=self.options.chunk_rows)
 
-    def _handed_on(self, planned: PlannedStage) -> ToSameTask:
+    def _passed_on(self, planned: PlannedStage) -> ToSameTask:
         """Return where the rows of another stage of fused stages go."""
         if planned.target is None:
             raise TypeError("the rows of a fused stage go to another stage")

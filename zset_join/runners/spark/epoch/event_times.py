@@ -121,7 +121,7 @@ class EventTimes:
 
         Args:
             layouts: number of a stage to how its inputs use the slots.
-            has_targets: rows say which stage they are for.
+            has_targets: rows carry the stage they are for.
             before: the watermarks before the epoch.
         """
         columns: list[Column] = []
@@ -169,7 +169,7 @@ class EventTimes:
     def progress(
         self, watermarks: Mapping[str, int], late_rows: Mapping[str, int], processing_time_us: int | None
     ) -> dict[str, Any]:
-        """Return what the progress of an epoch says of event time.
+        """Return the event-time part of an epoch's progress.
 
         Args:
             watermarks: after the epoch, of streams and stages.

@@ -1,7 +1,7 @@
 """A user's function as a sink of the driver: it is given every epoch's lines as a DataFrame.
 
-The law: the lines are those that tasks would write, in the same form. Which epochs a function has seen only it knows: after a
-restart the last one is given to it again, unless Spark has seen that epoch through.
+The law: the lines are those that tasks would write, in the same form. Only a function itself has which epochs it has seen:
+after a restart the last one is given to it again, unless Spark has seen that epoch through.
 
 Memory: the lines of an epoch.
 """
@@ -67,7 +67,7 @@ class FrameSink:
 
     Attributes:
         session: makes the DataFrames; set before each epoch.
-        keeps_epochs: False: a function has no memory that can be asked.
+        keeps_epochs: False: a function has no memory that can be read.
     """
 
     keeps_epochs = False

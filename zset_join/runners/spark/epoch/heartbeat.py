@@ -29,7 +29,7 @@ class Heartbeat:
 
     Args:
         folder: our part of the checkpoint; the source without rows reads `start` in it.
-        next_due: the last committed epoch, and the processing time in microseconds at which a stage must be asked; None for
+        next_due: the last committed epoch, and the processing time in microseconds at which a stage must run; None for
             nothing.
     """
 
@@ -45,7 +45,7 @@ class Heartbeat:
         self._thread.start()
 
     def wake(self) -> None:
-        """Say that an epoch was committed: other times may be due."""
+        """Note that an epoch was committed: other times may be due."""
         self._wakes.set()
 
     def stop(self) -> None:

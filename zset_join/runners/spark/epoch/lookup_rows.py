@@ -46,7 +46,7 @@ def keep_epoch_rows(stages: Iterable[NamedStage], folder: Folder, tick: Tick) ->
     """
     for planned in stages:
         stage = planned.stage
-        # A DataFrame is read by the driver, which no stage knows of: this one source is its own affair.
+        # A DataFrame is read by the driver, outside the stages: this one source is its own affair.
         if not isinstance(stage, LookupJoinStage) or not isinstance(stage.source, DataFrameSource):
             continue
         source = stage.source

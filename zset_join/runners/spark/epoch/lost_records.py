@@ -1,12 +1,12 @@
-"""Records that Kafka does not have any more, told as what they are, wherever in a query they were missed.
+"""Records that Kafka does not have any more, reported as such, wherever in a query they were missed.
 
-Spark's connector (`failOnDataLoss`, which is true unless a user said otherwise) stops a query whose topic begins after the
-offset where the query stands (retention), ends before it (rebuilt, or rewound), or is gone. It does so while it plans an
+Spark's connector (`failOnDataLoss`, which is true by default) stops a query whose topic begins after the
+offset of the query (retention), ends before it (rebuilt, or rewound), or is gone. It does so while it plans an
 epoch, or inside a task, as a Java stack trace. All become one `StateError`, SOURCE_LOST_ROWS, as a pipeline in process raises
 it. Nothing was committed.
 
-Spark knows a topic by its name: one that was rebuilt and already has as many records as the query had read looks to it like
-the old one. `zset_join.runners.spark.epoch.kafka_topics` tells it.
+Spark identifies a topic by its name: one that was rebuilt and already has as many records as the query had read looks to it
+like the old one. `zset_join.runners.spark.epoch.kafka_topics` detects it.
 
 Limit: a topic of the same id whose log was cut before the offset of the query, and has grown past it since, is not noticed.
 """
@@ -26,8 +26,8 @@ _CONDITIONS = (
     "LOST_TOPIC_PARTITIONS_IN_END_OFFSET_WITH_TRIGGER_AVAILABLENOW",
     "END_OFFSET_HAS_GREATER_OFFSET_FOR_TOPIC_PARTITION_THAN_LATEST_WITH_TRIGGER_AVAILABLENOW",
 )
-_TOLD = re.compile(rf"\[((?:{'|'.join(_CONDITIONS)})(?:\.\w+)?)\]\s*((?:(?!\n\s*\n|\n\s*at ).)*)", re.DOTALL)
-_TOLD_BY_TASKS = re.compile(
+_MESSAGE = re.compile(rf"\[((?:{'|'.join(_CONDITIONS)})(?:\.\w+)?)\]\s*((?:(?!\n\s*\n|\n\s*at ).)*)", re.DOTALL)
+_MESSAGE_OF_TASKS = re.compile(
     r"Some data may have been lost because they are not\s+available((?:(?!\n\s*\n|\n\s*at ).)*)", re.DOTALL
 )
 """Inside a task Spark does not name the condition, only its text."""
@@ -50,10 +50,10 @@ def lost_records(error: BaseException, location: str) -> StateError | None:
         if isinstance(one, ZsetJoinError):
             return None
         text = str(one) if is_of_spark(one) else ""
-        match = _TOLD.search(text)
+        match = _MESSAGE.search(text)
         if match is not None:
             return _failure(match[1], match[2], location)
-        by_task = _TOLD_BY_TASKS.search(text)
+        by_task = _MESSAGE_OF_TASKS.search(text)
         if by_task is not None:
             return _failure(_CONDITIONS[0], by_task[1], location)
     return None

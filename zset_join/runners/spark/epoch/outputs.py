@@ -1,6 +1,6 @@
 """Where the answer of an epoch goes, seen from the driver.
 
-An output says how tasks leave their parts, takes the parts of a committed epoch exactly once, and, for `verify`, can be read
+An output decides how tasks leave their parts, takes the parts of a committed epoch exactly once, and, for `verify`, can be read
 back as a Z-set. Three kinds: a sink on the driver (the views), a changelog whose files the tasks write themselves (Parquet
 here, Delta in `delta_outputs`), and a user's function.
 """
@@ -47,7 +47,7 @@ __all__ = [
 
 
 class Output(Protocol):
-    """What the runner asks of an output."""
+    """The runner's interface to an output."""
 
     @property
     def parts(self) -> PartWriter:

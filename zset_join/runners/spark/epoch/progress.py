@@ -185,7 +185,7 @@ def stage_seconds(receipts: Sequence[TaskReceipt]) -> dict[str, float]:
 
 
 def recorded_seconds(seconds: Mapping[str, float], before: Mapping[str, float]) -> dict[str, Any]:
-    """Return what the commit record of an epoch says of seconds: its own, and those that the last one took after its record.
+    """Return the seconds in the commit record of an epoch: its own, and those that the last one took after its record.
 
     Args:
         seconds: `job`, and those of `stage_seconds`; steps of stages are left out.

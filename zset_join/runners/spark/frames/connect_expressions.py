@@ -1,4 +1,4 @@
-"""Expressions of Spark Connect: what the protocol's messages say of them, without a server.
+"""Expressions of Spark Connect: read from the protocol's messages, without a server.
 
 A client sends expressions unresolved: names, functions by name, literals, SQL texts. Texts are parsed by sqlglot.
 

@@ -81,7 +81,7 @@ def _names_of(planned: PlannedStage) -> list[str]:
 
 
 def explained_limit(planned_stages: Sequence[PlannedStage], limit: BufferLimit) -> list[str]:
-    """Return what `explain` says of the limit of an append-only join; nothing where there is none.
+    """Return the line of `explain` for the limit of an append-only join; nothing where there is none.
 
     Args:
         planned_stages: of the query.

@@ -1,4 +1,4 @@
-"""What `explain` says of a query inside Spark: a tree of its stages, each with what it must remember and what travels."""
+"""The output of `explain` for a query inside Spark: a tree of its stages, each with what it must remember and what travels."""
 
 from __future__ import annotations
 

@@ -99,7 +99,7 @@ class SourceStream:
         return self.dataframe.sparkSession
 
     def explained(self) -> str:
-        """Return what `explain` says of the stream."""
+        """Return the lines of `explain` for the stream."""
         facts: list[str] = [self.mode]
         if self.keys:
             facts.append(f"keys=[{', '.join(self.keys)}]")

@@ -310,7 +310,7 @@ def hybrid_stages(planned_stages: Sequence[HasStage], options: QueryOptions) -> 
 
 
 def explained_state(planned_stages: Sequence[PlannedStage], options: QueryOptions, *, workers: int) -> list[str]:
-    """Return what `explain` says of where the state is.
+    """Return the line of `explain` for the place of the state.
 
     Args:
         planned_stages: of the view.

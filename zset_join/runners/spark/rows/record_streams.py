@@ -1,4 +1,4 @@
-"""Streams whose rows are records of a known format, for `changes(df, format=...)`: the format says keys, order and deletes.
+"""Streams whose rows are records of a known format, for `changes(df, format=...)`: the format gives keys, order and deletes.
 
 | format                        | rows                                       | order of the changes of a key |
 |-------------------------------|--------------------------------------------|-------------------------------|
@@ -11,14 +11,14 @@
 
 `change-data-feed` is what Delta and `changes()` of Spark 4.2 give.
 
-The law: `read_records` says what a record means, in process as here; nothing is left out but records that mean no change. What
-cannot be read is rejected, with its bytes and its place in Kafka.
+The law: `read_records` decides what a record means, in process as here; nothing is left out but records that mean no change.
+What cannot be read is rejected, with its bytes and its place in Kafka.
 
-A value that the database did not send, and a truncate, are told in a control column of the rows: a stage `latest` behind the
+A value that the database did not send, and a truncate, are marked in a control column of the rows: a stage `latest` behind the
 stream takes the value from the row that is there, and empties the table. Where no such stage can be (a table without a key,
 versions of a temporal join, tables of more than 62 columns) such records are rejected: `UNAVAILABLE_VALUE`, `TRUNCATED`.
 
-The columns are declared (`schema=`) or sampled (`sample=`, or from the source of the stream). A sample may say something else
+The columns are declared (`schema=`) or sampled (`sample=`, or from the source of the stream). A sample may find something else
 at the next start, and a query whose columns have changed is refused; declare them where it should last.
 """
 
@@ -84,7 +84,7 @@ _CONNECT: Mapping[str, pa.DataType] = {
 
 @dataclass(frozen=True, kw_only=True)
 class RecordTable:
-    """What a sample says of a table.
+    """What a sample shows of a table.
 
     Args:
         schema: its columns.
@@ -100,7 +100,7 @@ class RecordRows:
     """Records as rows of their table.
 
     Args:
-        rows: the rows, with what the format says of them.
+        rows: the rows, with the fields of the format.
         operation: what each does; what is not a change of one whole row is rejected.
         order: what orders the changes of a key, as hidden columns.
         shown: the columns that a user sees.
@@ -115,7 +115,7 @@ class RecordRows:
 
     @property
     def operation_of_parts(self) -> RowOperation:
-        """Return what rows do where a control column tells what they leave out: only what cannot be read is rejected."""
+        """Return what rows do where a control column holds what they leave out: only what cannot be read is rejected."""
         return replace(self.operation, reject=_unreadable())
 
 
@@ -178,7 +178,7 @@ def records_as_rows(
 
 
 def control_of(records: RecordRows, table: RecordTable, columns: Sequence[str], *, hidden: int) -> Column | None:
-    """Return what rows leave out, as bits of the columns of a relation; None where nothing can be left out, or be told.
+    """Return what rows leave out, as bits of the columns of a relation; None where nothing can be left out, or be marked.
 
     Args:
         records: the rows.
@@ -224,7 +224,7 @@ def _control_column(places: Sequence[int | None]) -> Column:
 
 
 def sampled_table(df: DataFrame, name: str, format_name: str, sample: DataFrame | None) -> RecordTable:
-    """Return what records say of their table.
+    """The facts of a table in its records.
 
     Args:
         df: the streaming DataFrame; its source is read once, as a batch, where there is no sample.
@@ -336,7 +336,7 @@ def _row_at(kind: DataType, path: Sequence[str]) -> list[StructField]:
 
 
 def _connect_columns(text: str, record: RecordFormat) -> pa.Schema | None:
-    """Return the columns that Kafka Connect's schema of a record says; None where it has none."""
+    """Return the columns of Kafka Connect's schema of a record; None where it has none."""
     try:
         envelope = json.loads(text)
     except ValueError:

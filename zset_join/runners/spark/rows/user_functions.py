@@ -7,7 +7,7 @@ Code objects are hashed recursively, sets in order: a pickle of an imported func
 order in every process. Line numbers, file names and docstrings do not count. Functions of installed packages and of the
 standard library count by name. Bytecode is that of one version of Python: another one cannot compare, and warns.
 
-Limits: a value whose class is foreign is hashed by its class alone, and `explain()` says that changes of it go unnoticed, as
+Limits: a value whose class is foreign is hashed by its class alone, and `explain()` warns that changes of it go unnoticed, as
 those of Java and Scala functions do.
 
 Edge cases: recursion ends where it meets a value again; a checkpoint written before functions were recorded is not compared.
@@ -83,7 +83,7 @@ def fingerprint(function: Any) -> tuple[str, tuple[str, ...]]:
     True
     """
     reader = _Reader()
-    text = reader.told(function)
+    text = reader.described(function)
     return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).hexdigest(), tuple(
         dict.fromkeys(reader.unknown)
     )
@@ -186,7 +186,7 @@ class _Reader:
         self._seen: dict[int, int] = {}
         self._kept: list[Any] = []  # ids stay those of what was seen
 
-    def told(self, value: Any) -> str:
+    def described(self, value: Any) -> str:
         if isinstance(value, _PLAIN):
             return f"{type(value).__name__}:{value!r}"
         if id(value) in self._seen:
@@ -200,23 +200,23 @@ class _Reader:
         if isinstance(value, types.CodeType):
             return self._code(value)
         if isinstance(value, types.MethodType):
-            return f"method({self.told(value.__func__)},{self.told(value.__self__)})"
+            return f"method({self.described(value.__func__)},{self.described(value.__self__)})"
         if isinstance(value, types.FunctionType):
             return self._function(value)
         if isinstance(value, types.BuiltinFunctionType | types.ModuleType | types.WrapperDescriptorType):
             return f"named:{getattr(value, '__module__', '')}.{getattr(value, '__qualname__', value.__name__)}"
         if isinstance(value, functools.partial):
-            return f"partial({self.told(value.func)},{self.told(value.args)},{self.told(value.keywords)})"
+            return f"partial({self.described(value.func)},{self.described(value.args)},{self.described(value.keywords)})"
         if isinstance(value, staticmethod | classmethod):
-            return f"{type(value).__name__}({self.told(value.__func__)})"
+            return f"{type(value).__name__}({self.described(value.__func__)})"
         if isinstance(value, property):
-            return f"property({self.told(value.fget)})"
+            return f"property({self.described(value.fget)})"
         if isinstance(value, tuple | list):
-            return f"{type(value).__name__}({','.join(map(self.told, value))})"
+            return f"{type(value).__name__}({','.join(map(self.described, value))})"
         if isinstance(value, set | frozenset):
-            return f"{type(value).__name__}({','.join(sorted(map(self.told, value)))})"
+            return f"{type(value).__name__}({','.join(sorted(map(self.described, value)))})"
         if isinstance(value, dict | types.MappingProxyType):
-            return f"dict({','.join(sorted(f'{self.told(key)}={self.told(item)}' for key, item in value.items()))})"
+            return f"dict({','.join(sorted(f'{self.described(key)}={self.described(item)}' for key, item in value.items()))})"
         if isinstance(value, type):
             return self._class(value)
         return self._instance(value)
@@ -227,17 +227,17 @@ class _Reader:
         code = function.__code__
         closure = [self._cell(cell) for cell in function.__closure__ or ()]
         named = {name: function.__globals__[name] for name in sorted(_names(code)) if name in function.__globals__}
-        parts = [self.told(code), self.told(function.__defaults__), self.told(function.__kwdefaults__), *closure]
+        parts = [self.described(code), self.described(function.__defaults__), self.described(function.__kwdefaults__), *closure]
         for name, value in named.items():
-            parts.append(f"{name}={self.told(value)}")
+            parts.append(f"{name}={self.described(value)}")
             if isinstance(value, types.ModuleType) and not _is_installed(getattr(value, "__file__", None) or ""):
                 inside = [other for other in sorted(_names(code)) if hasattr(value, other)]
-                parts += [f"{name}.{other}={self.told(getattr(value, other))}" for other in inside]
+                parts += [f"{name}.{other}={self.described(getattr(value, other))}" for other in inside]
         return f"function({';'.join(parts)})"
 
     def _cell(self, cell: Any) -> str:
         try:
-            return self.told(cell.cell_contents)
+            return self.described(cell.cell_contents)
         except ValueError:  # not filled yet
             return "empty"
 
@@ -246,7 +246,7 @@ class _Reader:
         shape = (code.co_argcount, code.co_posonlyargcount, code.co_kwonlyargcount, code.co_flags & _KIND_OF_CODE)
         names = (code.co_names, code.co_varnames, code.co_freevars, code.co_cellvars)
         table = getattr(code, "co_exceptiontable", b"")
-        return f"code({shape},{names},{code.co_code.hex()},{table.hex()},{','.join(map(self.told, constants))})"
+        return f"code({shape},{names},{code.co_code.hex()},{table.hex()},{','.join(map(self.described, constants))})"
 
     def _class(self, kind: type) -> str:
         module = sys.modules.get(kind.__module__)
@@ -257,8 +257,8 @@ class _Reader:
             for name, value in vars(kind).items()
             if name not in ("__dict__", "__weakref__", "__doc__", "__module__", "__firstlineno__", "__static_attributes__")
         }
-        bases = [self.told(base) for base in kind.__bases__]
-        return f"class({kind.__qualname__},{','.join(bases)},{self.told(inside)})"
+        bases = [self.described(base) for base in kind.__bases__]
+        return f"class({kind.__qualname__},{','.join(bases)},{self.described(inside)})"
 
     def _instance(self, value: Any) -> str:
         kind = type(value)
@@ -267,10 +267,10 @@ class _Reader:
         if inside is None or kind.__module__ == "builtins" or _is_installed(getattr(module, "__file__", None) or ""):
             wrapped = getattr(value, "__wrapped__", None) or getattr(value, "func", None)
             if isinstance(wrapped, types.FunctionType):
-                return f"{kind.__qualname__}({self.told(wrapped)})"
+                return f"{kind.__qualname__}({self.described(wrapped)})"
             self.unknown.append(f"a value of type {kind.__module__}.{kind.__qualname__}")
             return f"instance:{kind.__module__}.{kind.__qualname__}"
-        return f"instance({self.told(kind)},{self.told(inside)})"
+        return f"instance({self.described(kind)},{self.described(inside)})"
 
 
 def _is_doc(code: types.CodeType) -> bool:

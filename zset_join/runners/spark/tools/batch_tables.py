@@ -1,7 +1,7 @@
 """A batch query run by Spark: each of its parts a view of the session, steps that no tree expresses applied between them.
 
 The law: the text of a stage means what the engine computes, so it is read in UTC and with Spark's checked arithmetic, whatever
-the session says. A row step is read in the zone in which the view was described, for there Spark evaluates it.
+the session's settings are. A row step is read in the zone in which the view was described, for there Spark evaluates it.
 
 Cost: one analysis by Spark per part; nothing runs before the rows are requested.
 """

@@ -114,12 +114,12 @@ def past_epochs(
         for side, feeds in enumerate(node.feeds)
         if feeds and isinstance(feeds[0].origin, str)
     }
-    asking = [(node.number, len(node.stage.inputs)) for node in plan.nodes if isinstance(node.stage, EffectStage)]
+    answering = [(node.number, len(node.stage.inputs)) for node in plan.nodes if isinstance(node.stage, EffectStage)]
     history = []
     for number, past in sorted(epochs.items()):
         together = {place: ZSet.concat(parts, schema=parts[0].schema) for place, parts in past.parts.items()}
         deltas = {str(places[place]): delta for place, delta in together.items() if place in places}
-        fetched = {place[0]: together[place] for place in asking if place in together}
+        fetched = {place[0]: together[place] for place in answering if place in together}
         history.append(PastEpoch(number, past.processing_time_us, deltas, fetched, past.watermarks))
     return history
 

@@ -1,14 +1,14 @@
 """The Kafka topics that a query reads, by their ids: one that was rebuilt is reported, however many records it has.
 
-Spark knows a topic by its name and how far it has read. A topic that was deleted, rebuilt and filled again looks to it like
-the old one: it goes on in the middle of other records. Kafka gives every topic an id of its own that never comes again.
+Spark identifies a topic by its name and how far it has read. A topic that was deleted, rebuilt and filled again looks to it
+like the old one: it goes on in the middle of other records. Kafka gives every topic an id of its own that never comes again.
 
 The law: an epoch is committed only while every topic it read has the id under which the query began to read it. The ids are
-asked when the query starts, and again behind the work of every epoch, so a topic that is exchanged meanwhile is noticed before
+read when the query starts, and again behind the work of every epoch, so a topic that is exchanged meanwhile is noticed before
 its records count. They are kept in the commit record, with the epoch.
 
-The driver asks with the Kafka client that Spark's connector brings, and with the options of the stream, so that servers and
-rights are the same. Streams with `failOnDataLoss=false` are not asked about: their user has said that records may be missing.
+The driver uses the Kafka client that Spark's connector brings, and with the options of the stream, so that servers and
+rights are the same. Streams with `failOnDataLoss=false` are left out: their user allows missing records.
 
 Memory: one id per topic; one connection per set of options.
 
@@ -39,12 +39,12 @@ TopicIds = Mapping[str, Mapping[str, str]]
 
 _log = logging.getLogger("zset_join.kafka")
 _NO_ID = "AAAAAAAAAAAAAAAAAAAAAA"
-"""What a Kafka without ids says, as its client writes it: zero."""
+"""The id of a topic of a Kafka without ids, as its client writes it: zero."""
 _UNKNOWN_TOPIC = "UnknownTopicOrPartitionException"
 
 
 class KafkaTopics:
-    """Know the topics of a query's streams.
+    """Holds the topics of a query's streams.
 
     Args:
         streams: name to DataFrame of every stream; those that do not read Kafka are left alone.
@@ -169,7 +169,7 @@ class _NoClientError(Exception):
 
 @dataclass(frozen=True, kw_only=True)
 class _Read:
-    """Say what a stream reads.
+    """What a stream reads.
 
     Args:
         stream: its name.
