@@ -26,7 +26,7 @@ from zset_join.pipeline import functions as F  # noqa: N812 - as PySpark users i
 from zset_join.plan.fingerprints import Fingerprints
 from zset_join.zset import ZSet
 
-__all__ = ["Outcome", "changed_queries_hold"]
+__all__ = ["Outcome", "bag_of", "changed_queries_hold", "drawn_queries", "is_refusal"]
 
 _REFUSED = {"EVOLVE_NO_ROWS", "EVOLVE_SOURCE"}
 
@@ -50,7 +50,7 @@ def changed_queries_hold(seed: int, outcome: Outcome) -> None:
         LawBrokenError: a law is broken.
     """
     rng = np.random.default_rng([seed, 3])
-    before, after = _queries(rng, seed)
+    before, after = drawn_queries(rng, seed)
     steps = drawn_steps(seed, epochs=7)
     first, second = sorted(int(at) for at in rng.choice(np.arange(0, 7), 2, replace=False))
     keeps = bool(rng.random() < 0.5)
@@ -73,7 +73,7 @@ def changed_queries_hold(seed: int, outcome: Outcome) -> None:
             _compare(pipeline, query, accepted, outcome, f"seed {seed}, after epoch {number}")
 
 
-def _queries(rng: np.random.Generator, seed: int) -> tuple[dict[str, View], dict[str, View]]:
+def drawn_queries(rng: np.random.Generator, seed: int) -> tuple[dict[str, View], dict[str, View]]:
     """Return two queries that have something in common."""
     one, other = drawn_view(seed, depth=4), drawn_view(seed + 1_000_000, depth=3)
     before = {"a": one, "b": other}
@@ -115,7 +115,7 @@ def _changed(
             expected = pipeline.diff(wanted)
             diff = pipeline.evolve(wanted)
     except StateError as error:
-        if error.code not in _REFUSED:
+        if not is_refusal(error):
             raise
         outcome.refused += 1
         if pipeline.plan is not old or pipeline.epoch != epoch:
@@ -174,14 +174,14 @@ def _check_kept(old: Any, pipeline: Pipeline[Any], states: Mapping[int, Any], wh
 
 def _check_sum(pipeline: Pipeline[Any], diff: PlanDiff, name: str, before: ZSet, what: str) -> None:
     view = diff.views[name]
-    rest = _bag(before)
-    rest.subtract(_bag(view.removed))
+    rest = bag_of(before)
+    rest.subtract(bag_of(view.removed))
     if view.status == "columns":
         if any(rest.values()):
             raise LawBrokenError(f'{what}: of view "{name}" {rest} is left under other columns')
         rest = Counter()
-    rest.update(_bag(view.added))
-    now = _bag(pipeline.contents(name)) if name in pipeline.views else Counter()
+    rest.update(bag_of(view.added))
+    now = bag_of(pipeline.contents(name)) if name in pipeline.views else Counter()
     if Counter({row: n for row, n in rest.items() if n}) != now:
         raise LawBrokenError(f'{what}: view "{name}" is {now}, not the rows before and the difference, {rest}\n{diff}')
 
@@ -192,7 +192,7 @@ def _compare(pipeline: Pipeline[Any], query: Mapping[str, View], accepted: list[
     for step in accepted:
         fresh.step({name: one for name, one in step.items() if name in fresh.sources})
     for name in query:
-        one, other = _bag(pipeline.contents(name)), _bag(fresh.contents(name))
+        one, other = bag_of(pipeline.contents(name)), bag_of(fresh.contents(name))
         outcome.rows += len(one)
         if one != other:
             raise LawBrokenError(
@@ -201,7 +201,13 @@ def _compare(pipeline: Pipeline[Any], query: Mapping[str, View], accepted: list[
     fresh.close()
 
 
-def _bag(rows: ZSet) -> Counter[Any]:
+def is_refusal(error: StateError) -> bool:
+    """Return whether an error refuses a change whose rows are not there."""
+    return error.code in _REFUSED
+
+
+def bag_of(rows: ZSet) -> Counter[Any]:
+    """Return rows with their weights."""
     bag: Counter[Any] = Counter()
     for row, weight in rows.to_pylist():
         bag[row] += weight

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 from unittest import mock
 
@@ -10,12 +11,13 @@ import numpy as np
 import pytest
 
 from property_tests.evolving import Outcome, changed_queries_hold
+from property_tests.evolving_directories import changed_directories_hold
 from property_tests.laws import LawBrokenError
 from property_tests.profiles import profile_name
 from zset_join.core.errors import ZsetJoinError
-from zset_join.evolution import derivation
+from zset_join.evolution import derivation, differences
 from zset_join.plan import fingerprints
-from zset_join.runners.local import evolving, kept_rows, rebuilding
+from zset_join.runners.local import durable, evolving, kept_rows, rebuilding
 
 CASES = {"push": range(8), "scout": range(200), "nightly": range(20_000)}
 
@@ -61,6 +63,44 @@ def test_a_planted_bug_is_found(name: str) -> None:
     place, what, bug = BUGS[name]
     with mock.patch.object(place, what, bug):
         assert any(_is_found(seed, changed_queries_hold) for seed in range(120))
+
+
+DIRECTORIES = {"push": range(3), "scout": range(100), "nightly": range(20_000)}
+
+
+def test_a_changed_directory_holds_what_the_new_query_holds_and_outlasts_its_process(tmp_path: Path) -> None:
+    outcome = Outcome()
+    for seed in DIRECTORIES[profile_name()]:
+        changed_directories_hold(seed, outcome, tmp_path / str(seed))
+
+    assert min(outcome.evolved, outcome.kept, outcome.rebuilt, outcome.rows) > 0
+
+
+def _without_new_rows(self: Any, answers: Any) -> Any:
+    return {name: answer for name, answer in answers.items() if self.begins(name)}
+
+
+IN_DIRECTORIES: dict[str, tuple[Any, str, Any]] = {
+    "states that go on lose their names": (evolving.Evolution, "unbuilt", property(lambda _: {})),
+    "the log of a view begins with a difference": (evolving.Evolution, "beginnings", _without_new_rows),
+    "an output with more columns gets all rows again": (differences.ViewDiff, "answer", property(lambda self: self.added)),
+    "a view with other columns goes on with its log": (
+        evolving.Evolution,
+        "begins",
+        lambda self, name: name not in {view.name for view in self.standing.plan.views},
+    ),
+    "what is built is not written": (durable, "write_snapshot", lambda *_, **__: None),
+}
+
+
+@pytest.mark.parametrize("name", IN_DIRECTORIES)
+def test_a_planted_bug_of_a_directory_is_found(name: str, tmp_path: Path) -> None:
+    place, what, bug = IN_DIRECTORIES[name]
+    with mock.patch.object(place, what, bug):
+        assert any(
+            _is_found(seed, lambda seed, outcome: changed_directories_hold(seed, outcome, tmp_path / str(seed)))
+            for seed in range(60)
+        )
 
 
 def _is_found(seed: int, law: Callable[[int, Outcome], None]) -> bool:

@@ -66,7 +66,7 @@ class Waiting:
         return pa.table({})
 
     def statistics(self):
-        return {"waiting_rows": len(self.held)}
+        return {"pending_rows": len(self.held)}
 
     def resident_bytes(self):
         return 0

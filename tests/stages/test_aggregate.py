@@ -37,8 +37,8 @@ def test_distinct_is_an_aggregate_that_computes_nothing():
 
 
 def test_the_row_of_a_global_aggregate_is_there_from_the_first_epoch_on():
-    assert AggregateStage(source=SALES, group_by=(), calls=(AggregateCall("count"),)).begins_alone
-    assert not AggregateStage(source=SALES, group_by=("shop",), calls=()).begins_alone
+    assert AggregateStage(source=SALES, group_by=(), calls=(AggregateCall("count"),)).emits_without_input
+    assert not AggregateStage(source=SALES, group_by=("shop",), calls=()).emits_without_input
 
 
 def test_groups_and_their_values_are_bucketed_by_group():

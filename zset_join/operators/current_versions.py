@@ -44,9 +44,9 @@ from zset_join.state.rows.guarded import guarded
 from zset_join.state.rows.hash_seed import HashTables
 from zset_join.state.rows.side import SideState
 from zset_join.state.rows.usage import check_same_epoch
-from zset_join.state.time.bad_rows import NULL_KEY, NULL_TIME, GivenRows, first_status, late_or_bad_rows, refuse_bad_rows
 from zset_join.state.time.expiring_rows import ExpiringEpoch, ExpiringRows, TimeToLive
 from zset_join.state.time.order_words import time_words
+from zset_join.state.time.rejections import NULL_KEY, NULL_TIME, GivenRows, first_status, late_or_bad_rows, refuse_bad_rows
 from zset_join.zset import ZSet
 from zset_join.zset.protocol import NOTHING_DUE, NextDue
 

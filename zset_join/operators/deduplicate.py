@@ -36,10 +36,10 @@ from zset_join.shapes.operator_options import check_policy, check_sizes
 from zset_join.state.rows.guarded import guarded
 from zset_join.state.rows.hash_seed import HashTables
 from zset_join.state.rows.rejected_rows import no_rejections
-from zset_join.state.time.bad_rows import GivenRows, first_status, late_or_bad_rows, refuse_bad_rows
-from zset_join.state.time.kept_rows import KeptRows
 from zset_join.state.time.key_runs import KeyGroups, KeyRuns
 from zset_join.state.time.order_words import count_order_words, order_words
+from zset_join.state.time.rejections import GivenRows, first_status, late_or_bad_rows, refuse_bad_rows
+from zset_join.state.time.row_store import RowStore
 from zset_join.state.time.timed_state import TimedState
 from zset_join.state.time.versioned_rows import PreparedRows, VersionedRows
 from zset_join.zset import ZSet
@@ -265,7 +265,7 @@ class Deduplicate:
 
     def _retract(
         self,
-        rows: KeptRows,
+        rows: RowStore,
         batch: pa.RecordBatch,
         weights: npt.NDArray[np.int64],
         arrivals: npt.NDArray[np.int64],

@@ -166,7 +166,7 @@ class AggregateStage(Stage):
         return True
 
     @property
-    def begins_alone(self) -> bool:
+    def emits_without_input(self) -> bool:
         """Return true for a global aggregate: its row is there from the first epoch on."""
         return not self.group_by
 

@@ -250,9 +250,9 @@ class ExpiringStage(Stage):
         return self.inside.comparisons
 
     @property
-    def begins_alone(self) -> bool:
+    def emits_without_input(self) -> bool:
         """Return the inner stage's."""
-        return self.inside.begins_alone
+        return self.inside.emits_without_input
 
     @property
     def waits_for_time(self) -> bool:

@@ -15,7 +15,7 @@ What a runner reads, and what for:
 | `output`, `output_key`, `never_null` | the next stage, and whether its rows are in their bucket already (fusing) |
 | `build` | the operator of a bucket |
 | `state_tables`, `regrouped` | another number of buckets, and the state as tables |
-| `begins_alone` | an answer in the first epoch though no row came |
+| `emits_without_input` | an answer in the first epoch though no row came |
 | `waits_for_time` | an answer when time passes though no row came |
 | `comparisons` | refusing values that the runner would compare in another way |
 | `kind` | the batch query that verifies it |
@@ -244,7 +244,7 @@ class Stage(Protocol):
         return self
 
     @property
-    def begins_alone(self) -> bool:
+    def emits_without_input(self) -> bool:
         """Return whether bucket 0 answers in the first epoch though no row came."""
         return False
 

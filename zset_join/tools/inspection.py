@@ -239,7 +239,7 @@ def _fill(filling: duckdb.DuckDBPyConnection, committed: CommittedState, stage: 
         _make_views(filling, view, empty[name], relation, is_grouped=stage.is_grouped)
     for bucket in range(committed.buckets):
         history = committed.histories.get(f"{stage.name}/{bucket}")
-        if stage.stage.begins_alone and bucket == 0:  # where its one group is
+        if stage.stage.emits_without_input and bucket == 0:  # where its one group is
             history = history or BucketHistory()
         tables = {} if history is None else _tables(committed, history, stage, f"{mapped}-{stage.name}-{bucket}")
         for name, table in tables.items():

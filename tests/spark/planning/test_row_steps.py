@@ -111,7 +111,7 @@ def test_a_view_goes_on_after_a_restart_and_gives_a_lost_answer_again(
         {(1, "Ann"): -1, (1, "?"): 1},
         {(2, "?"): 1},
     ]
-    assert not list(tmp_path.rglob("handover"))  # no receipt is left behind
+    assert not list(tmp_path.rglob("task_buffer"))  # no receipt is left behind
 
 
 def test_an_error_of_an_expression_stops_the_query_and_nothing_is_committed(joined: JoinedStream, run: Run) -> None:

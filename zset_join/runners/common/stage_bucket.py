@@ -40,22 +40,22 @@ class StageBucket:
         stage: what is computed.
         shown: the columns of its answer.
         is_timed: it may have rows to emit when time passes.
-        begins_alone: it answers in the first epoch though no row came.
+        emits_without_input: it answers in the first epoch though no row came.
     """
 
     stage: Stage
     shown: pa.Schema
     is_timed: bool
-    begins_alone: bool
+    emits_without_input: bool
 
     @classmethod
     def of(cls, stage: Stage) -> StageBucket:
         """Return it, with what an epoch does not recompute."""
-        return cls(stage, stage.output.schema, stage.waits_for_time, stage.begins_alone)
+        return cls(stage, stage.output.schema, stage.waits_for_time, stage.emits_without_input)
 
     def begins(self, bucket: int, *, is_first: bool) -> bool:
         """Return whether a bucket answers because it never answered before."""
-        return self.begins_alone and is_first and bucket == GLOBAL_BUCKET
+        return self.emits_without_input and is_first and bucket == GLOBAL_BUCKET
 
     def answer(self, operator: DurableOperator, tick: Tick, deltas: Sequence[ZSet]) -> Iterator[ZSet]:
         """Yield the answer in pieces, retractions first, with the columns that the stage shows."""

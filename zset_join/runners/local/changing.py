@@ -160,7 +160,7 @@ class ChangingPipeline(Pipeline[dict[str, ZSet]]):
     def _begins_later(self, epoch: int, other: ChangingPipeline) -> bool:
         """Return whether a row that is there before any other would be missed: one of the two has not had its first epoch."""
         waiting = [plan for plan, at in ((self.plan, epoch), (other.plan, other.epoch)) if at == 0]
-        return epoch != other.epoch and any(node.stage.begins_alone for plan in waiting for node in plan.nodes)
+        return epoch != other.epoch and any(node.stage.emits_without_input for plan in waiting for node in plan.nodes)
 
     def _given_away(self) -> _Parts:
         memory, contents = self._in_memory("take_over()"), self._contents

@@ -83,7 +83,7 @@ class Rebuilding:
         self._is_empty: list[bool] = []
         for node in self.plan.nodes:
             feeds = [feed for inputs in node.feeds for feed in inputs]
-            self._is_empty.append(all(map(self._brings_nothing, feeds)) and not node.stage.begins_alone)
+            self._is_empty.append(all(map(self._brings_nothing, feeds)) and not node.stage.emits_without_input)
 
     def _brings_nothing(self, feed: Feed) -> bool:
         return feed.origin in self.empty if isinstance(feed.origin, str) else self._is_empty[feed.origin]
@@ -203,7 +203,7 @@ class Rebuilding:
             delta = self.rows(feeds, given.relation, f"stage {node.name}", gaps_of(given))
             fed.append(delta if given.reduce is None else given.reduce.reduce(delta))
         self.fed[number] = sum(map(len, fed))
-        if not self.fed[number] and not node.stage.begins_alone:
+        if not self.fed[number] and not node.stage.emits_without_input:
             return ZSet.empty(shown)
         fed = self._completed(number, operator, fed)
         answer = ZSet.concat(list(StageBucket.of(node.stage).answer(operator, self.tick, fed)), schema=shown)

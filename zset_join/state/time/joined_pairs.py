@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from zset_join.core.relation import Relation
 from zset_join.expressions import Expression, evaluate, references
-from zset_join.state.time.kept_rows import KeptRows
+from zset_join.state.time.row_store import RowStore
 from zset_join.zset import ZSet
 from zset_join.zset.row_layout import RowLayout
 
@@ -87,8 +87,8 @@ class JoinedPairs:
         left: Relation,
         right: Relation,
         left_layout: RowLayout,
-        left_rows: KeptRows | None,
-        right_rows: KeptRows,
+        left_rows: RowStore | None,
+        right_rows: RowStore,
         schema: pa.Schema,
         sources: Sequence[tuple[str, str]],
         *,

@@ -10,7 +10,7 @@ import numpy.typing as npt
 from zset_join.kernels.rows import changes as ch
 from zset_join.kernels.time import versions as v
 from zset_join.shapes.version_join import VersionJoinShape
-from zset_join.state.time import bad_rows as b
+from zset_join.state.time import rejections as b
 from zset_join.state.time.key_runs import KeyGroups, KeyRuns
 
 __all__ = ["Arrivals", "mark_late"]

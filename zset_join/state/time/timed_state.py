@@ -16,15 +16,15 @@ import pyarrow as pa
 from zset_join.kernels.rows import side as s
 from zset_join.state.rows.side_snapshot import snapshot_epoch
 from zset_join.state.rows.usage import check_same_epoch
-from zset_join.state.time.kept_rows import KeptRows
 from zset_join.state.time.key_runs import KeyRuns
+from zset_join.state.time.row_store import RowStore
 
 __all__ = ["RestorePart", "TimedState"]
 
 _FIRST_COUNT = 48  # of the header of the keys; up to the lists of free blocks
 _EPOCH, _COUNTS, _FORGOTTEN = b"zset_join.absorbed_epoch", b"zset_join.counts", b"zset_join.forgotten_until"
 
-RestorePart = Callable[[KeptRows, pa.RecordBatch, npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[np.uint8]], None]
+RestorePart = Callable[[RowStore, pa.RecordBatch, npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[np.uint8]], None]
 """Takes rows of a snapshot back: the input, rows, weights, arrivals, DELETE marks."""
 
 
@@ -41,7 +41,7 @@ class TimedState:
     def __init__(
         self,
         keys: KeyRuns,
-        inputs: Sequence[KeptRows],
+        inputs: Sequence[RowStore],
         counters: Sequence[str],
         *,
         on_cleared: Callable[[], None] | None = None,

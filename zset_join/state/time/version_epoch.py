@@ -9,8 +9,8 @@ import numpy as np
 import numpy.typing as npt
 
 from zset_join.core.tick import Tick
-from zset_join.state.time.bad_rows import GivenRows
 from zset_join.state.time.key_runs import KeyGroups
+from zset_join.state.time.rejections import GivenRows
 from zset_join.state.time.versioned_rows import PreparedRows
 from zset_join.zset import ZSet
 

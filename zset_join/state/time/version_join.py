@@ -11,7 +11,7 @@ The law: `answer` reads the state before the epoch and changes nothing; its answ
 not from what was freed: a right row is freed only when a newer one is past the watermark too, and no left row that counts is
 older.
 
-Remembers: see `zset_join.state.time.versioned_rows` and `waiting_rows`.
+Remembers: see `zset_join.state.time.versioned_rows` and `pending_rows`.
 """
 
 from __future__ import annotations
@@ -32,17 +32,17 @@ from zset_join.kernels.time.runs import NEVER
 from zset_join.shapes.version_join import VersionJoinShape
 from zset_join.state.rows.hash_seed import HashTables
 from zset_join.state.rows.rejected_rows import no_rejections
-from zset_join.state.time import bad_rows as b
+from zset_join.state.time import rejections as b
 from zset_join.state.time.expiring_runs import ExpiringRuns
 from zset_join.state.time.joined_pairs import JoinedPairs, Transitions
-from zset_join.state.time.kept_rows import KeptRows
 from zset_join.state.time.key_runs import KeyGroups, KeyRuns
 from zset_join.state.time.late_rows import Arrivals, mark_late
 from zset_join.state.time.order_words import NULL_WORD, count_order_words, order_words, time_words
+from zset_join.state.time.pending_rows import DueRows, PendingRows
+from zset_join.state.time.row_store import RowStore
 from zset_join.state.time.time_labels import TimeLabels, time_values
 from zset_join.state.time.version_epoch import VersionEpoch
 from zset_join.state.time.versioned_rows import PreparedRows, VersionedRows
-from zset_join.state.time.waiting_rows import DueRows, WaitingRows
 from zset_join.zset import ZSet
 from zset_join.zset.row_layout import RowLayout
 
@@ -100,11 +100,11 @@ class VersionJoin:
         else:
             self.keys, self.right, self.labels = table_of.keys, table_of.right, table_of.labels
         name = "left" if place == 0 else f"left_{place}"
-        self.left: KeptRows | None = None
+        self.left: RowStore | None = None
         if self._is_eager:
             self.left = VersionedRows(left.schema, self.keys, run=1 + place, words=1, name=name, **same)
         elif self._waits:
-            self.left = WaitingRows(left.schema, self.keys, words=1, name=name, **same)
+            self.left = PendingRows(left.schema, self.keys, words=1, name=name, **same)
         self._left_layout = RowLayout(left.schema, sequence_words=2) if self.left is None else self.left.layout
         self._expiring: list[ExpiringRuns] = []
         if shape.is_versioned and self._owns_table:
@@ -153,9 +153,9 @@ class VersionJoin:
     def _has_to_do(self, tick: Tick, deltas: Sequence[ZSet]) -> bool:
         if any(len(delta) for delta in deltas):
             return True
-        return isinstance(self.left, WaitingRows) and self._is_due(self.left, tick)
+        return isinstance(self.left, PendingRows) and self._is_due(self.left, tick)
 
-    def _is_due(self, waiting: WaitingRows, tick: Tick) -> bool:
+    def _is_due(self, waiting: PendingRows, tick: Tick) -> bool:
         first, passed = waiting.due.first(), self.shape.times.of_watermark(tick.watermark_us)
         return first is not None and passed is not None and first <= passed
 
@@ -164,7 +164,7 @@ class VersionJoin:
         parts = []
         passed = self.shape.times.of_watermark(epoch.tick.watermark_us)
         now = epoch.given[0].status == ch.OK
-        if isinstance(self.left, WaitingRows):
+        if isinstance(self.left, PendingRows):
             now = now & (epoch.left_times <= passed) if passed is not None else np.zeros(len(now), np.bool_)
             if passed is not None:
                 parts.append(self._looked_up(epoch, self.left.due_rows(passed, epoch.groups)[1]))
@@ -269,7 +269,7 @@ class VersionJoin:
 
     def next_due(self) -> int | None:
         """Return the watermark at which a row that waits must be answered; None when none waits."""
-        first = self.left.due.first() if isinstance(self.left, WaitingRows) else None
+        first = self.left.due.first() if isinstance(self.left, PendingRows) else None
         return None if first is None else self.shape.times.as_watermark(first)
 
     # ---------------------------------------------------------------- preparing
@@ -445,7 +445,7 @@ class VersionJoin:
         if isinstance(rows, VersionedRows) and epoch.left is not None:
             wanted = wanted | rows.wanted(epoch.left)
             run_bytes += rows.run_bytes(epoch.left, groups)
-        elif isinstance(rows, WaitingRows):
+        elif isinstance(rows, PendingRows):
             stays = epoch.given[0].status == ch.OK
             if passed is not None:
                 stays &= epoch.left_times > passed
@@ -463,8 +463,8 @@ class VersionJoin:
             epoch.counts["answered_rows"] = int((epoch.given[0].status == ch.OK).sum()) - len(waiting) + len(numbers)
         if rows is not None:
             rows.count_arrivals(len(epoch.deltas[0]))
-        if not isinstance(rows, WaitingRows) or passed is None:
-            if isinstance(rows, WaitingRows):
+        if not isinstance(rows, PendingRows) or passed is None:
+            if isinstance(rows, PendingRows):
                 self._wait(rows, epoch, waiting)
             return numbers
         keys = rows.release(passed, numbers)
@@ -472,7 +472,7 @@ class VersionJoin:
         epoch.counts["freed_rows"] = len(numbers)
         return keys
 
-    def _wait(self, rows: WaitingRows, epoch: VersionEpoch, waiting: _Words) -> None:
+    def _wait(self, rows: PendingRows, epoch: VersionEpoch, waiting: _Words) -> None:
         if len(waiting):
             weights = np.ascontiguousarray(epoch.deltas[0].weights)
             rows.store(epoch.left_address, len(weights), waiting, weights, epoch.groups, epoch.groups.group_of[0])
@@ -499,9 +499,9 @@ class VersionJoin:
     # ---------------------------------------------------------------- the state as a whole
 
     @property
-    def kept(self) -> list[KeptRows]:
+    def kept(self) -> list[RowStore]:
         """Return the rows that are its own."""
-        own: list[KeptRows] = [self.right] if self._owns_table else []
+        own: list[RowStore] = [self.right] if self._owns_table else []
         return own if self.left is None else [self.left, *own]
 
     def forget_epoch(self) -> None:
@@ -509,7 +509,7 @@ class VersionJoin:
         self._prepared = None
 
     def retract(
-        self, rows: KeptRows, batch: pa.RecordBatch, weights: _Words, arrivals: _Words, deletes: npt.NDArray[np.uint8]
+        self, rows: RowStore, batch: pa.RecordBatch, weights: _Words, arrivals: _Words, deletes: npt.NDArray[np.uint8]
     ) -> None:
         """Take rows of a snapshot back."""
         side = 1 if rows is self.right else 0
@@ -519,7 +519,7 @@ class VersionJoin:
         groups = self.keys.group(columns)
         times, _ = self._time_words(batch, side)
         status = b.first_status(weights, is_append=False)
-        if isinstance(rows, WaitingRows):
+        if isinstance(rows, PendingRows):
             records = np.empty(batch.num_rows * rows.layout.stride, np.uint8)
             encoded = rows.layout.encode(batch, [self._probe_times(times), arrivals], records, int(records.ctypes.data))
             self.keys.store(groups, np.ones(groups.count, np.bool_), 0)
@@ -541,11 +541,11 @@ class VersionJoin:
         for expiring in self._expiring:
             expiring.expire(groups.numbers, None, now=None, retention=0, changes=0)
 
-    def kept_times(self, rows: KeptRows, table: pa.RecordBatch | pa.Table) -> pa.Array:
+    def kept_times(self, rows: RowStore, table: pa.RecordBatch | pa.Table) -> pa.Array:
         """Return the times of rows that are kept."""
         return time_values(self.shape.times, table, 1 if rows is self.right else 0)
 
-    def labels_of(self, rows: KeptRows) -> dict[Any, int]:
+    def labels_of(self, rows: RowStore) -> dict[Any, int]:
         """Return the label of the time of each row that is kept."""
         words, shape = rows.first_words(), self.shape
         if rows is not self.right and shape.is_strict:

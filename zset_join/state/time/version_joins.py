@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from zset_join.core.tick import Tick
 from zset_join.shapes.version_join import COUNTERS
-from zset_join.state.time.kept_rows import KeptRows
+from zset_join.state.time.row_store import RowStore
 from zset_join.state.time.timed_state import TimedState
 from zset_join.state.time.version_join import VersionJoin
 from zset_join.zset import ZSet
@@ -117,7 +117,7 @@ class VersionJoins:
 
     def _retract(
         self,
-        rows: KeptRows,
+        rows: RowStore,
         batch: pa.RecordBatch,
         weights: npt.NDArray[np.int64],
         arrivals: npt.NDArray[np.int64],

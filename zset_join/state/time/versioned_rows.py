@@ -27,8 +27,8 @@ from zset_join.kernels.join.absorb import heap_bytes_needed
 from zset_join.kernels.rows import changes as ch
 from zset_join.kernels.time import groups as g
 from zset_join.kernels.time import runs as r
-from zset_join.state.time.kept_rows import KeptRows
 from zset_join.state.time.key_runs import KeyGroups, KeyRuns
+from zset_join.state.time.row_store import RowStore
 
 __all__ = ["PreparedRows", "VersionedRows"]
 
@@ -75,7 +75,7 @@ class PreparedRows:
         return int((self.status > ch.LAST_HARMLESS).sum())
 
 
-class VersionedRows(KeptRows):
+class VersionedRows(RowStore):
     """Own the rows of one input that are looked up by key and time.
 
     Args:

@@ -34,10 +34,10 @@ from zset_join.runners.spark.rows.schemas import arrow_schema, spark_schema
 from zset_join.runners.spark.worker.bucket_task import BucketTask
 from zset_join.runners.spark.worker.closing_task import ClosingTask
 from zset_join.runners.spark.worker.deliveries import Delivery, ToExpressions, ToOutput, ToSameTask, ToStage
-from zset_join.runners.spark.worker.handover import Handover
 from zset_join.runners.spark.worker.locality import Locality
 from zset_join.runners.spark.worker.parts import PartWriter
 from zset_join.runners.spark.worker.quarantine import DeadLetters
+from zset_join.runners.spark.worker.task_buffer import TaskBuffer
 from zset_join.runners.spark.worker.tasks import ReplayTask, StageTask
 from zset_join.stages import StageInput, StageOptions
 
@@ -270,13 +270,13 @@ class EpochPlan:
             stage=planned.last_name,
             rows=planned.after.schema,
             chunk_rows=self.options.chunk_rows,
-            handover=self._handover(planned),
+            task_buffer=self._task_buffer(planned),
             delivery=delivery,
             first_partition=first_partition,
         )
 
-    def _handover(self, planned: PlannedStage) -> Handover:
-        return Handover(
+    def _task_buffer(self, planned: PlannedStage) -> TaskBuffer:
+        return TaskBuffer(
             local_state_dir=self.local_state_dir,
             query_id=self.checkpoint.query_id,
             name=f"{self.checkpoint.opened_at_ns}-{planned.number}",
@@ -306,7 +306,7 @@ class EpochPlan:
             return self._delivery_outside(planned)
         shown = arrow_schema(spark_schema(planned.before.schema), relation=planned.before.name)
         with_weight = pa.schema([*shown, pa.field(WEIGHT, pa.int64())])
-        return ToExpressions(schema=with_weight, handover=self._handover(planned))
+        return ToExpressions(schema=with_weight, task_buffer=self._task_buffer(planned))
 
     def _delivery_outside(self, planned: PlannedStage) -> Delivery:
         """Return where the rows go that leave fused stages."""

@@ -92,7 +92,7 @@ def sample_of(view: Placed, share: Any) -> Sample:
             value=share,
         )
     last = ends_of(view.planned_stages)
-    if len(last) == 1 and last[0].stage.begins_alone:
+    if len(last) == 1 and last[0].stage.emits_without_input:
         raise OptionError(
             f"sample={share!r}: the view is made of the one row of all rows, so there is no share of it to check. Leave "
             "sample out.",

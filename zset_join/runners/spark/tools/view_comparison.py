@@ -230,7 +230,7 @@ def _has_rounded_columns(joined: Placed) -> bool:
     """Return whether the view shows floats of an aggregate, in rows that a key distinguishes."""
     has_floats = any(pa.types.is_floating(at.type) for at in joined.output.schema)
     last = [one.stage for one in joined.planned_stages if one.stage.kind == "aggregate"][-1:]
-    return bool(last) and has_floats and (bool(joined.output.primary_key) or last[0].begins_alone)
+    return bool(last) and has_floats and (bool(joined.output.primary_key) or last[0].emits_without_input)
 
 
 def _without_rounding(wrong: DataFrame, output: Relation) -> DataFrame:

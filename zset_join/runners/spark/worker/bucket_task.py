@@ -5,7 +5,7 @@
 Fused stages run one after the other in one worker. Each brings its own state to the point before the epoch, answers, logs its
 input and releases the state before the next one begins; its answer is passed on in memory. Where Spark evaluates expressions
 between two of them, a task has one function before the expressions and one behind them, and the rows that have arrived for the
-stages of the second waits in a `Handover`.
+stages of the second waits in a `TaskBuffer`.
 
 The law: every stage is given what it would be given if the rows had been shuffled, and leaves the same log and receipt.
 A stage that refuses its input passes on what it had answered by then; the driver goes by the first refusal.
@@ -26,7 +26,7 @@ import pyarrow as pa
 from zset_join.runners.spark.rows.layout import TARGET, Arrivals, collect_arrivals
 from zset_join.runners.spark.worker.closing_task import ClosingTask
 from zset_join.runners.spark.worker.deliveries import Delivery, ToExpressions, ToSameTask
-from zset_join.runners.spark.worker.garbage import Spared
+from zset_join.runners.spark.worker.gc_tuning import Spared
 from zset_join.runners.spark.worker.locality import executor_name
 from zset_join.runners.spark.worker.receipts import TaskReceipt
 from zset_join.runners.spark.worker.tasks import StageTask, task_bucket
@@ -61,8 +61,8 @@ class BucketTask:
         if self.begun is not None:
             receipt = TaskReceipt(stage=self.begun.stage, bucket=bucket, executor=executor_name())
             expressed = list(self.begun.run(batches, receipt))
-            batches = self.begun.handover.take_rows() if self.sent_to else ()
-            lines = [*self.begun.handover.take(), receipt.to_json()]
+            batches = self.begun.task_buffer.take_rows() if self.sent_to else ()
+            lines = [*self.begun.task_buffer.take(), receipt.to_json()]
         started = time.perf_counter()
         arrivals = self._arrivals(batches, last)
         received = time.perf_counter() - started
@@ -92,7 +92,7 @@ class BucketTask:
             for number, piece in _by_target(batch):
                 pieces.get(number, later).append(piece)
         if isinstance(last.delivery, ToExpressions) and any(number not in self.tasks for number in self.sent_to):
-            last.delivery.handover.leave_rows(later)
+            last.delivery.task_buffer.leave_rows(later)
         return {number: collect_arrivals(pieces[number], task.layout) for number, task in self.tasks.items()}
 
 

@@ -19,10 +19,10 @@ import pyarrow as pa
 from zset_join.core.errors import ZsetJoinError
 from zset_join.runners.spark.rows.layout import as_type
 from zset_join.runners.spark.worker.deliveries import Delivery
-from zset_join.runners.spark.worker.handover import Handover
 from zset_join.runners.spark.worker.locality import executor_name
 from zset_join.runners.spark.worker.parts import merged, tidied
 from zset_join.runners.spark.worker.receipts import TaskReceipt
+from zset_join.runners.spark.worker.task_buffer import TaskBuffer
 from zset_join.runners.spark.worker.tasks import refuse_in_receipt, task_bucket
 from zset_join.zset import ZSet
 
@@ -37,7 +37,7 @@ class ClosingTask:
         stage: what its receipt calls it.
         rows: schema of the rows, without the weight that comes behind them.
         chunk_rows: most rows in a piece of the answer.
-        handover: where the receipts of the function before the expressions are.
+        task_buffer: where the receipts of the function before the expressions are.
         delivery: where the answer goes.
         first_partition: partition of bucket 0.
     """
@@ -45,7 +45,7 @@ class ClosingTask:
     stage: str
     rows: pa.Schema
     chunk_rows: int
-    handover: Handover
+    task_buffer: TaskBuffer
     delivery: Delivery
     first_partition: int = 0
 
@@ -53,7 +53,7 @@ class ClosingTask:
         """Yield what the delivery makes of the rows, and of this task's receipt behind those of the tasks before."""
         receipt = TaskReceipt(stage=self.stage, bucket=task_bucket(self.first_partition), executor=executor_name())
         yield from self.run(batches, receipt)
-        yield from self.delivery.finish([*self.handover.take(), receipt.to_json()])
+        yield from self.delivery.finish([*self.task_buffer.take(), receipt.to_json()])
 
     def run(self, batches: Iterable[pa.RecordBatch], receipt: TaskReceipt) -> Iterator[pa.RecordBatch]:
         """Yield what the delivery makes of the rows, and take all of them: what is passed on is there then."""

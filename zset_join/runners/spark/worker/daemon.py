@@ -29,7 +29,7 @@ from pyspark.daemon import manager
 from zset_join.core.errors import ZsetJoinError
 from zset_join.core.relation import Relation
 from zset_join.kernels.machine.compiled import compiled_kernels_directory
-from zset_join.runners.spark.worker.garbage import Spared
+from zset_join.runners.spark.worker.gc_tuning import Spared
 from zset_join.stages import JoinStage, RouteStage
 from zset_join.stages.warm_up import warm_up
 

@@ -1,7 +1,7 @@
 """How a stage's answer leaves its bucket: parts for the output, rows for expressions or for another stage.
 
 A delivery takes the answer chunk by chunk and returns what leaves the Python function for it; at last it takes the receipts.
-Parts leave nothing but receipts behind; rows for expressions go without them (see `handover`); rows for another stage travel
+Parts leave nothing but receipts behind; rows for expressions go without them (see `task_buffer`); rows for another stage travel
 with the receipts through the shuffle, brought down first where that stage requests it. Rows for a stage that is fused with this
 one stay in the task.
 
@@ -28,10 +28,10 @@ from zset_join.runners.spark.rows.layout import (
     pack_rows,
     travelling_schema,
 )
-from zset_join.runners.spark.worker.handover import Handover
 from zset_join.runners.spark.worker.parts import PartWriter, merged
 from zset_join.runners.spark.worker.quarantine import LETTERS
 from zset_join.runners.spark.worker.receipts import TaskReceipt
+from zset_join.runners.spark.worker.task_buffer import TaskBuffer
 from zset_join.stages import StageInput
 from zset_join.stages.stage import Reduction
 from zset_join.zset import ZSet
@@ -107,11 +107,11 @@ class ToExpressions:
 
     Args:
         schema: the columns of the answer, in Spark's types, and the weight.
-        handover: where the receipts wait.
+        task_buffer: where the receipts wait.
     """
 
     schema: pa.Schema
-    handover: Handover
+    task_buffer: TaskBuffer
     reduces = False
 
     def deliver(self, chunks: Iterator[ZSet], receipt: TaskReceipt) -> Iterator[pa.RecordBatch]:  # noqa: ARG002 - for other deliveries
@@ -123,7 +123,7 @@ class ToExpressions:
 
     def finish(self, lines: Sequence[str]) -> Iterator[pa.RecordBatch]:
         """Leave the receipts for the function behind the expressions."""
-        self.handover.leave(lines)
+        self.task_buffer.leave(lines)
         yield from ()
 
 

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from zset_join.runners.spark.worker import garbage
-from zset_join.runners.spark.worker.garbage import Spared
+from zset_join.runners.spark.worker import gc_tuning
+from zset_join.runners.spark.worker.gc_tuning import Spared
 
 
 class Knot:
@@ -50,7 +50,7 @@ def test_what_is_made_later_and_what_was_garbage_before_is_collected() -> None:
 
 
 def test_a_process_is_spared_a_few_times_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(garbage, "_LEAST_OBJECTS", -1)
+    monkeypatch.setattr(gc_tuning, "_LEAST_OBJECTS", -1)
     [Spared.loaded() for _ in range(100)]
 
     assert Spared.times == 8

@@ -23,7 +23,7 @@ from zset_join.state.time.key_runs import KeyRuns
 from zset_join.state.time.state_files import open_arena
 from zset_join.zset.row_layout import RowLayout
 
-__all__ = ["KeptRows"]
+__all__ = ["RowStore"]
 
 _Words = npt.NDArray[np.int64]
 
@@ -32,7 +32,7 @@ _WEIGHT, _ARRIVAL, _DELETE = "_zset_weight", "_zset_arrival", "_zset_delete"
 _SNAPSHOT_ROWS = 1 << 16
 
 
-class KeptRows:
+class RowStore:
     """Own the rows of one input.
 
     Args:

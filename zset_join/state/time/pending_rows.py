@@ -17,10 +17,10 @@ from zset_join.kernels.join.absorb import heap_bytes_needed
 from zset_join.kernels.time import versions as v
 from zset_join.kernels.time import waiting as w
 from zset_join.state.time.due_heap import DueHeap
-from zset_join.state.time.kept_rows import KeptRows
 from zset_join.state.time.key_runs import KeyGroups
+from zset_join.state.time.row_store import RowStore
 
-__all__ = ["DueRows", "WaitingRows"]
+__all__ = ["DueRows", "PendingRows"]
 
 _Words = npt.NDArray[np.int64]
 _H_DUE_LENGTH = 42
@@ -43,8 +43,8 @@ class DueRows:
     weights: _Words
 
 
-class WaitingRows(KeptRows):
-    """Own the waiting rows of one input; the arguments are those of `KeptRows`."""
+class PendingRows(RowStore):
+    """Own the waiting rows of one input; the arguments are those of `RowStore`."""
 
     def _open(self) -> None:
         super()._open()

@@ -28,14 +28,14 @@ from pyspark import TaskContext
 from zset_join.checkpoint.local_state import default_local_state_dir
 from zset_join.storage import local
 
-__all__ = ["Handover"]
+__all__ = ["TaskBuffer"]
 
-_DIRECTORY = "handover"
+_DIRECTORY = "task_buffer"
 _TRIES = 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Handover:
+class TaskBuffer:
     """Pass receipts from the first function of a task to the second.
 
     Args:
