@@ -142,6 +142,9 @@ def alter(session: StatementContext, statement: Statement, begin: int = 0, *, is
     old = session.catalog.views.get(name)
     running = _running(session, name)
     if old is None or old.is_materialized != is_materialized or (is_materialized and running is None):
+        if old is not None and old.is_materialized != is_materialized:
+            word = "VIEW" if is_materialized else "MATERIALIZED VIEW"
+            raise SqlError(f'"{name}" is a {word}. Write ALTER {word} {name}.', code="WRONG_KIND", at=at, name=name)
         word = "materialized view" if is_materialized else "view"
         known = [one.name for one in session.catalog.views.values() if one.is_materialized == is_materialized]
         raise SqlError(f'there is no {word} "{name}" to alter.{near(name, known)}', code="UNKNOWN_TABLE", at=at, name=name)
