@@ -20,7 +20,7 @@ import time
 import traceback
 import warnings
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
 from tempfile import TemporaryDirectory
@@ -30,12 +30,13 @@ import pyarrow as pa
 import pyarrow.types as pt
 
 from tests.sql.test_documents import FILES, read
+from tools.servers.maven_jars import SPARK_KAFKA, jars_of
 from zset_join.core.errors import ZsetJoinError
 from zset_join.core.relation import Relation
 from zset_join.plan.tree import Merge, Node, Operate
 from zset_join.runners.local.contents import Contents, repeated
 from zset_join.sinks.sink import SinkProgress
-from zset_join.spark import local_session
+from zset_join.spark import local_session, writeStream
 from zset_join.sql import Query, Session, connect
 from zset_join.sql.tables.catalog import Table
 from zset_join.sql.tables.results import sorted_rows
@@ -44,6 +45,8 @@ from zset_join.zset import ZSet, single_batch
 __all__ = ["main", "sweep"]
 
 _ROWS = 6
+_TOGETHER = 16
+"""Queries that are run as one query of Spark's with as many views."""
 _NOW = 1_700_000_000_000_000
 _TIME_OF_DAY = re.compile(r"\b(now|proctime|current_timestamp|current_date|localtimestamp|_tp_time|uuid|rand)\b", re.IGNORECASE)
 _LIMITED = re.compile(r"\bORDER BY (\w+)(?: (?:ASC|DESC))? LIMIT \d+", re.IGNORECASE)
@@ -97,6 +100,7 @@ def sweep(
             connect(dialect=dialect, clock=lambda: _NOW) as here,
             connect(dialect=dialect, clock=lambda: _NOW, engine="spark", spark=spark) as there,
         ):
+            there.runtime.run_as(once=True, trigger=None)  # no query starts to read
             before, began = Counter(tally.counts), time.monotonic()
             _File(name, here, there, tally, execution).run(plan_only=plan_only, seconds=left)
             tally.files[name] = tally.counts - before
@@ -137,16 +141,18 @@ class _File:
         queries.sort(key=lambda one: -_stages(one[1].bound.view.node))
         if not plan_only:
             self._fill()
+        planned = [one for one in queries if self._plans(one[0], one[2])]
+        if plan_only:
+            return
+        stored = [one for one in planned if self._is_stored(one[1])]
+        self._tally.counts["planned, reads from outside"] += len(planned) - len(stored)
         began = time.monotonic()
-        for text, made, other in queries:
-            if not self._plans(text, other) or plan_only:
-                continue
+        for first in range(0, len(stored), _TOGETHER):
+            some = stored[first : first + _TOGETHER]
             if seconds is not None and time.monotonic() - began > seconds:
-                self._tally.counts["no time left"] += 1
-            elif self._is_stored(made):
-                self._compare(text, made, other)
+                self._tally.counts["no time left"] += len(some)
             else:
-                self._tally.counts["planned, reads from outside"] += 1
+                self._compare_all(some)
 
     def _plans(self, text: str, query: Query) -> bool:
         try:
@@ -161,25 +167,35 @@ class _File:
         self._tally.counts["planned"] += 1
         return True
 
-    def _compare(self, text: str, made: Query, other: Query) -> None:
+    def _compare_all(self, queries: Sequence[tuple[str, Query, Query]]) -> None:
+        """Compare queries, those together as one query of Spark's that are answered in process."""
         began = time.monotonic()
-        try:
-            here = made.table()
-            expected = _counted(here)
-        except ZsetJoinError as error:
-            expected, refusal = None, error
-        try:
-            there = self._run(other)
-            found = _counted(there)
-        except Exception as error:  # noqa: BLE001 - every error is reported
-            if expected is None:
-                self._tally.counts["fails on both"] += 1
-            else:
-                self._failed(text, f"only Spark fails: {type(error).__name__}: {str(error)[:600]}")
+        groups: dict[str, list[tuple[str, Query, pa.Table]]] = {}
+        for text, made, other in queries:
+            try:
+                expected = made.table()
+            except ZsetJoinError as error:
+                (there,) = self._answers([other])
+                if isinstance(there, pa.Table):
+                    self._failed(text, f"only in process it is refused: {error}; Spark answers {there.to_pylist()}")
+                else:
+                    self._tally.counts["fails on both"] += 1
+                continue
+            alone = text if self._execution == "executors" else ""
+            group = f"{other.settings.get('on_bad_input')}{other.settings.get('max_watermark_jump')}{alone}"
+            groups.setdefault(group, []).append((text, other, expected))
+        for together in groups.values():
+            answers = self._answers([other for _, other, _ in together])
+            for (text, _, here), there in zip(together, answers, strict=True):
+                self._compare(text, here, there)
+        _report(f"         {self._name}: {len(queries)} queries, {time.monotonic() - began:.1f} s")
+
+    def _compare(self, text: str, here: pa.Table, there: pa.Table | Exception) -> None:
+        if isinstance(there, Exception):
+            self._failed(text, f"only Spark fails: {type(there).__name__}: {str(there)[:600]}")
             return
-        if expected is None:
-            self._failed(text, f"only in process it is refused: {refusal}; Spark answers {dict(found)}")
-        elif found != expected:
+        expected, found = _counted(here), _counted(there)
+        if found != expected:
             if _TIME_OF_DAY.search(text):
                 self._tally.counts["differs, and requests the time of day"] += 1
                 return
@@ -189,20 +205,36 @@ class _File:
             self._failed(text, f"in process {dict(expected - found)}, inside Spark {dict(found - expected)}")
         else:
             self._tally.counts["equal"] += 1
-            print(  # noqa: T201
-                f"equal    {self._name} ({time.monotonic() - began:.1f} s, {sum(found.values())} rows): {text[:90]!r}",
-                flush=True,
-            )
+            _report(f"equal    {self._name} ({sum(found.values())} rows): {text[:90]!r}")
 
-    def _run(self, query: Query) -> pa.Table:
-        """Return what a query holds, run as a streaming query of Spark's."""
-        sink = _Kept(query.schema)
+    def _answers(self, queries: Sequence[Query]) -> list[pa.Table | Exception]:
+        """Return what queries hold, run as one streaming query of Spark's; where one fails, those of halves."""
+        try:
+            return list(self._run(queries))
+        except Exception as error:  # noqa: BLE001 - compared with what happens in process
+            if len(queries) == 1:
+                return [error]
+        middle = len(queries) // 2
+        return [*self._answers(queries[:middle]), *self._answers(queries[middle:])]
+
+    def _run(self, queries: Sequence[Query]) -> Sequence[pa.Table]:
+        sinks = [_Kept(one.schema) for one in queries]
         with TemporaryDirectory() as place:
-            writer = query.view.writeStream.option("execution", self._execution).option("checkpointLocation", f"{place}/cp")
-            writer = writer.option("localStateDir", f"{place}/local").trigger(availableNow=True)
-            policy = query.settings.get("on_bad_input", "error")
-            writer.option("onBadInput", policy).toSink(sink).start().awaitTermination()
-        return sorted_rows(sink.contents(), query.bound)
+            options = {
+                "execution": self._execution,
+                "checkpointLocation": f"{place}/cp",
+                "localStateDir": f"{place}/local",
+                "onBadInput": queries[0].settings.get("on_bad_input", "error"),
+            }
+            if len(queries) == 1:  # a query of several views is of the driver alone
+                writer = queries[0].view.writeStream.options(**options).toSink(sinks[0])
+            else:
+                several = writeStream({f"view {at}": one.view for at, one in enumerate(queries)}).options(**options)
+                for at, sink in enumerate(sinks):
+                    several = several.view(f"view {at}").toSink(sink)
+                writer = several
+            writer.trigger(availableNow=True).start().awaitTermination()
+        return [sorted_rows(sink.contents(), one.bound) for sink, one in zip(sinks, queries, strict=True)]
 
     def _failed(self, text: str, what: str) -> None:
         self._tally.counts["failed"] += 1
@@ -217,7 +249,8 @@ class _File:
         chance = random.Random(7)
         for table in list(self._here.catalog.tables.values()):
             is_in_both = self._there.catalog.tables.get(table.name) is not None
-            if is_in_both and table.lookup is None and not _reads_outside(table):
+            is_inserted = table.options.get("connector") in {None, "memory"}  # others are only written to
+            if is_in_both and is_inserted and table.lookup is None:
                 given = [one for one in table.columns if one.is_given and one.name != table.delta_column]
                 known = {*table.primary_key, *(table.watermark or ())[:1]}
                 rows = pa.table(
@@ -328,7 +361,8 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--minutes", type=float)
     parser.add_argument("--file", action="append", help=f"one of {', '.join(FILES)}; repeatable")
     options = parser.parse_args(arguments)
-    spark = local_session("sql sweep", cores=2, options={"spark.ui.enabled": "false"})
+    jars = ",".join(sorted(str(path) for path in jars_of(SPARK_KAFKA, with_dependencies=False).glob("*.jar")))
+    spark = local_session("sql sweep", cores=2, options={"spark.ui.enabled": "false", "spark.jars": jars})
     spark.sparkContext.setLogLevel("OFF")
     where = "executors" if options.executors else "driver"
     with warnings.catch_warnings():

@@ -110,9 +110,12 @@ def test_what_spark_brings_waits_until_all_views_can_take_it(spark: SparkSession
 
 
 def test_executors_are_refused_with_the_way_to_them(session: Session) -> None:
+    shown = [str(session.sql("EXPLAIN SELECT id FROM orders"))]
     session.sql("SET execution = 'executors'")
+    shown.append(str(session.sql("EXPLAIN SELECT id FROM orders")))
 
     with pytest.raises(SqlError, match="writeStream") as refused:
         session.sql("SELECT id FROM orders").start()
 
     assert refused.value.code == "NOT_OFFERED"
+    assert ["Runs on the driver" in one for one in shown] == [True, False]

@@ -78,7 +78,7 @@ def run_file(
     """
     if engine != "spark" and trigger is not None:
         raise OptionError(
-            "--trigger belongs to --engine spark; in process an epoch is taken as soon as rows come.", code="ENGINE"
+            "--trigger belongs to --engine spark; in process an epoch runs as soon as rows arrive.", code="ENGINE"
         )
     stream = output or sys.stdout
     statements = split(file_text(path), dialect=dialect)

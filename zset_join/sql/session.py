@@ -90,7 +90,7 @@ class Session:
         keep_inputs: bool = False,
     ) -> None:
         if engine not in {"local", "spark"}:
-            raise OptionError(f"engine={engine!r}; there is local and spark.{near(engine, ('local', 'spark'))}", code="ENGINE")
+            raise OptionError(f"engine={engine!r}; use local or spark.{near(engine, ('local', 'spark'))}", code="ENGINE")
         if engine == "local" and spark is not None:
             raise OptionError("spark=... belongs to engine='spark'.", code="ENGINE")
         dialect_named(dialect)

@@ -19,6 +19,7 @@ from sqlglot.tokenizer_core import Token, TokenType
 
 from zset_join.conversions import can_convert, convert_values
 from zset_join.core.errors import PlanError, SqlError, ZsetJoinError
+from zset_join.core.shown_values import counted
 from zset_join.expressions import Cast
 from zset_join.expressions.rows import compute, value_type
 from zset_join.sql.ddl.definitions import Model, read_table
@@ -246,7 +247,7 @@ def _insert(session: StatementContext, statement: Statement) -> Message | Query:
             return _written_once(session, table, query, statement)
         rows = session.snapshot(query)
         session.insert(table.name, rows)
-        return Message(f"{rows.num_rows} rows into {table.name}")
+        return Message(f"{counted(rows.num_rows, 'row')} into {table.name}")
     running = session.start(query, output=writer_of(session, table, query, at=at))
     return Message(f"{running.name} writes into {table.name}")
 
@@ -262,7 +263,7 @@ def _written_once(session: StatementContext, table: Table, query: Query, stateme
         writer(ZSet(single_batch(rows), np.ones(rows.num_rows, np.int64)))
     finally:
         writer.close()
-    return Message(f"{rows.num_rows} rows into {table.name}")
+    return Message(f"{counted(rows.num_rows, 'row')} into {table.name}")
 
 
 def _is_query_in_brackets(reader: Reader) -> bool:

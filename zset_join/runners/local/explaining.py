@@ -29,7 +29,7 @@ import numpy as np
 from zset_join.checkpoint.row_history import InputChange, RowEvent, RowHistory
 from zset_join.core.errors import BadInputError, OptionError, StateError
 from zset_join.core.row_conversion import take_rows
-from zset_join.core.shown_values import shown_names, shown_rows
+from zset_join.core.shown_values import counted, shown_names, shown_rows
 from zset_join.core.tick import Tick
 from zset_join.plan.query_plan import QueryPlan
 from zset_join.runners.local.engine import Engine
@@ -156,8 +156,8 @@ class _Causes:
                 causes += group
                 if len(causes) > self._most_changes:
                     raise OptionError(
-                        f"explain_row({dict(self._row)!r}): more than {self._most_changes} changes of epoch {self._past.epoch} "
-                        "made these rows; request fewer rows, or raise most_changes.",
+                        f"explain_row({dict(self._row)!r}): more than {counted(self._most_changes, 'change')} of epoch "
+                        f"{self._past.epoch} made these rows; select fewer rows, or raise most_changes.",
                         code="ROW_QUESTION",
                         epoch=self._past.epoch,
                     )

@@ -44,9 +44,7 @@ def read_row_number(
     window = node.this
     keys, order = window.args.get("partition_by") or [], window.args.get("order")
     if order is None:
-        raise SqlError(
-            "ROW_NUMBER() needs ORDER BY, so that it says which rows come first.", code="NOT_OFFERED", at=query.at(node)
-        )
+        raise SqlError("ROW_NUMBER() needs ORDER BY, which defines the first rows.", code="NOT_OFFERED", at=query.at(node))
     known = {tree.name: name for name, tree in chosen if isinstance(tree, Column)}
     hidden: list[tuple[str, Expression]] = []
 
@@ -145,7 +143,7 @@ def take_first(item: Item, counts: Sequence[int], at: Place, *, is_shown: bool) 
     assert first_rows is not None  # noqa: S101 - the caller has checked
     if not counts:
         raise SqlError(
-            f"ROW_NUMBER() is offered to keep the first rows of each key: the query around it must say WHERE "
+            f"ROW_NUMBER() is offered to keep the first rows of each key: the query around it must have WHERE "
             f"{first_rows.name} = 1, or <= n, and not of rows that an outer join pads.",
             code="NOT_OFFERED",
             at=at,

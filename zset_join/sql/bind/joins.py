@@ -73,7 +73,7 @@ class JoinPlanner:
         first = self._item(argument(node, "from_").this)
         if argument(node, "from_").this.args.get("version") is not None:
             raise SqlError(
-                "FOR SYSTEM_TIME AS OF is offered behind JOIN: the rows before it say at which time.",
+                "FOR SYSTEM_TIME AS OF is offered behind JOIN: the rows before it give the time.",
                 code="NOT_OFFERED",
                 at=self.query.at(node.args.get("from_")),
             )
@@ -203,7 +203,7 @@ class JoinPlanner:
                 raise SqlError(error.message, code=error.code, at=query.at(version)) from error
         if item.lookup is not None and read is None:
             raise SqlError(
-                f'"{item.alias}" is an outside table, looked up when a row comes: write FOR SYSTEM_TIME AS OF PROCTIME().',
+                f'"{item.alias}" is an external table, looked up when a row comes: write FOR SYSTEM_TIME AS OF PROCTIME().',
                 code="LOOKUP_ONLY",
                 at=query.at(join.this),
                 name=item.alias,
@@ -503,7 +503,7 @@ class JoinPlanner:
         )
         if cut is not None:
             raise SqlError(
-                "LIMIT, OFFSET and QUALIFY are not offered behind EXISTS and IN; the subquery is asked whole.",
+                "LIMIT, OFFSET and QUALIFY are not offered behind EXISTS and IN; the subquery is read whole.",
                 code="NOT_OFFERED",
                 at=self.query.at(cut),
             )

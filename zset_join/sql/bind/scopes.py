@@ -205,7 +205,7 @@ class Scope:
         if len(places) > 1:
             owners = " and ".join(f'"{item.alias}"' for item, _ in places)
             raise SqlError(
-                f'the column "{node.name}" is in {owners}. Say which, as in {places[0][0].alias}.{node.name}.',
+                f'the column "{node.name}" is in {owners}. Name its table, as in {places[0][0].alias}.{node.name}.',
                 code="AMBIGUOUS_COLUMN",
                 at=place_of(node, self.statement.text),
                 name=node.name,

@@ -250,7 +250,7 @@ def _version_column(
         )
     if mode != "upsert":
         raise SqlError(
-            "a version column says which row of a key is the newest, and rows have no key here. Add PRIMARY KEY (...).",
+            "a version column defines the newest row of a key, and rows have no key here. Add PRIMARY KEY (...).",
             code="NO_PRIMARY_KEY",
             at=at,
         )

@@ -44,8 +44,8 @@ def bind_query(session: StatementContext, statement: Statement, begin: int = 0, 
     query = session.query(statement, node, settings, emits_changelog=emits)
     if query.bound.virtual and not is_named:
         raise SqlError(
-            f"{query.bound.virtual[0]} has another value each time a row is read, so the row could not be retracted as it"
-            "came. Use it behind FOR SYSTEM_TIME AS OF; to show it, give the source a column that holds it.",
+            f"{query.bound.virtual[0]} has another value each time a row is read, so the row could not be retracted "
+            f"as it was. Use it behind FOR SYSTEM_TIME AS OF; to show it, give the source a column that holds it.",
             code="NON_DETERMINISTIC",
             at=statement.place(begin),
         )

@@ -61,7 +61,7 @@ def lookup_of(options: Mapping[str, str], *, at: Place | None = None) -> Lookup:
             continue
         own = _OF_FLINK.get(plain, plain)
         if own in named:
-            raise SqlError(f"'{named[own]}' and '{option}' say the same. Keep one.", code="SAID_TWICE", at=at)
+            raise SqlError(f"'{named[own]}' and '{option}' mean the same. Keep one.", code="SAID_TWICE", at=at)
         if own not in LOOKUP_NAMES:
             known = [_PREFIX + name for name in (*_OF_FLINK, *_RELOADS, *sorted(LOOKUP_NAMES))]
             raise SqlError(f"the option '{option}' is not known.{near(option, known)}", code="UNKNOWN_OPTION", at=at)

@@ -35,6 +35,7 @@ import numpy as np
 import pyarrow as pa
 
 from zset_join.core.errors import BadInputError, SqlError, StateError, ZsetJoinError
+from zset_join.core.shown_values import counted
 from zset_join.runners.local.contents import repeated
 from zset_join.runners.local.dead_letters import PartlyRead
 from zset_join.runners.local.pipeline import Pipeline
@@ -420,7 +421,8 @@ class DirectoryRuntime(DurableChanges):
                 first = own.slice(0, 1).to_pylist()[0]
                 warnings.warn(
                     SqlWarning(
-                        f'table "{name}": {own.num_rows} rows are put aside, the first: [{first["code"]}] {first["reason"]}'
+                        f'table "{name}": {counted(own.num_rows, "row")} quarantined, the first: '
+                        f"[{first['code']}] {first['reason']}"
                     ),
                     stacklevel=6,
                 )

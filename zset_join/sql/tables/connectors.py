@@ -228,7 +228,7 @@ def check_options(options: Mapping[str, str], *, at: Place | None, columns: Coll
     if form is not None and form not in FORMATS:
         raise SqlError(f"the format '{form}' is not known.{near(form, FORMATS)}", code="UNKNOWN_FORMAT", at=at)
     if "format" in options and "value.format" in options:
-        raise SqlError("'format' and 'value.format' say the same. Keep one.", code="SAID_TWICE", at=at)
+        raise SqlError("'format' and 'value.format' mean the same. Keep one.", code="SAID_TWICE", at=at)
     if name is None:
         unknown = [option for option in options if option not in _WITHOUT_CONNECTOR]
         if unknown:

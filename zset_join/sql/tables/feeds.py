@@ -29,6 +29,7 @@ import pyarrow.compute as pc
 from zset_join.changelog.formats import RecordOptions
 from zset_join.connectors.tables import kafka_config
 from zset_join.core.errors import BadInputError, SqlError
+from zset_join.core.shown_values import counted
 from zset_join.query.reading import Reading, readings_of
 from zset_join.runners.local.dead_letters import PartlyRead
 from zset_join.sql.tables.catalog import Catalog, Table
@@ -127,7 +128,7 @@ def _warn(table: Table, letters: pa.Table) -> None:
     place = "" if first["topic"] is None else at
     warnings.warn(
         SqlWarning(
-            f'table "{table.name}": {letters.num_rows} records are put aside, the first{place}: {first["reason"]}. A '
+            f'table "{table.name}": {counted(letters.num_rows, "record")} quarantined, the first{place}: {first["reason"]}. A '
             "session with a directory keeps them, for zset-join dead-letters."
         ),
         stacklevel=5,
@@ -306,8 +307,8 @@ class KafkaFeed:
     def _refuse(self, first: UnreadText, records: pa.Table) -> None:
         raise BadInputError(
             f'table "{self.table.name}": the record at offset {records.column("offset")[first.number]} of topic '
-            f"{records.column('topic')[first.number]} is no row of it, {first.shown} Mend what writes the topic, or let what "
-            "cannot be read be put aside: SET on_bad_input = 'quarantine'.",
+            f"{records.column('topic')[first.number]} is not a row of it, {first.shown} Correct the producer of the "
+            f"topic, or quarantine unreadable records: SET on_bad_input = 'quarantine'.",
             code=first.code,
             relation=self.table.name,
             column=first.column,

@@ -75,8 +75,8 @@ def read_file(table: Table, file: Path) -> pa.Table:
     if unread:
         first = unread[0]
         raise BadInputError(
-            f'"{table.name}": line {first.number} of {file} is no row of it, {first.shown} Mend the file, or let what cannot '
-            "be read be put aside: SET on_bad_input = 'quarantine'.",
+            f'"{table.name}": line {first.number} of {file} is not a row of it, {first.shown} Correct the file, or '
+            "quarantine unreadable lines: SET on_bad_input = 'quarantine'.",
             code=first.code,
             relation=table.name,
             file=str(file),

@@ -229,8 +229,8 @@ def _whatever_comes(question: Question, epochs: DriverEpochs) -> bytes:
             return question.answered(epochs)
         except (ArithmeticError, LookupError, OSError, RuntimeError, TypeError, ValueError) as error:
             raise StateError(
-                f"{question.about}() failed in the process of the server: {type(error).__name__}: {error}. The query goes on; "
-                "its log on the server has more.",
+                f"{question.about}() failed in the process of the server: {type(error).__name__}: {error}. The query "
+                f"continues; its log on the server has more.",
                 code="QUESTION_FAILED",
             ) from error
 
