@@ -82,7 +82,9 @@ def explain_row(
             if emitted:
                 causes = _Causes(engine, watermarks, states, past, row, emitted, answered.times, most_changes).find()
                 explained = tuple(_input_change(past, cause) for cause in causes)
-                events.append(RowEvent(past.epoch, tuple(emitted), explained, time="" if explained else _time_told(plan, past)))
+                events.append(
+                    RowEvent(past.epoch, tuple(emitted), explained, time="" if explained else _time_cause(plan, past))
+                )
                 answered = engine.answer(states, past.epoch, past.deltas, past.processing_time_us)
             states.absorb(answered.requested)
             engine.take(answered)
@@ -205,7 +207,7 @@ def _is_same(one: Any, other: Any) -> bool:
     return bool(one == other) or (one != one and other != other)
 
 
-def _time_told(plan: QueryPlan, past: PastEpoch) -> str:
+def _time_cause(plan: QueryPlan, past: PastEpoch) -> str:
     """Return what time did to rows that no change of the epoch explains."""
     lives = [ttl for node in plan.nodes if isinstance(node.stage, ExpiringStage) for ttl in node.stage.ttls if ttl is not None]
     kinds = {ttl.by_event_time for ttl in lives}

@@ -1,4 +1,4 @@
-"""The query before the last change: for how long it is there, and how a directory knows it."""
+"""The query before the last change: how long it is kept, and how a directory stores it."""
 
 from __future__ import annotations
 

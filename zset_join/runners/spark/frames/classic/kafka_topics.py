@@ -15,7 +15,7 @@ Memory: one id per topic; one connection per set of options.
 Cost: one request per epoch and connection, about a millisecond.
 
 Limits: a Kafka older than 2.8 has no ids, and a platform may bring its Kafka client under another name; where the ids cannot be
-asked at the start a warning says so, and the query goes on without.
+read at the start a warning is logged, and the query goes on without.
 """
 
 from __future__ import annotations
