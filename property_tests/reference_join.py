@@ -182,7 +182,7 @@ class ReferenceJoin:
                 when = "" if "message_without_epoch" in self.bugs else f" in epoch {tick.epoch}"
                 key = side.shown_key(lines[position][0])
                 raise BadInputError(
-                    f'relation "{side.relation.name}"{when}, key {key}: {reason}. Mend the source, or set '
+                    f'relation "{side.relation.name}"{when}, key {key}: {reason}. Correct the source, or set '
                     'on_bad_input="quarantine".',
                     code=code,
                     relation=side.relation.name,

@@ -42,7 +42,7 @@ class Drawn:
 
     def _view(self, left: View, right: View) -> View:
         draw = self.draw
-        if self.is_behind:  # the rows of another stage: which arrived first is known to the state alone
+        if self.is_behind:  # the rows of another stage: which arrived first is only in the state
             right = right.dedup(keys=["k", "v", "at"], order_by=["at"], keep="first")
         if self.kind in ("dedup", "ending"):
             order, keep, n = draw.choice([["at"], ["at desc"]]), draw.choice(["first", "last"]), draw.choice([1, 2])

@@ -131,7 +131,7 @@ class DuckDBFile:
     def __init__(self, path: str | Path, *, memory_bytes: int, temporary_bytes: int = 1 << 33, keeps_lock: bool = True) -> None:
         if memory_bytes < _LEAST_MEMORY_BYTES:
             raise OptionError(
-                f"a DuckDB file of cold rows was given {memory_bytes} bytes of memory; the least is {_LEAST_MEMORY_BYTES}.",
+                f"a DuckDB file of cold rows was given {memory_bytes} bytes of memory; the minimum is {_LEAST_MEMORY_BYTES}.",
                 code="COLD_STORE_MEMORY",
                 memory_bytes=memory_bytes,
                 least=_LEAST_MEMORY_BYTES,

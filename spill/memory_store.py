@@ -96,7 +96,7 @@ class MemoryColdStore:
         gone = set(places.tolist())
         if not gone <= self._rows.keys():
             raise StateError(
-                "rows of a cold store were to be removed that are not there any more. Fetch them again.",
+                "rows of a cold store were removed twice. Fetch them again.",
                 code="COLD_PLACES",
                 places=len(gone),
             )

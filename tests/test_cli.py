@@ -71,7 +71,7 @@ def test_verify_shows_whether_the_view_is_right(program: str, capsys: pytest.Cap
         connection.execute(f'DELETE FROM "{schema}"."{table}" WHERE rowid = 0')
 
     assert main(["verify", program]) == 1
-    assert "1 rows differ" in capsys.readouterr().out
+    assert "1 row differs" in capsys.readouterr().out
 
 
 def test_a_row_is_explained_and_the_state_is_shown(program: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -105,7 +105,7 @@ WRONG = [
     (["state", "."], "There are checkpoints below it: "),
     (["state", "nowhere"], "[NO_CHECKPOINT]"),
     (["plan", "nowhere"], "[NO_CHECKPOINT]"),
-    (["state", "checkpoint", "SELEC 1"], "[SQL_QUERY] the query cannot be answered: Parser Error: syntax error"),
+    (["state", "checkpoint", "SELEC 1"], "[SQL_QUERY] DuckDB rejected the query: Parser Error: syntax error"),
 ]
 
 

@@ -30,7 +30,7 @@ def test_the_story_ends_with_an_equal_comparison(capsys: pytest.CaptureFixture[s
     reported = capsys.readouterr().out
     assert "    -1  London, 2, 32" in reported
     assert "because orders +1 {'order': 4," in reported
-    assert "equal: 1 rows expected, 1 answered, after epoch 3" in reported
+    assert "equal: 1 row expected, 1 answered, after epoch 3" in reported
 
 
 def test_in_a_terminal_the_story_ends_with_the_address_of_a_page_that_answers(monkeypatch: pytest.MonkeyPatch) -> None:

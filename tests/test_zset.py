@@ -232,7 +232,7 @@ def test_the_chunks_of_a_table_come_together_in_one_batch() -> None:
     ],
 )
 def test_a_weight_that_is_no_whole_number_is_refused(weights: Any) -> None:
-    with pytest.raises(BadInputError, match="is how many copies") as refused:
+    with pytest.raises(BadInputError, match="is the number of copies") as refused:
         ZSet.of({"x": [1, 2]}, weights)
 
     assert refused.value.code == "WEIGHT_NOT_WHOLE"

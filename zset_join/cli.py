@@ -1,31 +1,31 @@
-"""The command line: questions to a query that does not run, without writing a program for each.
+"""The command line: verify, explain, inspect and change a query without writing a program for each task.
 
-    zset-join verify shop:view                     is what was emitted Spark's own batch join?
-    zset-join explain shop:view                    the plan, its shuffles, and what each stage keeps
-    zset-join explain-row shop:view order_id=1     which input changes made and unmade a row
+    zset-join verify shop:view                     does the view equal Spark's batch query?
+    zset-join explain shop:view                    the plan, its shuffles, and what each stage stores
+    zset-join explain-row shop:view order_id=1     the input changes that made and retracted a row
     zset-join plan CHECKPOINT                      the same without the program; --json for tools
-    zset-join state CHECKPOINT "SELECT ..."        what the query remembers, as SQL; without a query, a list of its views
-    zset-join console CHECKPOINT                   a page in the browser about it; bundle CHECKPOINT: the same in one file
-    zset-join dead-letters CHECKPOINT              what was put aside, and why; --replay sends records again
-    zset-join diff DIRECTORY shop:view             what another query would answer otherwise; --markdown, --all
-    zset-join evolve DIRECTORY shop:view           let it be one of another query; a .sql file instead of shop:view
-    zset-join position OUTPUT...                   which epoch each output holds, and the newest one that all do; --json
+    zset-join state CHECKPOINT "SELECT ..."        the stored rows, as SQL; without a query, a list of the tables
+    zset-join console CHECKPOINT                   a page in the browser; bundle CHECKPOINT: the same in one file
+    zset-join dead-letters CHECKPOINT              quarantined rows with their reasons; --replay sends records again
+    zset-join diff DIRECTORY shop:view             the rows that another query would change; --markdown, --all
+    zset-join evolve DIRECTORY shop:view           continue the directory with another query; also a .sql file
+    zset-join position OUTPUT...                   the epoch of each output, and the newest common one; --json
     zset-join rescale CHECKPOINT 8                 another number of buckets; --execution driver: the other mode
 
 SQL in this process, without Java:
 
-    zset-join run pipeline.sql --once              run its statements, read its files, print its queries' results
-    zset-join check pipeline.sql                   parse, bind and plan; print what it will keep
+    zset-join run pipeline.sql --once              run its statements, read its files, print the changes
+    zset-join check pipeline.sql                   parse, bind and plan its statements; print what they will store
     zset-join explain pipeline.sql                 the plans of its queries
     zset-join sql                                  a shell
     zset-join backup CHECKPOINT DIR --output PATH  a savepoint: checkpoint and outputs, copied together
     zset-join restore DIR                          bring both back
-    zset-join metrics CHECKPOINT                   what the newest epoch did, for Prometheus; top CHECKPOINT: for people
+    zset-join metrics CHECKPOINT                   the counts of the newest epoch, for Prometheus; top: for people
 
 to begin with:
 
-    zset-join demo                                 three tables change, a view follows: a story of some seconds
-    zset-join doctor                               what is installed here, what is missing, what to do
+    zset-join demo                                 three tables change and a view follows, in seconds
+    zset-join doctor                               installed parts, missing parts, and their cure
 
 `shop:view` names a function `view(spark)` in `shop.py` that returns the query as it would be started, without `.start()`. So
 what is verified is the program's own query, its expressions and functions included. The working directory is searched first.
@@ -56,6 +56,8 @@ if TYPE_CHECKING:
 
 __all__ = ["main"]
 
+_CHECKPOINT = "checkpointLocation, or directory of a pipeline"
+_DIRECTORY = "directory of a stopped pipeline, or checkpointLocation of a stopped query on the driver"
 _OTHER_QUERY = (
     "the other query: MODULE:NAME of a view, of views by name, or of a function that returns one; or a .sql file with one "
     "SELECT, or a CREATE MATERIALIZED VIEW for each view"
@@ -74,160 +76,150 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="zset-join", description="Inspect a query that does not run.")
+    parser = argparse.ArgumentParser(prog="zset-join", description="Verify, explain, inspect and change queries; run SQL.")
     parser.add_argument("--version", action="version", version=f"zset-join {_version()}")
     verbs = parser.add_subparsers(dest="verb", required=True)
 
-    verify = _program_verb(verbs, "verify", "compare what was emitted with Spark's batch query", _verify)
+    verify = _program_verb(verbs, "verify", "compare the view with Spark's batch query", _verify)
     verify.add_argument("--most-differences", type=int, default=20, help="differing rows to print (20)")
     verify.add_argument("--sample", type=float, help="share of the view to check, such as 0.01 (all of it)")
     explain = _program_verb(
         verbs,
         "explain",
-        "print the plan, its shuffles, and what each stage keeps; of a file of SQL, the plans of its queries",
+        "print the plan, its shuffles, and what each stage stores; of a .sql file, the plans of its queries",
         _explain,
     )
-    explain.epilog = "Instead of MODULE:FUNCTION, a file whose name ends in .sql: its statements are planned, and nothing runs."
+    explain.epilog = "MODULE:FUNCTION may be a .sql file: its statements are planned, and nothing runs."
     _dialect_option(explain)
-    row = _program_verb(verbs, "explain-row", "print which input changes made and unmade a row", _explain_row)
+    row = _program_verb(verbs, "explain-row", "print the input changes that made and retracted a row", _explain_row)
     row.add_argument("values", nargs="+", metavar="COLUMN=VALUE", help="columns of the output; an empty value is NULL")
-    row.add_argument("--most-rows", type=int, default=1_000, help="rows to report at most (1000)")
+    row.add_argument("--most-rows", type=int, default=1_000, help="maximum rows to print (1000)")
 
-    plan = verbs.add_parser("plan", help="print the plan that a checkpoint keeps, without the query's program")
-    plan.add_argument("checkpoint", help="checkpointLocation, or the directory of a pipeline")
+    plan = verbs.add_parser("plan", help="print the plan in a checkpoint, without the query's program")
+    plan.add_argument("checkpoint", help=_CHECKPOINT)
     plan.add_argument("--json", action="store_true", help="as JSON, which QueryPlan.from_json reads")
     plan.set_defaults(run=_plan)
 
-    state = verbs.add_parser("state", help="query what is remembered, as SQL")
+    state = verbs.add_parser("state", help="query the stored rows of a checkpoint, as SQL")
     state.add_argument("checkpoint", help="checkpointLocation")
-    state.add_argument("sql", nargs="?", default="SELECT * FROM about", help="default: a list of the views")
+    state.add_argument("sql", nargs="?", default="SELECT * FROM about", help="a query (a list of the tables)")
     state.set_defaults(run=_state)
 
-    letters = verbs.add_parser("dead-letters", help="list what was put aside, and send records again")
-    letters.add_argument("checkpoint", help="checkpointLocation, or the directory of a pipeline")
-    letters.add_argument("--path", help="where they are, when deadLetterPath put them elsewhere")
-    letters.add_argument("--stream", help="only those of one stream")
-    letters.add_argument("--epoch", type=int, help="only those of one epoch")
-    letters.add_argument("--code", help="only those with one code")
-    letters.add_argument("--json", action="store_true", help="print them whole, one JSON object per line")
+    letters = verbs.add_parser("dead-letters", help="list quarantined rows, and send records again")
+    letters.add_argument("checkpoint", help=_CHECKPOINT)
+    letters.add_argument("--path", help="the query's option deadLetterPath")
+    letters.add_argument("--stream", help="dead letters of one stream")
+    letters.add_argument("--epoch", type=int, help="dead letters of one epoch")
+    letters.add_argument("--code", help="dead letters with one code")
+    letters.add_argument("--json", action="store_true", help="print whole dead letters, one JSON object per line")
     letters.add_argument(
         "--replay",
         metavar="TARGET",
-        help="send those that were not sent again yet to kafka://HOST:PORT[/TOPIC], to a new file of JSON lines, or, as "
+        help="send the dead letters that were not sent yet to kafka://HOST:PORT[/TOPIC], to a new file of JSON lines, or, with "
         "MODULE:FUNCTION that returns the pipeline, through its decoder",
     )
     letters.set_defaults(run=_dead_letters)
 
-    position = verbs.add_parser("position", help="print which epoch each output holds, and the newest one that all hold")
+    position = verbs.add_parser("position", help="print the epoch of each output, and the newest common one")
     position.add_argument(
         "outputs",
         nargs="+",
         metavar="OUTPUT",
         help="DuckDB file, Delta table, Parquet changelog, directory of JSON lines, rows or CSV, postgresql://HOST/DATABASE "
-        "or kafka://HOST:PORT/TOPIC; #TABLE chooses one view of a file or database",
+        "or kafka://HOST:PORT/TOPIC; #TABLE selects one view of a file or database",
     )
     position.add_argument("--json", action="store_true", help="as JSON")
     position.set_defaults(run=_position)
 
-    diff = verbs.add_parser("diff", help="print how another query's answers would differ; nothing changes")
-    diff.add_argument("directory", help="of a pipeline, or the checkpointLocation of a query on the driver; it may run")
+    diff = verbs.add_parser("diff", help="print the rows that another query would change; changes nothing")
+    diff.add_argument("directory", help="directory of a pipeline, or checkpointLocation of a query on the driver; it may run")
     diff.add_argument("program", metavar="QUERY", help=_OTHER_QUERY)
     _dialect_option(diff)
-    diff.add_argument("--markdown", action="store_true", help="for the comment of a pull request, with samples")
-    diff.add_argument(
-        "--lease-seconds",
-        type=float,
-        default=600.0,
-        help="of a query that runs: how long the files of one epoch are held while they are read, at most (600)",
-    )
-    diff.add_argument("--all", metavar="PATH", help="write every row that differs as Parquet to this directory")
+    diff.add_argument("--markdown", action="store_true", help="print Markdown for a pull request, with samples")
+    diff.add_argument("--lease-seconds", type=float, default=600.0, help="of a running query: maximum seconds of a read (600)")
+    diff.add_argument("--all", metavar="PATH", help="write every differing row as Parquet to this directory")
     diff.set_defaults(run=_diff)
 
-    evolve = verbs.add_parser("evolve", help="let a directory be one of another query; outputs get the difference")
-    evolve.add_argument("directory", help="of a pipeline that does not run, or the checkpointLocation of a query on the driver")
+    evolve = verbs.add_parser("evolve", help="continue a directory with another query; outputs get the difference")
+    evolve.add_argument("directory", help=_DIRECTORY)
     evolve.add_argument("program", metavar="QUERY", help=_OTHER_QUERY)
     _dialect_option(evolve)
     evolve.set_defaults(run=_evolve)
-
-    undo = verbs.add_parser("undo", help="let a directory be one of the query before its last change")
-    undo.add_argument("directory", help="as for evolve")
+    undo = verbs.add_parser("undo", help="return a directory to the query before its last change")
+    undo.add_argument("directory", help=_DIRECTORY)
     undo.set_defaults(run=_evolve, program=None)
-    rescale = verbs.add_parser("rescale", help="give a checkpoint another number of buckets, or move it to the other mode")
-    rescale.add_argument("checkpoint")
+    rescale = verbs.add_parser("rescale", help="change the number of buckets of a checkpoint, or move it to the other mode")
+    rescale.add_argument("checkpoint", help="checkpointLocation")
     chosen = rescale.add_mutually_exclusive_group(required=True)
-    chosen.add_argument("buckets", type=int, nargs="?")
-    chosen.add_argument("--execution", choices=("driver", "executors"), help="the mode to move it to, with one bucket")
+    chosen.add_argument("buckets", type=int, nargs="?", help="the new number, 1 to 4096")
+    chosen.add_argument("--execution", choices=("driver", "executors"), help="the new mode, with one bucket")
     rescale.add_argument("--local-state-dir", help="the query's option localStateDir")
     rescale.add_argument("--cores", type=int, help="cores of the session (all)")
     rescale.set_defaults(run=_rescale)
     backup = verbs.add_parser("backup", help="copy a checkpoint and its outputs together")
-    backup.add_argument("checkpoint", help="checkpointLocation of a query that does not run")
-    backup.add_argument("directory", help="where the savepoint is made; empty or missing")
+    backup.add_argument("checkpoint", help="checkpointLocation of a stopped query")
+    backup.add_argument("directory", help="directory of the new savepoint; empty or missing")
     backup.add_argument("--output", action="append", default=[], help="DuckDB file, Delta or Parquet; repeatable")
     backup.set_defaults(run=_backup)
 
-    restore = verbs.add_parser("restore", help="bring back a checkpoint and its outputs")
-    restore.add_argument("directory", help="the savepoint")
-    restore.add_argument("--checkpoint", help="where the checkpoint is to be (where it was)")
-    restore.add_argument("--output", action="append", help="where an output is to be (where it was); repeatable")
-    restore.add_argument("--replace", action="store_true", help="move aside what is there now")
+    restore = verbs.add_parser("restore", help="restore a checkpoint and its outputs")
+    restore.add_argument("directory", help="directory of the savepoint")
+    restore.add_argument("--checkpoint", help="new location of the checkpoint (its old one)")
+    restore.add_argument("--output", action="append", help="new location of an output (its old one); repeatable")
+    restore.add_argument("--replace", action="store_true", help="move the present files aside")
     restore.set_defaults(run=_restore)
-    console = verbs.add_parser("console", help="serve a page about a query on this machine, until Ctrl-C")
-    console.add_argument("checkpoint", help="checkpointLocation, the directory of a pipeline, or a bundle")
-    console.add_argument("--port", type=int, default=0, help="of 127.0.0.1 (a free one)")
-    console.add_argument("--dead-letters", metavar="PATH", help="where they are, when deadLetterPath put them elsewhere")
-    console.add_argument(
-        "--metrics-token-file",
-        metavar="FILE",
-        help="the token that scrapers of /metrics send; made where there is none",
-    )
+    console = verbs.add_parser("console", help="serve a page about a query to this machine, until Ctrl-C")
+    console.add_argument("checkpoint", help="checkpointLocation, directory of a pipeline, or bundle")
+    console.add_argument("--port", type=int, default=0, help="port on 127.0.0.1 (a free one)")
+    console.add_argument("--dead-letters", metavar="PATH", help="the query's option deadLetterPath")
+    console.add_argument("--metrics-token-file", metavar="FILE", help="file with the token for /metrics; created if missing")
     console.add_argument(
         "--diff",
         metavar="QUERY",
-        help="a changed query, FILE.sql or MODULE:FUNCTION: show what it would answer otherwise; the query may run",
+        help="a changed query, FILE.sql or MODULE:FUNCTION: show the rows it would change; the query may run",
     )
     _dialect_option(console)
     console.set_defaults(run=_console)
-    bundle = verbs.add_parser("bundle", help="put what the console shows of a checkpoint into one file, for somebody else")
-    bundle.add_argument("checkpoint", help="checkpointLocation, or the directory of a pipeline")
+    bundle = verbs.add_parser("bundle", help="write what the console shows of a checkpoint into one file")
+    bundle.add_argument("checkpoint", help=_CHECKPOINT)
     bundle.add_argument("--output", default="zset-join-bundle.tar.gz", help="a new file (zset-join-bundle.tar.gz)")
-    bundle.add_argument("--rows", action="store_true", help="also values of rows; without it there are none")
+    bundle.add_argument("--rows", action="store_true", help="include values of rows")
     bundle.set_defaults(run=_bundle)
     for name, text, run in (
-        ("run", "run the statements of a file", _run_sql),
-        ("check", "parse, bind and plan the statements of a file, and run nothing", _check_sql),
+        ("run", "run the statements of a .sql file", _run_sql),
+        ("check", "parse, bind and plan the statements of a .sql file; run nothing", _check_sql),
     ):
         verb = verbs.add_parser(name, help=text)
-        verb.add_argument("file", help="statements, with semicolons between them")
+        verb.add_argument("file", help="a .sql file; semicolons separate statements")
         _dialect_option(verb)
         verb.set_defaults(run=run)
         if name == "run":
             _run_options(verb)
-    verbs.add_parser("compile", help="compile what queries need first, in parallel").set_defaults(run=_compile)
+    verbs.add_parser("compile", help="compile the kernels that queries need first, in parallel").set_defaults(run=_compile)
     for name, text, run in (
-        ("metrics", "print what the newest epoch did, for Prometheus", _metrics),
-        ("top", "show what the newest epoch did, again and again, until Ctrl-C", _top),
+        ("metrics", "print the counts of the newest epoch, for Prometheus", _metrics),
+        ("top", "show the counts of the newest epoch, until Ctrl-C", _top),
     ):
         verb = verbs.add_parser(name, help=text)
-        verb.add_argument("checkpoint", help="checkpointLocation, or the directory of a pipeline")
+        verb.add_argument("checkpoint", help=_CHECKPOINT)
         verb.set_defaults(run=run)
-    verb.add_argument("--seconds", type=float, default=1.0, help="between two looks (1)")
-    verbs.add_parser("demo", help="three tables change, a view follows: a story of some seconds").set_defaults(run=_demo)
-    verbs.add_parser("doctor", help="print what is installed here, what is missing, and what to do").set_defaults(run=_doctor)
-    shell = verbs.add_parser("sql", help="type statements")
+    verb.add_argument("--seconds", type=float, default=1.0, help="seconds between two updates (1)")
+    verbs.add_parser("demo", help="three tables change and a view follows, in seconds").set_defaults(run=_demo)
+    verbs.add_parser("doctor", help="print installed parts, missing parts, and their cure").set_defaults(run=_doctor)
+    shell = verbs.add_parser("sql", help="start a SQL shell")
     _dialect_option(shell)
     shell.set_defaults(run=_sql_shell)
     return parser
 
 
 def _run_options(verb: argparse.ArgumentParser) -> None:
-    verb.add_argument("--engine", default="local", help="local, in this process, or spark (local)")
-    verb.add_argument("--once", action="store_true", help="end when all that is there has been read; else at Ctrl-C")
-    verb.add_argument("--directory", help="where rows, checkpoints and state are kept; run again to go on")
-    verb.add_argument("--trigger", help='inside Spark: an interval between epochs, such as "5 seconds"')
-    verb.add_argument("--progress-seconds", type=float, default=10.0, help="between lines of progress; 0 for none (10)")
-    verb.add_argument("--cores", type=int, help="of a local Spark (all)")
-    verb.add_argument("--conf", action="append", default=[], help="NAME=VALUE, a setting of Spark; repeatable")
+    verb.add_argument("--engine", default="local", help="local (this process) or spark (local)")
+    verb.add_argument("--once", action="store_true", help="end after the present rows; else at Ctrl-C")
+    verb.add_argument("--directory", help="directory of rows, checkpoints and state; a later run resumes")
+    verb.add_argument("--trigger", help='inside Spark: interval between epochs, such as "5 seconds"')
+    verb.add_argument("--progress-seconds", type=float, default=10.0, help="seconds between lines of progress; 0 for none (10)")
+    verb.add_argument("--cores", type=int, help="cores of a local Spark (all)")
+    verb.add_argument("--conf", action="append", default=[], help="a Spark setting, NAME=VALUE; repeatable")
 
 
 def _dialect_option(verb: argparse.ArgumentParser) -> None:
@@ -318,7 +310,9 @@ def _print_line(text: object, stream: TextIO | None = None) -> None:
 
 def _program_verb(verbs: Any, name: str, text: str, run: Callable[[argparse.Namespace], int]) -> argparse.ArgumentParser:
     parser: argparse.ArgumentParser = verbs.add_parser(name, help=text)
-    parser.add_argument("program", metavar="MODULE:FUNCTION", help="returns the query, not started, when given a session")
+    parser.add_argument(
+        "program", metavar="MODULE:FUNCTION", help="a function that takes a session and returns the query, not started"
+    )
     parser.add_argument("--cores", type=int, help="cores of the session (all)")
     parser.set_defaults(run=run)
     return parser
@@ -371,7 +365,7 @@ def _state(options: argparse.Namespace) -> int:
         _print_line(connection.sql(options.sql))
     except duckdb.Error as error:
         reason = " ".join(str(error).split("\n\n")[0].split())
-        raise OptionError(f"the query cannot be answered: {reason}", code="SQL_QUERY", sql=options.sql) from error
+        raise OptionError(f"DuckDB rejected the query: {reason}", code="SQL_QUERY", sql=options.sql) from error
     finally:
         connection.close()
     return 0

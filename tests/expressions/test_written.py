@@ -71,7 +71,7 @@ def test_casts_and_deep_trees_come_back() -> None:
     ids=repr,
 )
 def test_what_is_no_expression_is_refused(found: dict[str, Any]) -> None:
-    with pytest.raises(PlanError, match="no expression of this version") as refused:
+    with pytest.raises(PlanError, match="not an expression of this version") as refused:
         read_expression(found)
 
     assert refused.value.code == "UNKNOWN_EXPRESSION"

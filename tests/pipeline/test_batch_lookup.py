@@ -43,7 +43,7 @@ def test_what_only_the_state_has_is_not_verified():
     )
     with Pipeline(view, keep_inputs=True) as pipeline:
         pipeline.step({"orders": [{"o": 1, "who": 7}]})
-        with pytest.raises(PlanError, match="known to the state alone"):
+        with pytest.raises(PlanError, match="only in the state"):
             pipeline.verify()
 
 

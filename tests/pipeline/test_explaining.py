@@ -64,7 +64,7 @@ def test_of_changes_of_which_each_was_enough_all_are_reported():
 
 
 def test_too_many_causes_are_refused():
-    with pytest.raises(OptionError, match="more than 1 changes of epoch 0"):
+    with pytest.raises(OptionError, match="more than 1 change of epoch 0"):
         stepped(priced().agg(F.count().alias("n"))).explain_row({"n": 2}, most_changes=1)
 
 

@@ -107,7 +107,7 @@ def test_a_wrong_row_is_reported_with_both_weights():
 
     assert not verification.equal
     assert verification.differences == (({"customer": "Ada", "count": 3}, 1, 2),)
-    assert "1 rows differ" in str(verification)
+    assert "1 row differs" in str(verification)
 
 
 def test_rows_of_a_bag_keep_their_copies():

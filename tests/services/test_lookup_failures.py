@@ -74,7 +74,7 @@ class TestTheNetwork:
             self.fetching(proxy, kind, async_, error_attempts=3) as fetcher,
             pytest.raises(
                 LookupFailedError,
-                match=r'(?s)"far" .*failed 3 of 3 times when looking up 500 keys such as \(0,\).*Bring the source back',
+                match=r'(?s)"far" .*failed 3 of 3 times when looking up 500 keys such as \(0,\).*Restart the source',
             ),
         ):
             fetcher.fetch(REQUESTED)

@@ -339,7 +339,7 @@ def test_retracting_a_row_that_is_not_there_is_refused_and_undone() -> None:
     sink = opened(":memory:", KEYED)
     sink.write(0, [keyed([1], ["a"])])
 
-    with pytest.raises(SinkError, match=r"epoch 1 retracts row \{'id': 9, 'v': None\} 1 times") as caught:
+    with pytest.raises(SinkError, match=r"epoch 1 retracts row \{'id': 9, 'v': None\} 1 time") as caught:
         sink.write(1, [keyed([1, 9], ["a", None], [-1, -1]), keyed([2], ["b"])])
 
     assert (caught.value.code, caught.value.facts["row"]) == ("SINK_RETRACTION", (9, None))

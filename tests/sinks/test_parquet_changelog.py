@@ -373,7 +373,7 @@ def test_another_form_is_refused(tmp_path: Path) -> None:
 def test_a_directory_with_other_files_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "thesis.txt").write_text("mine")
 
-    with pytest.raises(SinkError, match="is no changelog; choose an empty one"):
+    with pytest.raises(SinkError, match="is not a changelog; choose an empty one"):
         opened(tmp_path)
 
 

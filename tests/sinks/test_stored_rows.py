@@ -41,7 +41,7 @@ def test_each_row_that_goes_has_its_retraction() -> None:
 
 
 def test_rows_that_agree_in_one_column_only_stay() -> None:
-    with pytest.raises(SinkError, match=r"retracts row \{'k': 1, 'v': 'b'\} 1 times and the view holds it 0 times"):
+    with pytest.raises(SinkError, match=r"retracts row \{'k': 1, 'v': 'b'\} 1 time and the view holds it 0 times"):
         matched(change([(1, "b", -1)]), FIRST)
 
 

@@ -75,7 +75,7 @@ def test_a_file_without_any_column_of_its_table_is_refused(tmp_path: Path, form:
 
 
 def test_a_line_that_is_no_row_is_refused_with_its_number(tmp_path: Path) -> None:
-    with pytest.raises(BadInputError, match=r"line 3 of .*1\.json is no row of it, it is no JSON object: \{\"id\": oops\}"):
+    with pytest.raises(BadInputError, match=r"line 3 of .*1\.json is not a row of it, it is no JSON object: \{\"id\": oops\}"):
         rows_of(tmp_path, '{"id": 1}\n\n{"id": oops}\n')
     with pytest.raises(BadInputError, match=r'the value of "at" cannot be read as timestamp\[us\]'):
         rows_of(tmp_path, '{"id": 1, "at": 1704067200000}\n')
@@ -174,9 +174,7 @@ def test_records_of_a_file_that_cannot_be_read_are_put_aside_with_a_warning(tmp_
     with connect(dialect="flink") as session:
         session.sql("SET 'on_bad_input' = 'quarantine'; " + declared(tmp_path, "debezium-json"))
         running = session.sql("SELECT id FROM t").start()
-        with pytest.warns(
-            SqlWarning, match=r'table "t": 1 records are put aside, the first \(1\.json, partition 0, offset 2\)'
-        ):
+        with pytest.warns(SqlWarning, match=r'table "t": 1 record quarantined, the first \(1\.json, partition 0, offset 2\)'):
             session.read(wait_seconds=0.0)
 
         assert running.table().to_pylist() == [{"id": 1}]
@@ -188,7 +186,7 @@ def test_rows_of_parquet_that_do_not_convert_are_put_aside_and_the_others_are_re
     with connect(dialect="flink") as session:
         session.sql("SET 'on_bad_input' = 'quarantine'; " + text)
         running = session.sql("SELECT id, n FROM t").start()
-        with pytest.warns(SqlWarning, match=r'2 records are put aside.*offset 2\): the value of "n" cannot be read as int64'):
+        with pytest.warns(SqlWarning, match=r'2 records quarantined.*offset 2\): the value of "n" cannot be read as int64'):
             session.read(wait_seconds=0.0)
         assert running.table().to_pylist() == [{"id": 1, "n": 1}]
     with connect(dialect="flink") as session:

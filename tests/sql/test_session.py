@@ -229,7 +229,7 @@ def test_what_is_refused_names_the_reason_and_where(text: str, code: str, words:
 
 
 def test_engines_and_dialects_that_are_not_there_are_refused() -> None:
-    with pytest.raises(OptionError, match="there is local and spark"):
+    with pytest.raises(OptionError, match="use local or spark"):
         connect(engine="flink")
     with pytest.raises(OptionError, match="Did you mean flink"):
         connect(dialect="fllnk")

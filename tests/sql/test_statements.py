@@ -35,7 +35,7 @@ def test_a_view_names_its_columns(word: str) -> None:
 def test_a_view_with_more_names_than_columns_is_refused() -> None:
     with connect(dialect="risingwave") as session:
         session.sql("CREATE TABLE t (a INT, b INT)")
-        with pytest.raises(SqlError, match=r"the view names 1 columns \(x\), and its query has 2 \(a, b\)"):
+        with pytest.raises(SqlError, match=r"the view names 1 column \(x\), and its query has 2 \(a, b\)"):
             session.sql("CREATE VIEW v (x) AS SELECT a, b FROM t")
 
 

@@ -59,7 +59,7 @@ def test_lines_that_are_no_rows_are_dead_letters_with_bytes_place_and_reason(
 @pytest.mark.parametrize("form", FILES)
 def test_lines_that_are_no_rows_are_left_out_with_a_warning_in_memory(tmp_path: Path, form: str) -> None:
     file = pipeline_of(tmp_path, form, "quarantine")
-    with pytest.warns(SqlWarning, match=rf'table "t": 2 records are put aside, the first \(1\.{form}, partition 0, offset'):
+    with pytest.warns(SqlWarning, match=rf'table "t": 2 records quarantined, the first \(1\.{form}, partition 0, offset'):
         assert main(["run", str(file), "--dialect", "flink", "--once"]) == 0
 
 
@@ -75,7 +75,8 @@ def test_a_line_that_is_no_row_stops_with_file_line_column_and_what_to_do(
     emitted = capsys.readouterr().err
     number, text, _, _ = BAD[form]
     assert (
-        f'"t": line {number} of {tmp_path}/in/1.{form} is no row of it, the value of "v" cannot be read as int64: ' in emitted
+        f'"t": line {number} of {tmp_path}/in/1.{form} is not a row of it, the value of "v" cannot be read as int64: '
+        in emitted
     )
     assert text.decode() in emitted
     assert "SET on_bad_input = 'quarantine'" in emitted
@@ -124,7 +125,9 @@ def test_a_record_of_a_topic_that_is_no_row_stops_with_its_place_and_what_to_do(
     with connect(dialect="flink") as session:
         session.sql(TOPIC)
         feed = KafkaFeed(session.catalog.tables["k"])
-        with pytest.raises(BadInputError, match=r'offset 12 of topic t is no row of it, the value of "id".*SET on_bad_input'):
+        with pytest.raises(
+            BadInputError, match=r'offset 12 of topic t is not a row of it, the value of "id".*SET on_bad_input'
+        ):
             feed.read(kafka_records())
 
 

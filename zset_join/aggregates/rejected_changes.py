@@ -75,7 +75,7 @@ def describe_rejection(relation: Relation, rejected: RejectedChanges, tick: Tick
     return error_type(
         f'relation "{relation.name}", epoch {tick.epoch}: the change with key {key} and weight {weight} {reason} '
         f"({len(positions)} such rows in this epoch; nothing of it was applied). "
-        'Correct the source, start it from a snapshot, or set on_bad_input="quarantine" to keep bad rows aside.',
+        'Correct the source, start it from a snapshot, or set on_bad_input="quarantine" to quarantine bad rows.',
         code=code,
         relation=relation.name,
         key=key,

@@ -401,7 +401,7 @@ class Checkpoint:
     def _committed_twice(self, epoch: int) -> StateError:
         return StateError(
             f"epoch {epoch} of query {self.query_id} was committed already, by another driver; two of them share the "
-            f"checkpoint {self._folder.location}. Stop one of them and start this query again: it goes on after that epoch.",
+            f"checkpoint {self._folder.location}. Stop one of them and start this query again: it continues after that epoch.",
             code="COMMITTED_TWICE",
             epoch=epoch,
         )

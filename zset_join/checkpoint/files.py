@@ -131,8 +131,9 @@ class CheckpointFiles:
     def _damaged(self, entry: FileEntry, what: str) -> StateError:
         path = self.uri(entry.name)
         return StateError(
-            f"checkpoint file {path} {what}; the checkpoint cannot be read past it, and nothing was answered from it. Bring "
-            "the file back from a copy of the checkpoint directory, go back by one epoch (how-to: restart and checkpoint), or "
+            f"checkpoint file {path} {what}; the checkpoint cannot be read past it, and nothing was answered from it. "
+            f"Restore the file from a copy of the checkpoint directory, go back by one epoch (how-to: restart and "
+            f"checkpoint), or "
             "start with a new checkpointLocation.",
             code="DAMAGED_FILE",
             file=path,

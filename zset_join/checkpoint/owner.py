@@ -218,7 +218,7 @@ class Ownership:
             failure = "" if self._beat_failure is None else f" (signs of life could not be written: {self._beat_failure})"
             raise StateError(
                 f"this driver, {self.mine.describe()}, no longer owns the checkpoint {self._folder.location}: {why}{failure}. "
-                "It commits nothing from now on. Let the other driver go on, or stop it and start this query again.",
+                "It commits nothing from now on. Let the other driver continue, or stop it and start this query again.",
                 code="OWNER_LOST",
                 owner=None if follower is None else follower.token,
             )
@@ -407,7 +407,7 @@ def _foreign(folder: Folder, claim: Claim, query_id: str) -> StateError:
     return StateError(
         f"the checkpoint {folder.location} was last owned by a driver of query {claim.query_id}, and this is query {query_id}: "
         "Spark's own files in the checkpoint were removed or replaced, and the state stayed. Start with a new "
-        "checkpointLocation, or bring back the old directory from a copy.",
+        "checkpointLocation, or restore the old directory from a copy.",
         code="FOREIGN_STATE",
         found=claim.query_id,
         expected=query_id,

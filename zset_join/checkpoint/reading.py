@@ -66,7 +66,7 @@ RECORD_NAME = re.compile(r"commits/(\d{20})\.json")
 _ZSET_FOLDER = "zset"
 _LEVELS_BELOW, _MOST_NAMED, _MOST_LOOKED_AT = 3, 5, 1_000
 _Record = TypeVar("_Record")
-START_OVER = "Start with a new checkpointLocation, or bring back the old directory from a copy."
+START_OVER = "Start with a new checkpointLocation, or restore the old directory from a copy."
 
 
 def checkpoint_folder(location: str) -> Folder:

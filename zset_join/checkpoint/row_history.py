@@ -31,7 +31,7 @@ from zset_join.core.errors import KeyTypeError, OptionError
 from zset_join.core.key_types import common_key_type, storage_type
 from zset_join.core.notebook import MOST_ROWS, html_table
 from zset_join.core.relation import Relation
-from zset_join.core.shown_values import shown_rows
+from zset_join.core.shown_values import counted, shown_rows
 from zset_join.core.tick import Tick
 from zset_join.state.rows.side_snapshot import SNAPSHOT_WEIGHT
 from zset_join.zset import ZSet, single_batch
@@ -160,9 +160,9 @@ class RowHistory:
 
     def __str__(self) -> str:
         named = ", ".join(f"{name}={value!r}" for name, value in self.question.items())
-        since = "since the first epoch" if self.is_complete else "since the log that is kept begins"
+        since = "since the first epoch" if self.is_complete else "since the beginning of the log"
         what = "the rows of its groups" if self.is_group else "it"
-        lines = [f"{named}: {len(self.events)} epochs touched {what} {since}"]
+        lines = [f"{named}: {counted(len(self.events), 'epoch')} touched {what} {since}"]
         for event in self.events:
             lines.append(f"epoch {event.epoch}" + (" (from a snapshot)" if event.is_snapshot else ""))
             lines += [f"  {weight:+d} {row}" for row, weight in event.emitted] or ["  nothing changed in the output"]
@@ -429,8 +429,8 @@ class RowQuestion:
         self._rows += rows
         if self._rows > self._most_rows:
             raise OptionError(
-                f"explain_row({self._row!r}) touches more than {self._most_rows} rows; name more columns, best the output key, "
-                "or raise most_rows.",
+                f"explain_row({self._row!r}) touches more than {counted(self._most_rows, 'row')}; name more "
+                "columns, best the output key, or raise most_rows.",
                 code="ROW_QUESTION",
                 row=self._row,
                 most_rows=self._most_rows,
@@ -491,7 +491,7 @@ def _value(shown: pa.Schema, name: str, value: Any) -> pa.Scalar:
         return scalar
     except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError) as error:
         raise OptionError(
-            f'{value!r} is no value of the column "{name}" ({kind}): {error}', code="ROW_QUESTION", column=name, value=value
+            f'{value!r} is not a value of the column "{name}" ({kind}): {error}', code="ROW_QUESTION", column=name, value=value
         ) from error
 
 

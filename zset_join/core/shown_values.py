@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.types as pt
 
-__all__ = ["counted", "near", "shown_column", "shown_key", "shown_names", "shown_rows", "shown_value"]
+__all__ = ["counted", "near", "shown_buckets", "shown_column", "shown_key", "shown_names", "shown_rows", "shown_value"]
 
 _UNKNOWN_TO_PYTHON = (ArithmeticError, LookupError, TypeError, ValueError)  # UnicodeDecodeError is among them
 
@@ -29,6 +29,19 @@ def counted(number: int, noun: str) -> str:
     ('1 epoch', '2 epochs', '0 keys')
     """
     return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
+
+
+def shown_buckets(buckets: int | None, by: str) -> str:
+    """Return where the state of a stage is, for `explain`.
+
+    Args:
+        buckets: their number; None where it is not chosen yet.
+        by: the key that they go by.
+
+    >>> shown_buckets(1, "group"), shown_buckets(None, "key")
+    ('in 1 bucket by group', 'in one bucket per core by key')
+    """
+    return f"in {'one bucket per core' if buckets is None else counted(buckets, 'bucket')} by {by}"
 
 
 def shown_names(names: Iterable[str]) -> list[str]:

@@ -24,6 +24,7 @@ from zset_join.core.errors import PlanError
 from zset_join.core.notebook import html_table
 from zset_join.core.relation import Relation
 from zset_join.core.row_conversion import take_rows
+from zset_join.core.shown_values import counted
 from zset_join.zset import ZSet
 
 __all__ = ["PlanDiff", "ViewDiff", "difference"]
@@ -148,17 +149,17 @@ class ViewDiff:
         if self.status == "unchanged":
             return f'view "{self.name}" is unchanged'
         if self.status == "added":
-            return f'view "{self.name}" is added, with {self.added.total_weight():,} rows'
+            return f'view "{self.name}" is added, with {counted(self.added.total_weight(), "row")}'
         if self.status == "dropped":
-            return f'view "{self.name}" is dropped, with its {self.removed.total_weight():,} rows'
+            return f'view "{self.name}" is dropped, with its {counted(self.removed.total_weight(), "row")}'
         if self.status == "columns":
             return (
                 f'view "{self.name}" changes its columns from {_columns(self.removed)} to {_columns(self.added)}: '
-                f"{self.removed.total_weight():,} rows before, {self.added.total_weight():,} after"
+                f"{counted(self.removed.total_weight(), 'row')} before, {self.added.total_weight():,} after"
             )
         of = "" if self.before is None else f" of {self.before:,}"
-        added, removed, changed = (f"{counts[name]:,}" for name in ("added", "removed", "changed"))
-        return f'view "{self.name}": adds {added} rows, removes {removed}, changes {changed}{of}'
+        removed, changed = (f"{counts[name]:,}" for name in ("removed", "changed"))
+        return f'view "{self.name}": adds {counted(counts["added"], "row")}, removes {removed}, changes {changed}{of}'
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -204,18 +205,18 @@ class PlanDiff:
         """Yield the lines of the report."""
         at = "before the first epoch" if self.epoch is None else f"after epoch {self.epoch}"
         yield (
-            f"{at}: keeps {len(self.kept)} of {len(self.kept) + len(self.rebuilt)} stages"
-            + _listed("builds", [f"{name} ({rows:,} rows)" for name, rows in self.rebuilt.items()])
+            f"{at}: keeps {len(self.kept)} of {counted(len(self.kept) + len(self.rebuilt), 'stage')}"
+            + _listed("builds", [f"{name} ({counted(rows, 'row')})" for name, rows in self.rebuilt.items()])
             + _listed("drops", self.dropped)
         )
         if self.read:
             yield "reads " + ", ".join(f"{what} ({rows:,})" for what, rows in self.read.items())
         yield from map(str, self.views.values())
         if self.rejected:
-            yield f"{self.rejected:,} rows are bad input to the new stages and are left out"
+            yield f"bad input to the new stages, left out: {counted(self.rejected, 'row')}"
         late = {name: rows for name, rows in self.late.items() if rows}
         if late:
-            yield "rows that came too late stay out: " + ", ".join(f"{name} {rows:,}" for name, rows in late.items())
+            yield "late rows stay out: " + ", ".join(f"{name} {rows:,}" for name, rows in late.items())
 
     def __str__(self) -> str:
         return "\n".join(self.lines())
@@ -223,7 +224,8 @@ class PlanDiff:
     def __repr__(self) -> str:
         """Return in one line which views differ; `str` and `to_markdown` have more."""
         differing = [view.name for view in self.views.values() if not view.is_empty]
-        return f"PlanDiff({len(differing)} of {len(self.views)} views differ{': ' if differing else ''}{', '.join(differing)})"
+        views = f"{len(differing)} of {len(self.views)} views"
+        return f"PlanDiff({views} differ{': ' if differing else ''}{', '.join(differing)})"
 
     def _repr_html_(self, *, samples: int = 10) -> str:
         """Return counts and some differing rows of each view for a notebook, those that go red, those that come green."""

@@ -47,7 +47,7 @@ def no_rows(
     reasons = [f"{what} {_lack(feed, wanted, steps, kept, gaps)}" for what, steps, kept, gaps in near]
     why = "no stage keeps them" if not reasons else "; ".join(reasons)
     return StateError(
-        f'{reader} needs the rows of "{feed.origin}" with the columns {sorted(wanted)}, and they are not there: {why}. {_CURE}',
+        f'{reader} needs the rows of "{feed.origin}" with the columns {sorted(wanted)}, which are not stored: {why}. {_CURE}',
         code="EVOLVE_NO_ROWS",
         source=feed.origin,
         reader=reader,
@@ -74,8 +74,8 @@ def by_time(plan: QueryPlan, number: int) -> StateError:
     node = plan.nodes[number]
     title = node.stage.explain(1)[0]
     return StateError(
-        f"the new plan has a stage {node.name} that the one before had not ({title}). What it answers depends on when its rows "
-        f"came, which nobody has kept. Leave this stage and all before it as they are. {_CURE}",
+        f"the new plan has a stage {node.name} that the one before had not ({title}). Its answer depends on the "
+        f"arrival of its rows, which is not stored. Leave this stage and all before it as they are. {_CURE}",
         code="EVOLVE_BY_TIME",
         stage=node.name,
     )

@@ -55,7 +55,7 @@ def read_expression(fields: Mapping[str, Any]) -> Expression:
         case {"call": str(operation), "operands": list(operands)} if operation in OPERATIONS or operation in FUNCTIONS:
             return Call(operation, tuple(map(read_expression, operands)))
     raise PlanError(
-        f"{dict(fields)!r} is no expression of this version; use the version of the library that wrote it.",
+        f"{dict(fields)!r} is not an expression of this version; use the version of the library that wrote it.",
         code="UNKNOWN_EXPRESSION",
         node=repr(dict(fields)),
     )

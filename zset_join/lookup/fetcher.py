@@ -412,8 +412,8 @@ class Fetcher:
         )
         return LookupFailedError(
             f'the lookup source "{self.source.name}" ({self.source.explain()}) failed {attempts} of {attempts} times '
-            f"when {task}: {type(error).__name__}: {cause}. The epoch was not applied. Bring the source back, "
-            "correct the connection, or raise error_attempts.",
+            f"when {task}: {type(error).__name__}: {cause}. The epoch was not applied. Restart the source, correct "
+            f"the connection, or raise error_attempts.",
             code="LOOKUP_FAILED",
             source=self.source.name,
             keys=0 if batch is None else batch.num_rows,

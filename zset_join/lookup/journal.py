@@ -126,7 +126,7 @@ class FetchJournal:
         return StateError(
             f"the journal file {name} {what}; what was looked up for its epoch is lost, and fetching again "
             f"could give "
-            "another answer. Bring the file back from a copy of the checkpoint, go back by one epoch, or start with a new "
+            "another answer. Restore the file from a copy of the checkpoint, go back by one epoch, or start with a new "
             "checkpointLocation.",
             code="DAMAGED_FILE",
             file=name,

@@ -44,6 +44,7 @@ from datetime import timedelta
 from typing import Any
 
 from zset_join.core.errors import OptionError
+from zset_join.core.shown_values import counted
 
 __all__ = ["LOOKUP_NAMES", "Lookup", "LookupHintWarning", "LookupSettings", "parse_duration_us"]
 
@@ -361,8 +362,8 @@ class LookupSettings:
             shown = ", shown padded meanwhile" if self.emit_padded_first else ""
             parts.append(f"at most {self.max_parked_rows:,} rows parked{shown}, {beyond}")
         if self.cache != "full":
-            parts.append(f"{self.batch_keys:,} keys per call, at most {self.max_connections} connections")
-        parts.append(f"a call that fails is made up to {self.error_attempts} times")
+            parts.append(f"{counted(self.batch_keys, 'key')} per call, at most {counted(self.max_connections, 'connection')}")
+        parts.append(f"a call that fails is made up to {counted(self.error_attempts, 'time')}")
         return "; ".join(parts)
 
 

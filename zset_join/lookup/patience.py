@@ -72,8 +72,7 @@ class Circuit:
         if self._failures and left_us > 0:
             raise LookupFailedError(
                 f'the lookup source "{self._name}" failed {self._failures} times and is left alone for another '
-                f"{left_us / 1_000_000:.1f} s; it was not called and nothing was applied. Bring it back, or shorten "
-                f"circuit_open.",
+                f"{left_us / 1_000_000:.1f} s; it was not called and nothing was applied. Restart it, or shorten circuit_open.",
                 code="LOOKUP_CIRCUIT_OPEN",
                 source=self._name,
                 failures=self._failures,

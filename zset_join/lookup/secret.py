@@ -85,9 +85,9 @@ class Secret:
             return self._value
         where = {"env": f"the environment variable {self.place}", "file": f"the file {self.place}"}.get(self.origin)
         raise OptionError(
-            f"a secret is missing: {where} is not there in the process that connects. Set it for the driver and all workers."
+            f"a secret is missing: {where} does not exist in the process that connects. Set it for the driver and all workers."
             if where
-            else "a secret was given in memory and is gone: it is never written down. Give it again, or name one that stays: "
+            else "a secret was given in memory and is lost: it is never stored. Give it again, or name one that stays: "
             "Secret.env or Secret.file.",
             code="SECRET_MISSING",
             origin=self.origin,

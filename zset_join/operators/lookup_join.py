@@ -557,7 +557,7 @@ class LookupJoin:
                 f'relation "{self.inputs[0].name}", epoch {tick.epoch}: row {row} has a key that {self._source_name} can never '
                 f"be requested: {reason} ({len(lookups.unaskable)} such rows; nothing was fetched, nothing of the epoch was "
                 "applied). Leave such rows out with where(...) before the lookup, take a service that is given keys in a body, "
-                'many="body", or set on_bad_input="quarantine" to keep them aside.',
+                'many="body", or set on_bad_input="quarantine" to quarantine them.',
                 code="LOOKUP_KEY_VALUE",
                 relation=self.inputs[0].name,
                 source=self.shape.table.name,

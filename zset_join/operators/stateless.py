@@ -159,7 +159,7 @@ def _refusal(relation: Relation, delta: ZSet, row: int, rows: int, tick: Tick) -
     return BadInputError(
         f'relation "{relation.name}", epoch {tick.epoch}: the change with key {key} and weight {weight} {_REASON} '
         f"({rows} such rows in this epoch; nothing of it was applied). Correct the source, or set "
-        'on_bad_input="quarantine" to keep bad rows aside.',
+        'on_bad_input="quarantine" to quarantine bad rows.',
         code="RETRACTION_IN_APPEND",
         relation=relation.name,
         key=key,

@@ -22,6 +22,7 @@ import pyarrow as pa
 from zset_join.core.errors import OptionError, PlanError
 from zset_join.core.notebook import html_text
 from zset_join.core.relation import Relation
+from zset_join.core.shown_values import counted
 from zset_join.plan.picture import plan_svg
 from zset_join.plan.row_steps import RowStep, read_row_step, relation_after
 from zset_join.stages.shared_table import SharedTableStage
@@ -495,7 +496,7 @@ class QueryPlan:
     def __repr__(self) -> str:
         """Return what there is of it in one line; `explain` has all."""
         views, sources = (", ".join(one.name for one in named) for named in (self.views, self.sources))
-        return f"QueryPlan(views: {views}; {len(self.nodes)} stages; sources: {sources})"
+        return f"QueryPlan(views: {views}; {counted(len(self.nodes), 'stage')}; sources: {sources})"
 
     def _repr_html_(self) -> str:
         """Return a picture of it for a notebook, and `explain` folded below it."""

@@ -280,7 +280,7 @@ class RecordReading(Reading):
         raise BadInputError(
             f'source "{self.source.name}": record {first["record"]} (topic {first["topic"]}, partition '
             f"{first['partition']}, offset {first['offset']}) cannot be read, {first['code']}: {shown} ({unread.num_rows} such "
-            "records; nothing was applied). Mend the source, give dead_letters=..., a function that takes them, or let the "
+            "records; nothing was applied). Correct the source, give dead_letters=..., a function that takes them, or let the "
             'pipeline put them aside: options=StageOptions(on_bad_input="quarantine"), in SQL SET on_bad_input = quarantine.',
             code=str(first["code"]).partition(" ")[0],
             relation=self.source.name,

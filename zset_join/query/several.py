@@ -70,7 +70,7 @@ def plan_of(views: Mapping[str, Rows], *, keep_state: KeepState = "all") -> Quer
     """
     if not views or not all(str(name).strip() for name in views):
         raise OptionError(
-            f"a pipeline of several views is made of a mapping from names to views, and was given the names {list(views)}; "
+            f"a pipeline of several views takes a mapping from names to views, and was given the names {list(views)}; "
             "give one view or more, each under a text that is not empty.",
             code="VIEW_NAME",
             names=list(views),

@@ -344,7 +344,7 @@ def _schema(schema: pa.Schema | Mapping[str, Any] | str, name: str) -> pa.Schema
         return columns if isinstance(columns, pa.Schema) else pa.schema(list(dict(columns).items()))
     except (pa.ArrowException, TypeError, ValueError) as error:
         raise OptionError(
-            f'source "{name}": {schema!r} is no schema; pass a pyarrow schema, a dict of column names and Arrow types, or a '
+            f'source "{name}": {schema!r} is not a schema; pass a pyarrow schema, a dict of column names and Arrow types, or a '
             'text such as "id BIGINT, name STRING".',
             code="SOURCE_SCHEMA",
             name=name,

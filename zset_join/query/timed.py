@@ -64,7 +64,8 @@ def versioned_by(view: _R, column: str, *, delay: Any = None, max_watermark_jump
     """Set the column of a source with the time of a row; see `View.versioned_by`."""
     if not isinstance(view.node, Read):
         raise PlanError(
-            f'versioned_by("{column}"): "{view.name}" is no source; set it where the source is described, before its rows are '
+            f'versioned_by("{column}"): "{view.name}" is not a source; set it where the source is described, before '
+            f"its rows are "
             "filtered or joined.",
             code="VERSIONED_BY",
             name=view.name,
@@ -117,7 +118,7 @@ def temporal_join(left: _R, right: Rows, words: TemporalWords, *, warns: bool = 
     field = left.arrow_schema.field(as_of) if as_of in left.columns else None
     if field is None:
         raise PlanError(
-            f'temporal_join: as_of="{as_of}" is no column of "{left.name}"; its columns are {left.columns}.',
+            f'temporal_join: as_of="{as_of}" is not a column of "{left.name}"; its columns are {left.columns}.',
             code="UNKNOWN_COLUMN",
             name=left.name,
             missing=[as_of],
@@ -169,7 +170,7 @@ def join_asof(left: _R, right: Rows, words: AsOfWords) -> _R:
     if words.tolerance is not None:
         if words.left_time not in left.columns:
             raise PlanError(
-                f'join_asof: left_time="{words.left_time}" is no column of "{left.name}"; its columns are {left.columns}.',
+                f'join_asof: left_time="{words.left_time}" is not a column of "{left.name}"; its columns are {left.columns}.',
                 code="UNKNOWN_COLUMN",
                 name=left.name,
                 missing=[words.left_time],

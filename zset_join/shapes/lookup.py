@@ -300,8 +300,8 @@ def _check_how(how: str, *, leaves_process: bool) -> None:
         return
     if leaves_process:
         raise PlanError(
-            f"how={how!r}: a lookup join is INNER or LEFT; the rows of the outside table are not known, so they cannot be "
-            "kept.",
+            f"how={how!r}: a lookup join is INNER or LEFT; the rows of the external table are unknown, so they cannot "
+            f"be preserved.",
             code="LOOKUP_JOIN_TYPE",
             how=how,
         )

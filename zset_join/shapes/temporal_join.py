@@ -181,7 +181,8 @@ def _check_rules(left: Relation, right: Relation, options: TemporalOptions) -> N
         is_column = options.delete_column in right.schema.names
         if not is_column or not pt.is_boolean(right.schema.field(options.delete_column).type):
             raise PlanError(
-                f'delete_column="{options.delete_column}" is no boolean column of "{right.name}"; it has {right.schema.names}.',
+                f'delete_column="{options.delete_column}" is not a boolean column of "{right.name}"; it has '
+                f"{right.schema.names}.",
                 code="TEMPORAL_DELETES",
                 **names,
             )

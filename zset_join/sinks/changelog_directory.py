@@ -135,7 +135,7 @@ class ChangelogDirectory:
             return
         if self._has_files():
             raise SinkError(
-                f"{self}: the directory has files in it and is no changelog; choose an empty one.",
+                f"{self}: the directory has files and is not a changelog; choose an empty one.",
                 code="SINK_NAME_TAKEN",
                 directory=self.location,
             )

@@ -222,7 +222,7 @@ class DeltaChangelogSink:
                 return is_ours
         raise SinkError(
             f"{self.log} was changed by others in each of {_ATTEMPTS} attempts to add epoch {epoch}: {conflict}. Let other "
-            "jobs on this table run less often, and restart the query; it goes on with this epoch.",
+            "jobs on this table run less often, and restart the query; it continues with this epoch.",
             code="SINK_CONFLICT",
             table=self.log.location,
             epoch=epoch,

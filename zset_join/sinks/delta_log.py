@@ -193,7 +193,7 @@ class DeltaLog:
         query_id = properties.get("zset_join.query_id")
         if query_id is None:
             raise SinkError(
-                f"{self} is not there, or this package did not make it. Give the path of a table that a query wrote.",
+                f"{self} does not exist, or was not created by this package. Give the path of a table that a query wrote.",
                 code="SINK_IO",
                 table=self.location,
             )
@@ -324,7 +324,7 @@ class DeltaLog:
     def _made(self, schema: pa.Schema, configuration: Mapping[str, str]) -> DeltaTable:
         if any("_delta_log" not in name.split("/") for name in self.folder.names("")):
             raise SinkError(
-                f"{self}: the directory has files in it and is no Delta table; choose an empty one.",
+                f"{self}: the directory has files and is not a Delta table; choose an empty one.",
                 code="SINK_NAME_TAKEN",
                 table=self.location,
             )
@@ -356,7 +356,7 @@ class DeltaLog:
         owner = properties.get("zset_join.query_id")
         if owner is None:
             raise SinkError(
-                f"{self} is there already, and this package did not make it. Choose another path; a query makes its table "
+                f"{self} already exists, and was not created by this package. Choose another path; a query makes its table "
                 "itself.",
                 code="SINK_NAME_TAKEN",
                 table=self.location,
@@ -379,7 +379,7 @@ class DeltaLog:
         if made_with != wanted or _by_name(columns) != _by_name(expected):
             raise SinkError(
                 f"{self} was made with {_named(made_with)} and columns [{_columns(columns)}]; the query now has "
-                f"{_named(wanted)} and columns [{_columns(expected)}]. Bring the query back, or start a new table and "
+                f"{_named(wanted)} and columns [{_columns(expected)}]. Restore the query, or start a new table and "
                 "checkpoint.",
                 code="SINK_SCHEMA",
                 table=self.location,

@@ -243,7 +243,7 @@ class DeltaViewSink:
                 conflict = error
         raise SinkError(
             f"{self.log} was changed by others in each of {_ATTEMPTS} attempts to write epoch {epoch}: {conflict}. Let "
-            "OPTIMIZE and other jobs on this table run less often, and restart the query; it goes on with this epoch.",
+            "OPTIMIZE and other jobs on this table run less often, and restart the query; it continues with this epoch.",
             code="SINK_CONFLICT",
             table=self.log.location,
             epoch=epoch,

@@ -179,7 +179,8 @@ class DuckDBFile:
     def _busy(self, error: Exception) -> SinkError:
         return SinkError(
             f'the DuckDB file "{self.path}" was open elsewhere for {self._patience_seconds:g} seconds: {error}. Close it there '
-            "(a reader opens it with read_only=True, reads and closes), and start the query again: it goes on with this epoch. "
+            "(a reader opens it with read_only=True, reads and closes), and start the query again: it continues with "
+            "this epoch. "
             "Or set patience_seconds higher.",
             code="SINK_BUSY",
             path=self.path,

@@ -48,7 +48,7 @@ from zset_join.core.epoch_chain import ChainLink
 from zset_join.core.errors import OptionError, SinkError, WeightOverflowError
 from zset_join.core.extras import needed_for
 from zset_join.core.relation import Relation
-from zset_join.core.shown_values import shown_key
+from zset_join.core.shown_values import counted, shown_key
 from zset_join.sinks.altering import check_adds_columns
 from zset_join.sinks.duckdb_file import HOLD_SECONDS, PATIENCE_SECONDS, DuckDBFile
 from zset_join.sinks.duckdb_sql import (
@@ -443,7 +443,7 @@ class DuckDBViewSink:
         if layout["key"] != list(self._key) or kept.names != now.names or kept.types != now.types:
             raise SinkError(
                 f"{self._described} was made with key {layout['key']} and columns [{_columns(kept)}]; the query now "
-                f"has key {list(self._key)} and columns [{_columns(now)}]. Bring the query back, or start a new view "
+                f"has key {list(self._key)} and columns [{_columns(now)}]. Restore the query, or start a new view "
                 f"and checkpoint.",
                 code="SINK_SCHEMA",
                 table=self.table,
@@ -531,8 +531,8 @@ class DuckDBViewSink:
         *row, weight, held = retraction
         key = dict(zip(self._schema.names, row, strict=True))
         raise SinkError(
-            f"{self._described}: epoch {epoch} retracts row {self._named(row)} {-weight} times and the view holds "
-            f"it {held} times"
+            f"{self._described}: epoch {epoch} retracts row {self._named(row)} {counted(-weight, 'time')} and the view holds "
+            f"it {counted(held, 'time')}"
             + (f" (key { ({name: key[name] for name in self._key}) })" if self._key else "")
             + (f"; {unheld - 1} more retractions are like it" if unheld > 1 else "")
             + ". The view was changed by others or belongs to another checkpoint: delete both to start over.",

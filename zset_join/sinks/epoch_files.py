@@ -143,8 +143,8 @@ class EpochFiles:
             self._listed_at = modified_at(self.directory)
         except OSError as error:
             raise SinkError(
-                f"{self._described} could not be written: {error}. The epoch is there whole or not at all; mend the place and "
-                "start again.",
+                f"{self._described} could not be written: {error}. The epoch exists as a whole or not at all; correct "
+                f"the location and start again.",
                 code="SINK_IO",
                 path=str(path),
             ) from error
@@ -181,7 +181,7 @@ class EpochFiles:
         if recorded.get("query_id") != header["query_id"]:
             raise SinkError(
                 f'{self._described} belongs to query "{recorded.get("query_id")}", not to "{header["query_id"]}". Name another '
-                "directory, or bring that query back.",
+                "directory, or start that query.",
                 code="SINK_QUERY_ID",
                 expected=recorded.get("query_id"),
                 actual=header["query_id"],

@@ -224,7 +224,7 @@ class KafkaTopicSink:
         topics = admin.list_topics(timeout=self._retry_seconds).topics
         if self.topic not in topics:
             raise SinkError(
-                f"{self._described} is not there. Make it with the partitions you want, and cleanup.policy=compact for "
+                f"{self._described} does not exist. Create it with the partitions you want, and cleanup.policy=compact for "
                 'form="upsert".',
                 code="SINK_IO",
                 topic=self.topic,
@@ -287,8 +287,7 @@ class KafkaTopicSink:
                 raise SinkError(
                     f"{self._described} was written as {mark['form']} with key {mark['key']} and columns "
                     f"{mark['columns']}; the "
-                    f"query now has {now['form']}, key {now['key']} and columns {now['columns']}. Bring the query back, "
-                    "or start "
+                    f"query now has {now['form']}, key {now['key']} and columns {now['columns']}. Restore the query, or start "
                     "a new topic and checkpoint.",
                     code="SINK_SCHEMA",
                     topic=self.topic,

@@ -458,7 +458,7 @@ def _check_header(files: ChangelogDirectory, wanted: Header) -> None:
     if (stored.form, stored.key) != (wanted.form, wanted.key) or not same_columns:
         raise SinkError(
             f"{files} was made with form={stored.form!r}, key {list(stored.key)} and columns {_columns(stored)}; the query now "
-            f"has form={wanted.form!r}, key {list(wanted.key)} and columns {_columns(wanted)}. Bring the query back, or start "
+            f"has form={wanted.form!r}, key {list(wanted.key)} and columns {_columns(wanted)}. Restore the query, or start "
             "a new changelog and checkpoint.",
             code="SINK_SCHEMA",
             directory=files.location,

@@ -35,6 +35,7 @@ from zset_join.core.epoch_chain import ChainLink
 from zset_join.core.errors import OptionError, SinkError, ZsetJoinError
 from zset_join.core.extras import needed_for
 from zset_join.core.relation import Relation
+from zset_join.core.shown_values import counted
 from zset_join.lookup.secret import Secret, without_secrets
 from zset_join.sinks.altering import check_adds_columns
 from zset_join.sinks.postgres_sql import (
@@ -360,8 +361,7 @@ class PostgresViewSink:
         if stored["key"] != list(self._key) or kept.names != self._schema.names or kept.types != self._schema.types:
             raise SinkError(
                 f"{self._described} was made with key {stored['key']} and columns {kept.names}; the query now has key "
-                f"{list(self._key)} and columns {self._schema.names}, or columns of other types. Bring the query back, "
-                "or start a "
+                f"{list(self._key)} and columns {self._schema.names}, or columns of other types. Restore the query, or start a "
                 "new view and checkpoint.",
                 code="SINK_SCHEMA",
                 table=self.table,
@@ -427,9 +427,8 @@ class PostgresViewSink:
             connection.execute("ROLLBACK TO SAVEPOINT before_the_epoch")
             self._refuse_unheld(connection, epoch)
             raise SinkError(
-                f"{self._described}: epoch {epoch} retracts {retractions} rows and the view holds {changed} of them. "
-                "The view was "
-                "changed by others or belongs to another checkpoint: delete both to start over.",
+                f"{self._described}: epoch {epoch} retracts {counted(retractions, 'row')} and the view holds {changed} of "
+                "them. The view was changed by others or belongs to another checkpoint: delete both to start over.",
                 code="SINK_RETRACTION",
                 table=self.table,
                 epoch=epoch,
@@ -452,10 +451,9 @@ class PostgresViewSink:
             *row, weight, held = unheld
             raise SinkError(
                 f"{self._described}: epoch {epoch} retracts row {dict(zip(self._schema.names, row, strict=True))} "
-                f"{-weight} times "
-                f"and the view holds it {held} times. The view was changed by others or belongs to another checkpoint: "
-                "delete both "
-                "to start over.",
+                f"{counted(-weight, 'time')} "
+                f"and the view holds it {counted(held, 'time')}. The view was changed by others or belongs to another "
+                "checkpoint: delete both to start over.",
                 code="SINK_RETRACTION",
                 table=self.table,
                 epoch=epoch,

@@ -203,7 +203,7 @@ def is_same_epoch(
     raise SinkError(
         f"{sink} holds epochs up to {last_epoch}, and its epoch {compared} is another one than the checkpoint's epoch "
         f"{compared}: it was made from other input, as happens when an older checkpoint is restored beside a newer output, or "
-        "the other way round. Nothing was written. Bring back the output of the same time as the checkpoint (zset-join backup "
+        "the other way round. Nothing was written. Restore the output of the same time as the checkpoint (zset-join backup "
         "keeps both together), or delete the output and start over with a new checkpointLocation.",
         code="SINK_OTHER_CHAIN",
         sink=sink,
@@ -243,7 +243,7 @@ def is_replay(sink: str, last_epoch: int | None, epoch: int) -> bool:
         holds = "holds no epoch yet" if last_epoch is None else f"ends with epoch {last_epoch}"
         raise SinkError(
             f"{sink} {holds} and was given epoch {epoch}; epoch {expected} was expected. The output or the "
-            f"checkpoint was replaced: bring back the one that fits the other, or start both again.",
+            f"checkpoint was replaced: restore the matching one, or start both again.",
             code="SINK_EPOCH_GAP",
             sink=sink,
             last_epoch=last_epoch,

@@ -28,7 +28,7 @@ import pyarrow.types as pt
 from zset_join.changelog import AppendFormat, encode
 from zset_join.changelog.encoding import comparable_values, group_keys
 from zset_join.core.errors import SinkError
-from zset_join.core.shown_values import shown_value
+from zset_join.core.shown_values import counted, shown_value
 from zset_join.zset import ZSet
 
 __all__ = ["RetractedRows", "StoredRowsChange"]
@@ -182,7 +182,7 @@ class StoredRowsChange:
         weight = int(self.delta.weights[row])
         named = self._named(row, self.delta.schema.names)
         return SinkError(
-            f"{self._described}: epoch {self._epoch} retracts row {named} {-weight} times and {instead}"
+            f"{self._described}: epoch {self._epoch} retracts row {named} {counted(-weight, 'time')} and {instead}"
             + (f" (key {self._named(row, self._key)})" if self._key else "")
             + (f"; {count - 1} more retractions are like it" if count > 1 else "")
             + ". The view was changed by others or belongs to another checkpoint: delete both to start over.",

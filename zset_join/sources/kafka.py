@@ -184,7 +184,7 @@ class KafkaSource:
         except KafkaException as error:
             if error.args[0].code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
                 raise StateError(
-                    f'Kafka topic "{self.topic}" is not there. Make it, or correct the name.',
+                    f'Kafka topic "{self.topic}" does not exist. Create it, or correct the name.',
                     code="SOURCE_MISSING",
                     topic=self.topic,
                 ) from error
@@ -239,7 +239,7 @@ class KafkaSource:
         return StateError(
             f'Kafka topic "{self.topic}" at {self._config["bootstrap.servers"]} cannot be read: {reason.str()} '
             f"({reason.name()}). Check that the broker runs, and the "
-            "rights of the user; the pipeline goes on from its position.",
+            "rights of the user; the pipeline resumes from its position.",
             code="SOURCE_IO",
             topic=self.topic,
             kafka=reason.name(),

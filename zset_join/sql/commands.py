@@ -1,6 +1,6 @@
 """The SQL verbs of the command line that run nothing for long: check a file, explain it, or type statements.
 
-    zset-join check pipeline.sql             parse, bind and plan; say what each query keeps; run nothing
+    zset-join check pipeline.sql             parse, bind and plan; print what each query keeps; run nothing
     zset-join explain pipeline.sql           the plan of each query
     zset-join sql                            a shell
 
@@ -39,7 +39,7 @@ class CheckingSession(Session):
 
 
 def check_file(path: str, *, dialect: str, output: TextIO | None = None) -> int:
-    """Parse, bind and plan every statement of a file; say what each query keeps, and write nothing."""
+    """Parse, bind and plan every statement of a file; print what each query keeps, and write nothing."""
     stream = output or sys.stdout
     for number, result in enumerate(_checked(path, dialect), 1):
         if isinstance(result, Query):

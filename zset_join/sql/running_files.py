@@ -67,7 +67,7 @@ def run_file(
         directory: where rows, checkpoints and state are kept; None: they end with the run.
         trigger: inside Spark, an interval between epochs, such as "5 seconds".
         progress_seconds: between lines of progress; 0 for none.
-        spark: gives the session, for `engine="spark"`; it is asked once the statements can be read.
+        spark: gives the session, for `engine="spark"`; it is called once the statements can be read.
         output: where to print.
 
     Returns:
@@ -78,7 +78,7 @@ def run_file(
     """
     if engine != "spark" and trigger is not None:
         raise OptionError(
-            "--trigger belongs to --engine spark; in process an epoch is taken as soon as rows come.", code="ENGINE"
+            "--trigger belongs to --engine spark; in process an epoch runs as soon as rows arrive.", code="ENGINE"
         )
     stream = output or sys.stdout
     statements = split(file_text(path), dialect=dialect)
@@ -138,7 +138,7 @@ class _StatementNames:
 
 
 def _step(session: Session, next_look: float) -> tuple[bool, float]:
-    """Take what has come since, or let time pass; return whether rows came, and when time is looked at again.
+    """Take new rows, or let time pass; return whether rows came, and when time is looked at again.
 
     Raises:
         ZsetJoinError: what stopped a query.
@@ -153,7 +153,7 @@ def _step(session: Session, next_look: float) -> tuple[bool, float]:
 
 
 class _Progress:
-    """Tell what the queries do, now and then."""
+    """Print what the queries do, now and then."""
 
     def __init__(self, session: Session, seconds: float, stream: TextIO) -> None:
         self._session = session

@@ -90,7 +90,7 @@ class Session:
         keep_inputs: bool = False,
     ) -> None:
         if engine not in {"local", "spark"}:
-            raise OptionError(f"engine={engine!r}; there is local and spark.{near(engine, ('local', 'spark'))}", code="ENGINE")
+            raise OptionError(f"engine={engine!r}; use local or spark.{near(engine, ('local', 'spark'))}", code="ENGINE")
         if engine == "local" and spark is not None:
             raise OptionError("spark=... belongs to engine='spark'.", code="ENGINE")
         dialect_named(dialect)
@@ -206,7 +206,7 @@ class Session:
         self.runtime.catalog.add(Table(name=source.name, word="TABLE", columns=columns, mode="append", lookup=source))
 
     def read(self, *, wait_seconds: float = _WAIT_SECONDS, rounds: int | None = None) -> int:
-        """Take what has come in the files and topics of all tables since the last call; return the number of epochs.
+        """Take the new rows in the files and topics of all tables since the last call; return the number of epochs.
 
         Inside Spark, which counts its epochs itself, 0.
 

@@ -19,6 +19,7 @@ from sqlglot.tokenizer_core import Token, TokenType
 
 from zset_join.conversions import can_convert, convert_values
 from zset_join.core.errors import PlanError, SqlError, ZsetJoinError
+from zset_join.core.shown_values import counted
 from zset_join.expressions import Cast
 from zset_join.expressions.rows import compute, value_type
 from zset_join.sql.ddl.definitions import Model, read_table
@@ -246,7 +247,7 @@ def _insert(session: StatementContext, statement: Statement) -> Message | Query:
             return _written_once(session, table, query, statement)
         rows = session.snapshot(query)
         session.insert(table.name, rows)
-        return Message(f"{rows.num_rows} rows into {table.name}")
+        return Message(f"{counted(rows.num_rows, 'row')} into {table.name}")
     running = session.start(query, output=writer_of(session, table, query, at=at))
     return Message(f"{running.name} writes into {table.name}")
 
@@ -254,7 +255,7 @@ def _insert(session: StatementContext, statement: Statement) -> Message | Query:
 def _written_once(session: StatementContext, table: Table, query: Query, statement: Statement) -> Message:
     """Write what a query of stored rows gives, as one epoch; where the statement is run again, it is there already."""
     writer = writer_of(session, table, query, at=statement.place(0))
-    assert isinstance(writer, SinkWriter)  # noqa: S101 - the caller has asked
+    assert isinstance(writer, SinkWriter)  # noqa: S101 - the caller has checked
     try:
         if not writer.begin_once():
             return Message(f"{table.name} has the rows of this statement already")
@@ -262,7 +263,7 @@ def _written_once(session: StatementContext, table: Table, query: Query, stateme
         writer(ZSet(single_batch(rows), np.ones(rows.num_rows, np.int64)))
     finally:
         writer.close()
-    return Message(f"{rows.num_rows} rows into {table.name}")
+    return Message(f"{counted(rows.num_rows, 'row')} into {table.name}")
 
 
 def _is_query_in_brackets(reader: Reader) -> bool:
@@ -398,7 +399,7 @@ def _reset(session: StatementContext, statement: Statement) -> Message:
 
 
 def _statement_set(session: StatementContext, statement: Statement) -> Message | Query:
-    """Take BEGIN STATEMENT SET, END and EXECUTE STATEMENT SET: every INSERT runs from where it stands anyway."""
+    """Take BEGIN STATEMENT SET, END and EXECUTE STATEMENT SET: every INSERT runs from its own place anyway."""
     reader = Reader(statement, 1)
     if reader.word == "INSERT" and statement.words[0] == "EXECUTE":
         return _insert(session, replace(statement, tokens=statement.tokens[1:]))

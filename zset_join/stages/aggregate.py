@@ -22,6 +22,7 @@ from zset_join.aggregates.accumulation import Accumulation
 from zset_join.aggregates.group_tables import table_names
 from zset_join.aggregates.preaggregation import Preaggregation
 from zset_join.core.relation import Relation
+from zset_join.core.shown_values import shown_buckets
 from zset_join.expressions import references
 from zset_join.expressions.rows import columns_read
 from zset_join.operators.aggregate import Aggregate
@@ -207,7 +208,7 @@ class AggregateStage(Stage):
         remembers = remembers if self.calls else "every distinct row with its copies"
         if single:
             remembers += f", and every distinct value with its copies for {', '.join(single)}"
-        where = f"in {buckets or 'one per core'} buckets by group" if self.group_by else "in one bucket"
+        where = shown_buckets(buckets, "group") if self.group_by else "in one bucket"
         return [self.title, f"  remembers: {remembers}; {where}"]
 
     def to_json(self) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from typing import Any
 import pyarrow.types as pt
 
 from zset_join.core.relation import Relation
+from zset_join.core.shown_values import shown_buckets
 from zset_join.expressions.written import read_expression, write_expression
 from zset_join.operators.as_of_join import AsOfJoin
 from zset_join.shapes.as_of_join import AsOfOptions, as_of_relation, as_of_shape
@@ -140,7 +141,7 @@ class AsOfJoinStage(Stage):
 
     def explain(self, buckets: int | None) -> list[str]:
         """Return how ties are broken, and what is remembered."""
-        where = f"in {buckets or 'one per core'} buckets by join key"
+        where = shown_buckets(buckets, "join key")
         return [
             self.title,
             f"  ties: {self.options.tie.replace('_', ' ')}; corrects when a nearer row comes or the chosen one goes",

@@ -13,6 +13,7 @@ from typing import Any
 from zset_join.core.errors import PlanError
 from zset_join.core.key_types import storage_type
 from zset_join.core.relation import Relation
+from zset_join.core.shown_values import shown_buckets
 from zset_join.operators.current_versions import HELD, HELD_NET, CurrentVersions
 from zset_join.shapes.current_versions import current_relation
 from zset_join.shapes.event_time import has_clock
@@ -128,7 +129,7 @@ class CurrentVersionsStage(Stage):
             "all versions, for one may be retracted" if self.source.mode == "changelog" else "the version that holds, per key"
         )
         future = ", and versions of the future until the processing time reaches them" if self._has_clock else ""
-        return [self.title, f"  remembers: {only}{future}; in {buckets or 'one per core'} buckets by {', '.join(self.key)}"]
+        return [self.title, f"  remembers: {only}{future}; {shown_buckets(buckets, ', '.join(self.key))}"]
 
     def to_json(self) -> dict[str, Any]:
         """Return everything about it, JSON-ready."""
@@ -192,7 +193,7 @@ def current_sql(stage: CurrentVersionsStage, inputs: Sequence[BatchTable], scope
     if versions.history is None:
         raise PlanError(
             f'verify() cannot compute which versions of "{stage.source.name}" hold: they are the answer of an earlier stage; '
-            "in which order they came only the state has.",
+            "only the state has their order of arrival.",
             code="NOT_VERIFIABLE",
             kind=stage.kind,
         )

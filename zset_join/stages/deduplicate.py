@@ -12,6 +12,7 @@ from typing import Any
 
 from zset_join.core.key_types import storage_type
 from zset_join.core.relation import Relation
+from zset_join.core.shown_values import shown_buckets
 from zset_join.operators.deduplicate import Deduplicate
 from zset_join.shapes.deduplicate import Keep, OrderColumn, check_dedup, first_rows_relation
 from zset_join.stages.batch.tables import BatchScope, BatchTable, register_batch_query
@@ -136,7 +137,7 @@ class DeduplicateStage(Stage):
         use = "a versioned relation" if versioned else "latest-only: not ordered by its event time alone, newest first"
         return [
             self.title,
-            f"  remembers: {only}; in {buckets or 'one per core'} buckets by {', '.join(self.keys)}; nothing is freed by time",
+            f"  remembers: {only}; {shown_buckets(buckets, ', '.join(self.keys))}; nothing is freed by time",
             f"  as the right side of a temporal join: {use}",
         ]
 

@@ -381,7 +381,7 @@ def expiring_sql(stage: ExpiringStage, inputs: Sequence[BatchTable], scope: Batc
 
 
 def expiring_tied(stage: ExpiringStage, inputs: Sequence[BatchTable], scope: BatchScope) -> str | None:
-    """Return the rows of the stage inside among which arrival decides: when a row came is known to the state alone.
+    """Return the rows of the stage inside among which arrival decides: when a row came is only in the state.
 
     Raises:
         PlanError: as `expiring_sql`.

@@ -17,6 +17,7 @@ from typing import Any, Literal, cast
 import pyarrow as pa
 
 from zset_join.core.relation import Relation
+from zset_join.core.shown_values import shown_buckets
 from zset_join.expressions import Expression
 from zset_join.expressions.rows import plain_column
 from zset_join.expressions.tree import Column, walk
@@ -276,7 +277,7 @@ class JoinStage(Stage):
         bound = ", together less than join_max_buffered_bytes" if self.is_append_only else ""
         return [
             f"Join {self.how.replace('_', ' ')} on {condition}",
-            f"  remembers: {', '.join(kept)}{bound}; in {buckets or 'one per core'} buckets by join key",
+            f"  remembers: {', '.join(kept)}{bound}; {shown_buckets(buckets, 'join key')}",
         ]
 
     def to_json(self) -> dict[str, Any]:

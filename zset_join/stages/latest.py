@@ -15,6 +15,7 @@ from typing import Any, Literal
 
 from zset_join.core.key_types import storage_type
 from zset_join.core.relation import Relation
+from zset_join.core.shown_values import shown_buckets
 from zset_join.operators.latest import Latest
 from zset_join.operators.partial_upserts import PartialUpserts
 from zset_join.shapes.latest import latest_rows, without_control
@@ -118,7 +119,7 @@ class LatestStage(Stage):
         return [
             f'Latest rows of "{self.source.name}" by {key}',
             f"  why: {why}",
-            f"  remembers: every live row; in {buckets or 'one per core'} buckets by primary key",
+            f"  remembers: every live row; {shown_buckets(buckets, 'primary key')}",
         ]
 
     def to_json(self) -> dict[str, Any]:

@@ -19,6 +19,7 @@ import pyarrow as pa
 
 from zset_join.core.errors import OptionError, PlanError
 from zset_join.core.relation import Relation
+from zset_join.core.shown_values import shown_buckets
 from zset_join.core.tick import Tick
 from zset_join.expressions import Expression, references
 from zset_join.expressions.rows import plain_column
@@ -267,7 +268,7 @@ class LookupJoinStage(Stage):
             f'Lookup join {self.how} with "{self.table.name}" ({self.source.explain()}) on {condition}',
             f"{CHANGEABLE}{self._settings_line()}",
             f"  requested: {', '.join(self.table.schema.names)}; the answers are journaled before they are used",
-            f"  remembers: {kept}; in {buckets or 'one per core'} buckets by lookup key",
+            f"  remembers: {kept}; {shown_buckets(buckets, 'lookup key')}",
         ]
 
     def _settings_line(self) -> str:

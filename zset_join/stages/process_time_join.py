@@ -14,6 +14,7 @@ import pyarrow as pa
 
 from zset_join.core.errors import PlanError
 from zset_join.core.relation import Relation
+from zset_join.core.shown_values import shown_buckets
 from zset_join.expressions import Expression
 from zset_join.expressions.rows import plain_column
 from zset_join.expressions.written import read_expression, write_expression
@@ -203,7 +204,7 @@ class ProcessTimeJoinStage(Stage):
             else f'live rows of "{self.left.name}" and what each was joined with'
         )
         left, right = self.left.name, self.right.name
-        where = f"in {buckets or 'one per core'} buckets by join key"
+        where = shown_buckets(buckets, "join key")
         return [
             f"Temporal join {self.how} by processing time on {condition}",
             f'  each row of "{left}" meets "{right}" {moment}; changes of "{right}" alone emit nothing',
@@ -310,7 +311,7 @@ def process_time_sql(stage: ProcessTimeJoinStage, inputs: Sequence[BatchTable], 
         raise PlanError(
             f'verify() can compare a join by processing time only where "{stage.left.name}" is a source that rows are only '
             f"added to, and "
-            f'"{stage.right.name}" a source: what other rows met at their time is known to the state alone.',
+            f'"{stage.right.name}" a source: what other rows met at their time is only in the state.',
             code="NOT_VERIFIABLE",
             kind=stage.kind,
         )

@@ -1,6 +1,6 @@
 """A route as a stage: from the bucket of an upsert's primary key to that of its join key.
 
-When the join key of a row moves, only a table kept by primary key has the row's old place. So the changes of an upsert input
+When the join key of a row moves, only a table by primary key has the row's old value. So the changes of an upsert input
 whose join key lies outside its primary key go to the bucket of their primary key first; each leaves as a delete where it was,
 and an upsert where it is.
 """
@@ -101,7 +101,7 @@ class RouteStage(Stage):
         kept = ", ".join(self.source.join_key + self.source.sequence_by)
         return [
             f"Route by primary key ({', '.join(key)})",
-            f"  why: {moving} may change, and only a table kept by primary key has the row's old place",
+            f"  why: {moving} may change, and only a table by primary key has the row's old value",
             f'  remembers: primary key -> {kept}, one entry per key of "{self.source.name}"',
         ]
 

@@ -17,6 +17,7 @@ from typing import Any
 import pyarrow as pa
 
 from zset_join.core.relation import Relation
+from zset_join.core.shown_values import counted, shown_buckets
 from zset_join.expressions.rows import with_columns_called
 from zset_join.operators.latest_joins import LatestJoins
 from zset_join.operators.process_time_join import ProcessTimeJoin
@@ -131,8 +132,8 @@ class SharedTableStage(Stage):
 
     def explain(self, buckets: int | None) -> list[str]:
         """Return what it is."""
-        where = f"in {buckets or 'one per core'} buckets by key"
-        return [f'Table "{self.output.name}", one copy {where}', f"  looked up in by {len(self.readers)} joins"]
+        where = shown_buckets(buckets, "key")
+        return [f'Table "{self.output.name}", one copy {where}', f"  looked up in by {counted(len(self.readers), 'join')}"]
 
     def to_json(self) -> dict[str, Any]:
         """Return everything about it, JSON-ready."""

@@ -12,6 +12,7 @@ from typing import Any
 
 from zset_join.core.errors import PlanError
 from zset_join.core.relation import Relation
+from zset_join.core.shown_values import shown_buckets
 from zset_join.expressions import Expression
 from zset_join.expressions.written import read_expression, write_expression
 from zset_join.operators.temporal_join import TemporalJoin
@@ -224,7 +225,7 @@ class TemporalJoinStage(Stage):
         lines = [
             self.title,
             f"  emit={options.emit}: {emitted}; path: {path}",
-            f'  remembers: versions of "{right}", {kept}; in {buckets or "one per core"} buckets by key',
+            f'  remembers: versions of "{right}", {kept}; {shown_buckets(buckets, "key")}',
             f"  frees: {freed}",
             f"  late rows: {self.shape.late}; the watermark is the smaller one of both sides",
         ]
@@ -356,7 +357,7 @@ def temporal_sql(stage: TemporalJoinStage, inputs: Sequence[BatchTable], scope: 
     """Return, for each left row that counts, the newest version at or before its time that counts for it.
 
     Raises:
-        PlanError: what a row met when it came is known to the state alone.
+        PlanError: what a row met when it came is only in the state.
     """
     return _temporal(stage, inputs, scope, is_tied=False)
 
@@ -389,7 +390,7 @@ def _untimed(stage: TemporalJoinStage, left: BatchTable, right: BatchTable, scop
     emit, mark = stage.options.emit, scope.times.watermark_us
     why = None
     if emit == "once":
-        why = 'what was there when each row came, which with emit="once" decides, is known to the state alone'
+        why = 'what was there when each row came, which with emit="once" decides, is only in the state'
     elif stage.right.mode == "upsert" and right.history is None:
         why = f'the versions of "{stage.right.name}" are upserts by key, and only the newest of each is known'
     if why is not None:

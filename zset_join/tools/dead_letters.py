@@ -225,7 +225,7 @@ def send_to_file(letters: pa.Table, path: str | Path) -> int:
                 file.write(line + "\n")
     except FileExistsError as error:
         raise OptionError(
-            f"--replay {target}: the file is there already; name a new one.", code="REPLAY", path=str(path)
+            f"--replay {target}: the file already exists; name a new one.", code="REPLAY", path=str(path)
         ) from error
     except OSError as error:
         raise OptionError(f"--replay {target}: it cannot be written: {error}.", code="REPLAY", path=str(path)) from error
@@ -264,7 +264,7 @@ def send_to_kafka(letters: pa.Table, target: str, config: Mapping[str, Any] | No
     if failed is not None:
         raise StateError(
             f"--replay {target}: Kafka did not take all records: {failed}. Nothing is marked as replayed; those that were "
-            "taken will be there twice after the next try, which upserts by key do not mind.",
+            "taken will be there twice after the next try, which upserts by key ignore.",
             code="REPLAY_FAILED",
             target=target,
         )
@@ -331,7 +331,7 @@ def _table(folder: Folder, name: str) -> pa.Table:
         return pq.ParquetFile(pa.BufferReader(data if data is not None else b"")).read(use_threads=False)
     except pa.ArrowException as error:
         raise StateError(
-            f"{folder.uri(name)} cannot be read as a file of dead letters: {error}. Bring it back from a copy, or remove it; "
+            f"{folder.uri(name)} cannot be read as a file of dead letters: {error}. Restore it from a copy, or remove it; "
             "the query does not need it.",
             code="DEAD_LETTERS",
             file=folder.uri(name),

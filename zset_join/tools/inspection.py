@@ -302,7 +302,7 @@ def _make_views(
     twice = sorted({name for name in names if [other.lower() for other in names].count(name.lower()) > 1})
     if twice:
         raise StateError(
-            f'the columns {twice} of "{stream}" differ only by case, and DuckDB takes them for one; its state cannot be shown.',
+            f'the columns {twice} of "{stream}" differ only by case, and DuckDB treats them as one; its state cannot be shown.',
             code="STATE_COLUMNS",
             stream=stream,
             columns=twice,

@@ -42,6 +42,7 @@ from zset_join.checkpoint.reading import (
     stored_query_id,
 )
 from zset_join.core.errors import OptionError, StateError
+from zset_join.core.shown_values import counted
 from zset_join.storage import local
 from zset_join.storage.folder import Folder, is_local, local_path, open_folder
 from zset_join.storage.sealed import seal, unseal
@@ -82,7 +83,8 @@ class Savepoint:
     def __str__(self) -> str:
         after = "before its first epoch" if self.epoch is None else f"after epoch {self.epoch}"
         outputs = ", ".join(self.outputs) or "no output; bring back one of the same time by its own tools"
-        lines = [f"query {self.query_id} {after}: {self.files} files, {self.bytes} bytes; {self.checkpoint} with {outputs}"]
+        size = f"{counted(self.files, 'file')}, {counted(self.bytes, 'byte')}"
+        lines = [f"query {self.query_id} {after}: {size}; {self.checkpoint} with {outputs}"]
         return "\n".join([*lines, *(f"moved aside: {old} is {new} now" for old, new in self.moved)])
 
 
@@ -285,7 +287,7 @@ def _header(source: Folder) -> dict[str, Any]:
     data = source.read(_HEADER)
     if data is None:
         raise StateError(
-            f"{source.location} is no savepoint, or an unfinished one: it has no {_HEADER}. Give the directory of a "
+            f"{source.location} is not a completed savepoint: it has no {_HEADER}. Give the directory of a "
             "backup that was completed.",
             code="NO_SAVEPOINT",
             location=source.location,

@@ -340,8 +340,8 @@ def _whole(weights: Any) -> npt.NDArray[np.int64]:
     for place, weight in enumerate(values):
         if not _is_whole(weight):
             raise BadInputError(
-                f"the weight of row {place} is {weight!r}; a weight is how many copies of a row come (positive) or go "
-                "(negative), so give whole numbers between -2^63 and 2^63 - 1.",
+                f"the weight of row {place} is {weight!r}; a weight is the number of copies added (positive) or "
+                f"removed (negative); give whole numbers between -2^63 and 2^63 - 1.",
                 code="WEIGHT_NOT_WHOLE",
                 row=place,
                 weight=weight,

@@ -42,9 +42,12 @@ INNER = A.join(B, on="k")
         (INNER.where(col("a_j") > 0).select("k", "b_v").groupBy("k").agg(F.count()), None),
         (INNER.select(col("k").alias("l"), "a_v").groupBy("l").agg(F.count()), None),
         (opaque(INNER, ("k", "k")).groupBy("k").agg(F.count()), None),
-        (opaque(INNER).groupBy("k").agg(F.count()), "rows are made in buckets by a column that is gone, and go by k"),
-        (INNER.groupBy("a_v").agg(F.count()), "rows are made in buckets by k, and go by a_v"),
-        (INNER.agg(F.count()), "all rows are brought together in one bucket"),
+        (
+            opaque(INNER).groupBy("k").agg(F.count()),
+            "its input is in buckets by a column that is not selected, and it needs buckets by k",
+        ),
+        (INNER.groupBy("a_v").agg(F.count()), "its input is in buckets by k, and it needs buckets by a_v"),
+        (INNER.agg(F.count()), "it needs all rows in one bucket"),
         (MOVING.join(B, on="k", how="left").groupBy("k").agg(F.count()), "k may be NULL"),
     ],
 )
@@ -64,5 +67,5 @@ def test_keys_that_the_runner_hashes_in_other_types_are_shuffled() -> None:
 
     assert [[one.why_not for one in fuse_stages(plan, hashed=name)] for name in names] == [
         [None],
-        ["k is hashed as int64 0 where the rows are made, and as int64 1 here"],
+        ["its input hashes k as int64 0, and it needs int64 1"],
     ]

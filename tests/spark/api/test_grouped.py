@@ -231,12 +231,12 @@ def test_explain_shows_what_is_shuffled_and_remembered(joined: JoinedStream) -> 
         "Aggregate all rows: sum(n) as all",
         "   remembers: one row of sums; in one bucket",
         "   shuffles: one line of sums per group and task",
-        "   not fused: all rows are brought together in one bucket",
+        "   not fused: it needs all rows in one bucket",
         "└─ Where (n > CAST(1 AS BIGINT))",
         "   └─ Aggregate by name: count(1) as n, max(item) as max(item)",
         "         remembers: per group its key and sums, and every distinct value with its copies for max(item); in 4 buckets by group",
         "         shuffles: the changed rows, cut down to name, item",
-        "         not fused: rows are made in buckets by customer_id, and go by name",
+        "         not fused: its input is in buckets by customer_id, and it needs buckets by name",
         "      └─ Join left on customer_id = customer_id",
     ]
     assert joined.groupBy("name").count().placed.explanation().startswith("key: name\n")

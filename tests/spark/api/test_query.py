@@ -297,7 +297,7 @@ def test_progress_jobs_and_log_lines_report_query_epoch_stages_rows_state_and_ti
     assert "orders_left_customers epoch 0: route, join" in [one.get() for one in reported if one.isDefined()]
     assert "epoch 0" not in str(seen)
     assert caplog.messages[0].startswith(
-        "orders_left_customers epoch 0: 1 rows of orders, 1 rows of customers in, 1 out, 0 of them retr"
+        "orders_left_customers epoch 0: 1 row of orders, 1 row of customers in, 1 out, 0 of them retr"
     )
     assert len(caplog.messages) == 2
 

@@ -63,15 +63,15 @@ FUSED: dict[str, Describe] = {
     "a view on the right": lambda t: t.c.join(t.a.join(t.b, "k"), "k", "left"),
 }  # fmt: skip
 APART: dict[str, tuple[Describe, str]] = {
-    "another key": (lambda t: t.a.join(t.b, "k").join(t.c, [("a_v", "c_v")]), "rows are made in buckets by k, and go by a_v"),
-    "more columns": (lambda t: t.a.join(t.b, "k").groupBy("k", "a_v").agg(ZF.count()), "rows are made in buckets by k, and go by k, a_v"),
+    "another key": (lambda t: t.a.join(t.b, "k").join(t.c, [("a_v", "c_v")]), "its input is in buckets by k, and it needs buckets by a_v"),
+    "more columns": (lambda t: t.a.join(t.b, "k").groupBy("k", "a_v").agg(ZF.count()), "its input is in buckets by k, and it needs buckets by k, a_v"),
     "another order": (
         lambda t: t.a.join(t.b, [("k", "k"), ("a_v", "b_v")]).join(t.d, [("a_v", "d_v"), ("k", "d_k")]),
-        "rows are made in buckets by k, a_v, and go by a_v, k",
+        "its input is in buckets by k, a_v, and it needs buckets by a_v, k",
     ),
     "another type": (
         lambda t: t.a.join(t.b, [("a_j", "k")]).join(t.d, [("a_j", "d_j")]),
-        "a_j is hashed as bigint where the rows are made, and as int here",
+        "its input hashes a_j as bigint, and it needs int",
     ),
     "NULL on a preserved side": (lambda t: t.moving.join(t.b, "k", "left").join(t.c, "k", "left"), "k may be NULL"),
     "NULL behind an anti join": (lambda t: t.moving.join(t.b, "k", "left_anti").join(t.c, "k", "full"), "k may be NULL"),
@@ -81,10 +81,10 @@ APART: dict[str, tuple[Describe, str]] = {
         lambda t: t.a.join(t.b, [("k", "k")], "full", null_safe=True).join(t.d, [("k", "d_k")], null_safe=True),
         "k may be padded",
     ),
-    "all rows": (lambda t: t.a.join(t.b, "k").agg(ZF.count()), "all rows are brought together in one bucket"),
+    "all rows": (lambda t: t.a.join(t.b, "k").agg(ZF.count()), "it needs all rows in one bucket"),
     "a computed key": (
         lambda t: t.a.join(t.b, "k").withColumn("k", F.col("k") + 1).join(t.c, "k"),
-        "rows are made in buckets by a column that is gone, and go by k",
+        "its input is in buckets by a column that is not selected, and it needs buckets by k",
     ),
     "expressions on either side": (
         lambda t: t.a.join(t.b, "k").where("a_j > 0").join(t.c.join(t.d, [("k", "d_k")]).where("c_j > 0"), "k"),

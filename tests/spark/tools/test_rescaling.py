@@ -71,7 +71,7 @@ def test_the_answers_stay_those_of_sparks_batch_join(
 
     assert [str(report) for report in reports if not report.equal] == []
     assert min(report.expected_rows for report in reports) > 3
-    assert [text.partition(":")[0] for text in moved] == ["2 buckets became 3", "3 buckets became 1", "1 buckets became 5"]
+    assert [text.partition(":")[0] for text in moved] == ["2 buckets became 3", "3 buckets became 1", "1 bucket became 5"]
     assert query.lastProgress["join"]["state"]["buckets"] <= 5  # type: ignore[index]
     assert stored_buckets(location) == 5
 

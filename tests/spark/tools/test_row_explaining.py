@@ -67,7 +67,7 @@ def test_rows_are_explained_by_what_the_view_shows_and_groups_by_their_rows(expl
     assert emitted(unseen) == [[((1,), 1)], []]
     assert emitted(letters) == [[((2, 5), 1)], [((1, 5), 1)]]
     assert explain(shown, label="no such label").events == ()
-    with pytest.raises(OptionError, match="more than 1 rows of the join have had these values") as refused:
+    with pytest.raises(OptionError, match="more than 1 row of the join had these values") as refused:
         explain(shown, label="PEN", most_rows=1)
     assert refused.value.code == "ROW_QUESTION"
 
@@ -105,7 +105,7 @@ def test_rows_are_explained_by_what_the_view_shows_and_groups_by_their_rows(expl
         ),
         (shown, {"item": "pen"}, 'the output has no column "item"'),
         (shown, {"id": None}, "names no value"),
-        (by_name, {"who": 7}, "is no value of the column"),
+        (by_name, {"who": 7}, "is not a value of the column"),
     ],
 )
 def test_a_question_without_an_answer_is_refused(

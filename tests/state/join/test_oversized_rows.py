@@ -164,13 +164,13 @@ def test_a_repeated_answer_has_the_same_chunks_and_brings_nothing_more_in() -> N
     load(joins)
     changes = (delete((9, LONG)), insert((LONG, 1)))
 
-    def asked() -> list[list[Any]]:
+    def requested() -> list[list[Any]]:
         return [chunk.to_pylist() for chunk in hybrid.answer(Tick(1), deltas_of(hybrid, *changes))]
 
-    first, fetched = asked(), hybrid.statistics()["left_fetched_rows"]
+    first, fetched = requested(), hybrid.statistics()["left_fetched_rows"]
     for part in (changes, ([], changes[1]), (changes[0], [])):
         list(hybrid.answer(Tick(1), deltas_of(hybrid, *part)))
-        assert asked() == first
+        assert requested() == first
 
     assert (fetched, hybrid.statistics()["left_fetched_rows"]) == (2, 2)
 

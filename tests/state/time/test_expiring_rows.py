@@ -31,10 +31,10 @@ def events(**ttl: Any) -> ExpiringRows:
 def take(rows: ExpiringRows, epoch: int, before: int | None, mark: int, *given: tuple[int, int | None]) -> tuple[Any, Any]:
     tick = Tick(epoch, watermark_before_us=before, watermark_us=mark)
     found = rows.resolve(tick, ZSet.from_rows(list(given), EVENTS), None)
-    said, stored = found.answered.to_pylist(), found.stored.to_pylist()
+    emitted, stored = found.answered.to_pylist(), found.stored.to_pylist()
     rows.absorb(tick, found)
     rows.side.end_absorb(epoch)
-    return said, stored
+    return emitted, stored
 
 
 def test_a_row_past_its_time_at_arrival_is_never_emitted_and_counted_as_late() -> None:

@@ -27,7 +27,8 @@ def read_source(fields: Mapping[str, Any]) -> LookupSource:
     kind = fields.get("kind")
     if kind not in _readers:
         raise PlanError(
-            f"the plan looks rows up in a source of kind {kind!r}, which cannot be built from what was written down; known are "
+            f"the plan looks rows up in a source of kind {kind!r}, which cannot be built from its stored description; "
+            f"known are "
             f"{sorted(_readers)}. Start the query from the program that made it.",
             code="UNKNOWN_LOOKUP_SOURCE",
             kind=kind,

@@ -198,16 +198,16 @@ def _why_apart(rows: _Rows, given: StageInput, hashed: Callable[[pa.DataType], s
     """Return why rows may be in another bucket than the next stage looks for them in; None where they cannot be."""
     names = given.key
     if not names:
-        return "all rows are brought together in one bucket"
+        return "it needs all rows in one bucket"
     if len(names) != len(rows.key) or any(name not in has.columns for name, has in zip(names, rows.key, strict=True)):
-        by = ", ".join(one.columns[0] if one.columns else "a column that is gone" for one in rows.key)
-        return f"rows are made in buckets by {by}, and go by {', '.join(names)}"
+        by = ", ".join(one.columns[0] if one.columns else "a column that is not selected" for one in rows.key)
+        return f"its input is in buckets by {by}, and it needs buckets by {', '.join(names)}"
     for name, has, kind in zip(names, rows.key, map(hashed, given.key_types), strict=True):
         if has.type != kind:
-            return f"{name} is hashed as {has.type} where the rows are made, and as {kind} here"
+            return f"its input hashes {name} as {has.type}, and it needs {kind}"
     for name, has, is_value in zip(names, rows.key, given.null_is_value, strict=True):
         if name not in rows.never_null and (not has.holds_null if is_value else given.keeps_unmatchable):
-            return f"{name} may be NULL, and such rows are in no certain bucket"
+            return f"{name} may be NULL, and such rows may be in any bucket"
     return _why_absent(rows, given)
 
 

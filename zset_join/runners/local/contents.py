@@ -106,8 +106,8 @@ def repeated(rows: ZSet, schema: pa.Schema) -> pa.Table:
         first = int(np.flatnonzero(rows.weights < 0)[0])
         row, weight = shown_key(rows.rows.columns, first), int(rows.weights[first])
         raise BadInputError(
-            f"the view holds the row {row} {weight} times: a source that goes through no stage has retracted what was not"
-            "there. Correct the source.",
+            f"the view holds the row {row} {weight} times: a source that goes through no stage has retracted an "
+            f"absent row. Correct the source.",
             code="ABSENT_ROW",
             row=row,
             weight=weight,
@@ -121,6 +121,6 @@ def repeated(rows: ZSet, schema: pa.Schema) -> pa.Table:
 def view_not_kept() -> OptionError:
     """Return the error of a pipeline that does not keep what its views hold."""
     return OptionError(
-        "this pipeline was made with keep_view=False and keeps only what it needs; add its deltas up, or leave the option out.",
+        "this pipeline was made with keep_view=False and keeps only what it needs; sum its deltas, or remove the option.",
         code="VIEW_NOT_KEPT",
     )

@@ -29,7 +29,7 @@ import numpy as np
 from zset_join.checkpoint.row_history import InputChange, RowEvent, RowHistory
 from zset_join.core.errors import BadInputError, OptionError, StateError
 from zset_join.core.row_conversion import take_rows
-from zset_join.core.shown_values import shown_names, shown_rows
+from zset_join.core.shown_values import counted, shown_names, shown_rows
 from zset_join.core.tick import Tick
 from zset_join.plan.query_plan import QueryPlan
 from zset_join.runners.local.engine import Engine
@@ -82,7 +82,9 @@ def explain_row(
             if emitted:
                 causes = _Causes(engine, watermarks, states, past, row, emitted, answered.times, most_changes).find()
                 explained = tuple(_input_change(past, cause) for cause in causes)
-                events.append(RowEvent(past.epoch, tuple(emitted), explained, time="" if explained else _time_told(plan, past)))
+                events.append(
+                    RowEvent(past.epoch, tuple(emitted), explained, time="" if explained else _time_cause(plan, past))
+                )
                 answered = engine.answer(states, past.epoch, past.deltas, past.processing_time_us)
             states.absorb(answered.requested)
             engine.take(answered)
@@ -156,8 +158,8 @@ class _Causes:
                 causes += group
                 if len(causes) > self._most_changes:
                     raise OptionError(
-                        f"explain_row({dict(self._row)!r}): more than {self._most_changes} changes of epoch {self._past.epoch} "
-                        "made these rows; request fewer rows, or raise most_changes.",
+                        f"explain_row({dict(self._row)!r}): more than {counted(self._most_changes, 'change')} of epoch "
+                        f"{self._past.epoch} made these rows; select fewer rows, or raise most_changes.",
                         code="ROW_QUESTION",
                         epoch=self._past.epoch,
                     )
@@ -205,7 +207,7 @@ def _is_same(one: Any, other: Any) -> bool:
     return bool(one == other) or (one != one and other != other)
 
 
-def _time_told(plan: QueryPlan, past: PastEpoch) -> str:
+def _time_cause(plan: QueryPlan, past: PastEpoch) -> str:
     """Return what time did to rows that no change of the epoch explains."""
     lives = [ttl for node in plan.nodes if isinstance(node.stage, ExpiringStage) for ttl in node.stage.ttls if ttl is not None]
     kinds = {ttl.by_event_time for ttl in lives}

@@ -80,7 +80,7 @@ class FarTimes:
         raise BadInputError(
             f'source "{name}", epoch {epoch}: the change with key {key} and weight {int(delta.weights[0])} '
             f"{refused.rejected.reasons[0]} ({count} in this epoch; nothing of it was applied). Correct the "
-            'source, raise max_watermark_jump, or set on_bad_input="quarantine" to put bad rows aside.',
+            'source, raise max_watermark_jump, or set on_bad_input="quarantine" to quarantine bad rows.',
             code="TIME_JUMP",
             relation=name,
             key=key,

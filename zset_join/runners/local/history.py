@@ -94,6 +94,6 @@ def _renumbered(by_stage: Mapping[int, _Value], stages: Sequence[int]) -> dict[i
 def inputs_not_kept(what: str) -> OptionError:
     """Return the error of a call that needs the inputs of a pipeline that does not keep them."""
     return OptionError(
-        f"{what} needs every change that came, and this pipeline does not keep them. Build it with keep_inputs=True.",
+        f"{what} needs every input change, and this pipeline does not keep them. Build it with keep_inputs=True.",
         code="INPUTS_NOT_KEPT",
     )

@@ -321,7 +321,7 @@ class PipelineOutputs:
             sink.close()
             raise SinkError(
                 f"the output {sink!r} has epochs up to {last}, and this pipeline begins at 0, in memory. Give the pipeline a "
-                "directory, so that it goes on where it was, or a new output.",
+                "directory, so that it resumes, or a new output.",
                 code="SINK_EPOCH_GAP",
                 last_epoch=last,
             )

@@ -63,6 +63,6 @@ def place_of(directory: str | Path | Place) -> Place:
     if isinstance(directory, Place):
         return directory
     if not str(directory):
-        raise OptionError("directory='' is no directory; name one, or leave it out.", code="DIRECTORY", directory="")
+        raise OptionError("directory='' is not a directory; name one, or leave it out.", code="DIRECTORY", directory="")
     path = Path(directory).absolute()
     return Place(location=str(path), local_state_dir=str(path / "local"), dead_letters=str(path / "dead-letters"))

@@ -69,7 +69,7 @@ class Snapshot:
 
         Raises:
             OptionError: as `contents`.
-            BadInputError: a source that goes through no stage has retracted what was not there.
+            BadInputError: a source that goes through no stage has retracted an absent row.
         """
         return repeated(self.contents(name), self._plan.output_of(self._plan.view(name).name).schema)
 

@@ -1,4 +1,4 @@
-"""The query before the last change: for how long it is there, and how a directory knows it."""
+"""The query before the last change: how long it is kept, and how a directory stores it."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def nothing_to_undo(where: str, by: str) -> StateError:
         by: what changes it.
     """
     return StateError(
-        f"the query in {where} was not changed behind an epoch, so there is nothing to undo. Change it with {by}.",
+        f"the query in {where} has no change to undo. Change it with {by}.",
         code="NOTHING_TO_UNDO",
         location=where,
     )

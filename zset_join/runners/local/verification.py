@@ -27,7 +27,7 @@ from zset_join.core.errors import PlanError
 from zset_join.core.extras import needed_for
 from zset_join.core.notebook import html_differences
 from zset_join.core.relation import Relation
-from zset_join.core.shown_values import shown_rows
+from zset_join.core.shown_values import counted, shown_rows
 from zset_join.plan.query_plan import PlanSource, QueryPlan
 from zset_join.runners.local.history import InputHistory
 from zset_join.tools.batch import DUCKDB, EPOCHS, BatchTimes, batch_parts, one_statement, source_name
@@ -52,7 +52,7 @@ class Verification:
         different_rows: distinct rows whose weights differ.
         differences: the first of them, as (row, expected weight, actual weight).
         unjudged_rows: distinct rows whose weights differ where arrival alone decides between them and others, and the arrival
-            is known to the state alone: a tie behind another stage. They do not count as different.
+            is only in the state: a tie behind another stage. They do not count as different.
     """
 
     equal: bool
@@ -72,9 +72,15 @@ class Verification:
         return html_differences(str(self).splitlines()[0], self.differences)
 
     def __str__(self) -> str:
-        verdict = "equal" if self.equal else f"{self.different_rows} rows differ"
+        verdict = (
+            "equal"
+            if self.equal
+            else f"{counted(self.different_rows, 'row')} {'differs' if self.different_rows == 1 else 'differ'}"
+        )
         verdict += f", {self.unjudged_rows} unjudged because of ties" if self.unjudged_rows else ""
-        lines = [f"{verdict}: {self.expected_rows} rows expected, {self.actual_rows} answered, after epoch {self.epoch}"]
+        lines = [
+            f"{verdict}: {counted(self.expected_rows, 'row')} expected, {self.actual_rows} answered, after epoch {self.epoch}"
+        ]
         lines += [f"  expected {expected}, got {actual}: {row}" for row, expected, actual in self.differences]
         return "\n".join(lines)
 

@@ -191,7 +191,7 @@ def time_values(column: pa.Array) -> Any:
     if pt.is_integer(kind):
         return column.to_numpy(zero_copy_only=False).astype(np.int64, copy=False)
     raise PlanError(
-        f"a column of type {kind} is no event time; use a timestamp, a date or an integer.",
+        f"a column of type {kind} is not an event time; use a timestamp, a date or an integer.",
         code="EVENT_TIME_TYPE",
         type=str(kind),
     )

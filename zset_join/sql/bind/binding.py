@@ -29,7 +29,7 @@ class QueryContext(Protocol):
     warnings: list[str]
 
     def at(self, node: exp.Expr | None) -> Place:
-        """Return where a node stands."""
+        """Return the position of a node."""
         ...
 
     def bind(self, node: exp.Expr, *, ctes: Mapping[str, BoundQuery] | None = None, outer: Scope | None = None) -> BoundQuery:

@@ -36,7 +36,7 @@ def read_row_number(
         query: for messages.
 
     Returns:
-        What it says, and the columns that the list lacks for it.
+        Its rows, and the columns that the list lacks for it.
 
     Raises:
         SqlError: it has no ORDER BY.
@@ -44,9 +44,7 @@ def read_row_number(
     window = node.this
     keys, order = window.args.get("partition_by") or [], window.args.get("order")
     if order is None:
-        raise SqlError(
-            "ROW_NUMBER() needs ORDER BY, so that it says which rows come first.", code="NOT_OFFERED", at=query.at(node)
-        )
+        raise SqlError("ROW_NUMBER() needs ORDER BY, which defines the first rows.", code="NOT_OFFERED", at=query.at(node))
     known = {tree.name: name for name, tree in chosen if isinstance(tree, Column)}
     hidden: list[tuple[str, Expression]] = []
 
@@ -86,7 +84,7 @@ def numbered_by(qualify: exp.Expr) -> tuple[exp.Alias | None, exp.Expr]:
 
 
 def limit_of(node: exp.Expr, name: str) -> int | None:
-    """Return how many first rows a condition keeps; None where it says something else."""
+    """Return how many first rows a condition keeps; None where it is another condition."""
     pairs: dict[type[exp.Expr], tuple[int | None, int | None]] = {
         exp.EQ: (0, 0), exp.LTE: (0, None), exp.LT: (-1, None), exp.GTE: (None, 0), exp.GT: (None, -1),
     }  # fmt: skip
@@ -112,8 +110,8 @@ def limit_of(node: exp.Expr, name: str) -> int | None:
 
 
 def limits_of(conjuncts: Sequence[exp.Expr], item: Item, items: Sequence[Item]) -> list[tuple[exp.Expr, int]]:
-    """Return the conditions that say how many first rows of an item are kept, each with the number."""
-    assert item.first_rows is not None  # noqa: S101 - the caller has asked
+    """Return the conditions that bound the first rows of an item, each with the number."""
+    assert item.first_rows is not None  # noqa: S101 - the caller has checked
     name = item.first_rows.name
     is_alone = not any(
         pick(one.columns, name) or (one.first_rows is not None and one.first_rows.name.lower() == name.lower())
@@ -135,17 +133,17 @@ def take_first(item: Item, counts: Sequence[int], at: Place, *, is_shown: bool) 
     Args:
         item: the item.
         counts: how many rows the conditions keep.
-        at: where they stand.
+        at: their position.
         is_shown: the number is read elsewhere; it is 1.
 
     Raises:
         SqlError: nothing says how many; columns that rows cannot be distinguished or ordered by.
     """
     first_rows = item.first_rows
-    assert first_rows is not None  # noqa: S101 - the caller has asked
+    assert first_rows is not None  # noqa: S101 - the caller has checked
     if not counts:
         raise SqlError(
-            f"ROW_NUMBER() is offered to keep the first rows of each key: the query around it must say WHERE "
+            f"ROW_NUMBER() is offered to keep the first rows of each key: the query around it must have WHERE "
             f"{first_rows.name} = 1, or <= n, and not of rows that an outer join pads.",
             code="NOT_OFFERED",
             at=at,

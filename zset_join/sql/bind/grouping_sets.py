@@ -64,7 +64,7 @@ def expanded(node: exp.Select, scope: Scope) -> list[exp.Select]:
 
 
 def _qualified(node: exp.Select, scope: Scope) -> exp.Select:
-    """Return a SELECT whose columns say which item they are of, so that one column is written in one way."""
+    """Return a SELECT whose columns name their item, so that one column is written in one way."""
     part = copied(node)
     clauses = [
         *part.expressions,

@@ -57,7 +57,7 @@ class Step:
 
 
 def padded(items: Sequence[Item], steps: Sequence[Step]) -> set[str]:
-    """Return the items whose conditions cannot be asked before the joins: those that are padded, or read as of a time.
+    """Return the items whose conditions cannot be evaluated before the joins: those that are padded, or read as of a time.
 
     Args:
         items: the first one, and those of the steps.

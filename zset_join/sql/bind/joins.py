@@ -2,7 +2,7 @@
 
 A comma is an inner join whose ON is in WHERE; items between commas are joined in an order in which each is tied to one
 before. EXISTS and IN, joined to the rest of WHERE by AND, are semi joins; NOT
-EXISTS is an anti join. A condition over one input of an inner join is asked before the join, so the join keeps fewer rows.
+EXISTS is an anti join. A condition over one input of an inner join is evaluated before the join, so the join keeps fewer rows.
 
 A semi or anti join shows the rows of its left side only: its right side is in sight in its own ON, and nowhere else.
 
@@ -47,7 +47,7 @@ class JoinPlanner:
     """Plan the FROM and WHERE of one SELECT.
 
     Args:
-        query: binds what is below, and says where things stand.
+        query: binds what is below, and gives positions.
         ctes: queries in sight by name.
         outer: the scope of the query around a subquery.
         outer_view: the rows of that query; None where its columns are not brought into ON of an outer join.
@@ -63,7 +63,7 @@ class JoinPlanner:
     state_ttls: StateTtls = field(default_factory=StateTtls)
 
     def plan(self, node: exp.Select) -> tuple[Scope, View, list[exp.Expr]]:
-        """Return the items in sight, the joined rows, and the conditions that are still to be asked.
+        """Return the items in sight, the joined rows, and the conditions that are still to be evaluated.
 
         Raises:
             SqlError: a join that is not offered.
@@ -73,7 +73,7 @@ class JoinPlanner:
         first = self._item(argument(node, "from_").this)
         if argument(node, "from_").this.args.get("version") is not None:
             raise SqlError(
-                "FOR SYSTEM_TIME AS OF is offered behind JOIN: the rows before it say at which time.",
+                "FOR SYSTEM_TIME AS OF is offered behind JOIN: the rows before it give the time.",
                 code="NOT_OFFERED",
                 at=self.query.at(node.args.get("from_")),
             )
@@ -203,7 +203,7 @@ class JoinPlanner:
                 raise SqlError(error.message, code=error.code, at=query.at(version)) from error
         if item.lookup is not None and read is None:
             raise SqlError(
-                f'"{item.alias}" is an outside table, looked up when a row comes: write FOR SYSTEM_TIME AS OF PROCTIME().',
+                f'"{item.alias}" is an external table, looked up when a row comes: write FOR SYSTEM_TIME AS OF PROCTIME().',
                 code="LOOKUP_ONLY",
                 at=query.at(join.this),
                 name=item.alias,
@@ -270,7 +270,7 @@ class JoinPlanner:
     def _first_rows(
         self, node: exp.Select, conjuncts: list[exp.Expr], items: Sequence[Item], steps: Sequence[Step]
     ) -> list[exp.Expr]:
-        """Take the first rows of each key where WHERE or ON says how many, before all else; return the other conditions."""
+        """Take the first rows of each key where WHERE or ON bounds them, before all else; return the other conditions."""
         behind = padded(items, steps)
         for item in items:
             if item.first_rows is None:
@@ -353,7 +353,7 @@ class JoinPlanner:
         return [one for one in conjuncts if one not in self.correlated]
 
     def _pushed(self, conjuncts: list[exp.Expr], scope: Scope, steps: Sequence[Step]) -> list[exp.Expr]:
-        """Ask conditions over one item before the joins, where no join pads its rows."""
+        """Evaluate conditions over one item before the joins, where no join pads its rows."""
         if not steps:
             return conjuncts
         fixed = padded([*scope.items[:1], *(step.item for step in steps)], steps)
@@ -431,7 +431,7 @@ class JoinPlanner:
 
     @staticmethod
     def _asked_before(view: View, right: View, trees: list[Expression], how: str) -> tuple[View, View, list[Expression]]:
-        """Ask conditions over one side before the join, where that is the same."""
+        """Evaluate conditions over one side before the join, where that is the same."""
         kept: list[Expression] = []
         for tree in trees:
             left_names, right_names = references(tree)
@@ -503,7 +503,7 @@ class JoinPlanner:
         )
         if cut is not None:
             raise SqlError(
-                "LIMIT, OFFSET and QUALIFY are not offered behind EXISTS and IN; the subquery is asked whole.",
+                "LIMIT, OFFSET and QUALIFY are not offered behind EXISTS and IN; the subquery is read whole.",
                 code="NOT_OFFERED",
                 at=self.query.at(cut),
             )

@@ -52,7 +52,7 @@ def times_of_both(left: BoundQuery, right: BoundQuery, *, keeps_all: bool, at: P
         left: the first one, which names the columns.
         right: the second one.
         keeps_all: UNION ALL; other operations compare rows, which would have another time each.
-        at: where the operation stands.
+        at: the position of the operation.
 
     Raises:
         SqlError: such a column of one query alone, or in rows that are compared.

@@ -4,7 +4,7 @@
 
 The law: the view's contents are what Spark's batch query of the same text gives over the contents of its tables.
 
-A condition that reads one input of inner joins is asked before them; one that reads both sides of a comma becomes its ON.
+A condition that reads one input of inner joins is evaluated before them; one that reads both sides of a comma becomes its ON.
 Refusals say why, what to do, and where (semantics 17).
 """
 
@@ -97,7 +97,7 @@ class QueryBinder:
             self.depth -= 1
 
     def at(self, node: exp.Expr | None) -> Place:
-        """Return where a node stands, or the statement."""
+        """Return the position of a node, or of the statement."""
         return place_of(node, self.statement.text) or self.statement.place(0)
 
     def _bind(self, node: exp.Expr, ctes: dict[str, BoundQuery], outer: Scope | None) -> BoundQuery:
@@ -153,7 +153,7 @@ class QueryBinder:
         )
 
     def _whole(self, query: BoundQuery, node: exp.Expr) -> BoundQuery:
-        """Return a query whose rows are all that it says.
+        """Return a query whose rows are its whole answer.
 
         Raises:
             SqlError: it has a LIMIT, or a ROW_NUMBER() that nothing uses.
@@ -539,7 +539,7 @@ def _of_one_type(left: View, right: View) -> tuple[View, View]:
     try:
         wider = [result_type(Call("coalesce", (Column("left", a), Column("right", b))), schemas) for a, b in pairs]
     except PlanError:
-        # The union says which types do not go together.
+        # The union names the types that do not go together.
         return left, right
 
     def cast(view: View) -> View:

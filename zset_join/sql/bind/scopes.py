@@ -38,7 +38,7 @@ class Item:
         processing_times: columns that hold a processing time.
         first_rows: a ROW_NUMBER() of it, not yet used.
         number: what that was called, once its first rows are taken.
-        is_bounded: it reads what is stored, not what comes.
+        is_bounded: it reads what is stored, not the input.
         reads: the declared tables below.
         shown: the columns that `*` represents; None: all.
         time_expression: the argument of a temporal table function.
@@ -205,7 +205,7 @@ class Scope:
         if len(places) > 1:
             owners = " and ".join(f'"{item.alias}"' for item, _ in places)
             raise SqlError(
-                f'the column "{node.name}" is in {owners}. Say which, as in {places[0][0].alias}.{node.name}.',
+                f'the column "{node.name}" is in {owners}. Name its table, as in {places[0][0].alias}.{node.name}.',
                 code="AMBIGUOUS_COLUMN",
                 at=place_of(node, self.statement.text),
                 name=node.name,

@@ -44,7 +44,7 @@ class StateTtls:
 
     @classmethod
     def of(cls, hints: Hints, items: Sequence[Item], settings: Mapping[str, str], warnings: list[str]) -> StateTtls:
-        """Return what the hints of a SELECT say; those that name nothing of FROM, or no duration, become warnings."""
+        """Read the hints of a SELECT; those that name nothing of FROM, or no duration, become warnings."""
         ttls = cls(settings)
         for name, text in hints.state_ttls.items():
             named = [item for item in items if name.lower() in _names(item)]

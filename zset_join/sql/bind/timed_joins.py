@@ -108,7 +108,7 @@ def temporal_join(
     trees: Sequence[Expression],
     resolve: Callable[[exp.Column], Expression],
 ) -> View:
-    """Join with the versions of a table, or with what it says when a row comes.
+    """Join with the versions of a table, or with its rows when a row comes.
 
     Args:
         planner: for messages and settings.
@@ -131,7 +131,7 @@ def temporal_join(
             at=at,
         )
     time = step.version.time if step.version is not None else item.time_expression
-    assert time is not None  # noqa: S101 - the caller has asked
+    assert time is not None  # noqa: S101 - the caller has checked
     parts = _parts(planner, view, item, trees, node)
     try:
         if item.lookup is not None:
@@ -166,7 +166,7 @@ def temporal_join(
 
 
 def _in_words_of_sql(error: PlanError, view: View, item: Item) -> str:
-    """Return what a join by event time lacks, with the cure as a statement says it."""
+    """Return what a join by event time lacks, with the cure in SQL."""
     left, right = view.name, item.alias
     match error.code:
         case "NOT_VERSIONED":
@@ -227,7 +227,7 @@ def as_of_join(
             at=at,
         )
     order = _order_of(ordered[0])
-    assert order is not None  # noqa: S101 - just asked
+    assert order is not None  # noqa: S101 - just checked
     left_time, operator, right_time = order
     parts = _parts(planner, view, step.item, [tree for tree in trees if tree is not ordered[0]], step.node)
     _check_plain(planner, step.item, parts, step.node)
@@ -329,7 +329,7 @@ def _order_of(tree: Expression) -> tuple[str, Any, str] | None:
 
 def _looked_up(planner: JoinContext, view: View, item: Item, how: str, parts: JoinCondition) -> View:
     source = item.lookup
-    assert source is not None  # noqa: S101 - the caller has asked
+    assert source is not None  # noqa: S101 - the caller has checked
     physical = {shown: name for name, shown in item.columns.items()}
     pairs = [(own, physical[other.name] if isinstance(other, Column) else repr(other)) for own, other in parts.keys]
     if parts.condition is not None:

@@ -67,7 +67,7 @@ class _Declared:
     said: set[str] = field(default_factory=set)
 
     def say_once(self, what: str, cure: str, at: Place) -> None:
-        """Note a clause that a declaration has once; what comes along by LIKE gives way to it.
+        """Note a clause that a declaration has once; what is copied by LIKE gives way to it.
 
         Raises:
             SqlError: it is there already.
@@ -84,7 +84,7 @@ class _Declared:
 
 @dataclass(frozen=True)
 class Model:
-    """What comes along of the table that a declaration is LIKE.
+    """What a declaration copies of the table it is LIKE.
 
     Args:
         columns: its columns; they come first.
@@ -111,7 +111,7 @@ def read_table(reader: Reader, word: str, *, model: Model | None = None) -> tupl
     Args:
         reader: is at the name.
         word: TABLE, STREAM, MUTABLE STREAM, SOURCE or SINK.
-        model: what comes along of the table it is LIKE.
+        model: what is copied of the table it is LIKE.
 
     Returns:
         The table, and whether one of its name may be there already.
@@ -223,7 +223,7 @@ def read_table(reader: Reader, word: str, *, model: Model | None = None) -> tupl
 
 
 def _never_read(name: str, options: Mapping[str, str], declared: _Declared) -> list[str]:
-    """Return what warnings say of clauses that mean something where rows are read, of a table whose rows never are."""
+    """Return the warnings about clauses that mean something where rows are read, of a table whose rows never are."""
     connector = tables().get(options.get("connector", ""))
     if connector is None or not connector.is_row_sink:
         return []
@@ -250,7 +250,7 @@ def _version_column(
         )
     if mode != "upsert":
         raise SqlError(
-            "a version column says which row of a key is the newest, and rows have no key here. Add PRIMARY KEY (...).",
+            "a version column defines the newest row of a key, and rows have no key here. Add PRIMARY KEY (...).",
             code="NO_PRIMARY_KEY",
             at=at,
         )
@@ -413,7 +413,7 @@ def _check(declared: _Declared, name: str, reader: Reader) -> None:
 
 
 def _check_metadata(declared: _Declared, options: dict[str, str], name: str, *, at: Place) -> None:
-    """Refuse a column that is to hold what the connector does not say; a table without one is given it by INSERT."""
+    """Refuse a column for metadata that the connector does not have; a table without one is given it by INSERT."""
     wanted = {column.name: column.metadata for column in declared.columns if column.metadata is not None}
     if not wanted or options.get("connector") in {None, "memory"}:
         return

@@ -38,7 +38,7 @@ def explain(
     """Run EXPLAIN.
 
     Args:
-        session: knows the names.
+        session: resolves the names.
         statement: the whole of it.
         run: runs a statement in a session.
 

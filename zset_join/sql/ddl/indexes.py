@@ -105,5 +105,5 @@ def show_indexes(session: StatementContext, reader: Reader) -> Message:
 
 
 def indexes_told(catalog: Catalog, relation: str) -> list[str]:
-    """Return the indexes of a table or view, as DESCRIBE says them."""
+    """Return the indexes of a table or view, as DESCRIBE lists them."""
     return [f"index {one.name} ({', '.join(one.columns)})" for one in catalog.indexes.values() if one.relation == relation]

@@ -38,7 +38,7 @@ _STRATEGIES = ("EXCLUDING", "INCLUDING", "OVERWRITING")
 
 @dataclass(frozen=True)
 class LikeClause:
-    """Where LIKE stands, and what it says.
+    """The position of LIKE, and its options.
 
     Args:
         name: of the table that is like.
@@ -89,7 +89,7 @@ def _clause(reader: Reader) -> LikeClause:
 
 
 def model_of(table: Table, clause: LikeClause) -> Model:
-    """Return what comes along of a table."""
+    """Return what is copied of a table."""
     times = [ColumnDefinition(name, PROCESSING_TIME_TYPE, is_processing_time=True) for name in table.processing_times]
     columns = tuple(column for column in (*table.columns, *times) if _is_taken(column, table, clause.taken))
     names = {column.name for column in columns}

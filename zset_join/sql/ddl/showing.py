@@ -1,4 +1,4 @@
-"""SHOW and DESCRIBE: what a session knows, as text and as rows.
+"""SHOW and DESCRIBE: the objects of a session, as text and as rows.
 
 SHOW TABLES, STREAMS, VIEWS, FUNCTIONS, QUERIES, SETTINGS, INDEXES [FROM t], COLUMNS FROM t, CREATE TABLE t; a session has one
 catalog and one database, `default`.
@@ -108,12 +108,12 @@ _KINDS = ("MATERIALIZED VIEW", "VIEW", "TABLE", "STREAM", "SOURCE", "SINK")
 
 
 def kind_named(reader: Reader) -> str | None:
-    """Read what kind of thing a name is said to be, such as MATERIALIZED VIEW; None where that is not said."""
+    """Read the kind of a name, such as MATERIALIZED VIEW; None where it is not given."""
     return next((kind for kind in _KINDS if reader.has(*kind.split())), None)
 
 
 def check_kind(catalog: Catalog, name: str, kind: str | None, *, at: Place) -> None:
-    """Refuse a name that represents another kind of thing than is said.
+    """Refuse a name of another kind than given.
 
     TABLE, STREAM, SOURCE and SINK are one kind where rows are read and written; a materialized view is a VIEW, too.
 

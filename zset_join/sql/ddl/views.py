@@ -17,6 +17,7 @@ from dataclasses import replace
 from typing import Any
 
 from zset_join.core.errors import PlanError, SqlError
+from zset_join.core.shown_values import counted
 from zset_join.expressions.rows import named
 from zset_join.sql.ddl.sink_statements import written_table
 from zset_join.sql.dml.query_statements import bind_query, bound_by
@@ -141,6 +142,9 @@ def alter(session: StatementContext, statement: Statement, begin: int = 0, *, is
     old = session.catalog.views.get(name)
     running = _running(session, name)
     if old is None or old.is_materialized != is_materialized or (is_materialized and running is None):
+        if old is not None and old.is_materialized != is_materialized:
+            word = "VIEW" if is_materialized else "MATERIALIZED VIEW"
+            raise SqlError(f'"{name}" is a {word}. Write ALTER {word} {name}.', code="WRONG_KIND", at=at, name=name)
         word = "materialized view" if is_materialized else "view"
         known = [one.name for one in session.catalog.views.values() if one.is_materialized == is_materialized]
         raise SqlError(f'there is no {word} "{name}" to alter.{near(name, known)}', code="UNKNOWN_TABLE", at=at, name=name)
@@ -202,7 +206,7 @@ def _renamed(query: Query, names: tuple[str, ...] | None, *, at: Place) -> Query
     check_distinct(names, "the view", at)
     if len(names) != len(query.columns):
         raise SqlError(
-            f"the view names {len(names)} columns ({', '.join(names)}), and its query has {len(query.columns)} "
+            f"the view names {counted(len(names), 'column')} ({', '.join(names)}), and its query has {len(query.columns)} "
             f"({', '.join(query.columns)}). Name each, once.",
             code="INSERT_COLUMNS",
             at=at,

@@ -13,6 +13,7 @@ import pyarrow as pa
 from sqlglot import exp
 
 from zset_join.core.errors import SqlError
+from zset_join.core.shown_values import counted
 from zset_join.expressions.sql_text import type_name
 from zset_join.sql.parse.readers import Reader
 from zset_join.sql.tables.catalog import Table
@@ -38,7 +39,7 @@ def delete(session: StatementContext, statement: Statement) -> Message:
     rows = _stored(session, statement, reader, table, _columns(table))
     if rows.num_rows:
         session.insert(table.name, ZSet(single_batch(rows), np.full(rows.num_rows, -1, np.int64)))
-    return Message(f"{rows.num_rows} rows from {table.name}")
+    return Message(f"{counted(rows.num_rows, 'row')} from {table.name}")
 
 
 def update(session: StatementContext, statement: Statement) -> Message:
@@ -79,7 +80,7 @@ def update(session: StatementContext, statement: Statement) -> Message:
     if rows.num_rows:
         weights = np.repeat(np.array([-1, 1], np.int64), old.num_rows)
         session.insert(table.name, ZSet(single_batch(rows), weights))
-    return Message(f"{old.num_rows} rows of {table.name}")
+    return Message(f"{counted(old.num_rows, 'row')} of {table.name}")
 
 
 def _table(session: StatementContext, reader: Reader) -> Table:

@@ -1,8 +1,8 @@
-"""A query as a statement: SELECT, and what comes after it.
+"""A query as a statement: SELECT, and its tail.
 
     SELECT ... EMIT CHANGELOG SETTINGS max_hot_keys = 1000
 
-The tail is taken off before the rest is parsed, so no dialect of the parser needs to know it.
+The tail is taken off before the rest is parsed, so no dialect of the parser needs to read it.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def bind_query(session: StatementContext, statement: Statement, begin: int = 0, 
     """Bind the query that begins at a token; EMIT CHANGELOG and SETTINGS are taken off its end.
 
     Args:
-        session: knows the names.
+        session: resolves the names.
         statement: the whole of it.
         begin: the token.
         is_named: the query of a view, which others may read as of its PROCTIME().
@@ -44,8 +44,8 @@ def bind_query(session: StatementContext, statement: Statement, begin: int = 0, 
     query = session.query(statement, node, settings, emits_changelog=emits)
     if query.bound.virtual and not is_named:
         raise SqlError(
-            f"{query.bound.virtual[0]} has another value each time a row is read, so the row could not be retracted as it"
-            "came. Use it behind FOR SYSTEM_TIME AS OF; to show it, give the source a column that holds it.",
+            f"{query.bound.virtual[0]} has another value each time a row is read, so the row could not be retracted "
+            f"as it was. Use it behind FOR SYSTEM_TIME AS OF; to show it, give the source a column that holds it.",
             code="NON_DETERMINISTIC",
             at=statement.place(begin),
         )

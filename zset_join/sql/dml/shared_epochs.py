@@ -27,6 +27,7 @@ import numpy as np
 import pyarrow as pa
 
 from zset_join.core.errors import BadInputError, PlanError, ZsetJoinError
+from zset_join.core.shown_values import counted
 from zset_join.runners.local.dead_letters import PartlyRead
 from zset_join.runners.local.failing_rows import failing_rows, unread_rows
 from zset_join.runners.local.pipeline import Pipeline
@@ -343,7 +344,7 @@ def _warn_of(table: str, letters: pa.Table) -> None:
         first = letters.slice(0, 1).to_pylist()[0]
         warnings.warn(
             SqlWarning(
-                f'table "{table}": {letters.num_rows} of the rows are put aside, the first, {first["row"]}: '
+                f'table "{table}": {counted(letters.num_rows, "row")} quarantined, the first, {first["row"]}: '
                 f"[{first['code']}] {first['reason']}"
             ),
             stacklevel=6,

@@ -42,7 +42,7 @@ def read_hints(node: exp.Select, warnings: list[str]) -> Hints:
     hints = Hints()
     given = node.args.get("hint")
     for one in given.expressions if given is not None else ():
-        # What is wrong with a hint is warned of here, and what it says is looked for in vain.
+        # What is wrong with a hint is warned of here, and its content is not used.
         disregard(one)
         if not isinstance(one, exp.Expr):
             warnings.append(f"the hints {one} cannot be read and change nothing.")

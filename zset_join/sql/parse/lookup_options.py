@@ -43,7 +43,7 @@ def lookup_of(options: Mapping[str, str], *, at: Place | None = None) -> Lookup:
     """Return how a declaration wants its table to be looked up.
 
     Raises:
-        SqlError: an option that is not known, a value it cannot have, or two options that say the same.
+        SqlError: an option that is not known, a value it cannot have, or two options with the same meaning.
     """
     given: dict[str, str] = {}
     named: dict[str, str] = {}
@@ -61,7 +61,7 @@ def lookup_of(options: Mapping[str, str], *, at: Place | None = None) -> Lookup:
             continue
         own = _OF_FLINK.get(plain, plain)
         if own in named:
-            raise SqlError(f"'{named[own]}' and '{option}' say the same. Keep one.", code="SAID_TWICE", at=at)
+            raise SqlError(f"'{named[own]}' and '{option}' mean the same. Keep one.", code="SAID_TWICE", at=at)
         if own not in LOOKUP_NAMES:
             known = [_PREFIX + name for name in (*_OF_FLINK, *_RELOADS, *sorted(LOOKUP_NAMES))]
             raise SqlError(f"the option '{option}' is not known.{near(option, known)}", code="UNKNOWN_OPTION", at=at)
@@ -77,7 +77,7 @@ def lookup_of(options: Mapping[str, str], *, at: Place | None = None) -> Lookup:
 
 
 def lookup_without_effect(options: Mapping[str, str]) -> list[str]:
-    """Return what warnings say of options of a lookup that change nothing here."""
+    """Return the warnings about options of a lookup that change nothing here."""
     lookup = lookup_of(options)
     told = [
         f"the option '{_PREFIX}{name}' changes nothing here; 'lookup.cache-ttl' counts from when a row was read."

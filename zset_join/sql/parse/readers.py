@@ -34,7 +34,7 @@ class Reader:
         return self.index >= len(self.tokens)
 
     def has(self, *words: str) -> bool:
-        """Read these words if they come next, and say so; a quoted name is no word."""
+        """Read these words if they come next, and return whether; a quoted name is no word."""
         index, left = self.index, list(words)
         while left:
             if index >= len(self.tokens) or self.tokens[index].token_type in {TokenType.IDENTIFIER, TokenType.STRING}:
@@ -58,7 +58,7 @@ class Reader:
             self.fail(f"expected {' '.join(words)}")
 
     def end(self) -> None:
-        """Refuse what comes after the statement.
+        """Refuse a tail of the statement.
 
         Raises:
             SqlError: something does.
@@ -67,7 +67,7 @@ class Reader:
             self.fail("expected the end")
 
     def fail(self, what: str) -> None:
-        """Refuse what comes next.
+        """Refuse the next token.
 
         Raises:
             SqlError: always.

@@ -56,7 +56,7 @@ def completed_table(table: Table, given: pa.Table, now_us: int, dialect: str, we
         if column.name in given.column_names:
             array = given.column(column.name).combine_chunks()
             is_plain = array.type == column.type
-            # What a record says beside its row is an instant, which a column without a zone has in UTC.
+            # The metadata of a record is an instant, which a column without a zone has in UTC.
             is_beside = not is_plain and column.metadata is not None
             columns[column.name] = array if is_plain else array.cast(column.type) if is_beside else fit(table, column, array)
         elif column.is_processing_time:

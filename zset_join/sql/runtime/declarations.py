@@ -156,8 +156,8 @@ class Declarations:
             return Catalogued(declared=declared, views=tuple(body["views"]), settings=body["settings"])
         except (ValueError, KeyError, TypeError) as error:
             raise StateError(
-                f"{path}, which has the statements of the session, is missing or cannot be read ({error}). Bring the directory "
-                "back as a whole, or begin with a new one.",
+                f"{path}, which has the statements of the session, is missing or cannot be read ({error}). Restore "
+                f"the whole directory, or begin with a new one.",
                 code="DAMAGED_FILE",
                 file=str(path),
             ) from error

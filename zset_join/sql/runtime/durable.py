@@ -35,6 +35,7 @@ import numpy as np
 import pyarrow as pa
 
 from zset_join.core.errors import BadInputError, SqlError, StateError, ZsetJoinError
+from zset_join.core.shown_values import counted
 from zset_join.runners.local.contents import repeated
 from zset_join.runners.local.dead_letters import PartlyRead
 from zset_join.runners.local.pipeline import Pipeline
@@ -115,7 +116,7 @@ class DirectoryRuntime(DurableChanges):
         """Count the rows of a query that has begun, or stop it where one of them has a key that another row claims."""
         if claims is None:
             return
-        assert running.writer is not None  # noqa: S101 - as the caller knows
+        assert running.writer is not None  # noqa: S101 - as the caller checks
         contents = [(running.pipeline.contents(), running.writer.names)]
         try:
             claims.check(contents, running.name)
@@ -284,7 +285,7 @@ class DirectoryRuntime(DurableChanges):
             self._take({table.name: rows}, now_us, once=self._once)
 
     def read(self, *, wait_seconds: float, rounds: int | None = None) -> int:
-        """Take what has come in the files and topics of tables, each round as one epoch; return the number of rounds."""
+        """Take the new rows in the files and topics of tables, each round as one epoch; return the number of rounds."""
         done = 0
         while rounds is None or done < rounds:
             polled: dict[str, Any] = {}
@@ -420,7 +421,8 @@ class DirectoryRuntime(DurableChanges):
                 first = own.slice(0, 1).to_pylist()[0]
                 warnings.warn(
                     SqlWarning(
-                        f'table "{name}": {own.num_rows} rows are put aside, the first: [{first["code"]}] {first["reason"]}'
+                        f'table "{name}": {counted(own.num_rows, "row")} quarantined, the first: '
+                        f"[{first['code']}] {first['reason']}"
                     ),
                     stacklevel=6,
                 )

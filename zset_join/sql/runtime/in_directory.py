@@ -72,7 +72,7 @@ def _check_layout(directory: Path, layout: int) -> None:
     except ValueError as error:
         raise StateError(
             f"{directory} has tables, and {_LAYOUT} is missing or cannot be used ({error}): the directory was written by "
-            "another version, or copied in part. Bring it back as a whole, or begin with a new one.",
+            "another version, or copied in part. Restore the whole directory, or begin with a new one.",
             code="DAMAGED_FILE",
             file=str(directory / _LAYOUT),
         ) from error

@@ -65,7 +65,7 @@ class MemoryRuntime(ProcessRuntime):
         self._numbered = 0
 
     def read(self, *, wait_seconds: float, rounds: int | None = None) -> int:
-        """Take what has come in the files and topics of all tables since the last call, each poll as one epoch."""
+        """Take the new rows in the files and topics of all tables since the last call, each poll as one epoch."""
         fed = {id(feed.table) for feed in self._feeds}
         self._feeds += [feed for feed in feeds_of(self) if id(feed.table) not in fed]
         known = {id(table) for table in self.catalog.tables.values()}

@@ -116,7 +116,7 @@ class Runtime(ABC):
 
     @abstractmethod
     def read(self, *, wait_seconds: float, rounds: int | None = None) -> int:
-        """Take what has come in files and topics; see `Session.read`."""
+        """Take the new rows in files and topics; see `Session.read`."""
 
     @contextmanager
     def once(self, name: str) -> Iterator[None]:  # noqa: ARG002 - in a directory

@@ -31,7 +31,7 @@ def of_table(table: Table, rows: Any) -> pa.Table:
     else:
         rows = list(rows) if isinstance(rows, Iterable) else rows
         if not isinstance(rows, list) or not all(isinstance(line, Mapping) for line in rows):
-            return arrow_table(rows)  # which says what it expects
+            return arrow_table(rows)  # whose error names what it expects
         names = list(dict.fromkeys(name for line in rows for name in line))
     if not names or not set(names) <= set(table.schema.names):
         return arrow_table(rows)

@@ -1,4 +1,4 @@
-"""A query that is bound: what a view, a subquery and a running query know of it.
+"""A query that is bound, for a view, a subquery and a running query.
 
 It names the rows and what represents its columns; how it was bound, and who runs it, it does not know.
 """
@@ -46,7 +46,7 @@ class BoundQuery:
         order_by: of a bounded query: columns, each with whether it is descending, and whether NULLs come first.
         limit: of a bounded query.
         first_rows: a ROW_NUMBER() that nothing has used.
-        warnings: what was asked and cannot be honoured.
+        warnings: what was requested and cannot be honoured.
         lookups: hints, by the table they name.
     """
 

@@ -1,4 +1,4 @@
-"""The options of a table in WITH: checked by the table of connectors (`zset_join.connectors`), and what they say of records.
+"""The options of a table in WITH: checked by the table of connectors (`zset_join.connectors`), and their meaning for records.
 
 An option that is not in it is refused with the names that are near; one that is missing is named; one that other systems
 know and that changes nothing here warns.
@@ -58,7 +58,7 @@ _OF_CHANGES = {
     "record_time": ("ingestion-timestamp", "record_time", "timestamp", "value.ingestion-timestamp"),
     "position": ("lsn", "position"),
 }  # fmt: skip
-"""What a record of changes says beside its row, as in `zset_join.changelog.formats`, and what statements call it."""
+"""The metadata of a record of changes, as in `zset_join.changelog.formats`, and what statements call it."""
 
 
 def form_of(options: Mapping[str, str]) -> str:
@@ -73,7 +73,7 @@ def holds_records(options: Mapping[str, str]) -> bool:
 
 
 def encodings_of(options: Mapping[str, str]) -> dict[str, Any]:
-    """Return what a statement says of how the records of changes are written, and of which tables are read.
+    """Return a statement's options for how the records of changes are written, and of which tables are read.
 
     >>> encodings_of({"connector": "kafka", "format": "canal-json", "canal-json.table.include": "orders|items"})
     {'table': ('orders', 'items')}
@@ -103,7 +103,7 @@ def encodings_of(options: Mapping[str, str]) -> dict[str, Any]:
 
 
 def metadata_of(options: Mapping[str, str]) -> dict[str, str]:
-    """Return what a connector says beside the columns of a row: what METADATA FROM calls it, and what it is called inside.
+    """Return the metadata of a connector: what METADATA FROM calls it, and what it is called inside.
 
     >>> sorted(metadata_of({"connector": "kafka", "format": "json"}))
     ['offset', 'partition', 'timestamp', 'topic']
@@ -137,13 +137,13 @@ def sink_options(options: Mapping[str, str]) -> dict[str, str]:
 
 
 def _is_encoding(options: Mapping[str, str], option: str) -> bool:
-    """Return whether an option says how the records of changes are written."""
+    """Return whether an option is about how the records of changes are written."""
     form = options.get("format", options.get("value.format", "json"))
     return holds_records(options) and option.removeprefix("value.").removeprefix(f"{form}.") in _ENCODINGS
 
 
 def _is_of_format(connector: TableSide, option: str) -> bool:
-    """Return whether an option is one of Flink's for a format of JSON, whose records are read here whatever it says."""
+    """Return whether an option is one of Flink's for a format of JSON, whose records are read here with any value of it."""
     return bool(connector.reads) and _OF_RECORDS.fullmatch(option) is not None
 
 
@@ -166,7 +166,7 @@ def _check_value(option: str, known: Option | None, value: str, columns: Collect
 
 
 def _check_generated(options: Mapping[str, str], at: Place | None) -> list[str]:
-    """Refuse a range of generated numbers that is empty; return what warnings say of options that change nothing beside others.
+    """Refuse a range of generated numbers that is empty; return the warnings about options that change nothing beside others.
 
     Raises:
         SqlError: see above.
@@ -192,7 +192,7 @@ def _check_generated(options: Mapping[str, str], at: Place | None) -> list[str]:
 
 
 def _without_effect(name: str, options: Mapping[str, str]) -> list[str]:
-    """Return what warnings say of options that a connector takes and that change nothing beside the others."""
+    """Return the warnings about options that a connector takes and that change nothing beside the others."""
     of_format = [option for option in options if option.startswith("csv.") and form_of(options) != "csv"]
     of_server: tuple[str, ...] = ()
     if name == "jdbc" and options.get("url", "").startswith(("jdbc:sqlite:", "jdbc:duckdb:")):
@@ -211,11 +211,11 @@ def check_options(options: Mapping[str, str], *, at: Place | None, columns: Coll
 
     Args:
         options: those of WITH.
-        at: where they stand.
+        at: their position.
         columns: of the table; for options of a column.
 
     Returns:
-        What warnings say of options that change nothing.
+        The warnings about options that change nothing.
 
     Raises:
         SqlError: see above.
@@ -228,7 +228,7 @@ def check_options(options: Mapping[str, str], *, at: Place | None, columns: Coll
     if form is not None and form not in FORMATS:
         raise SqlError(f"the format '{form}' is not known.{near(form, FORMATS)}", code="UNKNOWN_FORMAT", at=at)
     if "format" in options and "value.format" in options:
-        raise SqlError("'format' and 'value.format' say the same. Keep one.", code="SAID_TWICE", at=at)
+        raise SqlError("'format' and 'value.format' mean the same. Keep one.", code="SAID_TWICE", at=at)
     if name is None:
         unknown = [option for option in options if option not in _WITHOUT_CONNECTOR]
         if unknown:

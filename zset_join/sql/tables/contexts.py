@@ -1,4 +1,4 @@
-"""What statements ask of the session they run in."""
+"""The interface of a session to its statements."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class StatementContext(QueryRunner, Protocol):
     """A session, as statements see it.
 
     Attributes:
-        writes: whether queries write where they are told to; not where statements are only checked.
+        writes: whether queries write where they name a table; not where statements are only checked.
         dialect: of statements.
     """
 
@@ -25,7 +25,7 @@ class StatementContext(QueryRunner, Protocol):
 
     @property
     def catalog(self) -> Catalog:
-        """Return what names stand for."""
+        """Return the objects of names."""
         ...
 
     @property

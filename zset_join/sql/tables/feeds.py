@@ -4,13 +4,13 @@
 
 A feed gives the rows of its table as they come, decoded: a table of rows for an append table, a ZSet of changes for others.
 JSON of Debezium, Canal, Maxwell and keyed records with empty values (`upsert-json`, and every `upsert-kafka`), in topics and in
-files, become changes of the table by a pipeline of their own, which knows the rows that updates replace.
+files, become changes of the table by a pipeline of their own, which keeps the rows that updates replace.
 
 Edge cases: a plain JSON record that cannot be read is refused with its offset, or put aside with
 `on_bad_input = 'quarantine'`; names a record lacks are NULL, others are passed
 over. Columns `METADATA FROM 'offset'` and others (`metadata_of`) are filled from the record.
 
-Known limits: Kafka is read from the beginning of its topic; where a session in memory stands is forgotten when it ends. One
+Known limits: Kafka is read from the beginning of its topic; the position of a session in memory is forgotten when it ends. One
 with a directory goes on (`zset_join.sql.tables.table_sources`).
 """
 
@@ -29,6 +29,7 @@ import pyarrow.compute as pc
 from zset_join.changelog.formats import RecordOptions
 from zset_join.connectors.tables import kafka_config
 from zset_join.core.errors import BadInputError, SqlError
+from zset_join.core.shown_values import counted
 from zset_join.query.reading import Reading, readings_of
 from zset_join.runners.local.dead_letters import PartlyRead
 from zset_join.sql.tables.catalog import Catalog, Table
@@ -127,7 +128,7 @@ def _warn(table: Table, letters: pa.Table) -> None:
     place = "" if first["topic"] is None else at
     warnings.warn(
         SqlWarning(
-            f'table "{table.name}": {letters.num_rows} records are put aside, the first{place}: {first["reason"]}. A '
+            f'table "{table.name}": {counted(letters.num_rows, "record")} quarantined, the first{place}: {first["reason"]}. A '
             "session with a directory keeps them, for zset-join dead-letters."
         ),
         stacklevel=5,
@@ -165,7 +166,7 @@ class FileFeed:
 
 
 class RecordDecoder:
-    """Turn records into changes of their table, by a pipeline that knows the rows updates replace.
+    """Turn records into changes of their table, by a pipeline that keeps the rows updates replace.
 
     Args:
         table: of the records.
@@ -306,8 +307,8 @@ class KafkaFeed:
     def _refuse(self, first: UnreadText, records: pa.Table) -> None:
         raise BadInputError(
             f'table "{self.table.name}": the record at offset {records.column("offset")[first.number]} of topic '
-            f"{records.column('topic')[first.number]} is no row of it, {first.shown} Mend what writes the topic, or let what "
-            "cannot be read be put aside: SET on_bad_input = 'quarantine'.",
+            f"{records.column('topic')[first.number]} is not a row of it, {first.shown} Correct the producer of the "
+            f"topic, or quarantine unreadable records: SET on_bad_input = 'quarantine'.",
             code=first.code,
             relation=self.table.name,
             column=first.column,
@@ -365,7 +366,7 @@ class GeneratedFeed:
 
 
 def record_options(table: Table) -> RecordOptions:
-    """Return how records of changes are read: which columns hold what they say beside their row."""
+    """Return how records of changes are read: which columns hold their metadata."""
     known = metadata_of(table.options)
     metadata = {known[one.metadata]: one.name for one in table.columns if one.metadata is not None}
     return RecordOptions(metadata=metadata, **encodings_of(table.options))

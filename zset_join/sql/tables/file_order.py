@@ -4,7 +4,7 @@ The law: among the rows of a key, that of the last file by name wins, and of one
 come. So a table has hidden sequence columns: the first bytes of the name, eight to a column, and the place of the row.
 
 Known limits: of names that agree in their first 64 bytes, the file that is read later wins. A query that is started later in
-a session without a directory does not know which keys `_tp_delta` has deleted: a file with an earlier name brings them back.
+a session without a directory does not have the keys that `_tp_delta` has deleted: a file with an earlier name brings them back.
 
 Memory: 144 bytes a key in the state of a query, in its row and in its sequence.
 """

@@ -68,15 +68,15 @@ def read_file(table: Table, file: Path) -> pa.Table:
     """Return the rows of a file.
 
     Raises:
-        SqlError: it is not in the format it is said to be in, or has no column of the table.
+        SqlError: it is not in its declared format, or has no column of the table.
         BadInputError: a line that is no row of the table.
     """
     rows, unread = _read(table, file, is_first_enough=True)
     if unread:
         first = unread[0]
         raise BadInputError(
-            f'"{table.name}": line {first.number} of {file} is no row of it, {first.shown} Mend the file, or let what cannot '
-            "be read be put aside: SET on_bad_input = 'quarantine'.",
+            f'"{table.name}": line {first.number} of {file} is not a row of it, {first.shown} Correct the file, or '
+            "quarantine unreadable lines: SET on_bad_input = 'quarantine'.",
             code=first.code,
             relation=table.name,
             file=str(file),

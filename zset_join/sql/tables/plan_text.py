@@ -128,7 +128,7 @@ class _Writer:
         return f"{front}SELECT {_names(node.relation.schema.names)} FROM {_quoted(call.name)}({operands})"
 
     def _expiring(self, node: Operate, request: ExpiringRequest) -> str:
-        """Return a stage whose rows end by time: the hint STATE_TTL says so, for what no setting says otherwise."""
+        """Return a stage whose rows end by time: the hint STATE_TTL, where no setting has the same."""
         for ttl in request.ttls:
             if ttl is not None and ttl != StateTtl(ttl.after):
                 raise _unwritten(f"state that ends by time as {ttl} says")

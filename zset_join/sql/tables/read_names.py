@@ -64,7 +64,7 @@ class ReadNames:
         if len(lines) != count or (position is not None and zlib.crc32(kept) != position["crc32"]):
             raise StateError(
                 f'the names of the files of table "{self._table}" that this query has read are missing or damaged: '
-                f"{self._path}. Bring the directory of the session back as a whole, or begin with a new one.",
+                f"{self._path}. Restore the whole directory of the session, or begin with a new one.",
                 code="DAMAGED_FILE",
                 table=self._table,
                 file=str(self._path),

@@ -62,7 +62,7 @@ def check_required(table: Table, rows: pa.Table, weights: Any = None) -> None:
 def required_value(tree: Any, column: ColumnDefinition, table: str) -> Any:
     """Return an expression with the value of another one, for which a row fails where that is NULL.
 
-    No expression raises by itself, so it casts a text that is no number, and the text says what is wrong. The text depends on
+    No expression raises by itself, so it casts a text that is no number, and the text is the reason. The text depends on
     the value, so that no optimizer computes it for every row.
 
     Raises:

@@ -38,7 +38,7 @@ DELTA = "_tp_delta"
 
 @dataclass(frozen=True)
 class Message:
-    """What a statement that is no query says.
+    """The result of a statement that is no query.
 
     Args:
         text: for people.
@@ -135,7 +135,7 @@ class Query:
         """Return it as SQL of Spark's dialect, every step a SELECT.
 
         Raises:
-            PlanError: a part is not written as SQL, such as what a setting says of a join.
+            PlanError: a part is not written as SQL, such as a join's setting.
         """
         return plan_sql(self.bound.view)
 
@@ -239,7 +239,7 @@ class Running:
         return self.query.bound.reads
 
     def changelog(self) -> pa.Table:
-        """Return the changes since it was asked last, with `_tp_delta` as the last column; retractions first."""
+        """Return the changes since the last call, with `_tp_delta` as the last column; retractions first."""
         tables = [changelog_table(delta) for delta in self.deltas if len(delta)]
         self.deltas.clear()
         return pa.concat_tables(tables) if tables else changelog_schema(self.pipeline.schema).empty_table()
@@ -260,10 +260,10 @@ class Running:
         return {**counted, "dead_letters": aside} if aside else counted
 
     def verify(self) -> Any:
-        """Compare what it answered with the batch query over everything that came; the report says `equal`.
+        """Compare what it answered with the batch query over all input; the report has `equal`.
 
         Raises:
-            OptionError: in process, of a session that does not keep what came: `connect(keep_inputs=True)`.
+            OptionError: in process, of a session that does not keep its input: `connect(keep_inputs=True)`.
             PlanError: no batch query is known for a part of it.
         """
         return self.pipeline.verify()

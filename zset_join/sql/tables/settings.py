@@ -177,7 +177,7 @@ def stage_options(settings: Mapping[str, str]) -> StageOptions:
 
 
 def without_effect(settings: Mapping[str, str]) -> list[str]:
-    """Return what warnings say of settings that request something which the others leave out."""
+    """Return the warnings about settings that request something which the others leave out."""
     is_hybrid = "hybrid" in {settings.get("default_hash_join"), settings.get("default_hash_table")}
     said = []
     if not is_hybrid:
@@ -204,7 +204,7 @@ def watermark_jump(settings: Mapping[str, str]) -> int | None:
 
 
 def jump_in(settings: Mapping[str, str]) -> Callable[[pa.DataType], str | int] | None:
-    """Return what gives that for the type of an event time, as sources are told it; None: any distance."""
+    """Return what gives that for the type of an event time, as sources take it; None: any distance."""
     seconds = watermark_jump(settings)
     if seconds is None:
         return None

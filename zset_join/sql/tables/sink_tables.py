@@ -2,7 +2,7 @@
 
     INSERT INTO t SELECT ...      CREATE SINK s AS SELECT ... WITH (...)      CREATE SINK s FROM v WITH (...)
 
-Which output a table is says `zset_join.connectors`.
+The output of a table is decided by `zset_join.connectors`.
 
 The law: what is written follows the query epoch by epoch; an epoch is written whole or not at all.
 

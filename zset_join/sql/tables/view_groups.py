@@ -218,7 +218,7 @@ class GroupView:
         return self.group.pipeline.verify(view=self._name)
 
     def explain_row(self, row: Mapping[str, Any], *, most_changes: int = 100) -> Any:
-        """Tell which changes made the rows with given values, and which unmade them."""
+        """Return which changes made the rows with given values, and which unmade them."""
         return self.group.pipeline.explain_row(row, view=self._name, most_changes=most_changes)
 
     def close(self) -> None:

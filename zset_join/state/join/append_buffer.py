@@ -26,6 +26,7 @@ import pyarrow as pa
 
 from zset_join.core.errors import ResourceError
 from zset_join.core.options import BufferLimit
+from zset_join.core.shown_values import counted
 from zset_join.core.tick import Tick
 from zset_join.kernels.rows import side as s
 from zset_join.kernels.rows.changes import NOTHING, OK
@@ -266,7 +267,9 @@ def buffer_full(
         epoch: the epoch that was refused.
     """
     key, rows, key_bytes = largest or ((), 0, 0)
-    largest_text = f"The largest key is {key!r} with {rows} rows and {key_bytes} bytes. " if largest else ""
+    largest_text = (
+        f"The largest key is {key!r} with {counted(rows, 'row')} and {counted(key_bytes, 'byte')}. " if largest else ""
+    )
     return ResourceError(
         f'the append-only join of "{names[0]}" and "{names[1]}" would hold {held[0]} + {held[1]} bytes after epoch {epoch}, '
         f"and join_max_buffered_bytes is {limit}; the epoch was not applied. {largest_text}Both sides of such a join keep "

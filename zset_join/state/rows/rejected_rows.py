@@ -93,7 +93,7 @@ def describe_rejection(inputs: Sequence[Relation], sides: Sequence[PreparedSide 
         return error_type(
             f'relation "{relation.name}", epoch {tick.epoch}: the change with key {key} and weight {weight} {reason} '
             f"({count} in this epoch; nothing of it was applied). "
-            'Correct the source, start it from a snapshot, or set on_bad_input="quarantine" to keep bad rows aside.',
+            'Correct the source, start it from a snapshot, or set on_bad_input="quarantine" to quarantine bad rows.',
             code=code,
             relation=relation.name,
             key=key,

@@ -77,7 +77,7 @@ def check_tables(
 def closed(operator: str) -> StateError:
     """Return the error of an operator that is used after `close`."""
     return StateError(
-        f"{operator} was closed; make a new one, which goes on with the same directory.",
+        f"{operator} was closed; make a new one, which resumes from the same directory.",
         code="OPERATOR_CLOSED",
         operator=operator,
     )

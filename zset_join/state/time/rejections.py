@@ -121,7 +121,7 @@ def refuse_bad_rows(inputs: Sequence[GivenRows], tick: Tick) -> None:
         raise BadInputError(
             f'relation "{given.relation.name}", epoch {tick.epoch}: the change with key {key} and weight {weight} {reason} '
             f"({count} in this epoch; nothing of it was applied). "
-            'Correct the source, start it from a snapshot, or set on_bad_input="quarantine" to keep bad rows aside.',
+            'Correct the source, start it from a snapshot, or set on_bad_input="quarantine" to quarantine bad rows.',
             code=code,
             relation=given.relation.name,
             key=key,

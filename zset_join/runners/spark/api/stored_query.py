@@ -1,6 +1,6 @@
 """Questions to a query, running or not: is its output right, and where does a row come from.
 
-A running query answers through its handle; epochs wait meanwhile. One that does not run is asked through
+A running query answers through its handle; epochs wait meanwhile. One that does not run is opened by
 `JoinStreamWriter.attach`, which opens checkpoint and output as a start would, and starts nothing.
 """
 

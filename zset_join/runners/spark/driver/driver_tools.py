@@ -142,7 +142,7 @@ class DriverTools:
         if not self._epochs.settings.options.retain_input_log:
             executors = "" if self._epochs.settings.is_served else ', or with option("execution", "executors")'
             raise OptionError(
-                f"{what} needs every change that came, and this query does not keep them. Start it with a new "
+                f"{what} needs every input change, and this query does not keep them. Start it with a new "
                 f'checkpointLocation and option("retainInputLog", True){executors}.',
                 code="INPUTS_NOT_KEPT",
             )
@@ -161,8 +161,7 @@ def refuse_given(given: Mapping[str, Any]) -> None:
     unfit = sorted(name for name, value in given.items() if value is not None)
     if unfit:
         raise OptionError(
-            f"verify() of a query on the driver compares with everything that came, and takes no {' and no '.join(unfit)}; "
-            "leave it out.",
+            f"verify() of a query on the driver compares with all inputs, and takes no {' and no '.join(unfit)}; leave it out.",
             code="VERIFY_TABLE",
             missing=unfit,
         )

@@ -181,9 +181,9 @@ class _SteppedRows:
         """Return the rows after all steps as a stream."""
         visible, stream = self._visible, self._stream
         extra = [one for one in dict.fromkeys([*self._kept.values(), *self._flags]) if one not in visible]
-        told_by = {self._kept[one] for one in self._needed}
-        hidden = tuple(one for one in extra if one not in told_by)
-        columns = (*visible, *(one for one in extra if one in told_by))
+        named_by = {self._kept[one] for one in self._needed}
+        hidden = tuple(one for one in extra if one not in named_by)
+        columns = (*visible, *(one for one in extra if one in named_by))
         prepared = self._prepared.select(*map(column_named, (*columns, *hidden, *_BESIDE)))
         return replace(
             stream,

@@ -127,7 +127,7 @@ class PolledRows:
                 self._changed.notify_all()
 
     def look(self) -> None:
-        """Let Spark begin to read what has come since its query ended, beside other sources."""
+        """Let Spark begin to read the rows since its query ended, beside other sources."""
         self._has_ended = False
         if self._held is None and self._query is None:
             self._start()

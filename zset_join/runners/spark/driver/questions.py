@@ -38,7 +38,7 @@ from zset_join.storage.folder import Folder, is_local
 __all__ = ["Question", "QuestionWatch", "answer_of", "opened_for_a_look"]
 
 _FOLDER = "questions"
-_ASKED, _TAKEN, _ANSWER = ".asked", ".taken", ".answer"
+_QUESTION, _TAKEN, _ANSWER = ".asked", ".taken", ".answer"
 _UNTAKEN_SECONDS, _LOOK_SECONDS, _PAUSE_SECONDS = 3.0, 1.5, 0.1
 _IN_USE_SECONDS = 60.0
 _WAITS = "waits"
@@ -151,9 +151,9 @@ class QuestionWatch:
 
     def answer_all(self) -> int:
         """Answer the questions that are there; return how many."""
-        waiting = [name for name in self._folder.names(_FOLDER) if name.endswith(_ASKED)]
+        waiting = [name for name in self._folder.names(_FOLDER) if name.endswith(_QUESTION)]
         for name in waiting:
-            _answer(self._folder, name.removeprefix(f"{_FOLDER}/").removesuffix(_ASKED), self._epochs)
+            _answer(self._folder, name.removeprefix(f"{_FOLDER}/").removesuffix(_QUESTION), self._epochs)
         return len(waiting)
 
     def _run(self) -> None:
@@ -202,11 +202,11 @@ class _Looking(DriverEpochs):
 def _put(location: str, name: str, question: Question) -> None:
     folder = checkpoint_folder(location)
     content = packed(lambda: (question.about, dict(question.given), question.rows))
-    folder.put(f"{_FOLDER}/{name}{_ASKED}", content)
+    folder.put(f"{_FOLDER}/{name}{_QUESTION}", content)
 
 
 def _read(folder: Folder, name: str) -> Question | None:
-    content = folder.read(f"{_FOLDER}/{name}{_ASKED}")
+    content = folder.read(f"{_FOLDER}/{name}{_QUESTION}")
     return None if content is None else Question(*unpacked(content.to_pybytes()))
 
 
@@ -216,7 +216,7 @@ def _answer(folder: Folder, name: str, epochs: DriverEpochs) -> None:
     if question is None:
         return
     folder.put(f"{_FOLDER}/{name}{_TAKEN}", b"")
-    folder.remove(f"{_FOLDER}/{name}{_ASKED}")
+    folder.remove(f"{_FOLDER}/{name}{_QUESTION}")
     folder.put(f"{_FOLDER}/{name}{_ANSWER}", _whatever_comes(question, epochs))
     folder.remove(f"{_FOLDER}/{name}{_TAKEN}")
 
@@ -229,8 +229,8 @@ def _whatever_comes(question: Question, epochs: DriverEpochs) -> bytes:
             return question.answered(epochs)
         except (ArithmeticError, LookupError, OSError, RuntimeError, TypeError, ValueError) as error:
             raise StateError(
-                f"{question.about}() failed in the process of the server: {type(error).__name__}: {error}. The query goes on; "
-                "its log on the server has more.",
+                f"{question.about}() failed in the process of the server: {type(error).__name__}: {error}. The query "
+                f"continues; its log on the server has more.",
                 code="QUESTION_FAILED",
             ) from error
 
@@ -262,7 +262,7 @@ def _answered_later(settings: DriverSettings, name: str, *, is_late: bool, runs:
         question = _read(folder, name)
         if question is not None:
             found = _answer_beside(settings, question)
-            folder.remove(f"{_FOLDER}/{name}{_ASKED}")
+            folder.remove(f"{_FOLDER}/{name}{_QUESTION}")
             return found
     found = _taken_answer(location, name)
     if found == _WAITS and not runs and folder.size(f"{_FOLDER}/{name}{_TAKEN}") is not None:

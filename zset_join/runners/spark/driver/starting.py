@@ -148,7 +148,7 @@ def streamed_rows(query: DriverQuery, epochs: DriverEpochs) -> DataFrame:
 
 
 def make_place(location: str) -> None:
-    """Make the directory of a checkpoint, so that the error names the reason where it cannot be.
+    """Make the directory of a checkpoint, so that our error has the reason when it fails.
 
     Raises:
         StateError: it cannot be made.

@@ -18,7 +18,7 @@ __all__ = ["causes", "disk_failure"]
 _MESSAGE_OF_WORKERS = re.compile(rf"\[Errno \d+\] (?:{'|'.join(map(re.escape, DISK_ERRORS.values()))})[^\n]*")
 
 _CURES: Mapping[EpochOutcome, str] = {
-    "open": "start the query again: it goes on with this epoch",
+    "open": "start the query again: it continues with this epoch",
     "committed": "start the query again: the output gets this epoch where it is missing, and the query goes on with the next",
     "unknown": "start the query again: it goes on where its checkpoint ends",
 }

@@ -65,7 +65,7 @@ def _failure(condition: str, text: str, location: str) -> StateError:
     return StateError(
         f"Kafka has lost records that this query had not read: {message}. Nothing was committed, and what is missing cannot be "
         f"read any more: start over from a complete topic with a new checkpointLocation (this one is {location}) and a new "
-        "output, and give the topic a longer retention. The option failOnDataLoss=false would go on without them, and the "
+        "output, and give the topic a longer retention. The option failOnDataLoss=false would continue without them, and the "
         "output would be wrong.",
         code="SOURCE_LOST_ROWS",
         location=location,

@@ -39,6 +39,7 @@ from typing import Any
 from weakref import WeakValueDictionary
 
 from zset_join.checkpoint.record import CommitRecord
+from zset_join.core.shown_values import counted
 from zset_join.runners.spark.planning.stage_names import stage_order
 from zset_join.runners.spark.planning.stream_places import StreamPlace
 from zset_join.runners.spark.worker.receipts import TaskReceipt
@@ -220,7 +221,7 @@ def epoch_line(name: str, counts: Mapping[str, Any]) -> str:
     >>> epoch_line("v", {"epoch": 3, "rows_in": {"orders": 5}, "delta_rows": 7, "retractions": 2, "seconds": {"total": 0.5}})
     'v epoch 3: 5 rows of orders in, 7 out, 2 of them retractions, 0.500 s'
     """
-    rows = ", ".join(f"{count} rows of {stream}" for stream, count in counts["rows_in"].items())
+    rows = ", ".join(f"{counted(count, 'row')} of {stream}" for stream, count in counts["rows_in"].items())
     again = ", replayed" if counts.get("replayed") else ""
     seconds = counts["seconds"]["total"]
     return (

@@ -198,7 +198,7 @@ class TableSink:
         if found != [*columns]:
             raise SinkError(
                 f"{self!r} has the columns {found}, and the query writes {[*columns]}. Start a new table and a new "
-                "checkpointLocation, or bring the query back.",
+                "checkpointLocation, or restore the query.",
                 code="SINK_SCHEMA",
                 table=self.name,
                 found=found,

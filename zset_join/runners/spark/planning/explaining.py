@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from zset_join.core.shown_values import shown_buckets
 from zset_join.plan.passes.fuse_stages import Fusing
 from zset_join.runners.spark.planning.row_steps import RowStep
 from zset_join.runners.spark.planning.stages import PlannedStage, StageStep, Stream
@@ -98,7 +99,7 @@ class _Explanation:
         ]
         return [
             f"Join {stage.how.replace('_', ' ')} on {condition}",
-            f"  remembers: {_join_memory(stage)}; in {self._buckets or 'one per core'} buckets by join key",
+            f"  remembers: {_join_memory(stage)}; {shown_buckets(self._buckets, 'join key')}",
             f"  shuffles: {', '.join(shuffled) or 'nothing'}",
             *(
                 f"  {one.line(stage.inputs[side].relation.name)}"

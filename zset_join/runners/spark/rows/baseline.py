@@ -69,7 +69,7 @@ def check_overlap(name: str, mode: ChangelogMode, baseline: Any, after_baseline:
     """
     if baseline is None and after_baseline is not None:
         raise OptionError(
-            f'"{name}": after_baseline is the condition of the changes are not in the baseline, and no baseline is given. Pass '
+            f'"{name}": after_baseline selects the changes that are not in the baseline, and no baseline is given. Pass '
             "baseline=..., or filter the stream with where(...).",
             code="BASELINE_MISSING",
             name=name,

@@ -51,7 +51,7 @@ def check_names(columns: Sequence[str]) -> None:
     clashing = names_clash(columns)
     if clashing:
         raise PlanError(
-            f"the view would have the columns {clashing}, which differ only by case; Spark takes them for one. Rename one.",
+            f"the view would have the columns {clashing}, which differ only by case; Spark treats them as one. Rename one.",
             code="OUTPUT_NAMES",
             columns=clashing,
         )

@@ -362,7 +362,7 @@ def _connect_type(field: Mapping[str, Any]) -> pa.DataType:
 
 def _nothing_sampled(name: str) -> PlanError:
     return PlanError(
-        f'changes "{name}": the sample has no record with a row in it, so the columns are not known. Declare them with '
+        f'changes "{name}": the sample has no record with a row in it, so the columns are unknown. Declare them with '
         'schema="id bigint, ...", and keys=[...].',
         code="NOTHING_SAMPLED",
         name=name,

@@ -115,7 +115,7 @@ def agree(given: Mapping[str, Any], stored: Mapping[str, Any] | None) -> Mapping
         return stored
     if not given["told"] and not stored["told"] and given["python"] != stored["python"]:
         warnings.warn(
-            f"the Python functions of this query were written down by Python {stored['python']}, and this is Python "
+            f"the Python functions of this query were stored by Python {stored['python']}, and this is Python "
             f"{given['python']}: whether they have changed is unknown. Give the option udfVersion to decide it yourself.",
             stacklevel=2,
         )

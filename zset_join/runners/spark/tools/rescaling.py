@@ -50,6 +50,7 @@ from zset_join.checkpoint.snapshot import write_snapshot
 from zset_join.core.errors import OptionError, StateError, ZsetJoinError
 from zset_join.core.options import BufferLimit, QueryOptions
 from zset_join.core.progress_line import progress_line
+from zset_join.core.shown_values import counted
 from zset_join.core.tick import Tick
 from zset_join.runners.spark.planning.job_settings import job_settings, wanted_settings
 from zset_join.runners.spark.planning.normalise import slot_bucket
@@ -94,8 +95,8 @@ class RescaleReport:
 
     def __str__(self) -> str:
         if self.before == self.buckets:
-            return f"the checkpoint has {self.buckets} buckets already; nothing was done"
-        return f"{self.before} buckets became {self.buckets}: {self.rows} rows, after epoch {self.epoch}"
+            return f"the checkpoint has {counted(self.buckets, 'bucket')} already; nothing was done"
+        return f"{counted(self.before, 'bucket')} became {self.buckets}: {counted(self.rows, 'row')}, after epoch {self.epoch}"
 
 
 @progress_line("rescaling the state")
@@ -309,8 +310,8 @@ def _with_state(opened: Checkpoint, stages: Mapping[str, Stage]) -> dict[str, St
     unknown = sorted(names - set(stages))
     if unknown:
         raise StateError(
-            f"the checkpoint {opened.files.folder.location} holds state of the stages {unknown}, which the plan written down "
-            "in it does not describe: it was made by another version of the library. Nothing was changed. Keep the number of "
+            f"the checkpoint {opened.files.folder.location} holds state of the stages {unknown}, which its stored "
+            f"plan does not describe: it was made by another version of the library. Nothing was changed. Keep the number of "
             "buckets, or start the query again with a new checkpointLocation and output.",
             code="UNKNOWN_STAGE",
             stages=unknown,

@@ -27,7 +27,7 @@ from zset_join.checkpoint.row_causes import CauseFinder
 from zset_join.checkpoint.row_history import Row, RowHistory, RowQuestion, have_values
 from zset_join.core.errors import OptionError
 from zset_join.core.relation import Relation
-from zset_join.core.shown_values import shown_rows
+from zset_join.core.shown_values import counted, shown_rows
 from zset_join.plan.row_steps import name_after
 from zset_join.runners.spark.planning.placed import feeding, forwards_rows, join_in, kept_by
 from zset_join.runners.spark.planning.row_steps import RowStep
@@ -290,8 +290,8 @@ class Question:
         answer: pa.Table = matching.select(f"{_ROW}.*").limit(self.most_rows + 1).toArrow()
         if answer.num_rows > self.most_rows:
             raise OptionError(
-                f"explain_row({dict(self.row)!r}): more than {self.most_rows} rows of the join have had these values; name "
-                "more columns, best a key that the view shows, or raise most_rows.",
+                f"explain_row({dict(self.row)!r}): more than {counted(self.most_rows, 'row')} of the join had these values; "
+                "name more columns, best a key that the view shows, or raise most_rows.",
                 code="ROW_QUESTION",
                 row=dict(self.row),
                 most_rows=self.most_rows,

@@ -126,7 +126,7 @@ def _replayed(view: Placed, runner: EpochRunner, row: Mapping[str, Any], why: st
 def _check_replayed(why_not: str | None, row: Mapping[str, Any], why: str) -> None:
     if why_not is not None:
         raise OptionError(
-            f"explain_row({dict(row)!r}): {why}. Such rows are explained by replaying in process all that came, which is not "
+            f"explain_row({dict(row)!r}): {why}. Such rows are explained by replaying all inputs in process, which is not "
             f"possible: {why_not}.",
             code="ROW_QUESTION",
             row=dict(row),

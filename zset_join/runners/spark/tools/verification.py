@@ -76,7 +76,7 @@ def verify(
     names = [stream.name for stream in joined.streams]
     if runner.buffer.evicts and set(given) != set(names):
         raise OptionError(
-            'verify() compares with the join of everything that came in, and join_buffer_policy="evict_oldest" drops rows '
+            'verify() compares with the join of all inputs, and join_buffer_policy="evict_oldest" drops rows '
             "without a trace in the log. Pass the rows you expect to be kept as left_df= and right_df=.",
             code="VERIFY_EVICTED",
         )

@@ -24,7 +24,7 @@ from pyspark.sql import functions as F  # noqa: N812 - PySpark's own habit
 
 from zset_join.core.notebook import html_differences
 from zset_join.core.relation import Relation
-from zset_join.core.shown_values import shown_rows
+from zset_join.core.shown_values import counted, shown_rows
 from zset_join.runners.spark.planning.placed import Placed
 from zset_join.runners.spark.rows.text_select import sums_per_row
 from zset_join.zset import single_batch
@@ -51,7 +51,7 @@ class VerificationReport:
         left_out_rows: distinct rows that are missing because the output can never hold them: dead letters of that output with
             the code `SINK_VALUE`.
         unjudged_rows: distinct rows whose weights differ where arrival alone decides between them and others, and the arrival
-            is known to the state alone: a tie behind another stage, of a table that was given, or behind a snapshot.
+            is only in the state: a tie behind another stage, of a table that was given, or behind a snapshot.
         differences: the first of them, as (row, expected weight, actual weight).
         sample: the share that was checked; None for all rows. The counts are those of the sample.
         sampled_by: the output columns by whose hash the sample was chosen.
@@ -85,7 +85,11 @@ class VerificationReport:
         return html_differences(str(self).splitlines()[0], self.differences)
 
     def __str__(self) -> str:
-        verdict = "equal" if self.equal else f"{self.different_rows} rows differ"
+        verdict = (
+            "equal"
+            if self.equal
+            else f"{counted(self.different_rows, 'row')} {'differs' if self.different_rows == 1 else 'differ'}"
+        )
         if self.sample is not None:
             verdict += f" in a sample of {self.sample} by {', '.join(self.sampled_by)}"
         if len(self.outputs) > 1:
@@ -93,7 +97,7 @@ class VerificationReport:
         verdict += f", {self.left_out_rows} left out that it can never hold" if self.left_out_rows else ""
         verdict += f", {self.unjudged_rows} unjudged because of ties" if self.unjudged_rows else ""
         basis = ", ".join(f"{name} from {source}" for name, source in self.basis.items())
-        counts = f"{self.expected_rows} rows expected, {self.actual_rows} emitted, after epoch {self.epoch}"
+        counts = f"{counted(self.expected_rows, 'row')} expected, {self.actual_rows} emitted, after epoch {self.epoch}"
         lines = [f"{verdict}: {counts} (tables: {basis})"]
         lines += [f"  expected {expected}, got {actual}: {row}" for row, expected, actual in self.differences]
         return "\n".join(lines)

@@ -72,7 +72,7 @@ def refusal(name: str, key: Sequence[str], rejected: Rejected, tick: Tick) -> Ba
     count = "1 such row" if len(rejected) == 1 else f"{len(rejected)} such rows"
     return BadInputError(
         f'relation "{name}", key {values}, epoch {tick.epoch}: {rejected.reasons[0]} ({count} in this '
-        'bucket). Mend the source, or set the option onBadInput to "quarantine".',
+        'bucket). Correct the source, or set the option onBadInput to "quarantine".',
         code=rejected.codes[0],
         relation=name,
         key=repr(values),

@@ -15,7 +15,7 @@ Memory: one id per topic; one connection per set of options.
 Cost: one request per epoch and connection, about a millisecond.
 
 Limits: a Kafka older than 2.8 has no ids, and a platform may bring its Kafka client under another name; where the ids cannot be
-asked at the start a warning says so, and the query goes on without.
+read at the start a warning is logged, and the query goes on without.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ class KafkaTopics:
         except Py4JJavaError as error:
             raise StateError(
                 f"Kafka does not report whether the topics of this query are still the same: {_first_line(error)}. Nothing was "
-                "committed; check that the broker runs and start the query again: it goes on with this epoch.",
+                "committed; check that the broker runs and start the query again: it continues with this epoch.",
                 code="SOURCE_IO",
                 location=self._location,
             ) from error
@@ -156,7 +156,8 @@ class KafkaTopics:
         return StateError(
             f'Kafka topic "{topic}" {what}: what the query has read is not what is there. Nothing was committed, and what is '
             f"missing cannot be read any more: start over with a new checkpointLocation (this one is {self._location}) and a "
-            "new output. The option failOnDataLoss=false would go on where the old topic ended, and the output would be wrong.",
+            "new output. The option failOnDataLoss=false would continue where the old topic ended, and the output "
+            "would be wrong.",
             code="SOURCE_LOST_ROWS",
             location=self._location,
             topic=topic,
