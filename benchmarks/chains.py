@@ -22,7 +22,6 @@ import tempfile
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from unittest import mock
@@ -127,12 +126,14 @@ def _view(session: SparkSession, feed: Feed) -> View:
 
 def _run(session: SparkSession, name: str, feed: Feed, place: Path) -> tuple[list[float], list[Any]]:
     """Run one contestant; return the seconds of its measured epochs, and what each emitted."""
-    from zset_join.runners.spark.epoch import runner
-    from zset_join.runners.spark.planning.fusing import passes_of
+    from zset_join.runners.spark.planning import placed_query
 
-    with mock.patch.object(runner, "passes_of", partial(passes_of, is_fusing=name == FUSED)):
+    fusings = placed_query.fusings_of if name == FUSED else lambda _: ()
+    with mock.patch.object(placed_query, "fusings_of", fusings):
         writer = _view(session, feed).writeStream.foreachBatch(_take_nothing).trigger(availableNow=True)
-        query = writer.options(checkpointLocation=str(place / "checkpoint"), localStateDir=str(place / "state")).start()
+        query = writer.options(
+            execution="executors", checkpointLocation=str(place / "checkpoint"), localStateDir=str(place / "state")
+        ).start()
         query.awaitTermination()
     progress = [one for one in query.recentProgress if one["numInputRows"]]
     measured = progress[1 + feed.warm_up :]
