@@ -106,7 +106,7 @@ def epochs_are_invisible(case: TimedCase, make: Make) -> None:
     if case.kind == "once":
         return  # it answers with what is known on arrival, and so depends on the cut by its nature
     one = _all_at_the_end(case, make, [step.changes for step in case.steps])
-    compare_counts(_all_at_the_end(case, make, case.cut_anew()), one, "cut the other way", case)
+    compare_counts(_all_at_the_end(case, make, case.cut_again()), one, "cut the other way", case)
 
 
 def eager_and_on_watermark_agree(case: TimedCase, make: Make) -> None:

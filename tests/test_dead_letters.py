@@ -124,7 +124,7 @@ def test_a_file_of_them_can_be_fed_again(directory: Path, tmp_path: Path) -> Non
 
 def test_a_file_that_is_there_is_left_alone(directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["dead-letters", str(directory), "--replay", __file__]) == 1
-    assert "is there already" in capsys.readouterr().err
+    assert "already exists" in capsys.readouterr().err
 
 
 def test_rows_do_not_go_to_kafka(tmp_path: Path) -> None:

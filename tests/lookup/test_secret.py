@@ -157,7 +157,7 @@ def test_a_header_that_names_its_secret_survives_json_and_one_that_was_given_doe
 
     assert "hush" not in written + repr(source)
     assert again.headers == {**given, "X-Api-Key": Secret("given")}
-    with pytest.raises(OptionError, match="given in memory and is gone"):
+    with pytest.raises(OptionError, match="given in memory and is lost"):
         again.headers["X-Api-Key"].value()
 
 

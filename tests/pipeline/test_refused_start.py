@@ -46,10 +46,10 @@ class Refusing(FunctionSink):
         self.where = where
         self.error = error or SinkError("the columns are others", code="SINK_SCHEMA")
 
-    def open(self, output, query_id):
+    def open(self, output, query_id, **options):
         if self.where == "open":
             raise self.error
-        super().open(output, query_id)
+        super().open(output, query_id, **options)
 
     def has(self, epoch, link):  # noqa: ARG002 - as the protocol has it
         if self.where == "has":

@@ -109,7 +109,7 @@ def test_every_kind_of_time_is_read_in_microseconds_and_integers_as_they_are(val
 
 
 def test_a_string_is_no_event_time():
-    with pytest.raises(PlanError, match="no event time"):
+    with pytest.raises(PlanError, match="not an event time"):
         time_values(pa.array(["x"]))
 
 

@@ -108,7 +108,7 @@ def test_a_file_that_is_kept_or_lives_in_memory_stays_open(tmp_path: Path) -> No
 def test_a_reader_is_waited_for_and_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(duckdb_file, "_TELL_AFTER_SECONDS", 0.0)
+    monkeypatch.setattr(duckdb_file, "_WARN_AFTER_SECONDS", 0.0)
     path = tmp_path / "a.duckdb"
     made(path)
     with program(HOLDER, path) as reader, caplog.at_level(logging.WARNING, "zset_join"):

@@ -73,7 +73,7 @@ def test_a_row_that_one_query_cannot_evaluate_is_a_dead_letter_of_it_and_of_no_o
 def test_a_row_without_a_key_leaves_the_table_and_all_its_queries_and_is_never_lost_in_silence() -> None:
     with connect() as session:
         session.sql(f"SET on_bad_input = 'quarantine'; {TABLES}")
-        with pytest.warns(SqlWarning, match=r'table "orders": 1 of the rows .*"total": 5.*NULL_PRIMARY_KEY'):
+        with pytest.warns(SqlWarning, match=r'table "orders": 1 row quarantined.*"total": 5.*NULL_PRIMARY_KEY'):
             session.sql("INSERT INTO orders VALUES (NULL, 5, 1), (1, 6, 2)")  # no query lists it
         queries = [session.sql(text).start() for text in ("SELECT id, total FROM orders", "SELECT count(*) AS n FROM orders")]
         with pytest.warns(SqlWarning, match="NULL_PRIMARY_KEY"):

@@ -37,7 +37,7 @@ from zset_join.checkpoint.bucket import StageContext
 from zset_join.checkpoint.changed_plans import CHANGED_TO, ChangedPlan, write_changed_plan
 from zset_join.checkpoint.clearing import Clearing
 from zset_join.checkpoint.description_differences import differences
-from zset_join.checkpoint.earlier_descriptions import is_earlier, is_same_plan
+from zset_join.checkpoint.earlier_descriptions import is_earlier, is_reworded, is_same_plan
 from zset_join.checkpoint.files import CheckpointFiles
 from zset_join.checkpoint.owner import Ownership
 from zset_join.checkpoint.reading import (
@@ -446,7 +446,8 @@ class Checkpoint:
         differing = differences(stored["description"], given)
         if not differing:
             return int(stored["buckets"]), bool(stored.get("added_columns"))
-        if is_earlier(stored["description"], given) and plan is not None and is_same_plan(self._stored_plan(), _as_json(plan)):
+        is_worded = is_earlier(stored["description"], given) or is_reworded(stored["description"], given)
+        if is_worded and plan is not None and is_same_plan(self._stored_plan(), _as_json(plan)):
             self._unwritten = {**stored, "description": description}
             return int(stored["buckets"]), bool(stored.get("added_columns"))
         added = self._added_columns(stored, given, plan)

@@ -8,8 +8,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-__all__ = ["described_streams", "is_earlier", "is_same_plan", "restated"]
+__all__ = ["described_streams", "is_earlier", "is_reworded", "is_same_plan", "restated"]
 
+_EXPLAINED = "line "
+"""What the names of lines of `explain` begin with."""
 _UNUSED = frozenset({"primary_key", "event_time", "watermark_delay"})
 """Fields of the rows of groups and first rows that are not used."""
 
@@ -17,6 +19,14 @@ _UNUSED = frozenset({"primary_key", "event_time", "watermark_delay"})
 def is_earlier(stored: Mapping[str, Any], given: Mapping[str, Any]) -> bool:
     """Return whether a stored description is of the earlier form."""
     return "outputs" in given and "outputs" not in stored
+
+
+def is_reworded(stored: Mapping[str, Any], given: Mapping[str, Any]) -> bool:
+    """Return whether two descriptions differ in lines of `explain` alone, which a version may word in another way."""
+    plain, other = (
+        {name: value for name, value in one.items() if not name.startswith(_EXPLAINED)} for one in (stored, given)
+    )
+    return plain == other
 
 
 def is_same_plan(stored: Mapping[str, Any], given: Mapping[str, Any]) -> bool:
