@@ -190,8 +190,13 @@ class PolledRows:
 
         stream, name = self._stream, self._stream.name
         if self._topics is None:
-            self._topics = KafkaTopics([(name, stream.dataframe)], self._location)
-            self._topic_ids = self._topics.start({} if self._done is None else self._done["topics"])
+            topics = KafkaTopics([(name, stream.dataframe)], self._location)
+            try:
+                self._topic_ids = topics.start({} if self._done is None else self._done["topics"])
+            except BaseException:
+                topics.close()
+                raise
+            self._topics = topics
         rows = united_rows(self._layout, {name: stream}, {name: stream.prepared})
         if stream.baseline is not None:
             make_start(self._location)
