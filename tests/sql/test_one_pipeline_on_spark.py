@@ -10,7 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from py4j.protocol import Py4JNetworkError
 from pyspark.sql import SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
 
 from tests.sql.test_killed_sessions import Killed, killed_at
 from zset_join.core.errors import StateError
@@ -152,3 +154,17 @@ def test_a_topic_that_was_rebuilt_is_refused_by_every_read(
                 again.read()
 
         assert rows(again.running[0]) == [(1,)]
+
+
+def test_a_jvm_that_is_gone_while_it_reads_is_an_error_and_no_endless_wait(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def gone(*_: Any) -> None:
+        raise Py4JNetworkError("Answer from Java side is empty")
+
+    put(tmp_path, 1, (1, "ada", 5))
+    with opened(spark, tmp_path) as session:
+        session.sql(ORDERS.format(place=tmp_path) + "CREATE MATERIALIZED VIEW ids AS SELECT id FROM orders")
+        monkeypatch.setattr(StreamingQuery, "awaitTermination", gone)
+        with pytest.raises(StateError, match="SOURCE_IO"):
+            session.read()
