@@ -86,8 +86,9 @@ def test_a_lease_that_is_too_short_is_an_error_and_nothing_is_compared_without_a
             diff_of_running(str(directory), LARGE)
         for _ in range(3):
             pipeline.step(ROWS)
-        with pytest.raises(OptionError, match="OPTION_VALUE"):
-            diff_of_running(str(directory), LARGE, lease_seconds=0)
+        for seconds in (0, "10", None):
+            with pytest.raises(OptionError, match="OPTION_VALUE"):
+                diff_of_running(str(directory), LARGE, lease_seconds=seconds)  # type: ignore[arg-type]
         with pytest.raises(StateError, match="LEASE_EXPIRED"):
             diff_of_running(str(directory), LARGE, lease_seconds=0.01, on_pinned=loses)
 

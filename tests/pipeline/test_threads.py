@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import threading
 import time
 from collections import Counter
@@ -194,6 +196,27 @@ def test_an_interrupt_waits_for_the_other_tasks() -> None:
     workers.close()
 
     assert ended.is_set()
+
+
+def test_an_interrupt_while_it_waits_for_the_other_tasks_waits_for_them_as_well() -> None:
+    begun, ended = threading.Event(), threading.Event()
+
+    def ends_soon() -> None:
+        begun.wait(10)
+        threading.Timer(0.1, os.kill, (os.getpid(), signal.SIGINT)).start()
+
+    def takes_long() -> None:
+        begun.set()
+        time.sleep(0.5)
+        ended.set()
+
+    workers = Workers(2)
+    with pytest.raises(KeyboardInterrupt):
+        workers.run([ends_soon, takes_long])
+    has_ended = ended.is_set()
+    workers.close()
+
+    assert has_ended
 
 
 def test_where_rows_were_is_forgotten_once_following_them_costs_more() -> None:

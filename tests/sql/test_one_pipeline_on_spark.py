@@ -10,11 +10,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from py4j.protocol import Py4JNetworkError
 from pyspark.sql import SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
 
 from tests.sql.test_killed_sessions import Killed, killed_at
 from zset_join.core.errors import StateError
 from zset_join.runners.spark.driver.polled_rows import PolledRows
+from zset_join.runners.spark.frames.classic.kafka_topics import KafkaTopics
 from zset_join.sql import Session, connect
 
 ORDERS = "CREATE TABLE orders (id INT, who STRING, total INT) WITH ('connector'='filesystem', 'path'='{place}/in');"
@@ -118,3 +121,50 @@ def test_a_table_whose_reading_was_rolled_back_is_refused(spark: SparkSession, t
         session.read()
 
     assert refused.value.code == "FOREIGN_STATE"
+
+
+def test_a_table_that_no_query_reads_any_more_is_read_from_its_beginning_by_the_next_one(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    put(tmp_path, 1, (1, "ada", 5))
+    with opened(spark, tmp_path) as session:
+        session.sql(ORDERS.format(place=tmp_path) + "CREATE MATERIALIZED VIEW ids AS SELECT id FROM orders")
+        session.sql("DROP MATERIALIZED VIEW ids")
+    with opened(spark, tmp_path) as again:
+        put(tmp_path, 2, (2, "bob", 9))
+        again.sql("CREATE MATERIALIZED VIEW totals AS SELECT total FROM orders")
+
+        assert rows(again.running[0]) == [(5,), (9,)]
+
+
+def test_a_topic_that_was_rebuilt_is_refused_by_every_read(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def rebuilt(*_: Any) -> Any:
+        raise StateError("the topic was deleted and rebuilt", code="SOURCE_LOST_ROWS")
+
+    put(tmp_path, 1, (1, "ada", 5))
+    with opened(spark, tmp_path) as session:
+        session.sql(ORDERS.format(place=tmp_path) + "CREATE MATERIALIZED VIEW ids AS SELECT id FROM orders")
+    put(tmp_path, 2, (2, "bob", 9))
+    monkeypatch.setattr(KafkaTopics, "start", rebuilt)
+    with opened(spark, tmp_path) as again:
+        for _ in range(2):
+            with pytest.raises(StateError, match="SOURCE_LOST_ROWS"):
+                again.read()
+
+        assert rows(again.running[0]) == [(1,)]
+
+
+def test_a_jvm_that_is_gone_while_it_reads_is_an_error_and_no_endless_wait(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def gone(*_: Any) -> None:
+        raise Py4JNetworkError("Answer from Java side is empty")
+
+    put(tmp_path, 1, (1, "ada", 5))
+    with opened(spark, tmp_path) as session:
+        session.sql(ORDERS.format(place=tmp_path) + "CREATE MATERIALIZED VIEW ids AS SELECT id FROM orders")
+        monkeypatch.setattr(StreamingQuery, "awaitTermination", gone)
+        with pytest.raises(StateError, match="SOURCE_IO"):
+            session.read()

@@ -125,7 +125,7 @@ class Checkpoint:
         self._folder.sync_names(RESCALINGS)
         self.last = read_last(self.files)
         self._rescaling = None if self.last is None else read_rescaling(self.files, self.last.epoch)
-        newest = None if self.last is None else replace(self.last, plan=self._plan_digest)
+        newest = None if self.last is None else replace(self.last, plan=self.plan_digest)
         self.changed = None if newest is None else changed_plan_of(self._folder, newest)
         self.buckets = self._committed().buckets
         if buckets != self.buckets:
@@ -258,7 +258,7 @@ class Checkpoint:
             self._owner.check()
         committed = self._committed()
         record = replace(record, owner=self._token(), opened_at_ns=self.opened_at_ns, rescaling=self._number())
-        record = record if record.plan is not None else replace(record, plan=self._plan_digest)
+        record = record if record.plan is not None else replace(record, plan=self.plan_digest)
         record = replace(record, buckets=committed.buckets if record.rescaling else None).chained(self.last)
         if not self._put_new(record_name(record.epoch), record.to_bytes()):
             raise self._committed_twice(record.epoch)
@@ -293,10 +293,10 @@ class Checkpoint:
     @property
     def is_moved(self) -> bool:
         """Return whether the last epoch was committed under another plan, in the other mode; outputs have its answer."""
-        return self.last is not None and self._plan_digest != self.last.plan
+        return self.last is not None and self.plan_digest != self.last.plan
 
     @property
-    def _plan_digest(self) -> str | None:
+    def plan_digest(self) -> str | None:
         """Return which plan counts now; None: the one that the checkpoint was made with."""
         moved = None if self._rescaling is None else self._rescaling.plan
         return moved if moved is not None or self.last is None else self.last.plan

@@ -48,7 +48,7 @@ def leased_record(files: CheckpointFiles, seconds: float = LEASE_SECONDS) -> Ite
         StateError: `STATE_MOVES_ON`: epochs go by faster than a lease is written; `LEASE_EXPIRED`: the block took longer than
             the lease, so files may have gone meanwhile; `STORAGE_FAILED`: the lease cannot be written.
     """
-    if not seconds > 0:
+    if type(seconds) not in (int, float) or not seconds > 0:
         raise OptionError(
             f"lease_seconds={seconds!r}: a lease lasts longer than nothing; expected seconds such as {LEASE_SECONDS:.0f}.",
             code="OPTION_VALUE",

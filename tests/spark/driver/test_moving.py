@@ -20,10 +20,12 @@ from tests.spark.tools.test_rescaling import final_tables, first, late_and_new, 
 from zset_join.checkpoint.bucket import BucketState
 from zset_join.checkpoint.checkpoint import Checkpoint
 from zset_join.checkpoint.plan import stages_of
-from zset_join.checkpoint.reading import read_committed, stored_description
+from zset_join.checkpoint.reading import plan_before, read_committed, stored_description, stored_plan
 from zset_join.cli import main
 from zset_join.core.errors import OptionError, StateError
 from zset_join.core.tick import Tick
+from zset_join.runners.local.stopped import evolve_directory, undo_of_directory
+from zset_join.runners.spark.api.several import writer_of
 from zset_join.runners.spark.driver.choosing import stored_mode
 from zset_join.spark import move
 from zset_join.stages import StageOptions
@@ -81,6 +83,27 @@ def test_groups_of_a_join_move_and_a_second_call_does_nothing(
     assert sink.total() == {tuple(row): 1 for row in groups.collect()}
     assert [report.before for report in reports] == ["driver", "executors"]
     assert reports[0].rows > reports[1].rows == 0
+
+
+def test_a_move_is_no_change_of_the_query_to_undo(orders: Source, customers: Source, run: Run, tmp_path: Path) -> None:
+    sink, location = Collected(), str(tmp_path / "checkpoint")
+    query = partial(join_of, orders, customers)
+    first(orders, customers)
+    run(query("full"), sink, execution="executors")
+    move(location, execution="driver")
+    shutil.copytree(location, tmp_path / "changed")
+    moves_and_deletes(orders, customers)
+    run(query("full"), sink, execution="driver")
+
+    with pytest.raises(StateError, match="NOTHING_TO_UNDO"):
+        undo_of_directory(location)
+
+    changed = str(tmp_path / "changed")  # before an epoch of the new mode
+    evolve_directory(changed, writer_of(query("left")).planned)
+    committed = read_committed(changed)
+    assert committed is not None
+    assert committed.last is not None
+    assert plan_before(committed.files.folder, committed.last) == stored_plan(location)
 
 
 @pytest.fixture

@@ -70,7 +70,7 @@ class Workers:
                 if given[at].cancel():
                     futures[at] = _ended(tasks[at + 1])
         finally:
-            wait([future for future in given if not future.cancelled()])
+            _wait([future for future in given if not future.cancelled()])
         return [future.result() for future in (*ended, *futures)]
 
     def close(self) -> None:
@@ -78,6 +78,19 @@ class Workers:
         pool, self._pool = self._pool, None
         if pool is not None:
             pool.shutdown()
+
+
+def _wait(futures: Sequence[Future[_Result]]) -> None:
+    """Wait until all have ended; an interrupt, such as Ctrl-C, is raised behind that."""
+    interrupt: BaseException | None = None
+    while True:
+        try:
+            wait(futures)
+            break
+        except BaseException as error:  # noqa: BLE001 - raised below
+            interrupt = error
+    if interrupt is not None:
+        raise interrupt
 
 
 def usable_threads() -> int:

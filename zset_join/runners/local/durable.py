@@ -310,7 +310,7 @@ class PipelineDirectory:
             changed = ChangedPlan(
                 epoch=tick.epoch,
                 changes=1 + (0 if self.checkpoint.changed is None else self.checkpoint.changed.changes),
-                before=last.plan,
+                before=self.checkpoint.plan_digest,
                 description=self._described(plan),
                 plan=written_plan(plan),
                 sources=tuple(source.to_json() for source in sources),

@@ -229,7 +229,7 @@ class QueryChanges:
         self._check_usable()
         changed = None if self._directory is None else self._directory.checkpoint.changed
         before = self._before
-        if before is None and self._directory is not None and changed is not None:
+        if before is None and self._directory is not None and changed is not None and changed.changes:
             before = _Before(changed.epoch, None, query_before(self._directory.checkpoint, self._readings))
         if before is None:
             raise nothing_to_undo("this pipeline" if self._directory is None else self._directory.location, "evolve()")

@@ -136,6 +136,8 @@ def undo_of_directory(directory: str | Path) -> PlanDiff:
         raise nothing_to_undo(location, "zset-join evolve")
     changed = changed_plan_of(committed.files.folder, last)
     assert changed is not None  # noqa: S101 - its record names a plan
+    if not changed.changes:  # it came from the other mode, and the plan before is of that one
+        raise nothing_to_undo(location, "zset-join evolve")
     check_undo(last.epoch + 1, changed.epoch, changed.undo_epochs)
     plan = QueryPlan.from_json(plan_before(committed.files.folder, last)["plan"])
     query = PlannedQuery(plan=replace(plan, state_names=()), readings={}, has_several=len(plan.views) > 1)

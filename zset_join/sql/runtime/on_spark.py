@@ -187,6 +187,8 @@ class SparkRuntime(DirectoryRuntime):
                 name=table.name,
             )
         place = self._place_of(table.name) if is_kept else Path(tempfile.mkdtemp(dir=self._directory))
+        if is_kept and not self._is_restoring:  # nothing reads the table: it is read from its beginning
+            shutil.rmtree(place, ignore_errors=True)
         return PolledRows(
             self.tables.stream(table.rows.bindings[0].source),
             str(place),

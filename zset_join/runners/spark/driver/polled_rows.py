@@ -21,7 +21,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
-from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
 
@@ -173,8 +172,9 @@ class PolledRows:
         with self._changed:
             self._is_closing = True
             self._changed.notify_all()
-        if self._query is not None:
-            self._query.stop()
+        query = self._query  # its watcher may forget it meanwhile
+        if query is not None:
+            query.stop()
         if self._watcher is not None:
             self._watcher.join()
         if self._topics is not None:
@@ -190,8 +190,13 @@ class PolledRows:
 
         stream, name = self._stream, self._stream.name
         if self._topics is None:
-            self._topics = KafkaTopics([(name, stream.dataframe)], self._location)
-            self._topic_ids = self._topics.start({} if self._done is None else self._done["topics"])
+            topics = KafkaTopics([(name, stream.dataframe)], self._location)
+            try:
+                self._topic_ids = topics.start({} if self._done is None else self._done["topics"])
+            except BaseException:
+                topics.close()
+                raise
+            self._topics = topics
         rows = united_rows(self._layout, {name: stream}, {name: stream.prepared})
         if stream.baseline is not None:
             make_start(self._location)
@@ -206,7 +211,7 @@ class PolledRows:
         failure: BaseException | None = None
         try:
             query.awaitTermination()
-        except PySparkException as error:
+        except Exception as error:  # noqa: BLE001 - who polls raises it; a JVM that is gone is no exception of Spark's
             failure = error
         with self._changed:
             self._query, self._has_ended = None, failure is None
