@@ -1,8 +1,8 @@
 """Random queries of a directory that are changed, closed and opened again, over the sources of `pipeline_plans`.
 
 The laws: run P to E, change to Q, close, open, go on to F: views hold what a pipeline in memory holds that ran Q from the start
-over the rows that were accepted, and outputs that went on add up to them. `diff` is the difference of two batch queries. Back
-to P, by `undo`, closed and opened again, it is P's.
+over the rows that were accepted, and outputs that went on add up to them. `diff` is the difference of two batch queries.
+Changed back to P by `evolve`, closed and opened again, it is P's.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ from tests.sweeps import some_of
 from zset_join.checkpoint.plan import query_plan
 from zset_join.core.errors import SinkError
 from zset_join.expressions import col
-from zset_join.pipeline import FunctionSink, Pipeline
+from zset_join.pipeline import FunctionSink, Pipeline, changes
 from zset_join.pipeline import functions as F  # noqa: N812 - as PySpark users import theirs
 from zset_join.runners.local.stopped import evolve_directory
 from zset_join.sinks.csv_files import CsvFilesSink
@@ -187,3 +187,18 @@ def test_a_function_takes_more_columns_in_memory() -> None:
     pipeline.evolve(COUNTED)
 
     assert [schema.names for schema in given] == [["city", "t"], ["city", "t", "n"]]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_is_never_null_may_become_null_and_back(tmp_path: Path, kind: str) -> None:
+    columns = [pa.field("id", pa.int64()), pa.field("never", pa.int64(), nullable=False), pa.field("may", pa.int64())]
+    numbers = changes("numbers", pa.schema(columns), keys="id")
+    before, after = numbers.select("id", n=col("never")), numbers.select("id", n=col("may"))
+    sink = KINDS[kind](tmp_path)
+    with Pipeline(before, tmp_path / "p", outputs=[sink], keep_inputs=True) as pipeline:
+        pipeline.step({"numbers": [{"id": 1, "never": 1, "may": None}]})
+        diff = pipeline.evolve(after)
+        assert rows_of(sink) == {(1, None): 1}
+        diff.write_parquet(tmp_path / "diff")
+        pipeline.undo().write_parquet(tmp_path / "diff")  # the row that goes has the NULL
+        assert rows_of(sink) == {(1, 1): 1}

@@ -236,6 +236,15 @@ def test_undo_is_the_query_before_and_lasts(tmp_path: Path, is_opened_again: boo
         assert (held(third), third.epoch) == (before, 5)
 
 
+def test_undo_to_one_of_several_views_answers_by_name(tmp_path: Path) -> None:
+    with Pipeline({"a": BY_CITY}, tmp_path) as pipeline:
+        pipeline.step(ROWS)
+        pipeline.evolve({"a": BY_CITY, "b": JOINED})
+    with Pipeline({"a": BY_CITY, "b": JOINED}, tmp_path) as again:
+        again.undo()
+        assert list(again.step(MORE)) == ["a"]
+
+
 def test_undo_has_an_end_by_its_option(tmp_path: Path) -> None:
     with Pipeline(BY_CITY, tmp_path, undo_epochs=1) as pipeline:
         with pytest.raises(StateError, match="NOTHING_TO_UNDO"):

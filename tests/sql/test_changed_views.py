@@ -11,6 +11,7 @@ import pytest
 
 from zset_join.core.errors import SinkError, ZsetJoinError
 from zset_join.operators.join import HashJoin
+from zset_join.runners.local.stopped import undo_of_directory
 from zset_join.sql import Session, connect
 from zset_join.zset import ZSet
 
@@ -248,3 +249,47 @@ def test_a_paused_view_follows_when_it_is_resumed_and_verifies(where: Path | Non
         assert _shown(session) == {"by_city": [("oslo", 9), ("rome", 20)], "cities": [(2,)]}
         assert all(running.verify().equal for running in session.running)
         session.close()
+
+
+def test_a_column_that_could_be_null_may_become_one_that_cannot_and_back(where: Path | None) -> None:
+    with connect(directory=where) as session:
+        session.sql("CREATE TABLE orders (id INT, total INT, PRIMARY KEY (id)); INSERT INTO orders VALUES (1, 5), (2, NULL)")
+        session.sql("CREATE MATERIALIZED VIEW v AS SELECT id, sum(total) AS n FROM orders GROUP BY id")
+
+        session.sql("ALTER MATERIALIZED VIEW v AS SELECT id, count(*) AS n FROM orders GROUP BY id")
+
+        assert sum(weight for *_, weight in _changes(session)["v"]) == 2
+        session.sql("ALTER MATERIALIZED VIEW v AS SELECT id, sum(total) AS n FROM orders GROUP BY id")
+        assert _shown(session) == {"v": [(1, 5), (2, None)]}
+        assert _changes(session)["v"] == [(1, 1, -1), (1, 5, 1), (2, 1, -1), (2, None, 1)]
+
+
+def test_the_pipeline_of_a_session_is_not_changed_behind_its_statements(tmp_path: Path) -> None:
+    with connect(directory=tmp_path) as session:
+        session.sql(_TABLES + _VIEWS)
+        session.sql(f"ALTER VIEW joined AS {_JOINED} WHERE o.total > 7")
+
+    with pytest.raises(ZsetJoinError, match="run ALTER VIEW") as refused:
+        undo_of_directory(tmp_path / "pipeline")
+
+    assert refused.value.code == "NOT_FROM_HERE"
+    with connect(directory=tmp_path) as session:
+        assert _shown(session) == {"by_city": [("oslo", 9)], "cities": [(1,)]}
+
+
+def test_rows_that_would_claim_one_key_of_a_table_are_refused(where: Path | None) -> None:
+    with connect(directory=where) as session:
+        session.sql(_TABLES + "CREATE VIEW v AS SELECT who, sum(total) AS n FROM orders GROUP BY who")
+        session.sql("CREATE TABLE sums (who STRING, n BIGINT, PRIMARY KEY (who)); INSERT INTO sums SELECT who, n FROM v")
+        session.sql("CREATE MATERIALIZED VIEW shown AS SELECT who, n FROM sums")
+
+        with pytest.raises(ZsetJoinError) as refused:
+            session.sql("ALTER VIEW v AS SELECT who, total AS n FROM orders")
+
+        assert refused.value.code == "SINK_KEY"
+        session.sql("INSERT INTO orders VALUES (4, 'bob', 1)")
+        assert _shown(session)["shown"] == [("ada", 14), ("bob", 8)]
+        session.sql("ALTER VIEW v AS SELECT who, total AS n FROM orders WHERE id > 2")
+        with pytest.raises(ZsetJoinError, match="two live rows claim"):
+            session.sql("INSERT INTO orders VALUES (5, 'bob', 1)")
+        assert _shown(session)["shown"] == [("ada", 9), ("bob", 1)]

@@ -277,7 +277,8 @@ class PlanDiff:
         for view in self.views.values():
             for what, rows in (("removed", view.removed), ("added", view.added)):
                 path = folder / f"{view.name.replace('/', '_')}.{what}.parquet"
-                pq.write_table(pa.Table.from_batches([rows.rows]).append_column("_copies", pa.array(rows.weights)), path)
+                lines = pa.Table.from_arrays(rows.rows.columns, schema=with_added_nullable(0, rows.schema))
+                pq.write_table(lines.append_column("_copies", pa.array(rows.weights)), path)
                 written.append(path)
         return written
 

@@ -194,7 +194,7 @@ class DeltaChangelogSink:
     def read(self) -> pa.Table:
         """Return all lines, in no particular order."""
         output = self._opened()
-        schema = delta_line_schema(str(self.log), output.schema, self.form)
+        schema = with_added_nullable(0, delta_line_schema(str(self.log), output.schema, self.form))
         tables = [read_data_file(self.log.folder, file, schema) for file in self.log.files()]
         return pa.concat_tables([schema.empty_table(), *tables])
 

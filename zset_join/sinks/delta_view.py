@@ -203,8 +203,8 @@ class DeltaViewSink:
         return SinkProgress(epoch, rows, retractions, time.perf_counter() - started, replayed=not is_ours)
 
     def read(self) -> pa.Table:
-        """Return the rows of the view, in the schema of the output and in no particular order."""
-        schema = self._opened().schema
+        """Return the rows of the view, with the types of the output and in no particular order."""
+        schema = with_added_nullable(0, self._opened().schema)
         with self.log.failures("read"):
             tables = [read_data_file(self.log.folder, file, schema) for file in self.log.files()]
         return pa.concat_tables([schema.empty_table(), *tables])

@@ -43,7 +43,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.types as pt
 
-from zset_join.core.added_columns import adds_columns
+from zset_join.core.added_columns import adds_columns, with_added_nullable
 from zset_join.core.epoch_chain import ChainLink
 from zset_join.core.errors import OptionError, SinkError, WeightOverflowError
 from zset_join.core.extras import needed_for
@@ -264,11 +264,11 @@ class DuckDBViewSink:
         return unfit_values(rows, lambda kind: within_microseconds(kind) if pt.is_timestamp(kind) and kind.tz else None)
 
     def read(self) -> pa.Table:
-        """Return the rows of the view, repeated by weight, in the schema of the output and in no particular order."""
+        """Return the rows of the view, repeated by weight, with the types of the output and in no particular order."""
         with self._held("read") as connection:
             lines = connection.sql(self._statements.read()).to_arrow_table()
         weights = lines.column("weight").to_numpy()
-        rows = lines.drop_columns(["weight"]).rename_columns(self._schema.names).cast(self._schema)
+        rows = lines.drop_columns(["weight"]).rename_columns(self._schema.names).cast(with_added_nullable(0, self._schema))
         if (weights == 1).all():
             return rows
         return rows.take(pa.array(np.repeat(np.arange(len(weights)), weights)))

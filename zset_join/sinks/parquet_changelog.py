@@ -299,7 +299,7 @@ def read_changelog(directory: str | Path, up_to_epoch: int | None = None) -> pa.
     """
     files = ChangelogDirectory(directory)
     header = files.header()
-    schema = encoded_schema(header.schema, format_named(header.form))
+    schema = encoded_schema(_nullable(header.schema), format_named(header.form))
     with files.failures():
         tables = [
             _with_epoch(
@@ -342,6 +342,11 @@ def _lacks_columns(stored: Header, wanted: Header) -> bool:
     return known == now and adds_columns(stored.schema, wanted.schema)
 
 
+def _nullable(schema: pa.Schema) -> pa.Schema:
+    """Return columns that may be NULL: a changed query may insert NULL, or retract it."""
+    return with_added_nullable(0, schema)
+
+
 def _with_epoch(lines: pa.Table, epoch: int) -> pa.Table:
     return lines.append_column(EPOCH_PARTITION, pa.array(np.full(lines.num_rows, epoch, np.int64)))
 
@@ -377,7 +382,7 @@ def _write_part(
 ) -> PartFile:
     name = f"part-{part:05d}-{attempt}.parquet"
     lines = ChangelogLines(
-        str(files), header.schema, header.form, header.key, chunks, epoch=epoch, committed_at_us=committed_at_us
+        str(files), _nullable(header.schema), header.form, header.key, chunks, epoch=epoch, committed_at_us=committed_at_us
     )
     with files.failures():
         first = first_checksum(header.query_id, epoch, name)

@@ -25,7 +25,7 @@ from zset_join.cli import main
 from zset_join.core.errors import OptionError, StateError
 from zset_join.core.tick import Tick
 from zset_join.runners.local.stopped import evolve_directory, undo_of_directory
-from zset_join.runners.spark.api.several import writer_of
+from zset_join.runners.spark.api.other_queries import planned_writer
 from zset_join.runners.spark.driver.choosing import stored_mode
 from zset_join.spark import move
 from zset_join.stages import StageOptions
@@ -99,7 +99,7 @@ def test_a_move_is_no_change_of_the_query_to_undo(orders: Source, customers: Sou
         undo_of_directory(location)
 
     changed = str(tmp_path / "changed")  # before an epoch of the new mode
-    evolve_directory(changed, writer_of(query("left")).planned)
+    evolve_directory(changed, planned_writer(query("left")).planned)
     committed = read_committed(changed)
     assert committed is not None
     assert committed.last is not None

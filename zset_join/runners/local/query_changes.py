@@ -230,7 +230,8 @@ class QueryChanges:
         changed = None if self._directory is None else self._directory.checkpoint.changed
         before = self._before
         if before is None and self._directory is not None and changed is not None and changed.changes:
-            before = _Before(changed.epoch, None, query_before(self._directory.checkpoint, self._readings))
+            query = query_before(self._directory.checkpoint, self._readings, has_several=self._has_several)
+            before = _Before(changed.epoch, None, query)
         if before is None:
             raise nothing_to_undo("this pipeline" if self._directory is None else self._directory.location, "evolve()")
         check_undo(self.epoch, before.epoch, self._undo_epochs if changed is None else changed.undo_epochs)

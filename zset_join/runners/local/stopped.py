@@ -52,6 +52,9 @@ __all__ = [
     "undo_of_directory",
 ]
 
+_SESSION = "session.json"
+"""The file beside the pipeline of a session; see `zset_join.sql.runtime.in_directory`."""
+
 _SNAPSHOT_AFTER_BYTES = 64 * 1024 * 1024
 
 
@@ -86,7 +89,9 @@ def evolve_directory(directory: str | Path, view: View | Mapping[str, View] | Pl
         StateError: as `diff_of_directory`; or `EVOLVE_UNSEEN`: it was changed too often without a start. Nothing has changed.
         PlanError: the query cannot be planned.
         BadInputError: a row that it cannot take.
+        OptionError: `NOT_FROM_HERE`: the directory is part of a session's, whose statements would not follow.
     """
+    _refuse_session(_location(directory))
     with _stopped(directory, view) as (stopped, evolution):
         standing, place = stopped.standing, stopped.place
         if standing.epoch:
@@ -142,6 +147,17 @@ def undo_of_directory(directory: str | Path) -> PlanDiff:
     plan = QueryPlan.from_json(plan_before(committed.files.folder, last)["plan"])
     query = PlannedQuery(plan=replace(plan, state_names=()), readings={}, has_several=len(plan.views) > 1)
     return evolve_directory(location, query)
+
+
+def _refuse_session(location: str) -> None:
+    """Refuse the pipeline of a session: the session could not be opened again, since its statements are kept beside it."""
+    if is_local(location) and (Path(location).parent / _SESSION).is_file():
+        raise OptionError(
+            f"{location} is the pipeline of the session in {Path(location).parent}, whose views are changed by statements. "
+            "Open the session, and run ALTER VIEW or ALTER MATERIALIZED VIEW; the text of before undoes a change.",
+            code="NOT_FROM_HERE",
+            what="evolve",
+        )
 
 
 def _location(directory: str | Path) -> str:

@@ -73,12 +73,13 @@ def nothing_to_undo(where: str, by: str) -> StateError:
     )
 
 
-def query_before(checkpoint: Checkpoint, readings: Mapping[str, Reading]) -> PlannedQuery:
+def query_before(checkpoint: Checkpoint, readings: Mapping[str, Reading], *, has_several: bool) -> PlannedQuery:
     """Return the query before the last change, as the directory has it written down.
 
     Args:
         checkpoint: of a query that was changed behind an epoch.
         readings: how the rows of sources are read under the query of now.
+        has_several: the query of now was made of views by name; that before is then, with one view as well.
 
     Raises:
         StateError: `UNDO_SOURCES`: it reads a source that the query of now does not; or what is written is damaged.
@@ -95,4 +96,4 @@ def query_before(checkpoint: Checkpoint, readings: Mapping[str, Reading]) -> Pla
             sources=missing,
         )
     mine = {source.name: readings[source.name] for source in plan.sources}
-    return PlannedQuery(plan=replace(plan, state_names=()), readings=mine, has_several=len(plan.views) > 1)
+    return PlannedQuery(plan=replace(plan, state_names=()), readings=mine, has_several=has_several or len(plan.views) > 1)

@@ -174,6 +174,9 @@ class MemoryRuntime(ProcessRuntime):
             for running, query in change.queries.items():
                 running.query = query
                 if not running.is_paused:
+                    self._claims_beside(running)  # while it is known what it holds
+            for running, query in change.queries.items():
+                if not running.is_paused:
                     group = groups[running] = self._group(running.name, query, stays_alone=running.writer is not None)
                     running.pipeline = group.views[running.name].behind(running.pipeline)
             with SharedEpoch(self, self._clock()) as epoch:

@@ -242,7 +242,9 @@ class Running:
         """Return the changes since the last call, with `_tp_delta` as the last column; retractions first."""
         tables = [changelog_table(delta) for delta in self.deltas if len(delta)]
         self.deltas.clear()
-        return pa.concat_tables(tables) if tables else changelog_schema(self.pipeline.schema).empty_table()
+        if not tables:
+            return changelog_schema(self.pipeline.schema).empty_table()
+        return pa.concat_tables(tables, promote_options="default")  # a change of the query may differ in what is never NULL
 
     def table(self) -> pa.Table:
         """Return the contents of the view."""

@@ -197,7 +197,10 @@ class GroupView:
         """
         held = other.contents()
         self.begins = (held.schema.names, held.schema.types) != (self.schema.names, self.schema.types)
-        self._held = None if self.begins else held
+        if self.begins:
+            self._held = None
+        else:  # they may differ in what is never NULL
+            self._held = ZSet(pa.RecordBatch.from_arrays(held.rows.columns, schema=self.schema), held.weights)
         return self
 
     def took(self) -> None:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from zset_join.core.errors import PlanError
 from zset_join.evolution.differences import PlanDiff
+from zset_join.runners.spark.api.other_queries import planned_writer
 from zset_join.runners.spark.driver.epochs import DriverEpochs
 
 if TYPE_CHECKING:
@@ -48,9 +49,7 @@ class ChangingQuery:
         Raises:
             ZsetJoinError: as `JoinQuery.evolve`.
         """
-        from zset_join.runners.spark.api.several import writer_of
-
-        other = writer_of(view)
+        other = planned_writer(view)
         if other is self._writer or other.session is not self._writer.session:
             raise PlanError(
                 "evolve() was given the writer of the query that runs, or a query of another session. Write the new query with "

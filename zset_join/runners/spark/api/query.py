@@ -19,7 +19,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from zset_join.checkpoint.reading import stored_query_id
-from zset_join.core.errors import StateError, ZsetJoinError
+from zset_join.core.errors import OptionError, StateError, ZsetJoinError
 from zset_join.core.notebook import html_progress, html_text
 from zset_join.runners.local.stopped import not_kept_here
 from zset_join.runners.spark.api.stored_query import QueryRunner, QueryTools, StoredQuery
@@ -158,7 +158,7 @@ class JoinQuery(StoredQuery):
             What differs; `taken` is the epoch of the checkpoint that the change is, without a batch of Spark's.
 
         Raises:
-            OptionError: `NOT_FROM_HERE`: the state is in executors, or on a server of Spark Connect.
+            OptionError: `NOT_FROM_HERE`: the state is in executors, or the query runs on a server of Spark Connect.
             PlanError: the driver cannot run the new query.
             StateError: `QUERY_STOPPED`: it does not run; `EVOLVE_STREAM`: another stream; or as `Pipeline.evolve`. The query
                 goes on as it was.
@@ -169,7 +169,8 @@ class JoinQuery(StoredQuery):
         Cost: that of `Pipeline.evolve`, and a stop and a start of Spark's query; epochs wait meanwhile.
         """
         if self.changing is None:
-            raise not_kept_here(self._runner.options.checkpoint_location)
+            location = self._runner.options.checkpoint_location
+            raise _not_over_connect(location) if isinstance(self._runner, ServedQuery) else not_kept_here(location)
         with self._changes:
             if not self.isActive:
                 raise StateError(
@@ -328,3 +329,13 @@ def start_served(
         return bool(query.isActive)
 
     return JoinQuery(query, ServedQuery(settings, session, is_active), ServedTools(settings, session, is_active))
+
+
+def _not_over_connect(location: str) -> OptionError:
+    """Return the error of a change of a query that runs on a server of Spark Connect."""
+    return OptionError(
+        "this query runs on the server of Spark Connect, which a client does not change while it runs. Stop it, run zset-join "
+        f"evolve {location} QUERY there, and start the new query on the checkpoint: its outputs get the difference.",
+        code="NOT_FROM_HERE",
+        what="evolve",
+    )

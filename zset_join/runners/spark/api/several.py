@@ -23,13 +23,14 @@ from zset_join.core.errors import OptionError
 from zset_join.plan.tree import Views
 from zset_join.runners.spark.api.bound import bindings_of
 from zset_join.runners.spark.api.views import View
+from zset_join.runners.spark.api.other_queries import register_writer_of_several
 from zset_join.runners.spark.api.writer import JoinStreamWriter
 from zset_join.runners.spark.driver.chosen_sink import ChosenSink
 from zset_join.runners.spark.driver.driver_query import DriverQuery, driver_query
 from zset_join.runners.spark.epoch.outputs import ChosenOutput
 from zset_join.runners.spark.planning.placed_query import PlacedQuery
 
-__all__ = ["SeveralStreamWriter", "writeStream", "writer_of"]
+__all__ = ["SeveralStreamWriter", "writeStream"]
 
 
 @dataclass(frozen=True)
@@ -123,24 +124,6 @@ def writeStream(views: Mapping[str, View]) -> SeveralStreamWriter:  # noqa: N802
     return SeveralStreamWriter(dict(views))
 
 
-def writer_of(view: Any) -> JoinStreamWriter:
-    """Return the writer of a view, or of several by their names; a writer stays as it is.
-
-    Raises:
-        OptionError: `ARGUMENT`: it is none of these.
-    """
-    if isinstance(view, Mapping):
-        return writeStream(view)
-    found = view if isinstance(view, JoinStreamWriter) else getattr(view, "writeStream", None)
-    if not isinstance(found, JoinStreamWriter):
-        raise OptionError(
-            f"{view!r} is no query; expected a view such as orders.join(customers, ...), views by name, or the writeStream of "
-            "one.",
-            code="ARGUMENT",
-        )
-    return found
-
-
 def _no_view(what: str, names: tuple[str, ...], name: str | None) -> OptionError:
     return OptionError(
         f'{what}; the views are {list(names)}. Name one with .view("...") before its outputs.',
@@ -148,3 +131,6 @@ def _no_view(what: str, names: tuple[str, ...], name: str | None) -> OptionError
         name=name,
         names=list(names),
     )
+
+
+register_writer_of_several(writeStream)

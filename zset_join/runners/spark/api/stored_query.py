@@ -18,6 +18,7 @@ from zset_join.checkpoint.leases import LEASE_SECONDS
 from zset_join.core.errors import ZsetJoinError
 from zset_join.core.progress_line import progress_line
 from zset_join.runners.local.stopped import not_kept_here
+from zset_join.runners.spark.api.other_queries import planned_writer
 from zset_join.runners.spark.api.watched import open_query_console
 from zset_join.runners.spark.epoch.heartbeat import Heartbeat
 from zset_join.runners.spark.epoch.progress import ProgressLog
@@ -283,9 +284,7 @@ class StoredQuery:
 
         Cost: every snapshot and log is read, and the state is built once more as mapped files in the temporary directory.
         """
-        from zset_join.runners.spark.api.several import writer_of
-
-        return self._tools.diff(writer_of(view).planned, lease_seconds=lease_seconds)
+        return self._tools.diff(planned_writer(view).planned, lease_seconds=lease_seconds)
 
     def dead_letters(self, *, stream: str | None = None, epoch: int | None = None, code: str | None = None) -> pa.Table:
         """Return the rows that were put aside in epochs that count, oldest first, as `zset_join.dead_letters.LETTER_SCHEMA`.
