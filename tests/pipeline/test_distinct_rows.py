@@ -51,7 +51,9 @@ def test_an_answer_is_consolidated_unless_the_plan_proves_that_it_is(name: str, 
     make, is_proven = VIEWS[name]
     requested = []
     consolidated = ZSet.consolidated
-    monkeypatch.setattr(ZSet, "consolidated", lambda rows, *given, **named: requested.append(rows) or consolidated(rows, *given, **named))
+    monkeypatch.setattr(
+        ZSet, "consolidated", lambda rows, *given, **named: requested.append(rows) or consolidated(rows, *given, **named)
+    )
     pipeline = Pipeline(make(), keep_view=False)
     requested.clear()
 

@@ -23,9 +23,7 @@ def is_earlier(stored: Mapping[str, Any], given: Mapping[str, Any]) -> bool:
 
 def is_reworded(stored: Mapping[str, Any], given: Mapping[str, Any]) -> bool:
     """Return whether two descriptions differ in lines of `explain` alone, which a version may word in another way."""
-    plain, other = (
-        {name: value for name, value in one.items() if not name.startswith(_EXPLAINED)} for one in (stored, given)
-    )
+    plain, other = ({name: value for name, value in one.items() if not name.startswith(_EXPLAINED)} for one in (stored, given))
     return plain == other
 
 

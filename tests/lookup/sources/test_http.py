@@ -148,7 +148,9 @@ def test_a_service_that_does_not_answer_in_time_is_requested_again(server, async
 @pytest.mark.parametrize("async_", [False, True])
 def test_a_service_that_is_silent_for_good_fails_the_epoch_with_source_keys_attempts_and_cure(server, async_):
     server.script += [("silent", {}, "")] * 2
-    with pytest.raises(LookupFailedError, match=r'"people" .*failed 2 of 2 times .* 1 key such as \(1,\): .*Timeout.*Restart the source'):
+    with pytest.raises(
+        LookupFailedError, match=r'"people" .*failed 2 of 2 times .* 1 key such as \(1,\): .*Timeout.*Restart the source'
+    ):
         _fetch(_source(server, timeout_seconds=0.1), 1, async_=async_, error_attempts=2, error_delay="1ms")
 
 

@@ -12,7 +12,8 @@ Cost: that of `Pipeline.evolve`; epochs wait for it, and for Spark's stop and st
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
 
 from zset_join.core.errors import PlanError
 from zset_join.evolution.differences import PlanDiff
@@ -20,10 +21,39 @@ from zset_join.runners.spark.api.other_queries import planned_writer
 from zset_join.runners.spark.driver.epochs import DriverEpochs
 
 if TYPE_CHECKING:
-    from zset_join.runners.spark.api.query import JoinQuery
-    from zset_join.runners.spark.api.writer import JoinStreamWriter
+    from pyspark.sql import SparkSession
 
-__all__ = ["ChangingQuery"]
+    from zset_join.query.several import PlannedQuery
+    from zset_join.sinks.sink import Sink
+
+__all__ = ["ChangeableWriter", "ChangingQuery"]
+
+
+class ChangeableWriter(Protocol):
+    """What a change needs of the writer of a query."""
+
+    @property
+    def session(self) -> SparkSession:
+        """Return the session of its streams."""
+        ...
+
+    @property
+    def planned(self) -> PlannedQuery:
+        """Return the query as the driver runs it."""
+        ...
+
+    @property
+    def chosen_sinks(self) -> Mapping[str, Sequence[Sink]]:
+        """Return the outputs that were chosen, by view."""
+        ...
+
+    def changed_to(self, other: Any) -> Any:
+        """Return a writer of another query with the options of this one."""
+        ...
+
+    def start_behind_change(self, given_through: int | None) -> Any:
+        """Start the query, and return it."""
+        ...
 
 
 class ChangingQuery:
@@ -34,7 +64,7 @@ class ChangingQuery:
         epochs: what runs them.
     """
 
-    def __init__(self, writer: JoinStreamWriter, epochs: DriverEpochs) -> None:
+    def __init__(self, writer: ChangeableWriter, epochs: DriverEpochs) -> None:
         self._writer = writer
         self._epochs = epochs
 
@@ -43,13 +73,13 @@ class ChangingQuery:
         """Return whether a change counts, so that the epochs of before have come to an end."""
         return self._epochs.has_ended
 
-    def changed(self, view: Any) -> tuple[PlanDiff, JoinStreamWriter]:
+    def changed(self, view: Any) -> tuple[PlanDiff, ChangeableWriter]:
         """Change the query in its checkpoint; return the difference, and the writer that it goes on with.
 
         Raises:
             ZsetJoinError: as `JoinQuery.evolve`.
         """
-        other = planned_writer(view)
+        other: ChangeableWriter = planned_writer(view)
         if other is self._writer or other.session is not self._writer.session:
             raise PlanError(
                 "evolve() was given the writer of the query that runs, or a query of another session. Write the new query with "
@@ -63,7 +93,7 @@ class ChangingQuery:
         diff = self._epochs.evolve(planned, outputs)
         return diff, after
 
-    def started(self, after: JoinStreamWriter, diff: PlanDiff) -> JoinQuery:
+    def started(self, after: ChangeableWriter, diff: PlanDiff) -> Any:
         """Start the new query once Spark has stopped the one before."""
         started = after.start_behind_change(diff.taken)
         started.keep_progress_of(self._epochs.progress)

@@ -15,15 +15,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Self
 
 from pyspark.sql import SparkSession
 
 from zset_join.core.errors import OptionError
 from zset_join.plan.tree import Views
 from zset_join.runners.spark.api.bound import bindings_of
-from zset_join.runners.spark.api.views import View
 from zset_join.runners.spark.api.other_queries import register_writer_of_several
+from zset_join.runners.spark.api.views import View
 from zset_join.runners.spark.api.writer import JoinStreamWriter
 from zset_join.runners.spark.driver.chosen_sink import ChosenSink
 from zset_join.runners.spark.driver.driver_query import DriverQuery, driver_query

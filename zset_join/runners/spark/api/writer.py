@@ -376,19 +376,16 @@ class JoinStreamWriter:
             given_through: the epoch that functions were given last, where the query was changed to this one; else None.
         """
         query, epochs, options = self._prepared_on_driver()
-        location = options.checkpoint_location
+        location, tools = options.checkpoint_location, DriverTools(epochs)
         if is_connect(query.session):
-            stream = self._of_spark(served_rows(query, epochs), location)
-            baseline = None if epochs.baseline is None else frame_bytes(epochs.baseline)
-            return start_served(stream, replace(epochs.settings, is_served=True), query.session, baseline)
+            rows, baseline = served_rows(query, epochs), None if epochs.baseline is None else frame_bytes(epochs.baseline)
+            settings = replace(epochs.settings, is_served=True)
+            return start_served(self._of_spark(rows, location), settings, query.session, baseline)
         make_place(location)
         check_mode(location, "driver")
         epochs.given_through = given_through
         started = start_query(
-            lambda: self._of_spark(streamed_rows(query, epochs), location),
-            epochs,
-            DriverTools(epochs),
-            checkpoint_location=location,
+            lambda: self._of_spark(streamed_rows(query, epochs), location), epochs, tools, checkpoint_location=location
         )
         started.changing = ChangingQuery(self, epochs)
         return started
