@@ -45,7 +45,7 @@ def views_of_file(path: str, plan: QueryPlan, *, dialect: str) -> View | Mapping
 
     Raises:
         SqlError: a statement is wrong.
-        OptionError: `PROGRAM`: there is no query, or it is not clear which of them stands for which view.
+        OptionError: `PROGRAM`: there is no query, or it is not clear which of them replaces which view.
     """
     statements = list(split(file_text(path), dialect=dialect))
     declared = {match[1].lower() for one in statements if (match := _DECLARES.match(one.sql)) is not None}

@@ -44,9 +44,9 @@ def check_file(path: str, *, dialect: str, output: TextIO | None = None) -> int:
     for number, result in enumerate(_checked(path, dialect), 1):
         if isinstance(result, Query):
             kept = [line.strip() for line in result.explain().splitlines() if "remembers" in line]
-            _say(f"{number}: query of {', '.join(result.columns)}; {'; '.join(kept) or 'remembers: nothing'}", stream)
+            _print(f"{number}: query of {', '.join(result.columns)}; {'; '.join(kept) or 'remembers: nothing'}", stream)
         else:
-            _say(f"{number}: {result}", stream)
+            _print(f"{number}: {result}", stream)
     return 0
 
 
@@ -55,7 +55,7 @@ def explain_file(path: str, *, dialect: str, output: TextIO | None = None) -> in
     stream = output or sys.stdout
     for result in _checked(path, dialect):
         if isinstance(result, Query):
-            _say(result.explain(), stream)
+            _print(result.explain(), stream)
     return 0
 
 
@@ -68,7 +68,7 @@ def _checked(path: str, dialect: str) -> Iterator[Message | Query]:
 def show(result: Message | Query | Running, stream: TextIO) -> None:
     """Print what a statement gave."""
     if isinstance(result, Message):
-        _say(str(result), stream)
+        _print(str(result), stream)
     else:
         write_lines(result.table(), stream)
 
@@ -76,7 +76,7 @@ def show(result: Message | Query | Running, stream: TextIO) -> None:
 def write_lines(table: pa.Table, stream: TextIO) -> None:
     """Print rows as lines of JSON."""
     for row in table.to_pylist():
-        _say(json.dumps(row, default=str, ensure_ascii=False), stream)
+        _print(json.dumps(row, default=str, ensure_ascii=False), stream)
 
 
 def file_text(path: str) -> str:
@@ -91,7 +91,7 @@ def file_text(path: str) -> str:
         raise SqlError(f"{path} cannot be read: {error}.", code="NO_FILE") from error
 
 
-def _say(text: str, stream: TextIO) -> None:
+def _print(text: str, stream: TextIO) -> None:
     print(text, file=stream)
 
 
@@ -107,7 +107,7 @@ def run_shell(*, dialect: str) -> int:
                 if isinstance(result, Query) and result.emits_changelog and not result.bound.is_bounded:
                     running = result.start()
                     consoles.append(running)
-                    _say(
+                    _print(
                         f"{running.name}: {', '.join(running.query.columns)}; its changes are printed as they come", sys.stdout
                     )
                 else:
@@ -115,8 +115,8 @@ def run_shell(*, dialect: str) -> int:
                 for running in consoles:
                     lines = running.changelog()
                     if lines.num_rows:
-                        _say(f"-- {running.name}", sys.stdout)
+                        _print(f"-- {running.name}", sys.stdout)
                         write_lines(lines, sys.stdout)
             except ZsetJoinError as error:
-                _say(str(error), sys.stderr)
+                _print(str(error), sys.stderr)
     return 0

@@ -82,7 +82,7 @@ def run_file(
         )
     stream = output or sys.stdout
     statements = split(file_text(path), dialect=dialect)
-    session = Session(engine=engine, dialect=dialect, spark=_asked(engine, spark), directory=directory)
+    session = Session(engine=engine, dialect=dialect, spark=_session_of(engine, spark), directory=directory)
     progress = _Progress(session, progress_seconds, sys.stderr)
     with session, _stopping():
         session.runtime.run_as(once=once, trigger=trigger)
@@ -97,16 +97,16 @@ def run_file(
                 moved, next_look = _step(session, next_look)
                 if not moved:
                     time.sleep(_IDLE_SECONDS)
-                progress.tell()
+                progress.report()
         except KeyboardInterrupt:
             again = " Run it again to go on." if directory is not None else ""
             print(f"stopped.{again}", file=sys.stderr)  # noqa: T201 - a program's output
         finally:
-            progress.tell(is_last=True)
+            progress.report(is_last=True)
     return 0
 
 
-def _asked(engine: str, spark: Callable[[], Any] | None) -> Any:
+def _session_of(engine: str, spark: Callable[[], Any] | None) -> Any:
     return spark() if engine == "spark" and spark is not None else None
 
 
@@ -162,7 +162,7 @@ class _Progress:
         self._next = time.monotonic() + seconds
         self._told: dict[str, Any] = {}
 
-    def tell(self, *, is_last: bool = False) -> None:
+    def report(self, *, is_last: bool = False) -> None:
         """Print a line per query that has moved, if it is time."""
         if not self._seconds or (time.monotonic() < self._next and not is_last):
             return

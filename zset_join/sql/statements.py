@@ -152,7 +152,7 @@ def _create(session: StatementContext, statement: Statement) -> Message:
             refuse_both(replaces, may_exist, at=at)
             if is_external and "connector" not in table.options:
                 raise SqlError(
-                    f"\"{table.name}\" is EXTERNAL, and nothing says where its rows are. Name a connector: WITH ('connector' = "
+                    f"\"{table.name}\" is EXTERNAL, and has no place for its rows. Name a connector: WITH ('connector' = "
                     "...), SETTINGS type = 'kafka' or USING a format; or leave EXTERNAL out.",
                     code="MISSING_OPTION",
                     at=at,
@@ -161,8 +161,8 @@ def _create(session: StatementContext, statement: Statement) -> Message:
                 return Message(f"{table.name} is there already")
             release(session, table.name, replaces, at=at)
             session.catalog.add(table, at=at, replace=replaces)
-            said = "temporary " if is_temporary else "external " if is_external else ""
-            return Message(f"{said}{table.word.lower()} {table.name}: {table.mode}, {table.why()}")
+            qualifier = "temporary " if is_temporary else "external " if is_external else ""
+            return Message(f"{qualifier}{table.word.lower()} {table.name}: {table.mode}, {table.why()}")
     for one in ("DATABASE", "SCHEMA", "CATALOG"):
         if reader.has(one):
             reader.has("IF", "NOT", "EXISTS")

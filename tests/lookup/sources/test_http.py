@@ -208,10 +208,10 @@ def test_a_rate_limit_is_respected_by_several_calls_at_a_time_and_may_be_a_date(
 def test_a_refusal_is_not_tried_again_and_shows_no_token(server):
     server.script += [(403, {}, "")]
     source = _source(server, token=Secret.given("secret"))
-    with pytest.raises(LookupFailedError, match="refused: HTTP 403") as told:
+    with pytest.raises(LookupFailedError, match="refused: HTTP 403") as received:
         _fetch(source, 1, async_=False)
     assert server.seen == [("/people/1", "Bearer secret")]
-    assert "secret" not in str(told.value) + repr(source) + str(source.to_json())
+    assert "secret" not in str(received.value) + repr(source) + str(source.to_json())
 
 
 @pytest.mark.parametrize(("body", "what"), [("<html>", "no JSON"), ("[1]", "neither an object"), ("3", "neither an object")])
@@ -323,7 +323,7 @@ def test_a_row_whose_key_can_never_be_looked_up_is_a_dead_letter_and_its_retract
         ]
     }
 
-    def told(pipeline: Pipeline) -> list[tuple[int, str]]:
+    def received(pipeline: Pipeline) -> list[tuple[int, str]]:
         return [(json.loads(line["row"])["o"], line["code"]) for line in pipeline.dead_letters.to_pylist()]
 
     with Pipeline(view) as strict, pytest.raises(LookupFailedError, match=r'epoch 0: row 1 has a key .*"id"=') as refused:
@@ -331,9 +331,9 @@ def test_a_row_whose_key_can_never_be_looked_up_is_a_dead_letter_and_its_retract
     assert (refused.value.code, server.seen) == ("LOOKUP_KEY_VALUE", [])
     with Pipeline(view, options=StageOptions(on_bad_input="quarantine")) as lenient:
         assert sorted(lenient.step(given).to_pylist()) == [((1, "Ada"), 1), ((4, None), 1), ((5, None), 1)]
-        assert told(lenient) == [(2, "LOOKUP_KEY_VALUE"), (3, "LOOKUP_KEY_VALUE")]
+        assert received(lenient) == [(2, "LOOKUP_KEY_VALUE"), (3, "LOOKUP_KEY_VALUE")]
         assert lenient.step(retracted).to_pylist() == [((1, "Ada"), -1)]
-        assert told(lenient) == [(2, "LOOKUP_KEY_VALUE"), (9, "ABSENT_ROW")]
+        assert received(lenient) == [(2, "LOOKUP_KEY_VALUE"), (9, "ABSENT_ROW")]
 
 
 def test_an_upsert_to_a_key_that_can_never_be_looked_up_is_put_aside_and_a_delete_is_not(server):

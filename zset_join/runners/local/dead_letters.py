@@ -79,10 +79,10 @@ def dead_letters(epoch: int, rejected: Sequence[RejectedRows], undecodable: Sequ
     for unread in undecodable:
         lines += [{**record, "epoch": epoch, "source": unread.source, "weight": 0} for record in unread.records.to_pylist()]
     for one in rejected:
-        told = zip(_shown_rows(one.rejected), one.rejected.codes, one.rejected.reasons, strict=True)
+        rejected_rows = zip(_shown_rows(one.rejected), one.rejected.codes, one.rejected.reasons, strict=True)
         lines += [
             {"epoch": epoch, "source": one.name, "row": row, "weight": weight, "code": code, "reason": reason}
-            for (row, weight), code, reason in told
+            for (row, weight), code, reason in rejected_rows
         ]
     return pa.Table.from_pylist(lines, schema=SCHEMA)
 

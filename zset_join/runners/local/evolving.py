@@ -34,11 +34,11 @@ from zset_join.stages.stage import StageOptions
 from zset_join.zset import ZSet
 from zset_join.zset.protocol import DurableOperator
 
-__all__ = ["Evolution", "Standing"]
+__all__ = ["Evolution", "EvolutionStart"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Standing:
+class EvolutionStart:
     """Hold the place of a pipeline, as an evolution reads it.
 
     Args:
@@ -79,9 +79,9 @@ class Evolution:
         StateError: `EVOLVE_NO_ROWS`, `EVOLVE_BY_TIME` or `EVOLVE_SOURCE`: the new plan needs what is not there.
     """
 
-    def __init__(self, standing: Standing, plan: QueryPlan) -> None:
-        self.standing, self.plan = standing, plan
-        self._before, self._after = Fingerprints(standing.plan), Fingerprints(plan)
+    def __init__(self, origin: EvolutionStart, plan: QueryPlan) -> None:
+        self.origin, self.plan = origin, plan
+        self._before, self._after = Fingerprints(origin.plan), Fingerprints(plan)
         self.kept: dict[int, int] = {}
         self._copied: set[int] = set()
         self.built: dict[int, DurableOperator] = {}
@@ -95,10 +95,10 @@ class Evolution:
                 prints=prints,
                 kept=rows,
                 empty=self._empty_sources(prints.plan),
-                options=standing.options,
-                tick=Tick(standing.epoch, standing.processing_time_us),
-                dropped=dict(standing.plan.dropped),
-                as_now=now if standing.as_now and prints is self._after else (),
+                options=origin.options,
+                tick=Tick(origin.epoch, origin.processing_time_us),
+                dropped=dict(origin.plan.dropped),
+                as_now=now if origin.as_now and prints is self._after else (),
             )
             for prints in (self._before, self._after)
         )
@@ -108,27 +108,27 @@ class Evolution:
 
     def _check_sources(self) -> None:
         before = {
-            source.name: text for source, text in zip(self.standing.plan.sources, self._before.sources.values(), strict=True)
+            source.name: text for source, text in zip(self.origin.plan.sources, self._before.sources.values(), strict=True)
         }
         for name, text in self._after.sources.items():
             if before.get(name, text) != text:
                 raise source_changed(name, was_dropped=False)
-            if name in self.standing.gone and name not in before and self.standing.history is None:
+            if name in self.origin.gone and name not in before and self.origin.history is None:
                 raise source_changed(name, was_dropped=True)
-            if name in self.standing.gone and not self._is_as_it_came(name):
+            if name in self.origin.gone and not self._is_as_it_came(name):
                 raise source_changed(name, was_dropped=False)
 
     def _is_as_it_came(self, name: str) -> bool:
         """Return whether the rows that were kept of a source that went are of the columns that it is to have."""
-        schema, history = self.plan.source(name).relation.schema, self.standing.history
+        schema, history = self.plan.source(name).relation.schema, self.origin.history
         return all(past.deltas[name].schema.equals(schema) for past in history or () if name in past.deltas)
 
     def _empty_sources(self, plan: QueryPlan) -> frozenset[str]:
         """Return the sources of a plan of which no row has come, by their names."""
         names = {source.name for source in plan.sources}
-        if not self.standing.epoch:
+        if not self.origin.epoch:
             return frozenset(names)
-        return frozenset(names - self._before.sources.keys() - self.standing.gone)
+        return frozenset(names - self._before.sources.keys() - self.origin.gone)
 
     def _match(self) -> None:
         """Find the state of the plan before that each state of the new one is."""
@@ -147,7 +147,7 @@ class Evolution:
             taken.add(self.kept[number])
 
     def _kept_rows(self) -> list[KeptRows]:
-        one = self.standing
+        one = self.origin
         if not one.epoch:
             return []
         rows = kept_rows(self._before, one.states, one.options, one.contents, one.history)
@@ -169,14 +169,14 @@ class Evolution:
                 view = self.plan.view(name)
                 self._new.check(view.feeds, self.plan.output_of(name), f'view "{name}"')
             if status in ("changed", "dropped") and self._old_contents(name) is None:
-                view = self.standing.plan.view(name)
-                self._old.check(view.feeds, self.standing.plan.output_of(name), f'view "{name}" as it was')
+                view = self.origin.plan.view(name)
+                self._old.check(view.feeds, self.origin.plan.output_of(name), f'view "{name}" as it was')
 
     # ---------------------------------------------------------------- what differs
 
     def _statuses(self) -> dict[str, str]:
         """Return by name the fate of the views of both plans, by the plans alone."""
-        before = {view.name: self._before.text(view.feeds) for view in self.standing.plan.views}
+        before = {view.name: self._before.text(view.feeds) for view in self.origin.plan.views}
         after = {view.name: self._after.text(view.feeds) for view in self.plan.views}
         found = {}
         for name in dict.fromkeys([*after, *before]):
@@ -193,16 +193,16 @@ class Evolution:
 
     def durable_plan(self) -> QueryPlan:
         """Return the new plan for a directory: states that go on keep their names; no other name was ever there."""
-        before = {state.number: state.name for state in self.standing.plan.states}
-        names = {state.number: f"{state.name}-e{self.standing.epoch}" for state in self.plan.states}
+        before = {state.number: state.name for state in self.origin.plan.states}
+        names = {state.number: f"{state.name}-e{self.origin.epoch}" for state in self.plan.states}
         names |= {number: before[old] for number, old in self.unbuilt.items()}
         return replace(self.plan, state_names=tuple(sorted(names.items())))
 
     def begins(self, name: str) -> bool:
         """Return whether all rows of a view of the new plan are new: it was not there, or its columns were others."""
-        if name not in {view.name for view in self.standing.plan.views}:
+        if name not in {view.name for view in self.origin.plan.views}:
             return True
-        before, after = (plan.output_of(name).schema for plan in (self.standing.plan, self.plan))
+        before, after = (plan.output_of(name).schema for plan in (self.origin.plan, self.plan))
         return (before.names, before.types) != (after.names, after.types)
 
     def beginnings(self, answers: Mapping[str, ZSet]) -> dict[str, ZSet]:
@@ -219,19 +219,19 @@ class Evolution:
 
     def adds_columns(self, name: str) -> bool:
         """Return whether a view of the new plan was there, and has columns behind those that it had."""
-        if name not in {view.name for view in self.standing.plan.views}:
+        if name not in {view.name for view in self.origin.plan.views}:
             return False
-        return adds_columns(*(plan.output_of(name).schema for plan in (self.standing.plan, self.plan)))
+        return adds_columns(*(plan.output_of(name).schema for plan in (self.origin.plan, self.plan)))
 
     def is_unchanged(self, name: str) -> bool:
         """Return whether a view of the new plan is that of the plan before."""
         return self._statuses()[name] == "unchanged"
 
     def _same_columns(self, name: str) -> bool:
-        return bool(self.standing.plan.output_of(name).schema.equals(self.plan.output_of(name).schema))
+        return bool(self.origin.plan.output_of(name).schema.equals(self.plan.output_of(name).schema))
 
     def _old_contents(self, name: str) -> ZSet | None:
-        held = self.standing.contents
+        held = self.origin.contents
         return None if held is None else held[name].rows()
 
     def diff(self) -> PlanDiff:
@@ -241,7 +241,7 @@ class Evolution:
             BadInputError: the new plan cannot take a row; nothing has changed.
         """
         views = {name: self._view_diff(name, status) for name, status in self._statuses().items()}
-        one, built = self.standing, self._rebuilt
+        one, built = self.origin, self._rebuilt
         names = {state.number: state.name for state in self.plan.states}
         used = set(self.kept.values())
         return PlanDiff(
@@ -262,14 +262,14 @@ class Evolution:
             return ViewDiff(name, "unchanged", relation.primary_key, None, nothing, nothing)
         before = after = None
         if status != "added":
-            before = self.standing.plan.output_of(name), self._rows_before(name)
+            before = self.origin.plan.output_of(name), self._rows_before(name)
         if status != "dropped":
             after = self.plan.output_of(name), self.rows_after(name)
         return difference(name, before, after)
 
     def _rows_before(self, name: str) -> ZSet:
-        held, plan = self._old_contents(name), self.standing.plan
-        if not self.standing.epoch:
+        held, plan = self._old_contents(name), self.origin.plan
+        if not self.origin.epoch:
             return ZSet.empty(plan.output_of(name).schema)
         if held is not None:
             return held
@@ -279,7 +279,7 @@ class Evolution:
         """Return what a view of the new plan holds; of one that is unchanged as well."""
         if name not in self._rows:
             view, shown = self.plan.view(name), self.plan.output_of(name)
-            if not self.standing.epoch:
+            if not self.origin.epoch:
                 return ZSet.empty(shown.schema)
             self._rows[name] = self._new.rows(view.feeds, shown, f'view "{name}"').consolidated()
         return self._rows[name]
@@ -294,13 +294,13 @@ class Evolution:
         """
         try:
             for state in self._rebuilt:
-                self.built[state.number] = state.stage.build(self.standing.options, None)
+                self.built[state.number] = state.stage.build(self.origin.options, None)
             for number in self._copied:
                 state = self.plan.state_of[number]
-                copy = self.built[number] = state.stage.build(self.standing.options, None)
-                copy.restore(self.standing.states[self.kept[number]].snapshot())
+                copy = self.built[number] = state.stage.build(self.origin.options, None)
+                copy.restore(self.origin.states[self.kept[number]].snapshot())
             self._new.built = {state.number: self.built[state.number] for state in self._rebuilt if not state.is_shared}
-            if self.standing.epoch:
+            if self.origin.epoch:
                 for number in self._new.built:
                     self._new.build(number)
         except BaseException:
@@ -309,20 +309,20 @@ class Evolution:
 
     def operators(self) -> dict[int, DurableOperator]:
         """Return the operators of the new plan by the number of their state: those that are kept, and those that were built."""
-        kept = {number: self.standing.states[old] for number, old in self.unbuilt.items()}
+        kept = {number: self.origin.states[old] for number, old in self.unbuilt.items()}
         return {**kept, **self.built}
 
     def unused(self) -> list[DurableOperator]:
         """Return the operators of the plan before that the new one has no use for."""
         used = set(self.kept.values())
-        return [operator for number, operator in self.standing.states.items() if number not in used]
+        return [operator for number, operator in self.origin.states.items() if number not in used]
 
     def known_times(self) -> KnownTimes:
         """Return what is known of event time under the new plan."""
-        old, fresh = self.standing.known, Watermarks(self.plan).known
+        old, fresh = self.origin.known, Watermarks(self.plan).known
         numbers: dict[int, int] = {}
         for number, before in self.kept.items():
-            readers = zip(self.plan.state_of[number].readers, self.standing.plan.state_of[before].readers, strict=True)
+            readers = zip(self.plan.state_of[number].readers, self.origin.plan.state_of[before].readers, strict=True)
             numbers |= dict(readers)
         sources = {name: old.sources.get(name, SourceTime()) for name in fresh.sources}
         stages = tuple(old.stages[numbers[at]] if at in numbers else None for at in range(len(self.plan.nodes)))

@@ -40,7 +40,7 @@ from zset_join.query.several import PlannedQuery
 from zset_join.query.view import View
 from zset_join.runners.local.contents import Contents
 from zset_join.runners.local.directory_rows import load_inputs, view_folder, view_rows
-from zset_join.runners.local.evolving import Evolution, Standing
+from zset_join.runners.local.evolving import Evolution, EvolutionStart
 from zset_join.runners.local.history import InputHistory
 from zset_join.runners.local.query_changes import plan_of_program
 from zset_join.runners.local.stage_states import operators_of
@@ -125,7 +125,7 @@ def _leased(directory: str, seconds: float) -> Iterator[tuple[CheckpointFiles, C
 
 def _state_at(
     directory: str, files: CheckpointFiles, record: CommitRecord, known: Mapping[str, Any], temporary: str, held: ExitStack
-) -> Standing:
+) -> EvolutionStart:
     """Return the state of the query after an epoch: everything that is read of the checkpoint is read here."""
     changed = changed_plan_of(files.folder, record)
     described = known["description"]
@@ -162,7 +162,7 @@ def _state_at(
         state = BucketState(context, 0, partial(node.stage.build, options))
         held.callback(state.release)
         states[node.number] = operators_of(node, state.__enter__().operator)[node.number]
-    return Standing(
+    return EvolutionStart(
         plan=plan,
         epoch=tick.epoch,
         processing_time_us=tick.processing_time_us,

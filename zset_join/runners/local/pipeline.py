@@ -198,8 +198,9 @@ class Pipeline(PipelineQuestions, Snapshots, QueryChanges, Generic[Answer]):
                 workers=self._workers,
             )
         changed = None if self._directory is None else self._directory.checkpoint.changed
-        is_told = changed is not None and changed.bare_view != ""
-        bare_view = changed.bare_view if changed is not None and is_told else None if self._has_several else self.plan.name
+        has_bare_view = changed is not None and changed.bare_view != ""
+        named = None if self._has_several else self.plan.name
+        bare_view = changed.bare_view if changed is not None and has_bare_view else named
         self._dropped_sources = frozenset() if changed is None else changed.gone
         self._outputs = PipelineOutputs(sinks, quarantines=quarantines, bare_view=bare_view)
         try:

@@ -22,7 +22,7 @@ from zset_join.runners.local.contents import Contents
 from zset_join.runners.local.dead_letters import dead_letters
 from zset_join.runners.local.directory_plans import DirectoryChange
 from zset_join.runners.local.engine import AnsweredEpoch, Engine
-from zset_join.runners.local.evolving import Evolution, Standing
+from zset_join.runners.local.evolving import Evolution, EvolutionStart
 from zset_join.runners.local.outputs import Outputs, OutputsByView, PipelineOutputs
 from zset_join.runners.local.progress import epoch_counts
 from zset_join.runners.local.stage_states import MemoryStates
@@ -119,11 +119,11 @@ class QueryChanges:
         self._check_usable()
         plan = plan_of_change(view, self.plan)
         if self._directory is None:
-            with closing(Evolution(self._standing(self._in_memory("diff()").states), plan)) as evolution:
+            with closing(Evolution(self._origin(self._in_memory("diff()").states), plan)) as evolution:
                 return evolution.diff()
         with self._directory.epoch(Tick(self.epoch, self._processing_time_us)) as opened:
             states = {state.number: opened.operator(state.number, opened.tick) for state in self.plan.states}
-            with closing(Evolution(self._standing(states), plan)) as evolution:
+            with closing(Evolution(self._origin(states), plan)) as evolution:
                 return evolution.diff()
 
     @progress_line("changing the query")
@@ -182,7 +182,7 @@ class QueryChanges:
                 states = self._in_memory("evolve()").states
             else:
                 states = {one.number: opened.operator(one.number, tick) for one in (self.plan.states if self.epoch else ())}
-            evolution = Evolution(self._standing(states, fresh, as_now=as_now), plan)
+            evolution = Evolution(self._origin(states, fresh, as_now=as_now), plan)
             if opened is None or self.epoch:
                 evolution.build()
             try:
@@ -307,30 +307,30 @@ class QueryChanges:
         note: Any,
     ) -> PlanDiff:
         """Go over to the new query; what can be refused is refused before anything changes."""
-        standing, plan = evolution.standing, evolution.plan
+        origin, plan = evolution.origin, evolution.plan
         diff = evolution.diff()
         answers = diff.answers([one.name for one in plan.views])
         given = _outputs_by_view(plan, outputs)
         given |= {} if new_table is None else self._outputs.beside(plan, new_table)
         before, after = ({one.name: each.output_of(one.name) for one in each.views} for each in (self.plan, plan))
-        changed = self._outputs.changed(before, after, given, None if opened is None else self._outputs_know_it_as)
+        changed = self._outputs.changed(before, after, given, None if opened is None else self._id_of_outputs)
         try:
             begins = evolution.beginnings(answers)
             begins |= {name: evolution.rows_after(name) for name in given}
             rejected = changed.check(self.epoch, {**answers, **begins})
-            answered = AnsweredEpoch(standing.epoch, standing.processing_time_us, answers, evolution.known_times())
+            answered = AnsweredEpoch(origin.epoch, origin.processing_time_us, answers, evolution.known_times())
             answered.rejected = rejected
             self._go_over(evolution, view, answered, begins, changed, opened, note)
         except BaseException:
             if self._outputs is not changed:
                 changed.leave(self._outputs)
             raise
-        if standing.epoch:
-            self._outputs.add(standing.epoch, answers, self._link(), begins)
-        return replace(diff, taken=standing.epoch or None)
+        if origin.epoch:
+            self._outputs.add(origin.epoch, answers, self._link(), begins)
+        return replace(diff, taken=origin.epoch or None)
 
     @property
-    def _outputs_know_it_as(self) -> str | None:
+    def _id_of_outputs(self) -> str | None:
         return None if self._directory is None else self._directory.query_id
 
     def _go_over(
@@ -344,8 +344,8 @@ class QueryChanges:
         note: Any,
     ) -> None:
         """Become a pipeline of the new query: everything that can fail is made first."""
-        standing, memory, directory = evolution.standing, self._memory, self._directory
-        plan = evolution.plan if directory is None or not standing.epoch else evolution.durable_plan()
+        origin, memory, directory = evolution.origin, self._memory, self._directory
+        plan = evolution.plan if directory is None or not origin.epoch else evolution.durable_plan()
         readings, has_several = _readings(view), isinstance(view, Mapping)
         if isinstance(view, PlannedQuery):
             has_several = view.has_several
@@ -355,8 +355,8 @@ class QueryChanges:
         taking = RowTaking(plan, readings, is_strict=self._options.on_bad_input == "error")
         engine = Engine(plan, watermarks, quarantines=self._options.on_bad_input == "quarantine")
         contents = None if self._contents is None else evolution.contents(self._contents)
-        counts = epoch_counts({}, answered, [], {}) if standing.epoch else self.progress
-        letters = dead_letters(standing.epoch, answered.rejected)
+        counts = epoch_counts({}, answered, [], {}) if origin.epoch else self.progress
+        letters = dead_letters(origin.epoch, answered.rejected)
         states = None if memory is None else MemoryStates(plan, self._options, evolution.operators(), memory.workers)
         unused, outputs = evolution.unused() if memory is not None else [], self._outputs
         change = DirectoryChange(
@@ -384,10 +384,10 @@ class QueryChanges:
         self._has_several = has_several
         self._views, self._before = view if isinstance(view, Mapping) else None, undone
         names = {source.name for source in plan.sources}
-        had = {source.name for source in self.plan.sources} if standing.epoch else set()  # before it no row has come
+        had = {source.name for source in self.plan.sources} if origin.epoch else set()  # before it no row has come
         self._dropped_sources = (self._dropped_sources | had) - names
         self.plan = plan
-        if standing.epoch:
+        if origin.epoch:
             if self._history is not None:
                 self._history.add(self.epoch, self._processing_time_us, {})
             self._last, self.progress, self.dead_letters = answered.answers, counts, letters
@@ -415,10 +415,10 @@ class QueryChanges:
         directory.put_aside(self.epoch, letters)
         return directory.change(opened, evolution, change).progress
 
-    def _standing(
+    def _origin(
         self, states: Mapping[int, DurableOperator], fresh: Collection[str] = (), *, as_now: bool = False
-    ) -> Standing:
-        return Standing(
+    ) -> EvolutionStart:
+        return EvolutionStart(
             plan=self.plan,
             epoch=self.epoch,
             processing_time_us=self._processing_time_us,

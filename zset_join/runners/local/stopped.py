@@ -33,7 +33,7 @@ from zset_join.runners.local.directory_plans import DirectoryChange, described_b
 from zset_join.runners.local.durable import PipelineDirectory
 from zset_join.runners.local.durable_epoch import DurableEpoch
 from zset_join.runners.local.engine import AnsweredEpoch
-from zset_join.runners.local.evolving import Evolution, Standing
+from zset_join.runners.local.evolving import Evolution, EvolutionStart
 from zset_join.runners.local.history import InputHistory
 from zset_join.runners.local.place import Place, place_of
 from zset_join.runners.local.progress import epoch_counts
@@ -93,18 +93,18 @@ def evolve_directory(directory: str | Path, view: View | Mapping[str, View] | Pl
     """
     _refuse_session(_location(directory))
     with _stopped(directory, view) as (stopped, evolution):
-        standing, place = stopped.standing, stopped.place
-        if standing.epoch:
+        origin, place = stopped.origin, stopped.place
+        if origin.epoch:
             evolution.build()
         diff = evolution.diff()
         answers = diff.answers([one.name for one in evolution.plan.views])
-        plan = evolution.durable_plan() if standing.epoch else evolution.plan
-        answered = AnsweredEpoch(standing.epoch, standing.processing_time_us, answers, evolution.known_times())
+        plan = evolution.durable_plan() if origin.epoch else evolution.plan
+        answered = AnsweredEpoch(origin.epoch, origin.processing_time_us, answers, evolution.known_times())
         known = place.checkpoint.changed
         change = DirectoryChange(
             plan=plan,
             watermarks=stopped.watermarks.of_plan(plan, answered.times),
-            contents=None if standing.contents is None else evolution.contents(standing.contents),
+            contents=None if origin.contents is None else evolution.contents(origin.contents),
             answers=answers,
             begins=evolution.beginnings(answers),
             bare_view=known.bare_view if known is not None else "" if len(stopped.plan.views) == 1 else None,
@@ -115,11 +115,11 @@ def evolve_directory(directory: str | Path, view: View | Mapping[str, View] | Pl
             is_without_outputs=True,
         )
         place.begin()
-        if not standing.epoch:
+        if not origin.epoch:
             place.change_at_once(change)
             return diff
         place.change(stopped.opened, evolution, change)
-        return replace(diff, taken=standing.epoch)
+        return replace(diff, taken=origin.epoch)
 
 
 def undo_of_directory(directory: str | Path) -> PlanDiff:
@@ -168,7 +168,7 @@ def _location(directory: str | Path) -> str:
 class _Stopped:
     plan: QueryPlan
     place: PipelineDirectory
-    standing: Standing
+    origin: EvolutionStart
     watermarks: Watermarks
     opened: DurableEpoch
 
@@ -196,7 +196,7 @@ def _stopped(directory: str | Path, view: View | Mapping[str, View] | PlannedQue
             last, known = place.last, place.checkpoint.changed
             tick = Tick(0) if last is None else Tick(last.epoch + 1, last.processing_time_us)
             with place.epoch(tick) as opened:
-                standing = Standing(
+                origin = EvolutionStart(
                     plan=plan,
                     epoch=tick.epoch,
                     processing_time_us=tick.processing_time_us,
@@ -210,13 +210,13 @@ def _stopped(directory: str | Path, view: View | Mapping[str, View] | PlannedQue
                 stopped = _Stopped(
                     plan=plan,
                     place=place,
-                    standing=standing,
+                    origin=origin,
                     watermarks=watermarks,
                     opened=opened,
                 )
                 plan = plan_of_program(view, plan)
                 check_streams(stopped.plan, plan, described, view)
-                with closing(Evolution(standing, plan)) as evolution:
+                with closing(Evolution(origin, plan)) as evolution:
                     yield stopped, evolution
 
 

@@ -225,11 +225,11 @@ class WatchedPipeline:
             work = self._pipeline.row_question(typed_values(self._plan.output_of(name).schema, where), view=name)
         return events_of(work())
 
-    def verify(self, view: str | None, tell: Callable[[str], None]) -> dict[str, Any]:
+    def verify(self, view: str | None, on_step: Callable[[str], None]) -> dict[str, Any]:
         """Compare a view with the batch query."""
         from zset_join.console.answers import verdict
 
-        return verdict(verified(self._pipeline, self._published, view, tell))
+        return verdict(verified(self._pipeline, self._published, view, on_step))
 
     def hot_keys(self) -> dict[str, Any]:
         """Return the keys that changed most in the newest epochs."""
@@ -320,15 +320,15 @@ class WatchedPipeline:
         return differences_of(self._diff())
 
 
-def verified(pipeline: WatchablePipeline, published: PublishedEpochs, view: str | None, tell: Callable[[str], None]) -> Any:
+def verified(pipeline: WatchablePipeline, published: PublishedEpochs, view: str | None, on_step: Callable[[str], None]) -> Any:
     """Return the report of a verification, which runs while the pipeline goes on."""
-    tell("waiting until no epoch is being taken")
+    on_step("waiting until no epoch is being taken")
     with published.lock:
         work = pipeline.verification(view=view)
-    tell("running the batch query over everything that came, and comparing")
+    on_step("running the batch query over everything that came, and comparing")
     begun = time.perf_counter()
     report = work()
-    tell(f"compared in {time.perf_counter() - begun:.1f} s")
+    on_step(f"compared in {time.perf_counter() - begun:.1f} s")
     return report
 
 
@@ -367,7 +367,7 @@ def open_pipeline_console(
     watched = WatchedCheckpoint(
         Path(directory),
         QueryAnswers(
-            verify=lambda view, tell: verified(pipeline, published, view, tell),
+            verify=lambda view, on_step: verified(pipeline, published, view, on_step),
             explain_row=explained,
             options=pipeline.options_in_force(),
             diff=diff,

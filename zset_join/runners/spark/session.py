@@ -177,9 +177,9 @@ def _check_java() -> None:
     if major == 1 and version is not None and version[2]:
         major = int(version[2])
     if major < _LEAST_JAVA:
-        said = output.splitlines()[0] if output else "nothing"
+        printed = output.splitlines()[0] if output else "nothing"
         raise PlanError(
-            f"Spark needs Java {_LEAST_JAVA} or newer; {java} answers {said!r}. {_JAVA_CURE}",
+            f"Spark needs Java {_LEAST_JAVA} or newer; {java} answers {printed!r}. {_JAVA_CURE}",
             code="JAVA_VERSION",
             java=java,
         )

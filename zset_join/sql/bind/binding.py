@@ -1,4 +1,4 @@
-"""What the parts of a query ask of who binds it, so that they need not know each other.
+"""What the parts of a query need from its binder, as protocols, so that they do not import each other.
 
 `QueryBinder` of `queries` is a `QueryContext`, `JoinPlanner` of `joins` a `JoinContext`.
 """

@@ -1,7 +1,7 @@
 """ROW_NUMBER() OVER (PARTITION BY k ORDER BY t) = 1: the first rows of each key, a dedup stage.
 
 Offered: a ROW_NUMBER() with a name in a SELECT list, and around it, in WHERE, ON or QUALIFY, `rn = 1`, `rn <= n`, `rn < n`,
-`rn BETWEEN 1 AND n`, or these the other way round. The first rows are taken before all other conditions are asked, as in Spark.
+`rn BETWEEN 1 AND n`, or these the other way round. The first rows are taken before any other condition, as in Spark.
 Of `rn = 1` the number may be shown, as 1; of others it cannot: it would change for rows that stay.
 """
 
@@ -65,7 +65,7 @@ def read_row_number(
         name, how = column(part.this), "desc" if part.args.get("desc") else "asc"
         nulls_first = part.args.get("nulls_first")
         if nulls_first is not None and bool(nulls_first) != (how == "asc"):
-            # NULLs come first going up and last going down; otherwise whether it is one is asked before.
+            # NULLs come first going up and last going down; otherwise `IS NULL` is an order of its own before.
             is_null = exp.Is(this=copied(part.this), expression=exp.Null())
             number = exp.Case(ifs=[exp.If(this=is_null, true=exp.Literal.number(1))], default=exp.Literal.number(0))
             ordered.append(f"{column(number)} {'desc' if nulls_first else 'asc'}")
@@ -137,7 +137,7 @@ def take_first(item: Item, counts: Sequence[int], at: Place, *, is_shown: bool) 
         is_shown: the number is read elsewhere; it is 1.
 
     Raises:
-        SqlError: nothing says how many; columns that rows cannot be distinguished or ordered by.
+        SqlError: no limit is given; columns that rows cannot be distinguished or ordered by.
     """
     first_rows = item.first_rows
     assert first_rows is not None  # noqa: S101 - the caller has checked

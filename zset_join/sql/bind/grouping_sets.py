@@ -180,9 +180,9 @@ def _without(node: exp.Expr, chosen: list[exp.Expr], keys: list[exp.Expr]) -> ex
 
 def _number(node: exp.Expr, chosen: list[exp.Expr], keys: list[exp.Expr]) -> exp.Expr:
     """Return grouping(a): 1 where a is not grouped by; grouping_id(a, b): of these the number in binary."""
-    asked = node.expressions or keys
-    if any(one not in keys for one in asked) or (isinstance(node, exp.Grouping) and len(node.expressions) != 1):
+    grouped_by = node.expressions or keys
+    if any(one not in keys for one in grouped_by) or (isinstance(node, exp.Grouping) and len(node.expressions) != 1):
         raise ValueError("grouping(a) and grouping_id(a, b) take keys of GROUP BY")
-    number = sum(1 << place for place, one in enumerate(reversed(asked)) if one not in chosen)
+    number = sum(1 << place for place, one in enumerate(reversed(grouped_by)) if one not in chosen)
     kind = "TINYINT" if isinstance(node, exp.Grouping) else "BIGINT"
     return exp.cast(exp.Literal.number(number), kind)

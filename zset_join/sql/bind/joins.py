@@ -261,7 +261,7 @@ class JoinPlanner:
             behind = behind or (step.is_comma and bool(step.node.meta.get("comma")))
             if behind and step.how in {"right", "full"}:
                 raise SqlError(
-                    f"a {step.how.upper()} JOIN behind a comma belongs to what comes after the comma. Write JOIN ... ON "
+                    f"a {step.how.upper()} JOIN behind a comma belongs to the table after the comma. Write JOIN ... ON "
                     "instead of the comma, or the joins behind it as a subquery.",
                     code="NOT_OFFERED",
                     at=self.query.at(step.node.this),
@@ -403,7 +403,7 @@ class JoinPlanner:
             given = node.args.get("match_condition")
             match = None if given is None else binder.condition(given)
             return as_of_join(self, view, step, trees, match), conjuncts
-        view, right, trees = self._asked_before(view, right, trees, step.how)
+        view, right, trees = self._evaluated_before(view, right, trees, step.how)
         ttls = (self.state_ttls.of_items(joined), self.state_ttls.of_items([item]))
         return self.equi_join(view, right, trees, step.how, node, state_ttl=ttls), conjuncts
 
@@ -430,7 +430,7 @@ class JoinPlanner:
             raise SqlError(message, code=error.code, at=at) from error
 
     @staticmethod
-    def _asked_before(view: View, right: View, trees: list[Expression], how: str) -> tuple[View, View, list[Expression]]:
+    def _evaluated_before(view: View, right: View, trees: list[Expression], how: str) -> tuple[View, View, list[Expression]]:
         """Evaluate conditions over one side before the join, where that is the same."""
         kept: list[Expression] = []
         for tree in trees:

@@ -5,7 +5,7 @@
 The law: the view's contents are what Spark's batch query of the same text gives over the contents of its tables.
 
 A condition that reads one input of inner joins is evaluated before them; one that reads both sides of a comma becomes its ON.
-Refusals say why, what to do, and where (semantics 17).
+Refusals give the reason, the cure and the place (semantics 17).
 """
 
 from __future__ import annotations
@@ -215,10 +215,10 @@ class QueryBinder:
         planner = JoinPlanner(self, ctes, outer)
         scope, view, rest = planner.plan(node)
         subqueries = ScalarSubqueries(self, ctes, scope)
-        view, stands = subqueries.join(view, [*rest, *_before_groups(node)])
+        view, replacements = subqueries.join(view, [*rest, *_before_groups(node)])
         listed: dict[str, Expression] = {}
         resolve = _or_listed(scope, scope.row_column, listed)
-        binder = ScalarBinder(resolve, {"row": view.schema}, self.statement, replace=lambda one: stands.get(id(one)))
+        binder = ScalarBinder(resolve, {"row": view.schema}, self.statement, replace=lambda one: replacements.get(id(one)))
         for conjunct in rest:
             view = view.where(binder.condition(conjunct))
         bounded = all(item.is_bounded for item in scope.items)
@@ -402,11 +402,11 @@ class QueryBinder:
         having = node.args.get("having")
         before = {id(one) for part in _before_groups(node) for one in part.walk()}
         parts = [one for _, one in outputs if isinstance(one, exp.Expr)] + ([] if having is None else [having])
-        grouped, stands = subqueries.join(grouped, parts, prefix="value", but=before)
+        grouped, replacements = subqueries.join(grouped, parts, prefix="value", but=before)
 
         def replaced(part: exp.Expr) -> Expression | None:
-            stand = stands.get(id(part))
-            return aggregation.replace(part) if stand is None else stand
+            replacement = replacements.get(id(part))
+            return aggregation.replace(part) if replacement is None else replacement
 
         resolve = _or_listed(subqueries.scope, aggregation.not_grouped, listed)
         after = ScalarBinder(resolve, {"row": grouped.schema}, self.statement, replace=replaced)
@@ -422,8 +422,8 @@ class QueryBinder:
                         return after.bind(one)
             return key
 
-        asked = ScalarBinder(aggregation.not_grouped, {"row": grouped.schema}, self.statement, replace=shown)
-        return grouped.where(asked.condition(having.this)), after
+        per_group = ScalarBinder(aggregation.not_grouped, {"row": grouped.schema}, self.statement, replace=shown)
+        return grouped.where(per_group.condition(having.this)), after
 
     def _projected(self, view: View, chosen: Sequence[tuple[str, Expression]], node: exp.Expr) -> View:
         """Select columns, unless they are all there in this order."""

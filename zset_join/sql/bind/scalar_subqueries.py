@@ -2,7 +2,7 @@
 
     WHERE total > (SELECT avg(total) FROM orders)                                     one row: joined to all
     (SELECT count(*) FROM orders o WHERE o.customer = c.id)                           grouped by the customer
-    (SELECT name FROM customers c WHERE c.id = o.customer)                            its primary key says that it is one row
+    (SELECT name FROM customers c WHERE c.id = o.customer)                            its primary key allows one row only
 
 The law: the column holds what Spark's subquery gives for the row. Of a correlated aggregate the join brings the aggregates, and
 what is made of them is computed behind it: where no row is there a count is 0, others are NULL, and `coalesce(sum(v), 0)` is 0.
@@ -83,10 +83,10 @@ class ScalarSubqueries:
         Raises:
             SqlError: a subquery that may give several rows.
         """
-        stands: dict[int, Expression] = {}
+        replacements: dict[int, Expression] = {}
         for node in [subquery for part in parts for subquery in _subqueries(part) if id(subquery) not in but]:
-            view, stands[id(node)] = self._joined(view, node, f"{prefix} {len(stands) + 1}")
-        return view, stands
+            view, replacements[id(node)] = self._joined(view, node, f"{prefix} {len(replacements) + 1}")
+        return view, replacements
 
     def _joined(self, view: View, node: exp.Expr, name: str) -> tuple[View, Expression]:
         select = node.this
@@ -136,7 +136,7 @@ class ScalarSubqueries:
         is_plain = isinstance(select, exp.Select) and not any(select.args.get(clause) for clause in ("group", "having"))
         if not isinstance(select, exp.Select) or not is_plain or any(aggregates_in(one) for one in select.expressions):
             raise SqlError(
-                "EXISTS within an expression asks a query without groups. Join it, or put EXISTS into WHERE, joined to the "
+                "EXISTS within an expression needs a query without groups. Join it, or put EXISTS into WHERE, joined to the "
                 "rest by AND.",
                 code="NOT_OFFERED",
                 at=self.query.at(node),

@@ -71,7 +71,7 @@ class Item:
         """Return the item with other names for its columns, as in `t AS x(a, b)`.
 
         Raises:
-            SqlError: there are not as many, one stands twice, or one of them is a ROW_NUMBER().
+            SqlError: there are not as many, one occurs twice, or one of them is a ROW_NUMBER().
         """
         listed = self.listed
         if self.first_rows is not None:

@@ -5,7 +5,7 @@
 
 A hint names an item of FROM by its alias or its table. In a join it holds for the rows of that item, where they enter their
 join; what was joined before them goes by the setting. In a SELECT over one item it holds for its groups and first rows. A
-duration of 0 is no end, as in Flink. How rows end is said by settings, for hints too; by default they are retracted from the
+duration of 0 is no end, as in Flink. Settings decide how rows end, for hints too; by default they are retracted from the
 answer, where Flink forgets them (`state_ttl_on_expire`).
 
 Temporal, as-of and lookup joins are not concerned: what they keep is ruled by watermarks and caches.

@@ -1,6 +1,6 @@
 """Joins with a table as it was at some time: FOR SYSTEM_TIME AS OF, LATERAL TABLE(f(t)), ASOF JOIN.
 
-| written | what it asks |
+| written | meaning |
 |---|---|
 | `FOR SYSTEM_TIME AS OF o.t`, o.t an event time | the version that was valid at the row's time |
 | `... VERSIONED ON c` | the same, with the column c as the time of a version |
@@ -266,7 +266,7 @@ def _is_change_time(item: Item) -> bool:
 
 
 def _no_time(planner: JoinContext, time: exp.Expr, item: Item) -> SqlError:
-    what = f'"{item.alias}" is looked up when a row comes' if item.lookup is not None else "the row says when"
+    what = f'"{item.alias}" is looked up when a row comes' if item.lookup is not None else "the row has the time"
     return SqlError(
         f"FOR SYSTEM_TIME AS OF takes a column of the left rows, or PROCTIME(): {what}.",
         code="NOT_OFFERED",

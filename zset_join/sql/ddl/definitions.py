@@ -64,21 +64,21 @@ class _Declared:
     columns: list[ColumnDefinition]
     primary_key: tuple[str, ...] = ()
     watermark: tuple[str, int] | None = None
-    said: set[str] = field(default_factory=set)
+    given: set[str] = field(default_factory=set)
 
-    def say_once(self, what: str, cure: str, at: Place) -> None:
+    def refuse_second(self, what: str, cure: str, at: Place) -> None:
         """Note a clause that a declaration has once; what is copied by LIKE gives way to it.
 
         Raises:
             SqlError: it is there already.
         """
-        if what in self.said:
+        if what in self.given:
             raise SqlError(f"there are two of {what}. {cure}", code="SAID_TWICE", at=at)
-        self.said.add(what)
+        self.given.add(what)
 
     def set_key(self, names: tuple[str, ...], at: Place) -> None:
         """Take the primary key."""
-        self.say_once("PRIMARY KEY", "Name all its columns in one: PRIMARY KEY (a, b).", at)
+        self.refuse_second("PRIMARY KEY", "Name all its columns in one: PRIMARY KEY (a, b).", at)
         self.primary_key = names
 
 
@@ -142,10 +142,10 @@ def read_table(reader: Reader, word: str, *, model: Model | None = None) -> tupl
         elif reader.has("SETTINGS"):
             add_options(settings, reader.options(), at)
         elif model is not None and reader.word == "LIKE":
-            declared.say_once("LIKE", "A table is like one other.", at)
+            declared.refuse_second("LIKE", "A table is like one other.", at)
             reader.index = model.end
         elif reader.word in LAYOUTS:
-            declared.say_once(reader.word.split()[0] + " BY", "Keep one.", at)
+            declared.refuse_second(reader.word.split()[0] + " BY", "Keep one.", at)
             layout(
                 reader,
                 options if model is None else {**model.options, **options},
@@ -154,13 +154,13 @@ def read_table(reader: Reader, word: str, *, model: Model | None = None) -> tupl
         elif reader.word == "FORMAT":
             add_options(options, encoding(reader), at)
         elif reader.has("ON", "CONFLICT"):
-            declared.say_once("ON CONFLICT", "Keep one.", at)
+            declared.refuse_second("ON CONFLICT", "Keep one.", at)
             version_column = on_conflict(reader) or version_column
         elif reader.has("APPEND", "ONLY"):
-            declared.say_once("APPEND ONLY", "Keep one.", at)
+            declared.refuse_second("APPEND ONLY", "Keep one.", at)
             is_append_only = True
         elif reader.has("COMMENT"):
-            declared.say_once("COMMENT", "Keep one.", at)
+            declared.refuse_second("COMMENT", "Keep one.", at)
             reader.string("a comment")
         elif reader.has("USING"):
             add_options(options, files_of(reader), at)
@@ -177,7 +177,7 @@ def read_table(reader: Reader, word: str, *, model: Model | None = None) -> tupl
     _check_metadata(declared, options, name, at=place)
     if "version_column" in settings:
         if version_column is not None:
-            declared.say_once("ON CONFLICT", "The version column is named there, and by SETTINGS.", place)
+            declared.refuse_second("ON CONFLICT", "The version column is named there, and by SETTINGS.", place)
         version_column = settings["version_column"]
     elif version_column is not None:
         settings["version_column"] = version_column
@@ -228,9 +228,9 @@ def _never_read(name: str, options: Mapping[str, str], declared: _Declared) -> l
     if connector is None or not connector.is_row_sink:
         return []
     made = [column.name for column in declared.columns if not column.is_given and not connector.is_looked_up]
-    said = [f"its computed columns ({', '.join(made)}) are left out"] if made else []
-    said += [f"its WATERMARK for {declared.watermark[0]} changes nothing"] if declared.watermark else []
-    return [f"\"{name}\": the rows of the connector '{options['connector']}' are never read here, so {one}." for one in said]
+    notes = [f"its computed columns ({', '.join(made)}) are left out"] if made else []
+    notes += [f"its WATERMARK for {declared.watermark[0]} changes nothing"] if declared.watermark else []
+    return [f"\"{name}\": the rows of the connector '{options['connector']}' are never read here, so {one}." for one in notes]
 
 
 def _is_of_files(word: str, options: Mapping[str, str]) -> bool:
@@ -256,7 +256,7 @@ def _version_column(
         )
     if options.get("connector") not in {None, "memory"}:
         raise SqlError(
-            f"a version column is not offered for the connector '{options['connector']}': what comes later wins. Keep the "
+            f"a version column is not offered for the connector '{options['connector']}': the later row wins. Keep the "
             f"newest rows by WHERE rn = 1 over ROW_NUMBER() OVER (PARTITION BY ... ORDER BY {given} DESC) instead.",
             code="NOT_OFFERED",
             at=at,
@@ -266,8 +266,8 @@ def _version_column(
 
 def _replace_copied(declared: _Declared, copied: int) -> None:
     """Let computed columns and metadata that are declared again are in the place of those that came along."""
-    anew = {column.name for column in declared.columns[copied:]}
-    kept = [one for one in declared.columns[:copied] if one.name not in anew or (one.is_given and one.metadata is None)]
+    new_names = {column.name for column in declared.columns[copied:]}
+    kept = [one for one in declared.columns[:copied] if one.name not in new_names or (one.is_given and one.metadata is None)]
     declared.columns[:copied] = kept
 
 
@@ -287,7 +287,7 @@ def _elements(reader: Reader, declared: _Declared) -> None:
             declared.set_key(reader.names(), at)
             reader.has("NOT", "ENFORCED")
         elif reader.has("WATERMARK", "FOR"):
-            declared.say_once("WATERMARK", "A table has one event time.", at)
+            declared.refuse_second("WATERMARK", "A table has one event time.", at)
             declared.watermark = _watermark(reader)
         else:
             _column(reader, declared)
@@ -341,18 +341,18 @@ def _column(reader: Reader, declared: _Declared) -> None:
         return
     kind = read_type(reader)
     metadata: str | None = None
-    said: set[str] = set()
+    clauses: set[str] = set()
 
     def once(clause: str, at: Place) -> None:
-        if clause in said:
+        if clause in clauses:
             raise SqlError(f'"{name}" has two of {clause}. Keep one.', code="SAID_TWICE", at=at)
-        said.add(clause)
+        clauses.add(clause)
 
     while True:
         at = reader.statement.place(reader.index)
         if reader.has("NOT", "NULL"):
             once("NULL and NOT NULL", at)
-            said.add("NOT NULL")
+            clauses.add("NOT NULL")
         elif reader.has("NULL"):
             once("NULL and NOT NULL", at)
         elif metadata is not None and reader.has("VIRTUAL"):
@@ -375,7 +375,7 @@ def _column(reader: Reader, declared: _Declared) -> None:
             raise SqlError("DEFAULT is not kept; give the value when rows are inserted.", code="NOT_OFFERED", at=place)
         else:
             break
-    declared.columns.append(ColumnDefinition(name, kind, metadata=metadata, is_required="NOT NULL" in said))
+    declared.columns.append(ColumnDefinition(name, kind, metadata=metadata, is_required="NOT NULL" in clauses))
 
 
 def _computed_type(node: exp.Expr, declared: _Declared, reader: Reader) -> pa.DataType:
@@ -421,10 +421,10 @@ def _check_metadata(declared: _Declared, options: dict[str, str], name: str, *, 
     unknown = [(column, of) for column, of in wanted.items() if of not in known]
     if unknown:
         column, of = unknown[0]
-        said = f"there is {', '.join(sorted(known))}" if known else "it says nothing beside its rows"
+        known_keys = f"there is {', '.join(sorted(known))}" if known else "it has nothing beside its rows"
         raise SqlError(
             f"\"{name}\": {column} METADATA FROM '{of}': of the connector '{options['connector']}' with "
-            f"'{form_of(options)}' {said}.",
+            f"'{form_of(options)}' {known_keys}.",
             code="UNKNOWN_COLUMN",
             at=at,
             name=name,

@@ -46,7 +46,7 @@ def explain(
         SqlError: the statement is refused, or has no query.
     """
     reader = Reader(statement, 1)
-    asked = [] if reader.has("PLAN", "FOR") else _styles(reader)
+    styles = [] if reader.has("PLAN", "FOR") else _styles(reader)
     begin = reader.index
     if reader.word.split()[:1] == ["ALTER"]:
         return alter(session, statement, begin, is_preview=True)
@@ -62,22 +62,22 @@ def explain(
         raise SqlError(
             "the statement holds no query, so there is no plan to show.", code="NOT_OFFERED", at=statement.place(begin)
         )
-    if asked:
-        warnings.warn(SqlWarning(f"{', '.join(asked)} changes nothing: EXPLAIN has one plan to show."), stacklevel=6)
+    if styles:
+        warnings.warn(SqlWarning(f"{', '.join(styles)} changes nothing: EXPLAIN has one plan to show."), stacklevel=6)
     return Message(query.explain())
 
 
 def _styles(reader: Reader) -> list[str]:
     """Read the words behind EXPLAIN that request another kind of plan."""
-    asked: list[str] = []
-    while reader.word in (_DETAILS if asked else (*_DETAILS, *_STYLES)):
-        asked.append(reader.word)
+    styles: list[str] = []
+    while reader.word in (_DETAILS if styles else (*_DETAILS, *_STYLES)):
+        styles.append(reader.word)
         reader.index += 1
-        if asked[0] in _STYLES or not reader.has(","):
+        if styles[0] in _STYLES or not reader.has(","):
             break
         if reader.word not in _DETAILS:
             reader.fail(f"expected one of {', '.join(_DETAILS)}")
-    return asked
+    return styles
 
 
 class _Planned(Exception):  # noqa: N818 - no error: it ends a statement where its query would start

@@ -23,7 +23,7 @@ from zset_join.sql.tables.contexts import StatementContext
 from zset_join.sql.tables.results import Message
 from zset_join.sql_expressions.places import near, pick
 
-__all__ = ["create_index", "drop_index", "indexes_told", "show_indexes"]
+__all__ = ["create_index", "drop_index", "index_lines", "show_indexes"]
 
 
 def create_index(session: StatementContext, reader: Reader) -> Message:
@@ -104,6 +104,6 @@ def show_indexes(session: StatementContext, reader: Reader) -> Message:
     return Message("\n".join(map(str, listed)), pa.table(rows, schema=pa.schema(dict.fromkeys(rows, pa.string()))))
 
 
-def indexes_told(catalog: Catalog, relation: str) -> list[str]:
+def index_lines(catalog: Catalog, relation: str) -> list[str]:
     """Return the indexes of a table or view, as DESCRIBE lists them."""
     return [f"index {one.name} ({', '.join(one.columns)})" for one in catalog.indexes.values() if one.relation == relation]

@@ -2,8 +2,8 @@
 
     CREATE TABLE t (WATERMARK FOR at AS at - INTERVAL '5' SECOND) WITH ('topic' = 'new') LIKE s (EXCLUDING OPTIONS)
 
-The columns of `s` come first, those in brackets behind them. What else comes along is said by INCLUDING, EXCLUDING or
-OVERWRITING with one of these; as in Flink, INCLUDING ALL and OVERWRITING OPTIONS where nothing is said.
+The columns of `s` come first, those in brackets behind them. INCLUDING, EXCLUDING or OVERWRITING with a
+word of this table choose what else is copied; as in Flink, INCLUDING ALL and OVERWRITING OPTIONS by default.
 
 | word | what |
 |---|---|
@@ -15,7 +15,7 @@ OVERWRITING with one of these; as in Flink, INCLUDING ALL and OVERWRITING OPTION
 | `DISTRIBUTION`, `PARTITIONS` | nothing: tables have none here |
 | `ALL` | all of these |
 
-Edge case: what is said again replaces what comes along, with INCLUDING too.
+Edge case: a clause that is given again replaces the copied one, with INCLUDING too.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ import pyarrow as pa
 from zset_join.core.errors import SqlError
 from zset_join.expressions.sql_text import quote_name, quote_text, type_name
 from zset_join.sql.bind.aggregation import AGGREGATES
-from zset_join.sql.ddl.indexes import indexes_told, show_indexes
+from zset_join.sql.ddl.indexes import index_lines, show_indexes
 from zset_join.sql.parse.readers import Reader
 from zset_join.sql.parse.secrets import FromEnvironment
 from zset_join.sql.tables.catalog import Catalog, ColumnDefinition, Table
@@ -122,16 +122,16 @@ def check_kind(catalog: Catalog, name: str, kind: str | None, *, at: Place) -> N
     """
     view = pick(catalog.views, name)
     if view is not None:
-        is_said = kind == "VIEW" or (kind == "MATERIALIZED VIEW" and view.is_materialized)
+        is_right_kind = kind == "VIEW" or (kind == "MATERIALIZED VIEW" and view.is_materialized)
         really = "MATERIALIZED VIEW" if view.is_materialized else "VIEW"
     elif pick({one: one for one in catalog.sinks}, name) is not None:
-        is_said, really = kind == "SINK", "SINK"
+        is_right_kind, really = kind == "SINK", "SINK"
     else:
         entry = pick(catalog.tables, name)
-        is_said, really = kind not in {"VIEW", "MATERIALIZED VIEW"}, "TABLE" if entry is None else entry.word
+        is_right_kind, really = kind not in {"VIEW", "MATERIALIZED VIEW"}, "TABLE" if entry is None else entry.word
         if entry is None:
             return
-    if kind is not None and not is_said:
+    if kind is not None and not is_right_kind:
         raise SqlError(f'"{name}" is no {kind} but a {really}. Write {really} {name}.', code="WRONG_KIND", at=at, name=name)
 
 
@@ -143,12 +143,12 @@ def _described(session: StatementContext, reader: Reader, kind: str | None = Non
     if isinstance(entry, Table):
         lines = [f"{column.name} {column.type}{_more(column)}" for column in entry.columns]
         lines += [f"{name} (processing time, in FOR SYSTEM_TIME AS OF)" for name in entry.processing_times]
-        lines += [f"rows: {entry.mode}", entry.why(), *indexes_told(session.catalog, entry.name)]
+        lines += [f"rows: {entry.mode}", entry.why(), *index_lines(session.catalog, entry.name)]
         names, kinds = entry.schema.names, [str(kind) for kind in entry.schema.types]
     else:
         schema = entry.query.view.schema
         lines = [f"{field.name} {field.type}" for field in schema]
-        lines += [*str(entry.query.view.describe()).splitlines(), *indexes_told(session.catalog, entry.name)]
+        lines += [*str(entry.query.view.describe()).splitlines(), *index_lines(session.catalog, entry.name)]
         names, kinds = schema.names, [str(kind) for kind in schema.types]
     return Message("\n".join(lines), pa.table({"column": names, "type": kinds}))
 

@@ -1,7 +1,7 @@
 """PAUSE and RESUME MATERIALIZED VIEW: one view that cannot be answered does not stop the others.
 
 The law: a paused view takes nothing and shows what it held; behind RESUME it holds what it would hold without the pause, and
-whoever reads its changes gets the difference as one epoch.
+readers of its changes get the difference as one epoch.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ into tables of the session answer before those that read these, so a query that 
 
 With `on_bad_input = 'quarantine'` a row for which the own WHERE or SELECT of a query raises leaves the epoch, for all queries
 and for the table, and is among its dead letters. A row that the table cannot keep, as one with NULL in its key, is
-a dead letter of every query that reads the table, and in memory a warning says so whether or not there is one. What fails
+a dead letter of every query that reads the table, and in memory there is a warning whether or not there is one. What fails
 behind a join or a group fails the epoch.
 
 Known limit: a row that a query of the session wrote is never put aside in the queries that read it; there the epoch fails.

@@ -70,7 +70,7 @@ def read_type(reader: Reader) -> pa.DataType:
     kind = type_named(word, arguments, dialect=reader.statement.dialect)
     if kind is None and word in {"DEC", "DECIMAL", "NUMERIC"}:
         raise SqlError(
-            f"{word}({', '.join(map(str, arguments))}) is no type: it has 1 to 38 digits, of which as many at most stand "
+            f"{word}({', '.join(map(str, arguments))}) is no type: it has 1 to 38 digits, of which at most as many are "
             "behind the point.",
             code="UNKNOWN_TYPE",
             at=place,

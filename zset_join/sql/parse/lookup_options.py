@@ -79,14 +79,14 @@ def lookup_of(options: Mapping[str, str], *, at: Place | None = None) -> Lookup:
 def lookup_without_effect(options: Mapping[str, str]) -> list[str]:
     """Return the warnings about options of a lookup that change nothing here."""
     lookup = lookup_of(options)
-    told = [
+    lines = [
         f"the option '{_PREFIX}{name}' changes nothing here; 'lookup.cache-ttl' counts from when a row was read."
         for name in _WITHOUT_EFFECT
         if _PREFIX + name in options
     ]
     cache = lookup.cache or "none"
     needs = {"cache_ttl": "partial", "cache_max_rows": "partial", "cache_missing": "partial", "reload_interval": "full"}
-    return told + [
+    return lines + [
         f"the option of a lookup {name.replace('_', '-')} changes nothing without 'lookup.cache' = '{wanted}'."
         for name, wanted in needs.items()
         if name in lookup.given() and cache != wanted

@@ -6,7 +6,7 @@
     session.sql("INSERT INTO out SELECT customer, sum(total) FROM orders GROUP BY customer")
 
 It is the session in a directory, see `durable`, with other sources: a table that Spark reads is one streaming query of Spark,
-which collects and decodes its rows, whoever reads the table and however many views do. Its batches are epochs of all views.
+which collects and decodes its rows, however many views read the table. Its batches are epochs of all views.
 
     /data/session/spark/orders/      what Spark has read of a table
     /data/session/pipeline/          everything else: rows, views, and which batch of each table is in them
@@ -218,7 +218,7 @@ class SparkRuntime(DirectoryRuntime):
             self.read(wait_seconds=_WAIT_SECONDS)
 
     def read(self, *, wait_seconds: float, rounds: int | None = None) -> int:
-        """Take what has come in tables, each round as one epoch; return the number of rounds.
+        """Take the new rows of tables, each round as one epoch; return the number of rounds.
 
         Raises:
             ZsetJoinError: rows cannot be read, or a query cannot take them; none of their epoch counts.

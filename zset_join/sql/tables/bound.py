@@ -1,6 +1,6 @@
 """A query that is bound, for a view, a subquery and a running query.
 
-It names the rows and what represents its columns; how it was bound, and who runs it, it does not know.
+It names the rows and what represents its columns; how it was bound and which runner it has are no part of it.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
 A name is looked up as it is written, and then without regard to case, where only one fits.
 
-A table says what its rows mean: *append* (only ever added), *upsert* (the row of its key), or *changelog* (with weights). It is
-*versioned* when it has a primary key and an event time; else only its latest rows are known, and `DESCRIBE` says why.
+What rows of a table mean: *append* (only ever added), *upsert* (the row of its key), or *changelog* (with weights). It is
+*versioned* when it has a primary key and an event time; else it has only its latest rows, and `DESCRIBE` has the reason.
 
 A table with a primary key over files has hidden columns beside those it shows, by which its rows are ordered; see `file_order`.
 """

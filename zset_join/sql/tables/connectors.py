@@ -1,7 +1,7 @@
 """The options of a table in WITH: checked by the table of connectors (`zset_join.connectors`), and their meaning for records.
 
 An option that is not in it is refused with the names that are near; one that is missing is named; one that other systems
-know and that changes nothing here warns.
+list and that changes nothing here warns.
 
 `properties.*` go to Kafka's client as they are, and are never shown.
 """
@@ -171,12 +171,12 @@ def _check_generated(options: Mapping[str, str], at: Place | None) -> list[str]:
     Raises:
         SqlError: see above.
     """
-    told = []
+    notes = []
     for column in dict.fromkeys(option.split(".")[1] for option in options if option.startswith("fields.")):
         given = {what: options[f"fields.{column}.{what}"] for what in _OF_FIELDS if f"fields.{column}.{what}" in options}
         is_sequence = given.get("kind") == "sequence"
         unused = ("min", "max", "length") if is_sequence else ("start",)
-        told += [
+        notes += [
             f"the option 'fields.{column}.{what}' changes nothing beside 'kind' = '{'sequence' if is_sequence else 'random'}'."
             for what in unused
             if what in given
@@ -188,7 +188,7 @@ def _check_generated(options: Mapping[str, str], at: Place | None) -> list[str]:
                 code="OPTION_VALUE",
                 at=at,
             )
-    return told
+    return notes
 
 
 def _without_effect(name: str, options: Mapping[str, str]) -> list[str]:
@@ -197,13 +197,13 @@ def _without_effect(name: str, options: Mapping[str, str]) -> list[str]:
     of_server: tuple[str, ...] = ()
     if name == "jdbc" and options.get("url", "").startswith(("jdbc:sqlite:", "jdbc:duckdb:")):
         of_server = ("password", "username")
-    told = [f"the option '{option}' changes nothing for the format '{form_of(options)}'." for option in of_format]
-    told += [f"the option '{option}' changes nothing for a database in a file." for option in of_server if option in options]
+    notes = [f"the option '{option}' changes nothing for the format '{form_of(options)}'." for option in of_format]
+    notes += [f"the option '{option}' changes nothing for a database in a file." for option in of_server if option in options]
     if name in {"blackhole", "memory", "print"} and form_of(options) not in {"json", *RECORD_FORMATS}:
-        told.append(f"the option 'format' changes nothing for the connector '{name}'.")
+        notes.append(f"the option 'format' changes nothing for the connector '{name}'.")
     if "properties.group.id" in options:
-        told.append("the option 'properties.group.id' changes nothing here: each query keeps its own position.")
-    return told
+        notes.append("the option 'properties.group.id' changes nothing here: each query keeps its own position.")
+    return notes
 
 
 def check_options(options: Mapping[str, str], *, at: Place | None, columns: Collection[str] = ()) -> list[str]:

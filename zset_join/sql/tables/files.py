@@ -38,7 +38,7 @@ from zset_join.sql_expressions.places import near
 __all__ = ["csv_options", "list_files", "part_file", "read_file", "read_records"]
 
 _FORMATS = ("csv", "json", "parquet", *RECORD_FORMATS)
-_SAYS_SOMETHING = r"[^\t\n\v\f\r ]"
+_IS_NOT_BLANK = r"[^\t\n\v\f\r ]"
 _RECORD = pa.schema(
     {"key": pa.binary(), "value": pa.binary(), "topic": pa.string(), "partition": pa.int32(), "offset": pa.int64()}
 )
@@ -128,7 +128,7 @@ def read_records(file: Path) -> pa.Table:
     with pa.input_stream(str(file), compression="detect") as stream:
         text = stream.read().removeprefix(codecs.BOM_UTF8)
     lines = pa.array(text.split(b"\n"), pa.binary())
-    places = np.flatnonzero(pc.match_substring_regex(lines, _SAYS_SOMETHING))
+    places = np.flatnonzero(pc.match_substring_regex(lines, _IS_NOT_BLANK))
     if not places.size:
         return _RECORD.empty_table()
     records = read_json_objects(

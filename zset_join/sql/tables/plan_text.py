@@ -2,7 +2,7 @@
 
     SELECT `customer`, sum(`total`) AS `revenue` FROM `orders` GROUP BY `customer`
 
-The law: the text, bound again over the same tables, is a query with the same answers; and what came from SQL is the same tree
+The law: the text, bound again over the same tables, is a query with the same answers; a view made by SQL is the same tree
 again, from the second writing on (names that the binder makes are then there). So a text is a query's normal form.
 
 Joins by time, and with outside tables, have no form in Spark's own SQL; they are written as our Spark dialect reads them:
@@ -12,7 +12,7 @@ WITH in front.
 State that ends by time is the hint STATE_TTL.
 
 Known limits: tables are named, not declared; what a statement takes from a setting (`temporal_join_emit`, `state_ttl_by` and
-others), and what only the fluent API says (late rows, tolerances, ties, snapshots, constants of a lookup), is not written, nor
+others), and what only the fluent API has (late rows, tolerances, ties, snapshots, constants of a lookup), is not written, nor
 are rows of Python functions; a list or set has the usual bound.
 """
 
@@ -131,7 +131,7 @@ class _Writer:
         """Return a stage whose rows end by time: the hint STATE_TTL, where no setting has the same."""
         for ttl in request.ttls:
             if ttl is not None and ttl != StateTtl(ttl.after):
-                raise _unwritten(f"state that ends by time as {ttl} says")
+                raise _unwritten(f"state that ends by time as in {ttl}")
         write = _WRITTEN_WITH_TTLS.get(type(request.inside))
         if write is not None:
             return write(self, node, request.inside, request.ttls)
@@ -150,13 +150,13 @@ class _Writer:
 
     def _temporal(self, node: Operate, request: TemporalRequest) -> str:
         options, (left, right) = request.options, node.inputs
-        for what, is_said in (
+        for what, is_set in (
             (f'temporal_join with emit="{options.emit}"', options.emit != "on_watermark"),
             ("temporal_join with late=", options.late is not None),
             ("temporal_join with keep_probe_for=", bool(options.keep_probe_for)),
             ("temporal_join with max_watermark_jump=", options.max_watermark_jump is not None),
         ):
-            if is_said:
+            if is_set:
                 raise _unwritten(what)
         aliases = _two(request.names)
         front, table = self._versions(node, right, request.version_key, options.delete_column)

@@ -1,6 +1,6 @@
 """Columns that are NOT NULL: a row without a value in one is bad input, where rows come in and where a query writes them.
 
-| rows | what becomes of one with NULL |
+| rows | one with NULL |
 |---|---|
 | that are inserted | the INSERT is refused (`NOT_NULL`), nothing of it is kept |
 | of files and topics | the query stops; with `on_bad_input = 'quarantine'` the row is put aside |

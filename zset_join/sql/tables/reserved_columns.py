@@ -15,7 +15,7 @@ _OURS = re.compile(
 
 
 def refuse_our_columns(table: Table) -> None:
-    """Refuse columns of a user that are named as those that say how a row was read, or how many of it there are.
+    """Refuse columns of a user that are named as those that hold how a row was read, or its number of copies.
 
     Raises:
         PlanError: `RESERVED_COLUMN`.

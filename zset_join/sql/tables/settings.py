@@ -179,18 +179,18 @@ def stage_options(settings: Mapping[str, str]) -> StageOptions:
 def without_effect(settings: Mapping[str, str]) -> list[str]:
     """Return the warnings about settings that request something which the others leave out."""
     is_hybrid = "hybrid" in {settings.get("default_hash_join"), settings.get("default_hash_table")}
-    said = []
+    lines = []
     if not is_hybrid:
-        said += [
+        lines += [
             f"the setting '{name}' changes nothing: all state is kept in memory. Beside it, SET default_hash_join = 'hybrid'."
             for name in ("max_hot_keys", "max_hot_bytes")
             if name in settings
         ]
     if "cold_store" in settings and not is_hybrid and settings.get("join_buffer_policy") != "spill":
-        said.append("the setting 'cold_store' changes nothing: all state is kept in memory. SET default_hash_join = 'hybrid'.")
+        lines.append("the setting 'cold_store' changes nothing: all state is kept in memory. SET default_hash_join = 'hybrid'.")
     if "on_evict" in settings and settings.get("join_buffer_policy") != "evict_oldest":
-        said.append("the setting 'on_evict' changes nothing without SET join_buffer_policy = 'evict_oldest'.")
-    return said
+        lines.append("the setting 'on_evict' changes nothing without SET join_buffer_policy = 'evict_oldest'.")
+    return lines
 
 
 def idle_timeout(settings: Mapping[str, str]) -> float | None:

@@ -5,8 +5,9 @@
 
 The law: what a query answers does not depend on the queries that it shares a group with.
 
-A query stays in a group of its own where it writes into a table of the session, asks the outside, puts bad input aside (its
-dead letters are its own), drops the oldest rows of a join, or keeps what came. Queries of other settings are another group.
+A query stays in a group of its own where it writes into a table of the session, queries external systems, quarantines bad
+input (its dead letters are its own), drops the oldest rows of a join, or keeps its inputs. Queries of other settings are
+another group.
 """
 
 from __future__ import annotations

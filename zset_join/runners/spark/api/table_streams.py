@@ -300,8 +300,8 @@ def _checked(rows: DataFrame, columns: Mapping[str, tuple[str, str]], given: pa.
     unread = [column_named(UNREAD)]
     for at, field in enumerate(given):
         reason = literal(f': the value of column "{field.name}" cannot be read as {field.type}: ')
-        said = f"concat('UNDECODABLE_VALUE:', {_PLACE}, {reason}, left(__of_{at}, 100))"
-        unread.append(F.expr(f"CASE WHEN __of_{at} IS NOT NULL AND __value_{at} IS NULL THEN {said} END"))
+        reason_text = f"concat('UNDECODABLE_VALUE:', {_PLACE}, {reason}, left(__of_{at}, 100))"
+        unread.append(F.expr(f"CASE WHEN __of_{at} IS NOT NULL AND __value_{at} IS NULL THEN {reason_text} END"))
     shown = [column_named(f"__value_{at}").alias(name) for at, name in enumerate(columns)]
     return rows.select(*shown, *others, F.coalesce(*unread).alias(UNREAD))
 

@@ -75,11 +75,11 @@ def open_query_console(
             checkpoint=location,
         )
 
-    def verified(view: str | None, tell: Callable[[str], None]) -> Any:  # noqa: ARG001 - a report is of all outputs
-        tell("epochs wait; running the batch query over everything that came, and comparing it with the outputs")
+    def verified(view: str | None, on_step: Callable[[str], None]) -> Any:  # noqa: ARG001 - a report is of all outputs
+        on_step("epochs wait; running the batch query over everything that came, and comparing it with the outputs")
         begun = time.perf_counter()
         report = query.verify()
-        tell(f"compared in {time.perf_counter() - begun:.1f} s")
+        on_step(f"compared in {time.perf_counter() - begun:.1f} s")
         return report
 
     answers = QueryAnswers(

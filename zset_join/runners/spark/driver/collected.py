@@ -137,9 +137,9 @@ def _of_stream(layout: CollectedLayout, flag: int, stream: SourceStream, rows: D
         rows = rows.withColumns(plain)
     by_slot = {slot: quoted(at.name) for slot, at in zip(slots.slots[flag], stream.schema, strict=True)}
     nulls = {f"__null{at}": F.lit(None).cast(spark_type(kind)) for at, kind in enumerate(slots.types) if at not in by_slot}
-    told = F.when(F.col(REJECT).isNotNull(), F.concat_ws(":", F.col(REJECT), F.col(RAW)))
+    undecoded = F.when(F.col(REJECT).isNotNull(), F.concat_ws(":", F.col(REJECT), F.col(RAW)))
     several = {"__flag": F.lit(flag).cast("short")} if len(layout.names) > 1 else {}
-    added = {**several, **({_RAW: told} if slots.has_raw else {}), **nulls}
+    added = {**several, **({_RAW: undecoded} if slots.has_raw else {}), **nulls}
     if added:
         rows = rows.withColumns(added)
     shown = ["__flag AS flag"] if several else []

@@ -129,8 +129,8 @@ class SeveralOutputs:
 
     def has(self, record: CommitRecord) -> bool:
         """Return whether all have an epoch; each is read, so that one of another chain is refused at once."""
-        asked = [output.has(_own(record, output)) for output in self._outputs]
-        return all(asked)
+        contained = [output.has(_own(record, output)) for output in self._outputs]
+        return all(contained)
 
     def lacking(self, record: CommitRecord) -> tuple[str, ...]:
         """Return the outputs without a committed epoch."""

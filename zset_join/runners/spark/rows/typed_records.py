@@ -140,9 +140,9 @@ class TypedRecords:
             _put(fields, record.deleted, {name: row[name] for name in self.keys})
         if record.moved and record.moved != record.deleted:
             _put(fields, record.moved, {name: row[name] for name in self.keys})
-        for said in (record.operation, *self.statements.table_paths):
-            if said:
-                _put(fields, said, "STRING")
+        for column in (record.operation, *self.statements.table_paths):
+            if column:
+                _put(fields, column, "STRING")
         for name in self._times():
             path, unit = record.times[name]
             _put(fields, path, "STRING" if unit is None else "BIGINT")
@@ -156,13 +156,13 @@ class TypedRecords:
         good = f"{_RECORD} IS NOT NULL AND {_RECORD}.{CORRUPT} IS NULL"
         if not self.record.operation:
             return f"CASE WHEN {good} THEN 'upsert' END"
-        said = f"lower({_path(self.record.operation)})"
+        operation = f"lower({_path(self.record.operation)})"
         cases = " ".join(
             f"WHEN {literal(word)} THEN '{means}'"
             for word, means in self.record.operations.items()
             if means in ("upsert", "delete")
         )
-        return f"CASE WHEN {good} THEN CASE {said} {cases} END END"
+        return f"CASE WHEN {good} THEN CASE {operation} {cases} END END"
 
     def _raw(self) -> list[str]:
         """Return every column as the record has it: of the row that comes, or, for the key, of the one that goes."""
