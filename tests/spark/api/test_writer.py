@@ -78,7 +78,7 @@ def test_an_output_that_cannot_be_opened_leaves_no_running_query(joined: JoinedS
     (tmp_path / "taken" / "file").write_text("not a changelog")
     writer = joined.writeStream.option("checkpointLocation", str(tmp_path / "cp")).toParquet(tmp_path / "taken")
 
-    with pytest.raises(SinkError, match="is no changelog"):
+    with pytest.raises(SinkError, match="is not a changelog"):
         writer.start()
 
     assert joined.session.streams.active == []

@@ -59,7 +59,7 @@ def test_an_output_may_be_left_out_and_change_its_place_but_not_come_in_the_midd
         connection.execute("DELETE FROM _zset_join.v")
     report = both.verify()
     assert (report.equal, report.differing, report.actual_rows) == (False, report.outputs[1:], 0)
-    assert "rows differ in DuckDB" in str(report)
+    assert "row differs in DuckDB" in str(report)
     orders.add(("i", 3, 10, "nib", 4))
     query = finished(joined.writeStream.toParquet(tmp_path / "log"), tmp_path)
 
