@@ -87,7 +87,7 @@ IN_DIRECTORIES: dict[str, tuple[Any, str, Any]] = {
     "a view with other columns goes on with its log": (
         evolving.Evolution,
         "begins",
-        lambda self, name: name not in {view.name for view in self.standing.plan.views},
+        lambda self, name: name not in {view.name for view in self.origin.plan.views},
     ),
     "what is built is not written": (durable, "write_snapshot", lambda *_, **__: None),
 }

@@ -164,7 +164,7 @@ def test_another_form_is_refused(kafka: KafkaBroker, topic: str) -> None:
 
 
 def test_a_topic_that_is_not_there_is_reported(kafka: KafkaBroker) -> None:
-    with pytest.raises(SinkError, match="is not there"):
+    with pytest.raises(SinkError, match="does not exist"):
         opened(kafka, "nowhere")
 
 
