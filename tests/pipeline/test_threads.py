@@ -207,7 +207,7 @@ def test_an_interrupt_while_it_waits_for_the_other_tasks_waits_for_them_as_well(
 
     def takes_long() -> None:
         begun.set()
-        time.sleep(0.5)
+        time.sleep(3)
         ended.set()
 
     workers = Workers(2)
