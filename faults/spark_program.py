@@ -284,7 +284,7 @@ def _looked_up(spark: SparkSession, place: Path, given: argparse.Namespace) -> V
     hint = Lookup(async_=False, park="epochs", **retry)
     requested: dict[str, Any] = {"on": [("who", "id")], "how": "left", "hint": hint}
     orders = appends(_rows(spark, place, "orders"), name="orders")
-    table = pa.schema({"id": pa.int64(), "asked": pa.int64()})
+    table = pa.schema({"id": pa.int64(), "attempts": pa.int64()})
     if given.view == "lookup":
         return orders.lookup_join(
             HttpSource(name="table", schema=table, url=f"http://127.0.0.1:{given.port}/{{id}}"), **requested
@@ -298,7 +298,7 @@ def _looked_up(spark: SparkSession, place: Path, given: argparse.Namespace) -> V
         host="127.0.0.1",
         port=given.redis_port,
     )
-    return known.select("o", "who", "asked").lookup_join(names, **{**requested, "columns": ["name"]})
+    return known.select("o", "who", "attempts").lookup_join(names, **{**requested, "columns": ["name"]})
 
 
 def _priced(spark: SparkSession, place: Path, view: str) -> View:

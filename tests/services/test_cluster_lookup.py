@@ -39,7 +39,7 @@ def test_rows_parked_in_two_joins_outlive_an_executor_and_a_restart(
     servers = ("--port", str(postgres.port), "--redis-port", str(redis_server.port))
     postgres.execute(
         "DROP TABLE IF EXISTS known",
-        "CREATE TABLE known (id bigint PRIMARY KEY, asked bigint)",
+        "CREATE TABLE known (id bigint PRIMARY KEY, attempts bigint)",
         "INSERT INTO known SELECT i, i FROM generate_series(0, 11, 2) AS i",
     )
     add_names(redis_server, [order for order in ORDERS if order % 3])
