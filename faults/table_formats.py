@@ -230,6 +230,7 @@ def _change_table(session: Any, folder: Path) -> None:
 def _session(name: str, place: str) -> Any:
     from pyspark.sql import SparkSession
 
+    os.environ["PYSPARK_PYTHON"] = sys.executable
     jars = sorted(str(path) for path in jars_of(FORMATS[name].artifacts, with_dependencies=name == "delta").glob("*.jar"))
     builder = SparkSession.builder.master("local[2]").config("spark.jars", ",".join(jars))
     for key, value in _settings(name, place):

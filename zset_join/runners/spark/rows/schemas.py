@@ -11,6 +11,7 @@ from Arrow as it was, such as VARIANT, is refused.
 
 from __future__ import annotations
 
+import inspect
 import json
 from collections.abc import Iterable
 from typing import Any
@@ -33,6 +34,10 @@ from zset_join.core.errors import PlanError
 __all__ = ["arrow_schema", "field_type", "nullable_type", "refuse_collations", "spark_schema", "spark_type"]
 
 _SPARK_TYPE = b"zset_join.spark_type"
+_IN_UTC: dict[str, Any] = (
+    {"timezone": "UTC"} if "timezone" in inspect.signature(to_arrow_type).parameters else {"timestamp_utc": True}
+)
+"""How `to_arrow_type` is given UTC: PySpark 4.1 has another parameter for it than later versions."""
 
 
 def arrow_schema(schema: StructType, *, relation: str) -> pa.Schema:
@@ -48,11 +53,11 @@ def arrow_schema(schema: StructType, *, relation: str) -> pa.Schema:
     fields = []
     for field in schema.fields:
         try:
-            arrow_type = to_arrow_type(field.dataType, timezone="UTC")
+            arrow_type = to_arrow_type(field.dataType, **_IN_UTC)
         except (PySparkException, TypeError, ValueError, AssertionError) as error:
             raise _not_carried(relation, field) from error
         plain = nullable_type(arrow_type)
-        is_complete_in_arrow = _complete_in_arrow(field.dataType, from_arrow_type(plain))
+        is_complete_in_arrow = _complete_in_arrow(field.dataType, from_arrow_type(plain, prefer_timestamp_ntz=True))
         if is_complete_in_arrow is None:
             raise _not_carried(relation, field)
         wanted = (
@@ -117,7 +122,7 @@ def spark_schema(schema: pa.Schema) -> StructType:
 
 def spark_type(declared: pa.DataType) -> DataType:
     """Return the Spark type of an Arrow type."""
-    return from_arrow_type(declared)
+    return from_arrow_type(declared, prefer_timestamp_ntz=True)
 
 
 def _nullable_field(field: pa.Field) -> Any:
