@@ -136,6 +136,7 @@ class QueryChanges:
         note: Any = None,
         fresh: Collection[str] = (),
         as_now: bool = False,
+        first_rows: Mapping[str, ZSet] | None = None,
     ) -> PlanDiff:
         """Go on with another query, and give outputs the difference once. It takes an epoch of its own, without input.
 
@@ -156,12 +157,15 @@ class QueryChanges:
             fresh: names of sources that begin without rows, though there may have been others of their names that were dropped.
             as_now: build new stages whose answer depends on when rows come as if all kept rows came now, instead of refusing
                 them; what would have been late is not.
+            first_rows: by name of a source that the change brings, the rows that it begins with, as its changes; they are part
+                of the same epoch, and move no watermark.
 
         Returns:
             What differs; `taken` is the epoch.
 
         Raises:
             PlanError: the query cannot be planned.
+            OptionError: `FIRST_ROWS`: a source that the change does not bring, or rows of other columns.
             StateError: `EVOLVE_NO_ROWS`: rows or columns that were never kept; `EVOLVE_BY_TIME`: a new stage whose answer hangs
                 on when rows came; `EVOLVE_SOURCE`: a source that is described otherwise, or whose rows were dropped.
             SinkError: `EVOLVE_OUTPUT`: an output that stays would be given other columns. One in DuckDB, PostgreSQL, a Delta
@@ -182,7 +186,8 @@ class QueryChanges:
                 states = self._in_memory("evolve()").states
             else:
                 states = {one.number: opened.operator(one.number, tick) for one in (self.plan.states if self.epoch else ())}
-            evolution = Evolution(self._origin(states, fresh, as_now=as_now), plan)
+            origin = self._origin(states, fresh, as_now=as_now)
+            evolution = Evolution(replace(origin, first_rows=first_rows or {}), plan)
             if opened is None or self.epoch:
                 evolution.build()
             try:
@@ -389,7 +394,7 @@ class QueryChanges:
         self.plan = plan
         if origin.epoch:
             if self._history is not None:
-                self._history.add(self.epoch, self._processing_time_us, {})
+                self._history.add(self.epoch, self._processing_time_us, origin.first_rows)
             self._last, self.progress, self.dead_letters = answered.answers, counts, letters
             self.epoch += 1
         self._publish()
