@@ -94,8 +94,8 @@ def source_changed(name: str, *, was_dropped: bool) -> StateError:
 def bad_first_rows(name: str, why: str) -> OptionError:
     """Return the error of a source that cannot begin with the rows that it was given."""
     return OptionError(
-        f'the source "{name}" was given first rows, and it {why}. Give them to a source that the change brings, behind the first '
-        "epoch and in its columns; feed others with step().",
+        f'the source "{name}" was given first rows, and it {why}. Give them to a source that the change brings, behind the '
+        "first epoch and in its columns; feed others with step().",
         code="FIRST_ROWS",
         source=name,
     )

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 from zset_join.core.added_columns import adds_columns
 from zset_join.core.tick import Tick
@@ -35,6 +36,10 @@ from zset_join.zset import ZSet
 from zset_join.zset.protocol import DurableOperator
 
 __all__ = ["Evolution", "EvolutionStart"]
+
+
+def _same(rows: ZSet) -> ZSet:
+    return rows
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -164,7 +169,7 @@ class Evolution:
             rows += [kept_inputs(self._after, source, one.history) for source in self.plan.sources if source.name in one.gone]
         for name, first in one.first_rows.items():
             feed, what = FeedPrint(self._after.sources[name], ()), f'the rows that "{name}" begins with'
-            rows.append(KeptRows((feed,), self.plan.source(name).relation, what, len(first), lambda first=first: first))
+            rows.append(KeptRows((feed,), self.plan.source(name).relation, what, len(first), partial(_same, first)))
         return rows
 
     @property

@@ -28,7 +28,6 @@ import uuid
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -207,15 +206,16 @@ class DirectoryRuntime(DurableChanges):
 
     def _hold(self, running: Running, written: Any) -> None:
         """Let a query be paused that was so when the session was closed."""
-        assert isinstance(running, DurableQuery) and isinstance(running.pipeline, OwnView)  # noqa: S101 - it starts no other
+        assert isinstance(running, DurableQuery)  # noqa: S101 - this runtime starts no other
         if not isinstance(written, Mapping):
             raise StateError(
-                f'"{running.name}" was paused by an earlier version, which kept its rows elsewhere. RESUME it with that version, '
-                "or begin with a new directory.",
+                f'"{running.name}" was paused by an earlier version, which kept its rows elsewhere. RESUME it with that '
+                "version, or begin with a new directory.",
                 code="OLD_SESSION",
                 directory=str(self._directory),
             )
         running.held, running.is_paused = read_relation(written), True
+        running.pipeline = OwnView(self._group, running.name, running.query.schema)
         running.pipeline.pause()
 
     def snapshot(self, query: Query) -> pa.Table:

@@ -3,10 +3,10 @@
     PAUSE MATERIALIZED VIEW v       v := source "v (paused at epoch 7)", which begins with what v held      nothing differs
     RESUME MATERIALIZED VIEW v      v := its query, over what its tables hold now                           the difference, once
 
-So its outputs and the tables that it writes go on: they are given nothing while it is paused, and the difference by the epoch of
-RESUME. Both are changes of the plan, each true by one commit record.
+So its outputs and the tables that it writes go on: they are given nothing while it is paused, and the difference by the epoch
+of RESUME. Both are changes of the plan, each true by one commit record.
 
-Cost: PAUSE, a copy of what it holds, and the readers of a table that it writes are built once more; RESUME, the query and these.
+Cost: of PAUSE, a copy of what it holds; of RESUME, the query is built; of both, the readers of a table that it writes as well.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from zset_join.changelog import AppendFormat
-from zset_join.core.relation import Relation
+from zset_join.core.relation import ChangelogMode, Relation
 from zset_join.plan.query_plan import PlanSource
 from zset_join.plan.tree import Read
 from zset_join.query import View
@@ -32,7 +32,7 @@ def held_relation(view: Relation, source: str) -> Relation:
         view: the rows of the view.
         source: the name of the source.
     """
-    mode = "append" if view.mode == "append" else "changelog"
+    mode: ChangelogMode = "append" if view.mode == "append" else "changelog"
     return replace(view, name=source, join_key=(), sequence_by=(), mode=mode, watermark_delay=None)
 
 
