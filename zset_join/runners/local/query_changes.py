@@ -135,6 +135,7 @@ class QueryChanges:
         note: Any = None,
         fresh: Collection[str] = (),
         as_now: bool = False,
+        first_rows: Mapping[str, ZSet] | None = None,
     ) -> PlanDiff:
         """Replace the query, and pass the difference of the views to the outputs, in an epoch without input.
 
@@ -150,12 +151,15 @@ class QueryChanges:
             note: JSON-ready, stored with the new query.
             fresh: names of sources that begin without rows, even if dropped sources had these names.
             as_now: build stages whose answer depends on arrival as if all stored rows arrived now, instead of rejecting them.
+            first_rows: by name of a source that the change adds, the rows that it begins with, as its changes. They advance no
+                watermark.
 
         Returns:
             The difference; its `taken` is the epoch.
 
         Raises:
             PlanError: the query cannot be planned.
+            OptionError: `FIRST_ROWS`: the change does not add such a source, or its columns differ.
             StateError: `EVOLVE_NO_ROWS`: rows or columns that were never stored; `EVOLVE_BY_TIME`: a new stage whose answer
                 depends on arrival; `EVOLVE_SOURCE`: a source is described differently, or its rows were dropped.
             SinkError: `EVOLVE_OUTPUT`: an output that stays would receive other columns. DuckDB, PostgreSQL, Delta and Parquet
@@ -175,7 +179,8 @@ class QueryChanges:
                 states = self._in_memory("evolve()").states
             else:
                 states = {one.number: opened.operator(one.number, tick) for one in (self.plan.states if self.epoch else ())}
-            evolution = Evolution(self._origin(states, fresh, as_now=as_now), plan)
+            origin = self._origin(states, fresh, as_now=as_now)
+            evolution = Evolution(replace(origin, first_rows=first_rows or {}), plan)
             if opened is None or self.epoch:
                 evolution.build()
             try:
@@ -381,7 +386,7 @@ class QueryChanges:
         self.plan = plan
         if origin.epoch:
             if self._history is not None:
-                self._history.add(self.epoch, self._processing_time_us, {})
+                self._history.add(self.epoch, self._processing_time_us, origin.first_rows)
             self._last, self.progress, self.dead_letters = answered.answers, counts, letters
             self.epoch += 1
         self._publish()
