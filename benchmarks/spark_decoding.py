@@ -35,6 +35,7 @@ __all__ = ["main"]
 _WARM_UPS = 3
 
 _FLAT = "id BIGINT, customer_id BIGINT, total STRING, note STRING, created_at BIGINT, weight DOUBLE"
+_OPTIONS = RecordOptions(decimals="text", time_unit="us")
 _TABLE = pa.schema(
     {
         "id": pa.int64(),
@@ -80,7 +81,7 @@ def _flat(records: DataFrame) -> DataFrame:
 def _debezium(records: DataFrame) -> DataFrame:
     """Return the rows that `changes` prepares."""
     table = RecordTable(schema=_TABLE, keys=("id",))
-    found = records_as_rows(records.drop("flat"), "orders", "debezium-json", table, RecordOptions(decimals="text"))
+    found = records_as_rows(records.drop("flat"), "orders", "debezium-json", table, _OPTIONS)
     reading = RowReading(
         mode="upsert",
         columns=tuple(_TABLE.names),
