@@ -7,7 +7,7 @@ import logging
 import socket
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from typing import Any, Self
 
 import boto3
@@ -24,13 +24,16 @@ class ObjectStoreServer:
 
     Attributes:
         counts: how often each request was made, such as `PUT` and `PUT if-none-match`; `LIST` is a `GET` of a bucket.
+        is_conditional: whether it looks at `If-None-Match`, as it should.
+        to_lose: requests whose answers are still to get lost.
         port: where it listens.
     """
 
     def __init__(self) -> None:
         logging.getLogger("werkzeug").setLevel(logging.ERROR)
         self.counts: Counter[str] = Counter()
-        self._lost: list[tuple[str, str]] = []
+        self.is_conditional = True
+        self.to_lose: list[tuple[str, str]] = []
         self._lock = threading.Lock()
         self._application = DomainDispatcherApplication(create_backend_app)
         self._server = make_server("127.0.0.1", 0, self._answer, threaded=True)
@@ -91,18 +94,20 @@ class ObjectStoreServer:
     def lose(self, method: str, part: str) -> None:
         """Do the next request whose path has a part, and close the connection in place of an answer."""
         with self._lock:
-            self._lost.append((method, part))
+            self.to_lose.append((method, part))
 
-    def _answer(self, environ: Mapping[str, Any], start: Callable[..., Any]) -> Any:
+    def _answer(self, environ: dict[str, Any], start: Callable[..., Any]) -> Any:
         method, path = environ["REQUEST_METHOD"], environ["PATH_INFO"]
         is_bucket = "/" not in path.strip("/")
         kind = "LIST" if method == "GET" and is_bucket else "DELETE" if method == "POST" and is_bucket else method
         kind += " if-none-match" if "HTTP_IF_NONE_MATCH" in environ else ""
         with self._lock:
             self.counts[kind] += 1
-            found = next((one for one in self._lost if one[0] == method and one[1] in path), None)
+            found = next((one for one in self.to_lose if one[0] == method and one[1] in path), None)
             if found is not None:
-                self._lost.remove(found)
+                self.to_lose.remove(found)
+        if not self.is_conditional:
+            environ.pop("HTTP_IF_NONE_MATCH", None)
         answer = self._application(environ, start)
         if found is not None:
             environ["werkzeug.socket"].shutdown(socket.SHUT_RDWR)

@@ -13,9 +13,9 @@ Settings: those of `obstore` for the kind of store, from the environment (`AWS_R
 `AWS_ACCESS_KEY_ID`, ...), or behind a `?` in the URI (`s3://bucket/cp?region=eu-west-1`). `endpoint_override` and `scheme` are
 those of pyarrow. Secrets belong into the environment: locations are shown in messages.
 
-Limits: profiles in `~/.aws` are not read. A process that was forked from one with an open store opens its own, where the library
-allows it; start workers with `spawn` or `forkserver`. Parts of a large file that was never completed stay in the store, unseen,
-until its own rule for incomplete uploads removes them.
+Limits: profiles in `~/.aws` are not read. The threads of obstore do not outlive a fork: a process that was forked behind its
+first use is refused (`FORKED_STORE`), where it would wait for ever. Parts of a large file that was never completed stay in the
+store, unseen, until its own rule for incomplete uploads removes them.
 
 Memory: a file up to 16 MiB is kept until it is closed; of a larger one, the parts under way.
 """
@@ -30,29 +30,34 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypeVar
 from urllib.parse import parse_qsl
 
-import obstore
 import pyarrow as pa
-from obstore.exceptions import (
-    AlreadyExistsError,
-    BaseError,
-    PermissionDeniedError,
-    PreconditionError,
-    UnauthenticatedError,
-    UnknownConfigurationKeyError,
-)
-from obstore.store import from_url
 
-from zset_join.core.errors import OptionError
+from zset_join.core.errors import OptionError, StateError
+from zset_join.core.extras import needed_for
 from zset_join.storage.operations import perform
+
+with needed_for("A folder in a bucket"):
+    import obstore
+    from obstore.exceptions import (
+        AlreadyExistsError,
+        BaseError,
+        PermissionDeniedError,
+        PreconditionError,
+        UnauthenticatedError,
+        UnknownConfigurationKeyError,
+    )
+    from obstore.store import from_url
 
 __all__ = ["BucketFolder", "open_bucket"]
 
 _KEPT_BYTES = 16 << 20
 _WRITER = "zsetwriter"
-"""Metadata of an object that was made with `put_new`: which call made it. Letters alone: stores and servers differ on others."""
+"""Metadata of an object that was made with `put_new`: which call made it. Letters alone, as servers differ on others."""
 _TIMES = 4
 _FIRST_WAIT_SECONDS = 0.2
 _Result = TypeVar("_Result")
+_used_by: list[int] = []
+"""The process whose threads obstore has; empty before its first use."""
 
 
 def open_bucket(uri: str, location: str, *, option: str) -> BucketFolder:
@@ -110,7 +115,7 @@ class BucketFolder:
 
     def put(self, name: str, data: bytes) -> None:
         """Make or replace an object."""
-        act = self._asking(name, lambda: obstore.put(self._store, name, data, use_multipart=False))
+        act = self._as_file(name, lambda: obstore.put(self._store, name, data, use_multipart=False))
         perform("put", self.uri(name), act, data=memoryview(data))
 
     def put_new(self, name: str, data: bytes) -> None:
@@ -119,7 +124,7 @@ class BucketFolder:
 
     def read(self, name: str) -> pa.Buffer | None:
         """Return all bytes of an object."""
-        act = self._asking(name, lambda: pa.py_buffer(obstore.get(self._store, name).bytes()))
+        act = self._as_file(name, lambda: pa.py_buffer(obstore.get(self._store, name).bytes()))
         try:
             return perform("read", self.uri(name), act)
         except FileNotFoundError:
@@ -131,7 +136,7 @@ class BucketFolder:
 
     def size(self, name: str) -> int | None:
         """Return the bytes of an object."""
-        act = self._asking(name, lambda: int(obstore.head(self._store, name)["size"]))
+        act = self._as_file(name, lambda: int(obstore.head(self._store, name)["size"]))
         try:
             return perform("size", self.uri(name), act)
         except FileNotFoundError:
@@ -143,18 +148,18 @@ class BucketFolder:
         def act() -> list[str]:
             return [one["path"] for page in obstore.list(self._store, under or None, chunk_size=1000) for one in page]
 
-        yield from perform("list", self.uri(under), self._asking(under, act))
+        yield from perform("list", self.uri(under), self._as_file(under, act))
 
     def move(self, name: str, target: str) -> None:
         """Copy and remove: the name is new when the copy is whole."""
-        act = self._asking(name, lambda: obstore.copy(self._store, name, target))
+        act = self._as_file(name, lambda: obstore.copy(self._store, name, target))
         perform("put", self.uri(target), act)
         self.remove(name)
 
     def remove(self, name: str) -> None:
         """Remove an object."""
         try:
-            perform("remove", self.uri(name), self._asking(name, lambda: obstore.delete(self._store, name)))
+            perform("remove", self.uri(name), self._as_file(name, lambda: obstore.delete(self._store, name)))
         except FileNotFoundError:
             return
 
@@ -166,19 +171,20 @@ class BucketFolder:
 
     def begin_stream(self, name: str) -> Any:
         """Open an object that is there once the stream is closed."""
-        act = self._asking(name, lambda: obstore.open_writer(self._store, name, buffer_size=_KEPT_BYTES, max_concurrency=2))
+        act = self._as_file(name, lambda: obstore.open_writer(self._store, name, buffer_size=_KEPT_BYTES, max_concurrency=2))
         return perform("create", self.uri(name), act)
 
     def append(self, stream: Any, name: str, view: memoryview) -> None:
         """Write to a stream."""
-        perform("write", self.uri(name), self._asking(name, lambda: stream.write(view)), data=view)
+        perform("write", self.uri(name), self._as_file(name, lambda: stream.write(view)), data=view)
 
     def end_stream(self, stream: Any, name: str) -> None:
         """Complete an object."""
-        perform("close", self.uri(name), self._asking(name, stream.close))
+        perform("close", self.uri(name), self._as_file(name, stream.close))
 
     def _put_new(self, name: str, data: bytes) -> None:
         """Make an object under a name that is free, and find out whose it is where the answer was lost."""
+        _refuse_forked(self.location)
         writer, wait = uuid.uuid4().hex, _FIRST_WAIT_SECONDS
         for time_left in reversed(range(_TIMES)):
             try:
@@ -198,22 +204,23 @@ class BucketFolder:
             wait *= 2
 
     def _writer_of(self, name: str) -> str | None:
-        found = self._asking(name, lambda: obstore.get(self._store, name).attributes)
+        found = self._as_file(name, lambda: obstore.get(self._store, name).attributes)
         try:
             return dict(found()).get(_WRITER)
         except FileNotFoundError:
             return None
 
-    def _asking(self, name: str, act: Callable[[], _Result]) -> Callable[[], _Result]:
+    def _as_file(self, name: str, act: Callable[[], _Result]) -> Callable[[], _Result]:
         """Return an act whose failures are those of a file."""
 
-        def asked() -> _Result:
+        def guarded() -> _Result:
+            _refuse_forked(self.location)
             try:
                 return act()
             except BaseError as error:
                 raise self._failed(name, error) from error
 
-        return asked
+        return guarded
 
     def _failed(self, name: str, error: BaseError) -> OSError:
         is_refused = isinstance(error, PermissionDeniedError | UnauthenticatedError)
@@ -261,6 +268,23 @@ class BucketFile:
             if not self._stream.closed():
                 self._folder.end_stream(self._stream, self._name)
             self._folder.remove(self._name)
+
+
+def _refuse_forked(location: str) -> None:
+    """Refuse to wait for threads that a fork has not taken along.
+
+    Raises:
+        StateError: `FORKED_STORE`.
+    """
+    if not _used_by:
+        _used_by.append(os.getpid())
+    if _used_by[0] != os.getpid():
+        raise StateError(
+            f"process {os.getpid()} was forked from process {_used_by[0]} after that had used an object store, and cannot use "
+            f"{location}. Start processes with multiprocessing's spawn or forkserver, or fork before the first use.",
+            code="FORKED_STORE",
+            location=location,
+        )
 
 
 def _settings(given: Mapping[str, str]) -> dict[str, Any]:
