@@ -51,6 +51,10 @@ class ChangeableWriter(Protocol):
         """Return a writer of another query with the options of this one."""
         ...
 
+    def changed_to_plan(self, query: PlannedQuery) -> Any:
+        """Return a writer of a query of the same streams, as it is planned, with the options of this one."""
+        ...
+
     def start_behind_change(self, given_through: int | None) -> Any:
         """Start the query, and return it."""
         ...
@@ -92,6 +96,15 @@ class ChangingQuery:
         outputs = fresh if planned.has_several else [sink for sinks in fresh.values() for sink in sinks]
         diff = self._epochs.evolve(planned, outputs)
         return diff, after
+
+    def undone(self) -> tuple[PlanDiff, ChangeableWriter]:
+        """Go back to the query before the last change; return the difference, and the writer that it goes on with.
+
+        Raises:
+            ZsetJoinError: as `JoinQuery.undo`.
+        """
+        diff, query = self._epochs.undo()
+        return diff, self._writer.changed_to_plan(query)
 
     def started(self, after: ChangeableWriter, diff: PlanDiff) -> Any:
         """Start the new query once Spark has stopped the one before."""

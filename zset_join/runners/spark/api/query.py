@@ -168,19 +168,41 @@ class JoinQuery(StoredQuery):
 
         Cost: that of `Pipeline.evolve`, and a stop and a start of Spark's query; epochs wait meanwhile.
         """
+        return self._changed("evolve", lambda changing: changing.changed(view))
+
+    def undo(self) -> PlanDiff:
+        """Go back to the query before the last change, as `evolve` does: a change like any other, undone by another `undo`.
+
+        What the change dropped is built again from rows that are kept, or refused. A view that the change dropped comes back
+        without outputs; `evolve`, given a writer, gives it some.
+
+        Returns:
+            What differs; `taken` is the epoch of the checkpoint that this change is.
+
+        Raises:
+            StateError: `NOTHING_TO_UNDO`: the query was never changed; `UNDO_GONE`: more than `undoEpochs` epochs ago.
+            ZsetJoinError: as `evolve`. The query goes on as it was.
+
+        Cost: that of `evolve`.
+        """
+        return self._changed("undo", lambda changing: changing.undone())
+
+    def _changed(self, what: str, change: Callable[[ChangingQuery], tuple[PlanDiff, Any]]) -> PlanDiff:
+        """Change the query, stop Spark's, and go on with the one that is started."""
         if self.changing is None:
             location = self._runner.options.checkpoint_location
             raise _not_over_connect(location) if isinstance(self._runner, ServedQuery) else not_kept_here(location)
         with self._changes:
             if not self.isActive:
                 raise StateError(
-                    "evolve() changes a query that runs, and this one has stopped. Change its checkpoint by zset-join evolve "
-                    f"{self._runner.options.checkpoint_location} QUERY, and start the new query on it.",
+                    f"{what}() changes a query that runs, and this one has stopped. Change its checkpoint by zset-join {what} "
+                    f"{self._runner.options.checkpoint_location}{'' if what == 'undo' else ' QUERY'}, and start the query that "
+                    "it is then on it.",
                     code="QUERY_STOPPED",
                 )
             changing = self.changing
             try:
-                diff, after = changing.changed(view)
+                diff, after = change(changing)
                 self.stop()
                 started = changing.started(after, diff)
             except BaseException as error:

@@ -405,6 +405,20 @@ class JoinStreamWriter:
         after._outputs = [*self._outputs, *other._outputs]
         return after
 
+    def changed_to_plan(self, query: PlannedQuery) -> JoinStreamWriter:
+        """Return a writer of a query of the same streams with the options, the outputs, the trigger and the name of this one.
+
+        Args:
+            query: as it is planned for the driver. A view that has no outputs here has none.
+        """
+        before, names = self._on_driver(), [view.name for view in query.plan.views]
+        planned = replace(before, plan=query.plan, has_several=query.has_several)
+        sinks = [*self._sinks.values()] if not query.has_several else [self._sinks.get(name, []) for name in names]
+        after = type(self).__new__(type(self))
+        vars(after).update(vars(self), _on_driver=lambda: planned)
+        after._sinks = {name: [one.again() for one in chosen] for name, chosen in zip(names, sinks, strict=True)}
+        return after
+
     @property
     def chosen_sinks(self) -> Mapping[str, Sequence[Sink]]:
         """Return the outputs that were chosen, by view."""

@@ -235,6 +235,7 @@ class DriverEpochs:
             idle_timeout_seconds=options.idle_timeout_seconds,
             snapshot_after_bytes=options.snapshot_after_bytes,
             threads=options.driver_threads,
+            undo_epochs=options.undo_epochs,
             before_begin=self._check_topics,
         )
 
@@ -329,6 +330,16 @@ class DriverEpochs:
             finally:
                 self.has_ended = pipeline.plan is not before
         return diff
+
+    def undo(self) -> tuple[PlanDiff, PlannedQuery]:
+        """Go back to the query before the last change, as `evolve`; return the difference, and that query.
+
+        Raises:
+            ZsetJoinError: as `Pipeline.undo` and `evolve`; where the change does not count, the query goes on as it was.
+        """
+        with self.lock:
+            query = self.opened().query_before().query
+            return self.evolve(query, ()), query
 
     def backup(self, directory: str | Path) -> Savepoint:
         """Copy checkpoint and outputs between two epochs, also after the query has stopped."""
