@@ -18,13 +18,13 @@ from typing import TYPE_CHECKING, Any, Protocol
 from zset_join.core.errors import PlanError
 from zset_join.evolution.differences import PlanDiff
 from zset_join.runners.spark.api.other_queries import planned_writer
-from zset_join.runners.spark.driver.epochs import DriverEpochs
+from zset_join.runners.spark.driver.chosen_sink import ChosenSink
+from zset_join.runners.spark.epoch.progress import ProgressLog
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from zset_join.query.several import PlannedQuery
-    from zset_join.sinks.sink import Sink
 
 __all__ = ["ChangeableWriter", "ChangingQuery"]
 
@@ -43,7 +43,7 @@ class ChangeableWriter(Protocol):
         ...
 
     @property
-    def chosen_sinks(self) -> Mapping[str, Sequence[Sink]]:
+    def chosen_sinks(self) -> Mapping[str, Sequence[ChosenSink]]:
         """Return the outputs that were chosen, by view."""
         ...
 
@@ -60,6 +60,26 @@ class ChangeableWriter(Protocol):
         ...
 
 
+class ChangeableEpochs(Protocol):
+    """What changes the query: what runs its epochs, or asks the server's process that does.
+
+    Attributes:
+        has_ended: a change counts, so that the epochs of before have come to an end.
+        progress: what the newest epochs did.
+    """
+
+    has_ended: bool
+    progress: ProgressLog
+
+    def evolve(self, query: PlannedQuery, outputs: Mapping[str, Sequence[ChosenSink]]) -> PlanDiff:
+        """Change the query between two epochs; see `DriverEpochs.evolve`."""
+        ...
+
+    def undo(self) -> tuple[PlanDiff, PlannedQuery]:
+        """Go back to the query before the last change; see `DriverEpochs.undo`."""
+        ...
+
+
 class ChangingQuery:
     """Hold what a running query is started again with when it changes.
 
@@ -68,7 +88,7 @@ class ChangingQuery:
         epochs: what runs them.
     """
 
-    def __init__(self, writer: ChangeableWriter, epochs: DriverEpochs) -> None:
+    def __init__(self, writer: ChangeableWriter, epochs: ChangeableEpochs) -> None:
         self._writer = writer
         self._epochs = epochs
 
@@ -90,12 +110,8 @@ class ChangingQuery:
                 "the streams of this session, and give evolve() the view.",
                 code="EVOLVE_SESSION",
             )
-        fresh = {view: sinks for view, sinks in other.chosen_sinks.items() if sinks}
-        planned = other.planned
         after = self._writer.changed_to(other)
-        outputs = fresh if planned.has_several else [sink for sinks in fresh.values() for sink in sinks]
-        diff = self._epochs.evolve(planned, outputs)
-        return diff, after
+        return self._epochs.evolve(other.planned, other.chosen_sinks), after
 
     def undone(self) -> tuple[PlanDiff, ChangeableWriter]:
         """Go back to the query before the last change; return the difference, and the writer that it goes on with.

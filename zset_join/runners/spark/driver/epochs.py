@@ -46,7 +46,6 @@ from zset_join.core.progress_line import progress_line
 from zset_join.core.tick import Tick
 from zset_join.evolution.differences import PlanDiff
 from zset_join.query.several import PlannedQuery
-from zset_join.runners.local.outputs import Outputs, OutputsByView
 from zset_join.runners.local.pipeline import Pipeline
 from zset_join.runners.local.place import Place
 from zset_join.runners.local.processing_time import processing_time_us
@@ -311,12 +310,12 @@ class DriverEpochs:
         with self.lock:
             yield
 
-    def evolve(self, query: PlannedQuery, outputs: Outputs | OutputsByView) -> PlanDiff:
+    def evolve(self, query: PlannedQuery, outputs: Mapping[str, Sequence[ChosenSink]]) -> PlanDiff:
         """Change the query between two epochs; outputs get the difference. This object takes no epoch any more.
 
         Args:
             query: the new one.
-            outputs: new outputs, of several views by name; a view that has none here keeps its own.
+            outputs: new outputs by view; one that has none here keeps its own.
 
         Raises:
             ZsetJoinError: as `Pipeline.evolve`; where the change does not count, the query goes on as it was.
@@ -324,9 +323,11 @@ class DriverEpochs:
         with self.lock:
             pipeline = self.opened()
             before = pipeline.plan
+            sinks = {view: [one.sink for one in chosen] for view, chosen in outputs.items() if chosen}
+            given = sinks if query.has_several else [sink for chosen in sinks.values() for sink in chosen]
             check_streams(before, query.plan, stored_description(self.location) or {}, query)
             try:
-                diff = pipeline.evolve(query, outputs=outputs or None)
+                diff = pipeline.evolve(query, outputs=given or None)
             finally:
                 self.has_ended = pipeline.plan is not before
         return diff
@@ -339,7 +340,7 @@ class DriverEpochs:
         """
         with self.lock:
             query = self.opened().query_before().query
-            return self.evolve(query, ()), query
+            return self.evolve(query, {}), query
 
     def backup(self, directory: str | Path) -> Savepoint:
         """Copy checkpoint and outputs between two epochs, also after the query has stopped."""
