@@ -61,7 +61,7 @@ class ChangeableWriter(Protocol):
 
 
 class ChangeableEpochs(Protocol):
-    """What changes the query: what runs its epochs, or asks the server's process that does.
+    """What changes the query: what runs its epochs, here or in a process of the server.
 
     Attributes:
         has_ended: a change counts, so that the epochs of before have come to an end.

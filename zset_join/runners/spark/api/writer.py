@@ -55,7 +55,7 @@ from zset_join.runners.spark.frames.facts import is_connect, parallelism
 from zset_join.runners.spark.frames.sent import frame_bytes
 from zset_join.runners.spark.planning.buffer_limit import limited_join
 from zset_join.runners.spark.planning.normalise import TaggedStreams, tag
-from zset_join.runners.spark.planning.placed_query import PlacedQuery
+from zset_join.runners.spark.planning.placed_query import PlacedQuery, as_stored
 from zset_join.runners.spark.rows.baseline import has_baseline, with_start
 from zset_join.runners.spark.session import check_session
 from zset_join.sinks.sink import Sink
@@ -511,7 +511,7 @@ class JoinStreamWriter:
         if makes_place:
             make_place(options.checkpoint_location)
         check_mode(options.checkpoint_location, "executors")
-        plan = _as_stored(plan, options.checkpoint_location)
+        plan = as_stored(plan, options.checkpoint_location)
         stored = stored_buckets(options.checkpoint_location)
         buckets = options.buckets or stored or parallelism(session)
         tagged = tag(plan.planned_stages, buckets)
@@ -582,12 +582,6 @@ class JoinStreamWriter:
         self._outputs.append(output)
         self._sinks.setdefault(self._view, []).append(sink or ChosenSink(output.sink))
         return self
-
-
-def _as_stored(plan: PlacedQuery, location: str) -> PlacedQuery:
-    """Return a plan that shares tables only where its checkpoint does: one of an older version has a copy for every join."""
-    stored = stored_description(location)
-    return plan if stored is None or "shared" in stored else replace(plan, shares_tables=False)
 
 
 def _attached_on_server(settings: DriverSettings, session: SparkSession) -> StoredQuery:

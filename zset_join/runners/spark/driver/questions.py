@@ -8,7 +8,7 @@ Jobs of the client put the first and take the last; nothing else that the two pr
 takes a question, the job that puts it opens the checkpoint, answers it, and releases it.
 
 The law: a question is answered between two epochs, by the process that holds the checkpoint, and once; what a client that died
-left behind is removed by the next process, and a change that it asked for a minute ago is not made.
+left behind is removed by the next process, and a change that was requested a minute ago is not made.
 
 Cost: a thread that lists one folder twice a second, every two seconds where it is not on a local disk.
 """
@@ -53,13 +53,13 @@ class Question:
         about: which question: `verify`, `explain_row`, `view_rows`, `backup`, `evolve` or `undo`.
         given: its arguments, plain values.
         rows: what was emitted, in Arrow's stream format; None where outputs are to be read.
-        asked_at: seconds of the server's clock when it was put.
+        put_at: seconds of the server's clock when it was put.
     """
 
     about: str
     given: Mapping[str, Any]
     rows: bytes | None = None
-    asked_at: float = 0.0
+    put_at: float = 0.0
 
     def answered(self, epochs: DriverEpochs) -> Any:
         """Return the answer, from what runs the epochs."""
@@ -220,7 +220,7 @@ def _answer(folder: Folder, name: str, epochs: DriverEpochs) -> None:
     question = _read(folder, name)
     if question is None:
         return
-    if question.about in CHANGES and time.time() > question.asked_at + _IN_USE_SECONDS:  # its client is gone
+    if question.about in CHANGES and time.time() > question.put_at + _IN_USE_SECONDS:  # its client is gone
         folder.remove(f"{_FOLDER}/{name}{_QUESTION}")
         return
     folder.put(f"{_FOLDER}/{name}{_TAKEN}", b"")

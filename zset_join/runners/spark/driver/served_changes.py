@@ -1,7 +1,7 @@
 """Change a query that a server of Spark Connect runs: the process that holds its checkpoint does it, between two epochs.
 
-    the client asks -> the pipeline commits plan and difference, outputs get it -> the process releases the checkpoint and takes
-    no batch any more -> the client stops Spark's query and starts the new one
+    a question of the client -> the pipeline commits plan and difference, outputs get it -> the process releases the checkpoint
+    and takes no batch any more -> the client stops Spark's query and starts the new one
 
 The law: as for a query beside the server (`zset_join.runners.spark.api.changing_query`): one commit record makes the change
 true. What is refused before it leaves the query running; what fails behind it carries the fact `changed`. A client that dies
