@@ -52,6 +52,11 @@ class DriverQuery:
         return collected_layout(self.streams)
 
     @property
+    def baseline_layout(self) -> CollectedLayout:
+        """Return how the rows of their baselines are collected."""
+        return collected_layout(self.streams, baselines=True)
+
+    @property
     def planned(self) -> PlannedQuery:
         """Return what a pipeline is made of."""
         inputs = [{"name": one.name, "operation": list(one.operation)} for one in self.streams.values()]
