@@ -11,6 +11,7 @@ import pytest
 from zset_join.core.errors import StateError
 from zset_join.pipeline import Pipeline, View, appends, changes
 from zset_join.pipeline import functions as F  # noqa: N812 - as PySpark users import theirs
+from zset_join.runners.local.stopped import check_streams
 
 BEFORE = {"id": pa.int64(), "who": pa.string(), "total": pa.int32(), "note": pa.string()}
 PEOPLE = changes("people", {"who": pa.string(), "city": pa.string()}, keys="who")
@@ -184,3 +185,11 @@ def test_a_stage_that_names_a_changed_column_is_built_again() -> None:
 
     assert any(name.startswith("aggregate") for name in diff.rebuilt)
     assert pipeline.view().to_pylist() == [{"total": 0, "n": 1}, {"total": 2**40, "n": 1}]
+
+
+def test_columns_of_a_stream_inside_spark_do_not_change_in_place() -> None:
+    before, after = (orders(columns).plan() for columns in (BEFORE, ADDED))
+
+    with pytest.raises(StateError, match="EVOLVE_STREAM"):
+        check_streams(before, after, {"inputs": []})
+    check_streams(before, before, {"inputs": []})
