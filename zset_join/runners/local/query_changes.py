@@ -63,7 +63,7 @@ class _Before:
 
 
 class QueryChanges:
-    """What a pipeline does to come to another query. The attributes are those of `Pipeline`."""
+    """Change the query of a pipeline. The attributes are those of `Pipeline`."""
 
     plan: QueryPlan
     epoch: int
@@ -101,22 +101,21 @@ class QueryChanges:
         renamed: Mapping[str, Mapping[str, str]] | None = None,
         defaults: Mapping[str, Mapping[str, Any]] | None = None,
     ) -> PlanDiff:
-        """Return what another query would answer otherwise over everything that was accepted so far. Nothing changes.
+        """Return how the answers of another query would differ over all input so far. Nothing changes.
 
         Args:
-            view: the new query: a view, or all views by name; a view of before that is not among them would be dropped.
-                Another runner gives a planned query.
+            view: the new query: a view, or all views by name; a present view that is not among them would be dropped.
             renamed: as for `evolve`.
             defaults: as for `evolve`.
 
         Raises:
             PlanError: the query cannot be planned.
-            StateError: `EVOLVE_NO_ROWS`, `EVOLVE_BY_TIME`, `EVOLVE_SOURCE`, `EVOLVE_COLUMN`: what it needs is not there; see
+            StateError: `EVOLVE_NO_ROWS`, `EVOLVE_BY_TIME`, `EVOLVE_SOURCE`, `EVOLVE_COLUMN`: what it needs is not stored; see
                 `evolve`.
-            BadInputError: a row that the new query cannot take.
+            BadInputError: a row that the new query cannot evaluate.
 
-        Cost: every row that a new stage is fed, and the rows of the views that may differ, in memory; with a directory also
-        what the next epoch would begin with: the last one is folded into the local state, which is a cache.
+        Cost: every row that a new stage reads, and the rows of views that may differ, in memory; with a directory the last
+        epoch is absorbed into the local state.
 
         >>> from zset_join.expressions import col
         >>> from zset_join.pipeline import Pipeline, changes
@@ -151,44 +150,38 @@ class QueryChanges:
         renamed: Mapping[str, Mapping[str, str]] | None = None,
         defaults: Mapping[str, Mapping[str, Any]] | None = None,
     ) -> PlanDiff:
-        """Go on with another query, and give outputs the difference once. It takes an epoch of its own, without input.
+        """Replace the query, and pass the difference of the views to the outputs, in an epoch without input.
 
-        Stages that are in both queries, over the same inputs, keep their state. Others are built from the nearest rows that are
-        kept: both sides of a join, tables of upserts, the rows of a DISTINCT, groups, views, and with `keep_inputs` all inputs.
-
-        With a directory plan and difference become true by one record: who opens it next gives the new query, and the one
-        before is refused. A process that dies on the way leaves the old query or the new one; outputs that lack the difference
-        get it when the directory is opened again.
+        Stages of both queries over the same inputs keep their state. Others are built from the nearest stored rows: both sides
+        of a join, tables of upserts, rows of a DISTINCT, groups, views, and with `keep_inputs` all inputs. With a directory one
+        record commits plan and difference; afterwards the old query is rejected there.
 
         Args:
-            view: the new query: a view, or all views by name; a view that is not among them is dropped, its outputs are closed.
-            outputs: new outputs by view; they get all its rows. A view that is not named keeps its outputs; one that has none
-                gets none.
-            new_table: the outputs of a view stay as they are, and from now on it has others of this name in the same places,
-                filled at once: a name for the only view, or names by view. Give the next program that opens the directory it.
-            note: JSON-ready, kept with the new query in the directory, by the same record; see the attribute.
-            fresh: names of sources that begin without rows, though there may have been others of their names that were dropped.
-            as_now: build new stages whose answer depends on when rows come as if all kept rows came now, instead of refusing
-                them; what would have been late is not.
-            renamed: by source, columns that have other names in the new query: name before to name of now. A column that is
-                not named here, and in one of both only, is added or dropped; a wider type needs no word.
-            defaults: by source, the values of added columns in rows from before; NULL where none is given.
+            view: the new query: a view, or all views by name. A view that is not among them is dropped, its outputs are closed.
+            outputs: new outputs by view; they receive all its rows. Other views keep their outputs.
+            new_table: the present outputs of a view stay as they are, and it continues in new ones of this name in the same
+                places, filled at once: a name for the only view, or names by view. The next program uses the new names.
+            note: JSON-ready, stored with the new query.
+            fresh: names of sources that begin without rows, even if dropped sources had these names.
+            as_now: build stages whose answer depends on arrival as if all stored rows arrived now, instead of rejecting them.
+            renamed: by source, columns that have other names in the new query: the name before and the new one. A column that
+                is in one query only and not named here is added or dropped; a wider type needs no argument.
+            defaults: by source, the values of added columns in stored rows; NULL where none is given.
 
         Returns:
-            What differs; `taken` is the epoch.
+            The difference; its `taken` is the epoch.
 
         Raises:
             PlanError: the query cannot be planned.
-            StateError: `EVOLVE_NO_ROWS`: rows or columns that were never kept; `EVOLVE_BY_TIME`: a new stage whose answer hangs
-                on when rows came; `EVOLVE_SOURCE`: a source with another key, order, mode or time, or whose rows were dropped;
-                `EVOLVE_COLUMN`: columns of a source for which rows from before have no values.
-            SinkError: `EVOLVE_OUTPUT`: an output that stays would be given other columns. One in DuckDB, PostgreSQL, a Delta
-                table or Parquet files takes columns behind those it has: rows before have NULL in them for the moment of
-                that epoch, which replaces them.
-            BadInputError: a row that the new query cannot take. After any of these nothing has changed.
-            Exception: of an output. Where the attribute `epoch` has gone on, the change counts, as for `step`.
+            StateError: `EVOLVE_NO_ROWS`: rows or columns that were never stored; `EVOLVE_BY_TIME`: a new stage whose answer
+                depends on arrival; `EVOLVE_SOURCE`: a source has another key, order, mode or time, or its rows were
+                dropped; `EVOLVE_COLUMN`: stored rows have no values under the changed columns of a source.
+            SinkError: `EVOLVE_OUTPUT`: an output that stays would receive other columns. DuckDB, PostgreSQL, Delta and Parquet
+                outputs accept additional last columns.
+            BadInputError: a row that the new query cannot evaluate. After any of these errors nothing has changed.
+            Exception: raised by an output. If the attribute `epoch` has advanced, the change is committed, as in `step`.
 
-        Cost: that of `diff`; with a directory a snapshot of every stage that is built, and a log of the difference.
+        Cost: that of `diff`; with a directory also a snapshot of every stage that is built, and a log of the difference.
         """
         words = ColumnWords(renamed=renamed or {}, defaults=defaults or {})
         return self._evolve(view, outputs, new_table, note, fresh, words, as_now=as_now)
@@ -235,19 +228,19 @@ class QueryChanges:
         new_table: str | Mapping[str, str] | None = None,
         note: Any = None,
     ) -> PlanDiff:
-        """Go back to the query before the last change: a change like any other. Undone twice it is as it was.
+        """Return to the query before the last change; a second `undo` restores the change.
 
-        What the change dropped is built again from rows that are kept, or refused. The query before is kept for `undo_epochs`
-        epochs behind the change, an option of the pipeline.
+        What the change dropped is rebuilt from stored rows, or the call is rejected. It is possible for `undo_epochs` epochs
+        after the change.
 
         Args:
-            outputs: as for `evolve`; outputs that got columns do not lose them, and have to be replaced.
+            outputs: as for `evolve`; outputs that gained columns do not lose them and must be replaced.
             new_table: as for `evolve`.
             note: as for `evolve`.
 
         Raises:
             StateError: `NOTHING_TO_UNDO`: the query was never changed; `UNDO_GONE`: too many epochs ago; `UNDO_SOURCES`: the
-                directory was opened again since, and the query before reads a source that the one of now does not.
+                directory was opened again since, and the earlier query reads a source that the present one does not read.
             ZsetJoinError: as `evolve`. Nothing has changed.
 
         >>> from zset_join.pipeline import Pipeline, changes
@@ -273,25 +266,24 @@ class QueryChanges:
 
     @property
     def note(self) -> Any:
-        """Return what the last `evolve` of a directory was given to keep with the query; None where it was given nothing."""
+        """Return the note of the last `evolve` of a directory, or None."""
         changed = None if self._directory is None else self._directory.checkpoint.changed
         return None if changed is None else changed.note
 
     def add_view(self, name: str, view: View, *, outputs: Outputs | Sink = (), note: Any = None) -> PlanDiff:
-        """Answer one more view from now on; it begins with what it would hold had it been there from the start.
+        """Add a view; it begins with the rows it would hold had it been there from the start.
 
-        Stages that it shares with the views that are there keep their state. It is `evolve` with one view more: an epoch
-        without input, whose answer for the view is all its rows; with a directory it counts by one record. Who opens the
-        directory next gives all views in the order in which they came.
+        It is `evolve` with one more view: shared stages keep their state, and the answer of an epoch without input is all its
+        rows. The next program that opens the directory gives all views in the order of their addition.
 
         Args:
-            name: what it is called; none of the others is.
-            view: what it is.
-            outputs: where its deltas go; they begin with all its rows.
+            name: a new name.
+            view: the query.
+            outputs: receive all its rows first.
             note: as for `evolve`.
 
         Raises:
-            OptionError: `VIEW_NAME`: there is one of that name, or the pipeline was not made of views by name.
+            OptionError: `VIEW_NAME`: the name is taken, or the pipeline has one view without a name.
             ZsetJoinError: as `evolve`; nothing has changed.
 
         >>> from zset_join.pipeline import Pipeline, changes
@@ -309,16 +301,16 @@ class QueryChanges:
         return self.evolve({**views, name: view}, outputs={name: outputs} if outputs else None, note=note)
 
     def drop_view(self, name: str, *, note: Any = None) -> PlanDiff:
-        """Answer a view no more; what only it remembers goes, and its outputs are closed as they are.
+        """Remove a view with the state that only it uses, and close its outputs.
 
-        A source that no other view reads goes with it, and cannot come back under its name unless inputs are kept.
+        A source that no other view reads is removed as well, and can return under its name only if inputs are kept.
 
         Args:
             name: of the view.
             note: as for `evolve`.
 
         Raises:
-            OptionError: `VIEW_NAME`: there is none of that name, or it is the only one: close the pipeline then.
+            OptionError: `VIEW_NAME`: there is no such view, or it is the only one.
         """
         views = self._named_views()
         if name not in views or len(views) == 1:
