@@ -300,7 +300,7 @@ class PipelineDirectory:
             histories |= {key: there[key] for at in range(len(self._sources)) if (key := f"{input_folder(at)}/0") in there}
         known, self._plan, self._sources = self._sources, plan, sources
         try:
-            self._log_inputs(histories, tick, {})
+            self._log_inputs(histories, tick, evolution.origin.first_rows)
             parts = [part for name, delta in change.answers.items() for part in self._parts(tick, self._way(name), delta)]
             filled = {name: rows for name, rows in change.begins.items() if rows is not change.answers[name]}
             parts += [part for name, rows in filled.items() for part in self._parts(tick, f"{BEGIN} {name}", rows)]

@@ -19,14 +19,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from contextlib import closing
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 from zset_join.core.added_columns import adds_columns
 from zset_join.core.tick import Tick
 from zset_join.evolution.changed_columns import ColumnWords, changes_of_columns, is_same_source, no_words
 from zset_join.evolution.differences import PlanDiff, ViewDiff, difference
-from zset_join.evolution.refusals import source_changed
+from zset_join.evolution.refusals import bad_first_rows, source_changed
 from zset_join.plan.fingerprints import Fingerprints
-from zset_join.plan.query_plan import QueryPlan, StateNode
+from zset_join.plan.query_plan import Feed, QueryPlan, StateNode
 from zset_join.runners.local.contents import Contents
 from zset_join.runners.local.history import InputHistory
 from zset_join.runners.local.kept_rows import KeptRows, kept_inputs, kept_rows
@@ -37,6 +38,10 @@ from zset_join.zset import ZSet
 from zset_join.zset.protocol import DurableOperator
 
 __all__ = ["Evolution", "EvolutionStart"]
+
+
+def _same(rows: ZSet) -> ZSet:
+    return rows
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,6 +60,7 @@ class EvolutionStart:
         gone: names of sources that an earlier plan had, and of which rows were dropped.
         as_now: new stages whose answer depends on when rows come are built as if all of them came now.
         words: what schemas do not show of columns of sources that change.
+        first_rows: by name of a source that the new plan has and this one does not, the rows that it begins with.
     """
 
     plan: QueryPlan
@@ -68,6 +74,7 @@ class EvolutionStart:
     gone: frozenset[str] = frozenset()
     as_now: bool = False
     words: ColumnWords = field(default_factory=no_words)
+    first_rows: Mapping[str, ZSet] = field(default_factory=dict)
 
 
 class Evolution:
@@ -81,6 +88,7 @@ class Evolution:
 
     Raises:
         StateError: `EVOLVE_NO_ROWS`, `EVOLVE_BY_TIME`, `EVOLVE_SOURCE`, `EVOLVE_COLUMN`: what the plan needs is not there.
+        OptionError: `FIRST_ROWS`: a source that does not begin with the change is to begin with rows.
     """
 
     def __init__(self, origin: EvolutionStart, plan: QueryPlan) -> None:
@@ -125,6 +133,12 @@ class Evolution:
                 raise source_changed(name, was_dropped=True)
             if name in self.origin.gone and not self._is_as_it_came(name):
                 raise source_changed(name, was_dropped=False)
+        for name, rows in self.origin.first_rows.items():
+            is_new = name in self._after.sources and name not in before and name not in self.origin.gone
+            if not is_new or not (self.origin.epoch or not len(rows)):
+                raise bad_first_rows(name, "has begun" if is_new else "does not begin with this change")
+            if rows.schema != self.plan.source(name).relation.schema:
+                raise bad_first_rows(name, "has other columns")
 
     def _is_as_it_came(self, name: str) -> bool:
         """Return whether the rows that were kept of a source that went are of the columns that it is to have."""
@@ -136,7 +150,7 @@ class Evolution:
         names = {source.name for source in plan.sources}
         if not self.origin.epoch:
             return frozenset(names)
-        return frozenset(names - self._before.sources.keys() - self.origin.gone)
+        return frozenset(names - self._before.sources.keys() - self.origin.gone - self.origin.first_rows.keys())
 
     def _match(self) -> None:
         """Find the state of the plan before that each state of the new one is."""
@@ -175,6 +189,9 @@ class Evolution:
         rows = kept_rows(self._before, one.states, one.options, one.contents, one.history)
         if one.history is not None:
             rows += [kept_inputs(self._after, source, one.history) for source in self.plan.sources if source.name in one.gone]
+        for name, first in one.first_rows.items():
+            feed, what = self._after.feed(Feed(name)), f'the rows that "{name}" begins with'
+            rows.append(KeptRows((feed,), self.plan.source(name).relation, what, len(first), partial(_same, first)))
         return rows
 
     @property

@@ -149,6 +149,7 @@ class QueryChanges:
         as_now: bool = False,
         renamed: Mapping[str, Mapping[str, str]] | None = None,
         defaults: Mapping[str, Mapping[str, Any]] | None = None,
+        first_rows: Mapping[str, ZSet] | None = None,
     ) -> PlanDiff:
         """Replace the query, and pass the difference of the views to the outputs, in an epoch without input.
 
@@ -167,12 +168,15 @@ class QueryChanges:
             renamed: by source, columns that have other names in the new query: the name before and the new one. A column that
                 is in one query only and not named here is added or dropped; a wider type needs no argument.
             defaults: by source, the values of added columns in stored rows; NULL where none is given.
+            first_rows: by name of a source that the change adds, the rows that it begins with, as its changes. They advance no
+                watermark.
 
         Returns:
             The difference; its `taken` is the epoch.
 
         Raises:
             PlanError: the query cannot be planned.
+            OptionError: `FIRST_ROWS`: the change does not add such a source, or its columns differ.
             StateError: `EVOLVE_NO_ROWS`: rows or columns that were never stored; `EVOLVE_BY_TIME`: a new stage whose answer
                 depends on arrival; `EVOLVE_SOURCE`: a source has another key, order, mode or time, or its rows were
                 dropped; `EVOLVE_COLUMN`: stored rows have no values under the changed columns of a source.
@@ -184,7 +188,7 @@ class QueryChanges:
         Cost: that of `diff`; with a directory also a snapshot of every stage that is built, and a log of the difference.
         """
         words = ColumnWords(renamed=renamed or {}, defaults=defaults or {})
-        return self._evolve(view, outputs, new_table, note, fresh, words, as_now=as_now)
+        return self._evolve(view, outputs, new_table, note, fresh, words, first_rows or {}, as_now=as_now)
 
     def _evolve(
         self,
@@ -194,6 +198,7 @@ class QueryChanges:
         note: Any,
         fresh: Collection[str],
         words: ColumnWords,
+        first_rows: Mapping[str, ZSet],
         *,
         as_now: bool = False,
     ) -> PlanDiff:
@@ -207,7 +212,8 @@ class QueryChanges:
                 states = self._in_memory("evolve()").states
             else:
                 states = {one.number: opened.operator(one.number, tick) for one in (self.plan.states if self.epoch else ())}
-            evolution = Evolution(self._origin(states, fresh, words, as_now=as_now), plan)
+            origin = self._origin(states, fresh, words, as_now=as_now)
+            evolution = Evolution(replace(origin, first_rows=first_rows), plan)
             if opened is None or self.epoch:
                 evolution.build()
             try:
@@ -262,7 +268,7 @@ class QueryChanges:
         check_undo(self.epoch, before.epoch, self._undo_epochs if changed is None else changed.undo_epochs)
         view: Mapping[str, View] | PlannedQuery = before.query if before.views is None else before.views
         words = words_back(before.columns, is_at_once=self.epoch == before.epoch + 1)
-        return self._evolve(view, outputs, new_table, note, (), words)
+        return self._evolve(view, outputs, new_table, note, (), words, {})
 
     @property
     def note(self) -> Any:
@@ -416,7 +422,7 @@ class QueryChanges:
         if origin.epoch:
             if self._history is not None:
                 self._history.go_over(past)
-                self._history.add(self.epoch, self._processing_time_us, {})
+                self._history.add(self.epoch, self._processing_time_us, origin.first_rows)
             self._last, self.progress, self.dead_letters = answered.answers, counts, letters
             self.epoch += 1
         self._publish()
