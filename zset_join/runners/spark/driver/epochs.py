@@ -324,16 +324,9 @@ class DriverEpochs:
             ZsetJoinError: as `Pipeline.evolve`; where the change does not count, the query goes on as it was.
         """
         with self.lock:
-            pipeline = self.opened()
-            before = pipeline.plan
             sinks = {view: [one.sink for one in chosen] for view, chosen in outputs.items() if chosen}
             given = sinks if query.has_several else [sink for chosen in sinks.values() for sink in chosen]
-            check_streams(before, query.plan, stored_description(self.location) or {}, query)
-            try:
-                diff = pipeline.evolve(query, outputs=given or None)
-            finally:
-                self.has_ended = pipeline.plan is not before
-        return diff
+            return self._changed(query, lambda pipeline: pipeline.evolve(query, outputs=given or None))
 
     def undo(self) -> tuple[PlanDiff, PlannedQuery]:
         """Go back to the query before the last change, as `evolve`; return the difference, and that query.
@@ -343,7 +336,17 @@ class DriverEpochs:
         """
         with self.lock:
             query = self.opened().query_before().query
-            return self.evolve(query, {}), query
+            return self._changed(query, lambda pipeline: pipeline.undo()), query
+
+    def _changed(self, query: PlannedQuery, change: Callable[[Pipeline[Any]], PlanDiff]) -> PlanDiff:
+        """Change the pipeline to a query of the same streams; this object takes no epoch behind it."""
+        pipeline = self.opened()
+        before = pipeline.plan
+        check_streams(before, query.plan, stored_description(self.location) or {}, query)
+        try:
+            return change(pipeline)
+        finally:
+            self.has_ended = pipeline.plan is not before
 
     def backup(self, directory: str | Path) -> Savepoint:
         """Copy checkpoint and outputs between two epochs, also after the query has stopped."""
