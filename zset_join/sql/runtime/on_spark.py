@@ -195,7 +195,7 @@ class SparkRuntime(DirectoryRuntime):
     def _source(self, table: Table, *, is_kept: bool = True) -> TableSource:
         if not self.tables.is_read(table):
             return super()._source(table, is_kept=is_kept)
-        name = table.name if is_kept else f"(whole) {uuid.uuid4().hex}"
+        name = table.name if is_kept else f"whole-{uuid.uuid4().hex}"
         self._read_places.add(name)
         if is_kept and not self._is_restoring:  # nothing reads the table: it is read from its beginning
             self._remove_place(name)

@@ -37,6 +37,7 @@ from zset_join.storage.folder import folder_below
 
 __all__ = ["PolledRows"]
 
+
 @dataclass(frozen=True)
 class _Batch:
     """Hold the rows of a batch until the pipeline has committed them.
@@ -239,9 +240,7 @@ class PolledRows:
             if number < done["batch"] or read != done["read"]:
                 raise replanned(self._stream.name, self._location, number, done["batch"])
             return None
-        rows = batch_taken(
-            self._layout, self._stream, self._tables(batch, number), number, on_bad_input=self._on_bad_input
-        )
+        rows = batch_taken(self._layout, self._stream, self._tables(batch, number), number, on_bad_input=self._on_bad_input)
         if self._topics is not None:
             self._topic_ids = self._topics.check_epoch(self._topic_ids)
         if rows is None:

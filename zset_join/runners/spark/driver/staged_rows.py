@@ -8,8 +8,8 @@ The law: a batch of Spark's is taken once. Its number is in the position, which 
 was committed is passed over where it comes again; one of an equal number over other input is refused. Where client or server
 die, what waits is there, and is taken before Spark reads on.
 
-Memory: the rows of one batch. Cost: beside the reading, of each look for rows one job with one task and one start of a streaming
-query; of each batch, one writing and one reading, and another such job.
+Memory: the rows of one batch. Cost: of each look for rows, one job with one task and one start of a streaming query; of each
+batch, one writing and one reading, and another such job.
 
 Limits: a Kafka topic that was rebuilt under its name is not noticed: the ids of topics are read by a JVM beside the driver.
 """
@@ -25,6 +25,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 from pyspark.sql.types import LongType, StructField, StructType
 
@@ -227,7 +228,10 @@ class StagedRows:
             rows = with_made_start(rows, location)
         self._run, self._taken = uuid.uuid4().hex, set()
         writer = rows.writeStream.option("checkpointLocation", location).trigger(**self._trigger)
-        self._query = writer.foreachBatch(Staging(location, self._run)).start()
+        try:
+            self._query = writer.foreachBatch(Staging(location, self._run)).start()
+        except PySparkException as error:
+            raise reading_failed(error, stream.name, location) from error
 
     def _wait(self, seconds: float | None) -> None:
         """Wait for the query, at most so long; keep what it ended of."""

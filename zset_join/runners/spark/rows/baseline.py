@@ -227,13 +227,12 @@ def with_made_start(rows: DataFrame, location: str) -> DataFrame:
 
 
 def uri_below(location: str, name: str) -> str:
-    """Return the URI, as Spark opens it, of a folder inside the one at a location.
+    """Return the URI, as Spark opens it, of a folder inside the one at a location: Spark decodes no character of it.
 
-    >>> uri_below("/data/cp", "zset/start"), uri_below("s3a://bucket/cp?x=1", "zset")
-    ('file:///data/cp/zset/start', 's3a://bucket/cp/zset')
+    >>> uri_below("/data/my cp", "zset/start"), uri_below("s3a://bucket/cp?x=1", "zset")
+    ('file:///data/my cp/zset/start', 's3a://bucket/cp/zset')
     """
-    plain = location.partition("?")[0].rstrip("/")
-    return f"{local_path(location).as_uri() if is_local(location) else plain}/{name}"
+    return f"file://{local_path(location)}/{name}" if is_local(location) else f"{location.partition('?')[0].rstrip('/')}/{name}"
 
 
 def union(frames: Iterable[DataFrame | None]) -> DataFrame | None:
