@@ -110,9 +110,8 @@ class PolledRows:
             StateError: `FOREIGN_STATE`: what Spark has read there is of another query.
         """
         found = spark_query_id(self._location)
-        expected = None if position is None else position["query"]
-        if position is not None and found != expected:
-            raise foreign_reading(self._stream.name, self._location, found, expected)
+        if position is not None and found != position["query"]:
+            raise foreign_reading(self._stream.name, self._location, found, position["query"])
         with self._changed:
             self._done, self._is_given = position, False
             if self._held is not None and position is not None and self._held.number <= position["batch"]:

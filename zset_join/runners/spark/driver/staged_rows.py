@@ -186,10 +186,12 @@ class StagedRows:
         if done is not None and found["query"] != done["query"]:
             raise foreign_reading(self._stream.name, location, found["query"], done["query"])
         batches = [StagedBatch(**one) for one in found["batches"]]
-        for one in batches if done is not None else ():
-            is_again = one.number <= done["batch"] and one.run == self._run and one.number not in self._taken
-            if is_again and (one.number < done["batch"] or one.read != done["read"]):
-                raise replanned(self._stream.name, location, one.number, done["batch"])
+        if done is not None:
+            last, read = done["batch"], done["read"]
+            for one in batches:
+                is_again = one.number <= last and one.run == self._run and one.number not in self._taken
+                if is_again and (one.number < last or one.read != read):
+                    raise replanned(self._stream.name, location, one.number, last)
         self._has_start = bool(found["start"])
         self._listed_at = time.monotonic()
         self._waiting = [one for one in batches if one.number > through]
