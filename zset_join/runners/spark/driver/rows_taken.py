@@ -13,8 +13,9 @@ from zset_join.core.tick import Tick
 from zset_join.runners.common.rejected import Rejected
 from zset_join.runners.local.dead_letters import SCHEMA as DEAD_LETTERS
 from zset_join.runners.local.dead_letters import PartlyRead
-from zset_join.runners.spark.driver.collected import CollectedLayout, SourceRows
+from zset_join.runners.spark.driver.collected import CollectedLayout
 from zset_join.runners.spark.driver.memory import refuse_without_memory
+from zset_join.runners.spark.driver.source_rows import SourceRows
 from zset_join.runners.spark.planning.source_stream import SourceStream
 from zset_join.runners.spark.worker.quarantine import refusal, undecodable_reasons
 from zset_join.tools.dead_letters import record_in
@@ -49,9 +50,8 @@ def rows_taken(name: str, rows: SourceRows, key: Sequence[str], epoch: int, *, o
 
 
 def batch_taken(
-    layout: CollectedLayout,
     stream: SourceStream,
-    tables: Iterable[pa.Table],
+    tables: Iterable[tuple[pa.Table, CollectedLayout]],
     number: int,
     *,
     on_bad_input: str,
@@ -59,9 +59,8 @@ def batch_taken(
     """Return the rows of a batch of one stream; None where it has none.
 
     Args:
-        layout: of the stream alone.
         stream: the stream.
-        tables: what Spark collected, in pieces.
+        tables: what Spark collected, in pieces, and how the rows of each lie.
         number: of the batch.
         on_bad_input: as `rows_taken`.
 
@@ -71,7 +70,7 @@ def batch_taken(
     """
     parts: list[ZSet | PartlyRead] = []
     size = 0
-    for table in tables:
+    for table, layout in tables:
         size += table.nbytes
         refuse_without_memory(size, number)
         parts += [

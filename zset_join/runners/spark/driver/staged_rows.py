@@ -30,7 +30,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql.types import LongType, StructField, StructType
 
 from zset_join.core.row_conversion import take_rows
-from zset_join.runners.spark.driver.collected import collected_layout, united_rows
+from zset_join.runners.spark.driver.collected import CollectedLayout, collected_layout, united_rows
 from zset_join.runners.spark.driver.collecting import collected_slices, collected_table
 from zset_join.runners.spark.driver.on_server import on_server
 from zset_join.runners.spark.driver.reading_errors import foreign_reading, reading_failed, replanned
@@ -159,7 +159,7 @@ class StagedRows:
         while self._waiting or (self._is_due() and self._list()):
             staged = self._waiting[0]
             number = staged.number
-            rows = batch_taken(self._layout, self._stream, self._tables(number), number, on_bad_input=self._on_bad_input)
+            rows = batch_taken(self._stream, self._tables(number), number, on_bad_input=self._on_bad_input)
             self._waiting.pop(0)
             self._taken.add(number)
             if rows is None:
@@ -197,31 +197,33 @@ class StagedRows:
         self._waiting = [one for one in batches if one.number > through]
         return bool(self._waiting)
 
-    def _tables(self, number: int) -> Iterator[pa.Table]:
+    def _tables(self, number: int) -> Iterator[tuple[pa.Table, CollectedLayout]]:
         if not number and self._stream.baseline is not None:
-            yield from collected_slices(self._rows(self._stream.baseline), number, 0)
+            layout = collected_layout({self._stream.name: self._stream}, baselines=True)
+            rows = united_rows(layout, {self._stream.name: self._stream.baseline})
+            yield from ((table, layout) for table in collected_slices(rows, number, 0))
         staged = self._stream.session.read.schema(self._staged_schema).parquet(batch_uri(self._location, number))
         table = collected_table(staged, number, self._max_bytes)
         places = np.asarray(table.column(PLACE).combine_chunks())
-        rows = table.drop_columns([PLACE])
+        table = table.drop_columns([PLACE])
         if (np.diff(places) < 0).any():  # a reading has the files of a batch in an order of its own
-            rows = pa.Table.from_batches([take_rows(single_batch(rows), np.argsort(places, kind="stable"))])
-        yield rows
+            table = pa.Table.from_batches([take_rows(single_batch(table), np.argsort(places, kind="stable"))])
+        yield table, self._layout
 
     @cached_property
     def _staged_schema(self) -> StructType:
-        rows = self._rows(self._stream.prepared).schema
-        return StructType([*rows.fields, StructField(PLACE, LongType())])
+        return StructType([*self._rows.schema.fields, StructField(PLACE, LongType())])
 
-    def _rows(self, rows: DataFrame) -> DataFrame:
-        name = self._stream.name
-        return united_rows(self._layout, {name: self._stream}, {name: rows})
+    @cached_property
+    def _rows(self) -> DataFrame:
+        """Return the rows as Spark collects them."""
+        return united_rows(self._layout, {self._stream.name: self._stream.collected})
 
     # ---------------------------------------------------------------- the query
 
     def _start(self) -> None:
         stream = self._stream
-        rows = self._rows(stream.prepared)
+        rows = self._rows
         location = self._location
         if stream.baseline is not None and not self._has_start:
             on_server(stream.session, lambda: make_start(location))
