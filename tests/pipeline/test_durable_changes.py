@@ -133,7 +133,7 @@ def test_views_are_added_and_dropped_and_a_new_output_begins_with_all_rows(tmp_p
         pipeline.step({})
         expected = {name: held(pipeline, name) for name in ("b", "c")}
         with pytest.raises(OptionError, match="VIEW_NAME"):
-            pipeline.add_view("b", ORDERS)
+            pipeline.add_view("b", JOINED)
     with Pipeline({"b": ORDERS, "c": COUNTED}, tmp_path / "dir", outputs=sinks("b", "c")) as again:
         reopened = {name: held(again, name) for name in again.views}
         again.step({"orders": [{"id": 1, "who": "a", "total": 100}]})
@@ -277,8 +277,8 @@ def test_undo_behind_a_start_needs_the_sources_that_it_reads(tmp_path: Path) -> 
 def test_views_are_added_by_name_behind_an_undo_of_a_reopened_directory(tmp_path: Path) -> None:
     with Pipeline({"a": BY_CITY}, tmp_path) as pipeline:
         pipeline.step(ROWS)
-        pipeline.add_view("b", ORDERS)
-    with Pipeline({"a": BY_CITY, "b": ORDERS}, tmp_path) as again:
+        pipeline.add_view("b", JOINED)
+    with Pipeline({"a": BY_CITY, "b": JOINED}, tmp_path) as again:
         again.undo()
         again.add_view("c", JOINED.select("id", "city"))
         again.drop_view("c")

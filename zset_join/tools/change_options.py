@@ -1,4 +1,4 @@
-"""Options of the command line that say what a changed query does not: columns of sources, and what outputs and `undo` get.
+"""Options of the command line for what a changed query does not show: columns of sources that change, and new outputs.
 
     --rename orders.total=amount --default orders.place=shop --new-table totals --undo-epochs 50
 
@@ -20,7 +20,7 @@ __all__ = ["add_change_options", "add_column_options", "column_words"]
 
 
 def add_column_options(parser: argparse.ArgumentParser) -> None:
-    """Add what is said of columns of sources that change."""
+    """Add the options for columns of sources that change."""
     parser.add_argument(
         "--rename", action="append", default=[], metavar="SOURCE.OLD=NEW", help="a column of a source is renamed"
     )
@@ -30,7 +30,7 @@ def add_column_options(parser: argparse.ArgumentParser) -> None:
 
 
 def add_change_options(parser: argparse.ArgumentParser) -> None:
-    """Add what is said of outputs."""
+    """Add the options for outputs."""
     parser.add_argument(
         "--new-table",
         action="append",
@@ -43,7 +43,7 @@ def add_change_options(parser: argparse.ArgumentParser) -> None:
 
 
 def column_words(options: argparse.Namespace) -> ColumnWords:
-    """Return what options say of columns.
+    """Return the values of the options for columns.
 
     Raises:
         OptionError: `ARGUMENT`: one is not spelled so.
