@@ -78,7 +78,7 @@ class EvolutionStart:
 
 
 def with_words(origin: EvolutionStart, words: ColumnWords | None) -> EvolutionStart:
-    """Return a place with what is said of columns of sources; None: nothing."""
+    """Return a place with words for columns of sources; None: none."""
     return origin if words is None else replace(origin, words=words)
 
 
@@ -338,10 +338,10 @@ class Evolution:
         """
         try:
             for state in self._rebuilt:
-                self.built[state.number] = state.stage.build(self.origin.options, None)
+                self.built[state.number] = state.stage.build(state.options(self.origin.options), None)
             for number in self._copied:
                 state = self.plan.state_of[number]
-                copy = self.built[number] = state.stage.build(self.origin.options, None)
+                copy = self.built[number] = state.stage.build(state.options(self.origin.options), None)
                 copy.restore(self.origin.states[self.kept[number]].snapshot())
             self._new.built = {state.number: self.built[state.number] for state in self._rebuilt if not state.is_shared}
             if self.origin.epoch:

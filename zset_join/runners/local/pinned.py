@@ -163,7 +163,7 @@ def _state_at(
             histories={} if kept == BucketHistory() else {0: kept},
             has_added_columns=bool(known.get("added_columns")),
         )
-        state = BucketState(context, 0, partial(node.stage.build, options))
+        state = BucketState(context, 0, partial(node.stage.build, node.options(options)))
         held.callback(state.release)
         states[node.number] = operators_of(node, state.__enter__().operator)[node.number]
     return EvolutionStart(
