@@ -142,7 +142,10 @@ class DirectoryRuntime(DurableChanges):
         return known
 
     def _check_options(self, query: Query) -> None:
-        """Refuse settings of a query that its stages cannot have by themselves, and that differ from those of the session."""
+        """Refuse settings of a query that its stages cannot have by themselves, and that differ from those of the session.
+
+        Threads and snapshots are those of the session too: they change no answer, so others are passed over.
+        """
         if self._is_restoring:
             return
         whole = {"on_bad_input": _bad_input, "idle_timeout": idle_timeout}
