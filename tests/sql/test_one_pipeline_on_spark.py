@@ -20,7 +20,7 @@ from zset_join.core.errors import ResourceError, SqlError, StateError, ZsetJoinE
 from zset_join.runners.spark.driver.polled_rows import PolledRows
 from zset_join.runners.spark.frames.classic.kafka_topics import KafkaTopics
 from zset_join.sinks.parquet_changelog import read_changelog
-from zset_join.sql import Session, connect
+from zset_join.sql import Session, SqlWarning, connect
 
 ORDERS = "CREATE TABLE orders (id INT, who STRING, total INT) WITH ('connector'='filesystem', 'path'='{place}/in');"
 PEOPLE = "CREATE TABLE people (who STRING, city STRING, PRIMARY KEY (who));"
@@ -195,6 +195,8 @@ def test_the_limits_of_the_driver_are_set_by_sql_and_count_at_once(
         session.sql("RESET driver_memory")
         session.read()
         assert rows(session.running[0]) == [("ada", 5), ("bob", 9)]
+        with pytest.warns(SqlWarning, match="'driver_threads' has no effect"):
+            session.sql("SET driver_threads = 3; CREATE MATERIALIZED VIEW cities AS SELECT city FROM people")
         with pytest.raises(SqlError, match="driverThreads"):
             session.sql("SET driver_threads = 65")
 
@@ -237,19 +239,26 @@ def test_views_over_what_spark_reads_are_altered_and_replaced_while_they_run(spa
 def test_rows_of_a_table_lie_on_the_disk_once_and_as_often_as_views_of_the_fluent_api_read_them(
     spark: SparkSession, tmp_path: Path
 ) -> None:
-    with opened(spark, tmp_path) as session:
-        session.sql(PEOPLE + "CREATE MATERIALIZED VIEW v AS SELECT who FROM people")
-        held = []
-        for number in range(3):
-            session.sql(f"INSERT INTO people VALUES ('{number}', 'oslo')")
-            view = session.sql("SELECT who, city FROM people").view
-            held += [view] if number == 0 else []
-        del view
-        gc.collect()
-        session.sql("INSERT INTO people VALUES ('last', 'rome')")
-        assert session.sql("SELECT who FROM people").view.columns == ["who"]
+    def on_disk() -> list[str]:
+        return sorted(one.name for one in (tmp_path / "session" / "shown").iterdir())
 
-        assert len(list((tmp_path / "session" / "shown").iterdir())) == 2
-        written = held[0].writeStream.option("checkpointLocation", str(tmp_path / "cp")).option("execution", "driver")
-        written.toParquet(str(tmp_path / "out")).trigger(availableNow=True).start().awaitTermination()
-        assert read_changelog(tmp_path / "out").column("who").to_pylist() == ["0"]
+    with opened(spark, tmp_path) as session:
+        session.sql(PEOPLE)
+        session.sql("INSERT INTO people VALUES ('ada', 'oslo')")
+        query = start_of(session.sql("SELECT who, city FROM people").view, tmp_path)
+        first = on_disk()
+        for who in ("bob", "eve"):
+            session.sql(f"INSERT INTO people VALUES ('{who}', 'oslo')")
+            gc.collect()
+            assert session.sql("SELECT who FROM people").view.columns == ["who"]
+
+        assert len(on_disk()) == 2
+        assert set(first) < set(on_disk())  # a query that runs reads them
+        query.processAllAvailable()
+        query.stop()
+        assert read_changelog(tmp_path / "out").column("who").to_pylist() == ["ada"]
+
+
+def start_of(view: Any, place: Path) -> Any:
+    written = view.writeStream.option("checkpointLocation", str(place / "cp")).option("execution", "driver")
+    return written.toParquet(str(place / "out")).start()
