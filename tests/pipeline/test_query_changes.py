@@ -85,7 +85,7 @@ def test_an_added_view_is_filled_and_a_dropped_one_is_no_more() -> None:
         (SEEN.where(col("n") > 1), SEEN.where(col("n") > 0), "EVOLVE_NO_ROWS"),
         (JOINED.select("id"), ORDERS.join(PEOPLE, on="who", how="left").select("id"), "EVOLVE_NO_ROWS"),
         (ORDERS, ORDERS.dedup(keys="who", order_by="total"), "EVOLVE_BY_TIME"),
-        (SEEN, appends("seen", {"k": pa.string()}), "EVOLVE_SOURCE"),
+        (SEEN, changes("seen", {"k": pa.string(), "n": pa.int64()}, keys="k"), "EVOLVE_SOURCE"),
     ],
 )
 def test_what_was_never_kept_is_refused_and_nothing_changes(before: View, after: View, code: str) -> None:

@@ -12,10 +12,10 @@ The budget is `driverMemory`, else half of what the machine, or the container th
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from zset_join.checkpoint.local_state import default_local_state_dir
 from zset_join.checkpoint.reading import stored_description
@@ -26,9 +26,11 @@ from zset_join.runners.spark.driver.memory import memory_bytes
 
 __all__ = [
     "Choice",
+    "choice_of_connect",
     "chosen_mode",
     "memory_budget",
     "refuse_first_rows",
+    "refuse_larger_state",
     "refuse_outgrown",
     "state_bytes",
     "stored_mode",
@@ -90,6 +92,25 @@ def chosen_mode(
     return Choice("driver", f"it is new, and nothing in it needs executors; {expectation}")
 
 
+def choice_of_connect(options: Mapping[str, Any]) -> Choice:
+    """Return that the driver runs the epochs, which is the server's Python process over Spark Connect.
+
+    Args:
+        options: of the query, as they were given.
+
+    Raises:
+        PlanError: `SPARK_CONNECT`: executors are requested.
+    """
+    wanted = {str(value).lower() for name, value in options.items() if name.lower() == "execution"}
+    if wanted & {"executors"}:
+        raise PlanError(
+            'execution="executors" shuffles rows between Python workers by calls to a JVM beside the driver, and this is a '
+            "Spark Connect session. Leave the option out: over Spark Connect epochs run in a process of the server.",
+            code="SPARK_CONNECT",
+        )
+    return Choice("driver", "Spark Connect")
+
+
 def memory_budget(options: QueryOptions) -> int:
     """Return how many bytes of state a query may have on the driver.
 
@@ -109,11 +130,39 @@ def state_bytes(options: QueryOptions, query_id: str) -> int:
     Cost: one look at each of its files, some per stage.
     """
     base = default_local_state_dir() if options.local_state_dir is None else Path(options.local_state_dir)
+    return _bytes_below(base / query_id)
+
+
+def _bytes_below(place: Path) -> int:
     return sum(
         os.stat(os.path.join(directory, name)).st_size  # noqa: PTH116, PTH118 - one of very many paths in a loop
-        for directory, _, names in os.walk(base / query_id)
+        for directory, _, names in os.walk(place)
         for name in names
     )
+
+
+def refuse_larger_state(place: Path, options: QueryOptions) -> None:
+    """Refuse rows for a SQL session whose state is larger than its budget; what is committed stays.
+
+    Args:
+        place: where the state lies as mapped files.
+        options: that the settings of the session give.
+
+    Raises:
+        StateError: `DRIVER_STATE_TOO_LARGE`.
+
+    Cost: as `state_bytes`.
+    """
+    held, budget = _bytes_below(place), memory_budget(options)
+    if held > budget:
+        raise StateError(
+            f"the state of the session has {held:,} bytes, and may have {budget:,} (driver_memory). None of the rows counts. "
+            "SET driver_memory to more, DROP views, or begin a session with SET default_hash_join = 'hybrid', which keeps rows "
+            "on disk.",
+            code="DRIVER_STATE_TOO_LARGE",
+            held=held,
+            limit=budget,
+        )
 
 
 def refuse_first_rows(size: int, options: QueryOptions, epoch: int) -> None:
