@@ -2,7 +2,7 @@
 
 The law: what depends on the zone in a classic session does here. An expression that computes with an instant depends on it, but
 for what leaves instants alone: comparisons with other instants, tests for NULL, choices among instants. More may be found than
-there is: `concat(at, '!')` has a cast to text, and a function of the user's that knows no zone has none.
+there is: `concat(at, '!')` has a cast to text, which most functions of text with an instant have.
 """
 
 from __future__ import annotations
