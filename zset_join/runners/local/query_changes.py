@@ -28,7 +28,7 @@ from zset_join.runners.local.evolving import Evolution, EvolutionStart
 from zset_join.runners.local.history import InputHistory, under_columns
 from zset_join.runners.local.outputs import Outputs, OutputsByView, PipelineOutputs
 from zset_join.runners.local.progress import epoch_counts
-from zset_join.runners.local.stage_states import MemoryStates
+from zset_join.runners.local.stage_states import MemoryStates, with_budgets
 from zset_join.runners.local.taking import RowTaking
 from zset_join.runners.local.undoing import check_undo, columns_of_change, nothing_to_undo, query_before, words_back
 from zset_join.runners.local.watermarks import Watermarks
@@ -151,6 +151,7 @@ class QueryChanges:
         renamed: Mapping[str, Mapping[str, str]] | None = None,
         defaults: Mapping[str, Mapping[str, Any]] | None = None,
         first_rows: Mapping[str, ZSet] | None = None,
+        options: StageOptions | None = None,
     ) -> PlanDiff:
         """Replace the query, and pass the difference of the views to the outputs, in an epoch without input.
 
@@ -172,6 +173,9 @@ class QueryChanges:
             first_rows: by name of a source that the change adds, the rows that it begins with, as its changes. They advance no
                 watermark.
 
+            options: of operators from now on: those of the pipeline with other budgets of hybrid state. The next start of a
+                directory gives its own.
+
         Returns:
             The difference; its `taken` is the epoch.
 
@@ -189,7 +193,7 @@ class QueryChanges:
         Cost: that of `diff`; with a directory also a snapshot of every stage that is built, and a log of the difference.
         """
         words = ColumnWords(renamed=renamed or {}, defaults=defaults or {})
-        return self._evolve(view, outputs, new_table, note, fresh, words, first_rows or {}, as_now=as_now)
+        return self._evolve(view, outputs, new_table, note, fresh, words, first_rows or {}, as_now=as_now, options=options)
 
     def _evolve(
         self,
@@ -202,8 +206,10 @@ class QueryChanges:
         first_rows: Mapping[str, ZSet],
         *,
         as_now: bool = False,
+        options: StageOptions | None = None,
     ) -> PlanDiff:
         self._check_usable()
+        after = None if options is None else with_budgets(self._options, options)
         self._outputs.settle()
         plan = plan_of_change(view, self.plan)
         with ExitStack() as stack:
@@ -214,7 +220,7 @@ class QueryChanges:
             else:
                 states = {one.number: opened.operator(one.number, tick) for one in (self.plan.states if self.epoch else ())}
             origin = self._origin(states, fresh, words, as_now=as_now)
-            evolution = Evolution(replace(origin, first_rows=first_rows), plan)
+            evolution = Evolution(replace(origin, first_rows=first_rows, options_after=after if place is None else None), plan)
             if opened is None or self.epoch:
                 evolution.build()
             try:
@@ -225,6 +231,10 @@ class QueryChanges:
                 raise
             if opened is not None:
                 evolution.close()
+        if after is not None:
+            self._options = after
+            if place is not None:
+                place.go_on_with(after)
         self._outputs.settle()
         return diff
 
@@ -414,7 +424,7 @@ class QueryChanges:
         contents = None if self._contents is None else evolution.contents(self._contents)
         counts = epoch_counts({}, answered, [], {}) if origin.epoch else self.progress
         letters = dead_letters(origin.epoch, answered.rejected)
-        states = None if memory is None else MemoryStates(plan, self._options, evolution.operators(), memory.workers)
+        states = None if memory is None else MemoryStates(plan, evolution.options, evolution.operators(), memory.workers)
         unused, outputs = evolution.unused() if memory is not None else [], self._outputs
         change = DirectoryChange(
             plan=plan,
