@@ -4,9 +4,9 @@ The law: two stages have one fingerprint iff they do the same to the same rows, 
 the columns of its answer, the row steps before it, and the same below. What relations and views are called does not count; what
 a source is called does, for that is which source it is. Reading a plan twice gives the same fingerprints, in any process.
 
-Where a query changes, both plans are compared without the options that a state outlasts (`Stage.lasting`), and without columns of
-sources that change: a stage that does not read them has one fingerprint in both, though its rows have other columns. `rows` is
-the fingerprint of rows with all their columns.
+Where a query changes, both plans are compared without the options that a state outlasts (`Stage.lasting`), and without columns
+of sources that change: a stage that does not read them has one fingerprint in both, though its rows have other columns. `rows`
+is the fingerprint of rows with all their columns.
 
 A stage with lookups is the same where it makes them through the same object.
 """

@@ -24,15 +24,16 @@ from functools import partial
 from zset_join.core.added_columns import adds_columns
 from zset_join.core.options import HotBudget
 from zset_join.core.tick import Tick
-from zset_join.evolution.changed_columns import ColumnWords, changes_of_columns, is_same_source, no_words
+from zset_join.evolution.changed_columns import ColumnChange, ColumnWords, changes_of_columns, is_same_source, no_words
 from zset_join.evolution.differences import PlanDiff, ViewDiff, difference
-from zset_join.evolution.refusals import bad_first_rows, source_changed
+from zset_join.evolution.refusals import bad_first_rows, bad_reread, source_changed
 from zset_join.plan.fingerprints import Fingerprints
 from zset_join.plan.query_plan import Feed, QueryPlan, StateNode
 from zset_join.runners.local.contents import Contents
 from zset_join.runners.local.history import InputHistory
 from zset_join.runners.local.kept_rows import KeptRows, kept_inputs, kept_rows
 from zset_join.runners.local.rebuilding import Rebuilding
+from zset_join.runners.local.rereading import check_reread
 from zset_join.runners.local.watermarks import KnownTimes, SourceTime, Watermarks
 from zset_join.stages.stage import StageOptions
 from zset_join.zset import ZSet
@@ -63,6 +64,7 @@ class EvolutionStart:
         words: what schemas do not show of columns of sources that change.
         first_rows: by name of a source that the new plan has and this one does not, the rows that it begins with.
         options_after: of operators of the new plan, with other budgets of hybrid state; None: the same.
+        reread: by name, all rows of sources that were read again, under the columns of the new plan.
     """
 
     plan: QueryPlan
@@ -78,6 +80,7 @@ class EvolutionStart:
     words: ColumnWords = field(default_factory=no_words)
     first_rows: Mapping[str, ZSet] = field(default_factory=dict)
     options_after: StageOptions | None = None
+    reread: Mapping[str, ZSet] = field(default_factory=dict)
 
 
 def with_words(origin: EvolutionStart, words: ColumnWords | None) -> EvolutionStart:
@@ -121,7 +124,7 @@ class Evolution:
                 options=self.options if prints is self._after else origin.options,
                 tick=Tick(origin.epoch, origin.processing_time_us),
                 dropped=dict(origin.plan.dropped),
-                columns=self.columns if prints is self._after else {},
+                columns=self._mapped if prints is self._after else {},
                 before=self._before,
                 as_now=now if origin.as_now and prints is self._after else (),
             )
@@ -142,6 +145,9 @@ class Evolution:
                 raise source_changed(name, was_dropped=True)
             if name in self.origin.gone and not self._is_as_it_came(name):
                 raise source_changed(name, was_dropped=False)
+        for name in self.origin.reread:
+            if name not in before or name not in self._after.sources:
+                raise bad_reread(name, "are of no source that both queries read")
         for name, rows in self.origin.first_rows.items():
             is_new = name in self._after.sources and name not in before and name not in self.origin.gone
             if not is_new or not (self.origin.epoch or not len(rows)):
@@ -160,6 +166,11 @@ class Evolution:
         if not self.origin.epoch:
             return frozenset(names)
         return frozenset(names - self._before.sources.keys() - self.origin.gone - self.origin.first_rows.keys())
+
+    @property
+    def _mapped(self) -> dict[str, ColumnChange]:
+        """Return the changes of sources whose kept rows are read under other columns; those read again have them."""
+        return {name: change for name, change in self.columns.items() if name not in self.origin.reread}
 
     def _match(self) -> None:
         """Find the state of the plan before that each state of the new one is."""
@@ -201,6 +212,10 @@ class Evolution:
         rows = kept_rows(self._before, one.states, one.options, one.contents, one.history)
         if one.history is not None:
             rows += [kept_inputs(self._after, source, one.history) for source in self.plan.sources if source.name in one.gone]
+        for name, again in one.reread.items():
+            check_reread(name, again, self.plan, rows, self._before.rows(name), is_mapped=name in self.columns)
+            feed, what = self._after.feed(Feed(name)), f'the rows that were read again of "{name}"'
+            rows.append(KeptRows((feed,), self.plan.source(name).relation, what, len(again), partial(_same, again)))
         for name, first in one.first_rows.items():
             feed, what = self._after.feed(Feed(name)), f'the rows that "{name}" begins with'
             rows.append(KeptRows((feed,), self.plan.source(name).relation, what, len(first), partial(_same, first)))

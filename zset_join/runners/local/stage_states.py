@@ -48,8 +48,8 @@ def with_budgets(options: StageOptions, given: StageOptions) -> StageOptions:
         value = getattr(wanted, one.name)
         if value not in (getattr(after, one.name), getattr(plain, one.name)):
             raise OptionError(
-                f"evolve(options=...) has {one.name}={value!r}, and the pipeline {getattr(after, one.name)!r}. Only hot_budget and "
-                "table_budget change while it runs; open it again with the other ones.",
+                f"evolve(options=...) has {one.name}={value!r}, and the pipeline {getattr(after, one.name)!r}. Only hot_budget "
+                "and table_budget change while it runs; open it again with the other ones.",
                 code="OPTION_VALUE",
                 option=one.name,
                 value=repr(value),
