@@ -105,7 +105,7 @@ def bad_reread(name: str, why: str, **counts: int) -> StateError:
     """Return the error of rows that were read again of a source, and are not those that the query has taken."""
     return StateError(
         f'the rows that were read again of "{name}" {why}. They must be those that the query has taken so far: feed it '
-        "what has come since, then change it, with a source that does not go on meanwhile.",
+        "all later rows, then change it, with a source that does not change meanwhile.",
         code="EVOLVE_REREAD",
         source=name,
         **counts,
