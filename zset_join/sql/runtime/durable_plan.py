@@ -394,13 +394,18 @@ class DurablePlan(ProcessRuntime):
         written: dict[str, list[View]] = {}
         for running in self._in_order():
             held = running.held if isinstance(running, DurableQuery) else None
-            view = read_with_writers(self.as_run(running.query), written) if held is None else held_view(held)
+            view = read_with_writers(self.as_run(running.query), written, self._added) if held is None else held_view(held)
             if queries is not None:
                 queries[running.name] = view
             if running.writer is not None and not is_fed(running):
                 rows = rows_for(running.writer.table, view, running.writer.names, self.dialect)
                 written.setdefault(running.writer.table.name, []).append(rows)
         return written
+
+    @property
+    def _added(self) -> dict[str, tuple[str, ...]]:
+        """Return by table the columns that it got later."""
+        return {table.name: table.added for table in self.catalog.tables.values()}
 
     def as_run(self, query: Query) -> View:
         """Return the rows of a query whose stages have its own options, where they differ from those of the pipeline."""
