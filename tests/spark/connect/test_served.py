@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
+from tests.spark.connect import conftest
 from tests.spark.connect.conftest import Client
 from zset_join.core.errors import ZsetJoinError
 from zset_join.sinks.parquet_changelog import read_changelog
@@ -336,3 +337,34 @@ def test_a_query_of_sql_runs_on_the_server(client: Client, tmp_path: Path) -> No
     client(_by_sql, tmp_path)
 
     assert lines(tmp_path / "out") == {("a", 4): 1, ("b", 11): 1}
+
+
+def test_a_server_whose_python_lacks_the_package_is_refused_with_the_cure(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "lacks").mkdir()
+    (tmp_path / "lacks" / "sitecustomize.py").write_text(_LACKS)
+    monkeypatch.setattr(conftest, "ROOT", tmp_path / "lacks")
+    server = conftest.Server(tmp_path)
+    process = conftest.ClientProcess(server.start().url)
+    write(tmp_path / "orders", _order(1, "a", 1, 1))
+    try:
+        assert process(_code, tmp_path, {}) == "WORKER_PYTHON"
+    finally:
+        process.close()
+        server.kill()
+    assert not (tmp_path / "out").exists()
+
+
+_LACKS = """
+import sys
+
+
+class Lacks:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] == "zset_join":
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+
+sys.meta_path.insert(0, Lacks())
+"""
