@@ -359,7 +359,7 @@ def test_what_is_understood_and_changes_nothing_warns(text: str, reported: str, 
 
 @pytest.mark.parametrize("rows", [5, None, "text"])
 def test_what_are_no_rows_no_text_and_no_dialect_is_refused_with_a_code(rows: Any, session: Session) -> None:
-    with pytest.raises(OptionError, match="does not become an Arrow table"):
+    with pytest.raises(OptionError, match="cannot be converted to an Arrow table"):
         session.insert("a", rows)
     with pytest.raises(OptionError, match="no source of lookups"):
         session.register_lookup(rows)

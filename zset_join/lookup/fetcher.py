@@ -366,7 +366,7 @@ class Fetcher:
         """Return the rows of requested keys, and the keys that have none."""
         rows = self._conformed(answer)
         self.counts.rows += rows.num_rows
-        requested = KeyedRows("asked", self._shape.key_schema, self._shape.key_schema.names)
+        requested = KeyedRows("requested", self._shape.key_schema, self._shape.key_schema.names)
         requested.add(batch)
         positions, numbers = requested.find(self._shape.table_keys_of(rows))
         requested.close()

@@ -84,7 +84,7 @@ class Reading(Binding):
         if decoded.rejected.num_rows:
             first = decoded.rejected.slice(0, 1).to_pylist()[0]
             raise BadInputError(
-                f'source "{self.source.name}": row {first["row"]} of what was fed cannot be read: {first["reason"]} '
+                f'source "{self.source.name}": row {first["row"]} of the input cannot be read: {first["reason"]} '
                 f"({decoded.rejected.num_rows} such rows; nothing of it was applied).",
                 code=first["code"],
                 relation=self.source.name,
@@ -124,7 +124,7 @@ class Reading(Binding):
             return
         doubled = sorted({name for name in names if names.count(name) > 1})
         raise PlanError(
-            f'source "{self.source.name}" is fed a table with more than one column named {doubled}; rename or drop one.',
+            f'source "{self.source.name}" was given a table with more than one column named {doubled}; rename or drop one.',
             code="DUPLICATE_COLUMN",
             relation=self.source.name,
             names=doubled,
@@ -141,7 +141,7 @@ def readings_of(bindings: Sequence[Binding]) -> dict[str, Reading]:
     for binding in sorted(bindings, key=lambda one: one.is_of_versions):
         if not isinstance(binding, Reading):
             raise PlanError(
-                f'source "{binding.source.name}" is bound to a {type(binding).__name__} and is not fed rows in process. Run '
+                f'source "{binding.source.name}" is bound to a {type(binding).__name__} and takes no rows in process. Run '
                 "the view with writeStream, or describe the source with changes(name, schema, ...).",
                 code="SPARK_ONLY_STEP",
                 name=binding.source.name,

@@ -247,7 +247,7 @@ def _pattern(binder: Binder, node: exp.Expr, given: exp.Expr | None) -> Expressi
         letters = set(re.findall(r"%-?[A-Za-z]", text))
         unknown = sorted(one for one in letters if one.replace("-", "") not in _C_LETTERS)
         if unknown:
-            raise binder.refused(node, f"the pattern of the time has a letter that is not offered; take {_LETTERS}")
+            raise binder.refused(node, f"the pattern of the time has a letter that is not supported; take {_LETTERS}")
         text = re.sub(r"%-?[A-Za-z]", lambda match: _C_LETTERS[match.group().replace("-", "")], text)
     return lit(text)
 

@@ -76,7 +76,7 @@ class ZSet:
         """Build from a dict of columns, a Table or a RecordBatch; weights default to +1 each.
 
         Raises:
-            BadInputError: `WEIGHT_NOT_WHOLE`, for a weight that is no whole number of 64 bits.
+            BadInputError: `WEIGHT_NOT_WHOLE`, for a weight that is not a whole number of 64 bits.
 
         >>> ZSet.of({"k": [1]}, [0.5])
         Traceback (most recent call last):

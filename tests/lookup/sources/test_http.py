@@ -1,4 +1,4 @@
-"""A real HTTP server of the standard library as an outside table."""
+"""A real HTTP server of the standard library as an external table."""
 
 from __future__ import annotations
 

@@ -27,8 +27,8 @@ from zset_join.plan.fingerprints import Fingerprints
 from zset_join.plan.query_plan import QueryPlan, StateNode
 from zset_join.runners.local.contents import Contents
 from zset_join.runners.local.history import InputHistory
-from zset_join.runners.local.kept_rows import KeptRows, kept_inputs, kept_rows
 from zset_join.runners.local.rebuilding import Rebuilding
+from zset_join.runners.local.stored_rows import StoredRows, stored_inputs, stored_rows
 from zset_join.runners.local.watermarks import KnownTimes, SourceTime, Watermarks
 from zset_join.stages.stage import StageOptions
 from zset_join.zset import ZSet
@@ -146,13 +146,13 @@ class Evolution:
                 self._copied.add(number)
             taken.add(self.kept[number])
 
-    def _kept_rows(self) -> list[KeptRows]:
+    def _kept_rows(self) -> list[StoredRows]:
         one = self.origin
         if not one.epoch:
             return []
-        rows = kept_rows(self._before, one.states, one.options, one.contents, one.history)
+        rows = stored_rows(self._before, one.states, one.options, one.contents, one.history)
         if one.history is not None:
-            rows += [kept_inputs(self._after, source, one.history) for source in self.plan.sources if source.name in one.gone]
+            rows += [stored_inputs(self._after, source, one.history) for source in self.plan.sources if source.name in one.gone]
         return rows
 
     @property

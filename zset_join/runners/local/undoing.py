@@ -25,12 +25,12 @@ def checked_undo_epochs(epochs: int) -> int:
     """Return the option `undo_epochs`.
 
     Raises:
-        OptionError: `UNDO_EPOCHS`: it is no whole number from 0 on.
+        OptionError: `UNDO_EPOCHS`: it is not a whole number from 0 on.
     """
     if isinstance(epochs, bool) or epochs < 0:
         raise OptionError(
-            f"undo_epochs={epochs!r} is no whole number from 0 on: for so many epochs behind a change of the query it can be "
-            f"undone. Leave it out for {UNDO_EPOCHS}.",
+            f"undo_epochs={epochs!r} is not a whole number from 0 on: for so many epochs behind a change of the query it can "
+            f"be undone. Leave it out for {UNDO_EPOCHS}.",
             code="UNDO_EPOCHS",
             value=epochs,
         )
@@ -90,8 +90,8 @@ def query_before(checkpoint: Checkpoint, readings: Mapping[str, Reading], *, has
     missing = [source.name for source in plan.sources if source.name not in readings]
     if missing:
         raise StateError(
-            f"the query before reads the sources {missing}, and how their rows are read is not written down. Change to it with "
-            "evolve(), given the query itself.",
+            f"the previous query reads the sources {missing}, and how their rows are read is not written down. Change to it "
+            "with evolve(), given the query itself.",
             code="UNDO_SOURCES",
             sources=missing,
         )

@@ -229,7 +229,7 @@ class KafkaFeed:
         table: declared with the connector kafka or upsert-kafka.
 
     Raises:
-        SqlError: a startup mode that is not offered, or a table that the format cannot fill.
+        SqlError: a startup mode that is not supported, or a table that the format cannot fill.
     """
 
     def __init__(self, table: Table, settings: Mapping[str, str] | None = None) -> None:
@@ -402,7 +402,7 @@ def start_of(table: Table, offered: tuple[str, ...]) -> str:
     mode = given.removesuffix("-offset")
     if mode not in offered:
         raise SqlError(
-            f"\"{table.name}\": scan.startup.mode='{given}' is not offered; "
+            f"\"{table.name}\": scan.startup.mode='{given}' is not supported; "
             f"{' and '.join(f'{one}-offset' for one in offered)} {'is' if len(offered) == 1 else 'are'}.",
             code="NOT_OFFERED",
             name=table.name,

@@ -45,7 +45,7 @@ from zset_join.core.errors import OptionError, StateError
 from zset_join.core.options import BufferLimit, QueryOptions
 from zset_join.core.progress_line import progress_line
 from zset_join.core.tick import Tick
-from zset_join.runners.local.kept_rows import gaps_of
+from zset_join.runners.local.stored_rows import gaps_of
 from zset_join.runners.spark.driver.choosing import stored_mode
 from zset_join.runners.spark.driver.routed_tables import joined, parted
 from zset_join.runners.spark.epoch.offsets import is_completed

@@ -227,8 +227,8 @@ class PolledRows:
             return known
         reason = " ".join(str(error).split("\n\nJVM stacktrace")[0].split())
         return StateError(
-            f'"{self._stream.name}": Spark cannot read it: {reason[:600]}. No query took any of these rows; mend what '
-            "it reads, and read again.",
+            f'"{self._stream.name}": Spark cannot read it: {reason[:600]}. No query processed any of these rows; '
+            "correct the source, and read again.",
             code="SOURCE_IO",
             location=self._location,
         )

@@ -90,7 +90,7 @@ def _table(session: StatementContext, reader: Reader) -> Table:
         raise SqlError(f'"{entry.name}" holds no rows here that could change.', code="NOT_A_TABLE", at=at, name=entry.name)
     if entry.mode == "append":
         raise SqlError(
-            f'"{entry.name}" only ever gets rows. Declare it with a primary key to change or retract rows.',
+            f'"{entry.name}" is append-only. Declare it with a primary key to change or retract rows.',
             code="NOT_OFFERED",
             at=at,
             name=entry.name,
