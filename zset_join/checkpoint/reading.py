@@ -35,6 +35,7 @@ __all__ = [
     "CommittedState",
     "changed_plan_of",
     "checkpoint_folder",
+    "epoch_of_batch",
     "foreign_state",
     "has_commits",
     "no_checkpoint",
@@ -356,6 +357,21 @@ def plan_before(folder: Folder, record: CommitRecord) -> dict[str, Any]:
         return dict(known[PLAN_FIELD])
     data = folder.read(PLAN_FILE)
     return _unsealed(b"" if data is None else data.to_pybytes(), folder.uri(PLAN_FILE), PLAN_FILE)
+
+
+def epoch_of_batch(committed: CommittedState, batch: int) -> int:
+    """Return the epoch in which a batch of Spark's was taken, or will be: one behind for each change of the query before it.
+
+    Args:
+        committed: what a checkpoint holds.
+        batch: Spark's number.
+    """
+    record = committed.last
+    changed = None if record is None else changed_plan_of(committed.files.folder, record)
+    while record is not None and changed is not None and batch + changed.changes <= changed.epoch:
+        record = replace(record, plan=changed.before)
+        changed = changed_plan_of(committed.files.folder, record)
+    return batch + (0 if changed is None else changed.changes)
 
 
 def no_checkpoint(location: str) -> StateError:

@@ -13,6 +13,7 @@ from zset_join.connectors import sinks_of
 from zset_join.core.errors import OptionError
 from zset_join.core.progress_line import progress_line
 from zset_join.core.tick import Tick
+from zset_join.evolution.changed_columns import ColumnChange, ColumnWords
 from zset_join.evolution.differences import PlanDiff
 from zset_join.query import several
 from zset_join.query.reading import Reading, readings_of
@@ -23,11 +24,12 @@ from zset_join.runners.local.dead_letters import dead_letters
 from zset_join.runners.local.directory_plans import DirectoryChange
 from zset_join.runners.local.engine import AnsweredEpoch, Engine
 from zset_join.runners.local.evolving import Evolution, EvolutionStart
+from zset_join.runners.local.history import InputHistory, under_columns
 from zset_join.runners.local.outputs import Outputs, OutputsByView, PipelineOutputs
 from zset_join.runners.local.progress import epoch_counts
 from zset_join.runners.local.stage_states import MemoryStates
 from zset_join.runners.local.taking import RowTaking
-from zset_join.runners.local.undoing import check_undo, nothing_to_undo, query_before
+from zset_join.runners.local.undoing import check_undo, columns_of_change, nothing_to_undo, query_before, words_back
 from zset_join.runners.local.watermarks import Watermarks
 from zset_join.sinks.sink import Sink
 from zset_join.zset import ZSet
@@ -37,26 +39,27 @@ if TYPE_CHECKING:
     from zset_join.plan.query_plan import QueryPlan
     from zset_join.runners.local.durable import PipelineDirectory
     from zset_join.runners.local.durable_epoch import DurableEpoch
-    from zset_join.runners.local.history import InputHistory
     from zset_join.stages.stage import StageOptions
     from zset_join.zset.protocol import DurableOperator
 
-__all__ = ["QueryChanges", "plan_of_change", "plan_of_program"]
+__all__ = ["QueryBefore", "QueryChanges", "plan_of_change", "plan_of_program"]
 
 
 @dataclass(frozen=True)
-class _Before:
+class QueryBefore:
     """Hold the query before the last change.
 
     Args:
         epoch: of the change.
         views: as it was given, by name; None where it was one, or is read from the directory.
         query: as it was planned.
+        columns: what the change did to columns of sources.
     """
 
     epoch: int
     views: Mapping[str, View] | None
     query: PlannedQuery
+    columns: tuple[ColumnChange, ...] = ()
 
 
 class QueryChanges:
@@ -68,7 +71,7 @@ class QueryChanges:
     positions: Mapping[str, Any]
     dead_letters: pa.Table
     _contents: Mapping[str, Contents] | None
-    _before: _Before | None = None
+    _before: QueryBefore | None = None
     _dropped_sources: frozenset[str] = frozenset()
     _engine: Engine
     _has_several: bool
@@ -91,15 +94,24 @@ class QueryChanges:
     _publish: Callable[[], None]
 
     @progress_line("comparing with another query")
-    def diff(self, view: View | Mapping[str, View] | PlannedQuery) -> PlanDiff:
+    def diff(
+        self,
+        view: View | Mapping[str, View] | PlannedQuery,
+        *,
+        renamed: Mapping[str, Mapping[str, str]] | None = None,
+        defaults: Mapping[str, Mapping[str, Any]] | None = None,
+    ) -> PlanDiff:
         """Return how the answers of another query would differ over all input so far. Nothing changes.
 
         Args:
             view: the new query: a view, or all views by name; a present view that is not among them would be dropped.
+            renamed: as for `evolve`.
+            defaults: as for `evolve`.
 
         Raises:
             PlanError: the query cannot be planned.
-            StateError: `EVOLVE_NO_ROWS`, `EVOLVE_BY_TIME`, `EVOLVE_SOURCE`: what it needs is not stored; see `evolve`.
+            StateError: `EVOLVE_NO_ROWS`, `EVOLVE_BY_TIME`, `EVOLVE_SOURCE`, `EVOLVE_COLUMN`: what it needs is not stored; see
+                `evolve`.
             BadInputError: a row that the new query cannot evaluate.
 
         Cost: every row that a new stage reads, and the rows of views that may differ, in memory; with a directory the last
@@ -116,13 +128,13 @@ class QueryChanges:
         zset_join.core.errors.StateError: [EVOLVE_NO_ROWS] ...
         """
         self._check_usable()
-        plan = plan_of_change(view, self.plan)
+        plan, words = plan_of_change(view, self.plan), ColumnWords(renamed=renamed or {}, defaults=defaults or {})
         if self._directory is None:
-            with closing(Evolution(self._origin(self._in_memory("diff()").states), plan)) as evolution:
+            with closing(Evolution(self._origin(self._in_memory("diff()").states, words=words), plan)) as evolution:
                 return evolution.diff()
         with self._directory.epoch(Tick(self.epoch, self._processing_time_us)) as opened:
             states = {state.number: opened.operator(state.number, opened.tick) for state in self.plan.states}
-            with closing(Evolution(self._origin(states), plan)) as evolution:
+            with closing(Evolution(self._origin(states, words=words), plan)) as evolution:
                 return evolution.diff()
 
     @progress_line("changing the query")
@@ -135,6 +147,9 @@ class QueryChanges:
         note: Any = None,
         fresh: Collection[str] = (),
         as_now: bool = False,
+        renamed: Mapping[str, Mapping[str, str]] | None = None,
+        defaults: Mapping[str, Mapping[str, Any]] | None = None,
+        first_rows: Mapping[str, ZSet] | None = None,
     ) -> PlanDiff:
         """Replace the query, and pass the difference of the views to the outputs, in an epoch without input.
 
@@ -150,14 +165,21 @@ class QueryChanges:
             note: JSON-ready, stored with the new query.
             fresh: names of sources that begin without rows, even if dropped sources had these names.
             as_now: build stages whose answer depends on arrival as if all stored rows arrived now, instead of rejecting them.
+            renamed: by source, columns that have other names in the new query: the name before and the new one. A column that
+                is in one query only and not named here is added or dropped; a wider type needs no argument.
+            defaults: by source, the values of added columns in stored rows; NULL where none is given.
+            first_rows: by name of a source that the change adds, the rows that it begins with, as its changes. They advance no
+                watermark.
 
         Returns:
             The difference; its `taken` is the epoch.
 
         Raises:
             PlanError: the query cannot be planned.
+            OptionError: `FIRST_ROWS`: the change does not add such a source, or its columns differ.
             StateError: `EVOLVE_NO_ROWS`: rows or columns that were never stored; `EVOLVE_BY_TIME`: a new stage whose answer
-                depends on arrival; `EVOLVE_SOURCE`: a source is described differently, or its rows were dropped.
+                depends on arrival; `EVOLVE_SOURCE`: a source has another key, order, mode or time, or its rows were
+                dropped; `EVOLVE_COLUMN`: stored rows have no values under the changed columns of a source.
             SinkError: `EVOLVE_OUTPUT`: an output that stays would receive other columns. DuckDB, PostgreSQL, Delta and Parquet
                 outputs accept additional last columns.
             BadInputError: a row that the new query cannot evaluate. After any of these errors nothing has changed.
@@ -165,6 +187,21 @@ class QueryChanges:
 
         Cost: that of `diff`; with a directory also a snapshot of every stage that is built, and a log of the difference.
         """
+        words = ColumnWords(renamed=renamed or {}, defaults=defaults or {})
+        return self._evolve(view, outputs, new_table, note, fresh, words, first_rows or {}, as_now=as_now)
+
+    def _evolve(
+        self,
+        view: View | Mapping[str, View] | PlannedQuery,
+        outputs: Outputs | OutputsByView | None,
+        new_table: str | Mapping[str, str] | None,
+        note: Any,
+        fresh: Collection[str],
+        words: ColumnWords,
+        first_rows: Mapping[str, ZSet],
+        *,
+        as_now: bool = False,
+    ) -> PlanDiff:
         self._check_usable()
         self._outputs.settle()
         plan = plan_of_change(view, self.plan)
@@ -175,7 +212,8 @@ class QueryChanges:
                 states = self._in_memory("evolve()").states
             else:
                 states = {one.number: opened.operator(one.number, tick) for one in (self.plan.states if self.epoch else ())}
-            evolution = Evolution(self._origin(states, fresh, as_now=as_now), plan)
+            origin = self._origin(states, fresh, words, as_now=as_now)
+            evolution = Evolution(replace(origin, first_rows=first_rows), plan)
             if opened is None or self.epoch:
                 evolution.build()
             try:
@@ -219,17 +257,27 @@ class QueryChanges:
         >>> pipeline.undo().views["totals"].status, pipeline.views
         ('dropped', ('orders',))
         """
+        before = self.query_before()
+        view: Mapping[str, View] | PlannedQuery = before.query if before.views is None else before.views
+        words = words_back(before.columns, is_at_once=self.epoch == before.epoch + 1)
+        return self._evolve(view, outputs, new_table, note, (), words, {})
+
+    def query_before(self) -> QueryBefore:
+        """Return the query before the last change, which `undo` goes back to.
+
+        Raises:
+            StateError: as `undo`.
+        """
         self._check_usable()
         changed = None if self._directory is None else self._directory.checkpoint.changed
         before = self._before
         if before is None and self._directory is not None and changed is not None and changed.changes:
             query = query_before(self._directory.checkpoint, self._readings, has_several=self._has_several)
-            before = _Before(changed.epoch, None, query)
+            before = QueryBefore(changed.epoch, None, query, columns_of_change(changed))
         if before is None:
             raise nothing_to_undo("this pipeline" if self._directory is None else self._directory.location, "evolve()")
         check_undo(self.epoch, before.epoch, self._undo_epochs if changed is None else changed.undo_epochs)
-        view: Mapping[str, View] | PlannedQuery = before.query if before.views is None else before.views
-        return self.evolve(view, outputs=outputs, new_table=new_table, note=note)
+        return before
 
     @property
     def note(self) -> Any:
@@ -342,7 +390,7 @@ class QueryChanges:
         if isinstance(view, PlannedQuery):
             has_several = view.has_several
         before = PlannedQuery(plan=replace(self.plan, state_names=()), readings=self._readings, has_several=self._has_several)
-        undone = _Before(self.epoch, self._views, before)
+        undone = QueryBefore(self.epoch, self._views, before, tuple(evolution.columns.values()))
         watermarks = self._watermarks.of_plan(plan, evolution.known_times())
         taking = RowTaking(plan, readings, is_strict=self._options.on_bad_input == "error")
         engine = Engine(plan, watermarks, quarantines=self._options.on_bad_input == "quarantine")
@@ -363,6 +411,7 @@ class QueryChanges:
             note=note,
             undo_epochs=self._undo_epochs,
         )
+        past = [] if self._history is None else under_columns(self._history, evolution.columns.values())
         self._unfinished = self.epoch  # until all of it is taken
         if directory is not None and opened is not None:
             try:
@@ -381,7 +430,8 @@ class QueryChanges:
         self.plan = plan
         if origin.epoch:
             if self._history is not None:
-                self._history.add(self.epoch, self._processing_time_us, {})
+                self._history.go_over(past)
+                self._history.add(self.epoch, self._processing_time_us, origin.first_rows)
             self._last, self.progress, self.dead_letters = answered.answers, counts, letters
             self.epoch += 1
         self._publish()
@@ -408,7 +458,12 @@ class QueryChanges:
         return directory.change(opened, evolution, change).progress
 
     def _origin(
-        self, states: Mapping[int, DurableOperator], fresh: Collection[str] = (), *, as_now: bool = False
+        self,
+        states: Mapping[int, DurableOperator],
+        fresh: Collection[str] = (),
+        words: ColumnWords | None = None,
+        *,
+        as_now: bool = False,
     ) -> EvolutionStart:
         return EvolutionStart(
             plan=self.plan,
@@ -421,6 +476,7 @@ class QueryChanges:
             known=self._watermarks.known,
             gone=self._dropped_sources - frozenset(fresh),
             as_now=as_now,
+            words=ColumnWords() if words is None else words,
         )
 
 

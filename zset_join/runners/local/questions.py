@@ -44,7 +44,7 @@ class PipelineQuestions:
     _options: StageOptions
     _watermarks: Watermarks
     _processing_time_us: int | None
-    diff: Callable[[Any], Any]
+    diff: Callable[..., Any]
     _contents: Mapping[str, Contents] | None
     _history: InputHistory | None
     _memory: MemoryStates | None

@@ -20,7 +20,7 @@ import pyarrow.types as pt
 from zset_join.aggregates.value_codecs import codec_of
 from zset_join.core.relation import Relation
 from zset_join.plan.fingerprints import FeedPrint, Fingerprints
-from zset_join.plan.query_plan import PlanSource, StateNode
+from zset_join.plan.query_plan import Feed, PlanSource, StateNode
 from zset_join.plan.unnamed import text_of
 from zset_join.runners.local.contents import Contents
 from zset_join.runners.local.history import PastEpoch
@@ -78,7 +78,7 @@ def stored_rows(
     plan, found = prints.plan, list[StoredRows]()
     for state in plan.states:
         if not state.is_shared:
-            found += _of_stage(prints, state, operators[state.number], options)
+            found += _of_stage(prints, state, operators[state.number], state.options(options))
     for view in plan.views:
         held = None if contents is None else contents[view.name]
         if held is not None:
@@ -100,7 +100,7 @@ def stored_inputs(prints: Fingerprints, source: PlanSource, history: Iterable[Pa
         history: everything that came.
     """
     deltas = [past.deltas[source.name] for past in history if source.name in past.deltas]
-    feed, what = FeedPrint(prints.sources[source.name], ()), f'the inputs that were kept of "{source.name}"'
+    feed, what = prints.feed(Feed(source.name)), f'the inputs that were kept of "{source.name}"'
     return StoredRows((feed,), source.relation, what, sum(map(len, deltas)), _Summed(deltas, source.relation))
 
 
@@ -146,7 +146,7 @@ def _of_stage(prints: Fingerprints, state: StateNode, operator: DurableOperator,
             fed = prints.feeds(node.feeds[0])
             relation = replace(stage.inputs[0].relation, join_key=(), primary_key=())
             yield StoredRows(fed, relation, f"the rows of {node.name}", groups, _Listed(operator, relation, keeps_copies=True))
-        feed = FeedPrint(prints.nodes[state.number], ())
+        feed = prints.feed(Feed(state.number))
         listed = _Listed(operator, stage.output, keeps_copies=False)
         yield StoredRows((feed,), stage.output, f"the groups of {node.name}", groups, listed)
 

@@ -2,7 +2,7 @@
 
 The law: the rows that the condition is true for go, and for UPDATE come again as they are set; all of it is one change.
 
-Refused: tables that only ever get rows, and tables outside. MERGE and TRUNCATE go by other names: INSERT replaces rows by their
+Refused: append-only and external tables. MERGE and TRUNCATE go by other names: INSERT replaces rows by their
 key, DELETE FROM t takes all.
 """
 

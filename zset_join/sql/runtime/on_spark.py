@@ -236,7 +236,7 @@ class SparkRuntime(DirectoryRuntime):
         """Return what a query does, what it must remember, and what Spark reads for it."""
         if query.settings.get("execution") == "executors":
             return str(self.view_of(query).placed.explanation())
-        plan = self._fed(query.bound.view).plan()
+        plan = self._fed(self.as_run(query)).plan()
         read = [self.catalog.tables[one] for one in sorted(query.bound.reads) if one in self.catalog.tables]
         streams = [self.tables.stream(one.rows.bindings[0].source) for one in read if self.tables.is_read(one)]
         lines = [f"{one.explained()} read by Spark: {', '.join(one.operation) or 'rows'}" for one in streams]

@@ -46,7 +46,6 @@ from zset_join.core.progress_line import progress_line
 from zset_join.core.tick import Tick
 from zset_join.evolution.differences import PlanDiff
 from zset_join.query.several import PlannedQuery
-from zset_join.runners.local.outputs import Outputs, OutputsByView
 from zset_join.runners.local.pipeline import Pipeline
 from zset_join.runners.local.place import Place
 from zset_join.runners.local.processing_time import processing_time_us
@@ -54,10 +53,11 @@ from zset_join.runners.local.statistics import explained_threads
 from zset_join.runners.local.stopped import check_streams
 from zset_join.runners.spark.driver.choosing import memory_budget, refuse_first_rows, refuse_outgrown, state_bytes
 from zset_join.runners.spark.driver.chosen_sink import ChosenSink
-from zset_join.runners.spark.driver.collected import CollectedLayout, SourceRows
+from zset_join.runners.spark.driver.collected import CollectedLayout
 from zset_join.runners.spark.driver.collecting import collected_slices, collected_table, first_tables
 from zset_join.runners.spark.driver.memory import refuse_without_memory
 from zset_join.runners.spark.driver.rows_taken import rows_taken, together
+from zset_join.runners.spark.driver.source_rows import SourceRows
 from zset_join.runners.spark.epoch.disk_failures import disk_failure
 from zset_join.runners.spark.epoch.frame_sink import FrameSink, TakesSession
 from zset_join.runners.spark.epoch.heartbeat import Heartbeat
@@ -89,6 +89,7 @@ class DriverSettings:
     Args:
         query: what is computed.
         layout: how the rows of its sources are collected.
+        baseline_layout: how those of their baselines are.
         options: of the query.
         stage_options: what operators take of them.
         sinks: the outputs of each view, by its name.
@@ -101,6 +102,7 @@ class DriverSettings:
 
     query: PlannedQuery
     layout: CollectedLayout
+    baseline_layout: CollectedLayout
     options: QueryOptions
     stage_options: StageOptions
     sinks: Mapping[str, Sequence[ChosenSink]]
@@ -235,6 +237,7 @@ class DriverEpochs:
             idle_timeout_seconds=options.idle_timeout_seconds,
             snapshot_after_bytes=options.snapshot_after_bytes,
             threads=options.driver_threads,
+            undo_epochs=options.undo_epochs,
             before_begin=self._check_topics,
         )
 
@@ -310,25 +313,40 @@ class DriverEpochs:
         with self.lock:
             yield
 
-    def evolve(self, query: PlannedQuery, outputs: Outputs | OutputsByView) -> PlanDiff:
+    def evolve(self, query: PlannedQuery, outputs: Mapping[str, Sequence[ChosenSink]]) -> PlanDiff:
         """Change the query between two epochs; outputs get the difference. This object takes no epoch any more.
 
         Args:
             query: the new one.
-            outputs: new outputs, of several views by name; a view that has none here keeps its own.
+            outputs: new outputs by view; one that has none here keeps its own.
 
         Raises:
             ZsetJoinError: as `Pipeline.evolve`; where the change does not count, the query goes on as it was.
         """
         with self.lock:
-            pipeline = self.opened()
-            before = pipeline.plan
-            check_streams(before, query.plan, stored_description(self.location) or {}, query)
-            try:
-                diff = pipeline.evolve(query, outputs=outputs or None)
-            finally:
-                self.has_ended = pipeline.plan is not before
-        return diff
+            sinks = {view: [one.sink for one in chosen] for view, chosen in outputs.items() if chosen}
+            given = sinks if query.has_several else [sink for chosen in sinks.values() for sink in chosen]
+            return self._changed(query, lambda pipeline: pipeline.evolve(query, outputs=given or None))
+
+    def undo(self) -> tuple[PlanDiff, PlannedQuery]:
+        """Go back to the query before the last change, as `evolve`; return the difference, and that query.
+
+        Raises:
+            ZsetJoinError: as `Pipeline.undo` and `evolve`; where the change does not count, the query goes on as it was.
+        """
+        with self.lock:
+            query = self.opened().query_before().query
+            return self._changed(query, lambda pipeline: pipeline.undo()), query
+
+    def _changed(self, query: PlannedQuery, change: Callable[[Pipeline[Any]], PlanDiff]) -> PlanDiff:
+        """Change the pipeline to a query of the same streams; this object takes no epoch behind it."""
+        pipeline = self.opened()
+        before = pipeline.plan
+        check_streams(before, query.plan, stored_description(self.location) or {}, query)
+        try:
+            return change(pipeline)
+        finally:
+            self.has_ended = pipeline.plan is not before
 
     def backup(self, directory: str | Path) -> Savepoint:
         """Copy checkpoint and outputs between two epochs, also after the query has stopped."""
@@ -399,18 +417,20 @@ class DriverEpochs:
             return self._rows(self.settings.layout.parted(table), epoch)
         parts: dict[str, list[Any]] = {}
         size = 0
-        for table in self._first_tables(batch, epoch):
+        for table, layout in self._first_tables(batch, epoch):
             size += table.nbytes
             refuse_first_rows(size, options, epoch)
-            for name, rows in self._rows(self.settings.layout.parted(table), epoch).items():
+            for name, rows in self._rows(layout.parted(table), epoch).items():
                 parts.setdefault(name, []).append(rows)
         return {name: together(parts.pop(name)) for name in list(parts)}
 
-    def _first_tables(self, batch: DataFrame, epoch: int) -> Iterator[pa.Table]:
-        """Yield the rows of baselines, then those of the first batch."""
+    def _first_tables(self, batch: DataFrame, epoch: int) -> Iterator[tuple[pa.Table, CollectedLayout]]:
+        """Yield the rows of baselines, then those of the first batch, and how they lie."""
+        settings = self.settings
         if self.baseline is not None:
-            yield from collected_slices(self.baseline, epoch, 0)
-        yield from first_tables(batch, epoch, self.settings.options.max_delta_bytes)
+            yield from ((table, settings.baseline_layout) for table in collected_slices(self.baseline, epoch, 0))
+        first = first_tables(batch, epoch, settings.options.max_delta_bytes)
+        yield from ((table, settings.layout) for table in first)
 
     def _rows(self, parted: Mapping[str, SourceRows], epoch: int) -> dict[str, Any]:
         """Return what the pipeline is given.
