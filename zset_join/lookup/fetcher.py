@@ -310,10 +310,9 @@ class Fetcher:
                         break
         except TimeoutError as error:
             raise LookupFailedError(
-                f'the lookup source "{self.source.name}" did not complete {wanted.num_rows} keys such as {_first(wanted)} '
-                f"within "
-                f"timeout={self.settings.timeout_us / 1_000_000:g} s, {attempts} attempts included; the epoch was not applied. "
-                "Raise timeout, lower fixed_delay or max_attempts, or make the source faster.",
+                f'the lookup source "{self.source.name}" did not complete {counted(wanted.num_rows, "key")} such as '
+                f"{_first(wanted)} within timeout={self.settings.timeout_us / 1_000_000:g} s, {attempts} attempts included; "
+                "the epoch was not applied. Raise timeout, lower fixed_delay or max_attempts, or make the source faster.",
                 code="LOOKUP_TIMEOUT",
                 source=self.source.name,
                 keys=wanted.num_rows,

@@ -34,6 +34,7 @@ import pyarrow as pa
 from zset_join.core.errors import LookupFailedError, OptionError, ResourceError, StateError
 from zset_join.core.relation import Relation
 from zset_join.core.row_conversion import conform, take_rows
+from zset_join.core.shown_values import counted
 from zset_join.core.tick import Tick
 from zset_join.expressions import Expression
 from zset_join.operators.join_steps import columns_compared
@@ -487,7 +488,7 @@ class LookupJoin:
             key = tuple(column[int(unfetched[0])].as_py() for column in lookups.keys.columns)
             raise StateError(
                 f'the lookup join of "{self.inputs[0].name}" with "{self.shape.table.name}", epoch {tick.epoch}: key {key} was '
-                f"not fetched ({len(unfetched)} such rows). What was fetched belongs to another delta; fetch what "
+                f"not fetched ({counted(len(unfetched), 'such row')}). What was fetched belongs to another delta; fetch what "
                 "keys_to_fetch requests.",
                 code="KEY_NOT_FETCHED",
                 key=key,
@@ -555,8 +556,9 @@ class LookupJoin:
             row, reason = next(iter(lookups.unaskable.items()))
             raise LookupFailedError(
                 f'relation "{self.inputs[0].name}", epoch {tick.epoch}: row {row} has a key that can never be looked up in '
-                f"{self._source_name}: {reason} ({len(lookups.unaskable)} such rows; nothing was fetched, nothing of the epoch "
-                "was applied). Leave such rows out with where(...) before the lookup, use a service that takes keys in a body, "
+                f"{self._source_name}: {reason} ({counted(len(lookups.unaskable), 'such row')}; nothing was fetched, nothing "
+                "of the epoch was applied). Leave such rows out with where(...) before the lookup, use a service that takes "
+                "keys in a body, "
                 'many="body", or set on_bad_input="quarantine" to quarantine them.',
                 code="LOOKUP_KEY_VALUE",
                 relation=self.inputs[0].name,

@@ -23,7 +23,7 @@ import pyarrow.types as pt
 from zset_join.conversions import Converted, can_convert, convert_values, python_values
 from zset_join.core.errors import BadInputError, PlanError
 from zset_join.core.row_conversion import take_rows
-from zset_join.core.shown_values import shown_value
+from zset_join.core.shown_values import counted, shown_value
 
 __all__ = ["GivenRows", "given_rows", "table_of"]
 
@@ -194,8 +194,9 @@ def _parted(
     unfit = pa.table({"row": texts, "code": [_CODE] * len(texts), "reason": reasons})
     first = next(name for name in bad if bad[name][numbers[0]])
     refusal = BadInputError(
-        f'source "{source}": row {numbers[0]} of the input cannot be read: {reasons[0]} ({len(numbers)} such rows; nothing '
-        "of it was applied). Correct the value, convert it first, or quarantine such rows: "
+        f'source "{source}": row {numbers[0]} of the input cannot be read: {reasons[0]} '
+        f"({counted(len(numbers), 'such row')}; nothing of it was applied). Correct the value, convert it first, "
+        "or quarantine such rows: "
         'StageOptions(on_bad_input="quarantine").',
         code=_CODE,
         relation=source,

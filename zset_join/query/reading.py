@@ -15,7 +15,7 @@ from zset_join.changelog import ChangelogFormat, Decoded, decode
 from zset_join.changelog.formats import IMAGE
 from zset_join.core.errors import BadInputError, PlanError
 from zset_join.core.row_conversion import take_rows
-from zset_join.core.shown_values import shown_names, shown_value
+from zset_join.core.shown_values import counted, shown_names, shown_value
 from zset_join.expressions import Expression
 from zset_join.expressions.rows import columns_read, rows_where
 from zset_join.query.binding import Binding
@@ -85,7 +85,7 @@ class Reading(Binding):
             first = decoded.rejected.slice(0, 1).to_pylist()[0]
             raise BadInputError(
                 f'source "{self.source.name}": row {first["row"]} of the input cannot be read: {first["reason"]} '
-                f"({decoded.rejected.num_rows} such rows; nothing of it was applied).",
+                f"({counted(decoded.rejected.num_rows, 'such row')}; nothing of it was applied).",
                 code=first["code"],
                 relation=self.source.name,
                 rejected_rows=decoded.rejected.num_rows,

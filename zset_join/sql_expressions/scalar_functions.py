@@ -57,7 +57,9 @@ def bind_function(binder: Binder, node: exp.Expr) -> Expression | None:
         least, most, make = named
         if not least <= len(node.expressions) <= most:
             wanted = str(least) if least == most else f"{least} to {most}"
-            raise binder.refused(node, f"{node.name} takes {wanted} operands, not {len(node.expressions)}")
+            raise binder.refused(
+                node, f"{node.name} takes {wanted} {'operand' if wanted == '1' else 'operands'}, not {len(node.expressions)}"
+            )
         return make(binder, node, *node.expressions)
     return declared_call(binder, node) if isinstance(node, exp.Func) else None
 

@@ -37,7 +37,7 @@ from zset_join.stages.stage import StageOptions
 from zset_join.zset import ZSet
 from zset_join.zset.protocol import DurableOperator
 
-__all__ = ["Evolution", "EvolutionStart"]
+__all__ = ["Evolution", "EvolutionStart", "with_words"]
 
 
 def _same(rows: ZSet) -> ZSet:
@@ -75,6 +75,11 @@ class EvolutionStart:
     as_now: bool = False
     words: ColumnWords = field(default_factory=no_words)
     first_rows: Mapping[str, ZSet] = field(default_factory=dict)
+
+
+def with_words(origin: EvolutionStart, words: ColumnWords | None) -> EvolutionStart:
+    """Return a place with words for columns of sources; None: none."""
+    return origin if words is None else replace(origin, words=words)
 
 
 class Evolution:

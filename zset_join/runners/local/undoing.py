@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from zset_join.checkpoint.reading import plan_before
 from zset_join.core.errors import OptionError, StateError
+from zset_join.core.shown_values import counted
 from zset_join.evolution.changed_columns import ColumnChange, ColumnWords
 from zset_join.expressions.rows import named, rewritten
 from zset_join.plan.query_plan import PlanSource, QueryPlan
@@ -64,8 +65,8 @@ def check_undo(epoch: int, change: int, undo_epochs: int) -> None:
     behind = max(0, epoch - change - 1)
     if behind > undo_epochs:
         raise StateError(
-            f"the query was changed in epoch {change}, {behind} epochs ago, and undo_epochs={undo_epochs}: the query before is "
-            "no longer kept. Change to it with evolve, which takes any query.",
+            f"the query was changed in epoch {change}, {counted(behind, 'epoch')} ago, and undo_epochs={undo_epochs}: the "
+            "query before is no longer kept. Change to it with evolve, which takes any query.",
             code="UNDO_GONE",
             epoch=change,
             undo_epochs=undo_epochs,

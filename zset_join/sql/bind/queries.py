@@ -575,7 +575,7 @@ def _compared_whole(left: View, right: View, how: str, state_ttl: StateTtl | Non
     """Return the rows, each once, that are or are not among others; NULL equals NULL."""
     if len(left.columns) != len(right.columns):
         raise PlanError(
-            f"one side has {len(left.columns)} columns, the other {len(right.columns)}; select as many.", code="UNION_TYPES"
+            f"the sides have {len(left.columns)} and {len(right.columns)} columns; select as many.", code="UNION_TYPES"
         )
     pairs = zip(left.columns, right.columns, strict=True)
     condition = together([Call("eq_null_safe", (Column("left", one), Column("right", other))) for one, other in pairs])
