@@ -35,7 +35,7 @@ from zset_join.sql.runtime.in_process import ProcessRuntime
 from zset_join.sql.runtime.written_tables import read_with_writers, rows_for
 from zset_join.sql.tables.catalog import Catalog, Table
 from zset_join.sql.tables.results import Query, QueryChange, Running
-from zset_join.sql.tables.settings import idle_timeout, stage_options
+from zset_join.sql.tables.settings import driver_options, idle_timeout, stage_options
 from zset_join.sql.tables.sink_tables import SinkWriter
 from zset_join.sql.tables.table_sources import DecodingCatalog, TableSource, decoded_rows, source_of
 from zset_join.sql.tables.view_groups import GroupView
@@ -220,6 +220,8 @@ class DurablePlan(ProcessRuntime):
             outputs=outputs,
             options=stage_options(settings),
             idle_timeout_seconds=idle_timeout(settings),
+            snapshot_after_bytes=driver_options(settings).snapshot_after_bytes,
+            threads=driver_options(settings).driver_threads,
             keep_inputs=self._keep_inputs,
             before_begin=open_sources,
         )
@@ -532,9 +534,10 @@ class DurablePlan(ProcessRuntime):
         return []
 
 
-def options_of(settings: Mapping[str, str]) -> tuple[StageOptions, float | None]:
-    """Return what the operators of a pipeline have of settings."""
-    return stage_options(settings), idle_timeout(settings)
+def options_of(settings: Mapping[str, str]) -> tuple[StageOptions, float | None, int, int]:
+    """Return what a pipeline has of settings for as long as it is open."""
+    driver = driver_options(settings)
+    return stage_options(settings), idle_timeout(settings), driver.driver_threads, driver.snapshot_after_bytes
 
 
 def base_view() -> View:
