@@ -8,7 +8,7 @@ fetch and install them, as a user does. Every environment runs a program that ne
 kernels; the first example of the README is timed in user CPU seconds. The wheel that is built from the sdist must hold the same
 files. `--without-kernels` builds without the compiled kernels, in seconds.
 
-Cost: seven minutes, most of it compiling kernels for the wheel where the sources changed; two without them, as `.ci/run` does.
+Cost: seven minutes, most of it compiling kernels for the wheel where the sources changed; two without them, in `.ci/run`.
 """
 
 from __future__ import annotations

@@ -67,7 +67,7 @@ def use_short_lived_jvms() -> None:
 
 
 def main() -> int:
-    """Write the archive; return 0 also without Java, with a line that says so."""
+    """Write the archive; print a line where there is no Java, and return 0 then as well."""
     ARCHIVE.unlink(missing_ok=True)
     with tempfile.TemporaryDirectory() as directory:
         written = ARCHIVE.with_suffix(".new")
