@@ -165,9 +165,7 @@ class Lookup:
         for name, value in options.items():
             own = _own_name(name)
             if own is None:
-                _warn(
-                    f"{where}: the option '{name}' is unknown and has no effect; known ones are {', '.join(sorted(_SQL_NAMES))}."
-                )
+                _warn(f"{where}: the option '{name}' is unknown and ignored; known ones are {', '.join(sorted(_SQL_NAMES))}.")
                 continue
             try:
                 kept[own] = _checked(own, value)
