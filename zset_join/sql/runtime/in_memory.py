@@ -178,7 +178,7 @@ class MemoryRuntime(ProcessRuntime):
 
     def add_columns(self, table: Table, queries: Mapping[Running, Query]) -> None:
         """Give a table more columns: its rows are kept once more, and its queries built over them."""
-        if any(feed.table.name == table.name for feed in self._feeds) or not self.kept_in_memory(table):
+        if table.name in self._sources or not self.kept_in_memory(table):
             raise SqlError(
                 f'"{table.name}" is filled by its connector: in memory it keeps its columns. Use a directory.',
                 code="NOT_OFFERED",
