@@ -30,7 +30,6 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from zset_join.core.errors import StateError
-from zset_join.core.options import DEFAULT_JOIN_MAX_BUFFERED_BYTES, BufferLimit
 from zset_join.core.relation import Relation
 from zset_join.core.tick import Tick
 from zset_join.expressions import Expression
@@ -42,8 +41,8 @@ from zset_join.operators.join_steps import (
     residual_filter,
     weight_overflow,
 )
-from zset_join.shapes.join import JOIN_TYPES, join_shape
-from zset_join.shapes.operator_options import check_policy, check_sizes
+from zset_join.shapes.join import JOIN_TYPES, JoinTerms, join_shape
+from zset_join.shapes.operator_options import OperatorOptions
 from zset_join.state.cold.largest_key import largest_key
 from zset_join.state.join.append_buffer import AppendBuffer, BufferedEpoch
 from zset_join.state.join.changed_groups import ChangedGroups, ChangedKey, OutputArrays, Step
@@ -98,22 +97,7 @@ class HashJoin:
         residual: a predicate over both rows that is part of ON.
         hidden: per input, columns that only order its changes: not shown, and an upsert that changes nothing else is silent.
         output_names: names of the output columns, hidden ones too; default: the input's, a clashing right one with `_right`.
-        on_bad_input: `error` raises and applies nothing; `quarantine` leaves bad rows out and lists them in `rejections`.
-        tombstone_retention_seconds: how long a deleted key remembers its sequence (in processing time).
-        join_max_buffered_bytes: an append-only join (both sides in append mode) holds less than so many bytes; 0: no limit.
-        join_buffer_policy: at that limit, `abort` refuses the epoch, `evict_oldest` drops the oldest rows, `spill` moves rows
-            to disk: a hybrid join with the limit as its `max_hot_bytes`.
-        on_evict: `retract` the joined rows of a row that was dropped, or `forget` it and keep them.
-        chunk_rows: rows per chunk of an answer.
-        part_changes: changes of a large epoch that are worked off together; what fits the processor's second cache is fastest.
-        hash_bits: below 32, force collisions; for tests.
-        hash_seed: what hashes are seeded with; default: that of `directory`, else a new one.
-        directory: map the state from files here; None keeps it in memory.
-        default_hash_join: `memory` keeps all rows in memory; `hybrid` the busy ones, and the rest on disk.
-        max_hot_keys: rows of a hybrid join in memory, both sides together; None for no limit.
-        max_hot_bytes: bytes of a hybrid join in memory, both sides together; None for no limit.
-        cold_directory: where a hybrid join keeps cold rows; default: in `directory`, else among the host's temporary files.
-        cold_store: the medium they lie on, `files` or `duckdb`; default: `config.DEFAULT_COLD_STORE`.
+        options: how it runs, and where its state lies.
 
     Raises:
         PlanError: relations that cannot be joined, or options (`OptionError`) that are not allowed.
@@ -139,52 +123,36 @@ class HashJoin:
         residual: Expression | None = None,
         hidden: Sequence[Collection[str]] = ((), ()),
         output_names: Sequence[str] | None = None,
-        on_bad_input: str = "error",
-        tombstone_retention_seconds: int = 172_800,
-        join_max_buffered_bytes: int | None = DEFAULT_JOIN_MAX_BUFFERED_BYTES,
-        join_buffer_policy: str = "abort",
-        on_evict: str = "retract",
-        chunk_rows: int = 65_536,
-        part_changes: int = 16_384,
-        hash_bits: int = 32,
-        hash_seed: int | None = None,
-        directory: str | None = None,
-        default_hash_join: str = "memory",
-        max_hot_keys: int | None = None,
-        max_hot_bytes: int | None = None,
-        cold_directory: str | None = None,
-        cold_store: str | None = None,
+        options: OperatorOptions = OperatorOptions(),
     ) -> None:
-        check_policy(on_bad_input)
-        check_sizes(min(chunk_rows, part_changes), hash_bits)
-        shape = join_shape(
-            left, right, how, null_safe=null_safe, using=using, residual=residual, hidden=hidden, output_names=output_names
+        terms = JoinTerms(
+            how=how, null_safe=null_safe, using=using, residual=residual, hidden=hidden, output_names=output_names
         )
+        shape = join_shape(left, right, terms)
         self.inputs: tuple[Relation, ...] = (left, right)
         self.how = how
-        self.on_bad_input = on_bad_input
+        self.on_bad_input = options.on_bad_input
         self._one_sided = ONE_SIDED[how]
         is_append_only = left.mode == right.mode == "append"
-        limit = BufferLimit.of(join_max_buffered_bytes, join_buffer_policy, on_evict)
-        limit.check_applies(is_append_only=is_append_only, left=left.name, right=right.name)
-        limit, budget = limit.of_join(default_hash_join, max_hot_keys, max_hot_bytes, cold_directory, cold_store)
+        options.buffer_limit.check_applies(is_append_only=is_append_only, left=left.name, right=right.name)
+        limit, budget = options.buffer_limit.beside(options.budget)
         # Rows keep a degree of their own where it cannot be read off the other side: it counts what passes a residual
         # predicate, or what has been met and is forgotten by now.
         has_degrees = residual is not None or (limit.forgets and any(self._one_sided))
         self._pairs = how in ("inner", "left", "right", "full")
         compared = columns_compared(self.inputs, residual, hidden)
         self.output = shape.output
-        self._chunk_rows = chunk_rows
-        self._output = OutputArrays(_CHUNKS_AT_ONCE * chunk_rows)
-        self._spare = OutputArrays(_CHUNKS_AT_ONCE * chunk_rows)
+        self._chunk_rows = options.chunk_rows
+        self._output = OutputArrays(_CHUNKS_AT_ONCE * options.chunk_rows)
+        self._spare = OutputArrays(_CHUNKS_AT_ONCE * options.chunk_rows)
         self._touched_rows = 0  # of the output arrays; the rest of them takes no memory
         self._overflowed = False
         self._reader = object()
         self._answers = Answers()
         self._prepared: _Prepared | None = None
         self._is_closed = False
-        make_directory(directory)
-        self._tables = tables = HashTables(directory=directory, hash_bits=hash_bits, hash_seed=hash_seed).seeded()
+        make_directory(options.directory)
+        self._tables = tables = HashTables.of(options)
         self._sides = [
             SideState(
                 relation,
@@ -192,7 +160,7 @@ class HashJoin:
                 null_safe=shape.null_safe,
                 keeps_unmatchable=self._one_sided[side] == p.SHOWN_UNMATCHED,
                 has_degree=has_degrees and self._one_sided[side] != 0,
-                tombstone_retention_us=tombstone_retention_seconds * 1_000_000,
+                tombstone_retention_us=options.tombstone_retention_us,
                 tables=tables,
                 name="left" if side == _LEFT else "right",
                 compared=compared[side],
@@ -201,13 +169,13 @@ class HashJoin:
             )
             for side, relation in enumerate(self.inputs)
         ]
-        check_same_epoch((side.absorbed_epoch for side in self._sides), directory)
+        check_same_epoch((side.absorbed_epoch for side in self._sides), options.directory)
         self._hybrid: HybridState | None = None
         if budget is not None:
             by_own = [not has_degrees and kind != 0 for kind in reversed(self._one_sided)]
             shown = [has_degrees or self._pairs or kind != 0 for kind in self._one_sided]
-            self._hybrid = HybridState(self._sides, by_own, shown, budget, directory, cold_directory)
-        self._groups = ChangedGroups(self._sides, self._one_sided, part_changes=part_changes, residual=has_degrees)
+            self._hybrid = HybridState(self._sides, by_own, shown, budget, options.directory)
+        self._groups = ChangedGroups(self._sides, self._one_sided, part_changes=options.part_changes, residual=has_degrees)
         self._cold = [] if self._hybrid is None else [self._hybrid.cold_side(side) for side in (0, 1)]
         self._buffer = AppendBuffer(self._sides, limit, self._cold) if is_append_only else None
         self._joined = JoinedRows(self._sides[0], self._sides[1], self.output.schema, shape.sources)
@@ -226,7 +194,7 @@ class HashJoin:
                 pairs=self._pairs,
                 passes=passes,
                 output=self._output,
-                chunk_rows=chunk_rows,
+                chunk_rows=options.chunk_rows,
             )
 
     # ---------------------------------------------------------------- the operator protocol

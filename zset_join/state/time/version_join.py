@@ -29,6 +29,7 @@ from zset_join.kernels.rows import changes as ch
 from zset_join.kernels.rows import side as s
 from zset_join.kernels.time import versions as v
 from zset_join.kernels.time.runs import NEVER
+from zset_join.shapes.operator_options import OperatorOptions
 from zset_join.shapes.version_join import VersionJoinShape
 from zset_join.state.rows.hash_seed import HashTables
 from zset_join.state.rows.rejected_rows import no_rejections
@@ -74,27 +75,24 @@ class VersionJoin:
         shape: VersionJoinShape,
         *,
         facts: Sequence[object],
-        on_bad_input: str,
-        retention_us: int,
-        chunk_rows: int,
-        tables: HashTables,
+        options: OperatorOptions,
         place: int = 0,
         eager_places: int = 0,
         table_of: VersionJoin | None = None,
     ) -> None:
         self.shape = shape
-        self.on_bad_input = on_bad_input
-        self._chunk_rows = chunk_rows
-        self._retention_us = retention_us
+        self.on_bad_input = options.on_bad_input
+        self._chunk_rows = options.chunk_rows
+        self._retention_us = options.tombstone_retention_us
         left, right = shape.left, shape.right
         self._is_eager, self._waits = shape.emit == "eager", shape.emit == "on_watermark"
         self._owns_table = table_of is None
         self.labels = TimeLabels() if table_of is None and shape.times.is_labelled else None
-        directory = tables.directory
+        directory = options.directory
         same: dict[str, Any] = {"directory": directory, "facts": facts}
         if table_of is None:
             runs = 1 + max(eager_places, int(self._is_eager))
-            self.keys = KeyRuns(shape.key_types, null_safe=True, runs=runs, tables=tables, facts=facts)
+            self.keys = KeyRuns(shape.key_types, null_safe=True, runs=runs, tables=HashTables.of(options), facts=facts)
             words = 1 + count_order_words(right.schema, shape.tie_by, relation=right.name)
             self.right = VersionedRows(right.schema, self.keys, run=0, words=words, name="right", **same)
         else:
@@ -114,18 +112,7 @@ class VersionJoin:
         if shape.is_versioned and isinstance(self.left, VersionedRows):
             word = _H_LEFT_DUE + 2 * place
             self._expiring.append(ExpiringRuns(self.left, self.keys, keeps_newest=False, first_word=word, directory=directory))
-        self.pairs = JoinedPairs(
-            left,
-            right,
-            self._left_layout,
-            self.left,
-            self.right,
-            shape.schema,
-            shape.sources,
-            is_outer=shape.how == "left",
-            residual=shape.residual,
-            chunk_rows=chunk_rows,
-        )
+        self.pairs = JoinedPairs(shape, self._left_layout, self.left, self.right, chunk_rows=options.chunk_rows)
         self._reach = NEVER if shape.reach is None else shape.reach - (1 if shape.is_strict else 0)
         self._right_deletes = right.mode == "upsert"
         self._prepared: VersionEpoch | None = None
