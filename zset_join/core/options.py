@@ -254,6 +254,15 @@ class HotBudget:
     max_hot_bytes: int | None = None
     cold_store: ColdStoreKind = DEFAULT_COLD_STORE
 
+    def __post_init__(self) -> None:
+        """Refuse a budget without a limit, and limits that are no sizes."""
+        limits = {"max_hot_keys": self.max_hot_keys, "max_hot_bytes": self.max_hot_bytes}
+        if all(value is None for value in limits.values()):
+            raise _refused("hybrid", None, "max_hot_bytes, max_hot_keys or both beside it")
+        for name, value in limits.items():
+            if value is not None:
+                _whole(name, value, 0, 2**62)
+
     @classmethod
     def of(
         cls,
