@@ -41,7 +41,7 @@ from zset_join.state.time.order_words import count_order_words, order_words
 from zset_join.state.time.rejections import GivenRows, first_status, late_or_bad_rows, refuse_bad_rows
 from zset_join.state.time.row_store import RowStore
 from zset_join.state.time.timed_state import TimedState
-from zset_join.state.time.versioned_rows import PreparedRows, VersionedRows
+from zset_join.state.time.versioned_rows import NewRows, PreparedRows, VersionedRows
 from zset_join.zset import ZSet
 
 __all__ = ["Deduplicate"]
@@ -122,7 +122,6 @@ class Deduplicate:
             words=count_order_words(relation.schema, self._columns, relation=relation.name),
             name="rows",
             latest_first=self._descending[-1],
-            directory=options.directory,
             facts=facts,
         )
         self._state = TimedState(found_keys, [self._rows], ["rejected"])
@@ -267,7 +266,7 @@ class Deduplicate:
         status = first_status(weights, is_append=False)
         del rows  # there is one input
         self._store(
-            groups, self._rows.prepare(batch, words, weights, groups, 0, status=status, retracts=True, arrivals=arrivals)
+            groups, self._rows.prepare(NewRows(batch, words, weights, status, arrivals=arrivals), groups, 0, retracts=True)
         )
 
     def close(self) -> None:
@@ -285,7 +284,7 @@ class Deduplicate:
         status = first_status(delta.weights, is_append=relation.mode == "append")
         words = order_words(batch, self._columns, self._descending)
         weights = np.ascontiguousarray(delta.weights)
-        rows = self._rows.prepare(batch, words, weights, groups, 0, status=status, retracts=True)
+        rows = self._rows.prepare(NewRows(batch, words, weights, status), groups, 0, retracts=True)
         self._prepared = _Epoch(tick, delta, groups, rows, GivenRows(relation, delta, self.keys, status))
         return self._prepared
 

@@ -47,6 +47,7 @@ from zset_join.state.cold.largest_key import largest_key
 from zset_join.state.join.append_buffer import AppendBuffer, BufferedEpoch
 from zset_join.state.join.changed_groups import ChangedGroups, ChangedKey, OutputArrays, Step
 from zset_join.state.join.hybrid_state import HybridState
+from zset_join.state.join.join_parts import JoinParts
 from zset_join.state.join.joined_rows import JoinedRows
 from zset_join.state.join.oversized_rows import OversizedRows
 from zset_join.state.join.residual_pairs import JudgedEpoch, ResidualPairs
@@ -56,6 +57,7 @@ from zset_join.state.rows.guarded import guarded
 from zset_join.state.rows.hash_seed import HashTables
 from zset_join.state.rows.rejected_rows import describe_rejection, no_rejections, rejection_table
 from zset_join.state.rows.side import PreparedSide, SideState
+from zset_join.state.rows.side_rules import SideRules
 from zset_join.state.rows.side_snapshot import restore_side, side_reader, snapshot_epoch
 from zset_join.state.rows.usage import check_same_epoch, closed, make_directory
 from zset_join.zset import ZSet
@@ -158,14 +160,16 @@ class HashJoin:
                 relation,
                 key_types=shape.key_types,
                 null_safe=shape.null_safe,
-                keeps_unmatchable=self._one_sided[side] == p.SHOWN_UNMATCHED,
-                has_degree=has_degrees and self._one_sided[side] != 0,
-                tombstone_retention_us=options.tombstone_retention_us,
                 tables=tables,
                 name="left" if side == _LEFT else "right",
-                compared=compared[side],
-                with_age=limit.evicts,
-                is_hybrid=budget is not None,
+                rules=SideRules(
+                    keeps_unmatchable=self._one_sided[side] == p.SHOWN_UNMATCHED,
+                    has_degree=has_degrees and self._one_sided[side] != 0,
+                    tombstone_retention_us=options.tombstone_retention_us,
+                    compared=compared[side],
+                    with_age=limit.evicts,
+                    is_hybrid=budget is not None,
+                ),
             )
             for side, relation in enumerate(self.inputs)
         ]
@@ -180,22 +184,11 @@ class HashJoin:
         self._buffer = AppendBuffer(self._sides, limit, self._cold) if is_append_only else None
         self._joined = JoinedRows(self._sides[0], self._sides[1], self.output.schema, shape.sources)
         passes = residual_filter(residual, self._sides)
-        self._streamed_rows = StreamedRows(self._groups, self._cold, self._one_sided, pairs=self._pairs, output=self._output)
-        self._oversized_rows = OversizedRows(self._cold, self._one_sided, pairs=self._pairs, passes=passes)
+        parts = JoinParts(self._sides, self._groups, self._cold, self._one_sided, self._pairs, passes, self._output)
+        self._streamed_rows, self._oversized_rows = StreamedRows(parts), OversizedRows(parts)
         self._residual: ResidualPairs | None = None
         if has_degrees:
-            self._residual = ResidualPairs(
-                self._sides,
-                self._groups,
-                self._cold,
-                self._streamed_rows,
-                self._oversized_rows,
-                self._one_sided,
-                pairs=self._pairs,
-                passes=passes,
-                output=self._output,
-                chunk_rows=options.chunk_rows,
-            )
+            self._residual = ResidualPairs(parts, self._streamed_rows, self._oversized_rows, chunk_rows=options.chunk_rows)
 
     # ---------------------------------------------------------------- the operator protocol
 

@@ -58,6 +58,7 @@ from zset_join.state.rows.keyed_rows import KeyedRows
 from zset_join.state.rows.rejected_rows import REJECTION_SCHEMA, describe_rejection, no_rejections, rejection_table
 from zset_join.state.rows.side import SideState
 from zset_join.state.rows.side_changes import NetChanges, SideChanges
+from zset_join.state.rows.side_rules import SideRules
 from zset_join.state.rows.side_snapshot import restore_side, side_reader, snapshot_epoch
 from zset_join.state.rows.usage import check_same_epoch
 from zset_join.zset import ZSet
@@ -165,13 +166,13 @@ class LookupJoin:
             ),
             key_types=[probe.schema.field(column).type for column in kept_key],
             null_safe=[True] * len(kept_key),
-            keeps_unmatchable=True,
-            has_degree=False,
-            tombstone_retention_us=options.tombstone_retention_us,
             tables=self._tables,
             name="left",
-            compared=columns_compared((probe, table), terms.residual, (terms.hidden, ()))[0],
-            arranges=False,
+            rules=SideRules(
+                tombstone_retention_us=options.tombstone_retention_us,
+                compared=columns_compared((probe, table), terms.residual, (terms.hidden, ()))[0],
+                arranges=False,
+            ),
         )
         self._left = SideChanges(self._side, stores=not is_append_only)
         self._memo = MatchMemo(

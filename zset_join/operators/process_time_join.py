@@ -56,6 +56,7 @@ from zset_join.state.rows.keyed_rows import KeyedRows
 from zset_join.state.rows.rejected_rows import describe_rejection, no_rejections, rejection_table
 from zset_join.state.rows.side import PreparedSide, SideState
 from zset_join.state.rows.side_changes import NetChanges, SideChanges
+from zset_join.state.rows.side_rules import SideRules
 from zset_join.state.rows.side_snapshot import restore_side, side_reader, snapshot_epoch
 from zset_join.zset import ZSet
 
@@ -145,13 +146,13 @@ class ProcessTimeJoin:
             replace(left, join_key=whole, event_time=None, watermark_delay=None),
             key_types=[left.schema.field(column).type for column in whole],
             null_safe=[True] * len(whole),
-            keeps_unmatchable=True,
-            has_degree=False,
-            tombstone_retention_us=options.tombstone_retention_us,
             tables=self._tables,
             name=f"left{suffix}",
-            compared=columns_compared((left, right), residual, (terms.hidden, ()))[0],
-            arranges=False,
+            rules=SideRules(
+                tombstone_retention_us=options.tombstone_retention_us,
+                compared=columns_compared((left, right), residual, (terms.hidden, ()))[0],
+                arranges=False,
+            ),
         )
         self._owns_table = table_of is None
         self.table: LatestTable = (

@@ -28,6 +28,7 @@ from zset_join.state.rows.answers import Answers
 from zset_join.state.rows.hash_seed import HashTables
 from zset_join.state.rows.rejected_rows import describe_rejection, no_rejections, rejection_table
 from zset_join.state.rows.side import PreparedSide, SideState
+from zset_join.state.rows.side_rules import SideRules
 from zset_join.state.rows.side_snapshot import restore_side, side_reader, snapshot_epoch
 from zset_join.state.rows.usage import closed, make_directory
 from zset_join.zset import ZSet
@@ -82,14 +83,14 @@ class UpsertTable:
             ),
             key_types=[relation.schema.field(name).type for name in relation.primary_key],
             null_safe=[False] * len(relation.primary_key),
-            keeps_unmatchable=True,
-            has_degree=False,
-            tombstone_retention_us=options.tombstone_retention_us,
             tables=HashTables.of(options),
             name=table,
-            compared=compared,
-            arranges=False,
-            is_hybrid=options.budget is not None,
+            rules=SideRules(
+                tombstone_retention_us=options.tombstone_retention_us,
+                compared=compared,
+                arranges=False,
+                is_hybrid=options.budget is not None,
+            ),
         )
         self._hybrid = None if options.budget is None else HybridRows([self._side], options.budget, options.directory)
         self._prepared: tuple[Tick, ZSet, PreparedSide, npt.NDArray[np.int64]] | None = None
