@@ -5,12 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 from zset_join.cli import main
-from zset_join.core.errors import BadInputError, SinkError, StateError
+from zset_join.core.errors import BadInputError, OptionError, SinkError, StateError
 from zset_join.expressions import col
 from zset_join.pipeline import FunctionSink, Pipeline, View, appends, changes
 from zset_join.pipeline import functions as F  # noqa: N812 - as PySpark users import theirs
@@ -84,7 +85,7 @@ def test_an_added_view_is_filled_and_a_dropped_one_is_no_more() -> None:
         (SEEN.where(col("n") > 1), SEEN.where(col("n") > 0), "EVOLVE_NO_ROWS"),
         (JOINED.select("id"), ORDERS.join(PEOPLE, on="who", how="left").select("id"), "EVOLVE_NO_ROWS"),
         (ORDERS, ORDERS.dedup(keys="who", order_by="total"), "EVOLVE_BY_TIME"),
-        (SEEN, appends("seen", {"k": pa.string()}), "EVOLVE_SOURCE"),
+        (SEEN, changes("seen", {"k": pa.string(), "n": pa.int64()}, keys="k"), "EVOLVE_SOURCE"),
     ],
 )
 def test_what_was_never_kept_is_refused_and_nothing_changes(before: View, after: View, code: str) -> None:
@@ -108,6 +109,24 @@ def test_kept_inputs_make_what_was_never_kept_possible_and_verify_still_judges()
 
     assert pipeline.view().to_pylist() == [{"n": 2, "c": 3}]
     assert pipeline.verify().equal
+
+
+def test_a_source_that_a_change_brings_begins_with_given_rows(tmp_path: Path) -> None:
+    first = ZSet(pa.RecordBatch.from_pylist([{"k": "x", "n": 2}], schema=SEEN.arrow_schema), np.array([2]))
+    with Pipeline({"a": ORDERS}, tmp_path, keep_inputs=True) as pipeline:
+        with pytest.raises(OptionError, match=r"FIRST_ROWS.*has begun"):
+            pipeline.evolve({"a": ORDERS, "s": SEEN}, first_rows={"seen": first})
+        pipeline.step({"orders": ROWS["orders"]})
+        for name, rows in (("seen", first.rows.select(["n"])), ("orders", first.rows), ("other", first.rows)):
+            with pytest.raises(OptionError, match="FIRST_ROWS"):
+                pipeline.evolve({"a": ORDERS, "s": SEEN}, first_rows={name: ZSet(rows, first.weights)})
+
+        by_k = SEEN.groupBy("k").agg(F.sum("n").alias("n"))
+        diff = pipeline.evolve({"a": ORDERS, "s": SEEN, "by_k": by_k}, first_rows={"seen": first})
+        assert (diff.taken, pipeline.view("by_k").to_pylist()) == (1, [{"k": "x", "n": 4}])
+    with Pipeline({"a": ORDERS, "s": SEEN, "by_k": by_k}, tmp_path, keep_inputs=True) as again:
+        again.step({"seen": [{"k": "x", "n": 1}]})
+        assert (again.view("by_k").to_pylist(), again.verify(view="by_k").equal) == ([{"k": "x", "n": 5}], True)
 
 
 def test_a_dropped_source_does_not_come_back_empty_after_save_and_load(tmp_path: Path) -> None:

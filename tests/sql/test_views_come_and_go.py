@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 import threading
 from collections import Counter
@@ -13,7 +14,7 @@ import duckdb
 import pyarrow as pa
 import pytest
 
-from zset_join.core.errors import BadInputError, SqlError, ZsetJoinError
+from zset_join.core.errors import BadInputError, SinkError, SqlError, ZsetJoinError
 from zset_join.plan import merging
 from zset_join.plan.fingerprints import Fingerprints
 from zset_join.runners.local.changing import ChangingPipeline
@@ -268,19 +269,63 @@ def test_a_failing_view_is_named_and_paused_while_the_others_go_on(where: str, t
         assert shares.table().to_pylist() == [{"k": 1, "share": 2.0}]
 
 
-def test_a_paused_view_that_writes_into_a_table_brings_the_difference() -> None:
-    with connect() as session:
+@pytest.mark.parametrize("where", ["memory", "directory"])
+def test_a_paused_view_that_writes_into_a_table_brings_the_difference(where: str, tmp_path: Any) -> None:
+    with connect(directory=None if where == "memory" else tmp_path / "s", keep_inputs=True) as session:
         session.sql(
             "CREATE TABLE t (g STRING, k INT, v INT, PRIMARY KEY (k)); CREATE TABLE sums (g STRING, s BIGINT, PRIMARY KEY (g))"
         )
         session.sql("CREATE MATERIALIZED VIEW m INTO sums AS SELECT g, sum(v) AS s FROM t GROUP BY g")
         reader = session.sql("SELECT g, s * 10 AS ten FROM sums").start()
         session.sql("INSERT INTO t VALUES ('x', 1, 1), ('y', 2, 1); PAUSE MATERIALIZED VIEW m")
-        session.sql("INSERT INTO t VALUES ('x', 1, 5); DELETE FROM t WHERE k = 2")
-        assert _bag(reader.table()) == [("x", 10), ("y", 10)]
+        session.sql(
+            "INSERT INTO t VALUES ('x', 1, 5), ('z', 3, 1); DELETE FROM t WHERE k = 2; INSERT INTO sums VALUES ('z', 7)"
+        )
+        assert (_bag(reader.table()), reader.verify().equal) == ([("x", 10), ("y", 10), ("z", 70)], True)
 
-        session.sql("RESUME MATERIALIZED VIEW m")
-        assert _bag(reader.table()) == [("x", 50)]
+        with pytest.raises(SinkError, match="SINK_KEY"):
+            session.sql("RESUME MATERIALIZED VIEW m")
+        session.sql("DELETE FROM t WHERE k = 3")
+        reader.changelog()
+        session.sql("RESUME MATERIALIZED VIEW m; PAUSE MATERIALIZED VIEW m; RESUME MATERIALIZED VIEW m")
+        assert (_bag(reader.table()), reader.verify().equal) == ([("x", 50), ("z", 70)], True)
+        assert _bag(reader.changelog()) == [("x", 10, -1), ("x", 50, 1), ("y", 10, -1)]
+        assert session.running[0].verify().equal
+
+
+@pytest.mark.parametrize("connector", ["duckdb", "filesystem"])
+def test_a_paused_view_that_writes_outside_gives_the_difference_once(connector: str, tmp_path: Any) -> None:
+    more = "'path' = '{0}/f', 'format' = 'json'" if connector == "filesystem" else "'path' = '{0}/d', 'table-name' = 'o'"
+    made = (
+        "CREATE TABLE t (k INT, v INT, PRIMARY KEY (k)); CREATE TABLE o (k INT, share DOUBLE, PRIMARY KEY (k)) WITH "
+        f"('connector' = '{connector}', {more.format(tmp_path)}); CREATE MATERIALIZED VIEW m INTO o AS SELECT k, 6 / v AS share FROM t"
+    )
+
+    def written() -> list[Any]:
+        if connector == "duckdb":
+            with duckdb.connect(str(tmp_path / "d"), read_only=True) as database:
+                return database.sql("SELECT * FROM o ORDER BY 1").fetchall()
+        lines = [line for file in sorted((tmp_path / "f").glob("epoch-*")) for line in file.read_text().splitlines()]
+        return [tuple(json.loads(line).values()) for line in lines]
+
+    with connect(directory=tmp_path / "s") as session:
+        session.sql(f"{made}; INSERT INTO t VALUES (1, 2), (2, 2); PAUSE MATERIALIZED VIEW m; INSERT INTO t VALUES (1, 0)")
+        with pytest.raises(BadInputError, match="DIVIDE_BY_ZERO"):
+            session.sql("RESUME MATERIALIZED VIEW m")
+    with connect(directory=tmp_path / "s") as session:
+        session.sql(f"{made}; DELETE FROM t WHERE k = 2")
+        assert (session.running[0].is_paused, _bag(session.running[0].table())) == (True, [(1, 3.0), (2, 3.0)])
+    before = written()
+    with connect(directory=tmp_path / "s") as session:
+        session.sql("INSERT INTO t VALUES (1, 3); RESUME MATERIALIZED VIEW m; INSERT INTO t VALUES (3, 6)")
+    after = written()
+    if connector == "duckdb":
+        assert (before, after) == ([(1, 3.0), (2, 3.0)], [(1, 2.0), (3, 1.0)])
+    else:
+        assert (before, sorted(after[2:])) == (
+            [(1, 3.0, 1), (2, 3.0, 1)],
+            [(1, 2.0, 1), (1, 3.0, -1), (2, 3.0, -1), (3, 1.0, 1)],
+        )
 
 
 def test_a_view_without_kept_tables_is_not_paused() -> None:

@@ -93,7 +93,7 @@ def test_the_dashboard_uses_metrics_that_exist() -> None:
 
 
 def test_the_page_names_every_metric() -> None:
-    page = (Path(__file__).parents[2] / "docs/how-to/observe-a-query.md").read_text(encoding="utf-8")
+    page = (Path(__file__).parents[2] / "docs/how-to/watch-a-query.md").read_text(encoding="utf-8")
 
     assert [name for name in METRICS if f"`{name}`" not in page] == []
 

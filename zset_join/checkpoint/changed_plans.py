@@ -46,6 +46,8 @@ class ChangedPlan:
         bare_view: the view whose outputs are owned by the id of the query alone; those of others by id and name. Empty: the
             only view, where the program gives it without a name.
         undo_epochs: how many epochs behind it the change can be undone.
+        columns: how columns of sources changed, oldest first: `epoch` of the change, `slot`: the place in `sources` of the
+            source as it was, the rest as `ColumnChange` writes it.
         note: kept with the change for its caller, JSON-ready.
     """
 
@@ -61,6 +63,7 @@ class ChangedPlan:
     unseen: tuple[int, ...] = ()
     bare_view: str | None = None
     undo_epochs: int = 1000
+    columns: tuple[Mapping[str, Any], ...] = ()
     note: Any = None
 
     @property
@@ -96,7 +99,7 @@ def read_changed_plan(folder: Folder, digest: str) -> ChangedPlan:
     name = _name(digest)
     data = folder.read(name)
     written = unseal(b"" if data is None else data.to_pybytes(), version=_FORMAT, name=name)
-    listed = {name: tuple(written.get(name, ())) for name in ("sources", "begins", "filled", "altered", "unseen")}
+    listed = {name: tuple(written.get(name, ())) for name in ("sources", "begins", "filled", "altered", "unseen", "columns")}
     return ChangedPlan(**{**written, **listed})
 
 

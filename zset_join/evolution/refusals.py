@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
-from zset_join.core.errors import StateError
+from zset_join.core.errors import OptionError, StateError
 from zset_join.evolution.derivation import columns_wanted, unmet_conditions
 from zset_join.expressions import describe
 from zset_join.plan.query_plan import Feed, QueryPlan
 from zset_join.plan.row_steps import RowStep
 
-__all__ = ["by_time", "no_rows", "source_changed"]
+__all__ = ["bad_first_rows", "by_time", "no_rows", "source_changed"]
 
 _CURE = (
     "Build the pipeline with keep_inputs=True, so that it can be changed to anything, or start the new query again over the "
@@ -87,5 +87,15 @@ def source_changed(name: str, *, was_dropped: bool) -> StateError:
     return StateError(
         f'the source "{name}" {what}. Describe it as before, or give it another name, under which it begins without rows.',
         code="EVOLVE_SOURCE",
+        source=name,
+    )
+
+
+def bad_first_rows(name: str, why: str) -> OptionError:
+    """Return the error of a source that cannot begin with the rows that it was given."""
+    return OptionError(
+        f'the source "{name}" was given first rows, and it {why}. Give them to a source that the change brings, behind the '
+        "first epoch and in its columns; feed others with step().",
+        code="FIRST_ROWS",
         source=name,
     )

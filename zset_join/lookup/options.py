@@ -65,7 +65,7 @@ _DURATION = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([a-z]*?)s?\s*$")
 
 
 class LookupHintWarning(UserWarning):
-    """A suggestion that cannot be honoured; the plan is as if it had not been made."""
+    """An option of a lookup that has no effect and is ignored."""
 
 
 def parse_duration_us(value: Any, *, option: str) -> int:
@@ -99,7 +99,7 @@ def parse_duration_us(value: Any, *, option: str) -> int:
 
 @dataclass(frozen=True, kw_only=True)
 class Lookup:
-    """Hold the options suggested for a lookup join; the module header lists them. None: not given.
+    """Hold the options of a lookup join; None: not given. `docs/reference/options.md` lists them with their defaults.
 
     >>> Lookup.from_hint({"table": "dim1", "async": "true", "timeout": "180s"})
     Lookup(table='dim1', async_=True, timeout='180s')
@@ -150,12 +150,12 @@ class Lookup:
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> Lookup:
-        """Build from what `to_json` gave."""
+        """Build from the result of `to_json`."""
         return cls(**values)
 
     @classmethod
     def from_hint(cls, options: Mapping[str, Any], *, where: str = "LOOKUP") -> Lookup:
-        """Build from the options of a hint in SQL, by FLIP-234's names; what is unknown or not allowed warns and is left out.
+        """Build from the options of a hint in SQL, by FLIP-234's names; unknown or rejected options warn and are left out.
 
         Args:
             options: name to text.
@@ -212,7 +212,7 @@ class Lookup:
         return cls(**kept)
 
     def over(self, defaults: Lookup | None) -> Lookup:
-        """Return these options, and those of a job where these are not given.
+        """Return these options, completed by those of the job.
 
         >>> job = Lookup(output_mode="ordered", capacity=100, timeout="180s")
         >>> Lookup(async_=True, timeout="300s").over(job)
@@ -229,14 +229,14 @@ class Lookup:
         is_insert_only: bool,
         aliases: tuple[str, ...] = (),
     ) -> LookupSettings:
-        """Decide what a join does, warning of each suggestion that cannot be honoured.
+        """Return the settings of a join; warn of each option that has no effect.
 
         Args:
-            source: name of the outside table.
-            modes: what the source offers: `sync`, `async`, `full`.
+            source: name of the external table.
+            modes: modes of the source: `sync`, `async`, `full`.
             how: `inner` or `left`.
             is_insert_only: whether the left input never retracts a row.
-            aliases: other names the table goes by in this join.
+            aliases: other names of the table in this join.
         """
         given = self
         if self.table is not None and self.table not in (source, *aliases):

@@ -88,27 +88,25 @@ class _Prepared:
 
 @guarded("the join")
 class HashJoin:
-    """Join two relations incrementally.
+    """Join two relations incrementally. Options of the same names: `docs/reference/options.md`.
 
     Args:
         left: the left input.
         right: the right input; its join key has as many columns as the left one.
         how: one of `JOIN_TYPES`.
-        null_safe: per key column, whether it is compared with `<=>` instead of `=`; default all `=`.
-        using: put the key columns once and first, as Spark's `on=["k"]` does; both sides must name them equally.
+        null_safe: per key column, whether it is compared by `<=>` instead of `=`; default all `=`.
+        using: emit the key columns once and first, as `on=["k"]` of Spark; their names must be equal.
         residual: a predicate over both rows that is part of ON.
-        hidden: per input, columns that only order its changes: not shown, and an upsert that changes nothing else is silent.
-        output_names: names of the output columns, hidden ones too; default: the input's, a clashing right one with `_right`.
+        hidden: per input, columns that only order its changes; they are not emitted.
+        output_names: of all output columns; default: the input's, a clashing right one with `_right`.
         options: how it runs, and where its state lies.
 
     Raises:
-        PlanError: relations that cannot be joined, or options (`OptionError`) that are not allowed.
-        KeyTypeError: key types that cannot be compared.
+        PlanError: relations, keys (`KeyTypeError`) or options (`OptionError`) that do not fit.
         StateError: the directory holds something else.
 
-    >>> from zset_join.core.relation import Relation
     >>> schema = pa.schema({"k": pa.int64(), "v": pa.string()})
-    >>> join = HashJoin(Relation(name="l", schema=schema, join_key=("k",)), Relation(name="r", schema=schema, join_key=("k",)))
+    >>> join = HashJoin(*(Relation(name=name, schema=schema, join_key=("k",)) for name in "lr"))
     >>> delta = [ZSet.of({"k": [1], "v": ["x"]}), ZSet.of({"k": [1], "v": ["y"]})]
     >>> [row for chunk in join.answer(Tick(0), delta) for row in chunk.to_pylist()]
     [((1, 'x', 1, 'y'), 1)]
@@ -194,7 +192,7 @@ class HashJoin:
 
     @property
     def absorbed_epoch(self) -> int:
-        """Return the last epoch folded into the state, -1 when there was none."""
+        """Return the last absorbed epoch, -1 if there was none."""
         if self._is_closed:
             raise closed("the join")
         return self._sides[0].absorbed_epoch
@@ -218,11 +216,11 @@ class HashJoin:
         yield from self._emit(prepared)
 
     def absorb(self, tick: Tick, deltas: Sequence[ZSet]) -> None:
-        """Fold the deltas of one epoch into the state.
+        """Add the deltas of one epoch to the state.
 
         Raises:
-            BadInputError: as `answer`; the state is unchanged. So with ResourceError.
-            StateError: an epoch that was absorbed before.
+            BadInputError: as `answer`; the state is unchanged. The same holds for ResourceError.
+            StateError: the epoch was absorbed before.
         """
         tick.check_follows(self.absorbed_epoch)
         prepared = self._prepare(tick, deltas)
@@ -276,7 +274,7 @@ class HashJoin:
         return sum(side.working_bytes() for side in self._sides) + self._working_bytes()
 
     def is_current(self) -> bool:
-        """Return whether the mapped files are still those of the directory and whole; if so, the state need not be reopened."""
+        """Return whether the mapped files are whole and still those of the directory, so that it need not be reopened."""
         return all(side.is_current() for side in self._sides) and (self._hybrid is None or self._hybrid.is_current())
 
     def _working_bytes(self) -> int:
@@ -286,10 +284,10 @@ class HashJoin:
         return self._groups.resident_bytes() + queued + judged + touched
 
     def buffered(self, tick: Tick, deltas: Sequence[ZSet]) -> BufferedEpoch | None:
-        """Return what an append-only join would hold after an epoch, in bytes, and what leaves in it; None for other joins.
+        """Return the bytes of an append-only join after an epoch, and what it evicts; None for other joins.
 
-        A row counts its record and, for each string, binary or nested value beyond 12 bytes, the block that holds it. Cost: as
-        resolving the deltas, which `answer` and `absorb` then need not do again.
+        A row counts its record and, for each string, binary or nested value beyond 12 bytes, its block. Cost: resolving the
+        deltas, which `answer` and `absorb` then reuse.
         """
         return self._prepare(tick, deltas).buffered
 
@@ -339,11 +337,10 @@ class HashJoin:
         return counts
 
     def largest_fan_out(self) -> tuple[int, tuple[Any, ...]] | None:
-        """Return the most pairs one join key has made in the answer that was read last, and the key.
+        """Return the most pairs that one join key has in the last answer, and the key.
 
-        None where no pairs came out (also for semi and anti joins). Pairs are counted before a residual predicate, those with
-        rows that were read from disk apart; where the answer took two passes, for the sign that had more. Call it before the
-        next epoch is absorbed or answered.
+        None without pairs, and for semi and anti joins. Pairs are counted before a residual predicate, and those with rows
+        from disk separately. Call it before the next epoch.
         """
         rows, ref, side = self._groups.largest_fan_out()
         return (rows, key_of(self._sides[side], ref)) if rows and self._prepared is not None else None

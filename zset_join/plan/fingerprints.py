@@ -4,6 +4,9 @@ The law: two stages have one fingerprint iff they do the same to the same rows, 
 the columns of its answer, the row steps before it, and the same below. What relations and views are called does not count; what
 a source is called does, for that is which source it is. Reading a plan twice gives the same fingerprints, in any process.
 
+Where columns of a source change between two plans, both are compared without these columns: a stage that does not read them has
+one fingerprint in both, though its rows have other columns. `rows` is the fingerprint of rows with all their columns.
+
 A stage with lookups is the same where it makes them through the same object.
 """
 
@@ -11,16 +14,21 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from functools import cached_property
 
+from zset_join.expressions.rows import columns_read
 from zset_join.plan.query_plan import Feed, QueryPlan, StageNode
-from zset_join.plan.row_steps import RowStep
-from zset_join.plan.unnamed import text_of
+from zset_join.plan.row_steps import RowStep, SelectStep
+from zset_join.plan.unnamed import text_of, words_of
 from zset_join.stages.effect import EffectStage
 from zset_join.stages.written import write_relation
 
 __all__ = ["FeedPrint", "Fingerprints"]
+
+_Seen = tuple[str, frozenset[str]] | None
+"""Of a feed, what is equal in two plans, and which changed columns it passes on; None where it reads one."""
 
 
 @dataclass(frozen=True)
@@ -28,17 +36,14 @@ class FeedPrint:
     """Identify the rows that a feed passes on, whatever plan it is in.
 
     Args:
-        origin: fingerprint of the source or stage.
+        origin: fingerprint of the rows of the source or stage.
         steps: what is done to its rows.
+        text: what is equal for feeds of the same rows.
     """
 
     origin: str
     steps: tuple[RowStep, ...]
-
-    @cached_property
-    def text(self) -> str:
-        """Return what is equal for feeds of the same rows."""
-        return text_of([self.origin, [step.to_json() for step in self.steps]])
+    text: str
 
 
 class Fingerprints:
@@ -46,26 +51,42 @@ class Fingerprints:
 
     Args:
         plan: the plan.
+        changed: by source, columns that are not the same in another plan that it is compared with.
 
     Attributes:
         sources: by name.
         nodes: of each stage, by number.
     """
 
-    def __init__(self, plan: QueryPlan) -> None:
+    def __init__(self, plan: QueryPlan, changed: Mapping[str, AbstractSet[str]] | None = None) -> None:
         self.plan = plan
-        self.sources = {source.name: _digest("source", text_of(source.to_json(), names=True)) for source in plan.sources}
+        self._changed: dict[str | int, frozenset[str]] = {}
+        self._rows: dict[str | int, str] = {}
+        self.sources: dict[str, str] = {}
         self.nodes: list[str] = []
+        for source in plan.sources:
+            touched = self._changed[source.name] = frozenset((changed or {}).get(source.name, ()))
+            written = source.to_json()
+            self.sources[source.name] = _digest("source", text_of(written, names=True, without=touched))
+            self._rows[source.name] = _digest("source", text_of(written, names=True))
         for node in plan.nodes:
-            self.nodes.append(self._of_node(node))
+            self._add(node)
 
-    def origin(self, origin: str | int) -> str:
-        """Return that of a source or a stage."""
-        return self.sources[origin] if isinstance(origin, str) else self.nodes[origin]
+    def rows(self, origin: str | int) -> str:
+        """Return that of the rows of a source or a stage, with all their columns."""
+        return self._rows[origin]
+
+    def feed(self, feed: Feed) -> FeedPrint:
+        """Return that of one feed."""
+        seen = self._seen(feed)
+        if seen is not None and not seen[1]:
+            return FeedPrint(self.rows(feed.origin), feed.steps, seen[0])
+        text = text_of([self.rows(feed.origin), [step.to_json() for step in feed.steps]])
+        return FeedPrint(self.rows(feed.origin), feed.steps, text)
 
     def feeds(self, feeds: Sequence[Feed]) -> tuple[FeedPrint, ...]:
         """Return those of the feeds of one input."""
-        return tuple(FeedPrint(self.origin(feed.origin), feed.steps) for feed in feeds)
+        return tuple(map(self.feed, feeds))
 
     def text(self, feeds: Sequence[Feed]) -> str:
         """Return what is equal for inputs, or views, of the same rows."""
@@ -81,11 +102,61 @@ class Fingerprints:
             for state in self.plan.states
         }
 
-    def _of_node(self, node: StageNode) -> str:
-        stage = node.stage
+    def written(self, number: int) -> str:
+        """Return a state with the columns of its inputs: under one fingerprint, it goes on as it is iff this is equal too."""
+        return text_of([_written(self.plan.nodes[at]) for at in self.plan.state_of[number].readers])
+
+    def _seen(self, feed: Feed) -> _Seen:
+        origin = self.sources[feed.origin] if isinstance(feed.origin, str) else self.nodes[feed.origin]
+        changed, steps = self._changed[feed.origin], list[RowStep]()
+        for step in feed.steps:
+            if step.condition is not None:
+                if columns_read(step.condition) & changed:
+                    return None
+                steps.append(step)
+            elif isinstance(step, SelectStep):
+                read = [(name, bool(columns_read(expression) & changed)) for name, expression in step.columns]
+                gone = {name for name, is_changed in read if is_changed}
+                steps.append(SelectStep(tuple(one for one in step.columns if one[0] not in gone)))
+                changed = frozenset(gone)
+            elif changed:
+                return None
+            else:
+                steps.append(step)
+        return text_of([origin, [step.to_json() for step in steps]]), changed
+
+    def _add(self, node: StageNode) -> None:
+        stage, inputs = node.stage, [[self._seen(feed) for feed in feeds] for feeds in node.feeds]
         outside = str(id(getattr(stage, "source", stage))) if isinstance(stage, EffectStage) else ""
-        written = text_of([stage.to_json(), write_relation(stage.output)])
-        return _digest("stage", written, outside, *(self.text(feeds) for feeds in node.feeds))
+        exact = _digest("stage", text_of(_written(node)), outside, *(self.text(feeds) for feeds in node.feeds))
+        passed = self._passed(node, inputs)
+        if passed is None:
+            self.nodes.append(exact)
+            self._rows[node.number], self._changed[node.number] = exact, frozenset()
+            return
+        changed = {name for feeds in inputs for seen in feeds if seen is not None for name in seen[1]}
+        texts = (text_of([seen[0] for seen in feeds if seen is not None]) for feeds in inputs)
+        print_of = _digest("stage", text_of(_written(node), without=changed), outside, *texts)
+        self.nodes.append(print_of)
+        self._rows[node.number], self._changed[node.number] = (exact if passed else print_of), passed
+
+    def _passed(self, node: StageNode, inputs: Sequence[Sequence[_Seen]]) -> frozenset[str] | None:
+        """Return the changed columns that a stage may show; None where its other columns may depend on them."""
+        changed = [[None if seen is None else seen[1] for seen in feeds] for feeds in inputs]
+        here = [frozenset().union(*(one for one in feeds if one is not None)) for feeds in changed]
+        if any(one is None for feeds in changed for one in feeds):
+            return None
+        every = frozenset[str]().union(*here)
+        if not every:
+            return every
+        for given, names in zip(node.stage.inputs, here, strict=True):
+            if (every - names) & set(given.relation.schema.names):
+                return None
+        return None if every & words_of(node.stage.to_json()) else node.stage.passes(every)
+
+
+def _written(node: StageNode) -> list[object]:
+    return [node.stage.to_json(), write_relation(node.stage.output)]
 
 
 def _digest(*texts: str) -> str:

@@ -1,28 +1,56 @@
-"""What plans hold as text, without what relations are called: two stages may differ in those names alone."""
+"""What plans hold as text, without what relations are called: two stages may differ in those names alone, or in columns."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Collection
 from typing import Any
 
-__all__ = ["text_of"]
+import pyarrow as pa
+
+from zset_join.stages.written import read_schema, write_schema
+
+__all__ = ["text_of", "words_of"]
 
 
-def text_of(written: Any, *, names: bool = False) -> str:
+def text_of(written: Any, *, names: bool = False, without: Collection[str] = ()) -> str:
     """Return what `to_json` gave as text that is equal for equal things.
 
     Args:
         written: JSON-ready.
         names: keep what relations are called.
+        without: columns that relations are written without.
     """
-    return json.dumps(written if names else _unnamed(written), sort_keys=True, default=str)
+    return json.dumps(written if names and not without else _unnamed(written, names, without), sort_keys=True, default=str)
 
 
-def _unnamed(written: Any) -> Any:
-    """Return what was written without what relations are called."""
+def words_of(written: Any) -> set[str]:
+    """Return all texts in what `to_json` gave, but for the columns and the names of relations.
+
+    >>> sorted(words_of({"kind": "aggregate", "group_by": ["city"]}))
+    ['aggregate', 'city']
+    """
+    if isinstance(written, str):
+        return {written}
+    if isinstance(written, dict):
+        skipped = {"name", "columns"} if _is_relation(written) else set()
+        return {word for key, inner in written.items() if key not in skipped for word in words_of(inner)}
+    return {word for one in written for word in words_of(one)} if isinstance(written, list | tuple) else set()
+
+
+def _unnamed(written: Any, names: bool, without: Collection[str]) -> Any:
+    """Return what was written without what relations are called, and without some of their columns."""
     if isinstance(written, list | tuple):
-        return [_unnamed(one) for one in written]
+        return [_unnamed(one, names, without) for one in written]
     if not isinstance(written, dict):
         return written
-    is_relation = {"name", "columns", "join_key"} <= written.keys()
-    return {key: _unnamed(inner) for key, inner in written.items() if not (is_relation and key == "name")}
+    is_relation = _is_relation(written)
+    kept = {key: _unnamed(one, names, without) for key, one in written.items() if names or not (is_relation and key == "name")}
+    if is_relation and without:
+        schema = read_schema(written["columns"])
+        kept["columns"] = write_schema(pa.schema([field for field in schema if field.name not in without]))
+    return kept
+
+
+def _is_relation(written: dict[str, Any]) -> bool:
+    return {"name", "columns", "join_key"} <= written.keys()

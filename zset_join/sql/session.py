@@ -48,26 +48,26 @@ _WAIT_SECONDS = 2.0
 
 
 class Session:
-    """Run statements.
+    """Run SQL statements.
 
     Args:
         engine: `local`, in this process, or `spark`.
         spark: a SparkSession, for `engine="spark"`; default: the active one, or a new one on this machine.
-        dialect: whose SQL statements are written in: spark, flink, timeplus, risingwave or laminardb.
+        dialect: of the statements: spark, flink, timeplus, risingwave or laminardb.
         keep_tables: keep the rows of tables for later queries; with a directory and inside Spark they are always kept.
         clock: returns the processing time in microseconds since 1970; default: the wall clock.
-        directory: where inserted rows, state and positions are kept, so that the same statements run again go on where they
-            were; of one session at a time. Default: in memory, inside Spark a temporary one.
-        keep_inputs: let running queries keep every change that comes, for `Running.verify()`.
+        directory: makes the session durable: the same statements resume where they were. For one session at a time.
+            Default: in memory, inside Spark a temporary directory.
+        keep_inputs: running queries keep every input change, for `Running.verify()`.
 
     Attributes:
-        writes: whether INSERT INTO ... SELECT writes; where not, it is only planned.
+        writes: whether INSERT INTO ... SELECT writes; if False, it is only planned.
         dialect: of its statements.
-        runtime: what runs its queries.
+        runtime: runs its queries.
 
     Raises:
-        OptionError: an engine or dialect that is not there, or an argument of the other engine.
-        StateError: another session has the directory, or it is laid out otherwise.
+        OptionError: an unknown engine or dialect, or an argument of the other engine.
+        StateError: another session has the directory, or its layout is another one.
 
     >>> session = Session()
     >>> session.sql("CREATE TABLE t (k STRING, v INT)") and session.sql("INSERT INTO t VALUES ('a', 1), ('a', 2)")
@@ -111,25 +111,25 @@ class Session:
 
     @property
     def catalog(self) -> Catalog:
-        """Return what names represent."""
+        """Return the tables, views and functions by name."""
         self._restore()
         return self.runtime.catalog
 
     @property
     def running(self) -> list[Running]:
-        """Return the queries that run, in the order in which they were started."""
+        """Return the running queries in the order of their start."""
         self._restore()
         return self.runtime.running
 
     def sql(self, text: str, *, dialect: str | None = None) -> Message | Query:
-        """Run statements, one after the other; return what the last one gives.
+        """Run statements in order; return the result of the last one.
 
         Args:
-            text: one statement or several, with semicolons between them.
+            text: one statement, or several separated by semicolons.
             dialect: for this text only.
 
         Raises:
-            SqlError: a statement that cannot be read, or is refused; those before it have run.
+            SqlError: a statement cannot be parsed or is rejected; those before it have run.
             BadInputError: rows that cannot be inserted.
         """
         statements = split(text, dialect=dialect or self.dialect)
@@ -141,7 +141,7 @@ class Session:
         return last
 
     def run(self, statement: Statement) -> Message | Query:
-        """Run one statement; one that a directory has already, as it is, changes nothing.
+        """Run one statement; one that a directory already holds has no effect.
 
         Raises:
             ZsetJoinError: as `sql`.
@@ -168,19 +168,19 @@ class Session:
     def register(
         self, name: str, rows: Any, *, keys: Sequence[str] | str = (), watermark: tuple[str, int] | None = None
     ) -> None:
-        """Make a table of an Arrow table, or of anything that becomes one (a list of dicts, a dict of columns, pandas, polars).
+        """Create a table from an Arrow table, a list of dicts, a dict of columns, or a pandas or polars frame.
 
-        Inside Spark also of a DataFrame, streaming or not, or of a view of `zset_join.spark`.
+        Inside Spark also from a DataFrame, streaming or not, or a view of `zset_join.spark`.
 
         Args:
             name: of the table.
-            rows: what it holds; may be empty, then only its columns count.
-            keys: columns that identify a row; rows inserted later replace those of their key.
+            rows: its first rows; may be empty, then only the columns count.
+            keys: columns that identify a row; later rows replace those of their key.
             watermark: event-time column, and the delay of its watermark in microseconds.
 
         Raises:
             SqlError: the name is taken.
-            OptionError: it does not become an Arrow table.
+            OptionError: the rows cannot be converted to an Arrow table.
         """
         key = (keys,) if isinstance(keys, str) else tuple(keys)
         if self.runtime.adopt(name, rows, keys=key, watermark=watermark):
@@ -191,11 +191,11 @@ class Session:
             self.insert(name, held)
 
     def register_lookup(self, source: LookupSource) -> None:
-        """Make an outside table known by its name, for joins FOR SYSTEM_TIME AS OF PROCTIME().
+        """Name an external table, for joins FOR SYSTEM_TIME AS OF PROCTIME().
 
         Raises:
             SqlError: the name is taken.
-            OptionError: it is no source of lookups.
+            OptionError: it is not a lookup source.
         """
         if not isinstance(getattr(source, "schema", None), pa.Schema):
             raise OptionError(
@@ -206,17 +206,15 @@ class Session:
         self.runtime.catalog.add(Table(name=source.name, word="TABLE", columns=columns, mode="append", lookup=source))
 
     def read(self, *, wait_seconds: float = _WAIT_SECONDS, rounds: int | None = None) -> int:
-        """Take the new rows in the files and topics of all tables since the last call; return the number of epochs.
-
-        Inside Spark, which counts its epochs itself, 0.
+        """Process the new rows in files and topics of all tables; return the number of epochs, inside Spark 0.
 
         Args:
-            wait_seconds: how long a source without rows is waited for.
-            rounds: how often each source is polled at most; None: until none has anything.
+            wait_seconds: how long to wait for a source without rows.
+            rounds: how often each source is polled at most; None: until none has rows.
 
         Raises:
             SqlError: a source that cannot be read.
-            BadInputError: rows that a table or query cannot take.
+            BadInputError: rows that a table or query cannot apply.
         """
         self._restore()
         return self.runtime.read(wait_seconds=wait_seconds, rounds=rounds)
@@ -226,7 +224,7 @@ class Session:
 
         Args:
             name: of the table.
-            rows: as for `register`, or a ZSet; columns that are left out are NULL, or computed.
+            rows: as for `register`, or a ZSet; missing columns are NULL, or computed.
 
         Returns:
             The number of rows.
@@ -241,23 +239,23 @@ class Session:
         return self.runtime.insert(table, rows if isinstance(rows, ZSet) else of_table(table, rows))
 
     def once(self, name: str) -> AbstractContextManager[None]:
-        """Return a context within which INSERTs change nothing where they were run before, in a directory of one's own.
+        """Return a context in which INSERTs have no effect if they were run before; needs a directory.
 
         Args:
-            name: of the statement, another one for every statement.
+            name: of the statement, unique in the directory.
         """
         return self.runtime.once(name)
 
     def writer_id(self) -> str | None:
-        """Return under which id the statement that runs writes outside; None for a new one."""
+        """Return the id under which the running statement writes to external systems; None for a new one."""
         return self.runtime.writer_id()
 
     def advance(self) -> None:
-        """Let an epoch without rows pass in every query, so that what is due is done."""
+        """Run an epoch without rows in every query, so that due rows are processed."""
         self.runtime.advance()
 
     def advance_due(self) -> bool:
-        """Let an epoch pass in the queries that are due by now; return whether there were any."""
+        """Run an epoch in the queries that are due; return whether there were any."""
         return self.runtime.advance_due()
 
     def create_temporal_table_function(self, name: str, relation: str, time: str, key: str) -> None:
@@ -284,7 +282,7 @@ class Session:
         self.catalog.add(TemporalFunction(name, entry.name, time, key))
 
     def query(self, statement: Statement, node: Any, settings: Mapping[str, str], *, emits_changelog: bool) -> Query:
-        """Bind a query; what cannot be honoured becomes a warning."""
+        """Bind a query; options without effect become warnings."""
         binder = QueryBinder(self.catalog, statement, {**self.catalog.settings, **settings})
         bound = binder.bind(node)
         check_consumed(node, statement.text, statement.place(0))
@@ -303,8 +301,8 @@ class Session:
         """Run a query; see `Query.start`.
 
         Args:
-            query: it.
-            name: what it is called; None: after where it writes, or a number.
+            query: the query.
+            name: default: that of its target, or a number.
             output: called with every delta; a writer of a table or sink.
         """
         if query.bound.is_bounded:
@@ -312,57 +310,57 @@ class Session:
         return self.runtime.start(query, name=name, output=output)
 
     def stop(self, running: Running) -> None:
-        """End a query that runs; with a directory its state stays."""
+        """End a running query; with a directory its state stays."""
         self.runtime.stop(running)
 
     def pause(self, running: Running) -> None:
-        """Let a query take nothing until `resume`; it shows what it holds, and the others go on.
+        """Stop applying epochs to a query until `resume`; it keeps its rows, and the others continue.
 
         Raises:
-            SqlError: `TABLES_NOT_KEPT`: there is nothing that it could catch up from.
+            SqlError: `TABLES_NOT_KEPT`: it could not catch up later.
         """
         self.runtime.pause(running)
 
     def resume(self, running: Running) -> None:
-        """Let a query catch up with its tables and go on.
+        """Bring a paused query up to date with its tables, and continue.
 
         Raises:
-            ZsetJoinError: it cannot be answered; it stays as it was.
+            ZsetJoinError: it cannot be evaluated; it stays paused.
         """
         self.runtime.resume(running)
 
     def change(self, change: QueryChange, *, is_preview: bool = False) -> list[str]:
-        """Let queries become others, all or none; who reads their changes gets the difference as one epoch.
+        """Replace queries by others, all or none; readers of their changes receive the difference as one epoch.
 
         Args:
-            change: of a view, and of what reads it.
+            change: of a view and its readers.
             is_preview: change nothing.
 
         Returns:
-            What differs, a line per query.
+            The differences, a line per query.
 
         Raises:
-            ZsetJoinError: one cannot; all stay as they were.
+            ZsetJoinError: one query cannot be replaced; none is.
         """
         return self.runtime.change(change, is_preview=is_preview)
 
     def snapshot(self, query: Query) -> pa.Table:
-        """Return what a query holds over the current contents of its tables."""
+        """Return the result of a query over the present contents of its tables."""
         return self.runtime.snapshot(query)
 
     def explain(self, query: Query) -> str:
-        """Return what a query does, and what it must remember."""
+        """Return what a query computes and stores, as text."""
         return self.runtime.explain(query)
 
     def console(self, name: str | None = None, *, port: int = 0) -> Any:
-        """Serve a page about a query that runs, and those that its pipeline answers with it, until it is closed.
+        """Serve a page about a running query, and the others of its pipeline, until it is closed.
 
         Args:
-            name: of the query; may be left out where one pipeline answers all of them.
-            port: of 127.0.0.1; 0 takes a free one. The address to open is the attribute `url` of the answer.
+            name: of the query; optional if one pipeline runs all of them.
+            port: of 127.0.0.1; 0 picks a free one. The attribute `url` of the result is the address.
 
         Raises:
-            OptionError: `VIEW_NAME`: no query runs, none has this name, or several pipelines run and none was named; or the
+            OptionError: `VIEW_NAME`: no query runs, none has this name, or several pipelines run and none is named; or the
                 port is taken.
             MissingPackageError: the extra `console` is not installed.
         """
@@ -382,24 +380,24 @@ class Session:
         return self.runtime.view_of(query)
 
     def forget(self, name: str) -> None:
-        """Release what is kept of a dropped table, and end its queries."""
+        """Release the rows of a dropped table, and end its queries."""
         self.runtime.forget(name)
 
     def settle(self) -> None:
-        """Wait until every query has answered what is there; in memory it has."""
+        """Wait until every query has processed the present input; in memory it always has."""
         self.runtime.settle()
 
     def views(self) -> dict[str, pa.Table]:
-        """Return what all running queries hold, by name, all after one and the same INSERT; any thread may call it.
+        """Return the contents of all running queries by name, all after the same INSERT; any thread may call it.
 
-        A paused one shows what it held, and with a directory one that an error stopped what it took last. Cost: of an epoch, a
-        reference per query; of a call, the rows that came since the last.
+        A paused query shows its last rows; so does, with a directory, one that an error stopped. Cost: per epoch a reference
+        per query, per call the rows that arrived since the last call.
         """
         self._restore()
         return self.runtime.views()
 
     def close(self) -> None:
-        """End all queries; another session may take the directory."""
+        """End all queries and release the directory."""
         self.runtime.close()
 
     def __enter__(self) -> Session:

@@ -176,6 +176,10 @@ class AggregateStage(Stage):
         """Return "groups" where there are some; the one row of a global aggregate is in memory."""
         return "groups" if self.group_by else None
 
+    def passes(self, columns: frozenset[str]) -> frozenset[str]:  # noqa: ARG002 - as the others
+        """Return none: its answer has groups and calls."""
+        return frozenset()
+
     def build(self, options: StageOptions, directory: str | None) -> DurableOperator:
         """Return the aggregate of one bucket, of what the reduction leaves."""
         budget = options.table_budget if self.group_by else None

@@ -230,6 +230,10 @@ class JoinStage(Stage):
         """Return itself."""
         return self
 
+    def passes(self, columns: frozenset[str]) -> frozenset[str]:
+        """Return them: they are shown as they come."""
+        return columns
+
     def build(self, options: StageOptions, directory: str | None) -> DurableOperator:
         """Return the hash join of one bucket."""
         limit = options.buffer_limit if self.is_append_only else NO_LIMIT

@@ -92,6 +92,10 @@ class LatestStage(Stage):
         """Return "routes": it is kept as their tables are."""
         return "routes"
 
+    def passes(self, columns: frozenset[str]) -> frozenset[str]:
+        """Return them: rows are chosen by key and order alone."""
+        return columns
+
     def build(self, options: StageOptions, directory: str | None) -> DurableOperator:
         """Return the table of one bucket."""
         used = options.of_operator(directory, budget=options.hot_budget)

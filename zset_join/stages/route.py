@@ -80,6 +80,10 @@ class RouteStage(Stage):
         """Return "routes"."""
         return "routes"
 
+    def passes(self, columns: frozenset[str]) -> frozenset[str]:
+        """Return them: rows are only sent on."""
+        return columns
+
     def build(self, options: StageOptions, directory: str | None) -> DurableOperator:
         """Return the route of one bucket."""
         return Route(self.source, options=options.of_operator(directory, budget=options.hot_budget))

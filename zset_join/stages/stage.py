@@ -326,6 +326,10 @@ class Stage(Protocol):
         """
         return bool(self.output.primary_key) and all(one.relation.mode != "append" for one in self.inputs)
 
+    def passes(self, columns: frozenset[str]) -> frozenset[str] | None:  # noqa: ARG002 - for overrides
+        """Return which input columns that it does not name its answer shows; None where the rest of it may depend on them."""
+        return None
+
     @property
     def forwards(self) -> bool:
         """Return whether its answer is the table of its input in other buckets: the next stage holds the same rows."""

@@ -69,6 +69,10 @@ class UnchangedStage(Stage):
         """Return one table without rows, which carries the number of the last epoch."""
         return {"stateless": TableKey()}
 
+    def passes(self, columns: frozenset[str]) -> frozenset[str]:
+        """Return them: rows are shown as they come."""
+        return columns
+
     def build(self, options: StageOptions, directory: str | None) -> DurableOperator:
         """Return the operator of one bucket."""
         return Unchanged(self.source, on_bad_input=options.on_bad_input, chunk_rows=options.chunk_rows, directory=directory)

@@ -151,7 +151,7 @@ class ZSet:
         return ZSet(self.rows, -self.weights)
 
     def with_schema(self, schema: pa.Schema) -> ZSet:
-        """Return the same rows under the names of another schema, whose columns have the same types; itself where they are.
+        """Return the same rows under the column names of another schema with the same types.
 
         >>> ZSet.of({"k": [1]}).with_schema(pa.schema({"key": pa.int64()})).schema.names
         ['key']
@@ -164,7 +164,7 @@ class ZSet:
         """Return every distinct row once, with the sum of its weights; rows whose weights sum to 0 are left out.
 
         Args:
-            sums_of: made once for rows of this schema; None: it is made here, which takes as long as some hundred rows.
+            sums_of: a `RowSums` of this schema to reuse; building one costs as much as some hundred rows.
 
         Raises:
             WeightOverflowError: a sum past int64.
@@ -189,9 +189,9 @@ class ZSet:
         yield from self.consolidated().retractions_first(rows)
 
     def retractions_first(self, rows: int) -> Iterator[ZSet]:
-        """Yield the rows as they are, retractions first, in chunks of at most so many rows; those of weight 0 are left out.
+        """Yield the rows, retractions first, in chunks of at most so many rows; rows of weight 0 are left out.
 
-        Cost: nothing where they are in order already; else a copy.
+        Cost: nothing if they are in this order already; else a copy.
         """
         signs = np.sign(self.weights)
         if signs.all() and not (signs[1:] < signs[:-1]).any():
@@ -216,7 +216,7 @@ class ZSet:
         return f"ZSet({len(self)} rows, {columns})"
 
     def to_arrow(self) -> pa.Table:
-        """Return the rows as a table, their weights in its first column, `weight`; `weight_` where a column is called that."""
+        """Return the rows as a table with their weights as first column, `weight` (`weight_` if a column has that name)."""
         name = "weight"
         while name in self.schema.names:
             name += "_"
@@ -243,7 +243,7 @@ class ZSet:
         return pl.from_arrow(self.to_arrow())
 
     def show(self, n: int = 20) -> None:
-        """Print the first rows, each behind its weight."""
+        """Print the first rows, each after its weight."""
         print(" | ".join(["weight", *self.schema.names]))  # noqa: T201 - requested
         shown = [shown_column(column.slice(0, n)) for column in self.rows.columns]
         for place, weight in enumerate(self.weights[:n].tolist()):
@@ -252,14 +252,14 @@ class ZSet:
             print(f"... and {len(self) - n} more rows")  # noqa: T201 - requested
 
     def plot(self, x: str, y: str) -> Any:
-        """Return a bar chart of one column over another; rows that are retracted are red and negative.
+        """Return a bar chart of one column over another; retracted rows are red and negative.
 
         Args:
-            x: the column on the horizontal axis.
-            y: the column on the vertical axis, numbers; a row counts as often as its weight.
+            x: column of the horizontal axis.
+            y: numeric column of the vertical axis; a row counts as often as its weight.
 
         Returns:
-            An `altair.Chart` where altair is installed, else the `Axes` of matplotlib.
+            An `altair.Chart` if altair is installed, else the `Axes` of matplotlib.
 
         Raises:
             PlanError: `DELTA_COLUMNS`: there is no such column.

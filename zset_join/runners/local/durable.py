@@ -48,7 +48,7 @@ from zset_join.runners.common.workers import Workers
 from zset_join.runners.local.contents import Contents
 from zset_join.runners.local.dead_letters import write_dead_letters
 from zset_join.runners.local.directory_plans import DirectoryChange, described_plan, digest_of, written_plan
-from zset_join.runners.local.directory_rows import WEIGHT, input_folder, load_inputs, view_folder, view_rows
+from zset_join.runners.local.directory_rows import WEIGHT, input_folder, load_inputs, newest_slots, view_folder, view_rows
 from zset_join.runners.local.durable_epoch import DurableEpoch
 from zset_join.runners.local.engine import AnsweredEpoch
 from zset_join.runners.local.evolving import Evolution
@@ -289,7 +289,10 @@ class PipelineDirectory:
             due = due_of(operator) if state.stage.waits_for_time else NOTHING_DUE
             dues |= {} if due == NOTHING_DUE else {f"{state.name}/0": due}
             statistics[state.name] = dict(operator.statistics())
-        sources = (*self._sources, *(one for one in plan.sources if one.name not in {known.name for known in self._sources}))
+        newest = newest_slots(self._sources)
+        new = (one for one in plan.sources if one.name not in newest or one.name in evolution.columns)
+        sources = (*self._sources, *new)
+        columns = [{"epoch": tick.epoch, "slot": newest[name], **one.to_json()} for name, one in evolution.columns.items()]
         for number, view in enumerate(plan.views):
             rows = change.begins[view.name] if evolution.begins(view.name) else change.answers[view.name]
             self._carry_view(histories, view.name, view_folder(plan, number), evolution, tick, rows)
@@ -297,7 +300,7 @@ class PipelineDirectory:
             histories |= {key: there[key] for at in range(len(self._sources)) if (key := f"{input_folder(at)}/0") in there}
         known, self._plan, self._sources = self._sources, plan, sources
         try:
-            self._log_inputs(histories, tick, {})
+            self._log_inputs(histories, tick, evolution.origin.first_rows)
             parts = [part for name, delta in change.answers.items() for part in self._parts(tick, self._way(name), delta)]
             filled = {name: rows for name, rows in change.begins.items() if rows is not change.answers[name]}
             parts += [part for name, rows in filled.items() for part in self._parts(tick, f"{BEGIN} {name}", rows)]
@@ -320,6 +323,7 @@ class PipelineDirectory:
                 unseen=unseen,
                 bare_view=change.bare_view,
                 undo_epochs=change.undo_epochs,
+                columns=(*(() if self.checkpoint.changed is None else self.checkpoint.changed.columns), *columns),
                 note=change.note,
             )
             record = CommitRecord(
@@ -476,7 +480,8 @@ class PipelineDirectory:
                     contents.add(delta)
         if self._history is not None:
             line.now("reading the kept inputs")
-            load_inputs(self.checkpoint.files, record, self._sources, self._history)
+            changes = () if self.checkpoint.changed is None else self.checkpoint.changed.columns
+            load_inputs(self.checkpoint.files, record, self._sources, self._history, changes)
 
     def _folder(self, number: int) -> str:
         """Return what the log of a view is called, by its place in the plan."""
@@ -486,12 +491,13 @@ class PipelineDirectory:
         """Keep the input, where it is to be kept: one line per epoch of the first source, also where that had no rows."""
         if self._history is None:
             return
-        files = self.checkpoint.files
+        files, newest = self.checkpoint.files, newest_slots(self._sources)
         for number, source in enumerate(self._sources):
             key = f"{input_folder(number)}/0"
             tail = histories.get(key, BucketHistory()).small_tail()
             merged = merge_logs(files, f"log/{input_folder(number)}-0", tail) if tail else None
-            delta = deltas.get(source.name, ZSet.empty(source.relation.schema))
+            delta = deltas.get(source.name) if newest[source.name] == number else None
+            delta = ZSet.empty(source.relation.schema) if delta is None else delta
             log = write_log(files, f"log/{input_folder(number)}-0", tick=tick, deltas=[delta], is_due=number == 0)
             _keep(histories, key, histories.get(key, BucketHistory()).after(merged=merged, log=log))
 

@@ -17,14 +17,17 @@ See `zset_join.runners.local.rebuilding` for what can be built from what.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from contextlib import closing
+from dataclasses import dataclass, field, replace
+from functools import partial
 
 from zset_join.core.added_columns import adds_columns
 from zset_join.core.tick import Tick
+from zset_join.evolution.changed_columns import ColumnWords, changes_of_columns, is_same_source, no_words
 from zset_join.evolution.differences import PlanDiff, ViewDiff, difference
-from zset_join.evolution.refusals import source_changed
+from zset_join.evolution.refusals import bad_first_rows, source_changed
 from zset_join.plan.fingerprints import Fingerprints
-from zset_join.plan.query_plan import QueryPlan, StateNode
+from zset_join.plan.query_plan import Feed, QueryPlan, StateNode
 from zset_join.runners.local.contents import Contents
 from zset_join.runners.local.history import InputHistory
 from zset_join.runners.local.kept_rows import KeptRows, kept_inputs, kept_rows
@@ -35,6 +38,10 @@ from zset_join.zset import ZSet
 from zset_join.zset.protocol import DurableOperator
 
 __all__ = ["Evolution", "EvolutionStart"]
+
+
+def _same(rows: ZSet) -> ZSet:
+    return rows
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,6 +59,8 @@ class EvolutionStart:
         known: what is known of event time.
         gone: names of sources that an earlier plan had, and of which rows were dropped.
         as_now: new stages whose answer depends on when rows come are built as if all of them came now.
+        words: what schemas do not show of columns of sources that change.
+        first_rows: by name of a source that the new plan has and this one does not, the rows that it begins with.
     """
 
     plan: QueryPlan
@@ -64,6 +73,8 @@ class EvolutionStart:
     known: KnownTimes
     gone: frozenset[str] = frozenset()
     as_now: bool = False
+    words: ColumnWords = field(default_factory=no_words)
+    first_rows: Mapping[str, ZSet] = field(default_factory=dict)
 
 
 class Evolution:
@@ -76,12 +87,15 @@ class Evolution:
         plan: the new plan.
 
     Raises:
-        StateError: `EVOLVE_NO_ROWS`, `EVOLVE_BY_TIME` or `EVOLVE_SOURCE`: the new plan needs what is not there.
+        StateError: `EVOLVE_NO_ROWS`, `EVOLVE_BY_TIME`, `EVOLVE_SOURCE`, `EVOLVE_COLUMN`: what the plan needs is not there.
+        OptionError: `FIRST_ROWS`: a source that does not begin with the change is to begin with rows.
     """
 
     def __init__(self, origin: EvolutionStart, plan: QueryPlan) -> None:
         self.origin, self.plan = origin, plan
-        self._before, self._after = Fingerprints(origin.plan), Fingerprints(plan)
+        self.columns = changes_of_columns(origin.plan, plan, origin.words) if origin.epoch else {}
+        touched = {name: change.touched for name, change in self.columns.items()}
+        self._before, self._after = Fingerprints(origin.plan, touched), Fingerprints(plan, touched)
         self.kept: dict[int, int] = {}
         self._copied: set[int] = set()
         self.built: dict[int, DurableOperator] = {}
@@ -98,6 +112,8 @@ class Evolution:
                 options=origin.options,
                 tick=Tick(origin.epoch, origin.processing_time_us),
                 dropped=dict(origin.plan.dropped),
+                columns=self.columns if prints is self._after else {},
+                before=self._before,
                 as_now=now if origin.as_now and prints is self._after else (),
             )
             for prints in (self._before, self._after)
@@ -107,16 +123,22 @@ class Evolution:
     # ---------------------------------------------------------------- what is kept
 
     def _check_sources(self) -> None:
-        before = {
-            source.name: text for source, text in zip(self.origin.plan.sources, self._before.sources.values(), strict=True)
-        }
-        for name, text in self._after.sources.items():
-            if before.get(name, text) != text:
+        before = {source.name: source for source in self.origin.plan.sources}
+        for source in self.plan.sources:
+            name = source.name
+            known = before.get(name, source)
+            if self.origin.epoch and not is_same_source(known, source, self.columns.get(name)):
                 raise source_changed(name, was_dropped=False)
             if name in self.origin.gone and name not in before and self.origin.history is None:
                 raise source_changed(name, was_dropped=True)
             if name in self.origin.gone and not self._is_as_it_came(name):
                 raise source_changed(name, was_dropped=False)
+        for name, rows in self.origin.first_rows.items():
+            is_new = name in self._after.sources and name not in before and name not in self.origin.gone
+            if not is_new or not (self.origin.epoch or not len(rows)):
+                raise bad_first_rows(name, "has begun" if is_new else "does not begin with this change")
+            if rows.schema != self.plan.source(name).relation.schema:
+                raise bad_first_rows(name, "has other columns")
 
     def _is_as_it_came(self, name: str) -> bool:
         """Return whether the rows that were kept of a source that went are of the columns that it is to have."""
@@ -128,7 +150,7 @@ class Evolution:
         names = {source.name for source in plan.sources}
         if not self.origin.epoch:
             return frozenset(names)
-        return frozenset(names - self._before.sources.keys() - self.origin.gone)
+        return frozenset(names - self._before.sources.keys() - self.origin.gone - self.origin.first_rows.keys())
 
     def _match(self) -> None:
         """Find the state of the plan before that each state of the new one is."""
@@ -137,14 +159,28 @@ class Evolution:
             there.setdefault(text, []).append(number)
         taken: set[int] = set()
         for number, text in self._after.states.items():
-            same = there.get(text, [])
+            same = [old for old in there.get(text, []) if self._goes_on(number, old) or self._is_carried(number, old)]
             fresh = [one for one in same if one not in taken]
             if not same:
                 continue
             self.kept[number] = (fresh or same)[0]
-            if not fresh:
+            if not fresh or not self._goes_on(number, self.kept[number]):
                 self._copied.add(number)
             taken.add(self.kept[number])
+
+    def _goes_on(self, number: int, old: int) -> bool:
+        """Return whether a state is fed rows of the same columns as before."""
+        return not self.columns or self._after.written(number) == self._before.written(old)
+
+    def _is_carried(self, number: int, old: int) -> bool:
+        """Return whether a state holds none of the columns that changed, so that a new operator goes on with a copy of it."""
+        operator = self.origin.states.get(old)
+        if operator is None:
+            return False
+        fresh = self.plan.state_of[number].stage.build(self.origin.options, None)
+        with closing(fresh):
+            tables, wanted = operator.snapshot_readers(), fresh.snapshot_readers()
+            return tables.keys() == wanted.keys() and all(tables[name].schema.equals(wanted[name].schema) for name in wanted)
 
     def _kept_rows(self) -> list[KeptRows]:
         one = self.origin
@@ -153,6 +189,9 @@ class Evolution:
         rows = kept_rows(self._before, one.states, one.options, one.contents, one.history)
         if one.history is not None:
             rows += [kept_inputs(self._after, source, one.history) for source in self.plan.sources if source.name in one.gone]
+        for name, first in one.first_rows.items():
+            feed, what = self._after.feed(Feed(name)), f'the rows that "{name}" begins with'
+            rows.append(KeptRows((feed,), self.plan.source(name).relation, what, len(first), partial(_same, first)))
         return rows
 
     @property

@@ -11,10 +11,15 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
+import pyarrow as pa
+
 from zset_join.core.errors import OptionError
+from zset_join.core.relation import Relation
+from zset_join.evolution.changed_columns import ColumnChange
+from zset_join.runners.local.feeding import transforms_of
 from zset_join.zset import ZSet
 
-__all__ = ["InputHistory", "PastEpoch", "inputs_not_kept", "part_of"]
+__all__ = ["InputHistory", "PastEpoch", "inputs_not_kept", "part_of", "rows_under", "under_columns"]
 
 _Value = TypeVar("_Value")
 
@@ -56,6 +61,10 @@ class InputHistory:
         kept = {name: delta for name, delta in deltas.items() if len(delta)}
         self._epochs.append(PastEpoch(epoch, processing_time_us, kept, fetched))
 
+    def go_over(self, epochs: Sequence[PastEpoch]) -> None:
+        """Hold these epochs in place of those there were: the same ones under other columns."""
+        self._epochs = list(epochs)
+
     def copied(self) -> InputHistory:
         """Return the input until now; later input is not in it. Cost: a pointer per epoch."""
         copy = InputHistory()
@@ -67,6 +76,31 @@ class InputHistory:
 
     def __len__(self) -> int:
         return len(self._epochs)
+
+
+def under_columns(history: Iterable[PastEpoch], changes: Iterable[ColumnChange]) -> list[PastEpoch]:
+    """Return epochs as if sources had always had the columns that they change to.
+
+    Args:
+        history: everything that came.
+        changes: how columns change.
+    """
+    by_source = {change.source: change for change in changes}
+    if not by_source:
+        return list(history)
+    return [
+        replace(past, deltas={name: rows_under(by_source.get(name), delta) for name, delta in past.deltas.items()})
+        for past in history
+    ]
+
+
+def rows_under(change: ColumnChange | None, delta: ZSet) -> ZSet:
+    """Return rows of a source as if it had always had the columns that it changes to."""
+    if change is None:
+        return delta
+    for transform in transforms_of((change.step,), Relation(name=change.source, schema=change.before)):
+        delta = transform(delta)
+    return ZSet(pa.RecordBatch.from_arrays(delta.rows.columns, schema=change.after), delta.weights)
 
 
 def part_of(history: Iterable[PastEpoch], stages: Sequence[int], sources: Sequence[str]) -> Iterator[PastEpoch]:

@@ -20,7 +20,7 @@ import pyarrow.types as pt
 from zset_join.aggregates.value_codecs import codec_of
 from zset_join.core.relation import Relation
 from zset_join.plan.fingerprints import FeedPrint, Fingerprints
-from zset_join.plan.query_plan import PlanSource, StateNode
+from zset_join.plan.query_plan import Feed, PlanSource, StateNode
 from zset_join.plan.unnamed import text_of
 from zset_join.runners.local.contents import Contents
 from zset_join.runners.local.history import PastEpoch
@@ -98,7 +98,7 @@ def kept_inputs(prints: Fingerprints, source: PlanSource, history: Iterable[Past
         history: everything that came.
     """
     deltas = [past.deltas[source.name] for past in history if source.name in past.deltas]
-    feed, what = FeedPrint(prints.sources[source.name], ()), f'the inputs that were kept of "{source.name}"'
+    feed, what = prints.feed(Feed(source.name)), f'the inputs that were kept of "{source.name}"'
     return KeptRows((feed,), source.relation, what, sum(map(len, deltas)), _Summed(deltas, source.relation))
 
 
@@ -144,7 +144,7 @@ def _of_stage(prints: Fingerprints, state: StateNode, operator: DurableOperator,
             fed = prints.feeds(node.feeds[0])
             relation = replace(stage.inputs[0].relation, join_key=(), primary_key=())
             yield KeptRows(fed, relation, f"the rows of {node.name}", groups, _Listed(operator, relation, keeps_copies=True))
-        feed = FeedPrint(prints.nodes[state.number], ())
+        feed = prints.feed(Feed(state.number))
         listed = _Listed(operator, stage.output, keeps_copies=False)
         yield KeptRows((feed,), stage.output, f"the groups of {node.name}", groups, listed)
 

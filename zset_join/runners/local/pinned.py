@@ -145,7 +145,7 @@ def _state_at(
     history = InputHistory() if described["keeps_inputs"] else None
     if history is not None:
         sources = plan.sources if changed is None else tuple(map(PlanSource.from_json, changed.sources))
-        load_inputs(files, record, sources, history)
+        load_inputs(files, record, sources, history, () if changed is None else changed.columns)
     states: dict[int, DurableOperator] = {}
     for node in plan.states:
         kept = record.histories.get(f"{node.name}/0", BucketHistory())

@@ -85,34 +85,29 @@ class Pipeline(PipelineQuestions, Snapshots, QueryChanges, Generic[Answer]):
     """Run a query in this process.
 
     Args:
-        view: what to keep, or several views by name. An epoch of one is answered by a ZSet, one of several by a ZSet per name.
-            Another runner gives a planned query.
-        directory: where the pipeline lasts; None for memory only. It belongs to one process at a time, and to this query.
+        view: the query, or several by name. One view answers an epoch with a ZSet, several with a ZSet per name.
+        directory: the checkpoint, for one process at a time and for this query; None: in memory only.
         keep_view: keep the contents of the views, for `view()`.
-        keep_inputs: keep every change that ever comes, for `verify()` and `explain_row()`; memory grows with them.
-        outputs: where the deltas go as well, each epoch exactly once: sinks, see `sink`, or names with options; of several
-            views by their names, one sink each or several.
-        options: what operators take from the options of a query.
-        idle_timeout_seconds: processing time after which a source without rows does not hold up watermarks; None for never.
-        snapshot_after_bytes: with a directory: a log that is smaller is not replaced by a snapshot.
-        keep_state: "needed": state holds no more than this query needs. Columns of sources that nothing reads are left out, and
-            groups over a many-to-many join keep sums per key in place of pairs; `explain` shows both. "all" keeps rows with all
-            columns, and `evolve` can read them later. A planned query keeps what it was planned with.
-        undo_epochs: how many epochs behind a change of the query `undo` can go back; 0: only before the next one.
-        threads: how many work on an epoch: the rows of a stage are parted by key, in as many buckets. Answers, checkpoints and
-            saved states are those of one thread; every start may have another number. `explain` lists stages that stay whole.
-        before_begin: called with `positions` before anything is written down; what it raises refuses the start.
+        keep_inputs: keep every input change, for `verify()` and `explain_row()`; memory grows with them.
+        outputs: sinks, see `sink`, or names with options; each receives every epoch exactly once. Of several views: by name.
+        options: options of the operators, such as `on_bad_input`.
+        idle_timeout_seconds: a source without rows for this processing time no longer holds up watermarks; None: never.
+        snapshot_after_bytes: with a directory, a smaller log is not replaced by a snapshot.
+        keep_state: "needed" stores only what this query needs; "all" also what a later `evolve` may need.
+        undo_epochs: how many epochs after a change of the query `undo` is possible; 0: only before the next epoch.
+        threads: threads per epoch. Answers, checkpoints and saved states do not depend on it.
+        before_begin: called with `positions` before anything is written; an exception cancels the start.
 
     Attributes:
-        plan: the plan of the query, of all its views.
+        plan: the plan of all views.
         epoch: number of the next epoch.
-        progress: counts of the last epoch, for people.
-        dead_letters: rows of the last epoch that were too late or bad input; see `zset_join.runners.local.dead_letters`.
-        positions: how far sources had been read after the last epoch, as given to `step`.
+        progress: counts of the last epoch.
+        dead_letters: late and bad rows of the last epoch.
+        positions: positions of the sources after the last epoch, as given to `step`.
 
     Raises:
-        PlanError: the query cannot be planned, or only Spark can run it; two views describe a source in two ways; outputs of a
-            view that is not there.
+        PlanError: the query cannot be planned or needs Spark; two views describe a source differently; an output of an
+            unknown view.
         StateError: the directory is in use, holds another query, or is damaged.
 
     >>> from zset_join.pipeline import changes, functions as F
@@ -221,7 +216,7 @@ class Pipeline(PipelineQuestions, Snapshots, QueryChanges, Generic[Answer]):
 
     @property
     def readings(self) -> Mapping[str, Reading]:
-        """Return how the rows of each source are read."""
+        """Return how the rows of each source are decoded."""
         return self._readings
 
     @property
@@ -238,29 +233,28 @@ class Pipeline(PipelineQuestions, Snapshots, QueryChanges, Generic[Answer]):
         positions: Mapping[str, Any] | None = None,
         read: str | None = None,
     ) -> Answer:
-        """Take one epoch of changes, and return the change of the view; of several, that of each by its name.
+        """Process one epoch of input changes; return the change of the view, or of each view by name.
 
         Args:
-            rows: by the names of sources, the input: a list of dicts, a dict of columns, an Arrow table, or a ZSet. A source
-                that is left out has no rows; an epoch without any lets time pass.
-            processing_time: of the epoch, a datetime with a time zone or microseconds since 1970; default now. It never goes
-                back.
-            epoch: its number, for callers that may repeat it: the last epoch is answered as it was, and nothing is applied.
-            positions: how far sources have been read with these rows, JSON-ready; kept with the epoch, see the attribute.
-            read: with a directory: digest of what the epoch reads, where its rows need not be looked at for it.
+            rows: per source a list of dicts, a dict of columns, an Arrow table or a ZSet. A missing source has no rows;
+                an epoch without rows only advances time.
+            processing_time: a datetime with a time zone, or microseconds since 1970; default: now. It never decreases.
+            epoch: number of the epoch, for callers that may repeat the last one: it is answered again and not applied.
+            positions: positions of the sources after these rows, JSON-ready; stored with the epoch.
+            read: with a directory, a digest of the input, in place of one that is computed from the rows.
 
         Returns:
-            Every changed row once, with its weight; retractions come first.
+            Every changed row once, with its weight, retractions first.
 
         Raises:
             PlanError: an unknown source, or columns that do not fit.
-            BadInputError: rows that break the contract of their source, or that a view cannot be computed from; of several it
-                names the views that cannot be answered, and none of them takes the epoch.
+            BadInputError: rows that break the contract of their source, or that a view cannot evaluate. The error names the
+                views; no view applies the epoch.
             SinkError: `SINK_VALUE`: an output can never hold a row of the answer; nothing is applied.
-            StateError: an epoch that is neither the last nor the next one; memory that runs out; a directory that cannot be
-                written; or the pipeline was closed or interrupted before, see `zset_join.runners.local.unfinished`.
-            Exception: of an output. Where the attribute `epoch` has gone on, the rows were taken, and the next step gives the
-                epoch to the output before it takes any.
+            StateError: `epoch` is neither the last nor the next one; memory is exhausted; the directory cannot be written; or
+                the pipeline was closed or interrupted.
+            Exception: raised by an output. If the attribute `epoch` has advanced, the rows are applied, and the next step first
+                passes the epoch to the output.
         """
         with self._reporting_memory():
             return self._step(rows or {}, processing_time, epoch, positions or {}, read)
@@ -292,7 +286,7 @@ class Pipeline(PipelineQuestions, Snapshots, QueryChanges, Generic[Answer]):
 
     @property
     def directory(self) -> PipelineDirectory:
-        """Return where the pipeline lasts, for a runner that numbers its epochs.
+        """Return the directory of the pipeline, for a runner that numbers its epochs.
 
         Raises:
             StateError: the pipeline was closed or interrupted.
@@ -306,7 +300,7 @@ class Pipeline(PipelineQuestions, Snapshots, QueryChanges, Generic[Answer]):
     def prepare(
         self, rows: Mapping[str, Any] | None = None, *, processing_time: datetime.datetime | int | None = None
     ) -> PreparedEpoch:
-        """Answer the next epoch and change nothing; `commit` takes it, closing it drops it.
+        """Answer the next epoch without applying it: `commit` applies it, closing it discards it.
 
         Args:
             rows: as for `step`.
@@ -321,11 +315,11 @@ class Pipeline(PipelineQuestions, Snapshots, QueryChanges, Generic[Answer]):
             return self._prepared(rows or {}, processing_time)
 
     def commit(self, prepared: PreparedEpoch, *, positions: Mapping[str, Any] | None = None) -> Answer:
-        """Take an epoch that `prepare` answered, and return what `step` does.
+        """Apply an epoch that `prepare` answered; return what `step` returns.
 
         Raises:
-            StateError: another epoch was taken since.
-            Exception: of an output, as `step`.
+            StateError: another epoch was applied since.
+            Exception: raised by an output, as in `step`.
         """
         self._check_usable()
         prepared.check_is_next(self.epoch)
@@ -337,19 +331,19 @@ class Pipeline(PipelineQuestions, Snapshots, QueryChanges, Generic[Answer]):
         return cast("Answer", dict(answers) if self._has_several else answers[self.plan.name])
 
     def view(self, name: str | None = None) -> pa.Table:
-        """Return the contents of a view: a row is there as often as its weight.
+        """Return the contents of a view; a row appears as often as its weight.
 
         Args:
-            name: of the view; may be left out where there is one.
+            name: of the view; optional if there is only one.
 
         Raises:
-            OptionError: the pipeline does not keep them; or `VIEW_NAME`, see `QueryPlan.view`.
-            BadInputError: a source that goes through no stage has retracted what was not there.
+            OptionError: contents are not kept; or `VIEW_NAME`.
+            BadInputError: a source that passes through no stage has retracted an absent row.
         """
         return repeated(self.contents(name), self.plan.output_of(self.plan.view(name).name).schema)
 
     def show(self, n: int = 20, *, view: str | None = None) -> None:
-        """Print the first rows of a view, each behind its weight.
+        """Print the first rows of a view, each after its weight.
 
         Raises:
             OptionError: as `view`.
@@ -365,17 +359,17 @@ class Pipeline(PipelineQuestions, Snapshots, QueryChanges, Generic[Answer]):
         return self.plan._repr_html_() + html_progress(self.progress)
 
     def replay(self, *, stream: str | None = None, code: str | None = None) -> int:
-        """Put the dead letters that are records through the decoder again, in one epoch, exactly once.
+        """Decode the dead letters that are records again, in one epoch, exactly once.
 
-        What still cannot be read becomes a dead letter again, or makes the epoch fail. A record comes after all that has
-        been taken since: where that matters, order changes by `sequence_by`, such as the position in the database's log.
+        Records that are still unreadable become dead letters again, or fail the epoch. A replayed record arrives after all
+        rows processed since; if that matters, order changes by `sequence_by`.
 
         Args:
             stream: only those of one source.
             code: only those with one code.
 
         Returns:
-            How many records were taken; no epoch is where there are none.
+            The number of records; 0 runs no epoch.
 
         Raises:
             OptionError: the pipeline has no directory.
@@ -384,10 +378,10 @@ class Pipeline(PipelineQuestions, Snapshots, QueryChanges, Generic[Answer]):
         return replay_letters(self.directory.location, self.positions, self.step, stream=stream, code=code)
 
     def save(self, path: str | Path) -> None:
-        """Write the state of a pipeline in memory to a directory, which `load` reads; see `zset_join.runners.local.saved`.
+        """Write the state of a pipeline in memory to a directory, for `load`.
 
         Raises:
-            OptionError: the pipeline has a directory, which is its state already.
+            OptionError: the pipeline has a directory, which holds its state already.
         """
         known = self._watermarks.known
         save_state(
@@ -405,11 +399,11 @@ class Pipeline(PipelineQuestions, Snapshots, QueryChanges, Generic[Answer]):
         )
 
     def load(self, path: str | Path) -> None:
-        """Go on from a state that `save` wrote, in place of the own one. What was kept of inputs is forgotten.
+        """Replace the state by one that `save` wrote. Kept inputs are discarded.
 
         Raises:
             OptionError: the pipeline has a directory.
-            StateError: there is no state, or that of another query.
+            StateError: there is no saved state, or it belongs to another query.
         """
         operators = self._in_memory("load()").states
         state = load_state(Path(path), self.plan, operators, keeps_view=self._contents is not None)
@@ -424,18 +418,18 @@ class Pipeline(PipelineQuestions, Snapshots, QueryChanges, Generic[Answer]):
             self._history = None  # earlier input is not known, so nothing can be verified against it
 
     def statistics(self) -> dict[str, Mapping[str, Any]]:
-        """Return counts for people: per stage those of its operator and its watermark, per source its event time.
+        """Return counts: per stage those of its operator and its watermark, per source its event time.
 
-        With a directory the counts of a stage are those of the last epoch that had rows for it, before these were folded in.
+        With a directory, the counts of a stage are those before the last epoch that had rows for it.
         """
         counts = {} if self._directory is None else self._directory.statistics
         operators = {} if self._memory is None else self._memory.operators
         return statistics_of(self.plan, self._watermarks, operators, counts)
 
     def next_due(self) -> NextDue:
-        """Return when `step()` has rows to emit though no row comes: the earliest of all stages, in memory.
+        """Return when `step()` without rows has output: the earliest time of all stages.
 
-        With a directory a stage is known by its last commit record.
+        With a directory it is the time in the last commit record of a stage.
         """
         if self._memory is not None:
             dues = [self._memory.next_due(node.number) for node in self.plan.nodes]
@@ -445,17 +439,17 @@ class Pipeline(PipelineQuestions, Snapshots, QueryChanges, Generic[Answer]):
         return earliest(dues)
 
     def explanation(self) -> str:
-        """Return what the query does and what it must remember."""
+        """Return what the query computes and stores, as text."""
         with explained_for(self._options.more):
             text = self.plan.explain(buckets=1)
         return text + explained_budgets(self._options) + explained_threads(self.plan, self._options, self._workers.threads)
 
     def explain(self) -> None:
-        """Print what the query does and what it must remember."""
+        """Print what the query computes and stores."""
         print(self.explanation())  # noqa: T201 - printing is what explain() does in PySpark
 
     def close(self) -> None:
-        """Release state, directory and outputs; the pipeline cannot be used afterwards. Closing twice is allowed."""
+        """Release state, directory and outputs; the pipeline cannot be used afterwards. May be called twice."""
         if self._is_closed:
             return
         self._is_closed = True

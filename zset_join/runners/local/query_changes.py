@@ -13,6 +13,7 @@ from zset_join.connectors import sinks_of
 from zset_join.core.errors import OptionError
 from zset_join.core.progress_line import progress_line
 from zset_join.core.tick import Tick
+from zset_join.evolution.changed_columns import ColumnChange, ColumnWords
 from zset_join.evolution.differences import PlanDiff
 from zset_join.query import several
 from zset_join.query.reading import Reading, readings_of
@@ -23,11 +24,12 @@ from zset_join.runners.local.dead_letters import dead_letters
 from zset_join.runners.local.directory_plans import DirectoryChange
 from zset_join.runners.local.engine import AnsweredEpoch, Engine
 from zset_join.runners.local.evolving import Evolution, EvolutionStart
+from zset_join.runners.local.history import InputHistory, under_columns
 from zset_join.runners.local.outputs import Outputs, OutputsByView, PipelineOutputs
 from zset_join.runners.local.progress import epoch_counts
 from zset_join.runners.local.stage_states import MemoryStates
 from zset_join.runners.local.taking import RowTaking
-from zset_join.runners.local.undoing import check_undo, nothing_to_undo, query_before
+from zset_join.runners.local.undoing import check_undo, columns_of_change, nothing_to_undo, query_before, words_back
 from zset_join.runners.local.watermarks import Watermarks
 from zset_join.sinks.sink import Sink
 from zset_join.zset import ZSet
@@ -37,7 +39,6 @@ if TYPE_CHECKING:
     from zset_join.plan.query_plan import QueryPlan
     from zset_join.runners.local.durable import PipelineDirectory
     from zset_join.runners.local.durable_epoch import DurableEpoch
-    from zset_join.runners.local.history import InputHistory
     from zset_join.stages.stage import StageOptions
     from zset_join.zset.protocol import DurableOperator
 
@@ -52,15 +53,17 @@ class _Before:
         epoch: of the change.
         views: as it was given, by name; None where it was one, or is read from the directory.
         query: as it was planned.
+        columns: what the change did to columns of sources.
     """
 
     epoch: int
     views: Mapping[str, View] | None
     query: PlannedQuery
+    columns: tuple[ColumnChange, ...] = ()
 
 
 class QueryChanges:
-    """What a pipeline does to come to another query. The attributes are those of `Pipeline`."""
+    """Change the query of a pipeline. The attributes are those of `Pipeline`."""
 
     plan: QueryPlan
     epoch: int
@@ -91,20 +94,28 @@ class QueryChanges:
     _publish: Callable[[], None]
 
     @progress_line("comparing with another query")
-    def diff(self, view: View | Mapping[str, View] | PlannedQuery) -> PlanDiff:
-        """Return what another query would answer otherwise over everything that was accepted so far. Nothing changes.
+    def diff(
+        self,
+        view: View | Mapping[str, View] | PlannedQuery,
+        *,
+        renamed: Mapping[str, Mapping[str, str]] | None = None,
+        defaults: Mapping[str, Mapping[str, Any]] | None = None,
+    ) -> PlanDiff:
+        """Return how the answers of another query would differ over all input so far. Nothing changes.
 
         Args:
-            view: the new query: a view, or all views by name; a view of before that is not among them would be dropped.
-                Another runner gives a planned query.
+            view: the new query: a view, or all views by name; a present view that is not among them would be dropped.
+            renamed: as for `evolve`.
+            defaults: as for `evolve`.
 
         Raises:
             PlanError: the query cannot be planned.
-            StateError: `EVOLVE_NO_ROWS`, `EVOLVE_BY_TIME`, `EVOLVE_SOURCE`: what it needs is not there; see `evolve`.
-            BadInputError: a row that the new query cannot take.
+            StateError: `EVOLVE_NO_ROWS`, `EVOLVE_BY_TIME`, `EVOLVE_SOURCE`, `EVOLVE_COLUMN`: what it needs is not stored; see
+                `evolve`.
+            BadInputError: a row that the new query cannot evaluate.
 
-        Cost: every row that a new stage is fed, and the rows of the views that may differ, in memory; with a directory also
-        what the next epoch would begin with: the last one is folded into the local state, which is a cache.
+        Cost: every row that a new stage reads, and the rows of views that may differ, in memory; with a directory the last
+        epoch is absorbed into the local state.
 
         >>> from zset_join.expressions import col
         >>> from zset_join.pipeline import Pipeline, changes
@@ -117,13 +128,13 @@ class QueryChanges:
         zset_join.core.errors.StateError: [EVOLVE_NO_ROWS] ...
         """
         self._check_usable()
-        plan = plan_of_change(view, self.plan)
+        plan, words = plan_of_change(view, self.plan), ColumnWords(renamed=renamed or {}, defaults=defaults or {})
         if self._directory is None:
-            with closing(Evolution(self._origin(self._in_memory("diff()").states), plan)) as evolution:
+            with closing(Evolution(self._origin(self._in_memory("diff()").states, words=words), plan)) as evolution:
                 return evolution.diff()
         with self._directory.epoch(Tick(self.epoch, self._processing_time_us)) as opened:
             states = {state.number: opened.operator(state.number, opened.tick) for state in self.plan.states}
-            with closing(Evolution(self._origin(states), plan)) as evolution:
+            with closing(Evolution(self._origin(states, words=words), plan)) as evolution:
                 return evolution.diff()
 
     @progress_line("changing the query")
@@ -136,42 +147,61 @@ class QueryChanges:
         note: Any = None,
         fresh: Collection[str] = (),
         as_now: bool = False,
+        renamed: Mapping[str, Mapping[str, str]] | None = None,
+        defaults: Mapping[str, Mapping[str, Any]] | None = None,
+        first_rows: Mapping[str, ZSet] | None = None,
     ) -> PlanDiff:
-        """Go on with another query, and give outputs the difference once. It takes an epoch of its own, without input.
+        """Replace the query, and pass the difference of the views to the outputs, in an epoch without input.
 
-        Stages that are in both queries, over the same inputs, keep their state. Others are built from the nearest rows that are
-        kept: both sides of a join, tables of upserts, the rows of a DISTINCT, groups, views, and with `keep_inputs` all inputs.
-
-        With a directory plan and difference become true by one record: who opens it next gives the new query, and the one
-        before is refused. A process that dies on the way leaves the old query or the new one; outputs that lack the difference
-        get it when the directory is opened again.
+        Stages of both queries over the same inputs keep their state. Others are built from the nearest stored rows: both sides
+        of a join, tables of upserts, rows of a DISTINCT, groups, views, and with `keep_inputs` all inputs. With a directory one
+        record commits plan and difference; afterwards the old query is rejected there.
 
         Args:
-            view: the new query: a view, or all views by name; a view that is not among them is dropped, its outputs are closed.
-            outputs: new outputs by view; they get all its rows. A view that is not named keeps its outputs; one that has none
-                gets none.
-            new_table: the outputs of a view stay as they are, and from now on it has others of this name in the same places,
-                filled at once: a name for the only view, or names by view. Give the next program that opens the directory it.
-            note: JSON-ready, kept with the new query in the directory, by the same record; see the attribute.
-            fresh: names of sources that begin without rows, though there may have been others of their names that were dropped.
-            as_now: build new stages whose answer depends on when rows come as if all kept rows came now, instead of refusing
-                them; what would have been late is not.
+            view: the new query: a view, or all views by name. A view that is not among them is dropped, its outputs are closed.
+            outputs: new outputs by view; they receive all its rows. Other views keep their outputs.
+            new_table: the present outputs of a view stay as they are, and it continues in new ones of this name in the same
+                places, filled at once: a name for the only view, or names by view. The next program uses the new names.
+            note: JSON-ready, stored with the new query.
+            fresh: names of sources that begin without rows, even if dropped sources had these names.
+            as_now: build stages whose answer depends on arrival as if all stored rows arrived now, instead of rejecting them.
+            renamed: by source, columns that have other names in the new query: the name before and the new one. A column that
+                is in one query only and not named here is added or dropped; a wider type needs no argument.
+            defaults: by source, the values of added columns in stored rows; NULL where none is given.
+            first_rows: by name of a source that the change adds, the rows that it begins with, as its changes. They advance no
+                watermark.
 
         Returns:
-            What differs; `taken` is the epoch.
+            The difference; its `taken` is the epoch.
 
         Raises:
             PlanError: the query cannot be planned.
-            StateError: `EVOLVE_NO_ROWS`: rows or columns that were never kept; `EVOLVE_BY_TIME`: a new stage whose answer hangs
-                on when rows came; `EVOLVE_SOURCE`: a source that is described otherwise, or whose rows were dropped.
-            SinkError: `EVOLVE_OUTPUT`: an output that stays would be given other columns. One in DuckDB, PostgreSQL, a Delta
-                table or Parquet files takes columns behind those it has: rows before have NULL in them for the moment of
-                that epoch, which replaces them.
-            BadInputError: a row that the new query cannot take. After any of these nothing has changed.
-            Exception: of an output. Where the attribute `epoch` has gone on, the change counts, as for `step`.
+            OptionError: `FIRST_ROWS`: the change does not add such a source, or its columns differ.
+            StateError: `EVOLVE_NO_ROWS`: rows or columns that were never stored; `EVOLVE_BY_TIME`: a new stage whose answer
+                depends on arrival; `EVOLVE_SOURCE`: a source has another key, order, mode or time, or its rows were
+                dropped; `EVOLVE_COLUMN`: stored rows have no values under the changed columns of a source.
+            SinkError: `EVOLVE_OUTPUT`: an output that stays would receive other columns. DuckDB, PostgreSQL, Delta and Parquet
+                outputs accept additional last columns.
+            BadInputError: a row that the new query cannot evaluate. After any of these errors nothing has changed.
+            Exception: raised by an output. If the attribute `epoch` has advanced, the change is committed, as in `step`.
 
-        Cost: that of `diff`; with a directory a snapshot of every stage that is built, and a log of the difference.
+        Cost: that of `diff`; with a directory also a snapshot of every stage that is built, and a log of the difference.
         """
+        words = ColumnWords(renamed=renamed or {}, defaults=defaults or {})
+        return self._evolve(view, outputs, new_table, note, fresh, words, first_rows or {}, as_now=as_now)
+
+    def _evolve(
+        self,
+        view: View | Mapping[str, View] | PlannedQuery,
+        outputs: Outputs | OutputsByView | None,
+        new_table: str | Mapping[str, str] | None,
+        note: Any,
+        fresh: Collection[str],
+        words: ColumnWords,
+        first_rows: Mapping[str, ZSet],
+        *,
+        as_now: bool = False,
+    ) -> PlanDiff:
         self._check_usable()
         self._outputs.settle()
         plan = plan_of_change(view, self.plan)
@@ -182,7 +212,8 @@ class QueryChanges:
                 states = self._in_memory("evolve()").states
             else:
                 states = {one.number: opened.operator(one.number, tick) for one in (self.plan.states if self.epoch else ())}
-            evolution = Evolution(self._origin(states, fresh, as_now=as_now), plan)
+            origin = self._origin(states, fresh, words, as_now=as_now)
+            evolution = Evolution(replace(origin, first_rows=first_rows), plan)
             if opened is None or self.epoch:
                 evolution.build()
             try:
@@ -203,19 +234,19 @@ class QueryChanges:
         new_table: str | Mapping[str, str] | None = None,
         note: Any = None,
     ) -> PlanDiff:
-        """Go back to the query before the last change: a change like any other. Undone twice it is as it was.
+        """Return to the query before the last change; a second `undo` restores the change.
 
-        What the change dropped is built again from rows that are kept, or refused. The query before is kept for `undo_epochs`
-        epochs behind the change, an option of the pipeline.
+        What the change dropped is rebuilt from stored rows, or the call is rejected. It is possible for `undo_epochs` epochs
+        after the change.
 
         Args:
-            outputs: as for `evolve`; outputs that got columns do not lose them, and have to be replaced.
+            outputs: as for `evolve`; outputs that gained columns do not lose them and must be replaced.
             new_table: as for `evolve`.
             note: as for `evolve`.
 
         Raises:
             StateError: `NOTHING_TO_UNDO`: the query was never changed; `UNDO_GONE`: too many epochs ago; `UNDO_SOURCES`: the
-                directory was opened again since, and the query before reads a source that the one of now does not.
+                directory was opened again since, and the earlier query reads a source that the present one does not read.
             ZsetJoinError: as `evolve`. Nothing has changed.
 
         >>> from zset_join.pipeline import Pipeline, changes
@@ -231,34 +262,34 @@ class QueryChanges:
         before = self._before
         if before is None and self._directory is not None and changed is not None and changed.changes:
             query = query_before(self._directory.checkpoint, self._readings, has_several=self._has_several)
-            before = _Before(changed.epoch, None, query)
+            before = _Before(changed.epoch, None, query, columns_of_change(changed))
         if before is None:
             raise nothing_to_undo("this pipeline" if self._directory is None else self._directory.location, "evolve()")
         check_undo(self.epoch, before.epoch, self._undo_epochs if changed is None else changed.undo_epochs)
         view: Mapping[str, View] | PlannedQuery = before.query if before.views is None else before.views
-        return self.evolve(view, outputs=outputs, new_table=new_table, note=note)
+        words = words_back(before.columns, is_at_once=self.epoch == before.epoch + 1)
+        return self._evolve(view, outputs, new_table, note, (), words, {})
 
     @property
     def note(self) -> Any:
-        """Return what the last `evolve` of a directory was given to keep with the query; None where it was given nothing."""
+        """Return the note of the last `evolve` of a directory, or None."""
         changed = None if self._directory is None else self._directory.checkpoint.changed
         return None if changed is None else changed.note
 
     def add_view(self, name: str, view: View, *, outputs: Outputs | Sink = (), note: Any = None) -> PlanDiff:
-        """Answer one more view from now on; it begins with what it would hold had it been there from the start.
+        """Add a view; it begins with the rows it would hold had it been there from the start.
 
-        Stages that it shares with the views that are there keep their state. It is `evolve` with one view more: an epoch
-        without input, whose answer for the view is all its rows; with a directory it counts by one record. Who opens the
-        directory next gives all views in the order in which they came.
+        It is `evolve` with one more view: shared stages keep their state, and the answer of an epoch without input is all its
+        rows. The next program that opens the directory gives all views in the order of their addition.
 
         Args:
-            name: what it is called; none of the others is.
-            view: what it is.
-            outputs: where its deltas go; they begin with all its rows.
+            name: a new name.
+            view: the query.
+            outputs: receive all its rows first.
             note: as for `evolve`.
 
         Raises:
-            OptionError: `VIEW_NAME`: there is one of that name, or the pipeline was not made of views by name.
+            OptionError: `VIEW_NAME`: the name is taken, or the pipeline has one view without a name.
             ZsetJoinError: as `evolve`; nothing has changed.
 
         >>> from zset_join.pipeline import Pipeline, changes
@@ -276,16 +307,16 @@ class QueryChanges:
         return self.evolve({**views, name: view}, outputs={name: outputs} if outputs else None, note=note)
 
     def drop_view(self, name: str, *, note: Any = None) -> PlanDiff:
-        """Answer a view no more; what only it remembers goes, and its outputs are closed as they are.
+        """Remove a view with the state that only it uses, and close its outputs.
 
-        A source that no other view reads goes with it, and cannot come back under its name unless inputs are kept.
+        A source that no other view reads is removed as well, and can return under its name only if inputs are kept.
 
         Args:
             name: of the view.
             note: as for `evolve`.
 
         Raises:
-            OptionError: `VIEW_NAME`: there is none of that name, or it is the only one: close the pipeline then.
+            OptionError: `VIEW_NAME`: there is no such view, or it is the only one.
         """
         views = self._named_views()
         if name not in views or len(views) == 1:
@@ -350,7 +381,7 @@ class QueryChanges:
         if isinstance(view, PlannedQuery):
             has_several = view.has_several
         before = PlannedQuery(plan=replace(self.plan, state_names=()), readings=self._readings, has_several=self._has_several)
-        undone = _Before(self.epoch, self._views, before)
+        undone = _Before(self.epoch, self._views, before, tuple(evolution.columns.values()))
         watermarks = self._watermarks.of_plan(plan, evolution.known_times())
         taking = RowTaking(plan, readings, is_strict=self._options.on_bad_input == "error")
         engine = Engine(plan, watermarks, quarantines=self._options.on_bad_input == "quarantine")
@@ -371,6 +402,7 @@ class QueryChanges:
             note=note,
             undo_epochs=self._undo_epochs,
         )
+        past = [] if self._history is None else under_columns(self._history, evolution.columns.values())
         self._unfinished = self.epoch  # until all of it is taken
         if directory is not None and opened is not None:
             try:
@@ -389,7 +421,8 @@ class QueryChanges:
         self.plan = plan
         if origin.epoch:
             if self._history is not None:
-                self._history.add(self.epoch, self._processing_time_us, {})
+                self._history.go_over(past)
+                self._history.add(self.epoch, self._processing_time_us, origin.first_rows)
             self._last, self.progress, self.dead_letters = answered.answers, counts, letters
             self.epoch += 1
         self._publish()
@@ -416,7 +449,12 @@ class QueryChanges:
         return directory.change(opened, evolution, change).progress
 
     def _origin(
-        self, states: Mapping[int, DurableOperator], fresh: Collection[str] = (), *, as_now: bool = False
+        self,
+        states: Mapping[int, DurableOperator],
+        fresh: Collection[str] = (),
+        words: ColumnWords | None = None,
+        *,
+        as_now: bool = False,
     ) -> EvolutionStart:
         return EvolutionStart(
             plan=self.plan,
@@ -429,6 +467,7 @@ class QueryChanges:
             known=self._watermarks.known,
             gone=self._dropped_sources - frozenset(fresh),
             as_now=as_now,
+            words=ColumnWords() if words is None else words,
         )
 
 

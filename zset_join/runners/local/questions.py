@@ -44,7 +44,7 @@ class PipelineQuestions:
     _options: StageOptions
     _watermarks: Watermarks
     _processing_time_us: int | None
-    diff: Callable[[Any], Any]
+    diff: Callable[..., Any]
     _contents: Mapping[str, Contents] | None
     _history: InputHistory | None
     _memory: MemoryStates | None
@@ -52,15 +52,15 @@ class PipelineQuestions:
     _watching: PublishedEpochs
 
     def verify(self, *, view: str | None = None, contents: ZSet | None = None, most_differences: int = 20) -> Verification:
-        """Compare a view with DuckDB's batch query over everything that came; needs `keep_inputs`.
+        """Compare a view with DuckDB's batch query over all inputs; needs `keep_inputs`.
 
         Args:
-            view: its name; may be left out where there is one.
-            contents: what is compared: rows with weights that add up, as an output holds them; default: what `keep_view` kept.
+            view: its name; optional if there is only one.
+            contents: the rows to compare, with weights, as an output holds them; default: those of `keep_view`.
             most_differences: differing rows to list.
 
         Raises:
-            OptionError: the pipeline does not keep what is needed; or `VIEW_NAME`, see `QueryPlan.view`.
+            OptionError: the pipeline does not keep what is needed; or `VIEW_NAME`.
             PlanError: DuckDB cannot run a part of the query.
         """
         with progress_line(f"verifying {view or ', '.join(one.name for one in self.plan.views)}"):
@@ -69,7 +69,7 @@ class PipelineQuestions:
     def verification(
         self, *, view: str | None = None, contents: ZSet | None = None, most_differences: int = 20
     ) -> Callable[[], Verification]:
-        """Return the work of `verify`, over the input until now; another thread may do it while the pipeline goes on.
+        """Return `verify` over the present input as a function that another thread may call.
 
         Raises:
             OptionError: as `verify`.
@@ -86,23 +86,22 @@ class PipelineQuestions:
         return lambda: verify(plan, history, contents, times, epoch=epoch, most_differences=most_differences)
 
     def explain_row(self, row: Mapping[str, Any], *, view: str | None = None, most_changes: int = 100) -> RowHistory:
-        """List the changes that made the rows of a view with given values, and those that unmade them; needs `keep_inputs`.
+        """List the input changes that produced and retracted the rows of a view with given values; needs `keep_inputs`.
 
         Args:
             row: columns of the view to values.
-            view: its name; may be left out where there is one.
+            view: its name; optional if there is only one.
             most_changes: changes to list per epoch.
 
         Raises:
-            OptionError: columns that the view does not have, more changes than the limit, or inputs are not kept; or
-                `VIEW_NAME`, see `QueryPlan.view`.
+            OptionError: unknown columns, more changes than the limit, or inputs are not kept; or `VIEW_NAME`.
         """
         return self.row_question(row, view=view, most_changes=most_changes)()
 
     def row_question(
         self, row: Mapping[str, Any], *, view: str | None = None, most_changes: int = 100
     ) -> Callable[[], RowHistory]:
-        """Return the work of `explain_row`, over the input until now; another thread may do it.
+        """Return `explain_row` over the present input as a function that another thread may call.
 
         Raises:
             OptionError: as `explain_row`.
@@ -112,14 +111,13 @@ class PipelineQuestions:
         return lambda: explain_row(plan, part_of(history, stages, sources), self._options, row, most_changes=most_changes)
 
     def console(self, *, port: int = 0, diff: View | Mapping[str, View] | None = None) -> Console:
-        """Serve a page about the pipeline on this machine until it is closed; see `zset_join.console`.
+        """Serve a page about the pipeline on this machine until it is closed; close it before the pipeline.
 
-        Close it before the pipeline. With a directory it reads that; in memory, the pipeline publishes a summary per epoch from
-        now on.
+        With a directory it reads the directory; in memory, the pipeline publishes a summary per epoch.
 
         Args:
-            port: of 127.0.0.1; 0 takes a free one. The address to open is the attribute `url` of the answer.
-            diff: another query; the page shows what it would answer otherwise, see `diff`.
+            port: of 127.0.0.1; 0 picks a free one. The attribute `url` of the result is the address.
+            diff: another query; the page shows how its answers would differ, see `diff`.
 
         Raises:
             MissingPackageError: the extra `console` is not installed.
@@ -132,10 +130,10 @@ class PipelineQuestions:
         """Return the contents of a view, each distinct row with its weight.
 
         Args:
-            name: of the view; may be left out where there is one.
+            name: of the view; optional if there is only one.
 
         Raises:
-            OptionError: the pipeline does not keep them; or `VIEW_NAME`, see `QueryPlan.view`.
+            OptionError: contents are not kept; or `VIEW_NAME`.
         """
         view = self.plan.view(name)
         if self._contents is None:
@@ -156,7 +154,7 @@ class PipelineQuestions:
         )
 
     def options_in_force(self) -> dict[str, Any]:
-        """Return the options that the pipeline was made with, and their defaults."""
+        """Return the options of the pipeline, defaults included."""
         shown = {one.name: getattr(self._options, one.name) for one in fields(self._options)}
         return {**shown, "keep_view": self._contents is not None, "keep_inputs": self._history is not None}
 

@@ -12,17 +12,18 @@ Cost: every row that is read is fed once. Memory: all rows of an input, and of a
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import pyarrow as pa
 
 from zset_join.core.relation import Relation
 from zset_join.core.tick import Tick
-from zset_join.evolution.derivation import derived_steps, null_rejected
+from zset_join.evolution.changed_columns import ColumnChange
+from zset_join.evolution.derivation import columns_wanted, derived_steps, null_rejected
 from zset_join.evolution.refusals import by_time, no_rows
 from zset_join.plan.fingerprints import Fingerprints
 from zset_join.plan.query_plan import Feed
-from zset_join.plan.row_steps import RowStep, relation_after
+from zset_join.plan.row_steps import RowStep, SelectStep, relation_after
 from zset_join.runners.common.stage_bucket import StageBucket
 from zset_join.runners.local.feeding import Feeding, transforms_of
 from zset_join.runners.local.kept_rows import KeptRows, gaps_of
@@ -55,6 +56,8 @@ class Rebuilding:
         tick: the epoch that is built up to.
         built: the operators to fill, by the number of their stage; what else is needed is built for the moment.
         dropped: columns that the plan before left out, by source.
+        columns: by source, how the columns of rows that are kept of it are to change.
+        before: fingerprints of the plan whose rows are kept; None: the same.
         as_now: numbers of stages that are built as if all their rows came now, though their answer depends on when rows come.
 
     Attributes:
@@ -71,6 +74,8 @@ class Rebuilding:
     built: dict[int, DurableOperator] = field(default_factory=dict)
     as_now: Collection[int] = ()
     dropped: Mapping[str, Collection[str]] = field(default_factory=dict)
+    columns: Mapping[str, ColumnChange] = field(default_factory=dict)
+    before: Fingerprints | None = None
     fed: dict[int, int] = field(default_factory=dict)
     read: dict[str, int] = field(default_factory=dict)
     rejected: int = 0
@@ -134,20 +139,29 @@ class Rebuilding:
     def _choose_feed(self, feed: Feed, wanted: Relation, reader: str, gaps: Sequence[str]) -> _Part:
         if self._brings_nothing(feed):
             return _Part(None)
-        origin = self.prints.origin(feed.origin)
-        names = self.plan.relation_of(feed.origin).schema.names
+        origin, first, names = self._kept_under(feed)
+        wants = (*first, *feed.steps)
         beside = [one for one in self.kept if len(one.feeds) == 1 and one.feeds[0].origin == origin]
         for one in sorted(beside, key=lambda kept: kept.count):
-            steps = derived_steps(one.feeds[0].steps, feed.steps, one.relation.schema.names, names)
+            steps = derived_steps(one.feeds[0].steps, wants, one.relation.schema.names, names)
             if steps is None or not set(one.gaps) <= null_rejected(steps, gaps):
                 continue
             if _fits(relation_after(one.relation, steps), wanted):
                 return _Part(one, steps)
         if isinstance(feed.origin, str):
             near = [(one.what, one.feeds[0].steps, one.relation.schema.names, one.gaps) for one in beside]
-            raise no_rows(feed, names, reader, near, self.dropped.get(feed.origin, ()))
+            raise no_rows(replace(feed, steps=wants), names, reader, near, self.dropped.get(feed.origin, ()))
         self.check_stage(feed.origin)
         return _Part(None, feed=feed)
+
+    def _kept_under(self, feed: Feed) -> tuple[str, tuple[RowStep, ...], list[str]]:
+        """Return what rows of an origin are kept under, what makes them rows of now, and their columns before that."""
+        change = self.columns.get(feed.origin) if isinstance(feed.origin, str) else None
+        if change is None or self.before is None:
+            return self.prints.rows(feed.origin), (), self.plan.relation_of(feed.origin).schema.names
+        read = columns_wanted(feed.steps)
+        columns = tuple(one for one in change.step.columns if read is None or one[0] in read)
+        return self.before.rows(change.source), (SelectStep(columns or change.step.columns[:1]),), change.before.names
 
     # ---------------------------------------------------------------- reading and building
 

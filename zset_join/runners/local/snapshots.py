@@ -91,7 +91,7 @@ class Snapshots:
     _published: Snapshot | None = None
 
     def snapshot(self) -> Snapshot:
-        """Return what all views hold after the newest epoch, for any thread; see `zset_join.runners.local.snapshots`.
+        """Return the contents of all views after the newest epoch, immutable, for any thread.
 
         Raises:
             OptionError: `VIEW_NOT_KEPT`: the pipeline keeps no contents.

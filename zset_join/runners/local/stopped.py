@@ -286,6 +286,16 @@ def check_streams(before: QueryPlan, after: QueryPlan, described: Mapping[str, A
             before=sorted(known),
             after=sorted(wanted),
         )
+    for source in after.sources:
+        schemas = [one.source(source.name).relation.schema for one in (before, after)]
+        if not schemas[0].equals(schemas[1]):
+            raise StateError(
+                f'the stream "{source.name}" has the columns {schemas[1].names} in the new query, and {schemas[0].names} or '
+                "other types in the checkpoint. Inside Spark the columns of a stream do not change in place. Keep them, or "
+                "start the new query with a checkpointLocation and outputs of its own.",
+                code="EVOLVE_STREAM",
+                stream=source.name,
+            )
     has_clock = any(one.get("baseline") for one in described["inputs"]) or _waits(before)
     if _waits(after) and not has_clock:
         raise StateError(

@@ -2,20 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
+
 from zset_join.checkpoint.reading import plan_before
 from zset_join.core.errors import OptionError, StateError
-from zset_join.plan.query_plan import QueryPlan
+from zset_join.evolution.changed_columns import ColumnChange, ColumnWords
+from zset_join.expressions.rows import named, rewritten
+from zset_join.plan.query_plan import PlanSource, QueryPlan
 from zset_join.query.reading import Reading
 from zset_join.query.several import PlannedQuery
 
 if TYPE_CHECKING:
+    from zset_join.checkpoint.changed_plans import ChangedPlan
     from zset_join.checkpoint.checkpoint import Checkpoint
 
-__all__ = ["UNDO_EPOCHS", "check_undo", "checked_undo_epochs", "nothing_to_undo", "query_before"]
+__all__ = [
+    "UNDO_EPOCHS",
+    "check_undo",
+    "checked_undo_epochs",
+    "columns_of_change",
+    "nothing_to_undo",
+    "query_before",
+    "words_back",
+]
 
 UNDO_EPOCHS = 1000
 """How many epochs behind a change it can be undone, where nothing else is requested."""
@@ -73,6 +86,38 @@ def nothing_to_undo(where: str, by: str) -> StateError:
     )
 
 
+def columns_of_change(changed: ChangedPlan) -> tuple[ColumnChange, ...]:
+    """Return what the last change of a directory did to columns of sources."""
+    return tuple(ColumnChange.from_json(one) for one in changed.columns if one["epoch"] == changed.epoch)
+
+
+def words_back(changes: Sequence[ColumnChange], *, is_at_once: bool) -> ColumnWords:
+    """Return what to do to columns of sources so that a change of them is undone.
+
+    Args:
+        changes: what was done to them.
+        is_at_once: no epoch has come since.
+
+    Raises:
+        StateError: `UNDO_COLUMNS`: columns were dropped, or got a wider type under which rows may have come.
+    """
+    for change in changes:
+        why = None
+        if change.dropped:
+            why = f"dropped the columns {list(change.dropped)}, whose values are not kept"
+        elif change.is_widened and not is_at_once:
+            why = "gave a column a wider type, and values that came since may not fit the one of before"
+        if why is not None:
+            raise StateError(
+                f'the change of the source "{change.source}" {why}. Go to a query over the columns of before with evolve(): '
+                "columns that were dropped are filled from `defaults`, or with NULL.",
+                code="UNDO_COLUMNS",
+                source=change.source,
+            )
+    renamed = {one.source: {now: name for name, now in one.renamed.items()} for one in changes if one.renamed}
+    return ColumnWords(renamed=renamed, may_narrow=frozenset(one.source for one in changes))
+
+
 def query_before(checkpoint: Checkpoint, readings: Mapping[str, Reading], *, has_several: bool) -> PlannedQuery:
     """Return the query before the last change, as the directory has it written down.
 
@@ -95,5 +140,20 @@ def query_before(checkpoint: Checkpoint, readings: Mapping[str, Reading], *, has
             code="UNDO_SOURCES",
             sources=missing,
         )
-    mine = {source.name: readings[source.name] for source in plan.sources}
+    assert checkpoint.changed is not None  # noqa: S101 - as above
+    changes = {change.source: change for change in columns_of_change(checkpoint.changed)}
+    mine = {source.name: _as_before(readings[source.name], source, changes.get(source.name)) for source in plan.sources}
     return PlannedQuery(plan=replace(plan, state_names=()), readings=mine, has_several=has_several or len(plan.views) > 1)
+
+
+def _as_before(reading: Reading, source: PlanSource, change: ColumnChange | None) -> Reading:
+    """Return how the rows of a source are read under the columns that it had."""
+    if change is None:
+        return reading
+    shown = {field.name for field in change.after}
+    given = [*(change.before.field(name) for name in source.visible), *(one for one in reading.given if one.name not in shown)]
+    called = {now: name for name, now in change.renamed.items()}
+    deletes = reading.deletes
+    if deletes is not None:
+        deletes = rewritten(deletes, lambda column: named(called.get(column.name, column.name)))
+    return replace(reading, source=source, given=pa.schema(given), deletes=deletes)

@@ -43,7 +43,7 @@ class Declaration:
         settings: of the session when it ran.
         query: under which name a program started the query that the statement is; None for a statement that was run.
         table: a registered table, see `described_table`.
-        paused: its query takes nothing until RESUME.
+        paused: its query takes nothing until RESUME: the source that has its place, see `held_rows`; None while it runs.
         created: the statement that makes what is there, where `sql` only changes what was there before it.
         earlier: what made it before, the oldest first: each as `sql`, `dialect` and `settings`.
     """
@@ -54,7 +54,7 @@ class Declaration:
     settings: Mapping[str, str] = field(default_factory=dict)
     query: str | None = None
     table: Mapping[str, Any] | None = None
-    paused: bool = False
+    paused: Mapping[str, Any] | None = None
     created: str = ""
     earlier: tuple[Mapping[str, Any], ...] = ()
 

@@ -28,7 +28,6 @@ import uuid
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -53,6 +52,7 @@ from zset_join.sql.runtime.durable_plan import (
     options_of,
     sink_of,
 )
+from zset_join.sql.runtime.held_rows import held_relation
 from zset_join.sql.runtime.written_tables import read_with_writers
 from zset_join.sql.tables.catalog import Table
 from zset_join.sql.tables.file_names import file_name
@@ -61,13 +61,13 @@ from zset_join.sql.tables.results import Query, Running, has_row_of_nothing, sor
 from zset_join.sql.tables.settings import stage_options
 from zset_join.sql.tables.view_groups import GroupView
 from zset_join.sql_expressions.places import SqlWarning
+from zset_join.stages.written import read_relation
 from zset_join.storage import local
-from zset_join.zset import ZSet, single_batch
+from zset_join.zset import ZSet
 
 __all__ = ["DirectoryRuntime"]
 
 _NOTHING = "No table and no query took any of the rows."
-_WEIGHT = "_weight"
 _SNAPSHOT = "(snapshot)"
 _WAIT_SECONDS = 2.0
 _PAUSE = "PAUSE MATERIALIZED VIEW lets the others take rows that one view cannot."
@@ -168,33 +168,23 @@ class DirectoryRuntime(DurableChanges):
     def pause(self, running: Running) -> None:
         """Let a query take nothing until `resume`, also where the session is opened again meanwhile.
 
-        Raises:
-            SqlError: `NOT_OFFERED`: it writes into a table or outside.
+        Its outputs, and the tables that it writes, keep what they have of it. One change of the plan; see `held_rows`.
         """
-        if running.output is not None:
-            raise SqlError(
-                f'"{running.name}" writes what it answers, and would have to go on where it was: in a directory only views are '
-                "paused. DROP it, and make it again.",
-                code="NOT_OFFERED",
-                name=running.name,
-            )
-        view = running.pipeline
-        assert isinstance(view, GroupView)  # noqa: S101 - this runtime makes no other
-        local.make_directories(self._directory / "paused")
-        rows = view.contents()
-        held = pa.Table.from_batches([rows.rows]).append_column(_WEIGHT, pa.array(rows.weights))
-        encoded = pa.BufferOutputStream()
-        with pa.ipc.new_file(encoded, held.schema) as file:
-            file.write_table(held)
-        local.write_atomic(self._held_by(running), encoded.getvalue().to_pybytes())
+        assert isinstance(running, DurableQuery)  # noqa: S101 - this runtime starts no other
+        pipeline, view, views = self.pipeline, OwnView(self._group, running.name, running.query.schema), self._views
         view.pause()
-        running.is_paused = True
+        relation = held_relation(pipeline.plan.output_of(running.name), f"{running.name} (paused at epoch {pipeline.epoch})")
+        running.held, running.is_paused = relation, True
+        rows = pipeline.contents(running.name)
+        named = ZSet(pa.RecordBatch.from_arrays(rows.rows.columns, schema=relation.schema), rows.weights)
         try:
-            self._change({})
-        except BaseException:
-            running.is_paused = False
-            running.pipeline = OwnView(self._group, running.name, running.query.schema)
-            raise
+            self._change({}, first_rows={relation.name: named})
+        finally:
+            if self._views is views:
+                running.held, running.is_paused = None, False
+            else:
+                running.pipeline = view
+        self._feed_written()
 
     def resume(self, running: Running) -> None:
         """Let a query catch up with its tables; its first change is what became of its rows meanwhile.
@@ -202,27 +192,31 @@ class DirectoryRuntime(DurableChanges):
         Raises:
             ZsetJoinError: it cannot be answered; it stays paused.
         """
-        paused, running.is_paused = running.pipeline, False
-        assert isinstance(paused, GroupView)  # noqa: S101 - this runtime makes no other
-        running.pipeline = OwnView(self._group, running.name, running.query.schema).behind(paused)
+        assert isinstance(running, DurableQuery)  # noqa: S101 - this runtime starts no other
+        view, held, views = running.pipeline, running.held, self._views
+        running.held, running.is_paused = None, False
+        running.pipeline = OwnView(self._group, running.name, running.query.schema)
         try:
+            self._check_claims([running])
             self._change({}, of=running)
-        except BaseException:
-            if running.name not in self._views:
-                running.pipeline, running.is_paused = paused, True
-            raise
-        local.remove_file(self._held_by(running))
+        finally:
+            if self._views is views:
+                running.pipeline, running.held, running.is_paused = view, held, True
+        self._feed_written()
 
-    def _held_by(self, running: Running) -> Path:
-        return self._directory / "paused" / f"{file_name(running.name)}.arrow"
-
-    def _hold(self, running: Running) -> None:
+    def _hold(self, running: Running, written: Any) -> None:
         """Let a query be paused that was so when the session was closed."""
-        held = pa.ipc.open_file(pa.BufferReader(local.read_bytes(self._held_by(running)) or b"")).read_all()
-        weights = held.column(_WEIGHT).to_numpy()
-        view = OwnView(self._group, running.name, running.query.schema)
-        running.pipeline = view.holding(ZSet(single_batch(held.drop_columns([_WEIGHT])), weights))
-        running.is_paused = True
+        assert isinstance(running, DurableQuery)  # noqa: S101 - this runtime starts no other
+        if not isinstance(written, Mapping):
+            raise StateError(
+                f'"{running.name}" was paused by an earlier version, which kept its rows elsewhere. RESUME it with that '
+                "version, or begin with a new directory.",
+                code="OLD_SESSION",
+                directory=str(self._directory),
+            )
+        running.held, running.is_paused = read_relation(written), True
+        running.pipeline = OwnView(self._group, running.name, running.query.schema)
+        running.pipeline.pause()
 
     def snapshot(self, query: Query) -> pa.Table:
         """Return what a query holds over what its tables hold."""

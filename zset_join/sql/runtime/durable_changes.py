@@ -9,7 +9,7 @@ Cost: that of `Pipeline.evolve`; of a query that writes into a table with a key,
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 
 from zset_join.evolution.differences import PlanDiff
@@ -34,7 +34,7 @@ class DurableChanges(DurablePlan):
             if is_preview:
                 diff: PlanDiff | None = self.pipeline.diff(self._wanted())
             else:
-                self._check_claims(change)
+                self._check_claims(change.queries)
                 named = next((one for one in change.queries if one.name == change.name), next(iter(change.queries), None))
                 try:
                     diff = self._change({}, of=named)
@@ -66,9 +66,9 @@ class DurableChanges(DurablePlan):
                 for running, old, view in before:
                     running.query, running.pipeline = old, view
 
-    def _check_claims(self, change: QueryChange) -> None:
-        """Refuse a change after which two live rows would claim a key of a table."""
-        writers = [one for one in change.queries if one.writer is not None and not one.is_paused]
+    def _check_claims(self, changed: Iterable[Running]) -> None:
+        """Refuse a change of queries after which two live rows would claim a key of a table."""
+        writers = [one for one in changed if one.writer is not None and not one.is_paused]
         claims = {one: self._claims_beside(one) for one in writers}
         if not any(claims.values()):
             return

@@ -19,6 +19,7 @@ import pyarrow as pa
 from zset_join.checkpoint.changed_plans import read_changed_plan
 from zset_join.checkpoint.reading import read_committed
 from zset_join.core.errors import BadInputError, StateError
+from zset_join.core.relation import Relation
 from zset_join.evolution.differences import PlanDiff
 from zset_join.query import View, appends
 from zset_join.runners.local.pipeline import Pipeline
@@ -27,6 +28,7 @@ from zset_join.sql.dml.shared_epochs import in_order, named_error
 from zset_join.sql.parse.secrets import refuse_kept_credentials
 from zset_join.sql.runtime.completing import completed_table
 from zset_join.sql.runtime.declarations import Catalogued, Declaration, Declarations, described_table, table_of
+from zset_join.sql.runtime.held_rows import held_view
 from zset_join.sql.runtime.in_directory import claim_directory
 from zset_join.sql.runtime.in_process import ProcessRuntime
 from zset_join.sql.runtime.written_tables import read_with_writers, rows_for
@@ -38,6 +40,7 @@ from zset_join.sql.tables.table_sources import DecodingCatalog, TableSource, dec
 from zset_join.sql.tables.view_groups import GroupView
 from zset_join.sql_expressions.dialects import Statement
 from zset_join.stages.stage import StageOptions
+from zset_join.stages.written import write_relation
 from zset_join.zset import ZSet
 
 __all__ = ["BASE", "ROWS", "DurablePlan", "DurableQuery", "OwnView", "is_fed", "options_of", "sink_of"]
@@ -66,6 +69,10 @@ class _Group:
 class OwnView(GroupView):
     """A query of the pipeline, with its own dead letters among those of all."""
 
+    def pause(self) -> None:
+        """Read nothing: the pipeline has what the query holds in its place."""
+        self._is_paused = True
+
     @property
     def dead_letters(self) -> pa.Table:
         """Return the rows of the last epoch that were put aside, without those that only another query cannot evaluate."""
@@ -81,9 +88,11 @@ class DurableQuery(Running):
 
     Attributes:
         is_restored: it was there when the session was opened, and nobody has started it again.
+        held: while it is paused, the rows of the source that has its place in the pipeline.
     """
 
     is_restored: bool = False
+    held: Relation | None = None
 
 
 class DurablePlan(ProcessRuntime):
@@ -137,8 +146,13 @@ class DurablePlan(ProcessRuntime):
         """Take what the last epoch has for tables, where the process died before they took it."""
 
     @abstractmethod
-    def _hold(self, running: Running) -> None:
-        """Let a query be paused that was so when the session was closed."""
+    def _hold(self, running: Running, written: Any) -> None:
+        """Let a query be paused that was so when the session was closed.
+
+        Args:
+            running: the query.
+            written: see `Declaration.paused`.
+        """
 
     # ---------------------------------------------------------------- opening
 
@@ -168,7 +182,7 @@ class DurablePlan(ProcessRuntime):
                     else:
                         run(one.created or one.sql, one.dialect, one.query)
                     for running in [each for each in self.running if one.paused and each.name in one.names]:
-                        self._hold(running)
+                        self._hold(running, one.paused)
                 self.catalog.settings = settings
                 self._open(self._wanted())
                 self._declared, self._restored = list(known.declared), list(known.declared)
@@ -311,7 +325,7 @@ class DurablePlan(ProcessRuntime):
         """Return what is declared, with what the statement that runs has made so far."""
         now = _entries(self)
         there = {name for entries in now.values() for name in entries}
-        paused = {one.name for one in self.running if one.is_paused}
+        held = {one.name: one.held for one in self.running if isinstance(one, DurableQuery) and one.held is not None}
         if self._replacing is not None and self._statement is not None:
             change, (statement, settings, _) = self._replacing, self._statement
             (old,) = [one for one in self._declared if change.name in one.names]
@@ -321,7 +335,7 @@ class DurablePlan(ProcessRuntime):
                 old.changed(statement.sql, statement.dialect, settings, change.created),
                 *(one for one in self._declared if one is not old and behind & set(one.names)),
             ]
-            return [replace(one, paused=bool(paused & set(one.names))) for one in declared]
+            return _with_paused(declared, held)
         made: Declaration | None = more
         if self._statement is not None:
             statement, settings, before = self._statement
@@ -334,7 +348,7 @@ class DurablePlan(ProcessRuntime):
                     made = Declaration(names=(names[0],), table=described_table(self.catalog.tables[names[0]]))
         replaced = set() if made is None else set(made.names)
         kept = [one for one in self._declared if not replaced >= set(one.names) and set(one.names) & there]
-        return [replace(one, paused=bool(paused & set(one.names))) for one in (kept if made is None else [*kept, made])]
+        return _with_paused(kept if made is None else [*kept, made], held)
 
     def _holds_rows(self, statement: Statement, names: Sequence[str]) -> bool:
         """Return whether a statement makes a table of rows that are there: CREATE TABLE t AS SELECT FROM table(s)."""
@@ -373,7 +387,8 @@ class DurablePlan(ProcessRuntime):
         """Return by table the rows of the queries that write into it, and put all queries as they read these into `queries`."""
         written: dict[str, list[View]] = {}
         for running in self._in_order():
-            view = read_with_writers(running.query.bound.view, written)
+            held = running.held if isinstance(running, DurableQuery) else None
+            view = read_with_writers(running.query.bound.view, written) if held is None else held_view(held)
             if queries is not None:
                 queries[running.name] = view
             if running.writer is not None and not is_fed(running):
@@ -386,10 +401,15 @@ class DurablePlan(ProcessRuntime):
         return view
 
     def _in_order(self) -> list[Running]:
-        return in_order([one for one in self.running if not one.is_paused])
+        return in_order(self.running)
 
     def _change(
-        self, outputs: Mapping[str, Sink], made: Declaration | None = None, *, of: Running | None = None
+        self,
+        outputs: Mapping[str, Sink],
+        made: Declaration | None = None,
+        *,
+        of: Running | None = None,
+        first_rows: Mapping[str, ZSet] | None = None,
     ) -> PlanDiff | None:
         """Let the pipeline be one of the tables and queries that are there now; or leave it as it was. Return what differs.
 
@@ -397,6 +417,7 @@ class DurablePlan(ProcessRuntime):
             outputs: of queries that are new, by name.
             made: what a program declares.
             of: the query that the change is made for, which errors name.
+            first_rows: of new sources that take the place of queries, by their names.
         """
         if self._is_restoring:
             return None
@@ -410,7 +431,12 @@ class DurablePlan(ProcessRuntime):
         before = pipeline.epoch
         try:
             diff = pipeline.evolve(
-                wanted, outputs=outputs or None, note={"catalog": number}, fresh=self._fresh(wanted), as_now=True
+                wanted,
+                outputs=outputs or None,
+                note={"catalog": number},
+                fresh=self._fresh(wanted),
+                as_now=True,
+                first_rows=first_rows,
             )
         except BaseException as error:
             if pipeline.epoch == before:
@@ -436,7 +462,8 @@ class DurablePlan(ProcessRuntime):
                     running.deltas.clear()
                 failed += self._emit(running, delta)
                 self._note_written(running, delta)
-                if running.writer is not None and running is not of and not is_fed(running) and running.writes in self.claims:
+                is_counted = running.writer is None or is_fed(running) or running.writes not in self.claims
+                if running.writer is not None and change.status != "added" and not is_counted:
                     self.claims[running.writer.table.name].add([(delta, running.writer.names)])
                 view.took()
         self._publish()
@@ -510,6 +537,15 @@ def sink_of(output: object) -> Sink | None:
 def is_fed(running: Running) -> bool:
     """Return whether a query writes rows that replace one another in its table: it never retracts, and the table has a key."""
     return running.writer is not None and bool(running.writer.table.primary_key) and not running.retracts
+
+
+def _with_paused(declared: Sequence[Declaration], held: Mapping[str, Relation]) -> list[Declaration]:
+    """Return declarations with the sources of the queries among them that are paused."""
+    marked = []
+    for one in declared:
+        relations = [held[name] for name in one.names if name in held]
+        marked.append(replace(one, paused=write_relation(relations[0]) if relations else None))
+    return marked
 
 
 def _entries(runtime: ProcessRuntime) -> dict[str, dict[str, Any]]:

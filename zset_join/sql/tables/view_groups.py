@@ -186,11 +186,6 @@ class GroupView:
         self._held, self._is_paused = self.contents(), True
         self.close()
 
-    def holding(self, rows: ZSet) -> GroupView:
-        """Return itself, paused with some rows."""
-        self._held, self._is_paused = rows, True
-        return self
-
     def behind(self, other: Pipeline | GroupView) -> GroupView:
         """Return itself, as what goes on from where another one is: its first answer is the difference.
 

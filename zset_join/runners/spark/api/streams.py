@@ -74,6 +74,7 @@ from zset_join.runners.spark.rows.row_reading import (
 )
 from zset_join.runners.spark.rows.schemas import arrow_schema, refuse_collations
 from zset_join.runners.spark.rows.text_select import select_text
+from zset_join.runners.spark.rows.undecoded_records import RecordsRead, UndecodedRecords, can_decode, collected_records
 from zset_join.runners.spark.rows.user_functions import functions_in
 from zset_join.runners.spark.rows.watermark import with_watermark
 
@@ -340,7 +341,26 @@ def _of_records(
     reading = RowReading(
         mode=mode, columns=columns, keys=table.keys, sequence=tuple(order), operation=operation, control=control
     )
-    return _make(rows, name, reading, baseline, None, reading.of_first_rows())
+    stream = _make(rows, name, reading, baseline, None, reading.of_first_rows())
+    order_of = records.order_of if given["sequence_by"] is None else {}
+    is_known = {*reading.hidden} <= {*order_of, CONTROL}
+    is_known = is_known and can_decode(format_name, table.schema, table.keys, records.read, name)
+    found = collected_records(df) if is_known else None
+    if found is None:
+        return stream
+    read = RecordsRead(
+        name=name,
+        format_name=format_name,
+        table=table.schema,
+        keys=table.keys,
+        options=records.read,
+        schema=stream.schema,
+        order={column: order_of[column] for column in reading.hidden if column != CONTROL},
+        control=stream.control,
+    )
+    collected, schema = found
+    undecoded = UndecodedRecords(rows=collected, schema=schema, read=read, prepared=stream.prepared)
+    return replace(stream, undecoded=undecoded)
 
 
 def _needed_columns(table: RecordTable, columns: Sequence[str], sequence_by: Any) -> pa.Schema:

@@ -2,10 +2,12 @@
 
     columns    flag (which source, where there are several), weight, raw (of rows that cannot be read), slots
 
+Rows are those of the tables, as Spark has read them; or records, of which `record_decoder` reads the rows here.
+
 A slot is a column that all sources may use: columns of equal type share one, see `zset_join.runners.spark.rows.layout`. Rows
 keep the order in which Spark returns them: one source after the other, each in the order of its partitions.
 
-The law: of every source, rows collected = rows of its delta + rows that could not be read.
+The law: of every source, rows collected = rows of its delta + rows that could not be read; of records, their lines are.
 
 Memory: the rows of an epoch, once as Arrow has them and once more for columns that Spark has in another type.
 """
@@ -23,6 +25,8 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - PySpark's own habit
 
 from zset_join.core.row_conversion import take_rows
+from zset_join.runners.spark.driver.record_decoder import RecordDecoder
+from zset_join.runners.spark.driver.source_rows import SourceRows
 from zset_join.runners.spark.planning.source_stream import SourceStream
 from zset_join.runners.spark.rows.layout import SlotLayout, as_type, make_layout
 from zset_join.runners.spark.rows.names import quoted
@@ -31,24 +35,9 @@ from zset_join.runners.spark.rows.schemas import spark_type
 from zset_join.runners.spark.rows.text_select import select_text
 from zset_join.zset import ZSet, single_batch
 
-__all__ = ["CollectedLayout", "SourceRows", "collected_layout", "united_rows"]
+__all__ = ["CollectedLayout", "collected_layout", "united_rows"]
 
 _RAW = "__raw_told"
-
-
-@dataclass(frozen=True)
-class SourceRows:
-    """Hold what one source had in an epoch.
-
-    Args:
-        delta: the rows that could be read.
-        rejected: the others.
-        raw: per rejected row its code, or "code:text" where there was a text.
-    """
-
-    delta: ZSet
-    rejected: ZSet
-    raw: Sequence[str]
 
 
 @dataclass(frozen=True)
@@ -58,10 +47,12 @@ class CollectedLayout:
     Args:
         names: of the sources, by their flags.
         slots: how they use the slots.
+        decoders: of each source: reads its rows where records are collected; None where Spark has read them.
     """
 
     names: tuple[str, ...]
     slots: SlotLayout
+    decoders: tuple[RecordDecoder | None, ...]
 
     def parted(self, table: pa.Table) -> dict[str, SourceRows]:
         """Return the rows of each source that has some.
@@ -86,6 +77,9 @@ class CollectedLayout:
         }
 
     def _of_source(self, batch: pa.RecordBatch, flag: int) -> SourceRows:
+        decoder = self.decoders[flag]
+        if decoder is not None:
+            return decoder.rows(self._delta(batch, flag).rows)
         if not self.slots.has_raw or batch.column("raw").null_count == batch.num_rows:
             schema = self.slots.schemas[flag]
             return SourceRows(self._delta(batch, flag), ZSet.empty(schema), ())
@@ -104,38 +98,44 @@ class CollectedLayout:
         return ZSet(pa.RecordBatch.from_arrays(columns, schema=schema), weights)
 
 
-def collected_layout(streams: Mapping[str, SourceStream]) -> CollectedLayout:
+def collected_layout(streams: Mapping[str, SourceStream], *, baselines: bool = False) -> CollectedLayout:
     """Return how the rows of streams lie in the collected table.
 
     Args:
         streams: by the names of the sources.
+        baselines: whether the rows are those of baselines, which are never records.
     """
-    has_raw = any(stream.may_reject for stream in streams.values())
-    layout = make_layout(*(stream.schema for stream in streams.values()), has_raw=has_raw)
-    return CollectedLayout(tuple(streams), layout)
+    read = [None if baselines else stream.records_read for stream in streams.values()]
+    has_raw = any(stream.may_reject and not records for stream, records in zip(streams.values(), read, strict=True))
+    layout = make_layout(*(_schema(stream, baselines=baselines) for stream in streams.values()), has_raw=has_raw)
+    return CollectedLayout(tuple(streams), layout, tuple(None if one is None else RecordDecoder(one) for one in read))
 
 
-def united_rows(layout: CollectedLayout, streams: Mapping[str, SourceStream], rows: Mapping[str, DataFrame]) -> DataFrame:
+def _schema(stream: SourceStream, *, baselines: bool) -> pa.Schema:
+    return stream.schema if baselines else stream.collected_schema
+
+
+def united_rows(layout: CollectedLayout, rows: Mapping[str, DataFrame]) -> DataFrame:
     """Return rows of sources as they are collected.
 
     Args:
         layout: of all streams.
-        streams: by the names of the sources.
-        rows: of some of these sources, with the columns of `SourceStream.prepared`.
+        rows: of some of these sources, with the columns of `SourceStream.collected`, or, of baselines, `prepared`.
     """
-    parts = [_of_stream(layout, flag, streams[name], rows[name]) for flag, name in enumerate(layout.names) if name in rows]
+    parts = [_of_stream(layout, flag, rows[name]) for flag, name in enumerate(layout.names) if name in rows]
     united = parts[0]
     for part in parts[1:]:
         united = united.unionAll(part)
     return united
 
 
-def _of_stream(layout: CollectedLayout, flag: int, stream: SourceStream, rows: DataFrame) -> DataFrame:
+def _of_stream(layout: CollectedLayout, flag: int, rows: DataFrame) -> DataFrame:
     slots = layout.slots
-    plain = {at.name: F.col(quoted(at.name)).cast(spark_type(at.type)) for at in stream.schema if at.metadata}
+    schema = slots.schemas[flag]
+    plain = {at.name: F.col(quoted(at.name)).cast(spark_type(at.type)) for at in schema if at.metadata}
     if plain:
         rows = rows.withColumns(plain)
-    by_slot = {slot: quoted(at.name) for slot, at in zip(slots.slots[flag], stream.schema, strict=True)}
+    by_slot = {slot: quoted(at.name) for slot, at in zip(slots.slots[flag], schema, strict=True)}
     nulls = {f"__null{at}": F.lit(None).cast(spark_type(kind)) for at, kind in enumerate(slots.types) if at not in by_slot}
     undecoded = F.when(F.col(REJECT).isNotNull(), F.concat_ws(":", F.col(REJECT), F.col(RAW)))
     several = {"__flag": F.lit(flag).cast("short")} if len(layout.names) > 1 else {}

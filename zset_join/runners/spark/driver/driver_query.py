@@ -51,6 +51,11 @@ class DriverQuery:
         return collected_layout(self.streams)
 
     @property
+    def baseline_layout(self) -> CollectedLayout:
+        """Return how the rows of their baselines are collected."""
+        return collected_layout(self.streams, baselines=True)
+
+    @property
     def planned(self) -> PlannedQuery:
         """Return what a pipeline is made of."""
         given = format_named("weight")

@@ -54,10 +54,11 @@ from zset_join.runners.local.statistics import explained_threads
 from zset_join.runners.local.stopped import check_streams
 from zset_join.runners.spark.driver.choosing import memory_budget, refuse_first_rows, refuse_outgrown, state_bytes
 from zset_join.runners.spark.driver.chosen_sink import ChosenSink
-from zset_join.runners.spark.driver.collected import CollectedLayout, SourceRows
+from zset_join.runners.spark.driver.collected import CollectedLayout
 from zset_join.runners.spark.driver.collecting import collected_slices, collected_table, first_tables
 from zset_join.runners.spark.driver.memory import refuse_without_memory
 from zset_join.runners.spark.driver.rows_taken import rows_taken, together
+from zset_join.runners.spark.driver.source_rows import SourceRows
 from zset_join.runners.spark.epoch.disk_failures import disk_failure
 from zset_join.runners.spark.epoch.frame_sink import FrameSink, TakesSession
 from zset_join.runners.spark.epoch.heartbeat import Heartbeat
@@ -89,6 +90,7 @@ class DriverSettings:
     Args:
         query: what is computed.
         layout: how the rows of its sources are collected.
+        baseline_layout: how those of their baselines are.
         options: of the query.
         stage_options: what operators take of them.
         sinks: the outputs of each view, by its name.
@@ -101,6 +103,7 @@ class DriverSettings:
 
     query: PlannedQuery
     layout: CollectedLayout
+    baseline_layout: CollectedLayout
     options: QueryOptions
     stage_options: StageOptions
     sinks: Mapping[str, Sequence[ChosenSink]]
@@ -399,18 +402,20 @@ class DriverEpochs:
             return self._rows(self.settings.layout.parted(table), epoch)
         parts: dict[str, list[Any]] = {}
         size = 0
-        for table in self._first_tables(batch, epoch):
+        for table, layout in self._first_tables(batch, epoch):
             size += table.nbytes
             refuse_first_rows(size, options, epoch)
-            for name, rows in self._rows(self.settings.layout.parted(table), epoch).items():
+            for name, rows in self._rows(layout.parted(table), epoch).items():
                 parts.setdefault(name, []).append(rows)
         return {name: together(parts.pop(name)) for name in list(parts)}
 
-    def _first_tables(self, batch: DataFrame, epoch: int) -> Iterator[pa.Table]:
-        """Yield the rows of baselines, then those of the first batch."""
+    def _first_tables(self, batch: DataFrame, epoch: int) -> Iterator[tuple[pa.Table, CollectedLayout]]:
+        """Yield the rows of baselines, then those of the first batch, and how they lie."""
+        settings = self.settings
         if self.baseline is not None:
-            yield from collected_slices(self.baseline, epoch, 0)
-        yield from first_tables(batch, epoch, self.settings.options.max_delta_bytes)
+            yield from ((table, settings.baseline_layout) for table in collected_slices(self.baseline, epoch, 0))
+        first = first_tables(batch, epoch, settings.options.max_delta_bytes)
+        yield from ((table, settings.layout) for table in first)
 
     def _rows(self, parted: Mapping[str, SourceRows], epoch: int) -> dict[str, Any]:
         """Return what the pipeline is given.

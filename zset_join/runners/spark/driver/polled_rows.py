@@ -25,7 +25,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
 
 from zset_join.core.errors import StateError, ZsetJoinError
-from zset_join.runners.spark.driver.collected import collected_layout, united_rows
+from zset_join.runners.spark.driver.collected import CollectedLayout, collected_layout, united_rows
 from zset_join.runners.spark.driver.collecting import collected_slices, collected_table, first_tables
 from zset_join.runners.spark.driver.epochs import spark_query_id
 from zset_join.runners.spark.driver.memory import refuse_without_memory
@@ -87,6 +87,7 @@ class PolledRows:
         self._is_endless = is_endless
         self._max_bytes = max_bytes
         self._layout = collected_layout({stream.name: stream})
+        self._baseline_layout = collected_layout({stream.name: stream}, baselines=True)
         self._done: dict[str, Any] | None = None
         self._topics: Any = None
         self._topic_ids: Any = {}
@@ -197,7 +198,7 @@ class PolledRows:
                 topics.close()
                 raise
             self._topics = topics
-        rows = united_rows(self._layout, {name: stream}, {name: stream.prepared})
+        rows = united_rows(self._layout, {name: stream.collected})
         if stream.baseline is not None:
             make_start(self._location)
         if folder_below(self._location, "zset/start").size("epoch-0") is not None:
@@ -265,12 +266,12 @@ class PolledRows:
                 )
             return None
         parts, size, name = [], 0, self._stream.name
-        for table in self._tables(batch, number):
+        for table, layout in self._tables(batch, number):
             size += table.nbytes
             refuse_without_memory(size, number)
             parts += [
                 rows_taken(name, rows, self._stream.keys, number, on_bad_input=self._on_bad_input)
-                for rows in self._layout.parted(table).values()
+                for rows in layout.parted(table).values()
             ]
         if self._topics is not None:
             self._topic_ids = self._topics.check_epoch(self._topic_ids)
@@ -280,11 +281,13 @@ class PolledRows:
         position = {"batch": number, "read": read, "query": query_id, "topics": dict(self._topic_ids)}
         return _Batch(number, together(parts), position)
 
-    def _tables(self, batch: DataFrame, number: int) -> Iterator[pa.Table]:
+    def _tables(self, batch: DataFrame, number: int) -> Iterator[tuple[pa.Table, CollectedLayout]]:
+        """Yield the rows of a batch, behind those of a baseline, and how they lie."""
         if number:
-            yield collected_table(batch, number, self._max_bytes)
+            yield collected_table(batch, number, self._max_bytes), self._layout
             return
         if self._stream.baseline is not None:
-            layout, name = self._layout, self._stream.name
-            yield from collected_slices(united_rows(layout, {name: self._stream}, {name: self._stream.baseline}), number, 0)
-        yield from first_tables(batch, number, self._max_bytes)
+            layout = self._baseline_layout
+            rows = united_rows(layout, {self._stream.name: self._stream.baseline})
+            yield from ((table, layout) for table in collected_slices(rows, number, 0))
+        yield from ((table, self._layout) for table in first_tables(batch, number, self._max_bytes))

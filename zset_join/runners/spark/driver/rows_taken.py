@@ -13,7 +13,7 @@ from zset_join.core.tick import Tick
 from zset_join.runners.common.rejected import Rejected
 from zset_join.runners.local.dead_letters import SCHEMA as DEAD_LETTERS
 from zset_join.runners.local.dead_letters import PartlyRead
-from zset_join.runners.spark.driver.collected import SourceRows
+from zset_join.runners.spark.driver.source_rows import SourceRows
 from zset_join.runners.spark.worker.quarantine import refusal, undecodable_reasons
 from zset_join.tools.dead_letters import record_in
 from zset_join.zset import ZSet

@@ -90,6 +90,7 @@ def driver_epochs(
     settings = DriverSettings(
         query=query.planned,
         layout=query.layout,
+        baseline_layout=query.baseline_layout,
         options=options,
         stage_options=stage_options,
         sinks=sinks,
@@ -99,7 +100,7 @@ def driver_epochs(
         functions=tuple(dict.fromkeys(one for stream in query.streams.values() for one in stream.functions)),
     )
     baselines = {known: stream.baseline for known, stream in query.streams.items() if stream.baseline is not None}
-    baseline = united_rows(query.layout, query.streams, baselines) if baselines else None
+    baseline = united_rows(query.baseline_layout, baselines) if baselines else None
     if is_connect(query.session):
         return DriverEpochs(settings, baseline)
     from zset_join.runners.spark.frames.classic.kafka_topics import KafkaTopics
@@ -129,7 +130,7 @@ def in_stored_order(query: DriverQuery, location: str) -> DriverQuery:
 
 def served_rows(query: DriverQuery, epochs: DriverEpochs) -> DataFrame:
     """Return the rows of all sources as the server of Spark Connect is to bring them."""
-    rows = united_rows(query.layout, query.streams, {name: stream.prepared for name, stream in query.streams.items()})
+    rows = united_rows(query.layout, {name: stream.collected for name, stream in query.streams.items()})
     is_needed = epochs.settings.is_timed or epochs.baseline is not None
     if start_on_server(query.session, epochs.location, is_needed=is_needed):
         rows = with_made_start(rows, epochs.location)
@@ -138,7 +139,7 @@ def served_rows(query: DriverQuery, epochs: DriverEpochs) -> DataFrame:
 
 def streamed_rows(query: DriverQuery, epochs: DriverEpochs) -> DataFrame:
     """Return the rows of all sources as Spark is to bring them, with a source that brings epochs when none has a row."""
-    rows = united_rows(query.layout, query.streams, {name: stream.prepared for name, stream in query.streams.items()})
+    rows = united_rows(query.layout, {name: stream.collected for name, stream in query.streams.items()})
     location, is_timed = epochs.location, epochs.settings.is_timed
     if epochs.baseline is not None or has_baseline(stored_description(location)) or is_timed or has_start(location):
         rows = with_start(rows, location)

@@ -19,6 +19,7 @@ from zset_join.plan.row_steps import RowStep
 from zset_join.plan.table_index import TableIndex
 from zset_join.runners.spark.rows.record_streams import reject_partial
 from zset_join.runners.spark.rows.row_reading import REJECT
+from zset_join.runners.spark.rows.undecoded_records import RecordsRead, UndecodedRecords
 from zset_join.runners.spark.rows.user_functions import UserFunction
 
 __all__ = ["SourceStream"]
@@ -48,6 +49,7 @@ class SourceStream:
         control: the last of the hidden columns, where changes may leave columns out or be truncates; None: they are whole.
         indexes: declared ones.
         made_of: the stream that it was made of, and what was done to its rows since, where that is known; else it is its own.
+        undecoded: the records that `prepared` is read from, where the driver can read them itself.
     """
 
     name: str
@@ -69,6 +71,28 @@ class SourceStream:
     control: str | None = None
     indexes: tuple[TableIndex, ...] = field(default=(), repr=False)
     made_of: tuple[SourceStream, tuple[RowStep, ...]] | None = field(default=None, repr=False)
+    undecoded: UndecodedRecords | None = field(default=None, repr=False)
+
+    @property
+    def records_read(self) -> RecordsRead | None:
+        """Return what the driver reads of the collected rows, which are records; None where Spark has read them."""
+        return None if self._own_records is None else self._own_records.read
+
+    @property
+    def collected(self) -> DataFrame:
+        """Return the rows as the driver collects them: records it reads itself, or rows that Spark has read."""
+        return self.prepared if self._own_records is None else self._own_records.rows
+
+    @property
+    def collected_schema(self) -> pa.Schema:
+        """Return the columns of `collected`, without those beside the rows."""
+        return self.schema if self._own_records is None else self._own_records.schema
+
+    @property
+    def _own_records(self) -> UndecodedRecords | None:
+        """Return the records of the stream; None where something was done to the rows that were read of them."""
+        records = self.undecoded
+        return records if records is not None and records.prepared is self.prepared else None
 
     @property
     def described(self) -> dict[str, Any]:

@@ -44,6 +44,7 @@ from zset_join.runners.spark.rows.json_records import read_records
 from zset_join.runners.spark.rows.names import column_named
 from zset_join.runners.spark.rows.row_reading import RowOperation
 from zset_join.runners.spark.rows.schemas import arrow_schema
+from zset_join.runners.spark.rows.undecoded_records import IN_RECORD
 from zset_join.shapes.latest import MOST_COLUMNS, TRUNCATE
 
 __all__ = [
@@ -58,7 +59,6 @@ __all__ = [
 
 _POSITION, _OFFSET, _BAD = "__position", "__offset", "__line_reject"
 _RECORD = "__record_"
-_IN_RECORD = ("topic", "partition", "offset", "key", "value")
 _SAMPLED_RECORDS = 1_000
 _LOGICAL: Mapping[str, pa.DataType] = {
     "io.debezium.time.Date": pa.date32(),
@@ -105,6 +105,8 @@ class RecordRows:
         order: what orders the changes of a key, as hidden columns.
         shown: the columns that a user sees.
         may_be_partial: records of the format may leave columns out, or be truncates.
+        read: the options with all metadata that are read.
+        order_of: the columns of `order`, to the metadata columns they are read from.
     """
 
     rows: DataFrame
@@ -112,6 +114,8 @@ class RecordRows:
     order: tuple[tuple[str, Column], ...]
     shown: tuple[str, ...]
     may_be_partial: bool
+    read: RecordOptions
+    order_of: Mapping[str, str]
 
     @property
     def operation_of_parts(self) -> RowOperation:
@@ -149,7 +153,7 @@ def records_as_rows(
         wanted |= {"position": wanted.get("position", _POSITION)} if record.position else {}
         wanted |= {"offset": wanted.get("offset", _OFFSET)} if orders_by_offset and "offset" in df.columns else {}
     options = replace(options, metadata=wanted)
-    place = [column for column in _IN_RECORD if column in df.columns]
+    place = [column for column in IN_RECORD if column in df.columns]
     raw_bytes = [one for one in ("key", "value") if one in place and isinstance(df.schema[one].dataType, BinaryType)]
     others = [column_named(one) for one in df.columns if one not in raw_bytes]
     records = df.select(
@@ -174,7 +178,15 @@ def records_as_rows(
         used=frozenset([CHANGE]),
     )
     may_be_partial = bool(table.keys) and "truncate" in record.operations.values()
-    return RecordRows(rows=rows, operation=operation, order=order, shown=shown, may_be_partial=may_be_partial)
+    return RecordRows(
+        rows=rows,
+        operation=operation,
+        order=order,
+        shown=shown,
+        may_be_partial=may_be_partial,
+        read=options,
+        order_of={f"__sequence_{at}": wanted[what] for at, what in enumerate(ordering)},
+    )
 
 
 def control_of(records: RecordRows, table: RecordTable, columns: Sequence[str], *, hidden: int) -> Column | None:

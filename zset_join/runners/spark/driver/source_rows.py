@@ -1,0 +1,25 @@
+"""What one source had in an epoch: the rows that could be read, and the others."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from zset_join.zset import ZSet
+
+__all__ = ["SourceRows"]
+
+
+@dataclass(frozen=True)
+class SourceRows:
+    """Hold what one source had in an epoch.
+
+    Args:
+        delta: the rows that could be read.
+        rejected: the others.
+        raw: per rejected row its code, or "code:text" where there was a text.
+    """
+
+    delta: ZSet
+    rejected: ZSet
+    raw: Sequence[str]
