@@ -52,6 +52,8 @@ LONG_LISTS = frozenset(  # not yet values
         "zset_join/query/sources.py _view",
         "zset_join/runners/local/durable.py PipelineDirectory.__init__",
         "zset_join/runners/local/explaining.py _Causes.__init__",
+        "zset_join/runners/local/query_changes.py QueryChanges._evolve",
+        "zset_join/runners/local/query_changes.py QueryChanges.evolve",
         "zset_join/runners/spark/api/streams.py _of_records",
         "zset_join/runners/spark/api/streams.py changed_stream",
         "zset_join/runners/spark/rows/json_records.py read_records",

@@ -75,7 +75,7 @@ def test_parts_leave_what_one_epoch_leaves(how: str, kind: str, loads: list[bool
     residual = left("id") < right("id") if kind == "residual" else None
     for seed in range(6):
         draw = random.Random(seed)
-        parted, whole = (join(*sides, how, residual=residual, hidden=hidden, **SMALL) for join in (LoadedJoin, HashJoin))
+        parted, whole = (built(join, *sides, how, residual=residual, hidden=hidden, **SMALL) for join in (LoadedJoin, HashJoin))
         for epoch, count in enumerate((40, 6, 40)):
             deltas = [drawn(draw, side, count=count) for side in sides]
             assert stepped(parted, epoch, deltas) == stepped(whole, epoch, deltas)
@@ -106,7 +106,7 @@ def test_bad_rows_are_those_of_the_whole_epoch(policy: str, loads: list[bool]) -
     deltas = [drawn(random.Random(3), side, ids=1000) for side in sides]
     bad = ZSet.from_rows([{"id": None, "k": 1, "v": "x"}] * 2, sides[0].schema)
     deltas[0] = deltas[0] + bad
-    parted, whole = (join(*sides, on_bad_input=policy, **SMALL) for join in (LoadedJoin, HashJoin))
+    parted, whole = (built(join, *sides, on_bad_input=policy, **SMALL) for join in (LoadedJoin, HashJoin))
 
     if policy == "error":
         with pytest.raises(BadInputError) as raised:
