@@ -23,6 +23,7 @@ Names are written as Spark's (`checkpointLocation`); case and underscores do not
 | `maxRecordsPerBatch` | 100000 | rows that Spark sends to a worker at once |
 | `locality` | `auto` | `auto`: with several executors, buckets prefer the one that has their state; `on`: always; `off` |
 | `snapshotAfterBytes` | 67108864 | a bucket is snapshotted once its input log exceeds this and its live rows |
+| `undoEpochs` | 1000 | for so many epochs behind a change of the query `undo` returns to the query before |
 | `retainInputLog` | false | keep all input, so that `verify()` can start from the first epoch; a rescaling ends it |
 | `udfVersion` | from the code | version of the query's Python functions; a restart with another one is rejected |
 | `join_max_buffered_bytes` | 524288000 | size limit of an append-only join; 0: none, the default of a hybrid join |
@@ -93,6 +94,7 @@ _SPELLED = {
     "maxrecordsperbatch": "maxRecordsPerBatch",
     "locality": "locality",
     "snapshotafterbytes": "snapshotAfterBytes",
+    "undoepochs": "undoEpochs",
     "retaininputlog": "retainInputLog",
     "udfversion": "udfVersion",
     "joinmaxbufferedbytes": "join_max_buffered_bytes",
@@ -362,6 +364,7 @@ class QueryOptions:
     driver_threads: int = 1
     max_delta_bytes: int = 1 << 30
     snapshot_after_bytes: int = 64 * 1024 * 1024
+    undo_epochs: int = 1000
     retain_input_log: bool = False
     udf_version: str | None = None
     buffer_limit: BufferLimit = field(default_factory=BufferLimit)
@@ -434,6 +437,7 @@ class QueryOptions:
             driver_threads=_whole("driverThreads", given.get("driverthreads", 1), 1, 64),
             max_delta_bytes=_whole("maxDeltaBytes", given.get("maxdeltabytes", 1 << 30), 0, 2**62),
             snapshot_after_bytes=_whole("snapshotAfterBytes", given.get("snapshotafterbytes", 64 * 1024 * 1024), 0, 2**62),
+            undo_epochs=_whole("undoEpochs", given.get("undoepochs", 1000), 0, 2**62),
             retain_input_log=_flag("retainInputLog", given.get("retaininputlog", False)),
             udf_version=_optional_text("udfVersion", given.get("udfversion")),
             buffer_limit=buffer_limit,

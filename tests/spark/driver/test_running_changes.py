@@ -15,11 +15,13 @@ from pyspark.sql import functions as SF  # noqa: N812 - PySpark's own habit
 from tests.spark.conftest import Collected, Source
 from tests.spark.driver.test_changed_queries import _by_name, _sums
 from tests.spark.driver.test_driver_epochs import _filled, _joined
-from zset_join.core.errors import OptionError, SinkError, StateError
+from zset_join.core.errors import OptionError, PlanError, SinkError, StateError
 from zset_join.runners.local.durable import PipelineDirectory
 from zset_join.runners.local.outputs import PipelineOutputs
+from zset_join.runners.local.stopped import undo_of_directory
+from zset_join.runners.spark.api.changing_query import ChangingQuery
 from zset_join.runners.spark.api.writer import JoinStreamWriter
-from zset_join.spark import JoinQuery, changes
+from zset_join.spark import JoinQuery, changes, writeStream
 from zset_join.spark import functions as F  # noqa: N812 - PySpark's own habit
 
 
@@ -221,3 +223,79 @@ def test_a_batch_that_spark_repeats_behind_two_changes_is_not_taken_twice(
     assert len(sink.epochs) == batches + 3
     assert _by_name(sink) == [("ANNA", 2), ("BOB", 1)]
     assert query.lastProgress["join"]["batch"] == batches
+
+
+def test_the_writer_that_runs_and_a_query_of_another_session_are_refused() -> None:
+    """Neither needs Spark: what is refused is refused before the query is planned."""
+
+    class Writer:
+        def __init__(self, session: object) -> None:
+            self.session = session
+
+        @property
+        def planned(self) -> Any:
+            raise AssertionError
+
+        @property
+        def chosen_sinks(self) -> Any:
+            raise AssertionError
+
+    session = object()
+    mine: Any = Writer(session)
+    query = ChangingQuery(mine, mock.Mock())
+
+    for other in (mine, Writer(object())):
+        with pytest.raises(PlanError, match="EVOLVE_SESSION"):
+            query.changed(other)
+    with pytest.raises(AssertionError):
+        query.changed(Writer(session))
+
+
+def test_a_change_is_undone_while_the_query_runs_and_behind_a_restart_and_stopped(
+    orders: Source, customers: Source, running: Any, tmp_path: Path
+) -> None:
+    _filled(orders, customers)
+    before, after = (_sums(orders, customers, at_least=at) for at in (0, 4))
+    query = running(before, undoEpochs=1)
+    with pytest.raises(StateError, match="NOTHING_TO_UNDO"):
+        query.undo()
+    query.evolve(after)
+    back = query.undo()
+    assert _stored(tmp_path) == [("ANNA", 1), ("BOB", 1)]
+    assert len(back.kept) == 1
+    assert query.isActive
+
+    query.stop()
+    query = running(before, undoEpochs=1)
+    assert query.undo().taken == back.taken + 1
+    assert _stored(tmp_path) == [("BOB", 1)]
+    orders.add((None, 5, 10, "bag", 4))
+    query.processAllAvailable()
+    assert _stored(tmp_path) == [("ANNA", 1), ("BOB", 1)]
+    query.stop()
+    assert undo_of_directory(tmp_path / "checkpoint").taken == back.taken + 3
+    query = running(before, undoEpochs=1)
+    assert _stored(tmp_path) == [("ANNA", 2), ("BOB", 1)]
+    for name in ("ink", "cup"):
+        orders.add((None, 6, 11, name, 5))
+        query.processAllAvailable()
+    with pytest.raises(StateError, match="UNDO_GONE"):
+        query.undo()
+    assert query.isActive
+
+
+def test_a_view_that_was_added_is_undone(orders: Source, customers: Source, running: Any, tmp_path: Path) -> None:
+    _filled(orders, customers)
+    joined = _joined(orders, customers)
+    first, second = (joined.where(f"order_id >= {at}").groupBy("name").agg(F.count().alias("n")) for at in (0, 4))
+    writer = writeStream({"v": first}).options(checkpointLocation=str(tmp_path / "cp"), execution="driver")
+    query = writer.view("v").toDuckDB(tmp_path / "out.duckdb", "v").start()
+    query.processAllAvailable()
+    query.evolve(writeStream({"v": first, "w": second}).view("w").toDuckDB(tmp_path / "out.duckdb", "w"))
+    assert query.undo().views["w"].status == "dropped"
+    orders.add((None, 5, 10, "bag", 4))
+    query.processAllAvailable()
+    query.stop()
+    assert _stored(tmp_path) == [("ANNA", 2), ("BOB", 1)]
+    with duckdb.connect(str(tmp_path / "out.duckdb")) as connection:
+        assert connection.sql("SELECT name, n FROM w").fetchall() == [("BOB", 1)]

@@ -33,6 +33,7 @@ from zset_join.runners.spark.api.table_streams import (
     table_stream,
     with_columns,
 )
+from zset_join.runners.spark.frames.facts import is_connect
 from zset_join.runners.spark.planning.source_stream import SourceStream
 from zset_join.runners.spark.rows.watermark import within_jump
 from zset_join.sql.tables.catalog import Catalog, ColumnDefinition, Table
@@ -141,7 +142,8 @@ class SparkTables:
             return table_stream(self.dataframes[table.name], relation)
         if table.options["connector"] == "filesystem":
             path, read_as = table.options.get("path", ""), table.options.get("format", "json")
-            if "://" not in path and not Path(path).exists():
+            is_here = "://" not in path and not is_connect(self._spark)
+            if is_here and not Path(path).exists():
                 raise SqlError(f"\"{table.name}\": there is no file at {path}. Give 'path'.", code="NO_FILE", name=table.name)
             if holds_records(table.options):
                 return self._of_records(table, relation, file_records(self._spark, path), given, orders_by_offset=False)

@@ -18,13 +18,13 @@ from typing import TYPE_CHECKING, Any, Protocol
 from zset_join.core.errors import PlanError
 from zset_join.evolution.differences import PlanDiff
 from zset_join.runners.spark.api.other_queries import planned_writer
-from zset_join.runners.spark.driver.epochs import DriverEpochs
+from zset_join.runners.spark.driver.chosen_sink import ChosenSink
+from zset_join.runners.spark.epoch.progress import ProgressLog
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from zset_join.query.several import PlannedQuery
-    from zset_join.sinks.sink import Sink
 
 __all__ = ["ChangeableWriter", "ChangingQuery"]
 
@@ -43,7 +43,7 @@ class ChangeableWriter(Protocol):
         ...
 
     @property
-    def chosen_sinks(self) -> Mapping[str, Sequence[Sink]]:
+    def chosen_sinks(self) -> Mapping[str, Sequence[ChosenSink]]:
         """Return the outputs that were chosen, by view."""
         ...
 
@@ -51,8 +51,32 @@ class ChangeableWriter(Protocol):
         """Return a writer of another query with the options of this one."""
         ...
 
+    def changed_to_plan(self, query: PlannedQuery) -> Any:
+        """Return a writer of a query of the same streams, as it is planned, with the options of this one."""
+        ...
+
     def start_behind_change(self, given_through: int | None) -> Any:
         """Start the query, and return it."""
+        ...
+
+
+class ChangeableEpochs(Protocol):
+    """What changes the query: what runs its epochs, here or in a process of the server.
+
+    Attributes:
+        has_ended: a change counts, so that the epochs of before have come to an end.
+        progress: what the newest epochs did.
+    """
+
+    has_ended: bool
+    progress: ProgressLog
+
+    def evolve(self, query: PlannedQuery, outputs: Mapping[str, Sequence[ChosenSink]]) -> PlanDiff:
+        """Change the query between two epochs; see `DriverEpochs.evolve`."""
+        ...
+
+    def undo(self) -> tuple[PlanDiff, PlannedQuery]:
+        """Go back to the query before the last change; see `DriverEpochs.undo`."""
         ...
 
 
@@ -64,7 +88,7 @@ class ChangingQuery:
         epochs: what runs them.
     """
 
-    def __init__(self, writer: ChangeableWriter, epochs: DriverEpochs) -> None:
+    def __init__(self, writer: ChangeableWriter, epochs: ChangeableEpochs) -> None:
         self._writer = writer
         self._epochs = epochs
 
@@ -86,12 +110,17 @@ class ChangingQuery:
                 "the streams of this session, and give evolve() the view.",
                 code="EVOLVE_SESSION",
             )
-        fresh = {view: sinks for view, sinks in other.chosen_sinks.items() if sinks}
-        planned = other.planned
         after = self._writer.changed_to(other)
-        outputs = fresh if planned.has_several else [sink for sinks in fresh.values() for sink in sinks]
-        diff = self._epochs.evolve(planned, outputs)
-        return diff, after
+        return self._epochs.evolve(other.planned, other.chosen_sinks), after
+
+    def undone(self) -> tuple[PlanDiff, ChangeableWriter]:
+        """Go back to the query before the last change; return the difference, and the writer that it goes on with.
+
+        Raises:
+            ZsetJoinError: as `JoinQuery.undo`.
+        """
+        diff, query = self._epochs.undo()
+        return diff, self._writer.changed_to_plan(query)
 
     def started(self, after: ChangeableWriter, diff: PlanDiff) -> Any:
         """Start the new query once Spark has stopped the one before."""

@@ -14,16 +14,15 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from pyspark.errors import PySparkException
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from zset_join.checkpoint.reading import stored_query_id
-from zset_join.core.errors import OptionError, StateError, ZsetJoinError
+from zset_join.core.errors import StateError, ZsetJoinError
 from zset_join.core.notebook import html_progress, html_text
 from zset_join.runners.local.stopped import not_kept_here
 from zset_join.runners.spark.api.stored_query import QueryRunner, QueryTools, StoredQuery
-from zset_join.runners.spark.driver.epochs import DriverSettings
 from zset_join.runners.spark.driver.served import ServedEpochs, ServedQuery, ServedTools, refuse_served
 
 if TYPE_CHECKING:
@@ -158,7 +157,7 @@ class JoinQuery(StoredQuery):
             What differs; `taken` is the epoch of the checkpoint that the change is, without a batch of Spark's.
 
         Raises:
-            OptionError: `NOT_FROM_HERE`: the state is in executors, or the query runs on a server of Spark Connect.
+            OptionError: `NOT_FROM_HERE`: the state is in executors; over Spark Connect also a new output that is no connector.
             PlanError: the driver cannot run the new query.
             StateError: `QUERY_STOPPED`: it does not run; `EVOLVE_STREAM`: another stream; or as `Pipeline.evolve`. The query
                 goes on as it was.
@@ -168,19 +167,41 @@ class JoinQuery(StoredQuery):
 
         Cost: that of `Pipeline.evolve`, and a stop and a start of Spark's query; epochs wait meanwhile.
         """
+        return self._changed("evolve", lambda changing: changing.changed(view))
+
+    def undo(self) -> PlanDiff:
+        """Go back to the query before the last change, as `evolve` does: a change like any other, undone by another `undo`.
+
+        What the change dropped is built again from rows that are kept, or refused. A view that the change dropped comes back
+        without outputs; `evolve`, given a writer, gives it some.
+
+        Returns:
+            What differs; `taken` is the epoch of the checkpoint that this change is.
+
+        Raises:
+            StateError: `NOTHING_TO_UNDO`: the query was never changed; `UNDO_GONE`: more than `undoEpochs` epochs ago.
+            ZsetJoinError: as `evolve`. The query goes on as it was.
+
+        Cost: that of `evolve`.
+        """
+        return self._changed("undo", lambda changing: changing.undone())
+
+    def _changed(self, what: str, change: Callable[[ChangingQuery], tuple[PlanDiff, Any]]) -> PlanDiff:
+        """Change the query, stop Spark's, and go on with the one that is started."""
         if self.changing is None:
             location = self._runner.options.checkpoint_location
-            raise _not_over_connect(location) if isinstance(self._runner, ServedQuery) else not_kept_here(location)
+            raise not_kept_here(location)
         with self._changes:
             if not self.isActive:
                 raise StateError(
-                    "evolve() changes a query that runs, and this one has stopped. Change its checkpoint by zset-join evolve "
-                    f"{self._runner.options.checkpoint_location} QUERY, and start the new query on it.",
+                    f"{what}() changes a query that runs, and this one has stopped. Change its checkpoint by zset-join {what} "
+                    f"{self._runner.options.checkpoint_location}{'' if what == 'undo' else ' QUERY'}, and start the query that "
+                    "it is then on it.",
                     code="QUERY_STOPPED",
                 )
             changing = self.changing
             try:
-                diff, after = changing.changed(view)
+                diff, after = change(changing)
                 self.stop()
                 started = changing.started(after, diff)
             except BaseException as error:
@@ -308,34 +329,22 @@ def start_query(
     return JoinQuery(spark_query, runner, tools)
 
 
-def start_served(
-    stream: DataStreamWriter, settings: DriverSettings, session: SparkSession, baseline: bytes | None = None
-) -> JoinQuery:
+def start_served(stream: DataStreamWriter, runner: ServedQuery, baseline: bytes | None = None) -> JoinQuery:
     """Start a query over Spark Connect: its epochs run in a process of the server.
 
     Args:
         stream: Spark's writer of its rows.
-        settings: of the query.
-        session: of Spark Connect.
+        runner: the client's view of the query.
         baseline: the plan of the rows before those of the first batch; None without.
 
     Raises:
         ZsetJoinError: checkpoint or outputs refuse the query.
     """
-    refuse_served(settings, session)
-    query = stream.foreachBatch(ServedEpochs(settings, baseline)).start()
+    refuse_served(runner.settings, runner.session)
+    query = stream.foreachBatch(ServedEpochs(runner.settings, baseline)).start()
 
     def is_active() -> bool:
         return bool(query.isActive)
 
-    return JoinQuery(query, ServedQuery(settings, session, is_active), ServedTools(settings, session, is_active))
-
-
-def _not_over_connect(location: str) -> OptionError:
-    """Return the error of a change of a query that runs on a server of Spark Connect."""
-    return OptionError(
-        "this query runs on the server of Spark Connect, which a client does not change while it runs. Stop it, run zset-join "
-        f"evolve {location} QUERY there, and start the new query on the checkpoint: its outputs get the difference.",
-        code="NOT_FROM_HERE",
-        what="evolve",
-    )
+    runner.is_active = is_active
+    return JoinQuery(query, runner, ServedTools(runner))

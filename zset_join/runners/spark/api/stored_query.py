@@ -280,7 +280,7 @@ class StoredQuery:
             PlanError: the query cannot be planned for the driver.
             StateError: there is no epoch yet; what the query needs was not kept (see `zset_join.pipeline.Pipeline.evolve`); or
                 the lease ran out (`LEASE_EXPIRED`).
-            OptionError: `NOT_FROM_HERE`: the state is in executors, or on a server of Spark Connect.
+            OptionError: `NOT_FROM_HERE`: the state is in executors.
 
         Cost: every snapshot and log is read, and the state is built once more as mapped files in the temporary directory.
         """

@@ -19,7 +19,7 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from zset_join.changelog import ChangelogForm, encoded_schema, format_named
 from zset_join.checkpoint.reading import checkpoint_folder, no_checkpoint, stored_buckets, stored_description, stored_query_id
-from zset_join.core.errors import OptionError, PlanError
+from zset_join.core.errors import OptionError
 from zset_join.core.options import QueryOptions
 from zset_join.kernels.machine.first_use import compile_rest_in_background
 from zset_join.query.several import PlannedQuery
@@ -29,7 +29,7 @@ from zset_join.runners.spark.api.query import JoinQuery, start_query, start_serv
 from zset_join.runners.spark.api.stored_query import ExecutorTools, QueryRunner, QueryTools, StoredQuery
 from zset_join.runners.spark.api.triggers import checked_trigger
 from zset_join.runners.spark.api.unknown_methods import missing_on_writer
-from zset_join.runners.spark.driver.choosing import Choice, chosen_mode, memory_budget
+from zset_join.runners.spark.driver.choosing import Choice, choice_of_connect, chosen_mode, memory_budget
 from zset_join.runners.spark.driver.chosen_sink import ChosenSink
 from zset_join.runners.spark.driver.driver_query import DriverQuery
 from zset_join.runners.spark.driver.driver_tools import DriverTools
@@ -55,7 +55,7 @@ from zset_join.runners.spark.frames.facts import is_connect, parallelism
 from zset_join.runners.spark.frames.sent import frame_bytes
 from zset_join.runners.spark.planning.buffer_limit import limited_join
 from zset_join.runners.spark.planning.normalise import TaggedStreams, tag
-from zset_join.runners.spark.planning.placed_query import PlacedQuery
+from zset_join.runners.spark.planning.placed_query import PlacedQuery, as_stored
 from zset_join.runners.spark.rows.baseline import has_baseline, with_start
 from zset_join.runners.spark.session import check_session
 from zset_join.sinks.sink import Sink
@@ -380,7 +380,10 @@ class JoinStreamWriter:
         if is_connect(query.session):
             rows, baseline = served_rows(query, epochs), None if epochs.baseline is None else frame_bytes(epochs.baseline)
             settings = replace(epochs.settings, is_served=True)
-            return start_served(self._of_spark(rows, location), settings, query.session, baseline)
+            runner = ServedQuery(settings, query.session)
+            served = start_served(self._of_spark(rows, location), runner, baseline)
+            served.changing = ChangingQuery(self, runner)
+            return served
         make_place(location)
         check_mode(location, "driver")
         epochs.given_through = given_through
@@ -405,10 +408,24 @@ class JoinStreamWriter:
         after._outputs = [*self._outputs, *other._outputs]
         return after
 
+    def changed_to_plan(self, query: PlannedQuery) -> JoinStreamWriter:
+        """Return a writer of a query of the same streams with the options, the outputs, the trigger and the name of this one.
+
+        Args:
+            query: as it is planned for the driver. A view that has no outputs here has none.
+        """
+        before, names = self._on_driver(), [view.name for view in query.plan.views]
+        planned = replace(before, plan=query.plan, has_several=query.has_several)
+        sinks = [*self._sinks.values()] if not query.has_several else [self._sinks.get(name, []) for name in names]
+        after = type(self).__new__(type(self))
+        vars(after).update(vars(self), _on_driver=lambda: planned)
+        after._sinks = {name: [one.again() for one in chosen] for name, chosen in zip(names, sinks, strict=True)}
+        return after
+
     @property
-    def chosen_sinks(self) -> Mapping[str, Sequence[Sink]]:
+    def chosen_sinks(self) -> Mapping[str, Sequence[ChosenSink]]:
         """Return the outputs that were chosen, by view."""
-        return {view: [one.sink for one in chosen] for view, chosen in self._sinks.items() if chosen}
+        return {view: chosen for view, chosen in self._sinks.items() if chosen}
 
     @property
     def _view_names(self) -> Sequence[str]:
@@ -494,7 +511,7 @@ class JoinStreamWriter:
         if makes_place:
             make_place(options.checkpoint_location)
         check_mode(options.checkpoint_location, "executors")
-        plan = _as_stored(plan, options.checkpoint_location)
+        plan = as_stored(plan, options.checkpoint_location)
         stored = stored_buckets(options.checkpoint_location)
         buckets = options.buckets or stored or parallelism(session)
         tagged = tag(plan.planned_stages, buckets)
@@ -546,7 +563,7 @@ class JoinStreamWriter:
 
     def _choice(self) -> Choice:
         if is_connect(self._query.session):
-            return self._choice_of_connect()
+            return choice_of_connect(self._options)
         has_place = any(name.replace("_", "").lower() == "checkpointlocation" for name in self._options)
         options = QueryOptions.draft(self._query_options)
         return chosen_mode(
@@ -555,21 +572,6 @@ class JoinStreamWriter:
             plan=self._on_driver,
             expected=lambda: expected_state(options, self._on_driver().streams),
         )
-
-    def _choice_of_connect(self) -> Choice:
-        """Return that the driver runs the epochs, which is the server's Python process here.
-
-        Raises:
-            PlanError: `SPARK_CONNECT`: executors are requested.
-        """
-        wanted = {str(value).lower() for name, value in self._options.items() if name.lower() == "execution"}
-        if wanted & {"executors"}:
-            raise PlanError(
-                'execution="executors" shuffles rows between Python workers by calls to a JVM beside the driver, and this is a '
-                "Spark Connect session. Leave the option out: over Spark Connect epochs run in a process of the server.",
-                code="SPARK_CONNECT",
-            )
-        return Choice("driver", "Spark Connect")
 
     def _to(self, output: ChosenOutput, sink: ChosenSink | None = None) -> JoinStreamWriter:
         if output.describe() in [chosen.describe() for chosen in self._outputs] and output.at_rest():
@@ -582,16 +584,11 @@ class JoinStreamWriter:
         return self
 
 
-def _as_stored(plan: PlacedQuery, location: str) -> PlacedQuery:
-    """Return a plan that shares tables only where its checkpoint does: one of an older version has a copy for every join."""
-    stored = stored_description(location)
-    return plan if stored is None or "shared" in stored else replace(plan, shares_tables=False)
-
-
 def _attached_on_server(settings: DriverSettings, session: SparkSession) -> StoredQuery:
     """Return the questions of a client of Spark Connect to a query that does not run: every question opens its checkpoint."""
     refuse_missing(settings, session)
-    return StoredQuery(ServedQuery(settings, session, lambda: False), ServedTools(settings, session, lambda: False))
+    runner = ServedQuery(settings, session)
+    return StoredQuery(runner, ServedTools(runner))
 
 
 def _not_here(method: str, value: Any, cure: str) -> OptionError:

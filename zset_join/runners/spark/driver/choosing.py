@@ -12,10 +12,10 @@ The budget is `driverMemory`, else half of what the machine, or the container th
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from zset_join.checkpoint.local_state import default_local_state_dir
 from zset_join.checkpoint.reading import stored_description
@@ -26,6 +26,7 @@ from zset_join.runners.spark.driver.memory import memory_bytes
 
 __all__ = [
     "Choice",
+    "choice_of_connect",
     "chosen_mode",
     "memory_budget",
     "refuse_first_rows",
@@ -88,6 +89,25 @@ def chosen_mode(
     if expectation.size is not None and expectation.size > budget:
         return Choice("executors", f"{expectation}, and the driver may have {budget:,} (driverMemory)")
     return Choice("driver", f"it is new, and nothing in it needs executors; {expectation}")
+
+
+def choice_of_connect(options: Mapping[str, Any]) -> Choice:
+    """Return that the driver runs the epochs, which is the server's Python process over Spark Connect.
+
+    Args:
+        options: of the query, as they were given.
+
+    Raises:
+        PlanError: `SPARK_CONNECT`: executors are requested.
+    """
+    wanted = {str(value).lower() for name, value in options.items() if name.lower() == "execution"}
+    if wanted & {"executors"}:
+        raise PlanError(
+            'execution="executors" shuffles rows between Python workers by calls to a JVM beside the driver, and this is a '
+            "Spark Connect session. Leave the option out: over Spark Connect epochs run in a process of the server.",
+            code="SPARK_CONNECT",
+        )
+    return Choice("driver", "Spark Connect")
 
 
 def memory_budget(options: QueryOptions) -> int:

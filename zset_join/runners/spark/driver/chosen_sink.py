@@ -40,6 +40,10 @@ class ChosenSink:
             self._made = sink(self._connector or "", **self._options)
         return self._made
 
+    def written(self) -> tuple[str | None, Mapping[str, Any]]:
+        """Return the name of the connector, None of a sink of the user's own, and its options."""
+        return self._connector, self._options
+
     def again(self) -> ChosenSink:
         """Return the output for another start: one with a connector's name is made once more, one of the user's own stays."""
         return ChosenSink(self._made if self._connector is None else None, self._connector, self._options)

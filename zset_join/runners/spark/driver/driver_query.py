@@ -6,8 +6,9 @@ the streams beside it stay where the query is written.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from pyspark.sql import SparkSession
 
@@ -23,7 +24,7 @@ from zset_join.runners.spark.driver.lowering import lowered, refuse_spark_steps
 from zset_join.runners.spark.planning.placement import Bindings
 from zset_join.runners.spark.planning.source_stream import SourceStream
 
-__all__ = ["DriverQuery", "driver_query"]
+__all__ = ["DriverQuery", "collected_query", "driver_query"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,13 +59,23 @@ class DriverQuery:
     @property
     def planned(self) -> PlannedQuery:
         """Return what a pipeline is made of."""
-        given = format_named("weight")
-        readings = {
-            source.name: Reading(source=source, given=source.relation.schema, changelog_format=given)
-            for source in self.plan.sources
-        }
-        inputs = tuple({"name": one.name, "operation": list(one.operation)} for one in self.streams.values())
-        return PlannedQuery(plan=self.plan, readings=readings, has_several=self.has_several, inputs=inputs)
+        inputs = [{"name": one.name, "operation": list(one.operation)} for one in self.streams.values()]
+        return collected_query(self.plan, inputs, has_several=self.has_several)
+
+
+def collected_query(plan: QueryPlan, inputs: Sequence[Mapping[str, Any]], *, has_several: bool) -> PlannedQuery:
+    """Return what a pipeline is made of whose rows Spark collects.
+
+    Args:
+        plan: of its views.
+        inputs: what Spark computes of each stream before the plan.
+        has_several: it was made of a mapping of views.
+    """
+    given = format_named("weight")
+    readings = {
+        source.name: Reading(source=source, given=source.relation.schema, changelog_format=given) for source in plan.sources
+    }
+    return PlannedQuery(plan=plan, readings=readings, has_several=has_several, inputs=tuple(inputs))
 
 
 def driver_query(root: Root, sources: Mapping[int, SourceStream], bindings: Bindings, *, name: str) -> DriverQuery:

@@ -46,7 +46,6 @@ from zset_join.core.progress_line import progress_line
 from zset_join.core.tick import Tick
 from zset_join.evolution.differences import PlanDiff
 from zset_join.query.several import PlannedQuery
-from zset_join.runners.local.outputs import Outputs, OutputsByView
 from zset_join.runners.local.pipeline import Pipeline
 from zset_join.runners.local.place import Place
 from zset_join.runners.local.processing_time import processing_time_us
@@ -238,6 +237,7 @@ class DriverEpochs:
             idle_timeout_seconds=options.idle_timeout_seconds,
             snapshot_after_bytes=options.snapshot_after_bytes,
             threads=options.driver_threads,
+            undo_epochs=options.undo_epochs,
             before_begin=self._check_topics,
         )
 
@@ -313,25 +313,40 @@ class DriverEpochs:
         with self.lock:
             yield
 
-    def evolve(self, query: PlannedQuery, outputs: Outputs | OutputsByView) -> PlanDiff:
+    def evolve(self, query: PlannedQuery, outputs: Mapping[str, Sequence[ChosenSink]]) -> PlanDiff:
         """Change the query between two epochs; outputs get the difference. This object takes no epoch any more.
 
         Args:
             query: the new one.
-            outputs: new outputs, of several views by name; a view that has none here keeps its own.
+            outputs: new outputs by view; one that has none here keeps its own.
 
         Raises:
             ZsetJoinError: as `Pipeline.evolve`; where the change does not count, the query goes on as it was.
         """
         with self.lock:
-            pipeline = self.opened()
-            before = pipeline.plan
-            check_streams(before, query.plan, stored_description(self.location) or {}, query)
-            try:
-                diff = pipeline.evolve(query, outputs=outputs or None)
-            finally:
-                self.has_ended = pipeline.plan is not before
-        return diff
+            sinks = {view: [one.sink for one in chosen] for view, chosen in outputs.items() if chosen}
+            given = sinks if query.has_several else [sink for chosen in sinks.values() for sink in chosen]
+            return self._changed(query, lambda pipeline: pipeline.evolve(query, outputs=given or None))
+
+    def undo(self) -> tuple[PlanDiff, PlannedQuery]:
+        """Go back to the query before the last change, as `evolve`; return the difference, and that query.
+
+        Raises:
+            ZsetJoinError: as `Pipeline.undo` and `evolve`; where the change does not count, the query goes on as it was.
+        """
+        with self.lock:
+            query = self.opened().query_before().query
+            return self._changed(query, lambda pipeline: pipeline.undo()), query
+
+    def _changed(self, query: PlannedQuery, change: Callable[[Pipeline[Any]], PlanDiff]) -> PlanDiff:
+        """Change the pipeline to a query of the same streams; this object takes no epoch behind it."""
+        pipeline = self.opened()
+        before = pipeline.plan
+        check_streams(before, query.plan, stored_description(self.location) or {}, query)
+        try:
+            return change(pipeline)
+        finally:
+            self.has_ended = pipeline.plan is not before
 
     def backup(self, directory: str | Path) -> Savepoint:
         """Copy checkpoint and outputs between two epochs, also after the query has stopped."""

@@ -1,7 +1,7 @@
 """Functions that run in a Python process of a Spark Connect server; client and server share no disk.
 
 The law: what a function returns there is returned here, and the error of this library that it raises is raised here, with its
-code, message and facts. Both travel as bytes of one row; they are unpickled by `unpacked`, which makes values, reports and
+code, message and facts. Both travel as the bytes of rows; they are unpickled by `unpacked`, which makes values, reports and
 errors of this library, and nothing else.
 
 Cost: one job with one task per call.
@@ -12,13 +12,13 @@ from __future__ import annotations
 import importlib
 import io
 import pickle
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from typing import Any
 
 import pyarrow as pa
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame, Row, SparkSession
 
 from zset_join.checkpoint.reading import stored_description
 from zset_join.core.errors import StateError, ZsetJoinError
@@ -39,6 +39,8 @@ _MADE_HERE: Mapping[str, frozenset[str]] = {
 }
 """What an answer may consist of beside plain values and errors of this library, by module."""
 _ERRORS = "zset_join.core.errors"
+_PART_BYTES = 1 << 20
+"""Bytes of a row of an answer; a message of Spark Connect has room for 4 MB of rows."""
 
 
 def on_server(session: SparkSession, function: Callable[[], Any]) -> Any:
@@ -55,10 +57,10 @@ def on_server(session: SparkSession, function: Callable[[], Any]) -> Any:
 
     def answer(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for _ in batches:
-            yield pa.RecordBatch.from_pydict({"answer": pa.array([packed(function)], pa.binary())})
+            yield from _parts(packed(function))
 
-    (row,) = session.range(1).coalesce(1).mapInArrow(answer, "answer binary").collect()
-    return unpacked(bytes(row[0]))
+    found = session.range(1).coalesce(1).mapInArrow(answer, "answer binary").collect()
+    return unpacked(_whole(found))
 
 
 def on_server_with(rows: DataFrame, function: Callable[[pa.Table], Any]) -> Any:
@@ -79,11 +81,11 @@ def on_server_with(rows: DataFrame, function: Callable[[pa.Table], Any]) -> Any:
         collected = list(batches)
         if collected:
             table = pa.Table.from_batches(collected)
-            yield pa.RecordBatch.from_pydict({"answer": pa.array([packed(lambda: function(table))], pa.binary())})
+            yield from _parts(packed(lambda: function(table)))
 
     found = rows.coalesce(1).mapInArrow(answer, "answer binary").collect()
     if found:
-        return unpacked(bytes(found[0][0]))
+        return unpacked(_whole(found))
     empty = table_bytes(rows.limit(0).toArrow())
     return on_server(rows.sparkSession, lambda: function(table_of(empty)))
 
@@ -107,6 +109,17 @@ def start_on_server(session: SparkSession, location: str, *, is_needed: bool) ->
         return True
 
     return bool(on_server(session, make))
+
+
+def _parts(content: bytes) -> Iterator[pa.RecordBatch]:
+    """Yield an answer as rows that a message of Spark Connect has room for."""
+    for at in range(0, len(content), _PART_BYTES):
+        yield pa.RecordBatch.from_pydict({"answer": pa.array([content[at : at + _PART_BYTES]], pa.binary())})
+
+
+def _whole(parts: Sequence[Row]) -> bytes:
+    """Return the answer of one task, whose rows come in their order."""
+    return b"".join(bytes(part[0]) for part in parts)
 
 
 def packed(function: Callable[[], Any]) -> bytes:

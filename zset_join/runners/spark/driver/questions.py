@@ -8,7 +8,7 @@ Jobs of the client put the first and take the last; nothing else that the two pr
 takes a question, the job that puts it opens the checkpoint, answers it, and releases it.
 
 The law: a question is answered between two epochs, by the process that holds the checkpoint, and once; what a client that died
-left behind is removed by the next process.
+left behind is removed by the next process, and a change that was requested a minute ago is not made.
 
 Cost: a thread that lists one folder twice a second, every two seconds where it is not on a local disk.
 """
@@ -31,6 +31,7 @@ from zset_join.core.errors import OptionError, StateError
 from zset_join.runners.spark.driver.driver_tools import DriverTools
 from zset_join.runners.spark.driver.epochs import DriverEpochs, DriverSettings
 from zset_join.runners.spark.driver.on_server import on_server, on_server_with, packed, table_bytes, table_of, unpacked
+from zset_join.runners.spark.driver.served_changes import CHANGES, HAS_CHANGED, changed, changed_beside
 from zset_join.runners.spark.driver.starting import check_mode
 from zset_join.runners.spark.epoch.frame_sink import TakesSession
 from zset_join.storage.folder import Folder, is_local
@@ -49,18 +50,22 @@ class Question:
     """A question about a query.
 
     Args:
-        about: which question: `verify`, `explain_row`, `view_rows` or `backup`.
+        about: which question: `verify`, `explain_row`, `view_rows`, `backup`, `evolve` or `undo`.
         given: its arguments, plain values.
         rows: what was emitted, in Arrow's stream format; None where outputs are to be read.
+        put_at: seconds of the server's clock when it was put.
     """
 
     about: str
     given: Mapping[str, Any]
     rows: bytes | None = None
+    put_at: float = 0.0
 
     def answered(self, epochs: DriverEpochs) -> Any:
         """Return the answer, from what runs the epochs."""
         tools, given = DriverTools(epochs), dict(self.given)
+        if self.about in CHANGES:
+            return changed(self.about, given, epochs)
         if self.about == "explain_row":
             return tools.explain_row(given["row"], most_rows=given["most_rows"])
         if self.about == "view_rows":
@@ -143,7 +148,7 @@ class QuestionWatch:
         self._thread = threading.Thread(target=self._run, name="zset_join-questions", daemon=True)
 
     def start(self) -> None:
-        """Begin; it ends with the process."""
+        """Begin; it ends with the process, or when the query has changed."""
         for name in list(self._folder.names(_FOLDER)):
             if name.endswith((_ANSWER, _TAKEN)):
                 self._folder.remove(name)
@@ -157,7 +162,7 @@ class QuestionWatch:
         return len(waiting)
 
     def _run(self) -> None:
-        while True:
+        while not self._epochs.has_ended:
             self.answer_all()
             time.sleep(self._pause)
 
@@ -201,7 +206,7 @@ class _Looking(DriverEpochs):
 
 def _put(location: str, name: str, question: Question) -> None:
     folder = checkpoint_folder(location)
-    content = packed(lambda: (question.about, dict(question.given), question.rows))
+    content = packed(lambda: (question.about, dict(question.given), question.rows, time.time()))
     folder.put(f"{_FOLDER}/{name}{_QUESTION}", content)
 
 
@@ -214,6 +219,9 @@ def _answer(folder: Folder, name: str, epochs: DriverEpochs) -> None:
     """Answer a question, and put the answer where the client looks for it."""
     question = _read(folder, name)
     if question is None:
+        return
+    if question.about in CHANGES and time.time() > question.put_at + _IN_USE_SECONDS:  # its client is gone
+        folder.remove(f"{_FOLDER}/{name}{_QUESTION}")
         return
     folder.put(f"{_FOLDER}/{name}{_TAKEN}", b"")
     folder.remove(f"{_FOLDER}/{name}{_QUESTION}")
@@ -232,6 +240,7 @@ def _whatever_comes(question: Question, epochs: DriverEpochs) -> bytes:
                 f"{question.about}() failed in the process of the server: {type(error).__name__}: {error}. The query "
                 f"continues; its log on the server has more.",
                 code="QUESTION_FAILED",
+                **({HAS_CHANGED: True} if epochs.has_ended else {}),
             ) from error
 
     return packed(answered)
@@ -247,6 +256,8 @@ def _answer_beside(settings: DriverSettings, question: Question) -> Any:
                 "verify(actual_df=...) with the emitted changes and their column _weight, or call it while the query runs.",
                 code="VERIFY_OUTPUT",
             )
+    if question.about in CHANGES:
+        return changed_beside(question.about, question.given, settings, opened_for_a_look)
     epochs = opened_for_a_look(settings)
     try:
         return question.answered(epochs)
@@ -261,11 +272,19 @@ def _answered_later(settings: DriverSettings, name: str, *, is_late: bool, runs:
     if (is_late or not runs) and folder.size(f"{_FOLDER}/{name}{_ANSWER}") is None:
         question = _read(folder, name)
         if question is not None:
-            found = _answer_beside(settings, question)
+            try:
+                found = _answer_beside(settings, question)
+            except StateError as error:
+                if error.code != "CHECKPOINT_IN_USE":  # a process is about to take it
+                    folder.remove(f"{_FOLDER}/{name}{_QUESTION}")
+                raise
             folder.remove(f"{_FOLDER}/{name}{_QUESTION}")
             return found
     found = _taken_answer(location, name)
-    if found == _WAITS and not runs and folder.size(f"{_FOLDER}/{name}{_TAKEN}") is not None:
+    if found != _WAITS:
+        return found
+    is_taken, is_there = (folder.size(f"{_FOLDER}/{name}{kind}") is not None for kind in (_TAKEN, _QUESTION))
+    if (is_taken and not runs) or not (is_taken or is_there or folder.size(f"{_FOLDER}/{name}{_ANSWER}") is not None):
         raise StateError("the query ended before it had answered; call it again.", code="QUESTION_FAILED", location=location)
     return found
 

@@ -24,13 +24,17 @@ from pyspark.sql import DataFrame, SparkSession
 
 from zset_join.checkpoint.reading import checkpoint_folder, no_checkpoint, stored_query_id
 from zset_join.core import errors
-from zset_join.core.errors import OptionError, PlanError, StateError, ZsetJoinError
+from zset_join.core.errors import PlanError, StateError, ZsetJoinError
 from zset_join.core.options import QueryOptions
 from zset_join.kernels.machine.first_use import compile_rest_in_background
+from zset_join.runners.local.pinned import diff_of_running, diff_wherever
+from zset_join.runners.spark.driver.chosen_sink import ChosenSink
 from zset_join.runners.spark.driver.driver_tools import refuse_given
 from zset_join.runners.spark.driver.epochs import DriverEpochs, DriverSettings, spark_query_id
 from zset_join.runners.spark.driver.on_server import on_server, table_bytes, table_of
 from zset_join.runners.spark.driver.questions import Question, QuestionWatch, answer_of, opened_for_a_look
+from zset_join.runners.spark.driver.sent_changes import read_diff, read_query, written_diff, written_outputs, written_query
+from zset_join.runners.spark.driver.served_changes import HAS_CHANGED
 from zset_join.runners.spark.driver.starting import check_mode
 from zset_join.runners.spark.epoch.frame_sink import TakesSession
 from zset_join.runners.spark.epoch.heartbeat import Heartbeat
@@ -83,7 +87,7 @@ class ServedEpochs:
             check_mode(self.settings.options.checkpoint_location, "driver", is_served=True)
             self._epochs = DriverEpochs(self.settings)
         epochs, session = self._epochs, batch.sparkSession
-        is_new = not epochs.is_open
+        is_new = not epochs.is_open and not epochs.has_ended
         if is_new:
             epochs.baseline = None if self.baseline is None else frame_of(self.baseline, session)
             query_id = spark_query_id(epochs.location)
@@ -96,6 +100,11 @@ class ServedEpochs:
             epochs.heartbeat.start()
 
 
+def _is_not_active() -> bool:
+    """Return that a query does not run which was not started."""
+    return False
+
+
 @dataclass(eq=False)
 class ServedQuery:
     """A client's view of a query whose epochs run on the server.
@@ -103,19 +112,21 @@ class ServedQuery:
     Args:
         settings: of the query.
         session: of Spark Connect.
-        is_active: returns whether the query runs.
 
     Attributes:
+        is_active: returns whether the query runs.
         error: what stopped the query; None while it runs, and where Spark did.
         progress: what the newest epochs did, as the checkpoint has it.
         heartbeat: None: it is the server's.
+        has_ended: the query has changed, and goes on as another one.
     """
 
     settings: DriverSettings
     session: SparkSession
-    is_active: Callable[[], bool]
+    is_active: Callable[[], bool] = _is_not_active
     error: BaseException | None = None
     heartbeat: Heartbeat | None = None
+    has_ended: bool = False
     progress: ProgressLog = field(init=False)
 
     def __post_init__(self) -> None:
@@ -168,6 +179,25 @@ class ServedQuery:
             is_active=self.is_active,
         )
         return found
+
+    def evolve(self, query: PlannedQuery, outputs: Mapping[str, Sequence[ChosenSink]]) -> PlanDiff:
+        """Change the query between two epochs, on the server; see `DriverEpochs.evolve`."""
+        given = {"query": written_query(query), "outputs": written_outputs(outputs)}
+        return self._changed("evolve", given)[0]
+
+    def undo(self) -> tuple[PlanDiff, PlannedQuery]:
+        """Go back to the query before the last change, on the server; see `DriverEpochs.undo`."""
+        return self._changed("undo", {})
+
+    def _changed(self, about: str, given: Mapping[str, Any]) -> tuple[PlanDiff, PlannedQuery]:
+        question = Question(about, given)
+        try:
+            diff, query = answer_of(question, self.settings, self.session, rows=None, is_active=self.is_active)
+        except ZsetJoinError as error:
+            self.has_ended = bool(error.facts.get(HAS_CHANGED))
+            raise
+        self.has_ended = True
+        return read_diff(diff), read_query(query)
 
     def close(self) -> None:
         """Return: the server closes checkpoint and outputs when its process ends."""
@@ -237,15 +267,13 @@ class ServedTools:
     """Answer questions about a query whose epochs run on the server.
 
     Args:
-        settings: of the query.
-        session: of Spark Connect.
-        is_active: returns whether the query runs.
+        query: the client's view of it.
     """
 
-    def __init__(self, settings: DriverSettings, session: SparkSession, is_active: Callable[[], bool]) -> None:
-        self._settings = settings
-        self._session = session
-        self._is_active = is_active
+    def __init__(self, query: ServedQuery) -> None:
+        self._settings = query.settings
+        self._session = query.session
+        self._is_active = query.is_active
 
     def verify(self, *, actual_df: DataFrame | None = None, most_differences: int = 20, **given: Any) -> VerificationReport:
         """Compare what the outputs hold with DuckDB's batch query over everything that came; see `DriverTools.verify`."""
@@ -264,18 +292,15 @@ class ServedTools:
         content, weights, count = self._answer("view_rows", given)
         return ZSet(single_batch(table_of(content)), np.asarray(weights, np.int64)), count
 
-    def diff(self, query: PlannedQuery, *, lease_seconds: float) -> PlanDiff:  # noqa: ARG002 - it is not computed here
-        """Refuse: the rows that differ lie on the server.
+    def diff(self, query: PlannedQuery, *, lease_seconds: float) -> PlanDiff:
+        """Return what another query would answer otherwise, by a job; rows that differ travel. See `StoredQuery.diff`."""
+        location, runs, written = self._settings.options.checkpoint_location, self._is_active(), written_query(query)
 
-        Raises:
-            OptionError: `NOT_FROM_HERE`.
-        """
-        raise OptionError(
-            "the checkpoint of this query is on the server of Spark Connect, and a diff is computed beside it. Run zset-join "
-            f"diff {self._settings.options.checkpoint_location} QUERY there; the query may run meanwhile.",
-            code="NOT_FROM_HERE",
-            what="diff",
-        )
+        def compared() -> Any:
+            compare = diff_of_running if runs else diff_wherever
+            return written_diff(compare(location, read_query(written), lease_seconds=lease_seconds))
+
+        return read_diff(on_server(self._session, compared))
 
     def dead_letters(self, **chosen: Any) -> pa.Table:
         """Return what was put aside; see `zset_join.dead_letters.read_letters`."""
@@ -324,14 +349,15 @@ class _Progress(ProgressLog):
 
 
 def _counts(location: str, epochs: Sequence[int]) -> str:
-    """Return the counts in the records of epochs as JSON, by their numbers; null where there is no record."""
-    from zset_join.checkpoint.reading import read_committed, read_record, record_name
+    """Return the counts in the records of Spark's batches as JSON, by their numbers; null where there is no record."""
+    from zset_join.checkpoint.reading import epoch_of_batch, read_committed, read_record, record_name
 
     committed = read_committed(location)
     found: dict[int, Any] = dict.fromkeys(epochs)
-    for epoch in epochs:
+    for batch in epochs:
+        epoch = batch if committed is None else epoch_of_batch(committed, batch)
         if committed is None or committed.files.folder.size(record_name(epoch)) is None:
             continue
         record = read_record(committed.files, epoch)
-        found[epoch] = None if record is None else dict(record.progress)
+        found[batch] = None if record is None else {**record.progress, **({"batch": batch} if batch != epoch else {})}
     return json.dumps(found, default=str)

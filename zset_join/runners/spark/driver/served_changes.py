@@ -1,0 +1,87 @@
+"""Change a query that a server of Spark Connect runs: the process that holds its checkpoint does it, between two epochs.
+
+    a question of the client -> the pipeline commits plan and difference, outputs get it -> the process releases the checkpoint
+    and takes no batch any more -> the client stops Spark's query and starts the new one
+
+The law: as for a query beside the server (`zset_join.runners.spark.api.changing_query`): one commit record makes the change
+true. What is refused before it leaves the query running; what fails behind it carries the fact `changed`. A client that dies
+between record and start leaves a query that stops with the next batch (`QUERY_CHANGED`); the new program starts it.
+
+A process that was not given a batch yet holds no checkpoint. The job changes it then; where an output is written by Spark, as
+`zset-join evolve` does: the start gives outputs the difference.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from zset_join.core.errors import StateError, ZsetJoinError
+from zset_join.runners.local.stopped import evolve_directory
+from zset_join.runners.spark.driver.epochs import DriverEpochs, DriverSettings
+from zset_join.runners.spark.driver.sent_changes import read_outputs, read_query, written_diff, written_query
+from zset_join.runners.spark.epoch.frame_sink import TakesSession
+
+__all__ = ["CHANGES", "HAS_CHANGED", "changed", "changed_beside"]
+
+CHANGES = ("evolve", "undo")
+HAS_CHANGED = "changed"
+"""The fact of an error that came behind the commit of a change."""
+
+
+def changed(about: str, given: Mapping[str, Any], epochs: DriverEpochs) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
+    """Change a query and release its checkpoint; return the difference, and the query that it is, as they are sent.
+
+    Args:
+        about: `evolve` or `undo`.
+        given: of `evolve` the query and its new outputs, as they were sent.
+        epochs: what runs the epochs.
+
+    Raises:
+        ZsetJoinError: as `Pipeline.evolve`, with the fact `changed` where the change counts.
+    """
+    try:
+        if about == "undo":
+            diff, query = epochs.undo()
+        else:
+            query = read_query(given["query"])
+            diff = epochs.evolve(query, read_outputs(given["outputs"]))
+    except ZsetJoinError as error:
+        if epochs.has_ended:
+            error.facts = {**error.facts, HAS_CHANGED: True}
+        raise
+    finally:
+        if epochs.has_ended:
+            epochs.close()
+    return written_diff(diff), written_query(query)
+
+
+def changed_beside(
+    about: str, given: Mapping[str, Any], settings: DriverSettings, opened: Callable[[DriverSettings], DriverEpochs]
+) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
+    """Change a query whose checkpoint no process holds; return as `changed`.
+
+    Args:
+        about: `evolve` or `undo`.
+        given: as for `changed`.
+        settings: of the query.
+        opened: opens the checkpoint, with the outputs that this process can write.
+
+    Raises:
+        StateError: `QUESTION_FAILED`: it has an output that Spark writes, and new ones were given; or as `changed`.
+    """
+    epochs = opened(settings)
+    try:
+        if not any(isinstance(one.sink, TakesSession) for chosen in settings.sinks.values() for one in chosen):
+            return changed(about, given, epochs)
+        if given.get("outputs"):
+            raise StateError(
+                "no batch has come since the query started, so no process of the server holds its outputs yet, one of which "
+                "Spark writes. Call evolve() with new outputs again once a row has come.",
+                code="QUESTION_FAILED",
+                location=epochs.location,
+            )
+        query = epochs.opened().query_before().query if about == "undo" else read_query(given["query"])
+    finally:
+        epochs.close()
+    return written_diff(evolve_directory(settings.options.checkpoint_location, query)), written_query(query)
