@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from property_tests.random_plans import SIZES, PlanDiffersError, Size, Tally, held_against_floors, main, run_plan
-from tests.built import built
 from zset_join.core.tick import Tick
 from zset_join.operators.join import HashJoin
 from zset_join.zset import ZSet
@@ -45,7 +44,7 @@ class _Planted:
     """A join with a bug; everything else passes through."""
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
-        self.inner = built(HashJoin, *arguments, **options)
+        self.inner = HashJoin(*arguments, **options)
         self.inputs, self.output = self.inner.inputs, self.inner.output
 
     def __getattr__(self, name: str) -> Any:

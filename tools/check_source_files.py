@@ -43,6 +43,7 @@ FLAT_WORDS = frozenset(  # the words of a user, who writes them by name in one c
         "zset_join/runners/spark/api/views.py View.lookup_join",
         "zset_join/runners/spark/api/views.py View.temporal_join",
         "zset_join/sql/running_files.py run_file",
+        "zset_join/sql/session.py Session.__init__",
     }
 )
 LONG_LISTS = frozenset(  # not yet values
