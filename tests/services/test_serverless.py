@@ -54,13 +54,19 @@ class Run:
         disk.mkdir()
         monkeypatch.setenv("TMPDIR", str(disk))
         self.server = Server(disk).start()
-        self.client = ClientProcess(self.server.url)
+        self.client: Any = ClientProcess(self.server.url)
+
+    def kill_client(self) -> None:
+        """Kill the client, if it lives."""
+        client, self.client = self.client, None
+        if client is not None:
+            client.kill()
 
     def __enter__(self) -> Run:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.client.kill()
+        self.kill_client()
         self.server.kill()
         shutil.rmtree(self.disk)
 
@@ -105,16 +111,16 @@ def _killed_at(run: Run, store: ObjectStoreServer, epoch: int, *, is_done: bool,
             died.set()
 
     store.at["PUT", RECORD.format(epoch)] = kill
-    ends = threading.Thread(target=_unanswered, args=(run, given))
+    ends = threading.Thread(target=_unanswered, args=(run.client, given))
     ends.start()
     assert died.wait(WAIT_SECONDS)
-    run.client.kill()
+    run.kill_client()
     ends.join()
 
 
-def _unanswered(run: Run, given: tuple[Any, ...]) -> None:
+def _unanswered(client: ClientProcess, given: tuple[Any, ...]) -> None:
     with pytest.raises(BaseException):  # noqa: B017 - what a client sees of a server that is gone
-        run.client(_to_its_end, *given)
+        client(_to_its_end, *given)
 
 
 def test_runs_without_a_disk_go_on_from_the_bucket_though_they_die_in_a_commit(

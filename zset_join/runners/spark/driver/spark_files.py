@@ -15,6 +15,7 @@ Cost: one put per new file of Spark's, two or three of a few hundred bytes in an
 
 from __future__ import annotations
 
+import re
 import shutil
 from collections.abc import Iterator
 
@@ -73,7 +74,7 @@ class SparkFiles:
             StateError: `SPARK_FILES_DIFFER`: the checkpoint has another file of that name.
             OSError: the store or the directory fails.
         """
-        kept = set(self._stored()) if self._kept is None else self._kept
+        kept = self._older(epoch) if self._kept is None else self._kept
         found = [name for name in self._written() if not (name.startswith("offsets/") and int(name[8:]) > epoch)]
         for name in (one for one in found if one not in kept):
             self._copy(name, (self._scratch / name).read_bytes(), epoch)
@@ -81,6 +82,18 @@ class SparkFiles:
             if name != _METADATA:
                 self._folder.remove(name)
         self._kept = set(found)
+
+    def _older(self, epoch: int) -> set[str]:
+        """Return the names that the checkpoint has, but those that a driver beside this one may have put meanwhile."""
+        names = set(self._stored())
+        newest: dict[str, int] = {}
+        for name in names:
+            newest[name.rpartition("/")[0]] = max(newest.get(name.rpartition("/")[0], 0), _number(name))
+        return {
+            name
+            for name in names
+            if _number(name) < (epoch if name.startswith("offsets/") else newest[name.rpartition("/")[0]])
+        }
 
     def _copy(self, name: str, content: bytes, epoch: int) -> None:
         try:
@@ -90,8 +103,8 @@ class SparkFiles:
             if stored is None or stored.to_pybytes() != content:
                 raise StateError(
                     f"{name} of the checkpoint {self._location} differs from what Spark has written in {self._scratch}: "
-                    f"another driver has planned epoch {epoch} too. Stop one of them and start this query again: it takes up the files "
-                    "that are there.",
+                    f"another driver has planned epoch {epoch} too. Stop one of them and start this query again: it takes up "
+                    "the files that are there.",
                     code="SPARK_FILES_DIFFER",
                     file=name,
                     epoch=epoch,
@@ -127,6 +140,12 @@ class SparkFiles:
                 name = path.relative_to(self._scratch).as_posix()
                 if path.is_file() and not path.name.startswith(".") and (under == "sources" or path.name.isdecimal()):
                     yield name
+
+
+def _number(name: str) -> int:
+    """Return the number that a file of Spark's begins with; 0 without."""
+    found = re.match(r"\d+", name.rpartition("/")[2])
+    return 0 if found is None else int(found[0])
 
 
 def restored_files(scratch: str | None, location: str) -> None:
