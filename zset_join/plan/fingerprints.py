@@ -4,8 +4,9 @@ The law: two stages have one fingerprint iff they do the same to the same rows, 
 the columns of its answer, the row steps before it, and the same below. What relations and views are called does not count; what
 a source is called does, for that is which source it is. Reading a plan twice gives the same fingerprints, in any process.
 
-Where columns of a source change between two plans, both are compared without these columns: a stage that does not read them has
-one fingerprint in both, though its rows have other columns. `rows` is the fingerprint of rows with all their columns.
+Where a query changes, both plans are compared without the options that a state outlasts (`Stage.lasting`), and without columns
+of sources that change: a stage that does not read them has one fingerprint in both, though its rows have other columns. `rows`
+is the fingerprint of rows with all their columns.
 
 A stage with lookups is the same where it makes them through the same object.
 """
@@ -18,7 +19,7 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from functools import cached_property
 
-from zset_join.expressions.rows import columns_read
+from zset_join.expressions.rows import columns_read, plain_column
 from zset_join.plan.query_plan import Feed, QueryPlan, StageNode
 from zset_join.plan.row_steps import RowStep, SelectStep
 from zset_join.plan.unnamed import text_of, words_of
@@ -51,7 +52,8 @@ class Fingerprints:
 
     Args:
         plan: the plan.
-        changed: by source, columns that are not the same in another plan that it is compared with.
+        changed: by source, columns that are not the same in another plan that it is compared with; None: it is compared for
+            views that are answered together, where options of stages count too.
 
     Attributes:
         sources: by name.
@@ -59,7 +61,7 @@ class Fingerprints:
     """
 
     def __init__(self, plan: QueryPlan, changed: Mapping[str, AbstractSet[str]] | None = None) -> None:
-        self.plan = plan
+        self.plan, self._is_lasting = plan, changed is not None
         self._changed: dict[str | int, frozenset[str]] = {}
         self._rows: dict[str | int, str] = {}
         self.sources: dict[str, str] = {}
@@ -109,6 +111,7 @@ class Fingerprints:
     def _seen(self, feed: Feed) -> _Seen:
         origin = self.sources[feed.origin] if isinstance(feed.origin, str) else self.nodes[feed.origin]
         changed, steps = self._changed[feed.origin], list[RowStep]()
+        names = self.plan.relation_of(feed.origin).schema.names
         for step in feed.steps:
             if step.condition is not None:
                 if columns_read(step.condition) & changed:
@@ -117,7 +120,10 @@ class Fingerprints:
             elif isinstance(step, SelectStep):
                 read = [(name, bool(columns_read(expression) & changed)) for name, expression in step.columns]
                 gone = {name for name, is_changed in read if is_changed}
-                steps.append(SelectStep(tuple(one for one in step.columns if one[0] not in gone)))
+                selected = SelectStep(tuple(one for one in step.columns if one[0] not in gone))
+                # A selection of all other columns, as they are, does what no selection does where there is no other column.
+                if not (changed and not steps and _selects_all(selected, [name for name in names if name not in changed])):
+                    steps.append(selected)
                 changed = frozenset(gone)
             elif changed:
                 return None
@@ -128,7 +134,8 @@ class Fingerprints:
     def _add(self, node: StageNode) -> None:
         stage, inputs = node.stage, [[self._seen(feed) for feed in feeds] for feeds in node.feeds]
         outside = str(id(getattr(stage, "source", stage))) if isinstance(stage, EffectStage) else ""
-        exact = _digest("stage", text_of(_written(node)), outside, *(self.text(feeds) for feeds in node.feeds))
+        here = self._written(node)
+        exact = _digest("stage", text_of(here), outside, *(self.text(feeds) for feeds in node.feeds))
         passed = self._passed(node, inputs)
         if passed is None:
             self.nodes.append(exact)
@@ -136,7 +143,7 @@ class Fingerprints:
             return
         changed = {name for feeds in inputs for seen in feeds if seen is not None for name in seen[1]}
         texts = (text_of([seen[0] for seen in feeds if seen is not None]) for feeds in inputs)
-        print_of = _digest("stage", text_of(_written(node), without=changed), outside, *texts)
+        print_of = _digest("stage", text_of(here, without=changed), outside, *texts)
         self.nodes.append(print_of)
         self._rows[node.number], self._changed[node.number] = (exact if passed else print_of), passed
 
@@ -153,6 +160,14 @@ class Fingerprints:
             if (every - names) & set(given.relation.schema.names):
                 return None
         return None if every & words_of(node.stage.to_json()) else node.stage.passes(every)
+
+    def _written(self, node: StageNode) -> list[object]:
+        return [node.stage.lasting, write_relation(node.stage.output)] if self._is_lasting else _written(node)
+
+
+def _selects_all(step: SelectStep, names: Sequence[str]) -> bool:
+    """Return whether a selection has columns of these names, as they are."""
+    return [name for name, _ in step.columns] == names and all(plain_column(value) == name for name, value in step.columns)
 
 
 def _written(node: StageNode) -> list[object]:

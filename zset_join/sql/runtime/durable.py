@@ -57,7 +57,7 @@ from zset_join.sql.tables.catalog import Table
 from zset_join.sql.tables.file_names import file_name
 from zset_join.sql.tables.reserved_columns import refuse_our_columns
 from zset_join.sql.tables.results import Query, Running, has_row_of_nothing, sorted_rows
-from zset_join.sql.tables.settings import idle_timeout, stage_options
+from zset_join.sql.tables.settings import driver_options, idle_timeout, stage_options
 from zset_join.sql.tables.view_groups import GroupView
 from zset_join.sql_expressions.places import SqlWarning
 from zset_join.stages.written import read_relation
@@ -142,10 +142,22 @@ class DirectoryRuntime(DurableChanges):
         return known
 
     def _check_options(self, query: Query) -> None:
-        """Refuse settings of a query that its stages cannot have by themselves, and that differ from those of the session."""
+        """Refuse settings of a query that its stages cannot have by themselves, and that differ from those of the session.
+
+        Threads and snapshots are those of the session too: they change no answer, so others warn.
+        """
         if self._is_restoring:
             return
         whole = {"on_bad_input": _bad_input, "idle_timeout": idle_timeout}
+        wanted, had = driver_options(query.settings), driver_options(self._settings)
+        for name in ("driver_threads", "snapshot_after_bytes"):
+            if getattr(wanted, name) != getattr(had, name):
+                warnings.warn(
+                    SqlWarning(
+                        f"the setting '{name}' has no effect: the directory keeps {getattr(had, name)}, of its first table."
+                    ),
+                    stacklevel=6,
+                )
         other = [name for name, read in whole.items() if read(query.settings) != read(self._settings)]
         if other:
             raise SqlError(
@@ -225,7 +237,7 @@ class DirectoryRuntime(DurableChanges):
         """Return what a query holds over what its tables hold."""
         known = [name for name in sorted(query.bound.reads) if f"{ROWS}{name}" in self._views]
         if any(len(self.catalog.tables[name].hidden) for name in known) and self.pipeline.epoch:
-            view = self._fed(read_with_writers(query.bound.view, self._written()))
+            view = self._fed(read_with_writers(query.bound.view, self._written(), self._added))
             diff = self.pipeline.diff({**self._views, _SNAPSHOT: view})
             return sorted_rows(repeated(diff.views[_SNAPSHOT].added, query.schema), query.bound)
         with Pipeline(query.bound.view, options=stage_options(query.settings)) as pipeline:

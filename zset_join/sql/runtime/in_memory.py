@@ -10,6 +10,7 @@ table(t)` have them; `keep_tables=False` keeps none.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
@@ -21,17 +22,17 @@ from zset_join.sql.dml.shared_epochs import SharedEpoch, in_order
 from zset_join.sql.dml.writing import table_written
 from zset_join.sql.runtime.in_process import ProcessRuntime, refuse_other_columns, refuse_replaced_rows
 from zset_join.sql.tables.catalog import Catalog, Table
-from zset_join.sql.tables.feeds import Feed, feeds_of
+from zset_join.sql.tables.decoded_records import DecodedRecords, rows_read
+from zset_join.sql.tables.records import has_records
 from zset_join.sql.tables.results import Query, QueryChange, Running, has_row_of_nothing, sorted_rows
 from zset_join.sql.tables.settings import idle_timeout, stage_options
 from zset_join.sql.tables.sink_tables import SinkWriter
+from zset_join.sql.tables.table_sources import TableSource, has_source, source_of
 from zset_join.sql.tables.view_groups import GroupView, ViewGroup
 from zset_join.stages.stage import StageOptions
 from zset_join.zset import ZSet
 
 __all__ = ["MemoryRuntime"]
-
-_MOST_ROWS = 100_000
 
 
 class MemoryRuntime(ProcessRuntime):
@@ -59,29 +60,41 @@ class MemoryRuntime(ProcessRuntime):
         self._stored: dict[str, Pipeline] = {}
         self._groups: list[ViewGroup] = []
         self._fed: set[str] = set()
-        self._feeds: list[Feed] = []
-        self._held: dict[int, Any] = {}
+        self._sources: dict[str, tuple[Table, TableSource]] = {}
+        self._held: dict[str, Any] = {}
         self._is_closing = False
         self._numbered = 0
 
     def read(self, *, wait_seconds: float, rounds: int | None = None) -> int:
         """Take the new rows in the files and topics of all tables since the last call, each poll as one epoch."""
-        fed = {id(feed.table) for feed in self._feeds}
-        self._feeds += [feed for feed in feeds_of(self) if id(feed.table) not in fed]
-        known = {id(table) for table in self.catalog.tables.values()}
+        self._open_sources()
         epochs, taken, moved = 0, 0, True
         while moved and (rounds is None or taken < rounds):
             moved, taken = False, taken + 1
-            for feed in [one for one in self._feeds if id(one.table) in known]:
-                rows = self._held.pop(id(feed), None)
+            for name, (table, source) in self._sources.items():
+                rows = self._held.pop(name, None)
                 if rows is None:
-                    rows = feed.poll(most_rows=_MOST_ROWS, wait_seconds=wait_seconds)
+                    polled, _ = source.poll(wait_seconds=wait_seconds)
+                    rows = rows_read(table, polled)
                 if rows is not None:
-                    self._held[id(feed)] = rows  # until they are taken: the feed gives them once
-                    self.insert(feed.table, rows)
-                    del self._held[id(feed)]
+                    self._held[name] = rows  # until they are taken: the source gives them once
+                    self.insert(table, rows)
+                    del self._held[name]
                     epochs, moved = epochs + 1, True
         return epochs
+
+    def _open_sources(self) -> None:
+        """Read the tables that have a connector and that no query of the session writes, and no others."""
+        tables = self.catalog.tables
+        for name in [name for name, (table, _) in self._sources.items() if tables.get(name) is not table]:
+            self._sources.pop(name)[1].close()
+            self._held.pop(name, None)
+        written = {getattr(running.output, "table_name", None) for running in self.running}
+        for name, table in tables.items():
+            if name not in self._sources and name not in written and has_source(table):
+                settings = self.catalog.settings
+                source = source_of(table, lambda _, rows: rows, settings)  # INSERT completes them
+                self._sources[name] = (table, DecodedRecords(source, table, settings) if has_records(table) else source)
 
     def advance(self) -> None:
         """Let an epoch without rows pass in every query, so that what is due is done."""
@@ -162,6 +175,44 @@ class MemoryRuntime(ProcessRuntime):
             if not running.is_paused:
                 self._join(group, running.query)
             self._publish()
+
+    def add_columns(self, table: Table, queries: Mapping[Running, Query]) -> None:
+        """Give a table more columns: its rows are kept once more, and its queries built over them."""
+        if table.name in self._sources or not self.kept_in_memory(table):
+            raise SqlError(
+                f'"{table.name}" is filled by its connector: in memory it keeps its columns. Use a directory.',
+                code="NOT_OFFERED",
+                name=table.name,
+            )
+        old = self._stored.get(table.name)
+        before = [(running, running.output, running.writer) for running in self.running]
+        if old is not None:
+            rows, wanted = old.contents(), table.kept().node.relation.schema
+            there = rows.rows.schema.names
+            columns = [rows.rows.column(one.name) if one.name in there else pa.nulls(len(rows), one.type) for one in wanted]
+            new = self._stored[table.name] = Pipeline(
+                table.kept(), options=StageOptions(on_bad_input=old.options_in_force()["on_bad_input"])
+            )
+            if len(rows):
+                new.step({table.name: ZSet(pa.RecordBatch.from_arrays(columns, schema=wanted), rows.weights)})
+        for running in self.running:
+            writer = table_written(running.output)
+            if writer is not None and running.writes == table.name:
+                running.output = running.writer = replace(writer, table=table)
+        try:
+            self.change(QueryChange(table.name, (), queries), is_preview=False)
+        except BaseException:
+            if old is not None and any(running.query is not query for running, query in queries.items()):
+                self._stored[table.name] = old
+                for running, output, kept in before:
+                    running.output, running.writer = output, kept
+            raise
+        self.claims.pop(table.name, None)
+
+    @staticmethod
+    def kept_in_memory(table: Table) -> bool:
+        """Return whether the rows of a table come by INSERT."""
+        return table.options.get("connector") in {None, "memory"}
 
     def change(self, change: QueryChange, *, is_preview: bool) -> list[str]:
         """Let queries become others, all or none: each is built over what its tables hold, beside the one that it was."""
@@ -310,9 +361,9 @@ class MemoryRuntime(ProcessRuntime):
             stored.close()
         for claims in self.claims.values():
             claims.close()
-        for feed in self._feeds:
-            feed.close()
-        self._stored, self._feeds, self.claims, self._is_closing = {}, [], {}, False
+        for _, source in self._sources.values():
+            source.close()
+        self._stored, self._sources, self.claims, self._is_closing = {}, {}, {}, False
 
     def _by_pipeline(self) -> list[Running]:
         """Return a query of each pipeline, in the order in which they write and read."""

@@ -26,7 +26,7 @@ from __future__ import annotations
 import shutil
 import tempfile
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -42,6 +42,7 @@ from zset_join.query import View as ProcessView
 from zset_join.query.reading import Reading
 from zset_join.runners.spark.api.table_streams import schema_of
 from zset_join.runners.spark.api.views import View
+from zset_join.runners.spark.driver.choosing import refuse_larger_state
 from zset_join.runners.spark.driver.lowering import lowered
 from zset_join.runners.spark.driver.polled_rows import PolledRows
 from zset_join.runners.spark.driver.staged_rows import StagedRows, remove_on_server
@@ -54,7 +55,7 @@ from zset_join.sql.tables.arrow_rows import registered
 from zset_join.sql.tables.catalog import NamedView, Table
 from zset_join.sql.tables.file_names import file_name
 from zset_join.sql.tables.results import Query, Running
-from zset_join.sql.tables.settings import stage_options
+from zset_join.sql.tables.settings import driver_options, stage_options
 from zset_join.sql.tables.table_sources import DecodingCatalog, TableSource, recorded_rows
 from zset_join.sql_expressions.places import Place
 from zset_join.zset import ZSet
@@ -208,6 +209,7 @@ class SparkRuntime(DirectoryRuntime):
             is_kept=is_kept,
             is_endless=self._mode == "continuous",
             trigger=self._trigger,
+            max_bytes=lambda: driver_options(self.catalog.settings).max_delta_bytes,
         )
 
     # ---------------------------------------------------------------- queries
@@ -224,6 +226,16 @@ class SparkRuntime(DirectoryRuntime):
                 self.stop(running)
                 raise
         return running
+
+    def _take(self, rows: Mapping[str, Any], now_us: int, **more: Any) -> None:
+        """Take rows of tables as one epoch.
+
+        Raises:
+            StateError: `DRIVER_STATE_TOO_LARGE`: the state is larger than `driver_memory`; nothing of them counts.
+        """
+        if rows:  # time that passes may end state
+            refuse_larger_state(self._directory / "pipeline" / "local", driver_options(self.catalog.settings))
+        super()._take(rows, now_us, **more)
 
     def settle(self) -> None:
         """Take what there is of the tables that Spark reads, but after `run_as`."""

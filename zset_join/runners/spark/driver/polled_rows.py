@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -63,7 +63,7 @@ class PolledRows:
         is_kept: others read on when this ends; False: the location is removed.
         is_endless: the query runs on and on; else it reads what is there and ends.
         trigger: the time between two batches of a query that runs on and on; None: none.
-        max_bytes: most bytes of a batch in Arrow; 0: any.
+        max_bytes: returns the most bytes that a batch may have in Arrow; 0: any.
     """
 
     def __init__(
@@ -75,7 +75,7 @@ class PolledRows:
         is_kept: bool = True,
         is_endless: bool = False,
         trigger: str | None = None,
-        max_bytes: int = 1 << 30,
+        max_bytes: Callable[[], int],
     ) -> None:
         self._stream = stream
         self._location = location
@@ -252,10 +252,10 @@ class PolledRows:
     def _tables(self, batch: DataFrame, number: int) -> Iterator[tuple[pa.Table, CollectedLayout]]:
         """Yield the rows of a batch, behind those of a baseline, and how they lie."""
         if number:
-            yield collected_table(batch, number, self._max_bytes), self._layout
+            yield collected_table(batch, number, self._max_bytes()), self._layout
             return
         if self._stream.baseline is not None:
             layout = self._baseline_layout
             rows = united_rows(layout, {self._stream.name: self._stream.baseline})
             yield from ((table, layout) for table in collected_slices(rows, number, 0))
-        yield from ((table, self._layout) for table in first_tables(batch, number, self._max_bytes))
+        yield from ((table, self._layout) for table in first_tables(batch, number, self._max_bytes()))

@@ -19,7 +19,7 @@ from __future__ import annotations
 import json
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import cached_property
 from typing import Any
 
@@ -56,7 +56,7 @@ class StagedRows:
         is_kept: others read on when this ends; False: the location is removed.
         is_endless: the query runs on and on; else it reads what is there and ends.
         trigger: the time between two batches of a query that runs on and on; None: none.
-        max_bytes: most bytes of a batch in Arrow; 0: any.
+        max_bytes: returns the most bytes that a batch may have in Arrow; 0: any.
     """
 
     def __init__(
@@ -68,7 +68,7 @@ class StagedRows:
         is_kept: bool = True,
         is_endless: bool = False,
         trigger: str | None = None,
-        max_bytes: int = 1 << 30,
+        max_bytes: Callable[[], int],
     ) -> None:
         self._stream = stream
         self._location = location
@@ -203,7 +203,7 @@ class StagedRows:
             rows = united_rows(layout, {self._stream.name: self._stream.baseline})
             yield from ((table, layout) for table in collected_slices(rows, number, 0))
         staged = self._stream.session.read.schema(self._staged_schema).parquet(batch_uri(self._location, number))
-        table = collected_table(staged, number, self._max_bytes)
+        table = collected_table(staged, number, self._max_bytes())
         places = np.asarray(table.column(PLACE).combine_chunks())
         table = table.drop_columns([PLACE])
         if (np.diff(places) < 0).any():  # a reading has the files of a batch in an order of its own
