@@ -44,7 +44,7 @@ class Outcome:
 
 
 class References:
-    """Run queries from the start over the rows that were accepted, each once: they are fed what has come since they were read.
+    """Run queries from the start over the rows that were accepted, each once: they are fed all later epochs when they are read.
 
     Args:
         accepted: the epochs so far; it grows.
