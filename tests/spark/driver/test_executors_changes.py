@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -13,8 +14,10 @@ from tests.spark.api.test_query import Run, join_of, names, upserts
 from tests.spark.conftest import Collected, Source
 from tests.spark.tools.test_rescaling import final_tables, first, late_and_new, moves_and_deletes
 from zset_join import cli
+from zset_join.checkpoint.reading import read_committed
 from zset_join.core.errors import StateError
 from zset_join.runners.spark.driver.executors_state import diff_of_executors
+from zset_join.spark import JoinQuery
 
 Rows = set[tuple[Any, ...]]
 
@@ -61,7 +64,7 @@ def test_a_difference_is_that_of_two_batch_queries(
         assert rows_of(found.removed) == (old - new if key == "name" else old)
         assert rows_of(found.added) == (new - old if key == "name" else new)
         assert "join-0" in diff.kept
-        assert list(diff.rebuilt)[0].startswith("aggregate")
+        assert next(iter(diff.rebuilt)).startswith("aggregate")
     assert before != later[0]
     assert (code, running.epoch != stopped.epoch) == (1, True)
     assert str(stopped) in capsys.readouterr().out
@@ -84,3 +87,61 @@ def test_what_has_no_form_on_the_driver_is_refused(orders: Source, customers: So
     )
     with pytest.raises(StateError, match="MOVE_REFUSED"):
         diff_of_executors(str(tmp_path / "other"), join_of(orders, customers, "left").writeStream.planned)
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Any]:
+    """Give a function that starts a query on executors which goes on until the end of the test."""
+    started: list[JoinQuery] = []
+
+    def one(view: Any, sink: Any, **options: Any) -> JoinQuery:
+        places = {"checkpointLocation": str(tmp_path / "checkpoint"), "localStateDir": str(tmp_path / "local")}
+        writer = view.writeStream.options(**places, execution="executors", buckets=2, **options).toSink(sink)
+        started.append(writer.start())
+        started[-1].processAllAvailable()
+        return started[-1]
+
+    yield one
+    for query in started:
+        query.stop()
+
+
+def test_a_running_query_is_changed_and_goes_on(orders: Source, customers: Source, start: Any, tmp_path: Path) -> None:
+    view = partial(counted, orders, customers)
+    first(orders, customers)
+    moves_and_deletes(orders, customers)
+    sink = Collected()
+    query = start(view(), sink)
+    batches = query.lastProgress["batchId"] + 1
+    held = histories(tmp_path)
+    changed = query.evolve(view(least=2))
+    kept = histories(tmp_path)
+    between = set(sink.total()), counted_now(orders, customers, least=2)
+    late_and_new(orders, customers)
+    query.processAllAvailable()
+    progress = query.lastProgress
+    after = set(sink.total()), counted_now(orders, customers, least=2)
+    query.evolve(view(least=0))
+    back = set(sink.total()), counted_now(orders, customers)
+    query.stop()
+    moves_and_deletes(orders, customers)
+    start(view(), sink)
+
+    assert changed.taken == batches
+    assert between[0] == between[1] != back[1]
+    assert after[0] == after[1] != between[1]
+    assert back[0] == back[1]
+    assert (progress["join"]["epoch"] - progress["join"]["batch"]) == 1
+    assert set(sink.total()) == counted_now(orders, customers)
+    assert set(sink.total().values()) == {1}
+    assert {key: one for key, one in held.items() if not key.startswith("aggregate")} == {
+        key: one for key, one in kept.items() if not key.startswith("aggregate")
+    }
+    assert {key for key in kept if key.startswith("aggregate")} == {"aggregate-1/0", "aggregate-1/1"}
+
+
+def histories(place: Path) -> dict[str, Any]:
+    """Return what the state of a checkpoint is made of."""
+    committed = read_committed(str(place / "checkpoint"))
+    assert committed is not None
+    return dict(committed.histories)

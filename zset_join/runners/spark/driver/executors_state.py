@@ -7,8 +7,8 @@ the query would be on the driver its program has written down at its start (`che
 
 Memory: the whole state as Arrow data, twice; disk: once more, below a temporary directory.
 
-Limits: those of `moving`, as far as the state goes: stages that wait for a time, tables of several joins, baselines, states that
-one mode alone has. Rows that only the log of `retainInputLog` has are not used.
+Limits: those of `moving`, as far as the state goes: stages that wait for a time, tables of several joins, baselines, and states
+that one mode alone has. Rows that only the log of `retainInputLog` has are not used.
 """
 
 from __future__ import annotations
@@ -68,13 +68,13 @@ class ExecutorsState:
         committed: what the checkpoint holds.
         other: what the query is on the driver.
         start: its place, as an evolution reads it.
-        read: returns the tables of a state of executors, one per bucket.
+        moved: turns its tables into those of the driver.
     """
 
     committed: CommittedState
     other: OtherMode
     start: EvolutionStart
-    read: Callable[[str], Mapping[str, list[pa.Table]]] = field(repr=False)
+    moved: MovedTables = field(repr=False)
 
     def check(self, plan: QueryPlan, query: View | Mapping[str, View] | PlannedQuery) -> None:
         """Refuse a plan of other streams, or of several views.
@@ -191,7 +191,7 @@ def _read(location: str, committed: CommittedState, temporary: str, held: ExitSt
         history=None,
         known=Watermarks(plan).known,
     )
-    return ExecutorsState(committed=committed, other=other, start=start, read=read)
+    return ExecutorsState(committed=committed, other=other, start=start, moved=moved)
 
 
 def _tables(
