@@ -89,4 +89,5 @@ clean: ## remove the virtual environment and every cache
 $(READY): pyproject.toml tools/make_venv.sh
 	@bash tools/make_venv.sh $(VENV)
 	@$(VENV)/bin/zset-join compile
+	@$(PY) -m tools.short_lived_jvms
 	@touch $@

@@ -47,6 +47,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from faults.spark_outputs import BETWEEN, death_between, with_more_outputs
+from tools.short_lived_jvms import SHORT_LIVED, use_short_lived_jvms
 from zset_join.checkpoint.files import CheckpointFiles
 from zset_join.checkpoint.record import PartEntry
 from zset_join.core.tick import Tick
@@ -80,8 +81,6 @@ CURRENCIES = 12
 _LOOKUPS, _TIMED = ("lookup", "lookups"), ("temporal", "eager", "shared")
 _REGIONS_OF_CUSTOMERS = 8
 _CLUSTER = "local-cluster"
-_SHORT_LIVED_JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-"""A run is over before the JVM's second compiler has paid for itself."""
 
 
 @dataclass(frozen=True)
@@ -367,15 +366,15 @@ def session(place: Path, master: str) -> SparkSession:
 
     os.environ["PYSPARK_PYTHON"] = sys.executable
     os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
+    use_short_lived_jvms()
     if master.startswith(_CLUSTER):
         os.environ["SPARK_HOME"] = str(spark_home(place))
     builder = (
         SparkSession.builder.master(master)
         .appName("zset_join faults")
         .config("spark.driver.bindAddress", "127.0.0.1")
-        .config("spark.driver.extraJavaOptions", _SHORT_LIVED_JVM)
         .config("spark.driver.host", "127.0.0.1")
-        .config("spark.executor.extraJavaOptions", _SHORT_LIVED_JVM)
+        .config("spark.executor.extraJavaOptions", SHORT_LIVED)
         .config("spark.executor.memory", "512m")
         .config("spark.local.dir", str(place / "spark-local"))
         .config(map=cluster_settings())

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from property_tests.profiles import load_profile
+from tools.short_lived_jvms import use_short_lived_jvms
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -25,10 +26,6 @@ ROOT = Path(__file__).resolve().parent.parent
 
 # Tests compile what they call: a change of one kernel does not compile all of them.
 os.environ.setdefault("ZSET_JOIN_COMPILE", "lazily")
-
-# One of these lives for minutes: the JVM's second compiler and its parallel collector cost more there than they give. On two
-# busy cores the JVM spent 67 s on the 48 tests of test_row_steps.py with this, and 123 s on the first 16 of them without.
-SHORT_LIVED_JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 
 # A thousand tests leave more behind than Spark's 1 GB: with it the last tests of a run took ten times as long, and then the
 # heap was full. A JVM whose heap is full ends at once, and its last line reports it, instead of failing every test that follows.
@@ -47,6 +44,9 @@ SHORT_HISTORY = dict.fromkeys(
 
 MOST_SHOWN = 4_000
 JVM_STDERR = pytest.StashKey[Path]()
+
+# Inherited by the programs that tests start.
+use_short_lived_jvms()
 
 # Without a deadline: the first call of a kernel may compile it.
 load_profile()
@@ -111,7 +111,7 @@ def spark(
         SparkSession.builder.master("local[2]")
         .appName("zset_join tests")
         .config("spark.driver.bindAddress", "127.0.0.1")
-        .config("spark.driver.extraJavaOptions", f"{SHORT_LIVED_JVM} {ROOMY_JVM} -Dlog4j2.configurationFile={logging}")
+        .config("spark.driver.extraJavaOptions", f"{ROOMY_JVM} -Dlog4j2.configurationFile={logging}")
         .config("spark.driver.host", "127.0.0.1")
         .config("spark.driver.memory", JVM_HEAP)
         .config("spark.local.dir", str(directory / "local"))

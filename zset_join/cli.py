@@ -48,10 +48,12 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 from zset_join.core.errors import OptionError, ZsetJoinError
 from zset_join.core.extras import needed_for
+from zset_join.tools.change_options import add_change_options, add_column_options, column_words
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from zset_join.evolution.changed_columns import ColumnWords
     from zset_join.runners.spark.api.writer import JoinStreamWriter
 
 __all__ = ["main"]
@@ -135,6 +137,7 @@ def _parser() -> argparse.ArgumentParser:
     diff.add_argument("directory", help="directory of a pipeline, or checkpointLocation of a query on the driver; it may run")
     diff.add_argument("program", metavar="QUERY", help=_OTHER_QUERY)
     _dialect_option(diff)
+    add_column_options(diff)
     diff.add_argument("--markdown", action="store_true", help="print Markdown for a pull request, with samples")
     diff.add_argument("--lease-seconds", type=float, default=600.0, help="of a running query: maximum seconds of a read (600)")
     diff.add_argument("--all", metavar="PATH", help="write every differing row as Parquet to this directory")
@@ -144,9 +147,13 @@ def _parser() -> argparse.ArgumentParser:
     evolve.add_argument("directory", help=_DIRECTORY)
     evolve.add_argument("program", metavar="QUERY", help=_OTHER_QUERY)
     _dialect_option(evolve)
+    add_column_options(evolve)
+    add_change_options(evolve)
+    evolve.add_argument("--undo-epochs", type=int, help="for how many epochs `undo` can return (1000, or as it was)")
     evolve.set_defaults(run=_evolve)
     undo = verbs.add_parser("undo", help="return a directory to the query before its last change")
     undo.add_argument("directory", help=_DIRECTORY)
+    add_change_options(undo)
     undo.set_defaults(run=_evolve, program=None)
     rescale = verbs.add_parser("rescale", help="change the number of buckets of a checkpoint, or move it to the other mode")
     rescale.add_argument("checkpoint", help="checkpointLocation")
@@ -412,7 +419,8 @@ def _position(options: argparse.Namespace) -> int:
 
 
 def _diff(options: argparse.Namespace) -> int:
-    diff = _diff_of(options.directory, options.program, options.dialect, options.lease_seconds)
+    words = column_words(options)
+    diff = _diff_of(options.directory, options.program, options.dialect, options.lease_seconds, words)
     if options.all is not None:
         diff.write_parquet(options.all)
     _print_line(diff.to_markdown() if options.markdown else diff)
@@ -423,9 +431,11 @@ def _evolve(options: argparse.Namespace) -> int:
     from zset_join.runners.local.stopped import evolve_directory, undo_of_directory
 
     if options.program is None:
-        diff = undo_of_directory(options.directory)
+        diff = undo_of_directory(options.directory, new_tables=options.new_table)
     else:
-        diff = evolve_directory(options.directory, _other_query(options.directory, options.program, options.dialect))
+        query, words = _other_query(options.directory, options.program, options.dialect), column_words(options)
+        given = {"words": words, "new_tables": options.new_table, "undo_epochs": options.undo_epochs}
+        diff = evolve_directory(options.directory, query, **given)
     _print_line(diff)
     at = "before its first epoch" if diff.taken is None else f"in epoch {diff.taken}"
     _print_line(f"changed {at}; start it with the new query: its outputs get the difference")
@@ -494,7 +504,7 @@ def _console(options: argparse.Namespace) -> int:
     return 0
 
 
-def _diff_of(checkpoint: str, program: str, dialect: str, lease_seconds: float) -> Any:
+def _diff_of(checkpoint: str, program: str, dialect: str, lease_seconds: float, words: ColumnWords | None = None) -> Any:
     """Return what another query would answer otherwise over a directory, whose query may run."""
     from zset_join.checkpoint.reading import stored_description
     from zset_join.runners.local.pinned import diff_wherever
@@ -506,8 +516,8 @@ def _diff_of(checkpoint: str, program: str, dialect: str, lease_seconds: float) 
     if (stored_description(checkpoint) or {"keeps_view": False}).get("keeps_view") is None:
         from zset_join.runners.spark.driver.executors_state import diff_of_executors
 
-        return diff_of_executors(checkpoint, query, lease_seconds=lease_seconds, on_pinned=on_pinned)
-    return diff_wherever(checkpoint, query, lease_seconds=lease_seconds, on_pinned=on_pinned)
+        return diff_of_executors(checkpoint, query, words=words, lease_seconds=lease_seconds, on_pinned=on_pinned)
+    return diff_wherever(checkpoint, query, words=words, lease_seconds=lease_seconds, on_pinned=on_pinned)
 
 
 def _bundle(options: argparse.Namespace) -> int:

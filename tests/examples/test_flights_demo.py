@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -10,15 +9,12 @@ from pathlib import Path
 import duckdb
 import pytest
 
-from tests.conftest import SHORT_LIVED_JVM
-
 ROOT = Path(__file__).resolve().parents[2]
 
 
 def run_demo(*arguments: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "examples.flights_demo", *arguments]
-    environment = {**os.environ, "JDK_JAVA_OPTIONS": SHORT_LIVED_JVM}
-    return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
 
 
 @pytest.mark.spark

@@ -20,6 +20,7 @@ from zset_join.pipeline import Pipeline, appends, changes
 from zset_join.pipeline import functions as F  # noqa: N812 - as PySpark users import theirs
 from zset_join.runners.local.stopped import undo_of_directory
 from zset_join.sinks.duckdb_view import DuckDBViewSink
+from zset_join.storage.sealed import seal, unseal
 
 ORDERS = changes("orders", {"id": pa.int64(), "who": pa.string(), "total": pa.int64()}, keys="id")
 PEOPLE = changes("people", {"who": pa.string(), "city": pa.string()}, keys="who")
@@ -132,7 +133,7 @@ def test_views_are_added_and_dropped_and_a_new_output_begins_with_all_rows(tmp_p
         pipeline.step({})
         expected = {name: held(pipeline, name) for name in ("b", "c")}
         with pytest.raises(OptionError, match="VIEW_NAME"):
-            pipeline.add_view("b", ORDERS)
+            pipeline.add_view("b", JOINED)
     with Pipeline({"b": ORDERS, "c": COUNTED}, tmp_path / "dir", outputs=sinks("b", "c")) as again:
         reopened = {name: held(again, name) for name in again.views}
         again.step({"orders": [{"id": 1, "who": "a", "total": 100}]})
@@ -271,3 +272,40 @@ def test_undo_behind_a_start_needs_the_sources_that_it_reads(tmp_path: Path) -> 
         pipeline.drop_view("a")
     with Pipeline({"b": ORDERS}, tmp_path) as again, pytest.raises(StateError, match="UNDO_SOURCES"):
         again.undo()
+
+
+def test_views_are_added_by_name_behind_an_undo_of_a_reopened_directory(tmp_path: Path) -> None:
+    with Pipeline({"a": BY_CITY}, tmp_path) as pipeline:
+        pipeline.step(ROWS)
+        pipeline.add_view("b", JOINED)
+    with Pipeline({"a": BY_CITY, "b": JOINED}, tmp_path) as again:
+        again.undo()
+        again.add_view("c", JOINED.select("id", "city"))
+        again.drop_view("c")
+    with Pipeline({"a": BY_CITY}, tmp_path) as last:
+        last.undo()
+        with pytest.raises(OptionError, match=r"VIEW_NAME.*undo"):
+            last.drop_view("c")
+        assert last.views == ("a", "c")
+
+
+@pytest.mark.parametrize("version", [1, 2, 3])
+def test_plans_of_earlier_versions_are_read_and_newer_ones_refused(tmp_path: Path, version: int) -> None:
+    """Format 1 has neither `columns` nor, at first, `altered`, `filled`, `unseen` and `undo_epochs`."""
+    with Pipeline(BY_CITY, tmp_path) as pipeline:
+        pipeline.step(ROWS)
+        pipeline.evolve(LARGE)
+        rows = held(pipeline)
+    (path,) = (tmp_path / "zset" / "plans").glob("*.json")
+    name = f"plans/{path.name}"
+    body = unseal(path.read_bytes(), version=2, name=name)
+    late = {"columns", "altered", "filled", "unseen", "undo_epochs"} if version == 1 else set()
+    path.write_bytes(seal({key: value for key, value in body.items() if key not in late}, version=version, name=name))
+
+    if version < 3:
+        with Pipeline(LARGE, tmp_path) as again:
+            assert held(again) == rows
+            assert again.undo().taken == 2
+    else:
+        with pytest.raises(StateError, match=r"STATE_FORMAT.*plans.* format 3, this version reads format 2"):
+            Pipeline(LARGE, tmp_path)

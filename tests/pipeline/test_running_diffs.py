@@ -86,7 +86,7 @@ def test_a_lease_that_is_too_short_is_an_error_and_nothing_is_compared_without_a
             diff_of_running(str(directory), LARGE)
         for _ in range(3):
             pipeline.step(ROWS)
-        for seconds in (0, "10", None):
+        for seconds in (0, "10", None, float("inf")):
             with pytest.raises(OptionError, match="OPTION_VALUE"):
                 diff_of_running(str(directory), LARGE, lease_seconds=seconds)  # type: ignore[arg-type]
         with pytest.raises(StateError, match="LEASE_EXPIRED"):

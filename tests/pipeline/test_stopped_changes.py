@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import datetime
 from pathlib import Path
 from typing import Any
 from unittest import mock
 
+import pyarrow as pa
 import pytest
 
 from tests.pipeline.test_durable_changes import BY_CITY, COUNTED, JOINED, LARGE, MORE, ORDERS, ROWS, held, stored
@@ -13,12 +15,13 @@ from zset_join.checkpoint.plan import query_plan
 from zset_join.cli import main
 from zset_join.core.errors import StateError
 from zset_join.expressions import col
-from zset_join.pipeline import Pipeline
+from zset_join.pipeline import Pipeline, changes
 from zset_join.runners.local.outputs import PipelineOutputs
 from zset_join.runners.local.stopped import diff_of_directory, evolve_directory
 from zset_join.sinks.duckdb_view import DuckDBViewSink
 from zset_join.sql.changed_queries import views_of_file
 
+CHANGED = changes("orders", {"id": pa.int64(), "who": pa.string(), "amount": pa.int64(), "day": pa.date32()}, keys="id")
 SELECT = """
 SELECT city, sum(total) AS t FROM (SELECT * FROM orders WHERE total > 2) AS o JOIN people USING (who) GROUP BY city
 """
@@ -142,3 +145,36 @@ def test_undo_is_the_query_before_and_twice_is_the_one_behind(tmp_path: Path) ->
     assert (never, once, twice) == (1, 0, 0)
     assert back == ([("Oslo", 6), ("Rome", 9)], [("Oslo", 6), ("Rome", 9)])
     assert forth == stored(tmp_path / "out.duckdb", "v") == [("Oslo", 4), ("Rome", 8)]
+
+
+def test_a_new_output_behind_a_command_begins_with_all_rows_and_undo_has_the_end_that_it_gave(tmp_path: Path) -> None:
+    command = ["evolve", str(tmp_path / "dir"), "tests.pipeline.test_durable_changes:LARGE"]
+    with Pipeline(BY_CITY, tmp_path / "dir") as pipeline:
+        pipeline.step(ROWS)
+
+    assert main([*command, "--new-table", "nobody"]) == 1
+    assert main([*command, "--new-table", "--undo-epochs", "0"]) == 0
+
+    with opened(tmp_path, LARGE) as again:
+        assert stored(tmp_path / "out.duckdb", "v") == held(again)
+        again.step(MORE)
+    assert main(["undo", str(tmp_path / "dir")]) == 1
+
+
+def test_columns_of_a_source_are_renamed_and_filled_by_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    columns = {"id": pa.int64(), "who": pa.string(), "total": pa.int64()}
+    with Pipeline(changes("orders", columns, keys="id"), tmp_path / "dir") as pipeline:
+        pipeline.step({"orders": [{"id": 1, "who": "a", "total": 2}]})
+    words = ["--rename", "orders.total=amount", "--default", "orders.day=2024-02-29"]
+    program = "tests.pipeline.test_stopped_changes:CHANGED"
+
+    assert main(["diff", str(tmp_path / "dir"), program]) == 1
+    assert main(["evolve", str(tmp_path / "dir"), program, *words[:1], "orders"]) == 1
+    assert main(["evolve", str(tmp_path / "dir"), program, *words]) == 0
+    with Pipeline(CHANGED, tmp_path / "dir") as again:
+        rows = again.view().to_pylist()
+    assert main(["undo", str(tmp_path / "dir")]) == 0
+
+    assert rows == [{"id": 1, "who": "a", "amount": 2, "day": datetime.date(2024, 2, 29)}]
+    with Pipeline(changes("orders", columns, keys="id"), tmp_path / "dir") as back:
+        assert back.view().to_pylist() == [{"id": 1, "who": "a", "total": 2}]

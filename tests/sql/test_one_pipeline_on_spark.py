@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import json
 import shutil
 from collections import Counter
@@ -15,10 +16,11 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from tests.sql.test_killed_sessions import Killed, killed_at
-from zset_join.core.errors import StateError
+from zset_join.core.errors import ResourceError, SqlError, StateError, ZsetJoinError
 from zset_join.runners.spark.driver.polled_rows import PolledRows
 from zset_join.runners.spark.frames.classic.kafka_topics import KafkaTopics
-from zset_join.sql import Session, connect
+from zset_join.sinks.parquet_changelog import read_changelog
+from zset_join.sql import Session, SqlWarning, connect
 
 ORDERS = "CREATE TABLE orders (id INT, who STRING, total INT) WITH ('connector'='filesystem', 'path'='{place}/in');"
 PEOPLE = "CREATE TABLE people (who STRING, city STRING, PRIMARY KEY (who));"
@@ -168,3 +170,95 @@ def test_a_jvm_that_is_gone_while_it_reads_is_an_error_and_no_endless_wait(
         monkeypatch.setattr(StreamingQuery, "awaitTermination", gone)
         with pytest.raises(StateError, match="SOURCE_IO"):
             session.read()
+
+
+def test_the_limits_of_the_driver_are_set_by_sql_and_count_at_once(
+    spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    put(tmp_path, 1, (1, "ada", 5))
+    with opened(spark, tmp_path) as session:
+        session.sql(f"SET driver_threads = 2; {ORDERS.format(place=tmp_path)} {PEOPLE}")
+        session.sql("CREATE MATERIALIZED VIEW totals AS SELECT who, sum(total) AS total FROM orders GROUP BY who")
+        session.running[0].whole.explain()
+        assert "Threads: 2" in capsys.readouterr().out
+        put(tmp_path, 2, (2, "bob", 9))
+        session.sql("SET max_delta_bytes = 8")
+        with pytest.raises(ResourceError, match="SET max_delta_bytes") as large:
+            session.read()
+        session.sql("SET max_delta_bytes = 0; SET driver_memory = 1")
+        for taking in (session.read, lambda: session.sql("INSERT INTO people VALUES ('ada', 'oslo')")):
+            with pytest.raises(StateError, match="SET driver_memory") as outgrown:
+                taking()
+            assert outgrown.value.code == "DRIVER_STATE_TOO_LARGE"
+        assert (large.value.code, rows(session.running[0])) == ("DELTA_TOO_LARGE", [("ada", 5)])
+
+        session.sql("RESET driver_memory")
+        session.read()
+        assert rows(session.running[0]) == [("ada", 5), ("bob", 9)]
+        with pytest.warns(SqlWarning, match="'driver_threads' has no effect"):
+            session.sql("SET driver_threads = 3; CREATE MATERIALIZED VIEW cities AS SELECT city FROM people")
+        with pytest.raises(SqlError, match="driverThreads"):
+            session.sql("SET driver_threads = 65")
+
+
+def test_views_over_what_spark_reads_are_altered_and_replaced_while_they_run(spark: SparkSession, tmp_path: Path) -> None:
+    put(tmp_path, 1, (1, "ada", 5), (2, "bob", 7))
+    with opened(spark, tmp_path) as session:
+        session.sql(ORDERS.format(place=tmp_path) + PEOPLE + "INSERT INTO people VALUES ('ada', 'oslo'), ('bob', 'rome')")
+        session.sql(f"CREATE VIEW joined AS SELECT o.id, o.total, p.city {JOINED}")
+        session.sql("CREATE MATERIALIZED VIEW by_city AS SELECT city, sum(total) AS t FROM joined GROUP BY city")
+        session.sql("CREATE MATERIALIZED VIEW large AS SELECT id FROM joined WHERE total > 6")
+        session.running[0].changelog()
+
+        reported = str(session.sql("ALTER MATERIALIZED VIEW by_city AS SELECT city, sum(id) AS t FROM joined GROUP BY city"))
+        session.sql(f"CREATE OR REPLACE VIEW joined AS SELECT o.id, o.total, p.city {JOINED} WHERE o.id > 1")
+        with pytest.raises(ZsetJoinError) as refused:
+            session.sql("ALTER MATERIALIZED VIEW large AS SELECT 1 / (total - total) AS id FROM joined")
+
+        assert "keeps" in reported
+        assert refused.value.facts.get("views", ("large",)) == ("large",)
+        by_city, large = session.running
+        assert (rows(by_city), rows(large)) == ([("rome", 2)], [(2,)])
+        assert sorted(tuple(one.values()) for one in by_city.changelog().to_pylist()) == [
+            ("oslo", 1, -1),
+            ("oslo", 1, 1),
+            ("oslo", 5, -1),
+            ("rome", 2, 1),
+            ("rome", 7, -1),
+        ]
+        put(tmp_path, 2, (3, "ada", 9), (4, "ada", 1))
+        assert session.read() == 1
+    with opened(spark, tmp_path) as again:
+        put(tmp_path, 3, (5, "bob", 8))
+        assert again.read() == 1
+        now = {one.name: rows(one) for one in again.running}
+        assert (now["by_city"], now["large"]) == ([("oslo", 7), ("rome", 7)], [(2,), (3,), (5,)])
+    assert [one.parent.name for one in (tmp_path / "session").rglob("offsets")] == ["orders"]  # read once, by the same query
+
+
+def test_rows_of_a_table_lie_on_the_disk_once_and_as_often_as_views_of_the_fluent_api_read_them(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    def on_disk() -> list[str]:
+        return sorted(one.name for one in (tmp_path / "session" / "shown").iterdir())
+
+    with opened(spark, tmp_path) as session:
+        session.sql(PEOPLE)
+        session.sql("INSERT INTO people VALUES ('ada', 'oslo')")
+        query = start_of(session.sql("SELECT who, city FROM people").view, tmp_path)
+        first = on_disk()
+        for who in ("bob", "eve"):
+            session.sql(f"INSERT INTO people VALUES ('{who}', 'oslo')")
+            gc.collect()
+            assert session.sql("SELECT who FROM people").view.columns == ["who"]
+
+        assert len(on_disk()) == 2
+        assert set(first) < set(on_disk())  # a query that runs reads them
+        query.processAllAvailable()
+        query.stop()
+        assert read_changelog(tmp_path / "out").column("who").to_pylist() == ["ada"]
+
+
+def start_of(view: Any, place: Path) -> Any:
+    written = view.writeStream.option("checkpointLocation", str(place / "cp")).option("execution", "driver")
+    return written.toParquet(str(place / "out")).start()

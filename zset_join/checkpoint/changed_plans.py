@@ -17,14 +17,16 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from zset_join.storage.folder import Folder
-from zset_join.storage.sealed import seal, unseal
+from zset_join.storage.sealed import UnknownFormatError, seal, unseal
 
-__all__ = ["CHANGED_TO", "PLANS", "ChangedPlan", "read_changed_plan", "write_changed_plan"]
+__all__ = ["CHANGED_TO", "PLANS", "PLAN_FILE_FORMAT", "ChangedPlan", "read_changed_plan", "write_changed_plan"]
 
 PLANS = "plans"
 CHANGED_TO = "changed to "
 """What the offsets of an epoch begin with in which the query changed; the digest of the plan follows."""
-_FORMAT = 1
+PLAN_FILE_FORMAT = 2
+_FORMATS_BEFORE = (1,)
+"""Those that this version reads too: fields that they do not have are as if nothing of the kind had happened."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,7 +87,7 @@ def write_changed_plan(folder: Folder, changed: ChangedPlan) -> str:
     """Write a plan, and return the digest that it is found by once a record names it; one that is there stays."""
     name = _name(changed.digest)
     if folder.size(name) is None:
-        folder.put_new(name, seal(changed._written(), version=_FORMAT, name=name))
+        folder.put_new(name, seal(changed._written(), version=PLAN_FILE_FORMAT, name=name))
     return changed.digest
 
 
@@ -98,7 +100,13 @@ def read_changed_plan(folder: Folder, digest: str) -> ChangedPlan:
     """
     name = _name(digest)
     data = folder.read(name)
-    written = unseal(b"" if data is None else data.to_pybytes(), version=_FORMAT, name=name)
+    sealed = b"" if data is None else data.to_pybytes()
+    try:
+        written = unseal(sealed, version=PLAN_FILE_FORMAT, name=name)
+    except UnknownFormatError as error:
+        if error.found not in _FORMATS_BEFORE:
+            raise
+        written = unseal(sealed, version=error.found, name=name)
     listed = {name: tuple(written.get(name, ())) for name in ("sources", "begins", "filled", "altered", "unseen", "columns")}
     return ChangedPlan(**{**written, **listed})
 

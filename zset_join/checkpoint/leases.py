@@ -44,13 +44,14 @@ def leased_record(files: CheckpointFiles, seconds: float = LEASE_SECONDS) -> Ite
         seconds: how long the lease is.
 
     Raises:
-        OptionError: `OPTION_VALUE`: the lease is not longer than nothing.
+        OptionError: `OPTION_VALUE`: the lease is not longer than nothing, or has no end.
         StateError: `STATE_MOVES_ON`: epochs go by faster than a lease is written; `LEASE_EXPIRED`: the block took longer than
             the lease, so files may have gone meanwhile; `STORAGE_FAILED`: the lease cannot be written.
     """
-    if type(seconds) not in (int, float) or not seconds > 0:
+    if type(seconds) not in (int, float) or not 0 < seconds < float("inf"):
         raise OptionError(
-            f"lease_seconds={seconds!r}: a lease lasts longer than nothing; expected seconds such as {LEASE_SECONDS:.0f}.",
+            f"lease_seconds={seconds!r}: a lease is longer than nothing and has an end; expected seconds such as "
+            f"{LEASE_SECONDS:.0f}.",
             code="OPTION_VALUE",
             name="lease_seconds",
             value=seconds,

@@ -175,7 +175,8 @@ class Ownership:
             on_trial: a start that may still be refused: `confirm` follows, or `release` leaves the files as they were.
 
         Raises:
-            StateError: another driver owns it, it belongs to another query, or the record of the last owner is damaged.
+            StateError: another driver owns it, it belongs to another query, the record of the last owner is damaged, or the
+                object store has no conditional writes.
         """
         lock, has_locks = _locked(folder)
         if has_locks and lock is None:
@@ -189,9 +190,10 @@ class Ownership:
                 raise _in_use(folder, last, alive)
             mine = _own_claim(query_id, 1 if last is None else last.number + 1)
             try:
-                folder.put_new(_name(mine.number, "json"), seal(asdict(mine), version=_FORMAT, name=_name(mine.number, "json")))
+                folder.put_new(_name(mine.number, "json"), _sealed(mine))
             except FileExistsError as error:
                 raise _in_use(folder, _last_claim(folder), "It was faster. Stop it first.") from error
+            _refuse_unconditional(folder, mine)
             ownership = cls(folder, mine, lock)
             ownership._is_confirmed = False
             ownership._beat()
@@ -295,6 +297,31 @@ def _locked(folder: Folder) -> tuple[FileLock | None, bool]:
         if error.errno not in _NO_LOCKS:
             raise
         return None, False  # a mount without locks: whether the last owner lives is decided as on other file systems
+
+
+def _sealed(claim: Claim) -> bytes:
+    return seal(asdict(claim), version=_FORMAT, name=_name(claim.number, "json"))
+
+
+def _refuse_unconditional(folder: Folder, mine: Claim) -> None:
+    """Refuse an object store that takes a name twice: nothing would keep two drivers from committing one epoch.
+
+    Raises:
+        StateError: `STORE_UNCONDITIONAL`.
+    """
+    if isinstance(folder, LocalFolder):
+        return
+    try:
+        folder.put_new(_name(mine.number, "json"), _sealed(mine))
+    except FileExistsError:
+        return
+    raise StateError(
+        f"the object store of {folder.location} replaces an object in spite of If-None-Match: * in the request, so two drivers "
+        "could commit the same epoch. Use a store, or a version of it, with conditional writes, or a local or mounted "
+        "checkpoint.",
+        code="STORE_UNCONDITIONAL",
+        location=folder.location,
+    )
 
 
 def _why_it_may_live(folder: Folder, last: Claim, *, has_locks: bool) -> str:

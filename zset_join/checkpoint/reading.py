@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-from zset_join.checkpoint.changed_plans import PLANS, ChangedPlan, read_changed_plan
+from zset_join.checkpoint.changed_plans import PLAN_FILE_FORMAT, PLANS, ChangedPlan, read_changed_plan
 from zset_join.checkpoint.files import CheckpointFiles
 from zset_join.checkpoint.record import BucketHistory, CommitRecord
 from zset_join.checkpoint.rescaling import RESCALINGS, Rescaling, record_digest, rescaling_numbers
@@ -328,7 +328,7 @@ def changed_plan_of(folder: Folder, record: CommitRecord) -> ChangedPlan | None:
     try:
         return read_changed_plan(folder, record.plan)
     except UnknownFormatError as error:
-        raise _unknown_format(path, error) from error
+        raise _unknown_format(path, error, PLAN_FILE_FORMAT) from error
     except (ValueError, KeyError, TypeError) as error:
         raise StateError(
             f"the plan {path}, which the record of epoch {record.epoch} names, cannot be read ({error}). {START_OVER}",
@@ -432,12 +432,12 @@ def _unsealed(data: bytes, path: str, name: str) -> dict[str, Any]:
         raise StateError(f"{path} cannot be read ({error}). {START_OVER}", code="DAMAGED_FILE", file=path) from error
 
 
-def _unknown_format(path: str, error: UnknownFormatError) -> StateError:
+def _unknown_format(path: str, error: UnknownFormatError, reads: int = CHECKPOINT_FORMAT) -> StateError:
     return StateError(
-        f"{path} is of format {error.found}, this version reads format {CHECKPOINT_FORMAT}. Use the version of the library "
+        f"{path} is of format {error.found}, this version reads format {reads}. Use the version of the library "
         "that made it, or start with a new checkpointLocation.",
         code="STATE_FORMAT",
         file=path,
         found=error.found,
-        expected=CHECKPOINT_FORMAT,
+        expected=reads,
     )

@@ -19,6 +19,7 @@ EXTRAS: Mapping[str, str] = {
     "duckdb": "duckdb",
     "httpx": "http",
     "hypothesis": "testing",
+    "obstore": "objects",
     "pandas": "spark",
     "polars": "observe",
     "prompt_toolkit": "sql",

@@ -20,6 +20,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.types as pt
 
+from zset_join.conversions.python_values import python_values
 from zset_join.core.errors import StateError
 from zset_join.expressions import Expression
 from zset_join.expressions.rows import named
@@ -201,11 +202,10 @@ def _added(source: str, one: pa.Field, defaults: Mapping[str, Any]) -> Expressio
     value = defaults.get(one.name)
     if value is None and not one.nullable:
         raise _refused(source, f"gets the column {one.name!r}, which is never NULL, and rows from before have no value for it")
-    try:
-        scalar = pa.scalar(value, one.type)
-    except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError, TypeError, ValueError) as error:
-        raise _refused(source, f"has the default {value!r} for {one.name!r}, which is no {one.type}: {error}") from error
-    return Literal(scalar.as_py(), one.type)
+    converted = python_values([value], one.type)
+    if converted.unfit is not None:
+        raise _refused(source, f"has the default {value!r} for {one.name!r}, which is no {one.type}")
+    return Literal(converted.values[0].as_py(), one.type)
 
 
 def _kept(source: str, there: pa.Field, one: pa.Field, *, may_narrow: bool) -> Expression:

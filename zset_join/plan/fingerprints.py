@@ -156,7 +156,8 @@ class Fingerprints:
 
 
 def _written(node: StageNode) -> list[object]:
-    return [node.stage.to_json(), write_relation(node.stage.output)]
+    own = [] if node.own is None else [node.own.to_json()]
+    return [node.stage.to_json(), write_relation(node.stage.output), *own]
 
 
 def _digest(*texts: str) -> str:

@@ -54,7 +54,7 @@ def merged_plan(plan: QueryPlan, added: QueryPlan, *, untouched: Collection[str]
         place = None if node.number in apart else known.get(those_added[node.number])
         if place is None or _origins(nodes[place].feeds) != _origins(feeds):
             place = len(nodes)
-            nodes.append(StageNode(place, node.stage, feeds))
+            nodes.append(replace(node, number=place, feeds=feeds))
         places[node.number] = place
     names = {source.name for source in plan.sources}
     shared = [_index(index, places) for index in added.shared]
@@ -83,7 +83,7 @@ def plan_without(plan: QueryPlan, name: str) -> tuple[QueryPlan, Mapping[int, in
     left = sorted({number for view in views for number in plan.stages_of(view.name)})
     places = {number: place for place, number in enumerate(left)}
     nodes = [
-        StageNode(place, plan.nodes[number].stage, tuple(_moved(given, places) for given in plan.nodes[number].feeds))
+        replace(plan.nodes[number], number=place, feeds=tuple(_moved(given, places) for given in plan.nodes[number].feeds))
         for number, place in places.items()
     ]
     feeds = [feed for node in nodes for given in node.feeds for feed in given]

@@ -25,8 +25,9 @@ from zset_join.core.relation import Relation
 from zset_join.core.shown_values import counted
 from zset_join.plan.picture import plan_svg
 from zset_join.plan.row_steps import RowStep, read_row_step, relation_after
+from zset_join.stages.own_options import OwnOptions
 from zset_join.stages.shared_table import SharedTableStage
-from zset_join.stages.stage import Stage, read_stage
+from zset_join.stages.stage import Stage, StageOptions, read_stage
 from zset_join.stages.written import read_relation, write_relation
 from zset_join.zset import ZSet
 
@@ -110,11 +111,13 @@ class StageNode:
         number: its place in the order of an epoch, from 0.
         stage: what it does.
         feeds: per input, where its rows come from.
+        own: options that it has in place of those of the pipeline; None: it has none.
     """
 
     number: int
     stage: Stage
     feeds: tuple[tuple[Feed, ...], ...]
+    own: OwnOptions | None = None
 
     @property
     def name(self) -> str:
@@ -168,12 +171,18 @@ class StateNode:
         name: what its files and its lines in commit records are called.
         stage: how its operator is built.
         readers: the numbers of the stages it represents.
+        own: their options, see `StageNode`.
     """
 
     number: int
     name: str
     stage: Stage
     readers: tuple[int, ...]
+    own: OwnOptions | None = None
+
+    def options(self, given: StageOptions) -> StageOptions:
+        """Return what its operator takes from the options of the pipeline."""
+        return given if self.own is None else self.own.over(given)
 
     @property
     def is_shared(self) -> bool:
@@ -333,9 +342,9 @@ class QueryPlan:
             if index is not None:
                 stage: Stage = SharedTableStage(readers=tuple(self.nodes[number].stage for number in index.readers))
                 name = names.get(node.number, f"{stage.kind}-{node.number}")
-                states.append(StateNode(node.number, name, stage, index.readers))
+                states.append(StateNode(node.number, name, stage, index.readers, node.own))
             elif node.number not in taken:
-                states.append(StateNode(node.number, names.get(node.number, node.name), node.stage, (node.number,)))
+                states.append(StateNode(node.number, names.get(node.number, node.name), node.stage, (node.number,), node.own))
         return tuple(states)
 
     @cached_property
@@ -427,7 +436,11 @@ class QueryPlan:
             **(views[0] if len(views) == 1 else {"views": views}),
             "sources": [source.to_json() for source in self.sources],
             "nodes": [
-                {"stage": node.stage.to_json(), "feeds": [[feed.to_json() for feed in feeds] for feeds in node.feeds]}
+                {
+                    "stage": node.stage.to_json(),
+                    "feeds": [[feed.to_json() for feed in feeds] for feeds in node.feeds],
+                    **({} if node.own is None else {"own": node.own.to_json()}),
+                }
                 for node in self.nodes
             ],
             "shared": [index.to_json() for index in self.shared],
@@ -452,7 +465,12 @@ class QueryPlan:
                 expected=SEVERAL_VIEWS_FORMAT,
             )
         nodes = [
-            StageNode(number, read_stage(node["stage"]), tuple(tuple(map(Feed.from_json, feeds)) for feeds in node["feeds"]))
+            StageNode(
+                number,
+                read_stage(node["stage"]),
+                tuple(tuple(map(Feed.from_json, feeds)) for feeds in node["feeds"]),
+                OwnOptions.from_json(node["own"]) if "own" in node else None,
+            )
             for number, node in enumerate(written["nodes"])
         ]
         return cls(
@@ -481,6 +499,7 @@ class QueryPlan:
             title, *facts = node.stage.explain(buckets)
             lines.append(f"Stage {node.number}: {title}")
             lines += [f"  {fact.strip()}" for fact in facts]
+            lines += [] if node.own is None else [f"  {node.own.explained(node.stage)}"]
             lines += [f"  {line}" for line in self._explained_index(node)]
             if len(self.views) > 1:
                 served = [f'"{name}"' for name in self.views_of(node.number)]

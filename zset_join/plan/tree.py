@@ -27,6 +27,7 @@ from zset_join.expressions import Expression
 from zset_join.expressions.rows import columns_read, named
 from zset_join.plan.query_plan import PlanSource
 from zset_join.plan.row_steps import RowStep, SelectStep, WhereStep, as_changelog, keeps_upserts
+from zset_join.stages.own_options import OwnOptions
 from zset_join.stages.request import ComputedKeys, InputRows, StageRequest, shown_only
 from zset_join.stages.stage import Stage
 
@@ -46,6 +47,7 @@ __all__ = [
     "rebuilt",
     "sources_of",
     "visible",
+    "with_own_options",
     "without_order",
 ]
 
@@ -176,10 +178,12 @@ class Operate:
     Args:
         request: what is requested of it.
         inputs: whose rows it is fed.
+        own: options that it has in place of those of the pipeline; None: it has none.
     """
 
     request: StageRequest
     inputs: tuple[Node, ...]
+    own: OwnOptions | None = None
 
     @property
     def children(self) -> tuple[Node, ...]:
@@ -258,6 +262,11 @@ def each_root(root: Root, change: Callable[[Node], Node]) -> Root:
     return replace(root, parts=tuple(map(change, root.parts))) if isinstance(root, Views) else change(root)
 
 
+def with_own_options(root: Node, own: OwnOptions) -> Node:
+    """Return a query whose stages have options of their own."""
+    return rebuilt(root, lambda node: replace(node, own=own) if isinstance(node, Operate) and node.own is None else node)
+
+
 def takes_as_is(node: Operate, place: int) -> bool:
     """Return whether an input of a stage is fed as it comes; upserts may have to become a changelog first."""
     return node.inputs[place].relation.mode != "upsert" or node.request.takes_upserts(place)
@@ -268,7 +277,7 @@ def only_adds(node: Node) -> bool:
     match node:
         case Read(source):
             return source.relation.mode == "append"
-        case Operate(_, inputs):
+        case Operate(inputs=inputs):
             return node.stage.only_adds([only_adds(one) for one in inputs])
         case _:
             return all(map(only_adds, node.children))

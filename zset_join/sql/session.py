@@ -59,6 +59,8 @@ class Session:
         directory: makes the session durable: the same statements resume where they were. For one session at a time.
             Default: in memory, inside Spark a temporary directory.
         keep_inputs: running queries keep every input change, for `Running.verify()`.
+        spark_directory: for `engine="spark"`, where Spark keeps what it has read of tables: a path or a URI as Spark opens it,
+            so over Spark Connect one of the server's. Default: `spark` in `directory`.
 
     Attributes:
         writes: whether INSERT INTO ... SELECT writes; if False, it is only planned.
@@ -88,18 +90,28 @@ class Session:
         clock: Callable[[], int] | None = None,
         directory: str | Path | None = None,
         keep_inputs: bool = False,
+        spark_directory: str | Path | None = None,
     ) -> None:
         if engine not in {"local", "spark"}:
             raise OptionError(f"engine={engine!r}; use local or spark.{near(engine, ('local', 'spark'))}", code="ENGINE")
         if engine == "local" and spark is not None:
             raise OptionError("spark=... belongs to engine='spark'.", code="ENGINE")
+        if engine == "local" and spark_directory is not None:
+            raise OptionError("spark_directory=... belongs to engine='spark'.", code="ENGINE")
         dialect_named(dialect)
         self.dialect = dialect
         self.runtime: Runtime
         if engine == "spark":
             with needed_for("engine='spark'"):
                 from zset_join.sql.runtime.on_spark import SparkRuntime
-            self.runtime = SparkRuntime(spark, dialect=dialect, clock=clock, directory=directory, keep_inputs=keep_inputs)
+            self.runtime = SparkRuntime(
+                spark,
+                dialect=dialect,
+                clock=clock,
+                directory=directory,
+                keep_inputs=keep_inputs,
+                spark_directory=spark_directory,
+            )
         elif directory is not None:
             from zset_join.sql.runtime.durable import DirectoryRuntime
 

@@ -1,7 +1,8 @@
 """A folder of some file system, as the project uses one: whole files, written once, read whole, listed, removed.
 
     open_folder("/data/cp")             a local or mounted disk
-    open_folder("s3a://bucket/cp")      any file system of pyarrow.fs, or of fsspec when pyarrow lacks the scheme
+    open_folder("s3://bucket/cp")       an object store: by obstore where it is installed (zset-join[objects])
+    open_folder("hdfs://host/cp")       any file system of pyarrow.fs, or of fsspec when pyarrow lacks the scheme
 
 The law: a file is seen whole under its name or not at all, once `put` or `put_new` gave it that name; a file made with `create`
 is whole once it was closed, and its name is one nobody looks for before. `put_new` never replaces.
@@ -9,16 +10,17 @@ is whole once it was closed, and its name is one nobody looks for before. `put_n
 Names are relative to the folder, with `/`. A folder need not exist; it appears with its first file.
 
 Limits: what a file system does not promise, nobody here can. Local: rename and link are atomic on local file systems, on
-network mounts as far as they promise it. Object stores: `put_new` is one conditional request where the library offers it, else
-a look and a put (see `ObjectFolder`).
+network mounts as far as they promise it. Object stores: `put_new` is one conditional request with obstore (see `BucketFolder`),
+else where fsspec offers it; else it is a look and a put (see `ObjectFolder`), and `Ownership.claim` keeps a second driver out.
 """
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import re
 from collections.abc import Iterator
-from functools import lru_cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any, Protocol
 from urllib.parse import unquote, urlparse
@@ -34,6 +36,8 @@ __all__ = ["Folder", "FolderFile", "folder_below", "is_local", "local_path", "op
 
 _URI = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
 _SAME_SCHEME = {"s3a": "s3", "s3n": "s3"}
+_BUCKETS = frozenset({"s3", "gs", "az", "abfs", "abfss"})
+"""Schemes of object stores that obstore reads."""
 
 
 class FolderFile(Protocol):
@@ -138,7 +142,11 @@ def open_folder(location: str | Path, *, option: str = "checkpointLocation") -> 
     text = str(location)
     if is_local(text):
         return LocalFolder(local_path(text, option=option))
-    filesystem, path = _opened(text, option, os.getpid())
+    scheme, _, rest = text.partition(":")
+    scheme = _SAME_SCHEME.get(scheme.lower(), scheme.lower())
+    if scheme in _BUCKETS and _has_obstore():
+        return _bucket(f"{scheme}:{rest}", text, option, os.getpid())
+    filesystem, path = _opened(f"{scheme}:{rest}", text, option, os.getpid())
     return ObjectFolder(filesystem, path, text)
 
 
@@ -194,11 +202,21 @@ def local_path(location: str, *, option: str = "checkpointLocation") -> Path:
     return Path(unquote(parsed.path))
 
 
+@cache
+def _has_obstore() -> bool:
+    return importlib.util.find_spec("obstore") is not None
+
+
 @lru_cache(maxsize=64)
-def _opened(location: str, option: str, process: int) -> tuple[pafs.FileSystem, str]:  # noqa: ARG001 - connections do not outlive a fork
-    scheme, _, rest = location.partition(":")
-    scheme = _SAME_SCHEME.get(scheme.lower(), scheme.lower())
-    uri = f"{scheme}:{rest}"
+def _bucket(uri: str, location: str, option: str, process: int) -> Folder:  # noqa: ARG001 - connections do not outlive a fork
+    from zset_join.storage.bucket_folder import open_bucket
+
+    return open_bucket(uri, location, option=option)
+
+
+@lru_cache(maxsize=64)
+def _opened(uri: str, location: str, option: str, process: int) -> tuple[pafs.FileSystem, str]:  # noqa: ARG001 - the same
+    scheme = uri.partition(":")[0]
     try:
         filesystem, path = pafs.FileSystem.from_uri(uri)
     except (pa.ArrowInvalid, NotImplementedError):

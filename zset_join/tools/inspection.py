@@ -43,7 +43,7 @@ import pyarrow as pa
 from spill.duckdb_pages import COLD_FILE, quoted_text
 from zset_join.checkpoint.added_columns import conformed_tables
 from zset_join.checkpoint.log import read_log
-from zset_join.checkpoint.plan import stages_of
+from zset_join.checkpoint.plan import own_options_of, stages_of
 from zset_join.checkpoint.reading import CommittedState, no_checkpoint, read_committed, stored_description
 from zset_join.checkpoint.record import BucketHistory
 from zset_join.checkpoint.snapshot import read_snapshot
@@ -102,7 +102,8 @@ def open_state(
         committed = _found(location)
         try:
             limit = _limit(location, committed.buckets)
-            stages = [_shown(name, stage, limit) for name, stage in stages_of(location).items()]
+            limits = {name: own.buffer_limit.share(committed.buckets) for name, own in own_options_of(location).items()}
+            stages = [_shown(name, stage, limits.get(name, limit)) for name, stage in stages_of(location).items()]
             return _opened(committed, stages, temporary_directory, local_state_dir)
         except StateError as error:
             if error.code != "DAMAGED_FILE" or not _has_moved_on(committed, location):

@@ -54,8 +54,7 @@ class Server:
             "spark.connect.grpc.binding.address": "127.0.0.1",
             "spark.connect.grpc.binding.port": self.port,
             "spark.driver.bindAddress": "127.0.0.1",
-            "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC "
-            f"-Dlog4j2.configurationFile={ROOT / 'tests' / 'log4j2.properties'}",
+            "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={ROOT / 'tests' / 'log4j2.properties'}",
             "spark.driver.host": "127.0.0.1",
             "spark.local.dir": self.directory / "local",
             "spark.master": "local[2]",

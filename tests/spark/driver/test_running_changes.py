@@ -15,10 +15,11 @@ from pyspark.sql import functions as SF  # noqa: N812 - PySpark's own habit
 from tests.spark.conftest import Collected, Source
 from tests.spark.driver.test_changed_queries import _by_name, _sums
 from tests.spark.driver.test_driver_epochs import _filled, _joined
-from zset_join.core.errors import OptionError, SinkError, StateError
+from zset_join.core.errors import OptionError, PlanError, SinkError, StateError
 from zset_join.runners.local.durable import PipelineDirectory
 from zset_join.runners.local.outputs import PipelineOutputs
 from zset_join.runners.local.stopped import undo_of_directory
+from zset_join.runners.spark.api.changing_query import ChangingQuery
 from zset_join.runners.spark.api.writer import JoinStreamWriter
 from zset_join.spark import JoinQuery, changes, writeStream
 from zset_join.spark import functions as F  # noqa: N812 - PySpark's own habit
@@ -222,6 +223,32 @@ def test_a_batch_that_spark_repeats_behind_two_changes_is_not_taken_twice(
     assert len(sink.epochs) == batches + 3
     assert _by_name(sink) == [("ANNA", 2), ("BOB", 1)]
     assert query.lastProgress["join"]["batch"] == batches
+
+
+def test_the_writer_that_runs_and_a_query_of_another_session_are_refused() -> None:
+    """Neither needs Spark: what is refused is refused before the query is planned."""
+
+    class Writer:
+        def __init__(self, session: object) -> None:
+            self.session = session
+
+        @property
+        def planned(self) -> Any:
+            raise AssertionError
+
+        @property
+        def chosen_sinks(self) -> Any:
+            raise AssertionError
+
+    session = object()
+    mine: Any = Writer(session)
+    query = ChangingQuery(mine, mock.Mock())
+
+    for other in (mine, Writer(object())):
+        with pytest.raises(PlanError, match="EVOLVE_SESSION"):
+            query.changed(other)
+    with pytest.raises(AssertionError):
+        query.changed(Writer(session))
 
 
 def test_a_change_is_undone_while_the_query_runs_and_behind_a_restart_and_stopped(

@@ -5,6 +5,8 @@ A stage compares columns. `on=lower(a.name) == b.name` gives the rows of `a` one
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from zset_join.plan.tree import Apply, Node, Operate, Root, rebuilt, with_columns
 
 __all__ = ["derive_keys"]
@@ -20,6 +22,6 @@ def derive_keys(root: Root) -> Root:
             Apply(child, with_columns(child.relation, keys), tuple(name for name, _ in keys)) if keys else child
             for child, keys in zip(node.inputs, node.computed_keys, strict=True)
         ]
-        return Operate(node.request.with_keys_computed(), tuple(inputs))
+        return replace(node, request=node.request.with_keys_computed(), inputs=tuple(inputs))
 
     return rebuilt(root, change)

@@ -7,6 +7,8 @@ In one bucket, as in process, every row is where it always was, and the pass doe
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from zset_join.plan.tree import Forward, Node, Operate, Root, rebuilt
 from zset_join.stages.route import RouteRequest
 
@@ -31,6 +33,6 @@ def insert_routes(root: Root, *, buckets: int | None) -> Root:
             relation = child.relation
             if relation.mode == "upsert" and not set(wanted.key) <= set(relation.primary_key):
                 inputs[place] = Forward(RouteRequest(wanted.key), (child,))
-        return node if inputs == list(node.inputs) else Operate(node.request, tuple(inputs))
+        return node if inputs == list(node.inputs) else replace(node, inputs=tuple(inputs))
 
     return rebuilt(root, change)

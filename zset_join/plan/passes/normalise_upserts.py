@@ -7,6 +7,8 @@ need it.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from zset_join.plan.tree import Apply, Merge, Node, Operate, Root, each_root, rebuilt, takes_as_is
 from zset_join.stages.latest import LatestRequest
 
@@ -32,7 +34,7 @@ def normalise_upserts(root: Root) -> Root:
                 return Merge(tuple(map(normalised, node.parts)))
             case Operate():
                 inputs = [child if takes_as_is(node, place) else normalised(child) for place, child in enumerate(node.inputs)]
-                return Operate(node.request, tuple(inputs))
+                return replace(node, inputs=tuple(inputs))
             case _:
                 return node
 

@@ -15,7 +15,7 @@ def reduce_first(root: Root) -> Root:
 
     def change(node: Node) -> Node:
         if isinstance(node, Operate) and isinstance(node.request, AggregateRequest) and is_derived(node.inputs[0]):
-            return Operate(replace(node.request, reduces=True), node.inputs)
+            return replace(node, request=replace(node.request, reduces=True))
         return node
 
     return rebuilt(root, change)

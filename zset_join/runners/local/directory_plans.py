@@ -88,7 +88,14 @@ def plan_of_directory(directory: str | Path | Place, plan: QueryPlan, *, has_nam
 def written_plan(plan: QueryPlan) -> dict[str, Any]:
     """Return what it takes to build the operators of a plan without its program, JSON-ready."""
     return {
-        "stages": [{"name": state.name, "stage": state.stage.to_json()} for state in plan.states],
+        "stages": [
+            {
+                "name": state.name,
+                "stage": state.stage.to_json(),
+                **({} if state.own is None else {"own": state.own.to_json()}),
+            }
+            for state in plan.states
+        ],
         "plan": plan.to_json(),
     }
 

@@ -37,7 +37,7 @@ from zset_join.stages.stage import StageOptions
 from zset_join.zset import ZSet
 from zset_join.zset.protocol import DurableOperator
 
-__all__ = ["Evolution", "EvolutionStart"]
+__all__ = ["Evolution", "EvolutionStart", "with_words"]
 
 
 def _same(rows: ZSet) -> ZSet:
@@ -75,6 +75,11 @@ class EvolutionStart:
     as_now: bool = False
     words: ColumnWords = field(default_factory=no_words)
     first_rows: Mapping[str, ZSet] = field(default_factory=dict)
+
+
+def with_words(origin: EvolutionStart, words: ColumnWords | None) -> EvolutionStart:
+    """Return a place with words for columns of sources; None: none."""
+    return origin if words is None else replace(origin, words=words)
 
 
 class Evolution:
@@ -333,10 +338,10 @@ class Evolution:
         """
         try:
             for state in self._rebuilt:
-                self.built[state.number] = state.stage.build(self.origin.options, None)
+                self.built[state.number] = state.stage.build(state.options(self.origin.options), None)
             for number in self._copied:
                 state = self.plan.state_of[number]
-                copy = self.built[number] = state.stage.build(self.origin.options, None)
+                copy = self.built[number] = state.stage.build(state.options(self.origin.options), None)
                 copy.restore(self.origin.states[self.kept[number]].snapshot())
             self._new.built = {state.number: self.built[state.number] for state in self._rebuilt if not state.is_shared}
             if self.origin.epoch:

@@ -78,7 +78,7 @@ def kept_rows(
     plan, found = prints.plan, list[KeptRows]()
     for state in plan.states:
         if not state.is_shared:
-            found += _of_stage(prints, state, operators[state.number], options)
+            found += _of_stage(prints, state, operators[state.number], state.options(options))
     for view in plan.views:
         held = None if contents is None else contents[view.name]
         if held is not None:

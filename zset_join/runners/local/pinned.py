@@ -34,13 +34,14 @@ from zset_join.checkpoint.record import BucketHistory, CommitRecord
 from zset_join.core.errors import StateError
 from zset_join.core.progress_line import progress_line
 from zset_join.core.tick import Tick
+from zset_join.evolution.changed_columns import ColumnWords
 from zset_join.evolution.differences import PlanDiff
 from zset_join.plan.query_plan import PlanSource, QueryPlan
 from zset_join.query.several import PlannedQuery
 from zset_join.query.view import View
 from zset_join.runners.local.contents import Contents
 from zset_join.runners.local.directory_rows import load_inputs, view_folder, view_rows
-from zset_join.runners.local.evolving import Evolution, EvolutionStart
+from zset_join.runners.local.evolving import Evolution, EvolutionStart, with_words
 from zset_join.runners.local.history import InputHistory
 from zset_join.runners.local.query_changes import plan_of_program
 from zset_join.runners.local.stage_states import operators_of
@@ -57,6 +58,7 @@ def diff_of_running(
     directory: str,
     view: View | Mapping[str, View] | PlannedQuery,
     *,
+    words: ColumnWords | None = None,
     lease_seconds: float = LEASE_SECONDS,
     on_pinned: Callable[[int], object] | None = None,
 ) -> PlanDiff:
@@ -65,6 +67,7 @@ def diff_of_running(
     Args:
         directory: of a pipeline, or the checkpoint of a query inside Spark that runs on the driver.
         view: the other query: a view, or all views by name; or a planned query, of Spark's.
+        words: what schemas do not show of columns of sources that change.
         lease_seconds: how long the files of the epoch are held at most.
         on_pinned: called with the epoch once its files are held.
 
@@ -85,7 +88,7 @@ def diff_of_running(
                 state = _state_at(directory, files, record, known, temporary, held)
         plan = plan_of_program(view, state.plan)
         check_streams(state.plan, plan, known["description"], view)
-        with progress_line("comparing with another query"), closing(Evolution(state, plan)) as evolution:
+        with progress_line("comparing with another query"), closing(Evolution(with_words(state, words), plan)) as evolution:
             return evolution.diff()
 
 
@@ -93,16 +96,17 @@ def diff_wherever(
     directory: str,
     view: View | Mapping[str, View] | PlannedQuery,
     *,
+    words: ColumnWords | None = None,
     lease_seconds: float = LEASE_SECONDS,
     on_pinned: Callable[[int], object] | None = None,
 ) -> PlanDiff:
     """Return what `diff_of_directory` does, and of a directory that is in use what `diff_of_running` does."""
     try:
-        return diff_of_directory(directory, view)
+        return diff_of_directory(directory, view, words=words)
     except StateError as error:
         if error.code != "CHECKPOINT_IN_USE":
             raise
-    return diff_of_running(directory, view, lease_seconds=lease_seconds, on_pinned=on_pinned)
+    return diff_of_running(directory, view, words=words, lease_seconds=lease_seconds, on_pinned=on_pinned)
 
 
 @contextmanager
@@ -159,7 +163,7 @@ def _state_at(
             histories={} if kept == BucketHistory() else {0: kept},
             has_added_columns=bool(known.get("added_columns")),
         )
-        state = BucketState(context, 0, partial(node.stage.build, options))
+        state = BucketState(context, 0, partial(node.stage.build, node.options(options)))
         held.callback(state.release)
         states[node.number] = operators_of(node, state.__enter__().operator)[node.number]
     return EvolutionStart(

@@ -11,6 +11,7 @@ from zset_join.core.errors import OptionError
 from zset_join.plan.query_plan import KeepState
 from zset_join.runners.local.outputs import Outputs, OutputsByView
 from zset_join.stages.stage import StageOptions
+from zset_join.storage.folder import folder_below, is_local
 
 __all__ = ["PipelineOptions", "Place", "place_of"]
 
@@ -55,14 +56,17 @@ class Place:
 
 
 def place_of(directory: str | Path | Place) -> Place:
-    """Return the place that a directory is.
+    """Return the place that a directory is. State of one on another file system lies in the temporary directory.
 
     Raises:
-        OptionError: it is no path.
+        OptionError: it is no path, or a URI that no installed library reads.
     """
     if isinstance(directory, Place):
         return directory
     if not str(directory):
         raise OptionError("directory='' is not a directory; name one, or leave it out.", code="DIRECTORY", directory="")
+    if not is_local(str(directory)):
+        letters = folder_below(str(directory), "dead-letters", option="directory").location
+        return Place(location=str(directory), local_state_dir=None, dead_letters=letters)
     path = Path(directory).absolute()
     return Place(location=str(path), local_state_dir=str(path / "local"), dead_letters=str(path / "dead-letters"))

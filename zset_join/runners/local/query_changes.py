@@ -15,6 +15,7 @@ from zset_join.core.progress_line import progress_line
 from zset_join.core.tick import Tick
 from zset_join.evolution.changed_columns import ColumnChange, ColumnWords
 from zset_join.evolution.differences import PlanDiff
+from zset_join.plan.fingerprints import Fingerprints
 from zset_join.query import several
 from zset_join.query.reading import Reading, readings_of
 from zset_join.query.several import PlannedQuery
@@ -273,7 +274,7 @@ class QueryChanges:
         before = self._before
         if before is None and self._directory is not None and changed is not None and changed.changes:
             query = query_before(self._directory.checkpoint, self._readings, has_several=self._has_several)
-            before = QueryBefore(changed.epoch, None, query, columns_of_change(changed))
+            before = QueryBefore(changed.epoch, self._views_as_in(query.plan), query, columns_of_change(changed))
         if before is None:
             raise nothing_to_undo("this pipeline" if self._directory is None else self._directory.location, "evolve()")
         check_undo(self.epoch, before.epoch, self._undo_epochs if changed is None else changed.undo_epochs)
@@ -332,7 +333,23 @@ class QueryChanges:
             raise _view_name(f"drop_view() was given {name!r}, which is no view, or the only one", name, views)
         return self.evolve({other: view for other, view in views.items() if other != name}, note=note)
 
+    def _views_as_in(self, before: QueryPlan) -> Mapping[str, View] | None:
+        """Return the views of another query as they were given for this one; None where one of them differs, or is not here."""
+        texts = [
+            {one.name: prints.text(one.feeds) for one in prints.plan.views} for prints in map(Fingerprints, (self.plan, before))
+        ]
+        views = self._views or {}
+        if not all(name in views and texts[0][name] == text for name, text in texts[1].items()):
+            return None
+        return {name: views[name] for name in texts[1]}
+
     def _named_views(self) -> Mapping[str, View]:
+        if self._views is None and self._has_several:
+            raise _view_name(
+                "undo() has brought a query back of which the program gave no views by name",
+                None,
+                [one.name for one in self.plan.views],
+            )
         if self._views is None:
             raise _view_name("views are added and dropped in a pipeline that was made of views by name", None, ())
         return self._views

@@ -200,7 +200,7 @@ class Rebuilding:
         """Return the whole answer of a stage; its operator is filled where it is one of those to build."""
         if number not in self._answers:
             node, own = self.plan.nodes[number], self.built.get(number)
-            operator = node.stage.build(self.options, None) if own is None else own
+            operator = node.stage.build(self.plan.state_of[number].options(self.options), None) if own is None else own
             try:
                 self._answers[number] = self._answer_of(number, operator, absorbs=own is not None)
             finally:

@@ -119,6 +119,7 @@ def built(state: StateNode, options: StageOptions, directory: str | None, worker
 
     In memory it is in buckets while its epochs are large; over a directory, where an epoch costs more, always.
     """
+    options = state.options(options)
     if workers.threads == 1 or why_together(state, options) is not None:
         return state.stage.build(options, directory)
     if directory is None:
@@ -128,7 +129,7 @@ def built(state: StateNode, options: StageOptions, directory: str | None, worker
 
 def why_together(state: StateNode, options: StageOptions) -> str | None:
     """Return why the rows of a state stay in one bucket; None where they are parted by key."""
-    return "several joins look up in it" if state.is_shared else why_in_one_bucket(state.stage, options)
+    return "several joins look up in it" if state.is_shared else why_in_one_bucket(state.stage, state.options(options))
 
 
 def operators_of(state: StateNode, built: DurableOperator) -> dict[int, DurableOperator]:

@@ -14,7 +14,7 @@ that either query cannot take are counted, and left out of both.
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -24,6 +24,7 @@ from zset_join.checkpoint.plan import query_plan
 from zset_join.checkpoint.reading import changed_plan_of, plan_before, read_committed, stored_description
 from zset_join.core.errors import OptionError, StateError
 from zset_join.core.tick import Tick
+from zset_join.evolution.changed_columns import ColumnWords
 from zset_join.evolution.differences import PlanDiff
 from zset_join.plan.query_plan import QueryPlan
 from zset_join.query.several import PlannedQuery
@@ -33,12 +34,19 @@ from zset_join.runners.local.directory_plans import DirectoryChange, described_b
 from zset_join.runners.local.durable import PipelineDirectory
 from zset_join.runners.local.durable_epoch import DurableEpoch
 from zset_join.runners.local.engine import AnsweredEpoch
-from zset_join.runners.local.evolving import Evolution, EvolutionStart
+from zset_join.runners.local.evolving import Evolution, EvolutionStart, with_words
 from zset_join.runners.local.history import InputHistory
 from zset_join.runners.local.place import Place, place_of
 from zset_join.runners.local.progress import epoch_counts
 from zset_join.runners.local.query_changes import plan_of_program
-from zset_join.runners.local.undoing import UNDO_EPOCHS, check_undo, nothing_to_undo
+from zset_join.runners.local.undoing import (
+    UNDO_EPOCHS,
+    check_undo,
+    checked_undo_epochs,
+    columns_of_change,
+    nothing_to_undo,
+    words_back,
+)
 from zset_join.runners.local.watermarks import Watermarks
 from zset_join.stages.stage import StageOptions
 from zset_join.storage.folder import is_local
@@ -58,29 +66,43 @@ _SESSION = "session.json"
 _SNAPSHOT_AFTER_BYTES = 64 * 1024 * 1024
 
 
-def diff_of_directory(directory: str | Path, view: View | Mapping[str, View] | PlannedQuery) -> PlanDiff:
+def diff_of_directory(
+    directory: str | Path, view: View | Mapping[str, View] | PlannedQuery, *, words: ColumnWords | None = None
+) -> PlanDiff:
     """Return what another query would answer otherwise over what a directory holds.
 
     Args:
         directory: of a pipeline that does not run: a path, or of a query inside Spark that runs on the driver.
         view: the other query: a view, or all views by name; or a planned query, of Spark's.
+        words: what schemas do not show of columns of sources that change.
 
     Raises:
         StateError: there is no pipeline, it is in use or damaged; or what the query needs is not there, as `Pipeline.diff`.
         OptionError: `NOT_FROM_HERE`: the state of the query is in Spark's executors.
         PlanError: the query cannot be planned.
     """
-    with _stopped(directory, view) as (_, evolution):
+    with _stopped(directory, view, words) as (_, evolution):
         return evolution.diff()
 
 
-def evolve_directory(directory: str | Path, view: View | Mapping[str, View] | PlannedQuery, *, note: Any = None) -> PlanDiff:
+def evolve_directory(
+    directory: str | Path,
+    view: View | Mapping[str, View] | PlannedQuery,
+    *,
+    note: Any = None,
+    words: ColumnWords | None = None,
+    new_tables: Collection[str] = (),
+    undo_epochs: int | None = None,
+) -> PlanDiff:
     """Let a directory be one of another query. What outputs lack they are given when it is started next, this change last.
 
     Args:
         directory: as for `diff_of_directory`.
         view: the new query: a view, or all views by name; one that is not among them is dropped.
         note: as for `Pipeline.evolve`.
+        words: what schemas do not show of columns of sources that change.
+        new_tables: views whose outputs the next start makes new: they begin with all rows; "" is the only view.
+        undo_epochs: for how many epochs behind it the change can be undone; None: as before.
 
     Returns:
         What differs; `taken` is the epoch, None where the directory had none.
@@ -89,10 +111,14 @@ def evolve_directory(directory: str | Path, view: View | Mapping[str, View] | Pl
         StateError: as `diff_of_directory`; or `EVOLVE_UNSEEN`: it was changed too often without a start. Nothing has changed.
         PlanError: the query cannot be planned.
         BadInputError: a row that it cannot take.
-        OptionError: `NOT_FROM_HERE`: the directory is part of a session's, whose statements would not follow.
+        OptionError: `NOT_FROM_HERE`: the directory is part of a session's, whose statements would not follow; `VIEW_NAME`:
+            there is no view of a name in `new_tables`; `UNDO_EPOCHS`.
     """
+    if undo_epochs is not None:
+        checked_undo_epochs(undo_epochs)
     _refuse_session(_location(directory))
-    with _stopped(directory, view) as (stopped, evolution):
+    with _stopped(directory, view, words) as (stopped, evolution):
+        filled = [evolution.plan.view(name or None).name for name in new_tables]
         origin, place = stopped.origin, stopped.place
         if origin.epoch:
             evolution.build()
@@ -106,12 +132,12 @@ def evolve_directory(directory: str | Path, view: View | Mapping[str, View] | Pl
             watermarks=stopped.watermarks.of_plan(plan, answered.times),
             contents=None if origin.contents is None else evolution.contents(origin.contents),
             answers=answers,
-            begins=evolution.beginnings(answers),
+            begins=evolution.beginnings(answers) | {name: evolution.rows_after(name) for name in filled},
             bare_view=known.bare_view if known is not None else "" if len(stopped.plan.views) == 1 else None,
             positions={} if place.last is None else place.last.positions,
             progress=epoch_counts({}, answered, [], {}),
             note=note,
-            undo_epochs=UNDO_EPOCHS if known is None else known.undo_epochs,
+            undo_epochs=(UNDO_EPOCHS if known is None else known.undo_epochs) if undo_epochs is None else undo_epochs,
             is_without_outputs=True,
         )
         place.begin()
@@ -122,17 +148,18 @@ def evolve_directory(directory: str | Path, view: View | Mapping[str, View] | Pl
         return replace(diff, taken=origin.epoch)
 
 
-def undo_of_directory(directory: str | Path) -> PlanDiff:
+def undo_of_directory(directory: str | Path, *, new_tables: Collection[str] = ()) -> PlanDiff:
     """Let a directory be one of the query before its last change: a change like any other, by the same rules.
 
     Undone twice it is as it was. What the change dropped is built again from rows that are kept, or refused.
 
     Args:
         directory: as for `diff_of_directory`.
+        new_tables: as for `evolve_directory`.
 
     Raises:
         StateError: `NOTHING_TO_UNDO`: its query was never changed; `UNDO_GONE`: longer ago than its option `undo_epochs`;
-            or as `evolve_directory`.
+            `UNDO_COLUMNS`: columns of sources of which values are gone; or as `evolve_directory`.
     """
     location = _location(directory)
     committed = read_committed(location)
@@ -146,7 +173,8 @@ def undo_of_directory(directory: str | Path) -> PlanDiff:
     check_undo(last.epoch + 1, changed.epoch, changed.undo_epochs)
     plan = QueryPlan.from_json(plan_before(committed.files.folder, last)["plan"])
     query = PlannedQuery(plan=replace(plan, state_names=()), readings={}, has_several=len(plan.views) > 1)
-    return evolve_directory(location, query)
+    words = words_back(columns_of_change(changed), is_at_once=last.epoch == changed.epoch)
+    return evolve_directory(location, query, words=words, new_tables=new_tables)
 
 
 def _refuse_session(location: str) -> None:
@@ -174,7 +202,9 @@ class _Stopped:
 
 
 @contextmanager
-def _stopped(directory: str | Path, view: View | Mapping[str, View] | PlannedQuery) -> Iterator[tuple[_Stopped, Evolution]]:
+def _stopped(
+    directory: str | Path, view: View | Mapping[str, View] | PlannedQuery, words: ColumnWords | None
+) -> Iterator[tuple[_Stopped, Evolution]]:
     """Open a directory at its newest epoch, and find how its query comes to another one."""
     location = _location(directory)
     plan, described = query_plan(location), stored_description(location) or {}
@@ -216,7 +246,7 @@ def _stopped(directory: str | Path, view: View | Mapping[str, View] | PlannedQue
                 )
                 plan = plan_of_program(view, plan)
                 check_streams(stopped.plan, plan, described, view)
-                with closing(Evolution(origin, plan)) as evolution:
+                with closing(Evolution(with_words(origin, words), plan)) as evolution:
                     yield stopped, evolution
 
 
@@ -242,7 +272,8 @@ def not_kept_here(location: str) -> OptionError:
     """Return the error of a checkpoint whose state is not that of a pipeline."""
     return OptionError(
         f"{location} is the checkpoint of a query whose state lies in Spark's executors; it is not changed here. "
-        "Start its program and call query.evolve(view); or start the new query with a checkpointLocation and outputs of its own.",
+        "Start its program and call query.evolve(view); or start the new query with a checkpointLocation and outputs of its "
+        "own.",
         code="NOT_FROM_HERE",
         what="evolve",
     )

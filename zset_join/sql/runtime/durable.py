@@ -17,8 +17,8 @@ does so within `once`.
 
 Memory: the rows of all tables and queries. Cost: of an INSERT, one commit; of CREATE and DROP, what they build, and one commit.
 
-Known limits: operators of all queries have the options that are set when the first one is made. Of a table that a connector
-fills, everything that came is kept. Joins by time that share an
+Known limits: all queries have the `on_bad_input` and the idle timeout that are set when the first one is made. Of a table that
+a connector fills, everything that came is kept. Joins by time that share an
 index of versions have to be made before there are rows. A lookup join over rows that are there looks all of them up now.
 """
 
@@ -49,7 +49,6 @@ from zset_join.sql.runtime.durable_plan import (
     DurableQuery,
     OwnView,
     is_fed,
-    options_of,
     sink_of,
 )
 from zset_join.sql.runtime.held_rows import held_relation
@@ -58,7 +57,7 @@ from zset_join.sql.tables.catalog import Table
 from zset_join.sql.tables.file_names import file_name
 from zset_join.sql.tables.reserved_columns import refuse_our_columns
 from zset_join.sql.tables.results import Query, Running, has_row_of_nothing, sorted_rows
-from zset_join.sql.tables.settings import stage_options
+from zset_join.sql.tables.settings import driver_options, idle_timeout, stage_options
 from zset_join.sql.tables.view_groups import GroupView
 from zset_join.sql_expressions.places import SqlWarning
 from zset_join.stages.written import read_relation
@@ -143,14 +142,30 @@ class DirectoryRuntime(DurableChanges):
         return known
 
     def _check_options(self, query: Query) -> None:
-        """Refuse settings of a query that are those of the pipeline, and differ."""
+        """Refuse settings of a query that its stages cannot have by themselves, and that differ from those of the session.
+
+        Threads and snapshots are those of the session too: they change no answer, so others warn.
+        """
         if self._is_restoring:
             return
-        if options_of(query.settings) != options_of(self._settings):
+        whole = {"on_bad_input": _bad_input, "idle_timeout": idle_timeout}
+        wanted, had = driver_options(query.settings), driver_options(self._settings)
+        for name in ("driver_threads", "snapshot_after_bytes"):
+            if getattr(wanted, name) != getattr(had, name):
+                warnings.warn(
+                    SqlWarning(
+                        f"the setting '{name}' has no effect: the directory keeps {getattr(had, name)}, of its first table."
+                    ),
+                    stacklevel=6,
+                )
+        other = [name for name, read in whole.items() if read(query.settings) != read(self._settings)]
+        if other:
             raise SqlError(
-                "the queries of a directory are one pipeline, and have the same settings of operators; this one has others. "
-                "SET them before the first table, or use another directory.",
+                f"this query has another {' and '.join(other)} than the session. It decides on the rows of tables, which all "
+                "queries of a directory read as one pipeline, so it is the same for all. SET it before the first table, or use "
+                "another directory.",
                 code="SESSION_SETTINGS",
+                settings=other,
             )
 
     def stop(self, running: Running) -> None:
@@ -545,6 +560,10 @@ class DirectoryRuntime(DurableChanges):
             self.running.clear()
         finally:
             self._lock.release()
+
+
+def _bad_input(settings: Mapping[str, str]) -> str:
+    return settings.get("on_bad_input", "error")
 
 
 def _renamed(rows: ZSet, names: Sequence[str]) -> pa.RecordBatch:

@@ -21,6 +21,7 @@ from zset_join.checkpoint.reading import read_committed
 from zset_join.core.errors import BadInputError, StateError
 from zset_join.core.relation import Relation
 from zset_join.evolution.differences import PlanDiff
+from zset_join.plan.tree import with_own_options
 from zset_join.query import View, appends
 from zset_join.runners.local.pipeline import Pipeline
 from zset_join.sinks.sink import Sink
@@ -33,12 +34,13 @@ from zset_join.sql.runtime.in_directory import claim_directory
 from zset_join.sql.runtime.in_process import ProcessRuntime
 from zset_join.sql.runtime.written_tables import read_with_writers, rows_for
 from zset_join.sql.tables.catalog import Catalog, Table
-from zset_join.sql.tables.results import QueryChange, Running
-from zset_join.sql.tables.settings import idle_timeout, stage_options
+from zset_join.sql.tables.results import Query, QueryChange, Running
+from zset_join.sql.tables.settings import driver_options, idle_timeout, stage_options
 from zset_join.sql.tables.sink_tables import SinkWriter
 from zset_join.sql.tables.table_sources import DecodingCatalog, TableSource, decoded_rows, source_of
 from zset_join.sql.tables.view_groups import GroupView
 from zset_join.sql_expressions.dialects import Statement
+from zset_join.stages.own_options import own_of
 from zset_join.stages.stage import StageOptions
 from zset_join.stages.written import write_relation
 from zset_join.zset import ZSet
@@ -218,6 +220,8 @@ class DurablePlan(ProcessRuntime):
             outputs=outputs,
             options=stage_options(settings),
             idle_timeout_seconds=idle_timeout(settings),
+            snapshot_after_bytes=driver_options(settings).snapshot_after_bytes,
+            threads=driver_options(settings).driver_threads,
             keep_inputs=self._keep_inputs,
             before_begin=open_sources,
         )
@@ -388,13 +392,23 @@ class DurablePlan(ProcessRuntime):
         written: dict[str, list[View]] = {}
         for running in self._in_order():
             held = running.held if isinstance(running, DurableQuery) else None
-            view = read_with_writers(running.query.bound.view, written) if held is None else held_view(held)
+            view = read_with_writers(self.as_run(running.query), written) if held is None else held_view(held)
             if queries is not None:
                 queries[running.name] = view
             if running.writer is not None and not is_fed(running):
                 rows = rows_for(running.writer.table, view, running.writer.names, self.dialect)
                 written.setdefault(running.writer.table.name, []).append(rows)
         return written
+
+    def as_run(self, query: Query) -> View:
+        """Return the rows of a query whose stages have its own options, where they differ from those of the pipeline."""
+        own, known = (own_of(stage_options(settings)) for settings in (query.settings, self._settings))
+        view = query.bound.view
+        return view if own == known else replace(view, node=with_own_options(view.node, own))
+
+    def explain(self, query: Query) -> str:
+        """Return what a query does, and what it must remember."""
+        return self.as_run(query).plan().explain(buckets=1)
 
     def _fed(self, view: View) -> View:
         """Return a query over its tables as their sources give them."""
@@ -520,9 +534,10 @@ class DurablePlan(ProcessRuntime):
         return []
 
 
-def options_of(settings: Mapping[str, str]) -> tuple[StageOptions, float | None]:
-    """Return what the operators of a pipeline have of settings."""
-    return stage_options(settings), idle_timeout(settings)
+def options_of(settings: Mapping[str, str]) -> tuple[StageOptions, float | None, int, int]:
+    """Return what a pipeline has of settings for as long as it is open."""
+    driver = driver_options(settings)
+    return stage_options(settings), idle_timeout(settings), driver.driver_threads, driver.snapshot_after_bytes
 
 
 def base_view() -> View:

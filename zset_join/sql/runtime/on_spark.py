@@ -11,20 +11,22 @@ which collects and decodes its rows, however many views read the table. Its batc
     /data/session/spark/orders/      what Spark has read of a table
     /data/session/pipeline/          everything else: rows, views, and which batch of each table is in them
 
+Over Spark Connect the pipeline is in the client, and `spark/` is on the server, or where `spark_directory` is.
+
 The law: a batch, as an INSERT, is one epoch of all queries and outputs or of none; its number is in the commit record.
 
 A name that the catalog does not have is looked up among Spark's own tables and temporary views. `Query.view` is a view of
 `zset_join.spark`, for its fluent API and its own `writeStream`, on executors too.
 
-Memory: the rows of tables and views, on the driver. Known limits: not over Spark Connect, but for `Query.view`; a temporary
-directory ends with the session.
+Memory: the rows of tables and views, on the driver. Known limits: a temporary directory ends with the session.
 """
 
 from __future__ import annotations
 
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator
+import uuid
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -40,8 +42,11 @@ from zset_join.query import View as ProcessView
 from zset_join.query.reading import Reading
 from zset_join.runners.spark.api.table_streams import schema_of
 from zset_join.runners.spark.api.views import View
+from zset_join.runners.spark.driver.choosing import refuse_larger_state
 from zset_join.runners.spark.driver.lowering import lowered
 from zset_join.runners.spark.driver.polled_rows import PolledRows
+from zset_join.runners.spark.driver.staged_rows import StagedRows, remove_on_server
+from zset_join.runners.spark.driver.staging import remove_place
 from zset_join.runners.spark.frames.facts import is_connect
 from zset_join.runners.spark.session import local_session
 from zset_join.sql.runtime.durable import DirectoryRuntime
@@ -50,7 +55,7 @@ from zset_join.sql.tables.arrow_rows import registered
 from zset_join.sql.tables.catalog import NamedView, Table
 from zset_join.sql.tables.file_names import file_name
 from zset_join.sql.tables.results import Query, Running
-from zset_join.sql.tables.settings import stage_options
+from zset_join.sql.tables.settings import driver_options, stage_options
 from zset_join.sql.tables.table_sources import DecodingCatalog, TableSource, recorded_rows
 from zset_join.sql_expressions.places import Place
 from zset_join.zset import ZSet
@@ -74,6 +79,7 @@ class SparkRuntime(DirectoryRuntime):
         clock: returns the processing time in microseconds since 1970; None: the wall clock.
         directory: where everything is kept; None: a temporary one.
         keep_inputs: let running queries keep every change that comes, for `Running.verify()`.
+        spark_directory: where Spark keeps what it has read, a path or a URI of its own; None: `spark` in `directory`.
 
     Rows that Spark reads are taken by `read` and, but after `run_as`, when a query starts: what is there.
     """
@@ -88,6 +94,7 @@ class SparkRuntime(DirectoryRuntime):
         clock: Callable[[], int] | None,
         directory: str | Path | None,
         keep_inputs: bool = False,
+        spark_directory: str | Path | None = None,
     ) -> None:
         self.spark = spark if spark is not None else local_session()
         self._is_temporary = directory is None
@@ -97,6 +104,8 @@ class SparkRuntime(DirectoryRuntime):
         self.tables = SparkTables(
             self.spark, catalog, dialect=dialect, directory=self._directory / "shown", held=self._held_now
         )
+        self._spark_directory = str(spark_directory or self._directory.absolute() / "spark").rstrip("/")
+        self._read_places: set[str] = set()
         self._mode: Literal["interactive", "once", "continuous"] = "interactive"
         self._trigger: str | None = None
         self._nodes: dict[tuple[int, int | None], tuple[PlanSource, Node, Reading]] = {}
@@ -163,7 +172,7 @@ class SparkRuntime(DirectoryRuntime):
         """Release what is kept of a dropped table or view, and end the queries of it."""
         super().forget(name)
         self.tables.forget(name)
-        shutil.rmtree(self._place_of(name), ignore_errors=True)
+        self._remove_place(name)
 
     def _is_given_again(self, table: Table) -> bool:
         return super()._is_given_again(table) or table.name in self.tables.dataframes
@@ -173,28 +182,34 @@ class SparkRuntime(DirectoryRuntime):
         is_kept = self._pipeline is not None and self.is_inserted(table)
         return (self.pipeline.epoch, self._held(table)) if is_kept else (0, None)
 
-    def _place_of(self, name: str) -> Path:
-        return self._directory / "spark" / file_name(name)
+    def _place_of(self, name: str) -> str:
+        return f"{self._spark_directory}/{file_name(name)}"
+
+    def _remove_place(self, name: str) -> None:
+        """Remove what Spark has read of a table."""
+        if not is_connect(self.spark):
+            remove_place(self._place_of(name))
+        elif name in self._read_places:
+            remove_on_server(self.spark, self._place_of(name))
+            self._read_places.discard(name)
 
     def _source(self, table: Table, *, is_kept: bool = True) -> TableSource:
         if not self.tables.is_read(table):
             return super()._source(table, is_kept=is_kept)
-        if is_connect(self.spark):
-            raise SqlError(
-                f'"{table.name}" is read by Spark, and over Spark Connect Spark calls no function of this process. Start the '
-                'query by itself: session.sql("SELECT ...").view.writeStream.',
-                code="NOT_OFFERED",
-                name=table.name,
-            )
-        place = self._place_of(table.name) if is_kept else Path(tempfile.mkdtemp(dir=self._directory))
+        name = table.name if is_kept else f"whole-{uuid.uuid4().hex}"
+        self._read_places.add(name)
         if is_kept and not self._is_restoring:  # nothing reads the table: it is read from its beginning
-            shutil.rmtree(place, ignore_errors=True)
-        return PolledRows(
+            self._remove_place(name)
+            self._read_places.add(name)
+        made = StagedRows if is_connect(self.spark) else PolledRows
+        return made(
             self.tables.stream(table.rows.bindings[0].source),
-            str(place),
+            self._place_of(name),
             on_bad_input=stage_options(self._settings).on_bad_input,
+            is_kept=is_kept,
             is_endless=self._mode == "continuous",
             trigger=self._trigger,
+            max_bytes=lambda: driver_options(self.catalog.settings).max_delta_bytes,
         )
 
     # ---------------------------------------------------------------- queries
@@ -212,6 +227,16 @@ class SparkRuntime(DirectoryRuntime):
                 raise
         return running
 
+    def _take(self, rows: Mapping[str, Any], now_us: int, **more: Any) -> None:
+        """Take rows of tables as one epoch.
+
+        Raises:
+            StateError: `DRIVER_STATE_TOO_LARGE`: the state is larger than `driver_memory`; nothing of them counts.
+        """
+        if rows:  # time that passes may end state
+            refuse_larger_state(self._directory / "pipeline" / "local", driver_options(self.catalog.settings))
+        super()._take(rows, now_us, **more)
+
     def settle(self) -> None:
         """Take what there is of the tables that Spark reads, but after `run_as`."""
         if self._mode == "interactive":
@@ -224,7 +249,7 @@ class SparkRuntime(DirectoryRuntime):
             ZsetJoinError: rows cannot be read, or a query cannot take them; none of their epoch counts.
         """
         for source in self._sources.values():
-            if isinstance(source, PolledRows):
+            if isinstance(source, PolledRows | StagedRows):
                 source.look()
         return super().read(wait_seconds=wait_seconds, rounds=rounds)
 
@@ -236,7 +261,7 @@ class SparkRuntime(DirectoryRuntime):
         """Return what a query does, what it must remember, and what Spark reads for it."""
         if query.settings.get("execution") == "executors":
             return str(self.view_of(query).placed.explanation())
-        plan = self._fed(query.bound.view).plan()
+        plan = self._fed(self.as_run(query)).plan()
         read = [self.catalog.tables[one] for one in sorted(query.bound.reads) if one in self.catalog.tables]
         streams = [self.tables.stream(one.rows.bindings[0].source) for one in read if self.tables.is_read(one)]
         lines = [f"{one.explained()} read by Spark: {', '.join(one.operation) or 'rows'}" for one in streams]

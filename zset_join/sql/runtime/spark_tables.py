@@ -5,6 +5,7 @@ The law: the rows of a stream are those of the table, with all its columns: comp
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -33,6 +34,7 @@ from zset_join.runners.spark.api.table_streams import (
     table_stream,
     with_columns,
 )
+from zset_join.runners.spark.frames.facts import is_connect
 from zset_join.runners.spark.planning.source_stream import SourceStream
 from zset_join.runners.spark.rows.watermark import within_jump
 from zset_join.sql.tables.catalog import Catalog, ColumnDefinition, Table
@@ -77,6 +79,7 @@ class SparkTables:
         self._held = held
         self._streams: dict[str, tuple[Table, SourceStream]] = {}
         self._written: dict[str, int] = {}
+        self._shown: dict[Path, weakref.ref[Any]] = {}
 
     def is_read(self, table: Table) -> bool:
         """Return whether Spark reads the rows of a table; INSERT, or a generator, fills others."""
@@ -120,7 +123,10 @@ class SparkTables:
         self._written.pop(name, None)
 
     def _of_inserted(self, table: Table, relation: Relation) -> SourceStream:
-        """Return the rows that a table holds now as a stream, which ends with them."""
+        """Return the rows that a table holds now as a stream, which ends with them.
+
+        On the disk are the newest rows of a table, and those that a DataFrame of this process reads.
+        """
         epoch, rows = self._held(table)
         known = self._streams.get(table.name)
         if known is None or known[0] is not table or self._written.get(table.name) != epoch:
@@ -128,9 +134,22 @@ class SparkTables:
             refuse_our_columns(table)
             _write(table, rows, place)
             frame = stored_rows(self._spark, str(place), table.schema)
+            self._shown[place] = weakref.ref(frame)
             known = self._streams[table.name] = (table, table_stream(frame, relation, delta_column=table.delta_column))
+            self._remove_unread(table, place)
             self._written[table.name] = epoch
         return known[1]
+
+    def _remove_unread(self, table: Table, newest: Path) -> None:
+        """Remove earlier rows of a table that no DataFrame of this process reads."""
+        begin = f"{file_name(table.name)}-"
+        for name in local.list_directory(self._directory):
+            place = self._directory / name
+            if not name.startswith(begin) or not name.removeprefix(begin).isdigit() or place == newest:
+                continue
+            if place not in self._shown or self._shown[place]() is None:
+                self._shown.pop(place, None)
+                local.remove_tree(place)
 
     def _made(self, table: Table, relation: Relation) -> SourceStream:
         refuse_our_columns(table)
@@ -141,7 +160,8 @@ class SparkTables:
             return table_stream(self.dataframes[table.name], relation)
         if table.options["connector"] == "filesystem":
             path, read_as = table.options.get("path", ""), table.options.get("format", "json")
-            if "://" not in path and not Path(path).exists():
+            is_here = "://" not in path and not is_connect(self._spark)
+            if is_here and not Path(path).exists():
                 raise SqlError(f"\"{table.name}\": there is no file at {path}. Give 'path'.", code="NO_FILE", name=table.name)
             if holds_records(table.options):
                 return self._of_records(table, relation, file_records(self._spark, path), given, orders_by_offset=False)

@@ -6,6 +6,10 @@
 | `max_hot_keys`, `max_hot_bytes` | a number; without both, 256 MiB of hybrid state stay in memory |
 | `execution` | `driver`, `auto`: as a session on Spark runs; `executors`: what `Query.explain` shows; a start is refused |
 | `cold_store` | `files`, `duckdb`: where the rest of hybrid state lies |
+| `driver_memory` | bytes of state that a session on Spark may have; half of the memory |
+| `max_delta_bytes` | bytes of rows that a batch of Spark's may have; 1 GiB, `0`: any |
+| `driver_threads` | threads that work on an epoch of a session with a directory or on Spark, 1 to 64 |
+| `snapshot_after_bytes` | bytes of input after which such a session writes a snapshot of its state |
 | `join_max_buffered_bytes` | a number |
 | `join_buffer_policy` | `abort`, `evict_oldest`, `spill` |
 | `on_evict` | `retract`, `forget` |
@@ -34,7 +38,7 @@ import pyarrow as pa
 import pyarrow.types as pt
 
 from zset_join.core.errors import OptionError, PlanError, SqlError
-from zset_join.core.options import DEFAULT_JOIN_MAX_BUFFERED_BYTES, BufferLimit, HotBudget, parse_seconds
+from zset_join.core.options import DEFAULT_JOIN_MAX_BUFFERED_BYTES, BufferLimit, HotBudget, QueryOptions, parse_seconds
 from zset_join.lookup.options import Lookup
 from zset_join.sql_expressions.places import Place, near
 from zset_join.stages.expiring import StateTtl
@@ -43,6 +47,7 @@ from zset_join.stages.stage import StageOptions
 __all__ = [
     "SETTINGS",
     "check_setting",
+    "driver_options",
     "idle_timeout",
     "is_ignored",
     "is_misspelt",
@@ -58,10 +63,10 @@ __all__ = [
 ]
 
 SETTINGS = (
-    "cold_store", "default_hash_join", "default_hash_table",
-    "execution", "idle_timeout", "join_buffer_policy", "join_max_buffered_bytes", "max_hot_bytes",
-    "max_hot_keys", "max_watermark_jump", "on_bad_input", "on_evict", "state_ttl", "state_ttl_by", "state_ttl_on_expire",
-    "state_ttl_refreshed_by", "table.exec.async-lookup.buffer-capacity",
+    "cold_store", "default_hash_join", "default_hash_table", "driver_memory", "driver_threads",
+    "execution", "idle_timeout", "join_buffer_policy", "join_max_buffered_bytes", "max_delta_bytes", "max_hot_bytes",
+    "max_hot_keys", "max_watermark_jump", "on_bad_input", "on_evict", "snapshot_after_bytes",
+    "state_ttl", "state_ttl_by", "state_ttl_on_expire", "state_ttl_refreshed_by", "table.exec.async-lookup.buffer-capacity",
     "table.exec.async-lookup.output-mode", "temporal_join_emit",
     "table.exec.async-lookup.timeout", "table.exec.source.idle-timeout", "table.exec.state.ttl", "tombstone_retention",
 )  # fmt: skip
@@ -73,6 +78,8 @@ _CHOICES = {
     "on_bad_input": ("error", "quarantine"),
     "temporal_join_emit": ("eager", "on_watermark", "once"),
 }
+_OF_DRIVER = frozenset({"driver_memory", "driver_threads", "max_delta_bytes", "snapshot_after_bytes"})
+"""Settings that are options of a query on the driver, see `zset_join.core.options`."""
 _OF_LOOKUPS = {"buffer-capacity": "capacity", "output-mode": "output-mode", "timeout": "timeout"}
 """What settings of Flink that begin with `table.exec.async-lookup.` are called in a LOOKUP hint."""
 
@@ -135,6 +142,7 @@ def check_setting(name: str, value: str, *, at: Place | None = None) -> str:
                   "on_evict": ("join_buffer_policy", "evict_oldest")}  # fmt: skip
         stage_options({**dict([beside[plain]] if plain in beside else []), plain: value})
         idle_timeout({plain: value})
+        driver_options({plain: value})
         state_ttl_of({plain: value})
         watermark_jump({plain: value})
         Lookup.from_options(lookup_defaults({plain: value}))
@@ -174,6 +182,16 @@ def stage_options(settings: Mapping[str, str]) -> StageOptions:
         hot_budget=hot,
         table_budget=groups,
     )
+
+
+def driver_options(settings: Mapping[str, str]) -> QueryOptions:
+    """Return the options of a query on the driver of Spark that settings of a session give; others have their defaults.
+
+    Raises:
+        OptionError: a value that is not allowed.
+    """
+    given = {name: settings[name] for name in _OF_DRIVER & settings.keys()}
+    return QueryOptions.from_options({"checkpointLocation": "/", **given})
 
 
 def without_effect(settings: Mapping[str, str]) -> list[str]:

@@ -33,6 +33,8 @@ from zset_join.checkpoint.snapshot import write_snapshot
 from zset_join.core.errors import OptionError, SinkError, StateError
 from zset_join.core.tick import Tick
 from zset_join.evolution.differences import PlanDiff
+from zset_join.evolution.refusals import source_changed
+from zset_join.plan.query_plan import QueryPlan
 from zset_join.query.several import PlannedQuery
 from zset_join.runners.local.evolving import Evolution
 from zset_join.runners.local.query_changes import plan_of_program
@@ -76,6 +78,7 @@ def evolve_executors(runner: EpochRunner, query: PlannedQuery, after: EpochRunne
         with leased_state(runner.options.checkpoint_location, lease_seconds=LEASE_SECONDS) as state:
             plan = plan_of_program(query, state.start.plan)
             state.check(plan, query)
+            _check_columns(state, plan)
             with closing(Evolution(state.start, plan)) as evolution:
                 evolution.build()
                 diff = evolution.diff()
@@ -203,6 +206,13 @@ def _check_output(runner: EpochRunner, placed: PlacedQuery) -> None:
             before=before.schema.names,
             after=after.schema.names,
         )
+
+
+def _check_columns(state: ExecutorsState, plan: QueryPlan) -> None:
+    """Refuse other columns of a stream: logs that are kept hold those of before."""
+    for source in plan.sources:
+        if source.relation.schema != state.start.plan.source(source.name).relation.schema:
+            raise source_changed(source.name, was_dropped=False)
 
 
 def _check_order(before: PlacedQuery, after: PlacedQuery) -> None:

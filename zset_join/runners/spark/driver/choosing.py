@@ -30,6 +30,7 @@ __all__ = [
     "chosen_mode",
     "memory_budget",
     "refuse_first_rows",
+    "refuse_larger_state",
     "refuse_outgrown",
     "state_bytes",
     "stored_mode",
@@ -129,11 +130,39 @@ def state_bytes(options: QueryOptions, query_id: str) -> int:
     Cost: one look at each of its files, some per stage.
     """
     base = default_local_state_dir() if options.local_state_dir is None else Path(options.local_state_dir)
+    return _bytes_below(base / query_id)
+
+
+def _bytes_below(place: Path) -> int:
     return sum(
         os.stat(os.path.join(directory, name)).st_size  # noqa: PTH116, PTH118 - one of very many paths in a loop
-        for directory, _, names in os.walk(base / query_id)
+        for directory, _, names in os.walk(place)
         for name in names
     )
+
+
+def refuse_larger_state(place: Path, options: QueryOptions) -> None:
+    """Refuse rows for a SQL session whose state is larger than its budget; what is committed stays.
+
+    Args:
+        place: where the state lies as mapped files.
+        options: that the settings of the session give.
+
+    Raises:
+        StateError: `DRIVER_STATE_TOO_LARGE`.
+
+    Cost: as `state_bytes`.
+    """
+    held, budget = _bytes_below(place), memory_budget(options)
+    if held > budget:
+        raise StateError(
+            f"the state of the session has {held:,} bytes, and may have {budget:,} (driver_memory). None of the rows counts. "
+            "SET driver_memory to more, DROP views, or begin a session with SET default_hash_join = 'hybrid', which keeps rows "
+            "on disk.",
+            code="DRIVER_STATE_TOO_LARGE",
+            held=held,
+            limit=budget,
+        )
 
 
 def refuse_first_rows(size: int, options: QueryOptions, epoch: int) -> None:

@@ -152,7 +152,7 @@ def _check(rows: int, size: int, epoch: int, max_bytes: int) -> None:
     if max_bytes and size > max_bytes:
         raise ResourceError(
             f"epoch {epoch} has {rows:,} rows of {size:,} bytes, and maxDeltaBytes allows {max_bytes:,}. "
-            f"{_CURE}; or raise maxDeltaBytes.",
+            f"{_CURE}; or raise maxDeltaBytes; in SQL, SET max_delta_bytes.",
             code="DELTA_TOO_LARGE",
             epoch=epoch,
             rows=rows,

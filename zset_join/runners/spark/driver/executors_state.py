@@ -40,11 +40,12 @@ from zset_join.core.errors import StateError
 from zset_join.core.options import BufferLimit
 from zset_join.core.progress_line import progress_line
 from zset_join.core.tick import Tick
+from zset_join.evolution.changed_columns import ColumnWords
 from zset_join.evolution.differences import PlanDiff
 from zset_join.plan.query_plan import QueryPlan
 from zset_join.query.several import PlannedQuery
 from zset_join.query.view import View
-from zset_join.runners.local.evolving import Evolution, EvolutionStart
+from zset_join.runners.local.evolving import Evolution, EvolutionStart, with_words
 from zset_join.runners.local.query_changes import plan_of_program
 from zset_join.runners.local.stage_states import operators_of
 from zset_join.runners.local.stopped import check_streams
@@ -95,6 +96,7 @@ def diff_of_executors(
     location: str,
     query: View | Mapping[str, View] | PlannedQuery,
     *,
+    words: ColumnWords | None = None,
     lease_seconds: float = LEASE_SECONDS,
     on_pinned: Callable[[int], object] | None = None,
 ) -> PlanDiff:
@@ -103,6 +105,7 @@ def diff_of_executors(
     Args:
         location: `checkpointLocation`.
         query: the other query.
+        words: what schemas do not show of columns of sources that change.
         lease_seconds: how long the files of the epoch are held at most.
         on_pinned: called with the epoch once its files are held.
 
@@ -115,7 +118,7 @@ def diff_of_executors(
     with leased_state(location, lease_seconds=lease_seconds, on_pinned=on_pinned) as state:
         plan = plan_of_program(query, state.start.plan)
         state.check(plan, query)
-        with closing(Evolution(state.start, plan)) as evolution:
+        with closing(Evolution(with_words(state.start, words), plan)) as evolution:
             return evolution.diff()
 
 

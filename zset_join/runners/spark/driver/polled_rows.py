@@ -9,14 +9,14 @@ of an equal number over other input is refused, as is a checkpoint that was roll
 
 Memory: the rows of one batch. Cost: one job per batch; where queries end, one start of a streaming query per look for rows.
 
-Limits: not over Spark Connect, whose `foreachBatch` runs in another process than the pipeline.
+Limits: not over Spark Connect, whose `foreachBatch` runs in another process than the pipeline: see `staged_rows`.
 """
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,21 +24,18 @@ import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
 
-from zset_join.core.errors import StateError, ZsetJoinError
 from zset_join.runners.spark.driver.collected import CollectedLayout, collected_layout, united_rows
 from zset_join.runners.spark.driver.collecting import collected_slices, collected_table, first_tables
 from zset_join.runners.spark.driver.epochs import spark_query_id
-from zset_join.runners.spark.driver.memory import refuse_without_memory
-from zset_join.runners.spark.driver.rows_taken import rows_taken, together
-from zset_join.runners.spark.epoch.lost_records import lost_records
+from zset_join.runners.spark.driver.reading_errors import foreign_reading, reading_failed, replanned
+from zset_join.runners.spark.driver.rows_taken import batch_taken
+from zset_join.runners.spark.driver.staging import remove_place
 from zset_join.runners.spark.epoch.offsets import offsets_digest
 from zset_join.runners.spark.planning.source_stream import SourceStream
 from zset_join.runners.spark.rows.baseline import make_start, with_made_start
 from zset_join.storage.folder import folder_below
 
 __all__ = ["PolledRows"]
-
-_WHOLE = "Bring the directory back as a whole, or begin with a new one and a new output."
 
 
 @dataclass(frozen=True)
@@ -63,9 +60,10 @@ class PolledRows:
         stream: the stream; its name is that of the source.
         location: where Spark keeps what it has read, of this stream alone.
         on_bad_input: `error` or `quarantine`.
+        is_kept: others read on when this ends; False: the location is removed.
         is_endless: the query runs on and on; else it reads what is there and ends.
         trigger: the time between two batches of a query that runs on and on; None: none.
-        max_bytes: most bytes of a batch in Arrow; 0: any.
+        max_bytes: returns the most bytes that a batch may have in Arrow; 0: any.
     """
 
     def __init__(
@@ -74,13 +72,15 @@ class PolledRows:
         location: str,
         *,
         on_bad_input: str,
+        is_kept: bool = True,
         is_endless: bool = False,
         trigger: str | None = None,
-        max_bytes: int = 1 << 30,
+        max_bytes: Callable[[], int],
     ) -> None:
         self._stream = stream
         self._location = location
         self._on_bad_input = on_bad_input
+        self._is_kept = is_kept
         self._trigger: dict[str, Any] = {} if is_endless else {"availableNow": True}
         if is_endless and trigger is not None:
             self._trigger = {"processingTime": trigger}
@@ -111,15 +111,8 @@ class PolledRows:
             StateError: `FOREIGN_STATE`: what Spark has read there is of another query.
         """
         found = spark_query_id(self._location)
-        expected = None if position is None else position["query"]
-        if position is not None and found != expected:
-            raise StateError(
-                f'"{self._stream.name}" was read by the query {expected} of Spark, and {self._location} is of '
-                f"{found or 'none'}: Spark's own files there were removed or exchanged. {_WHOLE}",
-                code="FOREIGN_STATE",
-                found=found,
-                expected=expected,
-            )
+        if position is not None and found != position["query"]:
+            raise foreign_reading(self._stream.name, self._location, found, position["query"])
         with self._changed:
             self._done, self._is_given = position, False
             if self._held is not None and position is not None and self._held.number <= position["batch"]:
@@ -164,7 +157,7 @@ class PolledRows:
                     self._is_given = True
                     return held.rows, held.position
             if failure is not None:
-                raise self._failed(failure) from failure
+                raise reading_failed(failure, self._stream.name, self._location) from failure
             if self._is_endless or self._query is None:
                 return None, self._done
 
@@ -180,6 +173,8 @@ class PolledRows:
             self._watcher.join()
         if self._topics is not None:
             self._topics.close()
+        if not self._is_kept:
+            remove_place(self._location)
 
     def _has_news(self) -> bool:
         return self._held is not None or self._failure is not None or self._query is None
@@ -219,21 +214,6 @@ class PolledRows:
             self._failure, self._own = self._own or failure, None
             self._changed.notify_all()
 
-    def _failed(self, error: BaseException) -> BaseException:
-        """Return what a query that ended has ended of, in our words."""
-        if isinstance(error, ZsetJoinError):
-            return error
-        known = lost_records(error, self._location)
-        if known is not None:
-            return known
-        reason = " ".join(str(error).split("\n\nJVM stacktrace")[0].split())
-        return StateError(
-            f'"{self._stream.name}": Spark cannot read it: {reason[:600]}. No query took any of these rows; mend what '
-            "it reads, and read again.",
-            code="SOURCE_IO",
-            location=self._location,
-        )
-
     # ---------------------------------------------------------------- a batch, in a thread of Spark's
 
     def _take(self, batch: DataFrame, number: int) -> None:
@@ -258,36 +238,24 @@ class PolledRows:
         done = self._done
         if done is not None and number <= done["batch"]:
             if number < done["batch"] or read != done["read"]:
-                raise StateError(
-                    f'batch {number} of "{self._stream.name}" comes again with other input, and batch {done["batch"]} is '
-                    f"committed: Spark's own files in {self._location} were rolled back. {_WHOLE}",
-                    code="EPOCH_REPLANNED",
-                    epoch=number,
-                )
+                raise replanned(self._stream.name, self._location, number, done["batch"])
             return None
-        parts, size, name = [], 0, self._stream.name
-        for table, layout in self._tables(batch, number):
-            size += table.nbytes
-            refuse_without_memory(size, number)
-            parts += [
-                rows_taken(name, rows, self._stream.keys, number, on_bad_input=self._on_bad_input)
-                for rows in layout.parted(table).values()
-            ]
+        rows = batch_taken(self._stream, self._tables(batch, number), number, on_bad_input=self._on_bad_input)
         if self._topics is not None:
             self._topic_ids = self._topics.check_epoch(self._topic_ids)
-        if not parts:
+        if rows is None:
             return None
         query_id = spark_query_id(self._location)
         position = {"batch": number, "read": read, "query": query_id, "topics": dict(self._topic_ids)}
-        return _Batch(number, together(parts), position)
+        return _Batch(number, rows, position)
 
     def _tables(self, batch: DataFrame, number: int) -> Iterator[tuple[pa.Table, CollectedLayout]]:
         """Yield the rows of a batch, behind those of a baseline, and how they lie."""
         if number:
-            yield collected_table(batch, number, self._max_bytes), self._layout
+            yield collected_table(batch, number, self._max_bytes()), self._layout
             return
         if self._stream.baseline is not None:
             layout = self._baseline_layout
             rows = united_rows(layout, {self._stream.name: self._stream.baseline})
             yield from ((table, layout) for table in collected_slices(rows, number, 0))
-        yield from ((table, self._layout) for table in first_tables(batch, number, self._max_bytes))
+        yield from ((table, self._layout) for table in first_tables(batch, number, self._max_bytes()))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -13,12 +13,15 @@ from zset_join.core.tick import Tick
 from zset_join.runners.common.rejected import Rejected
 from zset_join.runners.local.dead_letters import SCHEMA as DEAD_LETTERS
 from zset_join.runners.local.dead_letters import PartlyRead
+from zset_join.runners.spark.driver.collected import CollectedLayout
+from zset_join.runners.spark.driver.memory import refuse_without_memory
 from zset_join.runners.spark.driver.source_rows import SourceRows
+from zset_join.runners.spark.planning.source_stream import SourceStream
 from zset_join.runners.spark.worker.quarantine import refusal, undecodable_reasons
 from zset_join.tools.dead_letters import record_in
 from zset_join.zset import ZSet
 
-__all__ = ["rows_taken", "together"]
+__all__ = ["batch_taken", "rows_taken", "together"]
 
 _UNREAD = pa.schema([at for at in DEAD_LETTERS if at.name not in {"epoch", "source", "weight"}])
 """What is known of a row that cannot be read."""
@@ -46,7 +49,38 @@ def rows_taken(name: str, rows: SourceRows, key: Sequence[str], epoch: int, *, o
     return PartlyRead(rows.delta, _letters(rejected))
 
 
-def together(given: Sequence[Any]) -> Any:
+def batch_taken(
+    stream: SourceStream,
+    tables: Iterable[tuple[pa.Table, CollectedLayout]],
+    number: int,
+    *,
+    on_bad_input: str,
+) -> ZSet | PartlyRead | None:
+    """Return the rows of a batch of one stream; None where it has none.
+
+    Args:
+        stream: the stream.
+        tables: what Spark collected, in pieces, and how the rows of each lie.
+        number: of the batch.
+        on_bad_input: as `rows_taken`.
+
+    Raises:
+        BadInputError: as `rows_taken`.
+        ResourceError: they do not fit into memory.
+    """
+    parts: list[ZSet | PartlyRead] = []
+    size = 0
+    for table, layout in tables:
+        size += table.nbytes
+        refuse_without_memory(size, number)
+        parts += [
+            rows_taken(stream.name, rows, stream.keys, number, on_bad_input=on_bad_input)
+            for rows in layout.parted(table).values()
+        ]
+    return together(parts) if parts else None
+
+
+def together(given: Sequence[ZSet | PartlyRead]) -> ZSet | PartlyRead:
     """Return the rows of a source, in the order in which they were collected."""
     if len(given) == 1:
         return given[0]

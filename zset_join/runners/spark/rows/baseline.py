@@ -221,10 +221,18 @@ def with_made_start(rows: DataFrame, location: str) -> DataFrame:
         rows: the union of all streams.
         location: `checkpointLocation`.
     """
-    plain = location.partition("?")[0].rstrip("/")
-    uri = f"{local_path(location).as_uri() if is_local(location) else plain}/zset/start"
+    uri = uri_below(location, "zset/start")
     nothing = [F.lit(None).cast(field.dataType).alias(field.name) for field in rows.schema]
     return rows.unionAll(rows.sparkSession.readStream.text(uri).select(*nothing).where(F.lit(False)))
+
+
+def uri_below(location: str, name: str) -> str:
+    """Return the URI, as Spark opens it, of a folder inside the one at a location: Spark decodes no character of it.
+
+    >>> uri_below("/data/my cp", "zset/start"), uri_below("s3a://bucket/cp?x=1", "zset")
+    ('file:///data/my cp/zset/start', 's3a://bucket/cp/zset')
+    """
+    return f"file://{local_path(location)}/{name}" if is_local(location) else f"{location.partition('?')[0].rstrip('/')}/{name}"
 
 
 def union(frames: Iterable[DataFrame | None]) -> DataFrame | None:

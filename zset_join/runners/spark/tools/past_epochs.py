@@ -21,7 +21,7 @@ import pyarrow as pa
 
 from zset_join.checkpoint.checkpoint import Checkpoint
 from zset_join.checkpoint.log import LoggedEpoch, read_log
-from zset_join.plan.query_plan import Feed, PlanSource, QueryPlan, StageNode
+from zset_join.plan.query_plan import Feed, PlanSource, QueryPlan
 from zset_join.plan.row_steps import OpaqueStep
 from zset_join.runners.local.history import PastEpoch
 from zset_join.runners.spark.planning.stages import PlannedStage
@@ -71,7 +71,7 @@ def plan_of_places(plan: QueryPlan) -> QueryPlan:
                 sources.append(PlanSource(relation=replace(given.relation, name=name)))
                 stages = (Feed(name), *stages)
             feeds.append(stages)
-        nodes.append(StageNode(node.number, node.stage, tuple(feeds)))
+        nodes.append(replace(node, feeds=tuple(feeds)))
     return replace(plan, sources=tuple(sources), nodes=tuple(nodes))
 
 

@@ -1,0 +1,114 @@
+"""A real S3 interface on loopback, in memory: moto's server, with requests counted, and answers that get lost."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import socket
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator
+from typing import Any, Self
+
+import boto3
+from moto.server import DomainDispatcherApplication, create_backend_app
+from werkzeug.serving import make_server
+
+__all__ = ["ObjectStoreServer"]
+
+_KEY = "loopback"
+
+
+class ObjectStoreServer:
+    """Serve buckets until `stop`.
+
+    Attributes:
+        counts: how often each request was made, such as `PUT` and `PUT if-none-match`; `LIST` is a `GET` of a bucket.
+        is_conditional: whether it looks at `If-None-Match`, as it should.
+        to_lose: requests whose answers are still to get lost.
+        port: where it listens.
+    """
+
+    def __init__(self) -> None:
+        logging.getLogger("werkzeug").setLevel(logging.ERROR)
+        self.counts: Counter[str] = Counter()
+        self.is_conditional = True
+        self.to_lose: list[tuple[str, str]] = []
+        self._lock = threading.Lock()
+        self._application = DomainDispatcherApplication(create_backend_app)
+        self._server = make_server("127.0.0.1", 0, self._answer, threaded=True)
+        self.port: int = self._server.server_port
+        self._thread = threading.Thread(target=self._server.serve_forever, daemon=True)
+
+    def start(self) -> Self:
+        """Start."""
+        self._thread.start()
+        return self
+
+    def stop(self) -> None:
+        """Stop."""
+        self._server.shutdown()
+        self._thread.join()
+        self._server.server_close()
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """Return what a process needs in its environment."""
+        return {
+            "AWS_ACCESS_KEY_ID": _KEY,
+            "AWS_SECRET_ACCESS_KEY": _KEY,
+            "AWS_REGION": "us-east-1",
+            "AWS_ENDPOINT_URL": f"http://127.0.0.1:{self.port}",
+        }
+
+    def client(self) -> Any:
+        """Return a client of Amazon's own library."""
+        return boto3.client(
+            "s3",
+            endpoint_url=f"http://127.0.0.1:{self.port}",
+            region_name="us-east-1",
+            aws_access_key_id=_KEY,
+            aws_secret_access_key=_KEY,
+        )
+
+    def bucket(self, name: str) -> str:
+        """Make a bucket, and return its URI."""
+        self.client().create_bucket(Bucket=name)
+        return f"s3://{name}"
+
+    def objects(self, bucket: str) -> dict[str, bytes]:
+        """Return all objects of a bucket."""
+        client = self.client()
+        pages = client.get_paginator("list_objects_v2").paginate(Bucket=bucket)
+        names = [one["Key"] for page in pages for one in page.get("Contents", ())]
+        return {name: client.get_object(Bucket=bucket, Key=name)["Body"].read() for name in names}
+
+    @contextlib.contextmanager
+    def counted(self) -> Iterator[Counter[str]]:
+        """Count the requests inside."""
+        counts: Counter[str] = Counter()
+        before = Counter(self.counts)
+        yield counts
+        counts.update(self.counts - before)
+
+    def lose(self, method: str, part: str) -> None:
+        """Do the next request whose path has a part, and close the connection in place of an answer."""
+        with self._lock:
+            self.to_lose.append((method, part))
+
+    def _answer(self, environ: dict[str, Any], start: Callable[..., Any]) -> Any:
+        method, path = environ["REQUEST_METHOD"], environ["PATH_INFO"]
+        is_bucket = "/" not in path.strip("/")
+        kind = "LIST" if method == "GET" and is_bucket else "DELETE" if method == "POST" and is_bucket else method
+        kind += " if-none-match" if "HTTP_IF_NONE_MATCH" in environ else ""
+        with self._lock:
+            self.counts[kind] += 1
+            found = next((one for one in self.to_lose if one[0] == method and one[1] in path), None)
+            if found is not None:
+                self.to_lose.remove(found)
+        if not self.is_conditional:
+            environ.pop("HTTP_IF_NONE_MATCH", None)
+        answer = self._application(environ, start)
+        if found is not None:
+            environ["werkzeug.socket"].shutdown(socket.SHUT_RDWR)
+        return answer

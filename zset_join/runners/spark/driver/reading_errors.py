@@ -1,0 +1,46 @@
+"""What stops the reading of a table by Spark, in our words; whichever way its rows come to the pipeline."""
+
+from __future__ import annotations
+
+from zset_join.core.errors import StateError, ZsetJoinError
+from zset_join.runners.spark.epoch.lost_records import lost_records
+
+__all__ = ["foreign_reading", "reading_failed", "replanned"]
+
+_WHOLE = "Bring the directory back as a whole, or begin with a new one and a new output."
+
+
+def foreign_reading(name: str, location: str, found: str | None, expected: str) -> StateError:
+    """Return the error where what Spark has read is of another query than the one whose batches are committed."""
+    return StateError(
+        f'"{name}" was read by the query {expected} of Spark, and {location} is of {found or "none"}: Spark\'s own files there '
+        f"were removed or exchanged. {_WHOLE}",
+        code="FOREIGN_STATE",
+        found=found,
+        expected=expected,
+    )
+
+
+def replanned(name: str, location: str, number: int, done: int) -> StateError:
+    """Return the error where a batch that is committed comes again over other input."""
+    return StateError(
+        f'batch {number} of "{name}" comes again with other input, and batch {done} is committed: Spark\'s own files in '
+        f"{location} were rolled back. {_WHOLE}",
+        code="EPOCH_REPLANNED",
+        epoch=number,
+    )
+
+
+def reading_failed(error: BaseException, name: str, location: str) -> BaseException:
+    """Return what a query of Spark that read a table has ended of."""
+    if isinstance(error, ZsetJoinError):
+        return error
+    known = lost_records(error, location)
+    if known is not None:
+        return known
+    reason = " ".join(str(error).split("\n\nJVM stacktrace")[0].split())
+    return StateError(
+        f'"{name}": Spark cannot read it: {reason[:600]}. No query took any of these rows; mend what it reads, and read again.',
+        code="SOURCE_IO",
+        location=location,
+    )

@@ -1,0 +1,254 @@
+"""The rows of one stream of Spark's, polled by a pipeline in a client of Spark Connect: see `PolledRows` beside a JVM.
+
+    on the server   foreachBatch -> a batch is written down (`staging`) -> Spark completes it
+    here            batches that wait are listed -> Spark reads the next one -> poll() returns it with a position
+                    -> the pipeline commits both in one epoch -> the batch is removed
+
+The law: a batch of Spark's is taken once. Its number is in the position, which the pipeline commits with the rows. A batch that
+was committed is passed over where it comes again; one of an equal number over other input is refused. Where client or server
+die, what waits is there, and is taken before Spark reads on.
+
+Memory: the rows of one batch. Cost: of each look for rows, one job with one task and one start of a streaming query; of each
+batch, one writing and one reading, and another such job.
+
+Limits: a Kafka topic that was rebuilt under its name is not noticed: the ids of topics are read by a JVM beside the driver.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame
+from pyspark.sql.types import LongType, StructField, StructType
+
+from zset_join.core.row_conversion import take_rows
+from zset_join.runners.spark.driver.collected import CollectedLayout, collected_layout, united_rows
+from zset_join.runners.spark.driver.collecting import collected_slices, collected_table
+from zset_join.runners.spark.driver.on_server import on_server
+from zset_join.runners.spark.driver.reading_errors import foreign_reading, reading_failed, replanned
+from zset_join.runners.spark.driver.rows_taken import batch_taken
+from zset_join.runners.spark.driver.staging import PLACE, StagedBatch, Staging, batch_uri, remove_place, staged_batches
+from zset_join.runners.spark.planning.source_stream import SourceStream
+from zset_join.runners.spark.rows.baseline import make_start, with_made_start
+from zset_join.zset import single_batch
+
+__all__ = ["StagedRows"]
+
+_LOOK_SECONDS = 0.5
+"""How often a query that runs on and on is looked at."""
+
+
+class StagedRows:
+    """Poll the rows of a stream; a source of rows as `zset_join.sources.source.Source` describes it.
+
+    Args:
+        stream: the stream, of a session of Spark Connect; its name is that of the source.
+        location: where Spark keeps what it has read, of this stream alone; on the server.
+        on_bad_input: `error` or `quarantine`.
+        is_kept: others read on when this ends; False: the location is removed.
+        is_endless: the query runs on and on; else it reads what is there and ends.
+        trigger: the time between two batches of a query that runs on and on; None: none.
+        max_bytes: returns the most bytes that a batch may have in Arrow; 0: any.
+    """
+
+    def __init__(
+        self,
+        stream: SourceStream,
+        location: str,
+        *,
+        on_bad_input: str,
+        is_kept: bool = True,
+        is_endless: bool = False,
+        trigger: str | None = None,
+        max_bytes: Callable[[], int],
+    ) -> None:
+        self._stream = stream
+        self._location = location
+        self._on_bad_input = on_bad_input
+        self._is_kept = is_kept
+        self._trigger: dict[str, Any] = {} if is_endless else {"availableNow": True}
+        if is_endless and trigger is not None:
+            self._trigger = {"processingTime": trigger}
+        self._is_endless = is_endless
+        self._max_bytes = max_bytes
+        self._layout = collected_layout({stream.name: stream})
+        self._done: dict[str, Any] | None = None
+        self._held: tuple[int, Any, dict[str, Any]] | None = None
+        self._waiting: list[StagedBatch] = []
+        self._through = -1
+        self._run = ""
+        self._taken: set[int] = set()
+        self._is_given = False
+        self._has_ended = False
+        self._query: Any = None
+        self._failure: BaseException | None = None
+        self._has_start = False
+        self._listed_at = 0.0
+
+    def __repr__(self) -> str:
+        return f'rows of "{self._stream.name}" as a server of Spark reads them'
+
+    def open(self, position: Any) -> None:
+        """Go to a position: the batch behind it comes next, also where it was polled already. None is the beginning."""
+        self._done, self._is_given = position, False
+        through = -1 if position is None else int(position["batch"])
+        if self._held is not None and self._held[0] <= through:
+            self._held = None
+        self._through = max(self._through, through)
+
+    def look(self) -> None:
+        """Let Spark begin to read the rows since its query ended, beside other sources."""
+        self._has_ended = False
+        if self._held is None and self._query is None and not self._list():
+            self._start()
+
+    def poll(self, *, wait_seconds: float) -> tuple[Any, Any]:
+        """Return the rows of the next batch that has some, None where there are none now, and the position behind them.
+
+        A poll confirms that what the one before returned is committed; `open` denies it.
+
+        Args:
+            wait_seconds: how long to wait for a query that runs on and on; one that ends is waited for.
+
+        Raises:
+            ZsetJoinError: rows cannot be read, or are too large; nothing of their batch counts.
+            StateError: `SOURCE_IO`: Spark cannot read them; `FOREIGN_STATE`, `EPOCH_REPLANNED`: what Spark has read there is
+                not what is committed.
+        """
+        if self._is_given and self._held is not None:
+            self._through, _, self._done = self._held
+            self._held = None
+        self._is_given = False
+        until = time.monotonic() + wait_seconds
+        while True:
+            if self._held is not None or self._has_taken():
+                assert self._held is not None  # noqa: S101 - one of the two
+                self._is_given = True
+                return self._held[1], self._held[2]
+            if self._query is None:
+                if self._failure is not None:
+                    failure, self._failure = self._failure, None
+                    raise reading_failed(failure, self._stream.name, self._location) from failure
+                if self._has_ended and not self._is_endless:
+                    return None, self._done
+                self._start()
+            if self._is_endless and time.monotonic() >= until:
+                return None, self._done
+            self._wait(max(0.0, min(_LOOK_SECONDS, until - time.monotonic())) if self._is_endless else None)
+
+    def close(self) -> None:
+        """End the query; a batch that was not committed comes again."""
+        if self._query is not None:
+            self._query.stop()
+            self._query = None
+        if not self._is_kept:
+            remove_on_server(self._stream.session, self._location)
+
+    # ---------------------------------------------------------------- what waits
+
+    def _has_taken(self) -> bool:
+        """Collect the next batch that has rows; return whether there is one."""
+        while self._waiting or (self._is_due() and self._list()):
+            staged = self._waiting[0]
+            number = staged.number
+            rows = batch_taken(self._stream, self._tables(number), number, on_bad_input=self._on_bad_input)
+            self._waiting.pop(0)
+            self._taken.add(number)
+            if rows is None:
+                self._through = number
+                continue
+            topics = {} if self._done is None else self._done["topics"]
+            self._held = (number, rows, {"batch": number, "read": staged.read, "query": staged.query, "topics": topics})
+            return True
+        return False
+
+    def _is_due(self) -> bool:
+        """Return whether batches are listed now, which takes a job."""
+        is_running_on = self._is_endless and self._query is not None
+        return not is_running_on or time.monotonic() - self._listed_at >= _LOOK_SECONDS
+
+    def _list(self) -> bool:
+        """List the batches that wait, and remove those that are taken; return whether there are some.
+
+        Raises:
+            StateError: as `poll`.
+        """
+        location, through, done = self._location, self._through, self._done
+        found = json.loads(on_server(self._stream.session, lambda: staged_batches(location, through)))
+        if done is not None and found["query"] != done["query"]:
+            raise foreign_reading(self._stream.name, location, found["query"], done["query"])
+        batches = [StagedBatch(**one) for one in found["batches"]]
+        if done is not None:
+            last, read = done["batch"], done["read"]
+            for one in batches:
+                is_again = one.number <= last and one.run == self._run and one.number not in self._taken
+                if is_again and (one.number < last or one.read != read):
+                    raise replanned(self._stream.name, location, one.number, last)
+        self._has_start = bool(found["start"])
+        self._listed_at = time.monotonic()
+        self._waiting = [one for one in batches if one.number > through]
+        return bool(self._waiting)
+
+    def _tables(self, number: int) -> Iterator[tuple[pa.Table, CollectedLayout]]:
+        if not number and self._stream.baseline is not None:
+            layout = collected_layout({self._stream.name: self._stream}, baselines=True)
+            rows = united_rows(layout, {self._stream.name: self._stream.baseline})
+            yield from ((table, layout) for table in collected_slices(rows, number, 0))
+        staged = self._stream.session.read.schema(self._staged_schema).parquet(batch_uri(self._location, number))
+        table = collected_table(staged, number, self._max_bytes())
+        places = np.asarray(table.column(PLACE).combine_chunks())
+        table = table.drop_columns([PLACE])
+        if (np.diff(places) < 0).any():  # a reading has the files of a batch in an order of its own
+            table = pa.Table.from_batches([take_rows(single_batch(table), np.argsort(places, kind="stable"))])
+        yield table, self._layout
+
+    @cached_property
+    def _staged_schema(self) -> StructType:
+        return StructType([*self._rows.schema.fields, StructField(PLACE, LongType())])
+
+    @cached_property
+    def _rows(self) -> DataFrame:
+        """Return the rows as Spark collects them."""
+        return united_rows(self._layout, {self._stream.name: self._stream.collected})
+
+    # ---------------------------------------------------------------- the query
+
+    def _start(self) -> None:
+        stream = self._stream
+        rows = self._rows
+        location = self._location
+        if stream.baseline is not None and not self._has_start:
+            on_server(stream.session, lambda: make_start(location))
+            self._has_start = True
+        if self._has_start:
+            rows = with_made_start(rows, location)
+        self._run, self._taken = uuid.uuid4().hex, set()
+        writer = rows.writeStream.option("checkpointLocation", location).trigger(**self._trigger)
+        try:
+            self._query = writer.foreachBatch(Staging(location, self._run)).start()
+        except PySparkException as error:
+            raise reading_failed(error, stream.name, location) from error
+
+    def _wait(self, seconds: float | None) -> None:
+        """Wait for the query, at most so long; keep what it ended of."""
+        try:
+            if seconds is None:
+                self._query.awaitTermination()
+            elif not self._query.awaitTermination(seconds):
+                return
+        except Exception as error:  # noqa: BLE001 - who polls raises it, behind the batches that wait
+            self._failure = error
+        self._query, self._has_ended = None, self._failure is None
+
+
+def remove_on_server(session: Any, location: str) -> None:
+    """Remove all that Spark has read of a stream, on the server."""
+    on_server(session, lambda: remove_place(location))

@@ -1,0 +1,111 @@
+"""Batches that a query of Spark writes down where another process takes them: what runs on a server of Spark Connect.
+
+    <location>/zset/batches/7/          the rows of batch 7 and the place of each in it, in Parquet, as Spark wrote them
+    <location>/zset/batches/7.json      which input they are of; written last: without it there is no batch
+
+The law: a batch that is listed is whole. Spark completes a batch after that, so none is skipped; one that comes again replaces
+itself.
+
+Cost: a batch is written once and read once, beside Spark's own files.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F  # noqa: N812 - PySpark's own habit
+
+from zset_join.runners.spark.driver.epochs import spark_query_id
+from zset_join.runners.spark.epoch.offsets import offsets_digest
+from zset_join.runners.spark.rows.baseline import has_start, uri_below
+from zset_join.storage.folder import is_local, local_path, open_folder
+from zset_join.storage.local import remove_tree
+
+__all__ = ["PLACE", "StagedBatch", "Staging", "batch_uri", "remove_place", "staged_batches"]
+
+PLACE = "__at"
+"""The column with the place of a row in its batch."""
+_BATCHES = "zset/batches"
+
+
+@dataclass(frozen=True)
+class StagedBatch:
+    """Which input the rows of a batch are of.
+
+    Args:
+        number: Spark's.
+        read: the digest of its offsets.
+        query: the id of Spark's query.
+        run: which start of the query wrote it.
+    """
+
+    number: int
+    read: str | None
+    query: str | None
+    run: str
+
+
+@dataclass(frozen=True)
+class Staging:
+    """Write batches down; callable, for `foreachBatch`; travels as its arguments.
+
+    Args:
+        location: `checkpointLocation`.
+        run: of this start of the query.
+    """
+
+    location: str
+    run: str
+
+    def __call__(self, batch: DataFrame, number: int) -> None:
+        """Write a batch down."""
+        folder, name = open_folder(self.location), f"{_BATCHES}/{number}.json"
+        folder.remove(name)
+        placed = batch.withColumn(PLACE, F.monotonically_increasing_id())
+        placed.write.mode("overwrite").parquet(batch_uri(self.location, number))
+        staged = StagedBatch(number, offsets_digest(self.location, number), spark_query_id(self.location), self.run)
+        folder.put(name, json.dumps(asdict(staged)).encode())
+
+
+def batch_uri(location: str, number: int) -> str:
+    """Return where the rows of a batch are, as Spark opens it."""
+    return uri_below(location, f"{_BATCHES}/{number}")
+
+
+def staged_batches(location: str, through: int) -> str:
+    """Return as JSON the id of Spark's query, all batches that are there, and whether it reads a start of ours.
+
+    Batches that are taken are removed.
+
+    Args:
+        location: `checkpointLocation`.
+        through: the last batch that is taken; -1: none. These are returned too.
+    """
+    folder = open_folder(location)
+    found: list[StagedBatch] = []
+    for name in [one for one in folder.names(_BATCHES) if one.endswith(".json")]:
+        content = folder.read(name)
+        if content is not None:
+            found.append(StagedBatch(**json.loads(bytes(content))))
+    for one in found:
+        if one.number <= through:
+            folder.remove(f"{_BATCHES}/{one.number}.json")
+            _remove(location, f"{_BATCHES}/{one.number}")
+    shown = [asdict(one) for one in sorted(found, key=lambda one: one.number)]
+    return json.dumps({"query": spark_query_id(location), "batches": shown, "start": has_start(location)})
+
+
+def remove_place(location: str) -> None:
+    """Remove all files of a query of Spark."""
+    _remove(location, "")
+
+
+def _remove(location: str, under: str) -> None:
+    if is_local(location):
+        remove_tree(local_path(location) / under)
+        return
+    folder = open_folder(location)
+    for name in list(folder.names(under)):
+        folder.remove(name)

@@ -1,0 +1,69 @@
+"""Options of the command line for what a changed query does not show: columns of sources that change, and new outputs.
+
+    --rename orders.total=amount --default orders.place=shop --new-table totals --undo-epochs 50
+
+Values are texts, and spelled as a CAST of a text to the type of the column accepts them.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from zset_join.core.errors import OptionError
+
+if TYPE_CHECKING:
+    from zset_join.evolution.changed_columns import ColumnWords
+
+__all__ = ["add_change_options", "add_column_options", "column_words"]
+
+
+def add_column_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options for columns of sources that change."""
+    parser.add_argument(
+        "--rename", action="append", default=[], metavar="SOURCE.OLD=NEW", help="a column of a source is renamed"
+    )
+    parser.add_argument(
+        "--default", action="append", default=[], metavar="SOURCE.COLUMN=VALUE", help="value of an added column in stored rows"
+    )
+
+
+def add_change_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options for outputs."""
+    parser.add_argument(
+        "--new-table",
+        action="append",
+        default=[],
+        nargs="?",
+        const="",
+        metavar="VIEW",
+        help="the next start gives this view (or the only one) new outputs; they receive all its rows",
+    )
+
+
+def column_words(options: argparse.Namespace) -> ColumnWords:
+    """Return the values of the options for columns.
+
+    Raises:
+        OptionError: `ARGUMENT`: one is not spelled so.
+    """
+    from zset_join.evolution.changed_columns import ColumnWords
+
+    return ColumnWords(renamed=_by_source("--rename", options.rename), defaults=_by_source("--default", options.default))
+
+
+def _by_source(option: str, given: Sequence[str]) -> dict[str, dict[str, str]]:
+    found: dict[str, dict[str, str]] = {}
+    for one in given:
+        column, equals, value = one.partition("=")
+        source, dot, name = column.rpartition(".")
+        if not (equals and dot and source and name):
+            raise OptionError(
+                f"{option} {one!r} is not spelled SOURCE.COLUMN=VALUE, such as orders.total=amount.",
+                code="ARGUMENT",
+                option=option,
+                value=one,
+            )
+        found.setdefault(source, {})[name] = value
+    return found
