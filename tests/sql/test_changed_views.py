@@ -120,7 +120,12 @@ def test_an_output_outside_gets_exactly_what_differs(where: Path | None, tmp_pat
         ("ALTER MATERIALIZED VIEW paused AS SELECT id, total FROM orders", "NOT_OFFERED"),
         ("CREATE OR REPLACE MATERIALIZED VIEW kept INTO keyed AS SELECT id, 1 AS n FROM orders", "SINK_KEY"),
         ("ALTER MATERIALIZED VIEW kept AS SELECT id, total, who FROM orders", "INSERT_COLUMNS"),
-        ("ALTER TABLE orders ADD COLUMN x INT", "NOT_OFFERED"),
+        ("ALTER TABLE orders DROP COLUMN total", "NOT_OFFERED"),
+        ("ALTER TABLE orders ADD COLUMN x INT NOT NULL", "NOT_OFFERED"),
+        ("ALTER TABLE orders ADD (x INT, PRIMARY KEY (x))", "NOT_OFFERED"),
+        ("ALTER TABLE orders ADD COLUMN total INT", "DUPLICATE_COLUMN"),
+        ("ALTER TABLE joined ADD COLUMN x INT", "WRONG_KIND"),
+        ("CREATE TABLE orders (id INT, x INT, PRIMARY KEY (id))", "NAME_TAKEN"),
     ],
 )
 def test_a_refused_change_leaves_everything_as_it_was(where: Path | None, statement: str, code: str) -> None:

@@ -18,7 +18,7 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from functools import cached_property
 
-from zset_join.expressions.rows import columns_read
+from zset_join.expressions.rows import columns_read, plain_column
 from zset_join.plan.query_plan import Feed, QueryPlan, StageNode
 from zset_join.plan.row_steps import RowStep, SelectStep
 from zset_join.plan.unnamed import text_of, words_of
@@ -109,6 +109,7 @@ class Fingerprints:
     def _seen(self, feed: Feed) -> _Seen:
         origin = self.sources[feed.origin] if isinstance(feed.origin, str) else self.nodes[feed.origin]
         changed, steps = self._changed[feed.origin], list[RowStep]()
+        names = self.plan.relation_of(feed.origin).schema.names
         for step in feed.steps:
             if step.condition is not None:
                 if columns_read(step.condition) & changed:
@@ -117,7 +118,10 @@ class Fingerprints:
             elif isinstance(step, SelectStep):
                 read = [(name, bool(columns_read(expression) & changed)) for name, expression in step.columns]
                 gone = {name for name, is_changed in read if is_changed}
-                steps.append(SelectStep(tuple(one for one in step.columns if one[0] not in gone)))
+                selected = SelectStep(tuple(one for one in step.columns if one[0] not in gone))
+                # A selection of all other columns, as they are, does what no selection does where there is no other column.
+                if not (changed and not steps and _selects_all(selected, [name for name in names if name not in changed])):
+                    steps.append(selected)
                 changed = frozenset(gone)
             elif changed:
                 return None
@@ -153,6 +157,11 @@ class Fingerprints:
             if (every - names) & set(given.relation.schema.names):
                 return None
         return None if every & words_of(node.stage.to_json()) else node.stage.passes(every)
+
+
+def _selects_all(step: SelectStep, names: Sequence[str]) -> bool:
+    """Return whether a selection has columns of these names, as they are."""
+    return [name for name, _ in step.columns] == names and all(plain_column(value) == name for name, value in step.columns)
 
 
 def _written(node: StageNode) -> list[object]:

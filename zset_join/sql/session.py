@@ -341,6 +341,18 @@ class Session:
         """
         self.runtime.resume(running)
 
+    def add_columns(self, table: Table, queries: Mapping[Running, Query]) -> None:
+        """Give a table more columns; rows that it has are NULL in them.
+
+        Args:
+            table: as it becomes.
+            queries: the running queries that read it, each as it is over the new table; their contents do not change.
+
+        Raises:
+            ZsetJoinError: it cannot have them; nothing has changed.
+        """
+        self.runtime.add_columns(table, queries)
+
     def change(self, change: QueryChange, *, is_preview: bool = False) -> list[str]:
         """Replace queries by others, all or none; readers of their changes receive the difference as one epoch.
 

@@ -22,6 +22,7 @@ from zset_join.core.errors import PlanError, SqlError, ZsetJoinError
 from zset_join.core.shown_values import counted
 from zset_join.expressions import Cast
 from zset_join.expressions.rows import compute, value_type
+from zset_join.sql.ddl.adding_columns import declared_again
 from zset_join.sql.ddl.definitions import Model, read_table
 from zset_join.sql.ddl.explaining import explain
 from zset_join.sql.ddl.indexes import create_index, drop_index
@@ -159,6 +160,9 @@ def _create(session: StatementContext, statement: Statement) -> Message:
                 )
             if may_exist and table.name in session.catalog.tables:
                 return Message(f"{table.name} is there already")
+            more = None if replaces else declared_again(session, table, at=at)
+            if more is not None:
+                return more
             release(session, table.name, replaces, at=at)
             session.catalog.add(table, at=at, replace=replaces)
             qualifier = "temporary " if is_temporary else "external " if is_external else ""

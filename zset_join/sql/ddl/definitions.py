@@ -47,7 +47,7 @@ from zset_join.sql_expressions.consumed import check_consumed
 from zset_join.sql_expressions.dialects import parse_expression
 from zset_join.sql_expressions.places import Place, SqlWarning, check_distinct, near
 
-__all__ = ["Model", "read_table"]
+__all__ = ["Model", "read_columns", "read_table"]
 
 _CHANGELOG_FORMATS = frozenset({"debezium-avro-confluent", *RECORD_FORMATS})
 _MODES = ("append", "changelog", "changelog_kv", "versioned_kv")
@@ -273,6 +273,28 @@ def _replace_copied(declared: _Declared, copied: int) -> None:
 
 def _schema(columns: list[ColumnDefinition]) -> pa.Schema:
     return pa.schema([(column.name, column.type) for column in columns if column.is_given])
+
+
+def read_columns(reader: Reader, table: Table) -> list[ColumnDefinition]:
+    """Read columns that a table gets: one, or several in brackets.
+
+    Raises:
+        SqlError: they cannot be read, or are a key or a watermark.
+    """
+    declared = _Declared([])
+    at = reader.statement.place(reader.index)
+    if reader.has("("):
+        _elements(reader, declared)
+    else:
+        _column(reader, declared)
+    if declared.primary_key or declared.watermark is not None:
+        raise SqlError(
+            f'"{table.name}" keeps its key and its watermark. Make a new table with others, and INSERT the rows into it.',
+            code="NOT_OFFERED",
+            at=at,
+            name=table.name,
+        )
+    return declared.columns
 
 
 def _elements(reader: Reader, declared: _Declared) -> None:

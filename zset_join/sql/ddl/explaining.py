@@ -18,7 +18,7 @@ import pyarrow as pa
 from zset_join.core.errors import SqlError
 from zset_join.sql.ddl.views import alter
 from zset_join.sql.parse.readers import Reader
-from zset_join.sql.tables.catalog import Catalog
+from zset_join.sql.tables.catalog import Catalog, Table
 from zset_join.sql.tables.contexts import StatementContext
 from zset_join.sql.tables.results import Message, Query, QueryChange, Running
 from zset_join.sql_expressions.dialects import Statement
@@ -114,6 +114,9 @@ class _Planning:
     def change(self, change: QueryChange, *, is_preview: bool) -> list[str]:  # noqa: ARG002 - as every session
         assert self.bound is not None  # noqa: S101 - a view is bound before it is changed
         raise _Planned(next((query for one, query in change.queries.items() if one.name == change.name), self.bound))
+
+    def add_columns(self, table: Table, queries: Mapping[Running, Query]) -> None:
+        pass
 
     def insert(self, name: str, rows: Any) -> int:  # noqa: ARG002 - as every session
         return 0

@@ -19,6 +19,7 @@ from typing import Any
 from zset_join.core.errors import PlanError, SqlError
 from zset_join.core.shown_values import counted
 from zset_join.expressions.rows import named
+from zset_join.sql.ddl.adding_columns import alter_table
 from zset_join.sql.ddl.sink_statements import written_table
 from zset_join.sql.dml.query_statements import bind_query, bound_by
 from zset_join.sql.dml.writing import fitted, writer_of
@@ -116,7 +117,7 @@ def create_materialized_view(session: StatementContext, reader: Reader, replaces
 
 
 def alter(session: StatementContext, statement: Statement, begin: int = 0, *, is_preview: bool = False) -> Message:
-    """Run ALTER [MATERIALIZED] VIEW v AS SELECT.
+    """Run ALTER [MATERIALIZED] VIEW v AS SELECT, and ALTER TABLE t ADD COLUMN.
 
     Args:
         session: it runs in.
@@ -129,11 +130,12 @@ def alter(session: StatementContext, statement: Statement, begin: int = 0, *, is
         ZsetJoinError: a query cannot follow; nothing has changed.
     """
     reader = Reader(statement, begin + 1)
+    if any(reader.has(*words) for words in (("MUTABLE", "STREAM"), ("STREAM",), ("TABLE",), ("SOURCE",))):
+        return alter_table(session, statement, reader)
     is_materialized = reader.has("MATERIALIZED", "VIEW")
     if not is_materialized and not reader.has("VIEW"):
         raise SqlError(
-            f"ALTER {reader.word} is not offered; ALTER MATERIALIZED VIEW v AS SELECT ... is. A table keeps its columns: DROP "
-            "it and CREATE it again, or make a view over it.",
+            f"ALTER {reader.word} is not offered; ALTER MATERIALIZED VIEW v AS SELECT ... and ALTER TABLE t ADD COLUMN are.",
             code="NOT_OFFERED",
             at=statement.place(0),
         )

@@ -18,7 +18,7 @@ from zset_join.expressions import Cast
 from zset_join.expressions.rows import named
 from zset_join.expressions.type_rules import kind_of, plain_type
 from zset_join.query import View
-from zset_join.sql.tables.catalog import ColumnDefinition, Table
+from zset_join.sql.tables.catalog import Table
 from zset_join.sql.tables.contexts import StatementContext
 from zset_join.sql.tables.required import required_value
 from zset_join.sql.tables.results import Query
@@ -43,7 +43,7 @@ def fitted(query: Query, table: Table, names: Sequence[str] | None, *, at: Place
     Args:
         query: the query.
         table: where it goes.
-        names: the columns it gives, in order; None: all that are given.
+        names: the columns it gives, in order; None: all that are given, or all but those that the table got later.
         at: the statement.
 
     Raises:
@@ -51,6 +51,8 @@ def fitted(query: Query, table: Table, names: Sequence[str] | None, *, at: Place
     """
     given = [column for column in table.columns if column.is_given and column.metadata is None]
     wanted = given if names is None else [column for column in given if column.name in names]
+    if names is None and len(query.schema) < len(given):  # what was written before the table got columns goes on
+        wanted = given = [column for column in given if column.name not in table.added]
     wanted = wanted if names is None else sorted(wanted, key=lambda column: list(names).index(column.name))
     schema = query.schema
     if len(schema) != len(wanted) or not all(
@@ -119,8 +121,7 @@ def writer_of(session: StatementContext, table: Table, query: Query, *, at: Plac
             code="INSERT_COLUMNS",
             at=at,
         )
-    given: list[ColumnDefinition] = [column for column in table.columns if column.is_given and column.metadata is None]
-    return TableWriter(session, table, tuple(column.name for column in given))
+    return TableWriter(session, table, tuple(query.schema.names))
 
 
 def _refuse_circle(session: StatementContext, table: Table, query: Query, *, at: Place) -> None:

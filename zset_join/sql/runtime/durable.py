@@ -237,7 +237,7 @@ class DirectoryRuntime(DurableChanges):
         """Return what a query holds over what its tables hold."""
         known = [name for name in sorted(query.bound.reads) if f"{ROWS}{name}" in self._views]
         if any(len(self.catalog.tables[name].hidden) for name in known) and self.pipeline.epoch:
-            view = self._fed(read_with_writers(query.bound.view, self._written()))
+            view = self._fed(read_with_writers(query.bound.view, self._written(), self._added))
             diff = self.pipeline.diff({**self._views, _SNAPSHOT: view})
             return sorted_rows(repeated(diff.views[_SNAPSHOT].added, query.schema), query.bound)
         with Pipeline(query.bound.view, options=stage_options(query.settings)) as pipeline:

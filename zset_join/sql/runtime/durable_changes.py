@@ -9,12 +9,16 @@ Cost: that of `Pipeline.evolve`; of a query that writes into a table with a key,
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 
+from zset_join.core.errors import SqlError
 from zset_join.evolution.differences import PlanDiff
+from zset_join.sql.dml.writing import table_written
 from zset_join.sql.runtime.durable_plan import DurablePlan, OwnView
 from zset_join.sql.runtime.in_process import refuse_other_columns, refuse_replaced_rows
+from zset_join.sql.tables.catalog import Table
 from zset_join.sql.tables.results import Query, QueryChange, Running
 
 __all__ = ["DurableChanges"]
@@ -42,6 +46,34 @@ class DurableChanges(DurablePlan):
                     keep()
                 self._feed_written()
         return [] if diff is None else _lines(diff, change)
+
+    def add_columns(self, table: Table, queries: Mapping[Running, Query]) -> None:
+        """Give a table more columns: one change of the plan, in which no query differs."""
+        if not self.is_inserted(table) and self._is_given_again(table):
+            raise SqlError(
+                f'"{table.name}" is what a program registers; register it with the columns that it is to have.',
+                code="NOT_OFFERED",
+                name=table.name,
+            )
+        views, source = self._views, self._sources.pop(table.name, None)
+        before = [(running, running.query, running.output, running.writer) for running in self.running]
+        for running in self.running:
+            running.query = queries.get(running, running.query)
+            writer = table_written(running.output)
+            if writer is not None and running.writes == table.name:
+                running.output = running.writer = replace(writer, table=table)
+        try:
+            self._change({})
+        finally:
+            if self._views is not views:
+                self.claims.pop(table.name, None)
+                if source is not None:
+                    source.close()
+            elif not self._is_restoring:
+                for running, query, output, old in before:
+                    running.query, running.output, running.writer = query, output, old
+                if source is not None:
+                    self._sources[table.name] = source
 
     @contextmanager
     def _replaced(self, change: QueryChange) -> Iterator[Callable[[], None]]:

@@ -304,7 +304,7 @@ class DurablePlan(ProcessRuntime):
                 self._change({})
         except BaseException:
             for kind, entries in self._statement[2].items():  # what the pipeline is of
-                if kind != "running":
+                if kind in _CATALOG:
                     setattr(self.catalog, kind, dict(entries))
             raise
         finally:
@@ -343,7 +343,11 @@ class DurablePlan(ProcessRuntime):
         made: Declaration | None = more
         if self._statement is not None:
             statement, settings, before = self._statement
-            names = [name for kind, entries in now.items() for name in entries if before[kind].get(name) is not entries[name]]
+            changed = {
+                kind: [name for name in entries if before[kind].get(name) is not entries[name]] for kind, entries in now.items()
+            }
+            # What a table gets beside its columns is declared beside it, in order: views before it are of those it had.
+            names = changed["columns"] or [name for entries in changed.values() for name in entries]
             if names:
                 made = Declaration(
                     names=tuple(dict.fromkeys(names)), sql=statement.sql, dialect=statement.dialect, settings=settings
@@ -392,13 +396,18 @@ class DurablePlan(ProcessRuntime):
         written: dict[str, list[View]] = {}
         for running in self._in_order():
             held = running.held if isinstance(running, DurableQuery) else None
-            view = read_with_writers(self.as_run(running.query), written) if held is None else held_view(held)
+            view = read_with_writers(self.as_run(running.query), written, self._added) if held is None else held_view(held)
             if queries is not None:
                 queries[running.name] = view
             if running.writer is not None and not is_fed(running):
                 rows = rows_for(running.writer.table, view, running.writer.names, self.dialect)
                 written.setdefault(running.writer.table.name, []).append(rows)
         return written
+
+    @property
+    def _added(self) -> dict[str, tuple[str, ...]]:
+        """Return by table the columns that it got later."""
+        return {table.name: table.added for table in self.catalog.tables.values()}
 
     def as_run(self, query: Query) -> View:
         """Return the rows of a query whose stages have its own options, where they differ from those of the pipeline."""
@@ -566,7 +575,8 @@ def _with_paused(declared: Sequence[Declaration], held: Mapping[str, Relation]) 
 def _entries(runtime: ProcessRuntime) -> dict[str, dict[str, Any]]:
     """Return everything that has a name now."""
     named = {kind: dict(getattr(runtime.catalog, kind)) for kind in _CATALOG}
-    return {**named, "running": {one.name: one for one in runtime.running}}
+    columns = {f"{table.name} column {name}": name for table in runtime.catalog.tables.values() for name in table.added}
+    return {**named, "running": {one.name: one for one in runtime.running}, "columns": columns}
 
 
 def _number_of(pipeline: Path) -> int | None:

@@ -10,6 +10,7 @@ table(t)` have them; `keep_tables=False` keeps none.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
@@ -162,6 +163,44 @@ class MemoryRuntime(ProcessRuntime):
             if not running.is_paused:
                 self._join(group, running.query)
             self._publish()
+
+    def add_columns(self, table: Table, queries: Mapping[Running, Query]) -> None:
+        """Give a table more columns: its rows are kept once more, and its queries built over them."""
+        if any(feed.table.name == table.name for feed in self._feeds) or not self.kept_in_memory(table):
+            raise SqlError(
+                f'"{table.name}" is filled by its connector: in memory it keeps its columns. Use a directory.',
+                code="NOT_OFFERED",
+                name=table.name,
+            )
+        old = self._stored.get(table.name)
+        before = [(running, running.output, running.writer) for running in self.running]
+        if old is not None:
+            rows, wanted = old.contents(), table.kept().node.relation.schema
+            there = rows.rows.schema.names
+            columns = [rows.rows.column(one.name) if one.name in there else pa.nulls(len(rows), one.type) for one in wanted]
+            new = self._stored[table.name] = Pipeline(
+                table.kept(), options=StageOptions(on_bad_input=old.options_in_force()["on_bad_input"])
+            )
+            if len(rows):
+                new.step({table.name: ZSet(pa.RecordBatch.from_arrays(columns, schema=wanted), rows.weights)})
+        for running in self.running:
+            writer = table_written(running.output)
+            if writer is not None and running.writes == table.name:
+                running.output = running.writer = replace(writer, table=table)
+        try:
+            self.change(QueryChange(table.name, (), queries), is_preview=False)
+        except BaseException:
+            if old is not None and any(running.query is not query for running, query in queries.items()):
+                self._stored[table.name] = old
+                for running, output, kept in before:
+                    running.output, running.writer = output, kept
+            raise
+        self.claims.pop(table.name, None)
+
+    @staticmethod
+    def kept_in_memory(table: Table) -> bool:
+        """Return whether the rows of a table come by INSERT."""
+        return table.options.get("connector") in {None, "memory"}
 
     def change(self, change: QueryChange, *, is_preview: bool) -> list[str]:
         """Let queries become others, all or none: each is built over what its tables hold, beside the one that it was."""

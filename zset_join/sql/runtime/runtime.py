@@ -154,6 +154,10 @@ class Runtime(ABC):
         """Let queries become others, all or none; see `Session.change`."""
 
     @abstractmethod
+    def add_columns(self, table: Table, queries: Mapping[Running, Query]) -> None:
+        """Give a table more columns; see `Session.add_columns`."""
+
+    @abstractmethod
     def snapshot(self, query: Query) -> pa.Table:
         """Return what a query holds over what its tables have."""
 

@@ -11,14 +11,15 @@ Refused: readers that need the versions of such a table, or the hidden order of 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from zset_join.core.errors import PlanError, SqlError
 from zset_join.expressions import Cast, Literal
-from zset_join.expressions.rows import named
-from zset_join.plan.tree import Merge, Node, Read, rebuilt
+from zset_join.expressions.rows import named, plain_column
+from zset_join.plan.row_steps import SelectStep
+from zset_join.plan.tree import Apply, Merge, Node, Read, rebuilt
 from zset_join.query import View
 from zset_join.sql.tables.catalog import Table
 from zset_join.sql.tables.required import required_value
@@ -64,12 +65,14 @@ def rows_for(table: Table, view: View, names: Sequence[str], dialect: str) -> Vi
     return named_view.select(chosen)
 
 
-def read_with_writers(view: View, writers: Mapping[str, Sequence[View]]) -> View:
+def read_with_writers(view: View, writers: Mapping[str, Sequence[View]], added: Mapping[str, Collection[str]]) -> View:
     """Return a query that reads what queries write into tables as well.
 
     Args:
         view: the query.
         writers: by table, the rows of the queries that write into it, with all of its columns.
+        added: by table, columns that it got later. A selection without these goes before the union, so that what is behind it
+            is fed what it was fed before.
 
     Raises:
         SqlError: `NOT_OFFERED`: it needs versions or hidden columns of such a table.
@@ -78,12 +81,19 @@ def read_with_writers(view: View, writers: Mapping[str, Sequence[View]]) -> View
     if not written:
         return view
     done: dict[int, Node] = {}
+    unions: dict[int, str] = {}
 
     def change(node: Node) -> Node:
+        if isinstance(node, Apply) and isinstance(node.child, Merge) and id(node.child) in unions:
+            lost = set(node.child.relation.schema.names) - set(node.relation.schema.names)
+            is_narrower = isinstance(node.step, SelectStep) and _picks(node.step)
+            if is_narrower and lost and lost <= set(added[unions[id(node.child)]]):
+                return Merge(tuple(replace(node, child=part) for part in node.child.parts))
         if not isinstance(node, Read) or node.source.name not in written:
             return node
         if id(node) not in done:
-            done[id(node)] = Merge((node, *(one.node for one in writers[node.source.name])))
+            done[id(node)] = union = Merge((node, *(one.node for one in writers[node.source.name])))
+            unions[id(union)] = node.source.name
         return done[id(node)]
 
     bindings, steps = list(view.bindings), list(view.steps)
@@ -101,3 +111,8 @@ def read_with_writers(view: View, writers: Mapping[str, Sequence[View]]) -> View
             code="NOT_OFFERED",
         ) from error
     return changed
+
+
+def _picks(step: SelectStep) -> bool:
+    """Return whether a selection picks columns, as they are."""
+    return all(plain_column(expression) == name for name, expression in step.columns)

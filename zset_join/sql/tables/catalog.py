@@ -91,6 +91,7 @@ class Table:
         version_column: the column whose larger value wins among changes of a key; None: the later one.
         processing_times: names that represent the processing time in FOR SYSTEM_TIME AS OF alone, and are no columns.
         is_ordered_by_file: among the rows of a key, that of the last file by name wins, whenever the file comes.
+        added: names of columns that it got later.
     """
 
     name: str
@@ -106,6 +107,7 @@ class Table:
     version_column: str | None = None
     processing_times: tuple[str, ...] = ()
     is_ordered_by_file: bool = False
+    added: tuple[str, ...] = ()
 
     @property
     def schema(self) -> pa.Schema:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Protocol
 
-from zset_join.sql.tables.catalog import Catalog
+from zset_join.sql.tables.catalog import Catalog, Table
 from zset_join.sql.tables.results import Query, QueryChange, QueryRunner, Running
 from zset_join.sql_expressions.dialects import Statement
 
@@ -47,6 +47,10 @@ class StatementContext(QueryRunner, Protocol):
 
     def forget(self, name: str) -> None:
         """Release what is kept of a dropped table."""
+        ...
+
+    def add_columns(self, table: Table, queries: Mapping[Running, Query]) -> None:
+        """Let a table have more columns, and queries that read it be what they were over it."""
         ...
 
     def change(self, change: QueryChange, *, is_preview: bool) -> list[str]:

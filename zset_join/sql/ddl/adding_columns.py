@@ -1,0 +1,105 @@
+"""Columns that a table gets while it has rows: rows from before have NULL in them.
+
+    ALTER TABLE t ADD COLUMN c INT [, ADD COLUMN d STRING]        also ADD c INT, and ADD [COLUMNS] (c INT, d STRING)
+    CREATE TABLE t (..., c INT)                                   a table that is declared again, with more columns
+
+The law: every view and query answers what it answered, also one of `*`; what is made from now on sees the new columns. What is
+refused changes nothing.
+
+Refused: columns that are computed, of metadata, NOT NULL or a key, for rows from before have none; and tables outside.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from zset_join.core.errors import SqlError
+from zset_join.sql.ddl.definitions import read_columns
+from zset_join.sql.parse.readers import Reader
+from zset_join.sql.tables.added_columns import columns_behind, over_more_columns, with_columns_added
+from zset_join.sql.tables.bound import BoundQuery
+from zset_join.sql.tables.catalog import ColumnDefinition, Table
+from zset_join.sql.tables.contexts import StatementContext
+from zset_join.sql.tables.results import Message
+from zset_join.sql_expressions.dialects import Statement
+from zset_join.sql_expressions.places import Place, check_distinct
+
+__all__ = ["alter_table", "declared_again"]
+
+
+def alter_table(session: StatementContext, statement: Statement, reader: Reader) -> Message:
+    """Run ALTER TABLE t ADD COLUMN, from behind the word TABLE on.
+
+    Raises:
+        SqlError: there is no such table, or a column that it cannot get.
+        ZsetJoinError: a query cannot go on over it; nothing has changed.
+    """
+    at = statement.place(reader.index)
+    name = reader.name("the name of the table")
+    table = session.catalog.find(name, at=at)
+    if not isinstance(table, Table):
+        raise SqlError(f'"{name}" is a view; write ALTER VIEW {name} AS SELECT ....', code="WRONG_KIND", at=at, name=name)
+    columns: list[ColumnDefinition] = []
+    while not columns or reader.has(","):
+        at = statement.place(reader.index)
+        if not reader.has("ADD"):
+            raise SqlError(
+                f"ALTER TABLE {name} {reader.word} is not offered; ADD COLUMN is. Make a view over the table for others.",
+                code="NOT_OFFERED",
+                at=at,
+            )
+        reader.has("COLUMNS") or reader.has("COLUMN")
+        columns += read_columns(reader, table)
+    reader.end()
+    return _added(session, table, tuple(columns), at=at)
+
+
+def declared_again(session: StatementContext, declared: Table, *, at: Place) -> Message | None:
+    """Run CREATE TABLE of a table that is there and now has more columns; None where it is another one."""
+    before = session.catalog.tables.get(declared.name)
+    more = () if before is None else columns_behind(before, declared)
+    return None if before is None or not more else _added(session, before, more, at=at)
+
+
+def _added(session: StatementContext, before: Table, columns: tuple[ColumnDefinition, ...], *, at: Place) -> Message:
+    _check(session, before, columns, at)
+    catalog, table = session.catalog, with_columns_added(before, columns)
+    views, done = dict(catalog.views), dict[int, BoundQuery]()
+
+    def over(bound: BoundQuery) -> BoundQuery:
+        if id(bound) not in done:
+            done[id(bound)] = over_more_columns(bound, table)
+        return done[id(bound)]
+
+    catalog.tables[table.name] = table
+    catalog.views = {name: replace(one, query=over(one.query)) for name, one in views.items()}
+    queries = {one: replace(one.query, bound=over(one.query.bound)) for one in session.running if table.name in one.reads}
+    try:
+        session.add_columns(table, queries)
+    except BaseException:
+        if not queries or any(one.query is not query for one, query in queries.items()):
+            catalog.tables[table.name], catalog.views = before, views  # else it counts, and an output failed
+        raise
+    return Message(f"{table.word.lower()} {table.name} has {', '.join(column.name for column in columns)} as well")
+
+
+def _check(session: StatementContext, table: Table, columns: tuple[ColumnDefinition, ...], at: Place) -> None:
+    check_distinct([column.name for column in (*table.columns, *columns)], f'"{table.name}"', at)
+    written = table.word == "SINK" or any(one.into == table.name and one.writes is None for one in session.running)
+    if table.lookup is not None or written:
+        raise SqlError(
+            f'"{table.name}" is a table outside, whose columns are as they are there. DROP it with what writes into it, and '
+            "CREATE both again.",
+            code="NOT_OFFERED",
+            at=at,
+            name=table.name,
+        )
+    refused = [one.name for one in columns if not one.is_given or one.metadata is not None or one.is_required]
+    if refused:
+        raise SqlError(
+            f'{", ".join(refused)} of "{table.name}" would have no value in the rows that there are: a column that is added is '
+            "plain, and may be NULL. Compute it in a view.",
+            code="NOT_OFFERED",
+            at=at,
+            name=table.name,
+        )
