@@ -19,6 +19,7 @@ from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 
@@ -46,7 +47,8 @@ from zset_join.plan.query_plan import QueryPlan
 from zset_join.query.several import PlannedQuery
 from zset_join.query.view import View
 from zset_join.runners.local.evolving import Evolution, EvolutionStart, with_words
-from zset_join.runners.local.query_changes import plan_of_program
+from zset_join.runners.local.query_changes import plan_of_program, readings_of_query
+from zset_join.runners.local.rereading import read_again
 from zset_join.runners.local.stage_states import operators_of
 from zset_join.runners.local.stopped import check_streams
 from zset_join.runners.local.watermarks import Watermarks
@@ -97,6 +99,7 @@ def diff_of_executors(
     query: View | Mapping[str, View] | PlannedQuery,
     *,
     words: ColumnWords | None = None,
+    reread: Mapping[str, Any] | None = None,
     lease_seconds: float = LEASE_SECONDS,
     on_pinned: Callable[[int], object] | None = None,
 ) -> PlanDiff:
@@ -106,6 +109,7 @@ def diff_of_executors(
         location: `checkpointLocation`.
         query: the other query.
         words: what schemas do not show of columns of sources that change.
+        reread: as for `diff_of_running`.
         lease_seconds: how long the files of the epoch are held at most.
         on_pinned: called with the epoch once its files are held.
 
@@ -118,7 +122,9 @@ def diff_of_executors(
     with leased_state(location, lease_seconds=lease_seconds, on_pinned=on_pinned) as state:
         plan = plan_of_program(query, state.start.plan)
         state.check(plan, query)
-        with closing(Evolution(with_words(state.start, words), plan)) as evolution:
+        start = with_words(state.start, words)
+        start = replace(start, reread=read_again(reread or {}, readings_of_query(query)) if reread else {})
+        with closing(Evolution(start, plan)) as evolution:
             return evolution.diff()
 
 
