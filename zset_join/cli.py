@@ -510,17 +510,12 @@ def _console(options: argparse.Namespace) -> int:
 
 def _diff_of(checkpoint: str, program: str, dialect: str, lease_seconds: float, **words: Any) -> Any:
     """Return what another query would answer otherwise over a directory, whose query may run."""
-    from zset_join.checkpoint.reading import stored_description
-    from zset_join.runners.local.pinned import diff_wherever
+    from zset_join.tools.any_mode import diff_wherever
 
     def on_pinned(epoch: int) -> None:
         _print_line(f"the query runs: comparing at epoch {epoch}, held for {lease_seconds:.0f} seconds at most", sys.stderr)
 
     query = _other_query(checkpoint, program, dialect)
-    if (stored_description(checkpoint) or {"keeps_view": False}).get("keeps_view") is None:
-        from zset_join.runners.spark.driver.executors_state import diff_of_executors
-
-        return diff_of_executors(checkpoint, query, **words, lease_seconds=lease_seconds, on_pinned=on_pinned)
     return diff_wherever(checkpoint, query, **words, lease_seconds=lease_seconds, on_pinned=on_pinned)
 
 

@@ -15,7 +15,7 @@ from typing import Any
 import pyarrow as pa
 
 from zset_join.checkpoint.other_mode import StatePair
-from zset_join.runners.local.kept_rows import gaps_of
+from zset_join.runners.local.stored_rows import gaps_of
 from zset_join.runners.spark.driver.routed_tables import joined, parted
 from zset_join.stages import Stage, StageOptions, read_stage
 

@@ -44,6 +44,7 @@ from zset_join.checkpoint.snapshot import read_snapshot, write_snapshot
 from zset_join.core.errors import OptionError, StateError
 from zset_join.core.options import BufferLimit, QueryOptions
 from zset_join.core.progress_line import progress_line
+from zset_join.core.shown_values import counted
 from zset_join.core.tick import Tick
 from zset_join.runners.spark.driver.choosing import stored_mode
 from zset_join.runners.spark.driver.moved_tables import MovedTables, StateTables, stages_by_name
@@ -75,7 +76,7 @@ class MoveReport:
     def __str__(self) -> str:
         if self.before == self.execution:
             return f'the query runs with execution="{self.execution}" already; nothing was done'
-        return f"moved from {self.before} to {self.execution}: {self.rows} rows, after epoch {self.epoch}"
+        return f"moved from {self.before} to {self.execution}: {counted(self.rows, 'row')}, after epoch {self.epoch}"
 
 
 @progress_line("moving the state")

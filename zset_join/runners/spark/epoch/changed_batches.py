@@ -33,7 +33,7 @@ def has_ended(location: str, batch: int) -> StateError:
     """Return the error of a batch that comes to a query which has changed."""
     return StateError(
         f"the query of the checkpoint {location} has changed, and batch {batch} came to it as it was before; it was not taken. "
-        "Spark plans it again for the changed query: nothing need be done.",
+        "Spark plans it again for the changed query: no action is needed.",
         code="QUERY_CHANGED",
         location=location,
         batch=batch,
