@@ -216,18 +216,6 @@ class BufferLimit:
             raise _refused("join_buffer_policy", self.policy, f'"abort" with default_hash_join="hybrid": {instead}')
         return replace(self, max_bytes=0) if self == type(self)() else self, budget
 
-    def of_join(
-        self, kind: Any, max_hot_keys: Any, max_hot_bytes: Any, cold_directory: Any, cold_store: Any
-    ) -> tuple[Self, HotBudget | None]:
-        """Return the limit and the budget of one join, from its options as they were given; see `HotBudget.of`.
-
-        Raises:
-            OptionError: as `HotBudget.of` and `beside`.
-        """
-        given = (None, None) if self.spills else (cold_directory, cold_store)
-        budget = HotBudget.of(kind, max_hot_keys, max_hot_bytes, given[0], cold_store=given[1])
-        return self.beside(budget, cold_store)
-
     @classmethod
     def written(cls, description: Mapping[str, Any]) -> Self:
         """Return the limit at which the query of a checkpoint drops rows, as its description has it; no limit for others.
@@ -268,13 +256,21 @@ class HotBudget:
     max_hot_bytes: int | None = None
     cold_store: ColdStoreKind = DEFAULT_COLD_STORE
 
+    def __post_init__(self) -> None:
+        """Refuse a budget without a limit, and limits that are no sizes."""
+        limits = {"max_hot_keys": self.max_hot_keys, "max_hot_bytes": self.max_hot_bytes}
+        if all(value is None for value in limits.values()):
+            raise _refused("hybrid", None, "max_hot_bytes, max_hot_keys or both beside it")
+        for name, value in limits.items():
+            if value is not None:
+                _whole(name, value, 0, 2**62)
+
     @classmethod
     def of(
         cls,
         kind: Any,
         max_hot_keys: Any = None,
         max_hot_bytes: Any = None,
-        cold_directory: Any = None,
         *,
         cold_store: Any = None,
         option: str = "default_hash_join",
@@ -285,7 +281,6 @@ class HotBudget:
             kind: one of `HashJoinKind`.
             max_hot_keys: a number of rows.
             max_hot_bytes: a number of bytes.
-            cold_directory: where cold rows are to lie, if not at the default place.
             cold_store: one of `ColdStoreKind`; None for the default.
             option: the option that the kind was given with, for messages.
 
@@ -309,7 +304,7 @@ class HotBudget:
                 raise _refused("cold_store", cold_store, '"files" or "duckdb"')
             require_medium(medium)
             return cls(**limits, cold_store=cast("ColdStoreKind", medium))
-        for name, value in {**given, "cold_directory": cold_directory, "cold_store": cold_store}.items():
+        for name, value in {**given, "cold_store": cold_store}.items():
             if value is not None:
                 raise _refused(name, value, f'it with {option}="hybrid" only: state in memory has no budget')
         return None
