@@ -11,6 +11,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from pyspark.errors import PySparkException
@@ -23,7 +24,9 @@ from zset_join.core.errors import StateError, ZsetJoinError
 from zset_join.core.notebook import html_progress, html_text
 from zset_join.runners.local.stopped import not_kept_here
 from zset_join.runners.spark.api.stored_query import QueryRunner, QueryTools, StoredQuery
+from zset_join.runners.spark.driver.on_server import on_server
 from zset_join.runners.spark.driver.served import ServedEpochs, ServedQuery, ServedTools, refuse_served
+from zset_join.runners.spark.driver.spark_files import restored_files
 
 if TYPE_CHECKING:
     from zset_join.evolution.differences import PlanDiff
@@ -341,6 +344,9 @@ def start_served(stream: DataStreamWriter, runner: ServedQuery, baseline: bytes 
         ZsetJoinError: checkpoint or outputs refuse the query.
     """
     refuse_served(runner.settings, runner.session)
+    scratch, location = runner.options.spark_checkpoint_location, runner.options.checkpoint_location
+    if scratch is not None:
+        on_server(runner.session, partial(restored_files, scratch, location))
     query = stream.foreachBatch(ServedEpochs(runner.settings, baseline)).start()
 
     def is_active() -> bool:

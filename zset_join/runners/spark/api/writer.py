@@ -387,14 +387,17 @@ class JoinStreamWriter:
             rows, baseline = served_rows(query, epochs), None if epochs.baseline is None else frame_bytes(epochs.baseline)
             settings = replace(epochs.settings, is_served=True)
             runner = ServedQuery(settings, query.session)
-            served = start_served(self._of_spark(rows, location), runner, baseline)
+            served = start_served(self._of_spark(rows, epochs.spark_location), runner, baseline)
             served.changing = ChangingQuery(self, runner)
             return served
         make_place(location)
         check_mode(location, "driver")
         epochs.given_through = given_through
         started = start_query(
-            lambda: self._of_spark(streamed_rows(query, epochs), location), epochs, tools, checkpoint_location=location
+            lambda: self._of_spark(streamed_rows(query, epochs), epochs.spark_location),
+            epochs,
+            tools,
+            checkpoint_location=location,
         )
         started.changing = ChangingQuery(self, epochs)
         return started

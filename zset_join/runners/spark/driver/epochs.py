@@ -53,6 +53,7 @@ from zset_join.runners.spark.driver.collecting import collected_slices, collecte
 from zset_join.runners.spark.driver.memory import refuse_without_memory
 from zset_join.runners.spark.driver.rows_taken import rows_taken, together
 from zset_join.runners.spark.driver.source_rows import SourceRows
+from zset_join.runners.spark.driver.spark_files import SparkFiles
 from zset_join.runners.spark.epoch.changed_batches import check_same_batch, epoch_before, has_ended
 from zset_join.runners.spark.epoch.disk_failures import disk_failure
 from zset_join.runners.spark.epoch.frame_sink import FrameSink, TakesSession
@@ -157,6 +158,7 @@ class DriverEpochs:
     has_ended: bool = False
     given_through: int | None = None
     _pipeline: Pipeline[Any] | None = None
+    _files: SparkFiles | None = None
     _query_id: str = ""
     _topic_ids: Mapping[str, Any] = field(default_factory=dict)
     _last_outcome: Callable[[], Any] = nothing_committed
@@ -169,6 +171,11 @@ class DriverEpochs:
     def location(self) -> str:
         """Return `checkpointLocation`."""
         return self.settings.options.checkpoint_location
+
+    @property
+    def spark_location(self) -> str:
+        """Return where Spark writes its own files."""
+        return self.settings.options.spark_checkpoint_location or self.location
 
     @property
     def options(self) -> QueryOptions:
@@ -366,13 +373,14 @@ class DriverEpochs:
     def _run(self, batch: DataFrame, epoch: int) -> None:
         session = batch.sparkSession
         if self._pipeline is None:
-            self.attach(spark_query_id(self.location), session)
+            self.attach(spark_query_id(self.spark_location), session)
             self.begin()
         pipeline = self.opened()
         for sink in self._spark_sinks():
             sink.session = session
         started, number = time.perf_counter(), epoch
         seconds: dict[str, float] = {}
+        self._keep_files(epoch)
         read = offsets_digest(self.location, epoch)
         checkpoint = pipeline.directory.checkpoint
         if (changed := checkpoint.changed) is not None:
@@ -403,6 +411,13 @@ class DriverEpochs:
         if self.heartbeat is not None:
             self.heartbeat.wake()
         refuse_outgrown(held, self.settings.options, epoch, is_served=self.settings.is_served)
+
+    def _keep_files(self, epoch: int) -> None:
+        """Copy what Spark has planned an epoch from, where the checkpoint is not Spark's own."""
+        scratch = self.options.spark_checkpoint_location
+        if scratch is not None:
+            self._files = self._files or SparkFiles(scratch, self.location)
+            self._files.keep(epoch)
 
     def _collected(self, batch: DataFrame, epoch: int) -> dict[str, Any]:
         """Return the rows of an epoch; those of baselines come before the first ones of any stream."""
