@@ -293,13 +293,13 @@ class MemoryRuntime(ProcessRuntime):
 
     @staticmethod
     def _check_only_added(queries: Sequence[Running], changed: Collection[Running], prepared: PreparedEpoch) -> None:
-        """Refuse to retract rows of a table that only ever gets rows."""
+        """Refuse to retract rows of a table that is append-only."""
         for running in [one for one in queries if one in changed]:
             only_adds = running.writer is not None and running.writer.table.mode == "append"
             if only_adds and (running.answer_in(prepared).weights < 0).any():
                 raise SqlError(
-                    f'"{running.name}" writes into "{running.into}", which only ever gets rows, and the change takes rows '
-                    "back. DROP it, and write into a table with a primary key.",
+                    f'"{running.name}" writes into "{running.into}", which is append-only, and the change retracts '
+                    "rows. DROP it, and write into a table with a primary key.",
                     code="NOT_OFFERED",
                     name=running.name,
                 )
@@ -402,10 +402,10 @@ class MemoryRuntime(ProcessRuntime):
             finally:  # an output that fails has its epoch, as all queries have
                 self._publish()
 
-    def kept_rows(self, table: Table) -> Pipeline | None:
-        """Return what keeps the rows of a table; None where the session keeps none.
+    def table_pipeline(self, table: Table) -> Pipeline | None:
+        """Return the pipeline that holds the rows of a table; None if the session keeps none.
 
-        As a query does, it keeps to the policy for bad input of when it began: at the first rows of the table.
+        Like a query, it has the policy for bad input of its start: the first rows of the table.
         """
         if self._keep_tables and table.name not in self._stored:
             policy = self.catalog.settings.get("on_bad_input", "error")

@@ -108,7 +108,7 @@ class SparkTables:
         name = source.name
         table = self._catalog.tables.get(name)
         if table is None:
-            raise SqlError(f'"{name}" is no table of this session any more; bind the query again.', code="UNKNOWN_TABLE")
+            raise SqlError(f'"{name}" is no longer a table of this session; bind the query again.', code="UNKNOWN_TABLE")
         if not self.is_read(table):
             return within_jump(self._of_inserted(table, source.relation), source.max_watermark_jump)
         known = self._streams.get(name)

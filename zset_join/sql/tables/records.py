@@ -62,7 +62,7 @@ def start_of(table: Table, offered: tuple[str, ...]) -> str:
     mode = given.removesuffix("-offset")
     if mode not in offered:
         raise SqlError(
-            f"\"{table.name}\": scan.startup.mode='{given}' is not offered; "
+            f"\"{table.name}\": scan.startup.mode='{given}' is not supported; "
             f"{' and '.join(f'{one}-offset' for one in offered)} {'is' if len(offered) == 1 else 'are'}.",
             code="NOT_OFFERED",
             name=table.name,

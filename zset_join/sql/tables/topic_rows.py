@@ -40,7 +40,7 @@ class TopicRows:
         settings: of the session: whether what cannot be read is put aside.
 
     Raises:
-        SqlError: a startup mode that is not offered.
+        SqlError: a startup mode that is not supported.
     """
 
     def __init__(
