@@ -16,7 +16,6 @@ state.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -27,9 +26,11 @@ from zset_join.changelog.encoding import group_keys
 from zset_join.core.errors import BadInputError
 from zset_join.core.relation import Relation
 from zset_join.core.row_conversion import conform
+from zset_join.core.shown_values import counted
 from zset_join.core.tick import Tick
 from zset_join.operators.latest import Latest
 from zset_join.shapes.latest import TRUNCATE, without_control
+from zset_join.shapes.operator_options import OperatorOptions
 from zset_join.state.rows.guarded import guarded
 from zset_join.state.rows.rejected_rows import REJECTION_SCHEMA
 from zset_join.zset import ZSet, single_batch
@@ -76,11 +77,13 @@ class PartialUpserts(Latest):
     [((1, 'x', 'y'), -1), ((1, 'z', 'y'), 1)]
     """
 
-    def __init__(self, relation: Relation, *, control: str, hidden: Sequence[str] = (), **options: Any) -> None:
+    def __init__(
+        self, relation: Relation, *, control: str, hidden: Sequence[str] = (), options: OperatorOptions = OperatorOptions()
+    ) -> None:
         whole = without_control(relation, control)
         self._control = control
         self._whole: tuple[ZSet, _Whole] | None = None
-        super().__init__(whole, hidden=hidden, **options)
+        super().__init__(whole, hidden=hidden, options=options)
         self._rows = self.inputs[0]
         self.inputs = (relation,)
         names = self._side.relation.schema.names
@@ -137,7 +140,7 @@ class PartialUpserts(Latest):
             raise BadInputError(
                 f'relation "{relation.name}": row {row} with key {key} in epoch {tick.epoch} '
                 f'{_REASON.format(columns=list(whole.missing))}; or set on_bad_input="quarantine". '
-                f"{len(whole.unknown)} such rows; nothing of the epoch was applied.",
+                f"{counted(len(whole.unknown), 'such row')}; nothing of the epoch was applied.",
                 code="UNAVAILABLE_VALUE",
                 relation=relation.name,
                 key=key,

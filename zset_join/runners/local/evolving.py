@@ -31,9 +31,9 @@ from zset_join.plan.fingerprints import Fingerprints
 from zset_join.plan.query_plan import Feed, QueryPlan, StateNode
 from zset_join.runners.local.contents import Contents
 from zset_join.runners.local.history import InputHistory
-from zset_join.runners.local.kept_rows import KeptRows, kept_inputs, kept_rows
 from zset_join.runners.local.rebuilding import Rebuilding
 from zset_join.runners.local.rereading import check_reread
+from zset_join.runners.local.stored_rows import StoredRows, stored_inputs, stored_rows
 from zset_join.runners.local.watermarks import KnownTimes, SourceTime, Watermarks
 from zset_join.stages.stage import StageOptions
 from zset_join.zset import ZSet
@@ -205,20 +205,20 @@ class Evolution:
             tables, wanted = operator.snapshot_readers(), fresh.snapshot_readers()
             return tables.keys() == wanted.keys() and all(tables[name].schema.equals(wanted[name].schema) for name in wanted)
 
-    def _kept_rows(self) -> list[KeptRows]:
+    def _kept_rows(self) -> list[StoredRows]:
         one = self.origin
         if not one.epoch:
             return []
-        rows = kept_rows(self._before, one.states, one.options, one.contents, one.history)
+        rows = stored_rows(self._before, one.states, one.options, one.contents, one.history)
         if one.history is not None:
-            rows += [kept_inputs(self._after, source, one.history) for source in self.plan.sources if source.name in one.gone]
+            rows += [stored_inputs(self._after, source, one.history) for source in self.plan.sources if source.name in one.gone]
         for name, again in one.reread.items():
             check_reread(name, again, self.plan, rows, self._before.rows(name), is_mapped=name in self.columns)
             feed, what = self._after.feed(Feed(name)), f'the rows that were read again of "{name}"'
-            rows.append(KeptRows((feed,), self.plan.source(name).relation, what, len(again), partial(_same, again)))
+            rows.append(StoredRows((feed,), self.plan.source(name).relation, what, len(again), partial(_same, again)))
         for name, first in one.first_rows.items():
             feed, what = self._after.feed(Feed(name)), f'the rows that "{name}" begins with'
-            rows.append(KeptRows((feed,), self.plan.source(name).relation, what, len(first), partial(_same, first)))
+            rows.append(StoredRows((feed,), self.plan.source(name).relation, what, len(first), partial(_same, first)))
         return rows
 
     @property

@@ -19,7 +19,7 @@ from zset_join.evolution.refusals import bad_reread
 from zset_join.plan.query_plan import QueryPlan
 from zset_join.query.reading import Reading
 from zset_join.runners.local.feeding import transforms_of
-from zset_join.runners.local.kept_rows import KeptRows
+from zset_join.runners.local.stored_rows import StoredRows
 from zset_join.sources.again import rows_again
 from zset_join.zset import ZSet
 
@@ -50,7 +50,7 @@ def read_again(given: Mapping[str, Any], readings: Mapping[str, Reading]) -> dic
     return found
 
 
-def check_reread(name: str, again: ZSet, plan: QueryPlan, kept: Iterable[KeptRows], origin: str, *, is_mapped: bool) -> None:
+def check_reread(name: str, again: ZSet, plan: QueryPlan, kept: Iterable[StoredRows], origin: str, *, is_mapped: bool) -> None:
     """Refuse rows that are not those that were taken.
 
     Args:

@@ -36,9 +36,7 @@ def unfinished(epoch: int, outcome: EpochOutcome | None) -> StateError:
         outcome: whether it is committed; None for a pipeline in memory.
     """
     if outcome is None:
-        what = (
-            "failed or was interrupted while it was folded in, and this pipeline is in memory: build it again from its inputs"
-        )
+        what = "failed or was interrupted while it was applied, and this pipeline is in memory: rebuild it from its inputs"
     else:
         what = _DURABLE[outcome]
     return StateError(f"epoch {epoch} {what}.", code="PIPELINE_BROKEN", epoch=epoch)
@@ -61,7 +59,7 @@ def out_of_memory(epoch: int, failure: MemoryError, refusal: StateError | None, 
         what = "Nothing of it was taken: give its rows in several steps, or set a memory budget."
     reason = str(failure) or "no reason given"
     return StateError(
-        f"epoch {epoch} needs more memory than this process gets ({reason}). {what}",
+        f"epoch {epoch} needs more memory than this process has ({reason}). {what}",
         code="OUT_OF_MEMORY",
         epoch=epoch,
     )

@@ -52,7 +52,7 @@ def fit(table: Table, column: ColumnDefinition, array: pa.Array) -> pa.Array:
     value = repr(shown_value(array, row))[:100]
     raise BadInputError(
         f'table "{table.name}": row {row} of what is inserted has {value}, of type {array.type}, in column "{column.name}", '
-        f"which is of type {column.type} and does not hold it. Nothing was inserted; cast it first.",
+        f"which is of type {column.type} and does not hold it. Nothing was inserted. Cast it first.",
         code="INSERT_TYPE",
         relation=table.name,
         row=row,
@@ -103,7 +103,7 @@ def arrow_table(rows: Any) -> pa.Table:
         return pa.Table.from_pylist(list(rows))
     except (pa.ArrowException, TypeError, ValueError, AttributeError) as error:
         raise OptionError(
-            f"{type(rows).__name__} does not become an Arrow table: {error}. Pass an Arrow table, a list of dicts, a dict of "
-            "columns or a DataFrame.",
+            f"{type(rows).__name__} cannot be converted to an Arrow table: {error}. Pass an Arrow table, a list of dicts, a "
+            "dict of columns or a DataFrame.",
             code="NOT_A_TABLE",
         ) from error

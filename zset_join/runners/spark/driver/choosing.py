@@ -74,7 +74,20 @@ def chosen_mode(
         has_place: its checkpoint's place is chosen.
         plan: plans it for the driver.
         expected: returns how large its state is expected to be.
+
+    Raises:
+        OptionError: `SCRATCH_EXECUTORS`: an option that goes with the driver.
     """
+    if options.spark_checkpoint_location is not None:
+        if options.execution == "executors":
+            raise OptionError(
+                f"sparkCheckpointLocation={options.spark_checkpoint_location!r} goes with epochs on the driver, which copy "
+                'Spark\'s files to checkpointLocation; this query runs them on executors. Add option("execution", "driver"), '
+                "or leave the option out.",
+                code="SCRATCH_EXECUTORS",
+                value=options.spark_checkpoint_location,
+            )
+        return Choice("driver", "sparkCheckpointLocation goes with the driver")
     if options.execution != "auto":
         return Choice(options.execution, f'execution="{options.execution}"')
     stored = stored_mode(options.checkpoint_location) if has_place else None
@@ -180,7 +193,7 @@ def refuse_first_rows(size: int, options: QueryOptions, epoch: int) -> None:
     if size > budget:
         raise StateError(
             f"the first rows of the query, of epoch {epoch}, have {size:,} bytes, and on the driver its state may have "
-            f"{budget:,} (driverMemory). Nothing was applied. Give it more, or start the query with "
+            f"{budget:,} (driverMemory). Nothing was applied. Raise driverMemory, or start the query with "
             'execution="executors", a new checkpointLocation and a new output.',
             code="DRIVER_STATE_TOO_LARGE",
             epoch=epoch,
@@ -206,7 +219,8 @@ def refuse_outgrown(held: int, options: QueryOptions, epoch: int, *, is_served: 
         executors = "in a classic session " if is_served else ""
         raise StateError(
             f"after epoch {epoch} the state of the query has {held:,} bytes, and on the driver it may have {budget:,} "
-            '(driverMemory). Give it more, keep rows on disk with default_hash_join="hybrid" and max_hot_bytes, or start the '
+            '(driverMemory). Raise driverMemory, keep rows on disk with default_hash_join="hybrid" and max_hot_bytes, '
+            "or start the "
             f'query {executors}with execution="executors", a new checkpointLocation and a new output.',
             code="DRIVER_STATE_TOO_LARGE",
             epoch=epoch,
