@@ -183,6 +183,29 @@ def test_a_move_that_is_killed_leaves_one_mode_or_the_other_whole(
     assert len(of["executors"]["route-left/route"]) > len(of["executors"]["join/left"]) > 0
 
 
+def test_a_baseline_moves_with_the_rest_and_need_not_be_given_again(
+    spark: SparkSession, orders: Source, customers: Source, run: Run, tmp_path: Path
+) -> None:
+    old = spark.createDataFrame([("i", 9, 10, "old", 0)], orders.stream().schema)
+
+    def view(baseline: Any) -> Any:
+        based = changes(
+            orders.stream(), name="orders", keys="order_id", sequence_by="ts", apply_as_deletes="op = 'd'", baseline=baseline
+        )
+        return based.join(names(customers), on="customer_id").select("order_id", "item", "name")
+
+    sink, found = Collected(), []
+    customers.add((10, "Ann", 1))
+    run(view(old), sink)
+    for mode, change in (("driver", ("u", 9, 10, "new", 1)), ("executors", ("d", 9, 10, "new", 2))):
+        found.append(sink.total())
+        move(tmp_path / "checkpoint", execution=mode)
+        orders.add(change)
+        run(view(old if mode == "executors" else None), sink, execution=mode)
+
+    assert [*found, sink.total()] == [{(9, "old", "Ann"): 1}, {(9, "new", "Ann"): 1}, {}]
+
+
 def refused(location: Path, **chosen: Any) -> str:
     with pytest.raises((StateError, OptionError)) as caught:
         move(location, **{"execution": "driver", **chosen})
@@ -207,7 +230,7 @@ def test_what_cannot_be_moved_is_refused_and_stays(stopped: Path, tmp_path: Path
 
 
 REASONS: dict[str, tuple[dict[str, Any], str]] = {
-    "of the plans": ({"refused": "it has a baseline"}, "it has a baseline"),
+    "of the plans": ({"refused": "no state like that"}, "no state like that"),
     "every input change is kept": ({"description": {"keeps_inputs": True}}, "retainInputLog"),
     "rows are dropped": ({"description": BufferLimit.of(1000, "evict_oldest").description()}, "join_buffer_policy"),
 }
@@ -245,20 +268,13 @@ def planned(view: Any, mode: str, tmp_path: Path) -> OtherMode:
     """Return what a query would be in the other mode, without running it."""
     options = QueryOptions.from_options({"checkpointLocation": str(tmp_path / "cp")})
     writer = view.writeStream
-    return OtherModes(mode, options, lambda: writer._query.placed, writer._on_driver)._planned("digest")
+    return OtherModes(mode, options, lambda: writer._query.placed, writer._on_driver)._planned("digest", {})
 
 
-def test_each_reason_that_the_plans_show_is_written_down(
-    spark: SparkSession, orders: Source, customers: Source, tmp_path: Path
-) -> None:
-    old = spark.createDataFrame([("i", 1, 10, "pen", 1)], orders.stream().schema)
-    based = changes(
-        orders.stream(), name="orders", keys="order_id", sequence_by="ts", apply_as_deletes="op = 'd'", baseline=old
-    )
+def test_each_reason_that_the_plans_show_is_written_down(orders: Source, customers: Source, tmp_path: Path) -> None:
     people = names(customers)
     views = {
         "": join_of(orders, customers, "inner"),
-        "it has a baseline": based.join(people, on="customer_id"),
         "and Spark counts the sources": upserts(orders)
         .join(people, on="customer_id")
         .select("order_id", "customer_id", "item")
