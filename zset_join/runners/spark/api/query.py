@@ -30,7 +30,7 @@ from zset_join.runners.spark.driver.spark_files import restored_files
 
 if TYPE_CHECKING:
     from zset_join.evolution.differences import PlanDiff
-    from zset_join.runners.spark.api.changing_query import ChangingQuery
+    from zset_join.runners.spark.api.changing_query import ChangingOnExecutors, ChangingQuery
     from zset_join.runners.spark.epoch.progress import ProgressLog
 
 __all__ = ["JoinQuery", "start_query", "start_served"]
@@ -48,7 +48,7 @@ class JoinQuery(StoredQuery):
     def __init__(self, spark_query: StreamingQuery, runner: QueryRunner, tools: QueryTools) -> None:
         super().__init__(runner, tools)
         self.spark_query = spark_query
-        self.changing: ChangingQuery | None = None
+        self.changing: ChangingQuery | ChangingOnExecutors | None = None
         self._changes = threading.Lock()
         if runner.heartbeat is not None:
             runner.heartbeat.start()
@@ -189,7 +189,7 @@ class JoinQuery(StoredQuery):
         """
         return self._changed("undo", lambda changing: changing.undone())
 
-    def _changed(self, what: str, change: Callable[[ChangingQuery], tuple[PlanDiff, Any]]) -> PlanDiff:
+    def _changed(self, what: str, change: Callable[[ChangingQuery | ChangingOnExecutors], tuple[PlanDiff, Any]]) -> PlanDiff:
         """Change the query, stop Spark's, and go on with the one that is started."""
         if self.changing is None:
             location = self._runner.options.checkpoint_location

@@ -28,16 +28,11 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
-from zset_join.checkpoint.changed_plans import CHANGED_TO, ChangedPlan
-from zset_join.checkpoint.checkpoint import Checkpoint
 from zset_join.checkpoint.reading import (
-    START_OVER,
     changed_plan_of,
     checkpoint_folder,
     has_commits,
     read_committed,
-    read_record,
-    record_name,
     stored_description,
 )
 from zset_join.core.errors import StateError
@@ -59,6 +54,7 @@ from zset_join.runners.spark.driver.memory import refuse_without_memory
 from zset_join.runners.spark.driver.rows_taken import rows_taken, together
 from zset_join.runners.spark.driver.source_rows import SourceRows
 from zset_join.runners.spark.driver.spark_files import SparkFiles
+from zset_join.runners.spark.epoch.changed_batches import check_same_batch, epoch_before, has_ended
 from zset_join.runners.spark.epoch.disk_failures import disk_failure
 from zset_join.runners.spark.epoch.frame_sink import FrameSink, TakesSession
 from zset_join.runners.spark.epoch.heartbeat import Heartbeat
@@ -288,7 +284,7 @@ class DriverEpochs:
         try:
             with self.lock:
                 if self.has_ended:
-                    raise _has_ended(self.location, epoch)
+                    raise has_ended(self.location, epoch)
                 if epoch:
                     self._run(batch, epoch)
                     return
@@ -390,7 +386,7 @@ class DriverEpochs:
         if (changed := checkpoint.changed) is not None:
             epoch += changed.changes
             if epoch == changed.epoch:  # it was taken before the change, and outputs got it then or at the start
-                check_same_batch(checkpoint, _epoch_before(checkpoint, changed), read)
+                check_same_batch(checkpoint, epoch_before(checkpoint, changed), read)
                 return
         is_replay = checkpoint.committed(epoch, read) is not None
         rows: dict[str, Any] = {}
@@ -470,49 +466,6 @@ def _completed_epoch(location: str) -> int | None:
     batch = last.epoch - (0 if changed is None else changed.changes)
     newest = changed.unseen[0] if changed is not None and changed.epoch == last.epoch and changed.unseen else last.epoch
     return newest if is_completed(location, batch) else None
-
-
-def _epoch_before(checkpoint: Checkpoint, changed: ChangedPlan) -> int:
-    """Return the last epoch with input before the last change of the query."""
-    if changed.unseen:
-        return changed.unseen[0]
-    epoch = changed.epoch - 1
-    for _ in range(changed.changes - 1):  # changes that followed each other
-        if checkpoint.files.folder.size(record_name(epoch)) is None:
-            break
-        record = read_record(checkpoint.files, epoch)
-        if record is None or record.offsets is None or not record.offsets.startswith(CHANGED_TO):
-            break
-        epoch -= 1
-    return epoch
-
-
-def _has_ended(location: str, batch: int) -> StateError:
-    return StateError(
-        f"the query of the checkpoint {location} has changed, and batch {batch} came to it as it was before; it was not taken. "
-        "Spark plans it again for the changed query: no action is needed.",
-        code="QUERY_CHANGED",
-        location=location,
-        batch=batch,
-    )
-
-
-def check_same_batch(checkpoint: Checkpoint, epoch: int, read: str | None) -> None:
-    """Refuse a batch of Spark's that is not the one which an epoch before a change of the query has taken.
-
-    Raises:
-        StateError: `EPOCH_REPLANNED`.
-    """
-    is_there = epoch >= 0 and checkpoint.files.folder.size(record_name(epoch)) is not None
-    record = read_record(checkpoint.files, epoch) if is_there else None
-    if record is None or record.offsets is None or read is None or record.offsets == read:
-        return
-    raise StateError(
-        f"epoch {epoch} is committed in the checkpoint {checkpoint.files.folder.location}, and Spark runs it again with other "
-        f"input: Spark's own files beside it were rolled back. {START_OVER}",
-        code="EPOCH_REPLANNED",
-        epoch=epoch,
-    )
 
 
 def _at_rest(sink: Sink) -> tuple[str, ...]:
