@@ -382,22 +382,19 @@ class JoinStreamWriter:
             given_through: the epoch that functions were given last, where the query was changed to this one; else None.
         """
         query, epochs, options = self._prepared_on_driver()
-        location, tools = options.checkpoint_location, DriverTools(epochs)
+        location, place, tools = options.checkpoint_location, epochs.spark_location, DriverTools(epochs)
         if is_connect(query.session):
             rows, baseline = served_rows(query, epochs), None if epochs.baseline is None else frame_bytes(epochs.baseline)
             settings = replace(epochs.settings, is_served=True)
             runner = ServedQuery(settings, query.session)
-            served = start_served(self._of_spark(rows, epochs.spark_location), runner, baseline)
+            served = start_served(self._of_spark(rows, place), runner, baseline)
             served.changing = ChangingQuery(self, runner)
             return served
         make_place(location)
         check_mode(location, "driver")
         epochs.given_through = given_through
         started = start_query(
-            lambda: self._of_spark(streamed_rows(query, epochs), epochs.spark_location),
-            epochs,
-            tools,
-            checkpoint_location=location,
+            lambda: self._of_spark(streamed_rows(query, epochs), place), epochs, tools, checkpoint_location=location
         )
         started.changing = ChangingQuery(self, epochs)
         return started
