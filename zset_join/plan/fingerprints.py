@@ -165,7 +165,8 @@ def _selects_all(step: SelectStep, names: Sequence[str]) -> bool:
 
 
 def _written(node: StageNode) -> list[object]:
-    own = [] if node.own is None else [node.own.to_json()]
+    own: list[object] = [] if node.own is None else [node.own.to_json()]
+    own += [node.since] if node.since else []
     return [node.stage.to_json(), write_relation(node.stage.output), *own]
 
 

@@ -47,6 +47,7 @@ __all__ = [
     "rebuilt",
     "sources_of",
     "visible",
+    "which_came",
     "with_own_options",
     "without_order",
 ]
@@ -179,11 +180,13 @@ class Operate:
         request: what is requested of it.
         inputs: whose rows it is fed.
         own: options that it has in place of those of the pipeline; None: it has none.
+        since: the epoch at which it came, where its answer depends on that; 0: it was there before the first rows.
     """
 
     request: StageRequest
     inputs: tuple[Node, ...]
     own: OwnOptions | None = None
+    since: int = 0
 
     @property
     def children(self) -> tuple[Node, ...]:
@@ -265,6 +268,16 @@ def each_root(root: Root, change: Callable[[Node], Node]) -> Root:
 def with_own_options(root: Node, own: OwnOptions) -> Node:
     """Return a query whose stages have options of their own."""
     return rebuilt(root, lambda node: replace(node, own=own) if isinstance(node, Operate) and node.own is None else node)
+
+
+def which_came(root: Root, epoch: int) -> Root:
+    """Return a query that came at an epoch: its stages whose answer depends on when rows come are not those of another one."""
+
+    def change(node: Node) -> Node:
+        is_timed = isinstance(node, Operate) and not node.stage.follows_from_rows
+        return replace(node, since=epoch) if is_timed else node
+
+    return rebuilt(root, change)
 
 
 def takes_as_is(node: Operate, place: int) -> bool:
