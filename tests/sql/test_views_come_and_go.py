@@ -381,26 +381,33 @@ def test_stages_that_wait_for_time_are_shared_until_rows_come() -> None:
     assert held == [[(1, 1), (3, 2), (4, 3)], [(1, "a"), (2, "a"), (3, "a")], [(3, 2), (4, 3)]]
 
 
+def _rate(rate: int, at: int) -> str:
+    return f"INSERT INTO rates VALUES ('a', {rate}, TIMESTAMP '2024-01-01 00:00:{at:02}'); "
+
+
+def _order(number: int, at: int) -> str:
+    return f"INSERT INTO orders VALUES ({number}, 'a', TIMESTAMP '2024-01-01 00:00:{at:02}'); "
+
+
 @pytest.mark.filterwarnings("ignore:.*has deletes and takes the time of its versions:UserWarning")
 def test_views_over_one_table_that_has_rows_answer_in_a_directory_as_in_memory(tmp_path: Path) -> None:
-    at = "TIMESTAMP '2024-01-01 00:00:{:02}'"
     by_event = "orders AS o JOIN rates FOR SYSTEM_TIME AS OF o.t AS r ON o.k = r.k"
     by_now = "(SELECT *, PROCTIME() AS p FROM orders) AS o JOIN latest FOR SYSTEM_TIME AS OF o.p AS r ON o.k = r.k"
-    steps = (
+    tables = (
         "CREATE TABLE rates (k STRING, rate INT, t TIMESTAMP(3), WATERMARK FOR t AS t, PRIMARY KEY (k) NOT ENFORCED); "
         "CREATE TABLE orders (id INT, k STRING, t TIMESTAMP(3), WATERMARK FOR t AS t); "
         "CREATE TABLE latest (k STRING, rate INT, PRIMARY KEY (k) NOT ENFORCED); "
-        f"INSERT INTO rates VALUES ('a', 1, {at.format(1)}); INSERT INTO orders VALUES (1, 'a', {at.format(5)}); "
-        f"INSERT INTO latest VALUES ('a', 5); INSERT INTO rates VALUES ('a', 2, {at.format(7)})",
+    )
+    first = "INSERT INTO latest VALUES ('a', 5); " + _rate(1, 1) + _order(1, 5) + _rate(2, 7)
+    steps = (
+        tables + first,
         *(f"CREATE MATERIALIZED VIEW e{n} AS SELECT {n} AS n, o.id, r.rate FROM {by_event}" for n in range(2)),
         *(f"CREATE MATERIALIZED VIEW p{n} AS SELECT {n} AS n, o.id, r.rate FROM {by_now}" for n in range(2)),
-        f"INSERT INTO orders VALUES (2, 'a', {at.format(8)}); INSERT INTO rates VALUES ('a', 3, {at.format(9)})",
-        f"PAUSE MATERIALIZED VIEW e1; INSERT INTO orders VALUES (3, 'a', {at.format(9)})",
-        f"RESUME MATERIALIZED VIEW e1; CREATE MATERIALIZED VIEW e2 AS SELECT o.id, r.rate FROM {by_event}; "
-        "INSERT INTO latest VALUES ('a', 6)",
-        f"INSERT INTO orders VALUES (4, 'a', {at.format(20)}); INSERT INTO rates VALUES ('a', 4, {at.format(30)}); "
-        "DROP MATERIALIZED VIEW e0",
-        f"INSERT INTO orders VALUES (5, 'a', {at.format(29)}); INSERT INTO rates VALUES ('a', 5, {at.format(40)})",
+        _order(2, 8) + _rate(3, 9),
+        "PAUSE MATERIALIZED VIEW e1; " + _order(3, 9),
+        f"RESUME MATERIALIZED VIEW e1; CREATE MATERIALIZED VIEW e2 AS SELECT o.id, r.rate FROM {by_event}",
+        "INSERT INTO latest VALUES ('a', 6); DROP MATERIALIZED VIEW e0; " + _order(4, 20) + _rate(4, 30),
+        _order(5, 29) + _rate(5, 40),
     )
     with connect(dialect="flink", clock=lambda: 0) as memory:
         for step in steps:

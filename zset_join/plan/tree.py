@@ -270,7 +270,7 @@ def with_own_options(root: Node, own: OwnOptions) -> Node:
     return rebuilt(root, lambda node: replace(node, own=own) if isinstance(node, Operate) and node.own is None else node)
 
 
-def which_came(root: Root, epoch: int) -> Root:
+def which_came(root: Node, epoch: int) -> Node:
     """Return a query that came at an epoch: its stages whose answer depends on when rows come are not those of another one."""
 
     def change(node: Node) -> Node:

@@ -18,8 +18,8 @@ does so within `once`.
 Memory: the rows of all tables and queries. Cost: of an INSERT, one commit; of CREATE and DROP, what they build, and one commit.
 
 Known limits: all queries have the `on_bad_input` and the idle timeout that are set when the first one is made. Of a table that
-a connector fills, everything that came is kept. Joins by time that share an
-index of versions have to be made before there are rows. A lookup join over rows that are there looks all of them up now.
+a connector fills, everything that came is kept. Joins by time that come when there are rows keep an index of their own, and
+take these rows as if they came then; a lookup join looks all of them up then.
 """
 
 from __future__ import annotations

@@ -196,6 +196,7 @@ class DurablePlan(ProcessRuntime):
                     else:
                         run(one.created or one.sql, one.dialect, one.query)
                     for running in [each for each in self.running if each.name in one.names]:
+                        assert isinstance(running, DurableQuery)  # noqa: S101 - this runtime starts no other
                         running.since = one.since
                         if one.paused:
                             self._hold(running, one.paused)
