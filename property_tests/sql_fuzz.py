@@ -397,7 +397,7 @@ def run_one(session: Session, text: str, draw: random.Random) -> str:
                 made.explain()
             elif chosen < 0.14:
                 made.table()
-                return "asked"
+                return "queried"
             return "bound"
     except ZsetJoinError:
         return "refused"

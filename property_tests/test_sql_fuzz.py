@@ -19,7 +19,7 @@ def test_statements_run_or_are_refused(dialect: str) -> None:
 
     assert failures == []
     assert sum(found.values()) == COUNT
-    assert found["bound"] + found["done"] + found["asked"] > 0
+    assert found["bound"] + found["done"] + found["queried"] > 0
     assert found["refused"] > 0
 
 

@@ -50,7 +50,7 @@ TEXTS = {"push": 15, "nightly": 400}.get(profile_name(), 15)
 
 
 def session_of(views: dict[str, View]) -> Session:
-    """Return a session whose tables are sources of the fluent API, beside an outside table."""
+    """Return a session whose tables are sources of the fluent API, beside an external table."""
     session = connect(dialect="spark")
     session.register_lookup(NAMES)
     for name, view in views.items():

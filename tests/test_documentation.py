@@ -220,7 +220,35 @@ def test_the_index_links_every_page_once() -> None:
     written = {path.relative_to(index.parent).as_posix() for path in pages() if index.parent in path.parents}
 
     assert sorted(linked) == sorted(set(linked))
-    assert {page for page in written if not page.startswith("decisions/")} == {"README.md", *linked} - set(COPIED.values())
+    assert {page for page in written if not page.startswith("decisions/0")} == {"README.md", *linked} - set(COPIED.values())
+
+
+def test_the_shelf_of_decisions_lists_each_once_and_marks_the_superseded() -> None:
+    shelf = ROOT / "docs" / "decisions"
+    records = {path.name: path.read_text(encoding="utf-8") for path in shelf.glob("[0-9]*.md")}
+    entries = [line for line in (shelf / "README.md").read_text(encoding="utf-8").splitlines() if line.startswith("- [")]
+
+    assert sorted(line.split("](")[1].split(")")[0] for line in entries) == sorted(records)
+    assert [line for line in entries if "superseded" in line] == [
+        line for line in entries if "\nSuperseded by " in records[line.split("](")[1].split(")")[0]]
+    ]
+
+
+def test_the_glossary_has_each_word_of_the_design_once() -> None:
+    page = (ROOT / "docs" / "reference" / "glossary.md").read_text(encoding="utf-8")
+    heads = [line.split(" | ")[0] for line in page.splitlines() if line.startswith("| **")]
+    terms = [term for head in heads for term in re.findall(r"\*\*(.+?)\*\*", head)]
+    words = (
+        "relation weight delta answer epoch tick operator stage plan pipeline runner bucket route view output sink binding "
+        "watermark due parked spill fetch evict retraction insertion changelog unmatched_row late_row dead_letter snapshot log "
+        "commit_record receipt fingerprint"
+    ).replace("_", "\0")
+    meanings = (
+        " ".join(re.findall(r"\*\*(.+?)\*\*", page)).replace("retractions", "retraction").replace("insertions", "insertion")
+    )
+
+    assert sorted(terms) == sorted(set(terms))
+    assert [word for word in words.split() if word.replace("\0", " ") not in meanings] == []
 
 
 def test_prose_has_no_line_over_120_characters() -> None:

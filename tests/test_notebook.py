@@ -35,7 +35,7 @@ def test_only_the_first_rows_are_shown(capsys: pytest.CaptureFixture[str]) -> No
     assert delta._repr_html_().count("<tr") == 51
     delta.show(2)
     assert capsys.readouterr().out.splitlines() == ["weight | n", "+1 | 0", "+1 | 1", "... and 998 more rows"]
-    assert repr(delta) == "ZSet(1000 rows, n: int64)"
+    assert repr(delta) == "ZSet(1,000 rows, n: int64)"
 
 
 def test_a_delta_goes_to_pandas_and_polars_with_its_weights() -> None:

@@ -262,9 +262,9 @@ def test_a_zset_is_built_from_plain_rows_by_name_or_by_place():
     ("rows", "weights", "message"),
     [
         ([{"id": 1, "nme": "x"}], None, "'nme'"),
-        ([(1,)], None, "1 values for the 2 columns"),
+        ([(1,)], None, "1 value for the 2 columns"),
         ([{"id": "one"}], None, "does not fit the columns"),
-        ([{"id": 1}], [1, 1], "1 rows came with 2 weights"),
+        ([{"id": 1}], [1, 1], "1 row came with 2 weights"),
     ],
 )
 def test_a_row_that_does_not_fit_is_refused_with_what_is_wrong(rows, weights, message):

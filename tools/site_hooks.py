@@ -50,9 +50,8 @@ def navigation(index: str) -> list[dict[str, Any]]:
 
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
-    """Take the navigation from the index; decision records are listed by their folder."""
-    decisions = sorted(path.relative_to(INDEX.parent).as_posix() for path in (INDEX.parent / "decisions").glob("[0-9]*.md"))
-    config.nav = [{"Home": "README.md"}, *navigation(INDEX.read_text(encoding="utf-8")), {"Decisions": decisions}]
+    """Take the navigation from the index."""
+    config.nav = [{"Home": "README.md"}, *navigation(INDEX.read_text(encoding="utf-8"))]
     return config
 
 

@@ -48,12 +48,11 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 from zset_join.core.errors import OptionError, ZsetJoinError
 from zset_join.core.extras import needed_for
-from zset_join.tools.change_options import add_change_options, add_column_options, column_words
+from zset_join.tools.change_options import add_change_options, add_column_options, column_words, reread_places
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from zset_join.evolution.changed_columns import ColumnWords
     from zset_join.runners.spark.api.writer import JoinStreamWriter
 
 __all__ = ["main"]
@@ -419,8 +418,8 @@ def _position(options: argparse.Namespace) -> int:
 
 
 def _diff(options: argparse.Namespace) -> int:
-    words = column_words(options)
-    diff = _diff_of(options.directory, options.program, options.dialect, options.lease_seconds, words)
+    words = {"words": column_words(options), "reread": reread_places(options)}
+    diff = _diff_of(options.directory, options.program, options.dialect, options.lease_seconds, **words)
     if options.all is not None:
         diff.write_parquet(options.all)
     _print_line(diff.to_markdown() if options.markdown else diff)
@@ -434,7 +433,12 @@ def _evolve(options: argparse.Namespace) -> int:
         diff = undo_of_directory(options.directory, new_tables=options.new_table)
     else:
         query, words = _other_query(options.directory, options.program, options.dialect), column_words(options)
-        given = {"words": words, "new_tables": options.new_table, "undo_epochs": options.undo_epochs}
+        given = {
+            "words": words,
+            "reread": reread_places(options),
+            "new_tables": options.new_table,
+            "undo_epochs": options.undo_epochs,
+        }
         diff = evolve_directory(options.directory, query, **given)
     _print_line(diff)
     at = "before its first epoch" if diff.taken is None else f"in epoch {diff.taken}"
@@ -504,7 +508,7 @@ def _console(options: argparse.Namespace) -> int:
     return 0
 
 
-def _diff_of(checkpoint: str, program: str, dialect: str, lease_seconds: float, words: ColumnWords | None = None) -> Any:
+def _diff_of(checkpoint: str, program: str, dialect: str, lease_seconds: float, **words: Any) -> Any:
     """Return what another query would answer otherwise over a directory, whose query may run."""
     from zset_join.runners.local.pinned import diff_wherever
 
@@ -512,7 +516,7 @@ def _diff_of(checkpoint: str, program: str, dialect: str, lease_seconds: float, 
         _print_line(f"the query runs: comparing at epoch {epoch}, held for {lease_seconds:.0f} seconds at most", sys.stderr)
 
     query = _other_query(checkpoint, program, dialect)
-    return diff_wherever(checkpoint, query, words=words, lease_seconds=lease_seconds, on_pinned=on_pinned)
+    return diff_wherever(checkpoint, query, **words, lease_seconds=lease_seconds, on_pinned=on_pinned)
 
 
 def _bundle(options: argparse.Namespace) -> int:

@@ -251,7 +251,7 @@ def test_what_a_function_does_not_take_is_refused_with_a_cure(expression: Expres
 
 
 def test_a_wrong_number_of_operands_is_refused() -> None:
-    with pytest.raises(PlanError, match="nullif is given 1 operands; it takes 2"):
+    with pytest.raises(PlanError, match="nullif is given 1 operand; it takes 2"):
         value_type(Call("nullif", (col("n"),)), SCHEMA)
 
 

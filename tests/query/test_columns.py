@@ -237,7 +237,7 @@ def test_functions_take_the_parameters_that_pyspark_gives_them() -> None:
 
     shorter = {
         "array_join", "ceil", "ceiling", "floor", "instr", "max_by", "min_by", "regexp_replace", "split", "to_date",
-    }  # fmt: skip  # the last parameters of PySpark's are not offered
+    }  # fmt: skip  # the last parameters of PySpark's are not supported
     own = {"CaseBuilder", "collect_list", "collect_set", "first", "last", "lit", "col", "column", "round_half_up"}
     differing = {}
     for name in sorted(set(F.__all__) - own):

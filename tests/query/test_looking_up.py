@@ -367,7 +367,7 @@ class TestWhatIsRefused:
 
     def test_another_view(self):
         orders = appends("orders", ORDERS)
-        with pytest.raises(OptionError, match="expects an outside table"):
+        with pytest.raises(OptionError, match="expects an external table"):
             orders.lookup_join(orders, on="who")
 
 

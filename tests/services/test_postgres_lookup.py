@@ -1,4 +1,4 @@
-"""A real PostgreSQL as an outside table."""
+"""A real PostgreSQL as an external table."""
 
 from __future__ import annotations
 

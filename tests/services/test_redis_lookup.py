@@ -1,4 +1,4 @@
-"""A real Redis as an outside table."""
+"""A real Redis as an external table."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ from tools.servers.maven_jars import SPARK_KAFKA, jars_of
 from tools.servers.postgres_server import PostgresServer
 from zset_join.sources.kafka import KafkaSource
 from zset_join.sql import connect
-from zset_join.sql.tables.feeds import feed_of
+from zset_join.sql.tables.generated_rows import GeneratedRows
 
 PIPELINE = """
 CREATE TABLE orders (id INT, customer STRING, total INT, at BIGINT METADATA FROM 'offset', twice AS total * 2) WITH (
@@ -151,11 +151,9 @@ def test_generated_rows_are_looked_up_in_postgres_and_ctrl_c_ends_a_run_that_goe
 
     with connect(dialect="flink") as session:
         session.sql(LOOKED_UP.split("CREATE TABLE customers")[0])
-        feed = feed_of(session.catalog.tables["orders"])
-        assert feed is not None
-        requested = [
-            one for rows in iter(lambda: feed.poll(most_rows=500, wait_seconds=0), None) for one in rows["customer"].to_pylist()
-        ]
+        source = GeneratedRows(session.catalog.tables["orders"], lambda _, rows: rows)
+        polled = iter(lambda: source.poll(wait_seconds=0)[0], None)
+        requested = [one for rows in polled for one in rows["customer"].to_pylist()]
     expected: dict[str, int] = {}
     for customer in requested:
         if customer <= 16:

@@ -295,7 +295,7 @@ def test_of_two_hints_of_a_table_the_first_counts_and_the_second_warns(session: 
 
 def test_the_processing_time_of_a_query_below_and_of_a_keyed_table_joins_as_of_it() -> None:
     with connect(dialect="flink") as session:
-        with pytest.warns(SqlWarning, match="pt is no column"):
+        with pytest.warns(SqlWarning, match="pt is not one of its columns"):
             session.sql("CREATE TABLE o (id INT, k INT, pt AS PROCTIME(), PRIMARY KEY (id) NOT ENFORCED)")
         session.sql("CREATE TABLE d (k INT, n STRING, PRIMARY KEY (k) NOT ENFORCED)")
         joined = "JOIN d FOR SYSTEM_TIME AS OF o.pt ON o.k = d.k"
@@ -359,9 +359,9 @@ def test_what_is_understood_and_changes_nothing_warns(text: str, reported: str, 
 
 @pytest.mark.parametrize("rows", [5, None, "text"])
 def test_what_are_no_rows_no_text_and_no_dialect_is_refused_with_a_code(rows: Any, session: Session) -> None:
-    with pytest.raises(OptionError, match="does not become an Arrow table"):
+    with pytest.raises(OptionError, match="cannot be converted to an Arrow table"):
         session.insert("a", rows)
-    with pytest.raises(OptionError, match="no source of lookups"):
+    with pytest.raises(OptionError, match="not a lookup source"):
         session.register_lookup(rows)
     with pytest.raises(SqlError):
         session.sql(rows)

@@ -74,7 +74,7 @@ def test_partitions_and_distribution_are_taken_with_a_warning_and_refused_for_fi
             )
         with pytest.warns(SqlWarning, match="PARTITIONED BY changes nothing"):
             session.sql("CREATE TABLE p (a INT, b INT) COMMENT 'x' PARTITIONED BY (a, b) WITH ('connector' = 'print')")
-        with pytest.raises(SqlError, match=r"PARTITIONED BY is not offered for files"):
+        with pytest.raises(SqlError, match=r"PARTITIONED BY is not supported for files"):
             session.sql("CREATE TABLE f (a INT) PARTITIONED BY (a) WITH ('connector' = 'filesystem', 'path' = 'f')")
 
         assert session.catalog.tables["d"].primary_key == ("a",)

@@ -141,7 +141,7 @@ REFUSED = [
     ("SELECT string_agg(s, v) AS m FROM l", "NOT_OFFERED", "literal text"),
     ("SELECT array_agg(v ORDER BY v) AS m FROM l", "NOT_OFFERED", "with an order"),
     ("SELECT count(*) AS n FROM l GROUP BY 1", "NOT_OFFERED", "not grouped by an aggregate"),
-    ("SELECT id FROM l WHERE count(*) > 1", "NOT_OFFERED", "the aggregate COUNT is offered in SELECT and HAVING"),
+    ("SELECT id FROM l WHERE count(*) > 1", "NOT_OFFERED", "the aggregate COUNT is allowed in SELECT and HAVING only"),
     ("SELECT grouping(s) AS g FROM l GROUP BY ROLLUP (k)", "NOT_OFFERED", "take keys of GROUP BY"),
     ("SELECT k FROM l UNION ALL SELECT s FROM l", "UNION_TYPES", "by position"),
     ("SELECT id FROM l WHERE v > 1 OR EXISTS (SELECT max(w) FROM r WHERE r.k = l.k)", "NOT_OFFERED", "without groups"),

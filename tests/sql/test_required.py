@@ -122,5 +122,5 @@ def test_what_cannot_be_checked_is_refused() -> None:
         session.sql("CREATE TABLE source (k ARRAY<INT>)")
         session.sql("CREATE TABLE out (k ARRAY<INT> NOT NULL) WITH ('connector' = 'blackhole')")
 
-        with pytest.raises(SqlError, match="NOT NULL is not offered for k"):
+        with pytest.raises(SqlError, match="NOT NULL is not supported for k"):
             session.sql("INSERT INTO out SELECT k FROM source")

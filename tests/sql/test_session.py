@@ -100,7 +100,7 @@ def test_arrow_tables_are_registered_and_the_fluent_api_goes_on(session: Session
 
     assert made.view.columns == ["id", "total"]
     assert rows(made.table()) == [(2, 50)]
-    with pytest.raises(OptionError, match="does not become an Arrow table"):
+    with pytest.raises(OptionError, match="cannot be converted to an Arrow table"):
         session.register("nonsense", 5)
 
 
@@ -264,7 +264,7 @@ def test_a_view_is_shown_as_it_was_made_and_a_temporary_one_is_dropped(session: 
 @pytest.mark.parametrize("emit", ["PERIODIC 5s", "ON UPDATE", "AFTER WATERMARK"])
 def test_other_ways_to_emit_are_refused_by_name(session: Session, emit: str) -> None:
     session.sql("CREATE STREAM s (a int)")
-    with pytest.raises(SqlError, match=f"EMIT {emit.split()[0]} is not offered"):
+    with pytest.raises(SqlError, match=f"EMIT {emit.split()[0]} is not supported"):
         session.sql(f"SELECT a FROM s EMIT {emit}")
 
 
@@ -296,9 +296,9 @@ def test_names_of_types_follow_the_dialect() -> None:
 
 def test_a_message_calls_a_function_as_it_was_written(session: Session) -> None:
     session.sql("CREATE STREAM s (a int)")
-    with pytest.raises(SqlError, match="the aggregate PERCENTILE is not offered"):
+    with pytest.raises(SqlError, match="the aggregate PERCENTILE is not supported"):
         session.sql("SELECT percentile(a, 0.5) FROM s")
-    with pytest.raises(SqlError, match="DECODE is not offered with these operands"):
+    with pytest.raises(SqlError, match="DECODE is not supported with these operands"):
         session.sql("SELECT decode(a, 'utf-8') FROM s")
 
 

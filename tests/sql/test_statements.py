@@ -68,7 +68,7 @@ def test_quotes_and_backslashes_of_texts_mean_what_they_mean_in_the_system(diale
         ("SELECT * FROM TUMBLE(SIZE => INTERVAL '1' DAY, DATA => TABLE e)", "are in this order: DATA, .*\n.*column 48"),
         ("CREATE TABLE r (a ROW<x INT>)", r"JSON_VALUE\(c, '\$\.a'\) gives its fields.\nline 1, column 19"),
         ("CREATE FUNCTION f AS 'com.x.F'", "use a UDF inside Spark"),
-        ("ADD JAR 'x.jar'", "ADD is not offered. There are no jars"),
+        ("ADD JAR 'x.jar'", "ADD is not supported. There are no jars"),
         ("STOP JOB 'x'", "zset-join backup copies a checkpoint"),
     ],
 )

@@ -11,7 +11,7 @@ import pytest
 from zset_join.cli import main
 from zset_join.core.errors import BadInputError
 from zset_join.sql import connect
-from zset_join.sql.tables.feeds import KafkaFeed
+from zset_join.sql.tables.topic_rows import TopicRows
 from zset_join.sql_expressions.places import SqlWarning
 from zset_join.tools.dead_letters import read_letters
 
@@ -105,9 +105,9 @@ TOPIC = (
 def test_records_of_a_topic_that_are_no_rows_are_dead_letters(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     left = [kafka_records()]
     monkeypatch.setattr(
-        KafkaFeed, "poll_records", lambda *_, **__: (left.pop(), {"t": 15}) if left else (kafka_records()[:0], {"t": 15})
+        TopicRows, "poll_records", lambda *_, **__: (left.pop(), {"t": 15}) if left else (kafka_records()[:0], {"t": 15})
     )
-    monkeypatch.setattr(KafkaFeed, "open", lambda *_: None)
+    monkeypatch.setattr(TopicRows, "open", lambda *_: None)
     with connect(dialect="flink", directory=tmp_path) as session:
         session.sql("SET 'on_bad_input' = 'quarantine'; " + TOPIC)
         running = session.sql("SELECT id, place FROM k").start()
@@ -124,11 +124,11 @@ def test_records_of_a_topic_that_are_no_rows_are_dead_letters(tmp_path: Path, mo
 def test_a_record_of_a_topic_that_is_no_row_stops_with_its_place_and_what_to_do() -> None:
     with connect(dialect="flink") as session:
         session.sql(TOPIC)
-        feed = KafkaFeed(session.catalog.tables["k"])
+        source = TopicRows(session.catalog.tables["k"], lambda _, rows: rows)
         with pytest.raises(
             BadInputError, match=r'offset 12 of topic t is not a row of it, the value of "id".*SET on_bad_input'
         ):
-            feed.read(kafka_records())
+            source.read(kafka_records())
 
 
 def test_what_was_read_and_not_taken_is_read_again(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from zset_join.core.errors import BadInputError, WeightOverflowError
 from zset_join.core.relation import Relation
-from zset_join.core.shown_values import shown_key
+from zset_join.core.shown_values import counted, shown_key
 from zset_join.core.tick import Tick
 from zset_join.kernels.rows import changes as ch
 from zset_join.state.rows.rejected_rows import REJECTION_SCHEMA
@@ -74,7 +74,7 @@ def describe_rejection(relation: Relation, rejected: RejectedChanges, tick: Tick
     error_type = WeightOverflowError if code == "WEIGHT_OVERFLOW" else BadInputError
     return error_type(
         f'relation "{relation.name}", epoch {tick.epoch}: the change with key {key} and weight {weight} {reason} '
-        f"({len(positions)} such rows in this epoch; nothing of it was applied). "
+        f"({counted(len(positions), 'such row')} in this epoch; nothing of it was applied). "
         'Correct the source, start it from a snapshot, or set on_bad_input="quarantine" to quarantine bad rows.',
         code=code,
         relation=relation.name,

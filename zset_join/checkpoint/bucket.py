@@ -206,7 +206,7 @@ class BucketState:
             raise StateError(
                 f"this attempt at epoch {context.tick.epoch} of bucket {self._folder} came too late: the local state is at "
                 f"epoch {stamp.absorbed_epoch} already, so that epoch was committed by another attempt. Nothing was read or "
-                "changed, and nothing need be done.",
+                "changed, and no action is needed.",
                 code="STALE_ATTEMPT",
                 epoch=context.tick.epoch,
                 absorbed_epoch=stamp.absorbed_epoch,

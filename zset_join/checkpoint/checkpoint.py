@@ -358,7 +358,7 @@ class Checkpoint:
         if _logged_rows(last) != _logged_rows(record):
             raise StateError(
                 f"epoch {record.epoch} was answered again because its answer was lost before the output had it, and the "
-                "sources gave other rows than when it was committed. Nothing was given out. Make the sources replayable, and "
+                "sources returned other rows than when it was committed. Nothing was emitted. Make the sources replayable, and "
                 "start over with a new checkpointLocation and output.",
                 code="REPLAY_DIFFERS",
                 epoch=record.epoch,

@@ -485,7 +485,7 @@ def _value(shown: pa.Schema, name: str, value: Any) -> pa.Scalar:
     try:
         scalar = pa.scalar(value, kind)
         if value is not None and pt.is_integer(kind) and scalar.as_py() != value:
-            raise pa.ArrowInvalid("it is no whole number")
+            raise pa.ArrowInvalid("it is not a whole number")
         if isinstance(value, datetime) and pt.is_date(kind):
             raise pa.ArrowInvalid("a date has no time of day; give value.date()")
         return scalar

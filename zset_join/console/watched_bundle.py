@@ -83,7 +83,7 @@ class WatchedBundle:
         path: the file.
 
     Raises:
-        StateError: it is no bundle, or one of another format.
+        StateError: it is not a bundle, or one of another format.
     """
 
     def __init__(self, path: str | Path) -> None:
@@ -202,7 +202,7 @@ def _read(path: str | Path) -> dict[str, Any]:
         with tarfile.open(path, mode="r:gz") as tar:
             member = tar.next()
             if member is None or member.name != _MEMBER or not member.isreg() or member.size > MOST_BYTES:
-                raise ValueError("it is no bundle")
+                raise ValueError("it is not a bundle")
             file = tar.extractfile(member)
             body = json.loads(b"" if file is None else file.read(MOST_BYTES))
         if body["format"] != _FORMAT or not isinstance(body["answers"], dict):

@@ -10,7 +10,7 @@ from zset_join.expressions import describe
 from zset_join.plan.query_plan import Feed, QueryPlan
 from zset_join.plan.row_steps import RowStep
 
-__all__ = ["bad_first_rows", "by_time", "no_rows", "source_changed"]
+__all__ = ["bad_first_rows", "bad_reread", "by_time", "no_rows", "source_changed"]
 
 _CURE = (
     "Build the pipeline with keep_inputs=True, so that it can be changed to anything, or start the new query again over the "
@@ -38,7 +38,7 @@ def no_rows(
         return StateError(
             f'{reader} needs the columns {never} of "{feed.origin}", and no state has them: with keep_state="needed" the '
             f'query before left out what it did not read. Build the pipeline with keep_state="all" where its query is to '
-            f"change. {_CURE}",
+            f"change; or let the source be read again, with reread= or --reread. {_CURE}",
             code="EVOLVE_DROPPED",
             source=feed.origin,
             reader=reader,
@@ -98,4 +98,15 @@ def bad_first_rows(name: str, why: str) -> OptionError:
         "first epoch and in its columns; feed others with step().",
         code="FIRST_ROWS",
         source=name,
+    )
+
+
+def bad_reread(name: str, why: str, **counts: int) -> StateError:
+    """Return the error of rows that were read again of a source, and are not those that the query has taken."""
+    return StateError(
+        f'the rows that were read again of "{name}" {why}. They must be those that the query has taken so far: feed it '
+        "all later rows, then change it, with a source that does not change meanwhile.",
+        code="EVOLVE_REREAD",
+        source=name,
+        **counts,
     )

@@ -94,9 +94,9 @@ def _decimal_to_integer(values: pa.Array, dtype: np.dtype[Any]) -> tuple[Any, Bo
     wide = values.cast(pa.decimal256(76, scale))
     cut = pc.round(wide, ndigits=0, round_mode="towards_zero").cast(_WIDE)
     lower, upper = (pa.scalar(decimal.Decimal(int(limit)), _WIDE) for limit in (limits.min, limits.max))
-    outside = pc.or_(pc.less(cut, lower), pc.greater(cut, upper)).fill_null(False)
-    fitting = pc.if_else(pc.or_(outside, cut.is_null()), pa.scalar(decimal.Decimal(0), _WIDE), cut)
-    return fitting.cast(pa.int64()).to_numpy().astype(dtype), outside.to_numpy(zero_copy_only=False)
+    out_of_range = pc.or_(pc.less(cut, lower), pc.greater(cut, upper)).fill_null(False)
+    fitting = pc.if_else(pc.or_(out_of_range, cut.is_null()), pa.scalar(decimal.Decimal(0), _WIDE), cut)
+    return fitting.cast(pa.int64()).to_numpy().astype(dtype), out_of_range.to_numpy(zero_copy_only=False)
 
 
 def _from_text(vector: Vector, target: pa.DataType) -> tuple[Vector, str, Bools]:

@@ -22,6 +22,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from zset_join.core.errors import BadInputError, PlanError
+from zset_join.core.shown_values import counted
 from zset_join.expressions import vectors
 from zset_join.expressions.conversions import convert
 from zset_join.expressions.function_types import function_type
@@ -108,7 +109,7 @@ def _check_node(node: Expression) -> None:
         if len(node.operands) < least or (most is not None and len(node.operands) > most):
             wanted = str(least) if least == most else f"{least} or more" if most is None else f"{least} to {most}"
             raise PlanError(
-                f"{node.operation} is given {len(node.operands)} operands; it takes {wanted}.",
+                f"{node.operation} is given {counted(len(node.operands), 'operand')}; it takes {wanted}.",
                 code="UNKNOWN_EXPRESSION",
                 operation=node.operation,
             )
@@ -116,7 +117,7 @@ def _check_node(node: Expression) -> None:
         arity = OPERATIONS.get(node.operation, (-1, ""))[0]
         if arity != len(node.operands) and not (arity is None and len(node.operands) > 1):
             raise PlanError(
-                f"a condition calls {node.operation!r} with {len(node.operands)} operands, which is not among its "
+                f"a condition calls {node.operation!r} with {counted(len(node.operands), 'operand')}, which is not among its "
                 f"operations: {', '.join(sorted(OPERATIONS.keys() | FUNCTIONS.keys()))}.",
                 code="UNKNOWN_EXPRESSION",
                 operation=node.operation,

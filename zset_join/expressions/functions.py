@@ -272,7 +272,7 @@ def timestamp_diff(unit: str, start: object, end: object) -> Expression:
 
 
 def to_date(col: object) -> Expression:
-    """Return a timestamp or a text such as 2024-02-29 as a date."""
+    """Return a timestamp or a string such as 2024-02-29 as a date."""
     return Cast(_operand(col), pa.date32())
 
 

@@ -1,6 +1,6 @@
 """Lookup joins: batched lookups in outside systems, each made once and journaled before its answer is used.
 
-`source` is the contract of an outside table and `sources` the ones that come with the package; `options` are FLIP-234's and
+`source` is the contract of an external table and `sources` the ones that come with the package; `options` are FLIP-234's and
 ours; `fetcher` calls it, with retries, back-off and cache; `journal` keeps what was answered.
 """
 

@@ -310,10 +310,9 @@ class Fetcher:
                         break
         except TimeoutError as error:
             raise LookupFailedError(
-                f'the lookup source "{self.source.name}" did not complete {wanted.num_rows} keys such as {_first(wanted)} '
-                f"within "
-                f"timeout={self.settings.timeout_us / 1_000_000:g} s, {attempts} attempts included; the epoch was not applied. "
-                "Raise timeout, lower fixed_delay or max_attempts, or make the source faster.",
+                f'the lookup source "{self.source.name}" did not complete {counted(wanted.num_rows, "key")} such as '
+                f"{_first(wanted)} within timeout={self.settings.timeout_us / 1_000_000:g} s, {attempts} attempts included; "
+                "the epoch was not applied. Raise timeout, lower fixed_delay or max_attempts, or make the source faster.",
                 code="LOOKUP_TIMEOUT",
                 source=self.source.name,
                 keys=wanted.num_rows,
@@ -366,7 +365,7 @@ class Fetcher:
         """Return the rows of requested keys, and the keys that have none."""
         rows = self._conformed(answer)
         self.counts.rows += rows.num_rows
-        requested = KeyedRows("asked", self._shape.key_schema, self._shape.key_schema.names)
+        requested = KeyedRows("requested", self._shape.key_schema, self._shape.key_schema.names)
         requested.add(batch)
         positions, numbers = requested.find(self._shape.table_keys_of(rows))
         requested.close()

@@ -165,9 +165,7 @@ class Lookup:
         for name, value in options.items():
             own = _own_name(name)
             if own is None:
-                _warn(
-                    f"{where}: the option '{name}' is unknown and changes nothing; known are {', '.join(sorted(_SQL_NAMES))}."
-                )
+                _warn(f"{where}: the option '{name}' is unknown and ignored; known ones are {', '.join(sorted(_SQL_NAMES))}.")
                 continue
             try:
                 kept[own] = _checked(own, value)
@@ -202,7 +200,7 @@ class Lookup:
             own = _own_name(name)
             if own is None or own == "table":
                 raise OptionError(
-                    f"the lookup option {name!r} (value {value!r}) is unknown; known are "
+                    f"the lookup option {name!r} (value {value!r}) is unknown; known ones are "
                     f"{', '.join(sorted(_SQL_NAMES - {'table'}))}.",
                     code="UNKNOWN_OPTION",
                     option=name,

@@ -12,6 +12,7 @@ from __future__ import annotations
 from random import Random
 
 from zset_join.core.errors import LookupFailedError
+from zset_join.core.shown_values import counted
 from zset_join.lookup.clock import Clock
 from zset_join.lookup.options import LookupSettings
 from zset_join.lookup.source import TransientLookupError
@@ -71,7 +72,7 @@ class Circuit:
         left_us = self._open_until_us - self._clock.now_us()
         if self._failures and left_us > 0:
             raise LookupFailedError(
-                f'the lookup source "{self._name}" failed {self._failures} times and is left alone for another '
+                f'the lookup source "{self._name}" failed {counted(self._failures, "time")} and is not called for another '
                 f"{left_us / 1_000_000:.1f} s; it was not called and nothing was applied. Restart it, or shorten circuit_open.",
                 code="LOOKUP_CIRCUIT_OPEN",
                 source=self._name,

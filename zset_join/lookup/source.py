@@ -1,4 +1,4 @@
-"""The contract of an outside table: a description that can be pickled, and the client that a worker opens from it.
+"""The contract of an external table: a description that can be pickled, and the client that a worker opens from it.
 
 A `LookupSource` has the name of the table, its columns, and the modes in which it can be read. It holds no
 connection, and its JSON and its `repr` no credentials. `open` gives a `LookupClient`, once per worker; `close` ends it.
@@ -59,7 +59,7 @@ class Opening:
 
 
 class LookupClient:
-    """An open connection to an outside table. A client implements the modes its source offers."""
+    """An open connection to an external table. A client implements the modes its source offers."""
 
     def lookup(self, keys: pa.Table) -> pa.Table:
         """Return the rows of these distinct keys."""
@@ -82,7 +82,7 @@ class LookupClient:
 
 @runtime_checkable
 class LookupSource(Protocol):
-    """What is known of an outside table."""
+    """What is known of an external table."""
 
     @property
     def name(self) -> str:

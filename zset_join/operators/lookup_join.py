@@ -34,6 +34,7 @@ import pyarrow as pa
 from zset_join.core.errors import LookupFailedError, OptionError, ResourceError, StateError
 from zset_join.core.relation import Relation
 from zset_join.core.row_conversion import conform, take_rows
+from zset_join.core.shown_values import counted
 from zset_join.core.tick import Tick
 from zset_join.expressions import Expression
 from zset_join.operators.join_steps import columns_compared
@@ -104,10 +105,10 @@ class LookupJoin:
 
     Args:
         probe: the left input; its join key is what is looked up.
-        table: the columns of the outside table that are requested; its join key has as many columns as the probe's, and after
+        table: the columns of the external table that are requested; its join key has as many columns as the probe's, and after
             those one per constant.
         how: `inner` or `left`.
-        constants: values that key columns of the outside table must have, by name; they are requested too.
+        constants: values that key columns of the external table must have, by name; they are requested too.
         using: put the key columns once and first, where both sides name them equally.
         residual: a predicate over both rows that is part of ON.
         unaskable: given keys, returns why some can never be requested, by their rows; such rows are bad input. Of an upsert
@@ -227,7 +228,7 @@ class LookupJoin:
     def keys_to_fetch(self, tick: Tick, delta: ZSet) -> pa.RecordBatch:
         """Return the keys that must be looked up before the epoch is answered, each once, none with a NULL.
 
-        Columns are those of the outside table's key, by name and in the types they are compared in.
+        Columns are those of the external table's key, by name and in the types they are compared in.
 
         Raises:
             BadInputError: rows that break the relation's contract, with policy `error`: their keys cannot be looked up.
@@ -245,7 +246,7 @@ class LookupJoin:
 
         Args:
             keys: the requested ones.
-            rows: what was found: the columns of the outside table, its key among them; several rows of one key are several
+            rows: what was found: the columns of the external table, its key among them; several rows of one key are several
                 matches.
             max_parked_rows: how many rows may wait here, where the limit is shared among buckets; None: that of the join.
         """
@@ -310,7 +311,7 @@ class LookupJoin:
         lines = [{**line, "row": int(lookups.askable[line["row"]])} for line in rejected.to_pylist()]
         for row, reason in lookups.unaskable.items():
             weight = int(deltas[0].weights[row])
-            reported = f"has a key that {self._source_name} can never be requested: {reason}"
+            reported = f"has a key that {self._source_name} cannot be looked up by: {reason}"
             lines.append({"input": name, "row": row, "weight": weight, "code": "LOOKUP_KEY_VALUE", "reason": reported})
         return pa.Table.from_pylist(sorted(lines, key=lambda line: line["row"]), schema=REJECTION_SCHEMA)
 
@@ -487,7 +488,7 @@ class LookupJoin:
             key = tuple(column[int(unfetched[0])].as_py() for column in lookups.keys.columns)
             raise StateError(
                 f'the lookup join of "{self.inputs[0].name}" with "{self.shape.table.name}", epoch {tick.epoch}: key {key} was '
-                f"not fetched ({len(unfetched)} such rows). What was fetched belongs to another delta; fetch what "
+                f"not fetched ({counted(len(unfetched), 'such row')}). What was fetched belongs to another delta; fetch what "
                 "keys_to_fetch requests.",
                 code="KEY_NOT_FETCHED",
                 key=key,
@@ -554,9 +555,10 @@ class LookupJoin:
         if lookups.unaskable and self.on_bad_input == "error":
             row, reason = next(iter(lookups.unaskable.items()))
             raise LookupFailedError(
-                f'relation "{self.inputs[0].name}", epoch {tick.epoch}: row {row} has a key that {self._source_name} can never '
-                f"be requested: {reason} ({len(lookups.unaskable)} such rows; nothing was fetched, nothing of the epoch was "
-                "applied). Leave such rows out with where(...) before the lookup, take a service that is given keys in a body, "
+                f'relation "{self.inputs[0].name}", epoch {tick.epoch}: row {row} has a key that can never be looked up in '
+                f"{self._source_name}: {reason} ({counted(len(lookups.unaskable), 'such row')}; nothing was fetched, nothing "
+                "of the epoch was applied). Leave such rows out with where(...) before the lookup, use a service that takes "
+                "keys in a body, "
                 'many="body", or set on_bad_input="quarantine" to quarantine them.',
                 code="LOOKUP_KEY_VALUE",
                 relation=self.inputs[0].name,

@@ -27,6 +27,7 @@ from zset_join.changelog.encoding import group_keys
 from zset_join.core.errors import BadInputError
 from zset_join.core.relation import Relation
 from zset_join.core.row_conversion import conform
+from zset_join.core.shown_values import counted
 from zset_join.core.tick import Tick
 from zset_join.operators.latest import Latest
 from zset_join.shapes.latest import TRUNCATE, without_control
@@ -137,7 +138,7 @@ class PartialUpserts(Latest):
             raise BadInputError(
                 f'relation "{relation.name}": row {row} with key {key} in epoch {tick.epoch} '
                 f'{_REASON.format(columns=list(whole.missing))}; or set on_bad_input="quarantine". '
-                f"{len(whole.unknown)} such rows; nothing of the epoch was applied.",
+                f"{counted(len(whole.unknown), 'such row')}; nothing of the epoch was applied.",
                 code="UNAVAILABLE_VALUE",
                 relation=relation.name,
                 key=key,

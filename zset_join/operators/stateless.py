@@ -19,7 +19,7 @@ import pyarrow as pa
 from zset_join.core.errors import BadInputError, OptionError, PlanError
 from zset_join.core.relation import Relation
 from zset_join.core.row_conversion import take_rows
-from zset_join.core.shown_values import shown_key
+from zset_join.core.shown_values import counted, shown_key
 from zset_join.core.tick import Tick
 from zset_join.state.rows.guarded import guarded
 from zset_join.state.rows.rejected_rows import REJECTION_SCHEMA, no_rejections
@@ -158,7 +158,7 @@ def _refusal(relation: Relation, delta: ZSet, row: int, rows: int, tick: Tick) -
     weight = int(delta.weights[row])
     return BadInputError(
         f'relation "{relation.name}", epoch {tick.epoch}: the change with key {key} and weight {weight} {_REASON} '
-        f"({rows} such rows in this epoch; nothing of it was applied). Correct the source, or set "
+        f"({counted(rows, 'such row')} in this epoch; nothing of it was applied). Correct the source, or set "
         'on_bad_input="quarantine" to quarantine bad rows.',
         code="RETRACTION_IN_APPEND",
         relation=relation.name,

@@ -4,8 +4,9 @@ The law: two stages have one fingerprint iff they do the same to the same rows, 
 the columns of its answer, the row steps before it, and the same below. What relations and views are called does not count; what
 a source is called does, for that is which source it is. Reading a plan twice gives the same fingerprints, in any process.
 
-Where columns of a source change between two plans, both are compared without these columns: a stage that does not read them has
-one fingerprint in both, though its rows have other columns. `rows` is the fingerprint of rows with all their columns.
+Where a query changes, both plans are compared without the options that a state outlasts (`Stage.lasting`), and without columns
+of sources that change: a stage that does not read them has one fingerprint in both, though its rows have other columns. `rows`
+is the fingerprint of rows with all their columns.
 
 A stage with lookups is the same where it makes them through the same object.
 """
@@ -51,7 +52,8 @@ class Fingerprints:
 
     Args:
         plan: the plan.
-        changed: by source, columns that are not the same in another plan that it is compared with.
+        changed: by source, columns that are not the same in another plan that it is compared with; None: it is compared for
+            views that are answered together, where options of stages count too.
 
     Attributes:
         sources: by name.
@@ -59,7 +61,7 @@ class Fingerprints:
     """
 
     def __init__(self, plan: QueryPlan, changed: Mapping[str, AbstractSet[str]] | None = None) -> None:
-        self.plan = plan
+        self.plan, self._is_lasting = plan, changed is not None
         self._changed: dict[str | int, frozenset[str]] = {}
         self._rows: dict[str | int, str] = {}
         self.sources: dict[str, str] = {}
@@ -132,7 +134,8 @@ class Fingerprints:
     def _add(self, node: StageNode) -> None:
         stage, inputs = node.stage, [[self._seen(feed) for feed in feeds] for feeds in node.feeds]
         outside = str(id(getattr(stage, "source", stage))) if isinstance(stage, EffectStage) else ""
-        exact = _digest("stage", text_of(_written(node)), outside, *(self.text(feeds) for feeds in node.feeds))
+        here = self._written(node)
+        exact = _digest("stage", text_of(here), outside, *(self.text(feeds) for feeds in node.feeds))
         passed = self._passed(node, inputs)
         if passed is None:
             self.nodes.append(exact)
@@ -140,7 +143,7 @@ class Fingerprints:
             return
         changed = {name for feeds in inputs for seen in feeds if seen is not None for name in seen[1]}
         texts = (text_of([seen[0] for seen in feeds if seen is not None]) for feeds in inputs)
-        print_of = _digest("stage", text_of(_written(node), without=changed), outside, *texts)
+        print_of = _digest("stage", text_of(here, without=changed), outside, *texts)
         self.nodes.append(print_of)
         self._rows[node.number], self._changed[node.number] = (exact if passed else print_of), passed
 
@@ -157,6 +160,9 @@ class Fingerprints:
             if (every - names) & set(given.relation.schema.names):
                 return None
         return None if every & words_of(node.stage.to_json()) else node.stage.passes(every)
+
+    def _written(self, node: StageNode) -> list[object]:
+        return [node.stage.lasting, write_relation(node.stage.output)] if self._is_lasting else _written(node)
 
 
 def _selects_all(step: SelectStep, names: Sequence[str]) -> bool:

@@ -65,7 +65,7 @@ class RowsOfView(Protocol):
 
 
 class OutsideRows(NamedTuple):
-    """Rows of an outside table, for conditions that read them."""
+    """Rows of an external table, for conditions that read them."""
 
     name: str
     arrow_schema: pa.Schema
@@ -104,7 +104,7 @@ def expr(str: str) -> Expression:  # noqa: A002 - the name PySpark users type
         OptionError: no text.
     """
     if not isinstance(str, _TEXT):
-        raise OptionError(f"expr({str!r}): expected a text.", code="ARGUMENT", argument=repr(str))
+        raise OptionError(f"expr({str!r}): expected a string.", code="ARGUMENT", argument=repr(str))
     return TextColumn("row", str)
 
 
@@ -219,7 +219,7 @@ def schema_given(text: str) -> pa.Schema:
 def _bound(text: str, sides: Mapping[str, RowsOfView]) -> Expression:
     tree = _read(text, sides).tree
     if tree is None:
-        raise OptionError(f"{text!r} is no value; a star is alone in a selection.", code="ARGUMENT", argument=text)
+        raise OptionError(f"{text!r} is not a value; a star is alone in a selection.", code="ARGUMENT", argument=text)
     return tree
 
 

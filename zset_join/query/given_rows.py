@@ -23,7 +23,7 @@ import pyarrow.types as pt
 from zset_join.conversions import Converted, can_convert, convert_values, python_values
 from zset_join.core.errors import BadInputError, PlanError
 from zset_join.core.row_conversion import take_rows
-from zset_join.core.shown_values import shown_value
+from zset_join.core.shown_values import counted, shown_value
 
 __all__ = ["GivenRows", "given_rows", "table_of"]
 
@@ -90,7 +90,7 @@ def given_rows(rows: Any, given: pa.Schema, source: str, names: Sequence[str]) -
     if len(lengths) > 1:
         shown = {name: len(column) for name, column in columns.items()}
         raise PlanError(
-            f'source "{source}" is fed columns of {shown} values. All columns of a delta have one length.',
+            f'source "{source}" was given columns of {shown} values. All columns of a delta have one length.',
             code="DELTA_TYPES",
             relation=source,
         )
@@ -128,7 +128,7 @@ def _columns(rows: Any, given: pa.Schema, source: str) -> dict[str, Any]:
         return {name: [line.get(name) for line in lines] for name in given.names}
     except (pa.ArrowException, TypeError, KeyError, AttributeError, ValueError) as error:
         raise PlanError(
-            f'source "{source}" is fed {type(rows).__name__} that does not fit its columns '
+            f'source "{source}" was given {type(rows).__name__} that does not fit its columns '
             f"{[f'{field.name}: {field.type}' for field in given]}: {error}. Feed a list of dicts, a dict of columns, an Arrow "
             "table, a DataFrame of pandas or polars, or a ZSet.",
             code="DELTA_TYPES",
@@ -140,7 +140,7 @@ def _check_names(names: Any, given: pa.Schema, source: str) -> None:
     unknown = sorted(set(names) - set(given.names))
     if unknown:
         raise PlanError(
-            f'source "{source}" is fed rows with {unknown}, which are not among its columns {given.names}.',
+            f'source "{source}" was given rows with {unknown}, which are not among its columns {given.names}.',
             code="UNKNOWN_COLUMN",
             relation=source,
             missing=unknown,
@@ -194,8 +194,9 @@ def _parted(
     unfit = pa.table({"row": texts, "code": [_CODE] * len(texts), "reason": reasons})
     first = next(name for name in bad if bad[name][numbers[0]])
     refusal = BadInputError(
-        f'source "{source}": row {numbers[0]} of what was fed cannot be read: {reasons[0]} ({len(numbers)} such rows; nothing '
-        "of it was applied). Correct the value, convert it before, or let such rows be put aside: "
+        f'source "{source}": row {numbers[0]} of the input cannot be read: {reasons[0]} '
+        f"({counted(len(numbers), 'such row')}; nothing of it was applied). Correct the value, convert it first, "
+        "or quarantine such rows: "
         'StageOptions(on_bad_input="quarantine").',
         code=_CODE,
         relation=source,

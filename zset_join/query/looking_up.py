@@ -1,4 +1,4 @@
-"""Joins that look something up: in an outside table, or in another view as it is when a row comes."""
+"""Joins that look something up: in an external table, or in another view as it is when a row comes."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def lookup_join(view: _R, source: LookupSource, words: LookupWords) -> _R:
     """
     if not isinstance(source, LookupSource):
         raise OptionError(
-            f"lookup_join expects an outside table, such as PostgresSource(...), got {type(source).__name__}. For another "
+            f"lookup_join expects an external table, such as PostgresSource(...), got {type(source).__name__}. For another "
             f"view use "
             "join, or temporal_join.",
             code="NOT_A_SOURCE",
@@ -109,7 +109,7 @@ def _key(view: Rows, source: LookupSource, entry: Any, on: Any) -> tuple[Express
         raise OptionError(
             f"on={on!r} is not understood; expected a column name, a list of names, or a list of pairs (name or expression "
             f"over the "
-            "row, column of the outside table).",
+            "row, column of the external table).",
             code="ON",
         )
     own, column = entry

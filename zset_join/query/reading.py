@@ -15,7 +15,7 @@ from zset_join.changelog import ChangelogFormat, Decoded, decode
 from zset_join.changelog.formats import IMAGE
 from zset_join.core.errors import BadInputError, PlanError
 from zset_join.core.row_conversion import take_rows
-from zset_join.core.shown_values import shown_names, shown_value
+from zset_join.core.shown_values import counted, shown_names, shown_value
 from zset_join.expressions import Expression
 from zset_join.expressions.rows import columns_read, rows_where
 from zset_join.query.binding import Binding
@@ -84,8 +84,8 @@ class Reading(Binding):
         if decoded.rejected.num_rows:
             first = decoded.rejected.slice(0, 1).to_pylist()[0]
             raise BadInputError(
-                f'source "{self.source.name}": row {first["row"]} of what was fed cannot be read: {first["reason"]} '
-                f"({decoded.rejected.num_rows} such rows; nothing of it was applied).",
+                f'source "{self.source.name}": row {first["row"]} of the input cannot be read: {first["reason"]} '
+                f"({counted(decoded.rejected.num_rows, 'such row')}; nothing of it was applied).",
                 code=first["code"],
                 relation=self.source.name,
                 rejected_rows=decoded.rejected.num_rows,
@@ -124,7 +124,7 @@ class Reading(Binding):
             return
         doubled = sorted({name for name in names if names.count(name) > 1})
         raise PlanError(
-            f'source "{self.source.name}" is fed a table with more than one column named {doubled}; rename or drop one.',
+            f'source "{self.source.name}" was given a table with more than one column named {doubled}; rename or drop one.',
             code="DUPLICATE_COLUMN",
             relation=self.source.name,
             names=doubled,
@@ -141,7 +141,7 @@ def readings_of(bindings: Sequence[Binding]) -> dict[str, Reading]:
     for binding in sorted(bindings, key=lambda one: one.is_of_versions):
         if not isinstance(binding, Reading):
             raise PlanError(
-                f'source "{binding.source.name}" is bound to a {type(binding).__name__} and is not fed rows in process. Run '
+                f'source "{binding.source.name}" is bound to a {type(binding).__name__} and takes no rows in process. Run '
                 "the view with writeStream, or describe the source with changes(name, schema, ...).",
                 code="SPARK_ONLY_STEP",
                 name=binding.source.name,

@@ -197,7 +197,7 @@ class RecordReading(Reading):
             rows = self._of_objects(rows) if columns is None else columns
         if "value" not in rows.column_names:
             raise PlanError(
-                f'source "{self.source.name}" is fed columns {rows.column_names}; a record has `value`, and may have `key`, '
+                f'source "{self.source.name}" was given columns {rows.column_names}; a record has `value`, and may have `key`, '
                 "`topic`, `partition` and `offset`.",
                 code="UNKNOWN_COLUMN",
                 relation=self.source.name,
@@ -260,7 +260,7 @@ class RecordReading(Reading):
         else:
             what = f"a {type(given).__name__}"
         raise PlanError(
-            f'source "{self.source.name}" is fed {what}, which is no record of {self.reader.format.name}: a text, a '
+            f'source "{self.source.name}" was given {what}, which is not a record of {self.reader.format.name}: a text, a '
             "parsed record, or a dict of `value` and, where they are known, `key`, `topic`, `partition` and `offset`.",
             code="UNKNOWN_COLUMN",
             relation=self.source.name,

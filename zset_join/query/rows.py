@@ -172,7 +172,7 @@ class Rows:
         chosen: list[tuple[str, Expression]] = []
         for text in expressions:
             if not isinstance(text, str):
-                raise OptionError(f"selectExpr({text!r}): expected texts.", code="ARGUMENT", argument=repr(text))
+                raise OptionError(f"selectExpr({text!r}): expected strings.", code="ARGUMENT", argument=repr(text))
             column = text_column(text, self)
             chosen += [(name, named(name)) for name in self.columns] if column is None else [column]
         return self._select(chosen)

@@ -71,7 +71,7 @@ def plan_of(views: Mapping[str, Rows], *, keep_state: KeepState = "all") -> Quer
     if not views or not all(str(name).strip() for name in views):
         raise OptionError(
             f"a pipeline of several views takes a mapping from names to views, and was given the names {list(views)}; "
-            "give one view or more, each under a text that is not empty.",
+            "give one view or more, each under a name that is not empty.",
             code="VIEW_NAME",
             names=list(views),
         )
@@ -93,7 +93,7 @@ def bindings_of(views: Mapping[str, Rows]) -> tuple[Binding, ...]:
             first, before = found.setdefault(binding.source.name, (name, binding))
             if not _is_same(before, binding):
                 raise OptionError(
-                    f'the views "{first}" and "{name}" describe the source "{binding.source.name}" in two ways. Describe it '
+                    f'the views "{first}" and "{name}" describe the source "{binding.source.name}" differently. Describe it '
                     "once and build both views from that, or give the sources different names.",
                     code="SAME_NAME",
                     name=binding.source.name,

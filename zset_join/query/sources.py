@@ -55,7 +55,7 @@ def appends(
 
     Args:
         name: what messages and `Pipeline.step` call it.
-        schema: an Arrow schema, column names and types, or a text such as `"id BIGINT, name STRING NOT NULL"`.
+        schema: an Arrow schema, column names and types, or a string such as `"id BIGINT, name STRING NOT NULL"`.
         keys: columns that identify a row, when there are any; the engine trusts them.
         watermark: the event-time column and how far its watermark stays behind the largest value, such as
             `("ts", "10 seconds")`; a number where the column is one.
@@ -245,7 +245,7 @@ def versioned(
 
     Args:
         name: what messages and `Pipeline.step` call it.
-        schema: an Arrow schema, column names and types, or a text such as `"id BIGINT, name STRING NOT NULL"`.
+        schema: an Arrow schema, column names and types, or a string such as `"id BIGINT, name STRING NOT NULL"`.
         keys: what has versions.
         version_by: the column with the begin of a version.
         delay: how far the watermark stays behind the largest time; None: there is no watermark.

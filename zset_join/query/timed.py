@@ -100,7 +100,7 @@ def temporal_join(left: _R, right: Rows, words: TemporalWords, *, warns: bool = 
     if not versions.is_versioned:
         raise PlanError(
             f'temporal_join: "{right.name}" is latest-only: {versions.why}. By event time a version needs a primary key and a '
-            "time: declare keys=[...] and versioned_by(...), or bring the rows down with dedup(keys=, order_by=<event time>, "
+            "time: declare keys=[...] and versioned_by(...), or reduce the rows with dedup(keys=, order_by=<event time>, "
             'keep="last").',
             code="NOT_VERSIONED",
             name=right.name,

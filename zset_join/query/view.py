@@ -101,7 +101,7 @@ class View(Rows):
         condition: Expression | str | None = None,
         alias: str | None = None,
     ) -> Self:
-        """Join with the rows an outside table has when a row comes.
+        """Join with the rows an external table has when a row comes.
 
         Args:
             source: the outside table, such as `PostgresSource(...)`.

@@ -143,10 +143,10 @@ def _check_rules(left: Relation, right: Relation, options: TemporalOptions) -> N
         )
     if not right.primary_key or not set(right.primary_key) <= set(right.join_key):
         raise PlanError(
-            f'the versioned side "{right.name}" has the primary key {list(right.primary_key)}, which must be part of what is '
-            f"compared, {list(right.join_key)}: else a left row meets several rows at one time. Compare the whole key, or "
-            "bring the "
-            f'side down to one row per key first: dedup(keys={list(right.join_key)}, order_by=..., keep="last").',
+            f'the versioned side "{right.name}" has the primary key {list(right.primary_key)}, which must be among the '
+            f"compared columns {list(right.join_key)}: otherwise a left row matches several rows at one time. Compare the "
+            "whole key, or reduce the side to one row per key first: "
+            f'dedup(keys={list(right.join_key)}, order_by=..., keep="last").',
             code="TEMPORAL_KEY",
             primary_key=list(right.primary_key),
             join_key=list(right.join_key),

@@ -4,7 +4,7 @@
 
 The law: as every sink. A file is there whole or not at all, by one atomic rename; its name has epoch and digest (the digest
 only where the epoch has one: a session in memory has none). An epoch without rows has no file that a reader would see, and
-still counts. A view that only ever gets rows is written as it is; any other with its weights, in the column `_tp_delta`.
+still counts. A view that is append-only is written as it is; any other with its weights, in the column `_tp_delta`.
 
 Limits: those of `epoch_files`; local directories.
 

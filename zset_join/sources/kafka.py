@@ -227,7 +227,7 @@ class KafkaSource:
 
     def _lost(self, what: str, position: Any) -> StateError:
         return StateError(
-            f'Kafka topic "{self.topic}" {what} (the pipeline is at {position}). What it lacks cannot be read any more: '
+            f'Kafka topic "{self.topic}" {what} (the pipeline is at {position}). The missing records cannot be read any more: '
             "start over from a complete topic with a new directory and output, and give the topic a longer retention.",
             code="SOURCE_LOST_ROWS",
             topic=self.topic,

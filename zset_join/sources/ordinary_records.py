@@ -8,8 +8,9 @@ or a name comes twice; then none of the records of the chunk counts as ordinary.
 
 Cost: one pass over the texts, without a copy where all records of a chunk are ordinary.
 
-Limits: tables with a key whose columns are whole numbers of 16 bits and more, doubles, booleans and strings, read from records
-of any database and without other metadata than the position and Kafka's.
+Limits: tables with a key whose columns are whole numbers of 16 bits and more, doubles, booleans, strings, decimals as text,
+dates, timestamps with a declared unit and instants as text, read from records of any database and without other metadata than
+the position and Kafka's.
 """
 
 from __future__ import annotations
@@ -23,15 +24,18 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.json as pj
+import pyarrow.types as pt
 
 from zset_join.changelog.formats import METADATA, RecordFormat, RecordOptions
-from zset_join.changelog.formats.records import UNAVAILABLE
+from zset_join.changelog.formats.record_sql import FIRST_DAY, LAST_DAY, first_and_last
+from zset_join.changelog.formats.records import UNAVAILABLE, TimeUnit
 
 __all__ = ["OrdinaryRecords", "ordinary_reader"]
 
 _PLAIN = {pa.bool_(), pa.int16(), pa.int32(), pa.int64(), pa.float64(), pa.string()}
 _OF_KAFKA = ("topic", "partition", "offset")
 _UPSERTS = pa.array(["c", "r", "u"])
+_INSTANT = r"^[1-9][0-9]{3}-[01][0-9]-[0-3][0-9]T[0-2][0-9]:[0-5][0-9]:[0-5][0-9](\.[0-9]{1,6})?Z$"
 _CHUNK_ROWS = 1 << 16
 _MOST_TABLES = 16
 
@@ -49,8 +53,68 @@ def ordinary_reader(
         source: what the source is called; None: records of any table are read.
     """
     is_known = record.name == "debezium-json" and bool(keys) and options.tables is None and options.databases is None
-    is_plain = all(field.type in _PLAIN for field in schema) and {*options.metadata} <= {"position", *_OF_KAFKA}
-    return OrdinaryRecords(schema, tuple(keys), options.metadata, source) if is_known and is_plain else None
+    is_known &= options.unavailable == UNAVAILABLE and {*options.metadata} <= {"position", *_OF_KAFKA}
+    values = {field.name: _value_of(field, options) for field in schema}
+    if not is_known or None in values.values():
+        return None
+    return OrdinaryRecords(
+        schema, tuple(keys), options.metadata, source, {name: one for name, one in values.items() if one is not None}
+    )
+
+
+@dataclass(frozen=True)
+class _Value:
+    """How the values of a column are written in JSON, and read.
+
+    Args:
+        written: the type they are parsed as.
+        kind: the type of the column.
+        unit: of a number that is a timestamp.
+    """
+
+    written: pa.DataType
+    kind: pa.DataType
+    unit: TimeUnit = "us"
+
+    def read(self, column: pa.Array) -> tuple[pa.Array, npt.NDArray[np.bool_]]:
+        """Return values, and which could be read; those that could not are NULL."""
+        if self.written == self.kind:
+            return column, np.ones(len(column), np.bool_)
+        if self.written == pa.string():
+            fits = pc.match_substring_regex(column, _decimal(self.kind) if pt.is_decimal(self.kind) else _INSTANT)
+        else:
+            first, last = (FIRST_DAY, LAST_DAY) if pt.is_date(self.kind) else first_and_last(self.unit)
+            fits = pc.and_(pc.greater_equal(column, first), pc.less_equal(column, last))
+        column = pc.if_else(fits, column, pa.scalar(None, column.type))
+        if self.written != pa.string():
+            column = column.cast(pa.int32() if pt.is_date(self.kind) else pa.timestamp(self.unit))
+        try:
+            return column.cast(self.kind), np.asarray(pc.fill_null(fits, True))
+        except pa.ArrowInvalid:  # no such day
+            return pa.nulls(len(column), self.kind), np.zeros(len(column), np.bool_)
+
+
+def _value_of(field: pa.Field, options: RecordOptions) -> _Value | None:
+    """Return how the values of a column are written; None where they have no single form."""
+    kind, unit = field.type, options.unit_of(field.name)
+    if kind in _PLAIN:
+        return _Value(kind, kind)
+    if pt.is_decimal128(kind) and kind.scale >= 0 and options.decimals == "text":
+        return _Value(pa.string(), kind)
+    if pt.is_date32(kind):
+        return _Value(pa.int64(), kind)
+    if pt.is_timestamp(kind) and kind.unit == "us" and kind.tz == "UTC" and unit is None:
+        return _Value(pa.string(), kind)
+    if pt.is_timestamp(kind) and kind.unit == "us" and kind.tz is None and unit in ("s", "ms", "us"):
+        return _Value(pa.int64(), kind, unit)
+    return None
+
+
+def _decimal(kind: pa.Decimal128Type) -> str:
+    """Return the texts of numbers that a type has without rounding."""
+    fraction = rf"(\.[0-9]{{1,{kind.scale}}})?" if kind.scale else ""
+    before = kind.precision - kind.scale
+    return rf"^-?(0|[1-9][0-9]{{0,{before - 1}}}){fraction}$" if before else rf"^-?0{fraction}$"
 
 
 @dataclass(frozen=True)
@@ -62,12 +126,14 @@ class OrdinaryRecords:
         keys: its key columns.
         metadata: the other fields of the record, to the name of its column.
         source: what the source is called; None: records of any table are read.
+        values: by column, how its values are written.
     """
 
     schema: pa.Schema
     keys: tuple[str, ...]
     metadata: Mapping[str, str]
     source: str | None
+    values: Mapping[str, _Value]
 
     def read(self, table: pa.Table) -> tuple[npt.NDArray[np.int64], list[pa.Array]]:
         """Return which records are ordinary, and the columns of the table and of the metadata of these.
@@ -113,9 +179,11 @@ class OrdinaryRecords:
                 old = before.field(field.name)
                 same = pc.fill_null(pc.equal(old, column), False)
                 good &= ~np.asarray(before.is_valid()) | ~np.asarray(old.is_valid()) | np.asarray(same)
-            if pa.types.is_string(field.type):
+            fields[field.name], is_read = self.values[field.name].read(column)
+            good &= is_read
+            if pt.is_string(field.type):
                 good &= ~np.asarray(pc.fill_null(pc.equal(column, UNAVAILABLE), False))
-            elif pa.types.is_floating(field.type):
+            elif pt.is_floating(field.type):
                 good &= np.asarray(pc.fill_null(pc.is_finite(column), True))
         given = table.take(pa.array(numbers)) if len(numbers) < table.num_rows else table
         if self.source is not None:
@@ -128,14 +196,13 @@ class OrdinaryRecords:
 
     def _parsed(self, values: pa.StringArray) -> pa.Table:
         """Return records as the columns `op`, `before` with the key, `after` and `source`."""
-        keys = [self.schema.field(name) for name in self.keys]
         beside: list[Any] = [pa.field("table", pa.string())] if self.source is not None else []
         beside += [pa.field("lsn", pa.int64())]
         wanted = pa.schema(
             [
                 ("op", pa.string()),
-                ("before", pa.struct([pa.field(one.name, one.type) for one in keys])),
-                ("after", pa.struct([pa.field(one.name, one.type) for one in self.schema])),
+                ("before", pa.struct([pa.field(name, self.values[name].written) for name in self.keys])),
+                ("after", pa.struct([pa.field(name, self.values[name].written) for name in self.schema.names])),
                 ("source", pa.struct(beside)),
             ]
         )

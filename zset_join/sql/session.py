@@ -211,7 +211,7 @@ class Session:
         """
         if not isinstance(getattr(source, "schema", None), pa.Schema):
             raise OptionError(
-                f"{type(source).__name__} is no source of lookups, which has a name and a schema; see zset_join.lookup.",
+                f"{type(source).__name__} is not a lookup source, which has a name and a schema; see zset_join.lookup.",
                 code="NOT_A_TABLE",
             )
         columns = tuple(ColumnDefinition(field.name, field.type) for field in source.schema)
@@ -246,7 +246,7 @@ class Session:
         if table is None:
             raise SqlError(f'"{name}" is a view; insert into the tables it reads.', code="NOT_A_TABLE", name=name)
         if table.lookup is not None:
-            raise SqlError(f'"{name}" is an outside table; it is read only.', code="NOT_A_TABLE", name=name)
+            raise SqlError(f'"{name}" is an external table; it is read only.', code="NOT_A_TABLE", name=name)
         self.runtime.check_insert(table)
         return self.runtime.insert(table, rows if isinstance(rows, ZSet) else of_table(table, rows))
 

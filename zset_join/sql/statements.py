@@ -30,9 +30,9 @@ from zset_join.sql.ddl.like_clauses import find_like, model_of
 from zset_join.sql.ddl.showing import check_kind, describe, kind_named, show, use
 from zset_join.sql.ddl.sink_statements import columns_of, create_sink, written_table
 from zset_join.sql.ddl.views import alter, create_materialized_view, create_view, refuse_both, release
-from zset_join.sql.dml.changing import delete, update
 from zset_join.sql.dml.pausing import pause, resume
 from zset_join.sql.dml.query_statements import bind_query, bound_by
+from zset_join.sql.dml.update_delete import delete, update
 from zset_join.sql.dml.writing import fitted, retracts, writer_of
 from zset_join.sql.parse.readers import Reader
 from zset_join.sql.tables.catalog import ColumnDefinition, Mode, Table
@@ -109,7 +109,7 @@ def _executed(session: StatementContext, statement: Statement) -> Message | Quer
     run = _RUN.get(first)
     cures = {**_ELSEWHERE, **_OF_CLUSTERS}
     if run is None and first in cures:
-        raise SqlError(f"{first} is not offered. {cures[first]}", code="NOT_OFFERED", at=statement.place(0))
+        raise SqlError(f"{first} is not supported. {cures[first]}", code="NOT_OFFERED", at=statement.place(0))
     if run is None:
         raise SqlError(
             f"a statement does not begin with {statement.words[0]}.{near(first, _WORDS)}",
@@ -138,7 +138,7 @@ def _create(session: StatementContext, statement: Statement) -> Message:
     ]
     if refused:
         raise SqlError(
-            f"CREATE {refused[0]} {made} is not offered. Leave {refused[0]} out.", code="NOT_OFFERED", at=statement.place(1)
+            f"CREATE {refused[0]} {made} is not supported. Leave {refused[0]} out.", code="NOT_OFFERED", at=statement.place(1)
         )
     if reader.has("MATERIALIZED", "VIEW"):
         return create_materialized_view(session, reader, replaces)
@@ -179,13 +179,13 @@ def _create(session: StatementContext, statement: Statement) -> Message:
         return create_index(session, reader)
     if reader.word in {"FUNCTION", "AGGREGATE"}:
         raise SqlError(
-            "CREATE FUNCTION is not offered: expressions are Spark's. Let the source bring the column, or use a UDF inside "
+            "CREATE FUNCTION is not supported: expressions are Spark's. Let the source bring the column, or use a UDF inside "
             "Spark through the fluent API.",
             code="NOT_OFFERED",
             at=at,
         )
     known = ("TABLE", "STREAM", "MUTABLE STREAM", "SOURCE", "SINK", "VIEW", "MATERIALIZED VIEW", "INDEX")
-    raise SqlError(f"CREATE {reader.word} is not offered.{near(reader.word, known)}", code="NOT_OFFERED", at=at)
+    raise SqlError(f"CREATE {reader.word} is not supported.{near(reader.word, known)}", code="NOT_OFFERED", at=at)
 
 
 def _like_or_as(session: StatementContext, reader: Reader, word: str, replaces: bool) -> Message | None:
@@ -233,7 +233,7 @@ def _model(session: StatementContext, reader: Reader) -> Model | None:
 def _insert(session: StatementContext, statement: Statement) -> Message | Query:
     reader = Reader(statement, 1)
     if reader.has("OVERWRITE"):
-        raise SqlError("INSERT OVERWRITE is not offered; rows change by key.", code="NOT_OFFERED", at=statement.place(1))
+        raise SqlError("INSERT OVERWRITE is not supported; rows change by key.", code="NOT_OFFERED", at=statement.place(1))
     reader.expect("INTO")
     reader.has("TABLE")
     table = written_table(session, reader)

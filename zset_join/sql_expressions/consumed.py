@@ -101,7 +101,7 @@ def check_consumed(root: exp.Expr, text: str, at: Place | None = None) -> None:
         for name, value in args.items():
             if name not in args.read and _is_written(node, name, value):
                 raise SqlError(
-                    f"{_shown(node, name, value)} is not offered here. Leave it out, or write it in another way.",
+                    f"{_shown(node, name, value)} is not supported here. Leave it out, or write it differently.",
                     code="NOT_OFFERED",
                     at=next(filter(None, (place_of(one, text) for one in (*_nodes(value), node))), at),
                 )

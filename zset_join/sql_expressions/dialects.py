@@ -215,7 +215,7 @@ def split(text: str, *, dialect: str) -> list[Statement]:
     ["SELECT ';' AS a", 'SELECT 2']
     """
     if not isinstance(text, str):
-        raise SqlError(f"statements are a text, not {type(text).__name__}.", code="SQL_SYNTAX")
+        raise SqlError(f"statements are a string, not {type(text).__name__}.", code="SQL_SYNTAX")
     if len(text) > MAX_CHARACTERS:
         raise SqlError(
             f"the text has {len(text)} characters; at most {MAX_CHARACTERS} are read at once. Split the file.",
@@ -283,7 +283,7 @@ def parse_query(statement: Statement, tokens: tuple[Token, ...]) -> exp.Expr:
     node = _parsed(statement, tokens)
     if not isinstance(node, exp.Query):
         raise SqlError(
-            f"this is no query but {type(node).__name__.upper()}; write SELECT ...", code="SQL_SYNTAX", at=statement.place(0)
+            f"this is not a query but {type(node).__name__.upper()}; write SELECT ...", code="SQL_SYNTAX", at=statement.place(0)
         )
     return node
 
@@ -374,7 +374,7 @@ def _check_passed_over(statement: Statement, tokens: tuple[Token, ...]) -> None:
         emitted = next((one for one in _PASSED_OVER if tuple(words[place : place + len(one)]) == one), None)
         if emitted is not None and token.token_type not in {TokenType.STRING, TokenType.IDENTIFIER}:
             raise SqlError(
-                f"{' '.join(emitted)} is not offered here. Leave it out.",
+                f"{' '.join(emitted)} is not supported here. Leave it out.",
                 code="NOT_OFFERED",
                 at=Place(statement.text, token.start),
             )
@@ -427,7 +427,7 @@ def _check_join_words(statement: Statement, root: exp.Expr) -> None:
         is_join = bool(_BEFORE_JOIN.intersection(following))
         if is_join or word in _AFTER_TABLES:
             raise SqlError(
-                f"{word}{' JOIN' if is_join else ''} is not offered. {cures[word]}; if it is a name, write AS {token.text}.",
+                f"{word}{' JOIN' if is_join else ''} is not supported. {cures[word]}; if it is a name, write AS {token.text}.",
                 code="NOT_OFFERED",
                 at=Place(statement.text, token.start),
             )
@@ -441,7 +441,7 @@ def _without_window_words(statement: Statement, tokens: tuple[Token, ...]) -> li
     """Leave out what names the operands of a window: TUMBLE(DATA => TABLE events, TIMECOL => ..., SIZE => ...).
 
     Raises:
-        SqlError: they are in another order; or a window that is not offered.
+        SqlError: they are in another order; or a window that is not supported.
     """
     kept: list[Token] = []
     last = -1
@@ -451,7 +451,7 @@ def _without_window_words(statement: Statement, tokens: tuple[Token, ...]) -> li
             last = -1
             if before[0] == "SESSION":
                 raise SqlError(
-                    "SESSION windows are not offered: they depend on the rows between. Group by a column with the session.",
+                    "SESSION windows are not supported: they depend on the rows between. Group by a column with the session.",
                     code="NOT_OFFERED",
                     at=Place(statement.text, tokens[place - 2].start),
                 )

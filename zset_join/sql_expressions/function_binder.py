@@ -75,5 +75,5 @@ def declared_call(binder: Binder, node: exp.Func) -> Expression | None:
     least, most = FUNCTIONS[name]
     if len(operands) < least or (most is not None and len(operands) > most):
         wanted = str(least) if least == most else f"{least} or more" if most is None else f"{least} to {most}"
-        raise binder.refused(node, f"{name} takes {wanted} operands, not {len(operands)}")
+        raise binder.refused(node, f"{name} takes {wanted} {'operand' if wanted == '1' else 'operands'}, not {len(operands)}")
     return Call(name, tuple(map(binder.bind, operands)))

@@ -46,7 +46,7 @@ def check_operands(binder: Binder, node: exp.Expr) -> None:
     for name in _UNREAD.get(type(node), ()):
         if node.args.get(name):
             called = node.sql_name() if isinstance(node, exp.Func) else type(node).__name__.upper()
-            raise binder.refused(node, f"{called} is not offered with {_WORDS.get(name, 'so many operands')}")
+            raise binder.refused(node, f"{called} is not supported with {_WORDS.get(name, 'so many operands')}")
     if isinstance(node, _BITS) and binder.dialect != "risingwave":
         for operand in (node.this, node.expression):
             if isinstance(operand, _BITS) and type(operand) is not type(node):

@@ -57,7 +57,9 @@ def bind_function(binder: Binder, node: exp.Expr) -> Expression | None:
         least, most, make = named
         if not least <= len(node.expressions) <= most:
             wanted = str(least) if least == most else f"{least} to {most}"
-            raise binder.refused(node, f"{node.name} takes {wanted} operands, not {len(node.expressions)}")
+            raise binder.refused(
+                node, f"{node.name} takes {wanted} {'operand' if wanted == '1' else 'operands'}, not {len(node.expressions)}"
+            )
         return make(binder, node, *node.expressions)
     return declared_call(binder, node) if isinstance(node, exp.Func) else None
 
@@ -247,7 +249,7 @@ def _pattern(binder: Binder, node: exp.Expr, given: exp.Expr | None) -> Expressi
         letters = set(re.findall(r"%-?[A-Za-z]", text))
         unknown = sorted(one for one in letters if one.replace("-", "") not in _C_LETTERS)
         if unknown:
-            raise binder.refused(node, f"the pattern of the time has a letter that is not offered; take {_LETTERS}")
+            raise binder.refused(node, f"the pattern of the time has a letter that is not supported; take {_LETTERS}")
         text = re.sub(r"%-?[A-Za-z]", lambda match: _C_LETTERS[match.group().replace("-", "")], text)
     return lit(text)
 

@@ -103,7 +103,7 @@ class ScalarBinder:
         """Return the tree of a node.
 
         Raises:
-            SqlError: it is not offered, or its operands do not go together.
+            SqlError: it is not supported, or its operands do not go together.
         """
         replaced = None if self._replace is None else self._replace(node)
         if replaced is not None:
@@ -281,14 +281,14 @@ class ScalarBinder:
             return lit(int(text) if text.isdecimal() and int(text) < 2**63 else value)
         except (ValueError, decimal.InvalidOperation, PlanError) as error:
             raise SqlError(
-                f"{text} is no number that fits.", code="LITERAL", at=place_of(node, self._statement.text)
+                f"{text} is not a number that fits.", code="LITERAL", at=place_of(node, self._statement.text)
             ) from error
 
     def _bytes(self, node: exp.HexString) -> Expression:
         """Return the bytes of X'00ff'; of an odd number of digits the first represents a byte alone, as in Spark."""
         at, digits = place_of(node, self._statement.text), node.name
         if at is not None and at.text[at.offset] not in "xX":
-            raise self.refused(node, f"0x{digits} is no number here; write it in decimal, or bytes as X'{digits}'")
+            raise self.refused(node, f"0x{digits} is not a number here; write it in decimal, or bytes as X'{digits}'")
         if not set(digits) <= _HEX_DIGITS:
             raise SqlError(f"X'{digits}' has other signs than 0 to 9 and A to F.", code="LITERAL", at=at)
         return lit(bytes.fromhex("0" * (len(digits) % 2) + digits))

@@ -51,7 +51,7 @@ def bound_text(text: str, sides: Sides) -> BoundText:
     """Return the expression of a text, which may end with AS and a name, or be a star.
 
     Raises:
-        SqlError: it cannot be read, or requests what is not offered.
+        SqlError: it cannot be read, or requests what is not supported.
 
     >>> bound_text("price * 2 AS double_price", {"row": ("sales", pa.schema({"price": pa.int32()}))})
     BoundText(title='double_price', tree=price * 2)
@@ -133,7 +133,7 @@ def _field(node: exp.Expr, text: str) -> pa.Field:
         if isinstance(what, exp.NotNullColumnConstraint):
             is_nullable = bool(what.args.get("allow_null"))
         elif not isinstance(what, exp.CommentColumnConstraint):
-            raise _no_schema(text, f"{constraint.sql(dialect='spark')} is not offered, only NOT NULL")
+            raise _no_schema(text, f"{constraint.sql(dialect='spark')} is not supported, only NOT NULL")
     return pa.field(node.name, _type(kind, text), nullable=is_nullable)
 
 

@@ -20,12 +20,12 @@ _NON_DETERMINISTIC = frozenset(
 _WHY: tuple[tuple[tuple[type[exp.Expr], ...], str], ...] = (
     (
         (exp.Subquery, exp.Select, exp.Exists),
-        "a subquery inside an expression is not offered. Join it, or write EXISTS or IN in WHERE, joined to the rest by AND.",
+        "a subquery inside an expression is not supported. Join it, or write EXISTS or IN in WHERE, joined to the rest by AND.",
     ),
     (
         (exp.Window,),
         (
-            "a window function is offered as ROW_NUMBER() alone, in a subquery that keeps the first rows: WHERE rn = 1. "
+            "a window function is supported as ROW_NUMBER() alone, in a subquery that keeps the first rows: WHERE rn = 1. "
             "Aggregate with GROUP BY and join instead."
         ),
     ),
@@ -46,7 +46,7 @@ def unknown(node: exp.Expr, statement: Statement, offered: Collection[str]) -> S
     at = place_of(node, statement.text) or statement.place(0)
     if name in _NON_DETERMINISTIC:
         return SqlError(
-            f"{name}() has another value each time it is called, so a row could not be retracted as it came. Give the "
+            f"{name}() has another value each time it is called, so a row could not be retracted. Give the "
             "source a column that holds it.",
             code="NON_DETERMINISTIC",
             at=at,
@@ -57,7 +57,7 @@ def unknown(node: exp.Expr, statement: Statement, offered: Collection[str]) -> S
     if isinstance(node, exp.AggFunc):
         called = written_name(node, statement.text).upper() or node.sql_name()
         return SqlError(
-            f"the aggregate {called} is offered in SELECT and HAVING. Aggregate in a subquery, and query its result.",
+            f"the aggregate {called} is allowed in SELECT and HAVING only. Aggregate in a subquery, and query its result.",
             code="NOT_OFFERED",
             at=at,
         )
@@ -67,11 +67,11 @@ def unknown(node: exp.Expr, statement: Statement, offered: Collection[str]) -> S
     if window in {"TUMBLE", "HOP", "CUMULATE"}:
         operands = {"TUMBLE": "size", "HOP": "slide, size", "CUMULATE": "step, size"}[window]
         return SqlError(
-            f"{shown} is not offered here: a window is a table. Write FROM {window}(TABLE t, DESCRIPTOR(time), {operands}) "
+            f"{shown} is not supported here: a window is a table. Write FROM {window}(TABLE t, DESCRIPTOR(time), {operands}) "
             "GROUP BY window_start, window_end.",
             code="NOT_OFFERED",
             at=at,
         )
     if shown.lower() in offered:
-        return SqlError(f"{shown} is not offered with these operands.", code="UNKNOWN_FUNCTION", at=at)
-    return SqlError(f"{shown} is not offered here.{near(shown, offered)}", code="UNKNOWN_FUNCTION", at=at)
+        return SqlError(f"{shown} is not supported with these operands.", code="UNKNOWN_FUNCTION", at=at)
+    return SqlError(f"{shown} is not supported here.{near(shown, offered)}", code="UNKNOWN_FUNCTION", at=at)

@@ -14,12 +14,14 @@ from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from typing import Any, Literal, get_args
 
+import pyarrow as pa
 import pyarrow.types as pt
 
 from zset_join.core.errors import OptionError, PlanError
 from zset_join.core.options import parse_seconds
 from zset_join.core.relation import Relation
 from zset_join.operators.expiring import Expiring, ExpiringInput
+from zset_join.shapes.event_time import EventTime
 from zset_join.stages.batch.tables import BatchScope, BatchTable, batch_query, register_batch_query, tied_query
 from zset_join.stages.comparisons import Comparison
 from zset_join.stages.join import JoinStage
@@ -27,7 +29,7 @@ from zset_join.stages.memory_only import refuse_hybrid
 from zset_join.stages.request import ComputedKeys, InputRows, StageRequest
 from zset_join.stages.stage import OutputKey, Stage, StageInput, StageOptions, TableKey, read_stage, register_stage
 from zset_join.stages.written import read_relation, write_relation
-from zset_join.state.time.expiring_rows import TimeToLive
+from zset_join.state.time.expiring_rows import TimeToLive, later
 from zset_join.zset.protocol import DurableOperator
 
 __all__ = ["ExpiringRequest", "ExpiringStage", "StateTtl", "expiring_stage", "lasting", "state_ttls"]
@@ -263,6 +265,26 @@ class ExpiringStage(Stage):
     def without_expiry(self) -> Stage:
         """Return the stage inside."""
         return self.inside
+
+    @property
+    def lasting(self) -> dict[str, Any]:
+        """Return what is written of it but for how long rows live."""
+        ttls = [None if ttl is None else {**asdict(ttl), "after": None} for ttl in self.ttls]
+        return {**self.to_json(), "inside": self.inside.lasting, "ttls": ttls}
+
+    def carried(self, before: Stage, tables: Mapping[str, pa.Table]) -> Mapping[str, pa.Table]:
+        """Return a snapshot whose rows end as if they had always lived as long as here; what has ended stays so."""
+        assert isinstance(before, ExpiringStage)  # noqa: S101 - `lasting` is the same
+        carried = dict(self.inside.carried(before.inside, tables))
+        for number, (source, old, new) in enumerate(zip(self.sources, before.ttls, self.ttls, strict=True)):
+            if old is None or new is None or old.after == new.after:
+                continue
+            time = EventTime([source], [str(source.event_time)], has_watermark=True) if new.by_event_time else None
+            by = new.after - old.after if time is None else time.of_delay(new.after) - time.of_delay(old.after)
+            carried |= {
+                name: later(table, by) for name, table in carried.items() if name in (f"ttl_{number}", f"ttl_{number}_keys")
+            }
+        return carried
 
     def build(self, options: StageOptions, directory: str | None) -> DurableOperator:
         """Return the operator of one bucket.

@@ -102,7 +102,7 @@ class LookupJoinStage(Stage):
 
     @cached_property
     def table(self) -> Relation:
-        """Return the columns of the outside table that are requested."""
+        """Return the columns of the external table that are requested."""
         names = tuple(dict.fromkeys((*self.key, *self.columns)))
         schema = pa.schema([self.source.schema.field(name) for name in self.source.schema.names if name in names])
         return Relation(name=self.alias or self.source.name, schema=schema, join_key=self.key)

@@ -21,7 +21,7 @@ def refuse_hybrid(budget: HotBudget | None, *, title: str, option: str) -> None:
     """
     if budget is not None:
         raise OptionError(
-            f'{option}="hybrid" is not offered for "{title}": what it remembers is in memory, or in mapped files. '
+            f'{option}="hybrid" is not supported for "{title}": what it remembers is in memory, or in mapped files. '
             f'Leave it at "memory", and bound the state by a watermark, a state_ttl or fewer rows.',
             code="HYBRID_NOT_OFFERED",
             option=option,

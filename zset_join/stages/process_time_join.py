@@ -153,6 +153,11 @@ class ProcessTimeJoinStage(Stage):
         """Return what it keeps of the current rows."""
         return TableUse(index=self.index, is_using=self.using, by_event_time=False)
 
+    @property
+    def lasting(self) -> dict[str, Any]:
+        """Return what is written of it but for the name of its index."""
+        return {**self.to_json(), "index": None}
+
     def build(self, options: StageOptions, directory: str | None) -> DurableOperator:
         """Return the join of one bucket."""
         return cast("DurableOperator", self.made(options, directory))

@@ -314,6 +314,20 @@ class Stage(Protocol):
         """
         return bool(self.output.primary_key) and all(one.relation.mode != "append" for one in self.inputs)
 
+    @property
+    def lasting(self) -> dict[str, Any]:
+        """Return what is written of it without the options that its state outlasts: see `carried`."""
+        return self.to_json()
+
+    def carried(self, before: Stage, tables: Mapping[str, pa.Table]) -> Mapping[str, pa.Table]:  # noqa: ARG002 - for overrides
+        """Return the snapshot with which its operator goes on from that of a stage that differs from it in options.
+
+        Args:
+            before: the other stage; `lasting` is the same.
+            tables: the snapshot of its operator.
+        """
+        return tables
+
     def passes(self, columns: frozenset[str]) -> frozenset[str] | None:  # noqa: ARG002 - for overrides
         """Return which input columns that it does not name its answer shows; None where the rest of it may depend on them."""
         return None

@@ -140,6 +140,11 @@ class TemporalJoinStage(Stage):
             },
         )
 
+    @property
+    def lasting(self) -> dict[str, Any]:
+        """Return what is written of it but for the name of its index."""
+        return {**self.to_json(), "index": None}
+
     def build(self, options: StageOptions, directory: str | None) -> DurableOperator:
         """Return the temporal join of one bucket.
 

@@ -16,7 +16,7 @@ from zset_join.core.errors import OptionError
 if TYPE_CHECKING:
     from zset_join.evolution.changed_columns import ColumnWords
 
-__all__ = ["add_change_options", "add_column_options", "column_words"]
+__all__ = ["add_change_options", "add_column_options", "column_words", "reread_places"]
 
 
 def add_column_options(parser: argparse.ArgumentParser) -> None:
@@ -26,6 +26,13 @@ def add_column_options(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--default", action="append", default=[], metavar="SOURCE.COLUMN=VALUE", help="value of an added column in stored rows"
+    )
+    parser.add_argument(
+        "--reread",
+        action="append",
+        default=[],
+        metavar="SOURCE=PLACE",
+        help="read a source once more for columns that no state has: a file, FILE.duckdb:TABLE, postgresql://...:TABLE",
     )
 
 
@@ -51,6 +58,26 @@ def column_words(options: argparse.Namespace) -> ColumnWords:
     from zset_join.evolution.changed_columns import ColumnWords
 
     return ColumnWords(renamed=_by_source("--rename", options.rename), defaults=_by_source("--default", options.default))
+
+
+def reread_places(options: argparse.Namespace) -> dict[str, str]:
+    """Return where sources are read again, by their names.
+
+    Raises:
+        OptionError: `ARGUMENT`: one is not spelled so.
+    """
+    found = {}
+    for one in options.reread:
+        name, equals, place = one.partition("=")
+        if not (equals and name and place):
+            raise OptionError(
+                f"--reread {one!r} is not spelled SOURCE=PLACE, such as orders=orders.parquet.",
+                code="ARGUMENT",
+                option="--reread",
+                value=one,
+            )
+        found[name] = place
+    return found
 
 
 def _by_source(option: str, given: Sequence[str]) -> dict[str, dict[str, str]]:

@@ -25,7 +25,7 @@ from zset_join.core.errors import BadInputError, PlanError, WeightOverflowError
 from zset_join.core.extras import needed_for
 from zset_join.core.notebook import MOST_ROWS, html_table
 from zset_join.core.row_conversion import take_rows
-from zset_join.core.shown_values import shown_column
+from zset_join.core.shown_values import counted, shown_column
 from zset_join.kernels.rows.consolidate import sum_weights
 from zset_join.zset.row_layout import RowLayout
 
@@ -76,7 +76,7 @@ class ZSet:
         """Build from a dict of columns, a Table or a RecordBatch; weights default to +1 each.
 
         Raises:
-            BadInputError: `WEIGHT_NOT_WHOLE`, for a weight that is no whole number of 64 bits.
+            BadInputError: `WEIGHT_NOT_WHOLE`, for a weight that is not a whole number of 64 bits.
 
         >>> ZSet.of({"k": [1]}, [0.5])
         Traceback (most recent call last):
@@ -116,7 +116,10 @@ class ZSet:
         row_schema = schema if isinstance(schema, pa.Schema) else pa.schema(list(schema.items()))
         lines = [_named(row, row_schema) for row in rows]
         if weights is not None and len(weights) != len(lines):
-            raise PlanError(f"{len(lines)} rows came with {len(weights)} weights; give one each.", code="DELTA_WEIGHTS")
+            raise PlanError(
+                f"{counted(len(lines), 'row')} came with {counted(len(weights), 'weight')}; give one each.",
+                code="DELTA_WEIGHTS",
+            )
         try:
             batch = pa.RecordBatch.from_pylist(lines, schema=row_schema)
         except (pa.ArrowException, TypeError, ValueError) as error:
@@ -213,7 +216,7 @@ class ZSet:
     def __repr__(self) -> str:
         """Return size and columns; `show` prints rows."""
         columns = ", ".join(f"{field.name}: {field.type}" for field in self.schema)
-        return f"ZSet({len(self)} rows, {columns})"
+        return f"ZSet({counted(len(self), 'row')}, {columns})"
 
     def to_arrow(self) -> pa.Table:
         """Return the rows as a table with their weights as first column, `weight` (`weight_` if a column has that name)."""
@@ -297,7 +300,8 @@ def _named(row: Mapping[str, Any] | Sequence[Any], schema: pa.Schema) -> Mapping
         )
     if len(row) != len(schema):
         raise PlanError(
-            f"the row {tuple(row)!r} has {len(row)} values for the {len(schema)} columns {schema.names}.", code="DELTA_COLUMNS"
+            f"the row {tuple(row)!r} has {counted(len(row), 'value')} for the {len(schema)} columns {schema.names}.",
+            code="DELTA_COLUMNS",
         )
     return dict(zip(schema.names, row, strict=True))
 

@@ -1,4 +1,4 @@
-"""A function as an outside table, read back from a checkpoint: what a checkpoint names is never imported."""
+"""A function as an external table, read back from a checkpoint: what a checkpoint names is never imported."""
 
 from __future__ import annotations
 

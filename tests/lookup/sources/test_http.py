@@ -1,4 +1,4 @@
-"""A real HTTP server of the standard library as an outside table."""
+"""A real HTTP server of the standard library as an external table."""
 
 from __future__ import annotations
 
@@ -275,7 +275,7 @@ _REFUSED = {
     "many gzip members": ((gzip.compress(b" " * 90_000) * 9, "gzip"), "more than max_answer_bytes=100000"),
     "gzip twice": ((gzip.compress(gzip.compress(_LARGE)), "gzip, gzip"), "the encoding 'gzip, gzip'"),
     "brotli": ((b"any", "br"), "the encoding 'br'"),
-    "no gzip": ((_ADA, "gzip"), "bytes that are no gzip"),
+    "no gzip": ((_ADA, "gzip"), "bytes that are not gzip"),
     "half of it": ((gzip.compress(_ADA)[:-9], "gzip"), "ends too early"),
     "nested": ((b"[" * 90_000, "identity"), "nested too deeply"),
     "surrogate": ((b'{"name": "\\ud800"}', "identity"), 'column "name" of type string cannot hold'),

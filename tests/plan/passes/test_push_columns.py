@@ -1,4 +1,4 @@
-"""Only the columns of an outside table that are read are requested."""
+"""Only the columns of an external table that are read are requested."""
 
 from __future__ import annotations
 

@@ -1,14 +1,13 @@
 """The law: a plan of a classic session has the facts of the same plan of Spark Connect, or Connect has fewer.
 
 Over Connect a step may count more columns as read, and leave out what became of a column, its condition or its selection; what
-it gives is the same. Whether a step that looks at more than one row is momentary does not count: it is refused.
-
-Not yet the same: whether an expression needs the time zone where that follows from the type of a column alone, as in
-`CAST(at AS string)`. `NOT_YET` names these.
+it gives is the same. Whether a step that looks at more than one row is momentary does not count: it is refused. Where Connect
+finds that an expression needs the time zone, and a classic session does not, is named in `MORE_ZONES`.
 """
 
 from __future__ import annotations
 
+import datetime as dt
 from collections.abc import Callable
 from typing import Any
 
@@ -20,6 +19,7 @@ from zset_join.runners.spark.frames.facts import StepFacts, reader_of
 
 ROWS = "id long, name string, at timestamp, price decimal(10,2), tags array<string>, more struct<a: int, b: string>"
 
+NOON = dt.datetime(2024, 1, 1, 12, tzinfo=dt.UTC)
 STEPS: dict[str, Callable[[DataFrame], DataFrame]] = {
     "a filter": lambda rows: rows.where("id > 3 AND name LIKE 'a%'"),
     "a filter of Columns": lambda rows: rows.where((F.col("id") % 2 == 0) & F.col("name").isNotNull()),
@@ -38,6 +38,21 @@ STEPS: dict[str, Callable[[DataFrame], DataFrame]] = {
     "a cast": lambda rows: rows.select(F.col("id").cast("string").alias("text"), "id"),
     "a cast by the time zone": lambda rows: rows.select(F.col("at").cast("string").alias("text")),
     "an hour": lambda rows: rows.select(F.hour("at").alias("hour")),
+    "a text, implied": lambda rows: rows.selectExpr("concat(AT, '!') AS text", "id"),
+    "a day of an instant": lambda rows: rows.select(F.dayofmonth("at").alias("day")),
+    "days between": lambda rows: rows.select(F.date_diff(F.col("at"), F.lit("2024-01-01")).alias("days")),
+    "an instant and a text": lambda rows: rows.where(F.col("at") > "2024-01-01"),
+    "an instant and a date": lambda rows: rows.where("at > DATE'2024-01-01'"),
+    "a cast of a new name": lambda rows: rows.select(F.col("at").alias("b")).select(F.col("b").cast("string").alias("t")),
+    "instants compared": lambda rows: rows.where("at <= at").where(F.col("at") > F.lit(NOON)),
+    "no instant": lambda rows: rows.where("at IS NOT NULL AND id > 1").select(F.col("at").isNull().alias("none"), "at"),
+    "one of instants": lambda rows: rows.select(
+        F.coalesce("at", F.lit(None)).alias("one"), F.expr("greatest(at, at)").alias("g")
+    ),
+    "an instant where": lambda rows: rows.select(
+        F.when(F.col("id") > 1, F.col("at")).alias("when"), F.expr("id + 1").alias("n")
+    ),
+    "an instant in a struct": lambda rows: rows.select(F.struct("at").alias("inside")),
     "the time now": lambda rows: rows.where(F.col("at") < F.current_timestamp()),
     "today": lambda rows: rows.selectExpr("id", "current_date() AS today"),
     "chance": lambda rows: rows.where(F.rand() < 0.5),
@@ -50,8 +65,8 @@ STEPS: dict[str, Callable[[DataFrame], DataFrame]] = {
     "distinct": lambda rows: rows.distinct(),
     "a condition of cases": lambda rows: rows.select(F.when(F.col("id") > 1, "x").otherwise(F.col("name")).alias("kind")),
 }
-NOT_YET = {"a cast by the time zone", "the time now", "today"}
-"""Steps whose need of a time zone Connect does not find, or finds where there is none."""
+MORE_ZONES = {"the time now", "an instant in a struct"}
+"""Steps that need no time zone, for which Connect finds a need of one."""
 AGGREGATES: dict[str, Callable[[], Any]] = {
     "sum": lambda: F.sum("id"),
     "average": lambda: F.avg("price").alias("mean"),
@@ -83,7 +98,7 @@ def facts_of(spark: SparkSession) -> dict[str, Any]:
         facts = reader.step(rows, change(rows))
         found[f"step, {name}"] = {
             "foreign": facts.foreign is not None,
-            **({} if facts.foreign else _of_rows(facts, has_zone=name not in NOT_YET)),
+            **({} if facts.foreign else _of_rows(facts, has_zone=name not in MORE_ZONES)),
         }
     for name, column in AGGREGATES.items():
         aggregate = reader.aggregate(rows, column())

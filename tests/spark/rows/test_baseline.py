@@ -253,7 +253,7 @@ def test_a_narrower_number_in_a_baseline_is_widened(spark: SparkSession, custome
         ({"baseline": "select 1 customer_id, 'a' name, '5' ts"}, r'"ts" of the baseline has type string, in the stream bigint'),
         ({"baseline": "select 1 customer_id, 'a' name, uuid() ts"}, "not deterministic"),
         ({"after_baseline": "ts > 3"}, "no baseline is given"),
-        ({"baseline": "select 1 customer_id, 'a' name, 1 ts", "after_baseline": "nope > 3"}, "make sense of after_baseline"),
+        ({"baseline": "select 1 customer_id, 'a' name, 1 ts", "after_baseline": "nope > 3"}, "resolve after_baseline"),
     ],
 )
 def test_an_unusable_baseline_is_refused_with_a_way_out(

@@ -1,4 +1,4 @@
-"""A function of the user's as an outside table.
+"""A function of the user's as an external table.
 
 The function is given a table of distinct keys and returns a table of rows, with the key columns among them. An `async def` is
 called with several batches under way. It is pickled to the workers by reference (`module.name`), or by whatever pickles it

@@ -60,7 +60,7 @@ class BoundedBody:
         try:
             self._decompress(piece)
         except zlib.error as error:
-            raise BodyError(f"bytes that are no {self._encoding} ({error})") from error
+            raise BodyError(f"bytes that are not {self._encoding} ({error})") from error
 
     def content(self) -> bytes:
         """Return the decoded body.

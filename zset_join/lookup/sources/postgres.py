@@ -396,9 +396,8 @@ def _array_type(source: PostgresSource, column: str) -> str:
     if pt.is_timestamp(kind):
         return "timestamp[]" if kind.tz is None else "timestamptz[]"
     raise OptionError(
-        f'the lookup source "{source.name}" is looked up by "{column}" of type {kind}, which PostgreSQL is not requested '
-        f"here; use an "
-        "integer, text, date, timestamp or decimal column.",
+        f'the lookup source "{source.name}" is looked up by "{column}" of type {kind}, which is not supported for a '
+        "key in PostgreSQL; use an integer, text, date, timestamp or decimal column.",
         code="LOOKUP_KEY_TYPE",
         column=column,
         type=str(kind),

@@ -255,7 +255,7 @@ class _RedisClient(LookupClient):
                 columns.append(pa.array(values, pa.string()).cast(field.type))
             except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
                 raise LookupFailedError(
-                    f'the lookup source "{self._source.name}" has a text in "{field.name}" that is no {field.type} '
+                    f'the lookup source "{self._source.name}" has a text in "{field.name}" that is not a {field.type} '
                     f"({error}); the "
                     "epoch was not applied. Correct the data, or the schema it was declared with.",
                     code="LOOKUP_ANSWER",

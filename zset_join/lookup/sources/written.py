@@ -28,7 +28,7 @@ def read_source(fields: Mapping[str, Any]) -> LookupSource:
     if kind not in _readers:
         raise PlanError(
             f"the plan looks rows up in a source of kind {kind!r}, which cannot be built from its stored description; "
-            f"known are "
+            f"known ones are "
             f"{sorted(_readers)}. Start the query from the program that made it.",
             code="UNKNOWN_LOOKUP_SOURCE",
             kind=kind,

@@ -1,4 +1,4 @@
-"""Look up only the columns of an outside table that the query reads.
+"""Look up only the columns of an external table that the query reads.
 
 The law: what is above the lookup join gives the same rows. The key columns and those of the ON condition stay; a column of
 the table that no selection above reads is not requested, nor journaled, nor remembered.

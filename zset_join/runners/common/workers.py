@@ -40,8 +40,8 @@ class Workers:
     def __init__(self, threads: int) -> None:
         if type(threads) is not int or not 1 <= threads <= MOST_THREADS:
             raise OptionError(
-                f"threads={threads!r} is no whole number from 1 to {MOST_THREADS}; give the number of threads that work on an "
-                f"epoch, such as {usable_threads()}, or leave it out for 1.",
+                f"threads={threads!r} is not a whole number from 1 to {MOST_THREADS}; give the number of threads that work on "
+                f"an epoch, such as {usable_threads()}, or leave it out for 1.",
                 code="OPTION_VALUE",
                 value=threads,
             )

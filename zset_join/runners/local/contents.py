@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from zset_join.core.errors import BadInputError, OptionError
-from zset_join.core.shown_values import shown_key
+from zset_join.core.shown_values import counted, shown_key
 from zset_join.zset import ZSet
 
 __all__ = ["Contents", "HeldRows", "repeated", "view_not_kept"]
@@ -106,7 +106,7 @@ def repeated(rows: ZSet, schema: pa.Schema) -> pa.Table:
         first = int(np.flatnonzero(rows.weights < 0)[0])
         row, weight = shown_key(rows.rows.columns, first), int(rows.weights[first])
         raise BadInputError(
-            f"the view holds the row {row} {weight} times: a source that goes through no stage has retracted an "
+            f"the view holds the row {row} {counted(weight, 'time')}: a source that goes through no stage has retracted an "
             f"absent row. Correct the source.",
             code="ABSENT_ROW",
             row=row,

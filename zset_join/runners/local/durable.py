@@ -362,6 +362,10 @@ class PipelineDirectory:
             )
         return unseen
 
+    def go_on_with(self, options: StageOptions) -> None:
+        """Build operators with other budgets from the next epoch on, as the next start of the directory may do."""
+        self._options = replace(options, hash_seed=self._options.hash_seed)
+
     def change_at_once(self, change: DirectoryChange) -> None:
         """Change the query of a directory that no epoch has reached."""
         self.checkpoint.begin_with(self._described(change.plan), written_plan(change.plan))

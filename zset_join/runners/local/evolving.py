@@ -22,16 +22,18 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 
 from zset_join.core.added_columns import adds_columns
+from zset_join.core.options import HotBudget
 from zset_join.core.tick import Tick
-from zset_join.evolution.changed_columns import ColumnWords, changes_of_columns, is_same_source, no_words
+from zset_join.evolution.changed_columns import ColumnChange, ColumnWords, changes_of_columns, is_same_source, no_words
 from zset_join.evolution.differences import PlanDiff, ViewDiff, difference
-from zset_join.evolution.refusals import bad_first_rows, source_changed
+from zset_join.evolution.refusals import bad_first_rows, bad_reread, source_changed
 from zset_join.plan.fingerprints import Fingerprints
 from zset_join.plan.query_plan import Feed, QueryPlan, StateNode
 from zset_join.runners.local.contents import Contents
 from zset_join.runners.local.history import InputHistory
-from zset_join.runners.local.kept_rows import KeptRows, kept_inputs, kept_rows
 from zset_join.runners.local.rebuilding import Rebuilding
+from zset_join.runners.local.rereading import check_reread
+from zset_join.runners.local.stored_rows import StoredRows, stored_inputs, stored_rows
 from zset_join.runners.local.watermarks import KnownTimes, SourceTime, Watermarks
 from zset_join.stages.stage import StageOptions
 from zset_join.zset import ZSet
@@ -61,6 +63,8 @@ class EvolutionStart:
         as_now: new stages whose answer depends on when rows come are built as if all of them came now.
         words: what schemas do not show of columns of sources that change.
         first_rows: by name of a source that the new plan has and this one does not, the rows that it begins with.
+        options_after: of operators of the new plan, with other budgets of hybrid state; None: the same.
+        reread: by name, all rows of sources that were read again, under the columns of the new plan.
     """
 
     plan: QueryPlan
@@ -75,6 +79,8 @@ class EvolutionStart:
     as_now: bool = False
     words: ColumnWords = field(default_factory=no_words)
     first_rows: Mapping[str, ZSet] = field(default_factory=dict)
+    options_after: StageOptions | None = None
+    reread: Mapping[str, ZSet] = field(default_factory=dict)
 
 
 def with_words(origin: EvolutionStart, words: ColumnWords | None) -> EvolutionStart:
@@ -98,6 +104,7 @@ class Evolution:
 
     def __init__(self, origin: EvolutionStart, plan: QueryPlan) -> None:
         self.origin, self.plan = origin, plan
+        self.options = origin.options if origin.options_after is None else origin.options_after
         self.columns = changes_of_columns(origin.plan, plan, origin.words) if origin.epoch else {}
         touched = {name: change.touched for name, change in self.columns.items()}
         self._before, self._after = Fingerprints(origin.plan, touched), Fingerprints(plan, touched)
@@ -114,10 +121,10 @@ class Evolution:
                 prints=prints,
                 kept=rows,
                 empty=self._empty_sources(prints.plan),
-                options=origin.options,
+                options=self.options if prints is self._after else origin.options,
                 tick=Tick(origin.epoch, origin.processing_time_us),
                 dropped=dict(origin.plan.dropped),
-                columns=self.columns if prints is self._after else {},
+                columns=self._mapped if prints is self._after else {},
                 before=self._before,
                 as_now=now if origin.as_now and prints is self._after else (),
             )
@@ -138,6 +145,9 @@ class Evolution:
                 raise source_changed(name, was_dropped=True)
             if name in self.origin.gone and not self._is_as_it_came(name):
                 raise source_changed(name, was_dropped=False)
+        for name in self.origin.reread:
+            if name not in before or name not in self._after.sources:
+                raise bad_reread(name, "are of no source that both queries read")
         for name, rows in self.origin.first_rows.items():
             is_new = name in self._after.sources and name not in before and name not in self.origin.gone
             if not is_new or not (self.origin.epoch or not len(rows)):
@@ -157,6 +167,11 @@ class Evolution:
             return frozenset(names)
         return frozenset(names - self._before.sources.keys() - self.origin.gone - self.origin.first_rows.keys())
 
+    @property
+    def _mapped(self) -> dict[str, ColumnChange]:
+        """Return the changes of sources whose kept rows are read under other columns; those read again have them."""
+        return {name: change for name, change in self.columns.items() if name not in self.origin.reread}
+
     def _match(self) -> None:
         """Find the state of the plan before that each state of the new one is."""
         there: dict[str, list[int]] = {}
@@ -174,29 +189,36 @@ class Evolution:
             taken.add(self.kept[number])
 
     def _goes_on(self, number: int, old: int) -> bool:
-        """Return whether a state is fed rows of the same columns as before."""
-        return not self.columns or self._after.written(number) == self._before.written(old)
+        """Return whether a state has the options that it had, and is fed rows of the same columns."""
+        mine, its = self.plan.state_of[number], self.origin.plan.state_of[old]
+        is_as_large = _budget(mine, self.options) == _budget(its, self.origin.options)
+        return is_as_large and self._after.written(number) == self._before.written(old)
 
     def _is_carried(self, number: int, old: int) -> bool:
-        """Return whether a state holds none of the columns that changed, so that a new operator goes on with a copy of it."""
+        """Return whether a new operator goes on with a copy of a state: it holds none of the columns that changed."""
         operator = self.origin.states.get(old)
         if operator is None:
             return False
-        fresh = self.plan.state_of[number].stage.build(self.origin.options, None)
+        state = self.plan.state_of[number]
+        fresh = state.stage.build(state.options(self.options), None)
         with closing(fresh):
             tables, wanted = operator.snapshot_readers(), fresh.snapshot_readers()
             return tables.keys() == wanted.keys() and all(tables[name].schema.equals(wanted[name].schema) for name in wanted)
 
-    def _kept_rows(self) -> list[KeptRows]:
+    def _kept_rows(self) -> list[StoredRows]:
         one = self.origin
         if not one.epoch:
             return []
-        rows = kept_rows(self._before, one.states, one.options, one.contents, one.history)
+        rows = stored_rows(self._before, one.states, one.options, one.contents, one.history)
         if one.history is not None:
-            rows += [kept_inputs(self._after, source, one.history) for source in self.plan.sources if source.name in one.gone]
+            rows += [stored_inputs(self._after, source, one.history) for source in self.plan.sources if source.name in one.gone]
+        for name, again in one.reread.items():
+            check_reread(name, again, self.plan, rows, self._before.rows(name), is_mapped=name in self.columns)
+            feed, what = self._after.feed(Feed(name)), f'the rows that were read again of "{name}"'
+            rows.append(StoredRows((feed,), self.plan.source(name).relation, what, len(again), partial(_same, again)))
         for name, first in one.first_rows.items():
             feed, what = self._after.feed(Feed(name)), f'the rows that "{name}" begins with'
-            rows.append(KeptRows((feed,), self.plan.source(name).relation, what, len(first), partial(_same, first)))
+            rows.append(StoredRows((feed,), self.plan.source(name).relation, what, len(first), partial(_same, first)))
         return rows
 
     @property
@@ -338,11 +360,13 @@ class Evolution:
         """
         try:
             for state in self._rebuilt:
-                self.built[state.number] = state.stage.build(state.options(self.origin.options), None)
+                self.built[state.number] = state.stage.build(state.options(self.options), None)
             for number in self._copied:
                 state = self.plan.state_of[number]
-                copy = self.built[number] = state.stage.build(state.options(self.origin.options), None)
-                copy.restore(self.origin.states[self.kept[number]].snapshot())
+                copy = self.built[number] = state.stage.build(state.options(self.options), None)
+                old = self.kept[number]
+                tables = self.origin.states[old].snapshot()
+                copy.restore(state.stage.carried(self.origin.plan.state_of[old].stage, tables))
             self._new.built = {state.number: self.built[state.number] for state in self._rebuilt if not state.is_shared}
             if self.origin.epoch:
                 for number in self._new.built:
@@ -388,3 +412,9 @@ class Evolution:
         for operator in self.built.values():
             operator.close()
         self.built = {}
+
+
+def _budget(state: StateNode, options: StageOptions) -> HotBudget | None:
+    """Return what of a state may be in memory; None where all of it is."""
+    own, kind = state.options(options), state.stage.cold_state
+    return None if kind is None else own.table_budget if kind == "groups" else own.hot_budget

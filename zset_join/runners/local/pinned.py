@@ -15,6 +15,7 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -43,7 +44,8 @@ from zset_join.runners.local.contents import Contents
 from zset_join.runners.local.directory_rows import load_inputs, view_folder, view_rows
 from zset_join.runners.local.evolving import Evolution, EvolutionStart, with_words
 from zset_join.runners.local.history import InputHistory
-from zset_join.runners.local.query_changes import plan_of_program
+from zset_join.runners.local.query_changes import plan_of_program, readings_of_query
+from zset_join.runners.local.rereading import read_again
 from zset_join.runners.local.stage_states import operators_of
 from zset_join.runners.local.stopped import check_kept_here, check_streams, diff_of_directory
 from zset_join.runners.local.watermarks import Watermarks
@@ -59,6 +61,7 @@ def diff_of_running(
     view: View | Mapping[str, View] | PlannedQuery,
     *,
     words: ColumnWords | None = None,
+    reread: Mapping[str, Any] | None = None,
     lease_seconds: float = LEASE_SECONDS,
     on_pinned: Callable[[int], object] | None = None,
 ) -> PlanDiff:
@@ -68,6 +71,7 @@ def diff_of_running(
         directory: of a pipeline, or the checkpoint of a query inside Spark that runs on the driver.
         view: the other query: a view, or all views by name; or a planned query, of Spark's.
         words: what schemas do not show of columns of sources that change.
+        reread: as for `Pipeline.evolve`; they are compared with the rows of the epoch.
         lease_seconds: how long the files of the epoch are held at most.
         on_pinned: called with the epoch once its files are held.
 
@@ -87,8 +91,9 @@ def diff_of_running(
                 known = query_of(files.folder, read_format(files.folder) or {}, record)
                 state = _state_at(directory, files, record, known, temporary, held)
         plan = plan_of_program(view, state.plan)
+        state = replace(with_words(state, words), reread=read_again(reread or {}, readings_of_query(view)) if reread else {})
         check_streams(state.plan, plan, known["description"], view)
-        with progress_line("comparing with another query"), closing(Evolution(with_words(state, words), plan)) as evolution:
+        with progress_line("comparing with another query"), closing(Evolution(state, plan)) as evolution:
             return evolution.diff()
 
 
@@ -97,16 +102,17 @@ def diff_wherever(
     view: View | Mapping[str, View] | PlannedQuery,
     *,
     words: ColumnWords | None = None,
+    reread: Mapping[str, Any] | None = None,
     lease_seconds: float = LEASE_SECONDS,
     on_pinned: Callable[[int], object] | None = None,
 ) -> PlanDiff:
     """Return what `diff_of_directory` does, and of a directory that is in use what `diff_of_running` does."""
     try:
-        return diff_of_directory(directory, view, words=words)
+        return diff_of_directory(directory, view, words=words, reread=reread)
     except StateError as error:
         if error.code != "CHECKPOINT_IN_USE":
             raise
-    return diff_of_running(directory, view, words=words, lease_seconds=lease_seconds, on_pinned=on_pinned)
+    return diff_of_running(directory, view, words=words, reread=reread, lease_seconds=lease_seconds, on_pinned=on_pinned)
 
 
 @contextmanager

@@ -48,9 +48,9 @@ def _as_us(given: Any) -> int:
         try:
             us = operator.index(given)
         except TypeError as error:
-            raise _refused(given, "is no time; give a datetime with a time zone, or whole microseconds since 1970") from error
+            raise _refused(given, "is not a time; give a datetime with a time zone, or microseconds since 1970") from error
         if isinstance(given, bool):
-            raise _refused(given, "is no time; give a datetime with a time zone, or whole microseconds since 1970")
+            raise _refused(given, "is not a time; give a datetime with a time zone, or microseconds since 1970")
     if not _FIRST_US <= us <= _LAST_US:
         raise _refused(given, "is outside of the years 1 to 9999; give microseconds since 1970, not another unit")
     return us

@@ -28,7 +28,8 @@ from zset_join.runners.local.evolving import Evolution, EvolutionStart
 from zset_join.runners.local.history import InputHistory, under_columns
 from zset_join.runners.local.outputs import Outputs, OutputsByView, PipelineOutputs
 from zset_join.runners.local.progress import epoch_counts
-from zset_join.runners.local.stage_states import MemoryStates
+from zset_join.runners.local.rereading import read_again
+from zset_join.runners.local.stage_states import MemoryStates, with_budgets
 from zset_join.runners.local.taking import RowTaking
 from zset_join.runners.local.undoing import check_undo, columns_of_change, nothing_to_undo, query_before, words_back
 from zset_join.runners.local.watermarks import Watermarks
@@ -43,7 +44,7 @@ if TYPE_CHECKING:
     from zset_join.stages.stage import StageOptions
     from zset_join.zset.protocol import DurableOperator
 
-__all__ = ["QueryBefore", "QueryChanges", "plan_of_change", "plan_of_program"]
+__all__ = ["QueryBefore", "QueryChanges", "plan_of_change", "plan_of_program", "readings_of_query"]
 
 
 @dataclass(frozen=True)
@@ -101,6 +102,7 @@ class QueryChanges:
         *,
         renamed: Mapping[str, Mapping[str, str]] | None = None,
         defaults: Mapping[str, Mapping[str, Any]] | None = None,
+        reread: Mapping[str, Any] | None = None,
     ) -> PlanDiff:
         """Return how the answers of another query would differ over all input so far. Nothing changes.
 
@@ -108,6 +110,7 @@ class QueryChanges:
             view: the new query: a view, or all views by name; a present view that is not among them would be dropped.
             renamed: as for `evolve`.
             defaults: as for `evolve`.
+            reread: as for `evolve`.
 
         Raises:
             PlanError: the query cannot be planned.
@@ -130,12 +133,15 @@ class QueryChanges:
         """
         self._check_usable()
         plan, words = plan_of_change(view, self.plan), ColumnWords(renamed=renamed or {}, defaults=defaults or {})
+        again = read_again(reread or {}, readings_of_query(view))
         if self._directory is None:
-            with closing(Evolution(self._origin(self._in_memory("diff()").states, words=words), plan)) as evolution:
+            with closing(
+                Evolution(replace(self._origin(self._in_memory("diff()").states, words=words), reread=again), plan)
+            ) as evolution:
                 return evolution.diff()
         with self._directory.epoch(Tick(self.epoch, self._processing_time_us)) as opened:
             states = {state.number: opened.operator(state.number, opened.tick) for state in self.plan.states}
-            with closing(Evolution(self._origin(states, words=words), plan)) as evolution:
+            with closing(Evolution(replace(self._origin(states, words=words), reread=again), plan)) as evolution:
                 return evolution.diff()
 
     @progress_line("changing the query")
@@ -151,6 +157,8 @@ class QueryChanges:
         renamed: Mapping[str, Mapping[str, str]] | None = None,
         defaults: Mapping[str, Mapping[str, Any]] | None = None,
         first_rows: Mapping[str, ZSet] | None = None,
+        options: StageOptions | None = None,
+        reread: Mapping[str, Any] | None = None,
     ) -> PlanDiff:
         """Replace the query, and pass the difference of the views to the outputs, in an epoch without input.
 
@@ -172,6 +180,11 @@ class QueryChanges:
             first_rows: by name of a source that the change adds, the rows that it begins with, as its changes. They advance no
                 watermark.
 
+            reread: by source, all its rows once more, for columns that no state has: rows, a function that returns them, or the
+                text of a file or table, see `zset_join.sources.again`. They must be those that were taken.
+            options: of operators from now on: those of the pipeline with other budgets of hybrid state. The next start of a
+                directory gives its own.
+
         Returns:
             The difference; its `taken` is the epoch.
 
@@ -189,7 +202,9 @@ class QueryChanges:
         Cost: that of `diff`; with a directory also a snapshot of every stage that is built, and a log of the difference.
         """
         words = ColumnWords(renamed=renamed or {}, defaults=defaults or {})
-        return self._evolve(view, outputs, new_table, note, fresh, words, first_rows or {}, as_now=as_now)
+        return self._evolve(
+            view, outputs, new_table, note, fresh, words, first_rows or {}, as_now=as_now, options=options, reread=reread
+        )
 
     def _evolve(
         self,
@@ -202,8 +217,12 @@ class QueryChanges:
         first_rows: Mapping[str, ZSet],
         *,
         as_now: bool = False,
+        options: StageOptions | None = None,
+        reread: Mapping[str, Any] | None = None,
     ) -> PlanDiff:
         self._check_usable()
+        after = None if options is None else with_budgets(self._options, options)
+        again = read_again(reread or {}, readings_of_query(view))
         self._outputs.settle()
         plan = plan_of_change(view, self.plan)
         with ExitStack() as stack:
@@ -214,7 +233,9 @@ class QueryChanges:
             else:
                 states = {one.number: opened.operator(one.number, tick) for one in (self.plan.states if self.epoch else ())}
             origin = self._origin(states, fresh, words, as_now=as_now)
-            evolution = Evolution(replace(origin, first_rows=first_rows), plan)
+            evolution = Evolution(
+                replace(origin, first_rows=first_rows, options_after=after if place is None else None, reread=again), plan
+            )
             if opened is None or self.epoch:
                 evolution.build()
             try:
@@ -225,6 +246,10 @@ class QueryChanges:
                 raise
             if opened is not None:
                 evolution.close()
+        if after is not None:
+            self._options = after
+            if place is not None:
+                place.go_on_with(after)
         self._outputs.settle()
         return diff
 
@@ -403,7 +428,7 @@ class QueryChanges:
         """Become a pipeline of the new query: everything that can fail is made first."""
         origin, memory, directory = evolution.origin, self._memory, self._directory
         plan = evolution.plan if directory is None or not origin.epoch else evolution.durable_plan()
-        readings, has_several = _readings(view), isinstance(view, Mapping)
+        readings, has_several = readings_of_query(view), isinstance(view, Mapping)
         if isinstance(view, PlannedQuery):
             has_several = view.has_several
         before = PlannedQuery(plan=replace(self.plan, state_names=()), readings=self._readings, has_several=self._has_several)
@@ -414,7 +439,7 @@ class QueryChanges:
         contents = None if self._contents is None else evolution.contents(self._contents)
         counts = epoch_counts({}, answered, [], {}) if origin.epoch else self.progress
         letters = dead_letters(origin.epoch, answered.rejected)
-        states = None if memory is None else MemoryStates(plan, self._options, evolution.operators(), memory.workers)
+        states = None if memory is None else MemoryStates(plan, evolution.options, evolution.operators(), memory.workers)
         unused, outputs = evolution.unused() if memory is not None else [], self._outputs
         change = DirectoryChange(
             plan=plan,
@@ -497,7 +522,8 @@ class QueryChanges:
         )
 
 
-def _readings(view: View | Mapping[str, View] | PlannedQuery) -> Mapping[str, Reading]:
+def readings_of_query(view: View | Mapping[str, View] | PlannedQuery) -> Mapping[str, Reading]:
+    """Return how the rows of the sources of a query are read."""
     if isinstance(view, PlannedQuery):
         return view.readings
     return readings_of(several.bindings_of(view) if isinstance(view, Mapping) else view.bindings)

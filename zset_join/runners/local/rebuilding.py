@@ -26,7 +26,7 @@ from zset_join.plan.query_plan import Feed
 from zset_join.plan.row_steps import RowStep, SelectStep, relation_after
 from zset_join.runners.common.stage_bucket import StageBucket
 from zset_join.runners.local.feeding import Feeding, transforms_of
-from zset_join.runners.local.kept_rows import KeptRows, gaps_of
+from zset_join.runners.local.stored_rows import StoredRows, gaps_of
 from zset_join.stages.effect import EffectPlace, Effects, has_effect
 from zset_join.stages.stage import StageOptions
 from zset_join.zset import ZSet
@@ -39,7 +39,7 @@ __all__ = ["Rebuilding"]
 class _Part:
     """The origin of an input's rows: what is kept, with steps behind it, or the answer of a stage; neither: no rows."""
 
-    kept: KeptRows | None
+    kept: StoredRows | None
     steps: tuple[RowStep, ...] = ()
     feed: Feed | None = None
 
@@ -67,7 +67,7 @@ class Rebuilding:
     """
 
     prints: Fingerprints
-    kept: Sequence[KeptRows]
+    kept: Sequence[StoredRows]
     empty: Collection[str]
     options: StageOptions
     tick: Tick
@@ -190,7 +190,7 @@ class Rebuilding:
         origin = part.feed.origin
         return Feeding(self.plan, [part.feed], wanted.schema).collect({origin: self._answer(origin)})
 
-    def _table(self, kept: KeptRows) -> ZSet:
+    def _table(self, kept: StoredRows) -> ZSet:
         if id(kept) not in self._tables:
             self._tables[id(kept)] = rows = kept.read()
             self.read[kept.what] = len(rows)

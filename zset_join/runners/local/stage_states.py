@@ -7,9 +7,10 @@ folded in once.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Protocol
 
+from zset_join.core.errors import OptionError
 from zset_join.core.tick import Tick
 from zset_join.operators.shared_table import SharedTable
 from zset_join.plan.query_plan import QueryPlan, StateNode
@@ -21,7 +22,7 @@ from zset_join.stages.stage import StageOptions
 from zset_join.zset import ZSet
 from zset_join.zset.protocol import NOTHING_DUE, DurableOperator, NextDue, due_of, is_timed
 
-__all__ = ["MemoryStates", "StageStates", "built", "operators_of", "why_together", "with_long_chunks"]
+__all__ = ["MemoryStates", "StageStates", "built", "operators_of", "why_together", "with_budgets", "with_long_chunks"]
 
 _CHUNK_ROWS = 1 << 18
 
@@ -29,6 +30,31 @@ _CHUNK_ROWS = 1 << 18
 def with_long_chunks(options: StageOptions) -> StageOptions:
     """Return options under which an answer comes in fewer pieces, since the engine brings them into one; own ones are kept."""
     return replace(options, chunk_rows=_CHUNK_ROWS) if options.chunk_rows == StageOptions().chunk_rows else options
+
+
+def with_budgets(options: StageOptions, given: StageOptions) -> StageOptions:
+    """Return options with other budgets of hybrid state.
+
+    Args:
+        options: of a pipeline that runs.
+        given: what its query changes to; but for the budgets, and for what is not set, they are the same.
+
+    Raises:
+        OptionError: `OPTION_VALUE`: another one differs.
+    """
+    after = replace(options, hot_budget=given.hot_budget, table_budget=given.table_budget)
+    wanted, plain = with_long_chunks(given), StageOptions()
+    for one in fields(StageOptions):
+        value = getattr(wanted, one.name)
+        if value not in (getattr(after, one.name), getattr(plain, one.name)):
+            raise OptionError(
+                f"evolve(options=...) has {one.name}={value!r}, and the pipeline {getattr(after, one.name)!r}. Only hot_budget "
+                "and table_budget change while it runs; open it again with the other ones.",
+                code="OPTION_VALUE",
+                option=one.name,
+                value=repr(value),
+            )
+    return after
 
 
 class StageStates(Protocol):

@@ -38,7 +38,8 @@ from zset_join.runners.local.evolving import Evolution, EvolutionStart, with_wor
 from zset_join.runners.local.history import InputHistory
 from zset_join.runners.local.place import Place, place_of
 from zset_join.runners.local.progress import epoch_counts
-from zset_join.runners.local.query_changes import plan_of_program
+from zset_join.runners.local.query_changes import plan_of_program, readings_of_query
+from zset_join.runners.local.rereading import read_again
 from zset_join.runners.local.undoing import (
     UNDO_EPOCHS,
     check_undo,
@@ -67,7 +68,11 @@ _SNAPSHOT_AFTER_BYTES = 64 * 1024 * 1024
 
 
 def diff_of_directory(
-    directory: str | Path, view: View | Mapping[str, View] | PlannedQuery, *, words: ColumnWords | None = None
+    directory: str | Path,
+    view: View | Mapping[str, View] | PlannedQuery,
+    *,
+    words: ColumnWords | None = None,
+    reread: Mapping[str, Any] | None = None,
 ) -> PlanDiff:
     """Return what another query would answer otherwise over what a directory holds.
 
@@ -75,13 +80,14 @@ def diff_of_directory(
         directory: of a pipeline that does not run: a path, or of a query inside Spark that runs on the driver.
         view: the other query: a view, or all views by name; or a planned query, of Spark's.
         words: what schemas do not show of columns of sources that change.
+        reread: as for `Pipeline.evolve`.
 
     Raises:
         StateError: there is no pipeline, it is in use or damaged; or what the query needs is not there, as `Pipeline.diff`.
         OptionError: `NOT_FROM_HERE`: the state of the query is in Spark's executors.
         PlanError: the query cannot be planned.
     """
-    with _stopped(directory, view, words) as (_, evolution):
+    with _stopped(directory, view, words, reread) as (_, evolution):
         return evolution.diff()
 
 
@@ -93,6 +99,7 @@ def evolve_directory(
     words: ColumnWords | None = None,
     new_tables: Collection[str] = (),
     undo_epochs: int | None = None,
+    reread: Mapping[str, Any] | None = None,
 ) -> PlanDiff:
     """Let a directory be one of another query. What outputs lack they are given when it is started next, this change last.
 
@@ -103,6 +110,7 @@ def evolve_directory(
         words: what schemas do not show of columns of sources that change.
         new_tables: views whose outputs the next start makes new: they begin with all rows; "" is the only view.
         undo_epochs: for how many epochs behind it the change can be undone; None: as before.
+        reread: as for `Pipeline.evolve`.
 
     Returns:
         What differs; `taken` is the epoch, None where the directory had none.
@@ -117,7 +125,7 @@ def evolve_directory(
     if undo_epochs is not None:
         checked_undo_epochs(undo_epochs)
     _refuse_session(_location(directory))
-    with _stopped(directory, view, words) as (stopped, evolution):
+    with _stopped(directory, view, words, reread) as (stopped, evolution):
         filled = [evolution.plan.view(name or None).name for name in new_tables]
         origin, place = stopped.origin, stopped.place
         if origin.epoch:
@@ -203,7 +211,10 @@ class _Stopped:
 
 @contextmanager
 def _stopped(
-    directory: str | Path, view: View | Mapping[str, View] | PlannedQuery, words: ColumnWords | None
+    directory: str | Path,
+    view: View | Mapping[str, View] | PlannedQuery,
+    words: ColumnWords | None,
+    reread: Mapping[str, Any] | None = None,
 ) -> Iterator[tuple[_Stopped, Evolution]]:
     """Open a directory at its newest epoch, and find how its query comes to another one."""
     location = _location(directory)
@@ -245,8 +256,9 @@ def _stopped(
                     opened=opened,
                 )
                 plan = plan_of_program(view, plan)
+                again = read_again(reread or {}, readings_of_query(view)) if reread else {}
                 check_streams(stopped.plan, plan, described, view)
-                with closing(Evolution(with_words(origin, words), plan)) as evolution:
+                with closing(Evolution(replace(with_words(origin, words), reread=again), plan)) as evolution:
                     yield stopped, evolution
 
 

@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from zset_join.checkpoint.reading import plan_before
 from zset_join.core.errors import OptionError, StateError
+from zset_join.core.shown_values import counted
 from zset_join.evolution.changed_columns import ColumnChange, ColumnWords
 from zset_join.expressions.rows import named, rewritten
 from zset_join.plan.query_plan import PlanSource, QueryPlan
@@ -38,12 +39,12 @@ def checked_undo_epochs(epochs: int) -> int:
     """Return the option `undo_epochs`.
 
     Raises:
-        OptionError: `UNDO_EPOCHS`: it is no whole number from 0 on.
+        OptionError: `UNDO_EPOCHS`: it is not a whole number from 0 on.
     """
     if isinstance(epochs, bool) or epochs < 0:
         raise OptionError(
-            f"undo_epochs={epochs!r} is no whole number from 0 on: for so many epochs behind a change of the query it can be "
-            f"undone. Leave it out for {UNDO_EPOCHS}.",
+            f"undo_epochs={epochs!r} is not a whole number from 0 on: for so many epochs behind a change of the query it can "
+            f"be undone. Leave it out for {UNDO_EPOCHS}.",
             code="UNDO_EPOCHS",
             value=epochs,
         )
@@ -64,8 +65,8 @@ def check_undo(epoch: int, change: int, undo_epochs: int) -> None:
     behind = max(0, epoch - change - 1)
     if behind > undo_epochs:
         raise StateError(
-            f"the query was changed in epoch {change}, {behind} epochs ago, and undo_epochs={undo_epochs}: the query before is "
-            "no longer kept. Change to it with evolve, which takes any query.",
+            f"the query was changed in epoch {change}, {counted(behind, 'epoch')} ago, and undo_epochs={undo_epochs}: the "
+            "query before is no longer kept. Change to it with evolve, which takes any query.",
             code="UNDO_GONE",
             epoch=change,
             undo_epochs=undo_epochs,
@@ -135,8 +136,8 @@ def query_before(checkpoint: Checkpoint, readings: Mapping[str, Reading], *, has
     missing = [source.name for source in plan.sources if source.name not in readings]
     if missing:
         raise StateError(
-            f"the query before reads the sources {missing}, and how their rows are read is not written down. Change to it with "
-            "evolve(), given the query itself.",
+            f"the previous query reads the sources {missing}, and how their rows are read is not written down. Change to it "
+            "with evolve(), given the query itself.",
             code="UNDO_SOURCES",
             sources=missing,
         )

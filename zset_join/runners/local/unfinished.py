@@ -36,9 +36,7 @@ def unfinished(epoch: int, outcome: EpochOutcome | None) -> StateError:
         outcome: whether it is committed; None for a pipeline in memory.
     """
     if outcome is None:
-        what = (
-            "failed or was interrupted while it was folded in, and this pipeline is in memory: build it again from its inputs"
-        )
+        what = "failed or was interrupted while it was applied, and this pipeline is in memory: rebuild it from its inputs"
     else:
         what = _DURABLE[outcome]
     return StateError(f"epoch {epoch} {what}.", code="PIPELINE_BROKEN", epoch=epoch)

@@ -97,17 +97,17 @@ class Aggregation:
             state_ttl: how long a group is remembered.
 
         Raises:
-            SqlError: a key or an aggregate that is not offered.
+            SqlError: a key or an aggregate that is not supported.
         """
         group = node.args.get("group")
         if group is not None:
             if group.args.get("totals"):
                 raise SqlError(
-                    "GROUP BY ... WITH TOTALS is not offered; write GROUPING SETS.", code="NOT_OFFERED", at=self._query.at(node)
+                    "GROUP BY ... WITH TOTALS is not supported; use GROUPING SETS.", code="NOT_OFFERED", at=self._query.at(node)
                 )
             if group.args.get("all") is False or (group.args.get("all") and group.expressions):
                 raise SqlError(
-                    "GROUP BY ALL takes no list, and GROUP BY DISTINCT is not offered. Write GROUP BY and the keys.",
+                    "GROUP BY ALL takes no list, and GROUP BY DISTINCT is not supported. Write GROUP BY and the keys.",
                     code="NOT_OFFERED",
                     at=self._query.at(node),
                 )
@@ -175,7 +175,7 @@ class Aggregation:
             place = int(node.name)
             if not 1 <= place <= len(outputs) or not isinstance(outputs[place - 1][1], exp.Expr):
                 raise SqlError(
-                    f"GROUP BY {place}: there is no such place in the SELECT list.", code="NOT_OFFERED", at=self._query.at(node)
+                    f"GROUP BY {place}: the SELECT list has no such position.", code="NOT_OFFERED", at=self._query.at(node)
                 )
             chosen: exp.Expr = outputs[place - 1][1]
             return self._no_aggregate(chosen, node)
@@ -241,12 +241,12 @@ class Aggregation:
         )
         if function is None:
             raise SqlError(
-                f"the aggregate {name} is not offered.{near(name, _NAMES)}", code="UNKNOWN_FUNCTION", at=self._query.at(node)
+                f"the aggregate {name} is not supported.{near(name, _NAMES)}", code="UNKNOWN_FUNCTION", at=self._query.at(node)
             )
         if isinstance(given, exp.Distinct):
             if function not in {"min", "max"}:
                 raise SqlError(
-                    f"{name}(DISTINCT ...) is not offered; take the DISTINCT rows in a subquery.",
+                    f"{name}(DISTINCT ...) is not supported; take the DISTINCT rows in a subquery.",
                     code="NOT_OFFERED",
                     at=self._query.at(node),
                 )
@@ -258,7 +258,7 @@ class Aggregation:
             raise SqlError(f"{name} is given too many operands{more}.", code="NOT_OFFERED", at=self._query.at(node))
         if isinstance(given, exp.Order):
             raise SqlError(
-                f"{name} with an order is not offered: rows of a changelog come in none. Sort what it gives.",
+                f"{name} with an order is not supported: rows of a changelog come in none. Sort what it gives.",
                 code="NOT_OFFERED",
                 at=self._query.at(node),
             )
@@ -275,7 +275,7 @@ class Aggregation:
     def _argument(self, node: exp.Expr, *, is_text: bool = False) -> Expression:
         if aggregates_in(node):
             raise SqlError(
-                "an aggregate inside an aggregate is not offered; nest queries.", code="NOT_OFFERED", at=self._query.at(node)
+                "an aggregate inside an aggregate is not supported; nest queries.", code="NOT_OFFERED", at=self._query.at(node)
             )
         tree = self._binder.text(node) if is_text else self._binder.bind(node)
         return Column("left", tree.name) if isinstance(tree, Column) else lit(tree)

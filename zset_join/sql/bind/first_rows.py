@@ -143,7 +143,7 @@ def take_first(item: Item, counts: Sequence[int], at: Place, *, is_shown: bool) 
     assert first_rows is not None  # noqa: S101 - the caller has checked
     if not counts:
         raise SqlError(
-            f"ROW_NUMBER() is offered to keep the first rows of each key: the query around it must have WHERE "
+            f"ROW_NUMBER() is supported to keep the first rows of each key: the query around it must have WHERE "
             f"{first_rows.name} = 1, or <= n, and not of rows that an outer join pads.",
             code="NOT_OFFERED",
             at=at,

@@ -55,7 +55,7 @@ def expanded(node: exp.Select, scope: Scope) -> list[exp.Select]:
     for one in special:
         sets = [(*before, *more) for before in sets for more in _sets(one)]
         if len(sets) > MOST_SETS:
-            raise ValueError(f"more than {MOST_SETS} sets of keys; write fewer")
+            raise ValueError(f"more than {MOST_SETS} sets of keys; use fewer")
     meant = {id(key): _meant(key, node, scope) for key in [*plain, *(key for one in sets for key in one)]}
     chosen = [_distinct([meant[id(key)] for key in [*plain, *one]]) for one in sets]
     keys = _distinct([key for one in chosen for key in one])
@@ -97,7 +97,7 @@ def _meant(key: exp.Expr, node: exp.Select, scope: Scope) -> exp.Expr:
     outputs = [one.this if isinstance(one, exp.Alias) else one for one in node.expressions]
     if isinstance(key, exp.Literal) and key.is_int:
         if not 1 <= int(key.name) <= len(outputs):
-            raise ValueError(f"GROUP BY {key.name}: there is no such place in the SELECT list")
+            raise ValueError(f"GROUP BY {key.name}: the SELECT list has no such position")
         chosen: exp.Expr = outputs[int(key.name) - 1]
         return chosen
     if isinstance(key, exp.Column) and not key.table and scope.search(key) is None:
@@ -116,7 +116,7 @@ def _sets(node: exp.Expr) -> list[tuple[exp.Expr, ...]]:
     if isinstance(node, exp.Rollup):
         return [tuple(itertools.chain(*parts[:count])) for count in range(len(parts), -1, -1)]
     if len(parts) > 6:
-        raise ValueError(f"more than {MOST_SETS} sets of keys; write fewer")
+        raise ValueError(f"more than {MOST_SETS} sets of keys; use fewer")
     chosen = itertools.product([True, False], repeat=len(parts))
     return [tuple(itertools.chain(*(part for part, is_in in zip(parts, one, strict=True) if is_in))) for one in chosen]
 

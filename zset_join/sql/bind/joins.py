@@ -66,14 +66,14 @@ class JoinPlanner:
         """Return the items in sight, the joined rows, and the conditions that are still to be evaluated.
 
         Raises:
-            SqlError: a join that is not offered.
+            SqlError: a join that is not supported.
         """
         self.hints = read_hints(node, self.query.warnings)
         scope = Scope(self.query.statement, outer=self.outer)
         first = self._item(argument(node, "from_").this)
         if argument(node, "from_").this.args.get("version") is not None:
             raise SqlError(
-                "FOR SYSTEM_TIME AS OF is offered behind JOIN: the rows before it give the time.",
+                "FOR SYSTEM_TIME AS OF is supported behind JOIN: the rows before it give the time.",
                 code="NOT_OFFERED",
                 at=self.query.at(node.args.get("from_")),
             )
@@ -121,8 +121,8 @@ class JoinPlanner:
             return self._unnamed_item(node.this)
         if node.args.get("joins"):
             raise SqlError(
-                "a join inside of a join is not offered. Write it as a query with a name: JOIN (SELECT b.k, c.v FROM b JOIN c "
-                "ON b.k = c.k) AS bc ON ...",
+                "a join inside of a join is not supported. Write it as a query with a name: JOIN (SELECT b.k, c.v FROM b JOIN "
+                "c ON b.k = c.k) AS bc ON ...",
                 code="NOT_OFFERED",
                 at=at,
             )
@@ -130,7 +130,7 @@ class JoinPlanner:
             bound = query.bind(node.this, ctes=self.ctes)
             if bound.limit is not None:
                 raise SqlError(
-                    "LIMIT is offered at the end of a statement, not in a query within another. To keep the first rows of "
+                    "LIMIT is supported at the end of a statement, not in a query within another. To keep the first rows of "
                     "each key, write ROW_NUMBER() ... <= n.",
                     code="NOT_OFFERED",
                     at=at,
@@ -140,7 +140,7 @@ class JoinPlanner:
             return self._lateral(node)
         if not isinstance(node, exp.Table):
             raise SqlError(
-                f"{type(node).__name__.upper()} in FROM is not offered; name a table, a view or a query.",
+                f"{type(node).__name__.upper()} in FROM is not supported; name a table, a view or a query.",
                 code="NOT_OFFERED",
                 at=at,
             )
@@ -158,12 +158,12 @@ class JoinPlanner:
             return function(query.item_of(name, node.alias or name, query.at(call), self.ctes), call, query)
         if isinstance(inner, exp.Func):
             raise SqlError(
-                f"the table function {inner.sql(dialect='spark')} is not offered. A window is a column: date_trunc(...).",
+                f"the table function {inner.sql(dialect='spark')} is not supported. A window is a column: date_trunc(...).",
                 code="NOT_OFFERED",
                 at=at,
             )
         if node.args.get("sample") or node.args.get("pivots"):
-            raise SqlError("samples and PIVOT are not offered.", code="NOT_OFFERED", at=at)
+            raise SqlError("samples and PIVOT are not supported.", code="NOT_OFFERED", at=at)
         return query.item_of(node.name, node.alias or node.name, at, self.ctes)
 
     def _lateral(self, node: exp.Lateral) -> Item:
@@ -173,7 +173,7 @@ class JoinPlanner:
         is_known = isinstance(call, exp.Anonymous) and call.name.upper() == "TABLE" and isinstance(inner, exp.Anonymous)
         if not is_known or inner is None or len(inner.expressions) != 1:
             raise SqlError(
-                "LATERAL is offered as LATERAL TABLE(function(time)), with a temporal table function.",
+                "LATERAL is supported as LATERAL TABLE(function(time)), with a temporal table function.",
                 code="NOT_OFFERED",
                 at=query.at(node),
             )
@@ -190,7 +190,7 @@ class JoinPlanner:
         sides = ((join.side or "").upper(), (join.kind or "").upper())
         how = SIDES.get(sides)
         if how is None:
-            raise SqlError(f"{' '.join(sides)} JOIN is not offered.", code="NOT_OFFERED", at=query.at(join))
+            raise SqlError(f"{' '.join(sides)} JOIN is not supported.", code="NOT_OFFERED", at=query.at(join))
         item = self._item(join.this)
         version = join.this.args.get("version") if isinstance(join.this, exp.Table) else None
         read = Version.of(version, item, query)
@@ -493,8 +493,8 @@ class JoinPlanner:
             select = select.this
         if isinstance(node, exp.In) and is_negated:
             raise SqlError(
-                "NOT IN is not offered: one NULL in the list makes it NULL for every row. Write NOT EXISTS (SELECT 1 FROM ... "
-                "WHERE ... = ...).",
+                "NOT IN is not supported: one NULL in the list makes it NULL for every row. Write NOT EXISTS (SELECT 1 FROM "
+                "... WHERE ... = ...).",
                 code="NOT_IN",
                 at=at,
             )
@@ -503,14 +503,14 @@ class JoinPlanner:
         )
         if cut is not None:
             raise SqlError(
-                "LIMIT, OFFSET and QUALIFY are not offered behind EXISTS and IN; the subquery is read whole.",
+                "LIMIT, OFFSET and QUALIFY are not supported behind EXISTS and IN; the subquery is read whole.",
                 code="NOT_OFFERED",
                 at=self.query.at(cut),
             )
         # Rows are there, or not, in any order; for EXISTS it does not matter what is selected of them.
         disregard(select.args.get("order"))
         if select.args.get("distinct") is not None and select.args.get("distinct").args.get("on") is not None:
-            raise SqlError("DISTINCT ON is not offered; write ROW_NUMBER() ... = 1.", code="NOT_OFFERED", at=at)
+            raise SqlError("DISTINCT ON is not supported; write ROW_NUMBER() ... = 1.", code="NOT_OFFERED", at=at)
         if isinstance(node, exp.Exists):
             disregard([*select.expressions, select.args.get("distinct")])
         how = "left_anti" if is_negated else "left_semi"

@@ -84,7 +84,7 @@ class QueryBinder:
         """Return a query that can run.
 
         Raises:
-            SqlError: a name that is not known, or what is not offered.
+            SqlError: a name that is not known, or what is not supported.
         """
         self.depth += 1
         if self.depth > _MOST_NESTED:
@@ -111,7 +111,7 @@ class QueryBinder:
         if with_ is not None:
             if with_.args.get("recursive"):
                 raise SqlError(
-                    "recursive queries are not offered; there is no bound on their state.",
+                    "recursive queries are not supported; there is no bound on their state.",
                     code="NOT_OFFERED",
                     at=self.at(with_),
                 )
@@ -122,12 +122,12 @@ class QueryBinder:
             return self._set_operation(node, ctes)
         if isinstance(node, exp.Select):
             return self._select(node, ctes, outer)
-        raise SqlError(f"{type(node).__name__.upper()} is not offered; write SELECT.", code="NOT_OFFERED", at=self.at(node))
+        raise SqlError(f"{type(node).__name__.upper()} is not supported; write SELECT.", code="NOT_OFFERED", at=self.at(node))
 
     def _set_operation(self, node: exp.SetOperation, ctes: dict[str, BoundQuery]) -> BoundQuery:
         if not isinstance(node, exp.Union) and not node.args.get("distinct"):
             raise SqlError(
-                f"{type(node).__name__.upper()} ALL is not offered: it counts repeats. Leave ALL out, or write EXISTS.",
+                f"{type(node).__name__.upper()} ALL is not supported: it counts repeats. Leave ALL out, or write EXISTS.",
                 code="NOT_OFFERED",
                 at=self.at(node),
             )
@@ -169,7 +169,7 @@ class QueryBinder:
     def _unlimited(self, query: BoundQuery, at: Place | None) -> BoundQuery:
         if query.limit is not None:
             raise SqlError(
-                "LIMIT is offered at the end of a statement, not in a query within another. To keep the first rows of each "
+                "LIMIT is supported at the end of a statement, not in a query within another. To keep the first rows of each "
                 "key, write ROW_NUMBER() ... <= n.",
                 code="NOT_OFFERED",
                 at=at,
@@ -254,7 +254,7 @@ class QueryBinder:
             first_rows = None
         if node.args.get("distinct") is not None:
             if argument(node, "distinct").args.get("on") is not None:
-                raise SqlError("DISTINCT ON is not offered; write ROW_NUMBER() ... = 1.", code="NOT_OFFERED", at=self.at(node))
+                raise SqlError("DISTINCT ON is not supported; use ROW_NUMBER() ... = 1.", code="NOT_OFFERED", at=self.at(node))
             if first_rows is not None:
                 raise SqlError(
                     "DISTINCT beside a ROW_NUMBER() changes nothing: the numbers differ. Leave it out, or number the DISTINCT "
@@ -291,15 +291,15 @@ class QueryBinder:
         if node.args.get("from_") is None:
             raise SqlError("a query reads FROM something.", code="NOT_OFFERED", at=self.at(node))
         refused = {
-            "laterals": "LATERAL VIEW is not offered",
-            "windows": "WINDOW is not offered; write GROUP BY",
-            "connect": "recursive queries are not offered; there is no bound on their state",
-            "sort": "SORT BY is not offered: a changelog has no order",
-            "cluster": "CLUSTER BY is not offered: a changelog has no order",
-            "distribute": "DISTRIBUTE BY is not offered: rows are placed by the plan",
+            "laterals": "LATERAL VIEW is not supported",
+            "windows": "WINDOW is not supported; write GROUP BY",
+            "connect": "recursive queries are not supported; there is no bound on their state",
+            "sort": "SORT BY is not supported: a changelog has no order",
+            "cluster": "CLUSTER BY is not supported: a changelog has no order",
+            "distribute": "DISTRIBUTE BY is not supported: rows are placed by the plan",
             "sample": "a sample would choose other rows each time; filter by a column",
             "into": "write INSERT INTO ... SELECT",
-            "pivots": "PIVOT is not offered; aggregate with FILTER",
+            "pivots": "PIVOT is not supported; aggregate with FILTER",
         }
         for name, why in refused.items():
             if node.args.get(name):
@@ -310,7 +310,7 @@ class QueryBinder:
         limit = None if first_rows is None else limit_of(qualify.this, first_rows.name)
         if first_rows is None or limit is None:
             raise SqlError(
-                "QUALIFY is offered as the name of a ROW_NUMBER() of the SELECT list = 1, or <= n.",
+                "QUALIFY is supported as the name of a ROW_NUMBER() of the SELECT list = 1, or <= n.",
                 code="NOT_OFFERED",
                 at=self.at(qualify),
             )
@@ -334,7 +334,7 @@ class QueryBinder:
             elif isinstance(inner, exp.Window) and isinstance(inner.this, exp.RowNumber):
                 if numbered is not None or not isinstance(one, exp.Alias):
                     raise SqlError(
-                        "one ROW_NUMBER() with a name is offered: ROW_NUMBER() OVER (...) AS rn.",
+                        "one ROW_NUMBER() with a name is supported: ROW_NUMBER() OVER (...) AS rn.",
                         code="NOT_OFFERED",
                         at=self.at(one),
                     )
@@ -454,7 +454,7 @@ class QueryBinder:
         given = order or limit or offset
         if not is_bounded or offset is not None:
             raise SqlError(
-                "ORDER BY, LIMIT and OFFSET are offered for a query of what is stored, FROM table(...): a view that changes "
+                "ORDER BY, LIMIT and OFFSET need a query over stored rows, FROM table(...): a view that changes "
                 "has no order. To keep the first rows of each key, write ROW_NUMBER() ... = 1.",
                 code="NOT_OFFERED",
                 at=self.at(given),
@@ -495,7 +495,7 @@ class QueryBinder:
             lost = [one.name for one in entry.columns if one.name not in entry.lookup.schema.names]
             if lost:
                 raise SqlError(
-                    f'"{entry.name}" is looked up outside, which has no {", ".join(lost)}. Leave it out of the declaration, '
+                    f'"{entry.name}" is an external table, which has no {", ".join(lost)}. Leave it out of the declaration, '
                     "and compute it in the SELECT list.",
                     code="NOT_OFFERED",
                     at=at,
@@ -575,7 +575,7 @@ def _compared_whole(left: View, right: View, how: str, state_ttl: StateTtl | Non
     """Return the rows, each once, that are or are not among others; NULL equals NULL."""
     if len(left.columns) != len(right.columns):
         raise PlanError(
-            f"one side has {len(left.columns)} columns, the other {len(right.columns)}; select as many.", code="UNION_TYPES"
+            f"the sides have {len(left.columns)} and {len(right.columns)} columns; select as many.", code="UNION_TYPES"
         )
     pairs = zip(left.columns, right.columns, strict=True)
     condition = together([Call("eq_null_safe", (Column("left", one), Column("right", other))) for one, other in pairs])

@@ -100,7 +100,7 @@ class ScalarSubqueries:
         self.query.check_clauses(select)
         if any(select.args.get(clause) is not None for clause in ("limit", "offset", "qualify")):
             raise SqlError(
-                "LIMIT, OFFSET and QUALIFY are not offered in a subquery that represents a value.", code="NOT_OFFERED", at=at
+                "LIMIT, OFFSET and QUALIFY are not supported in a subquery that represents a value.", code="NOT_OFFERED", at=at
             )
         rewritten, tied = self._keyed(select)
         bound = self.query.bind(rewritten, ctes=self.ctes)
@@ -206,13 +206,13 @@ class ScalarSubqueries:
         keyed.set("expressions", [value, *keys])
         if not calls:
             return keyed, _Tied(inner_scope, pairs, [])
-        for clause, why in (("group", "a subquery of groups may give several rows"), ("having", "HAVING is not offered here")):
+        for clause, why in (("group", "a subquery of groups may give several rows"), ("having", "HAVING is not allowed here")):
             if select.args.get(clause) is not None:
                 raise SqlError(f"{why}. Join a query that groups by the key.", code="NOT_OFFERED", at=self.query.at(select))
         lists = next((call for call in calls if isinstance(call.this if isinstance(call, exp.Filter) else call, _LISTS)), None)
         if lists is not None:
             raise SqlError(
-                "a list for each row outside is not offered. Join a query that groups by the key.",
+                "a list for each row outside is not supported. Join a query that groups by the key.",
                 code="NOT_OFFERED",
                 at=self.query.at(lists),
             )

@@ -14,6 +14,7 @@ from typing import Literal
 from sqlglot import exp
 
 from zset_join.core.errors import SqlError
+from zset_join.core.shown_values import counted
 from zset_join.expressions import Call, Column, Expression
 from zset_join.lookup.source import LookupSource
 from zset_join.plan.tree import Node
@@ -78,7 +79,8 @@ class Item:
             raise SqlError("name the columns beside a ROW_NUMBER() with AS in its SELECT list.", code="NOT_OFFERED", at=at)
         if len(names) != len(listed):
             raise SqlError(
-                f'"{self.alias}" has {len(listed)} columns ({", ".join(listed)}), and {len(names)} names for them.',
+                f'"{self.alias}" has {counted(len(listed), "column")} ({", ".join(listed)}), and '
+                f"{counted(len(names), 'name')} for them.",
                 code="NOT_OFFERED",
                 at=at,
             )

@@ -61,7 +61,7 @@ class Version:
             return None
         is_time = str(node.args.get("this")) == "TIMESTAMP"
         if not is_time or str(node.args.get("kind")) != "AS OF" or node.expression is None:
-            raise SqlError("FOR SYSTEM_TIME is offered with AS OF.", code="NOT_OFFERED", at=query.at(node))
+            raise SqlError("FOR SYSTEM_TIME is supported with AS OF.", code="NOT_OFFERED", at=query.at(node))
         column = node.args.get("versioned_on")
         physical = None
         if column is not None:
@@ -125,7 +125,7 @@ def temporal_join(
     at = query.at(node.this)
     if step.how not in {"inner", "left"}:
         raise SqlError(
-            f"a {step.how.upper()} temporal join is not offered: the versions of a table have no end to pad. Write LEFT or "
+            f"a {step.how.upper()} temporal join is not supported: the versions of a table have no end to pad. Write LEFT or "
             "INNER, with the table that changes on the right.",
             code="TEMPORAL_SIDE",
             at=at,
@@ -290,7 +290,7 @@ def _check_plain(planner: JoinContext, item: Item, parts: JoinCondition, node: e
     """Refuse keys that are compared with NULLs as equal, and keys of the right side that are no columns."""
     if any(parts.null_safe):
         raise SqlError(
-            f'IS NOT DISTINCT FROM is offered in joins as of PROCTIME() and in joins of changing tables; "{item.alias}" is '
+            f'IS NOT DISTINCT FROM is supported in joins as of PROCTIME() and in joins of changing tables; "{item.alias}" is '
             "joined by = here. Give NULL a value in a view of each side.",
             code="NOT_OFFERED",
             at=planner.query.at(node),

@@ -12,7 +12,7 @@ The law: a row is in the windows that hold its time, begin included and end not,
 
 Windows of CUMULATE begin together and end a step later each, up to the size: a row is in those that end after its time.
 
-Known limits: at most 100 windows hold a row. SESSION is not offered: its windows depend on the rows between.
+Known limits: at most 100 windows hold a row. SESSION is not supported: its windows depend on the rows between.
 """
 
 from __future__ import annotations

@@ -44,7 +44,7 @@ def alter_table(session: StatementContext, statement: Statement, reader: Reader)
         at = statement.place(reader.index)
         if not reader.has("ADD"):
             raise SqlError(
-                f"ALTER TABLE {name} {reader.word} is not offered; ADD COLUMN is. Make a view over the table for others.",
+                f"ALTER TABLE {name} {reader.word} is not supported; ADD COLUMN is. Make a view over the table for others.",
                 code="NOT_OFFERED",
                 at=at,
             )

@@ -42,7 +42,7 @@ from zset_join.sql.parse.column_types import read_type
 from zset_join.sql.parse.readers import Reader
 from zset_join.sql.tables.catalog import PROCESSING_TIME_TYPE, ColumnDefinition, Mode, Table
 from zset_join.sql.tables.connectors import check_options, form_of, holds_records, metadata_of, sink_options
-from zset_join.sql.tables.outside import outside_source
+from zset_join.sql.tables.external_tables import outside_source
 from zset_join.sql_expressions.consumed import check_consumed
 from zset_join.sql_expressions.dialects import parse_expression
 from zset_join.sql_expressions.places import Place, SqlWarning, check_distinct, near
@@ -195,7 +195,7 @@ def read_table(reader: Reader, word: str, *, model: Model | None = None) -> tupl
         if virtual:
             warnings.warn(
                 SqlWarning(
-                    f'"{name}" keeps the row of a key, so {", ".join(sorted(virtual))} is no column of it: it represents the '
+                    f'"{name}" keeps the row of a key, so {", ".join(sorted(virtual))} is not one of its columns: it is the '
                     "processing time in FOR SYSTEM_TIME AS OF, and * leaves it out."
                 ),
                 stacklevel=5,
@@ -256,7 +256,7 @@ def _version_column(
         )
     if options.get("connector") not in {None, "memory"}:
         raise SqlError(
-            f"a version column is not offered for the connector '{options['connector']}': the later row wins. Keep the "
+            f"a version column is not supported for the connector '{options['connector']}': the later row wins. Keep the "
             f"newest rows by WHERE rn = 1 over ROW_NUMBER() OVER (PARTITION BY ... ORDER BY {given} DESC) instead.",
             code="NOT_OFFERED",
             at=at,
@@ -488,8 +488,8 @@ def _mode(
     unknown = [key for key in settings if key not in {"mode", "version_column"}]
     if "keep_versions" in unknown:
         raise SqlError(
-            "keep_versions is not offered: a table with a PRIMARY KEY and WATERMARK FOR its event time keeps the versions that "
-            "joins as of a time still need. Leave it out, and declare the WATERMARK.",
+            "keep_versions is not supported: a table with a PRIMARY KEY and WATERMARK FOR its event time keeps the versions "
+            "that joins as of a time still need. Leave it out, and declare the WATERMARK.",
             code="NOT_OFFERED",
             at=place,
         )

@@ -69,7 +69,7 @@ def show(session: StatementContext, statement: Statement) -> Message:
         return _created(session, reader)
     if what not in listed:
         known = [*listed, "SETTINGS", "COLUMNS", "CREATE", "INDEXES"]
-        raise SqlError(f"SHOW {what} is not offered.{near(what, known)}", code="NOT_OFFERED", at=statement.place(0))
+        raise SqlError(f"SHOW {what} is not supported.{near(what, known)}", code="NOT_OFFERED", at=statement.place(0))
     names = listed[what]()
     if what in {"JOBS", "MATERIALIZED", "QUERIES"}:
         paused = {running.name for running in session.running if running.is_paused}

@@ -59,7 +59,7 @@ def files_of(reader: Reader) -> dict[str, str]:
     form = reader.name("a format").lower()
     formats = tables()["filesystem"].reads
     if form not in formats:
-        raise SqlError(f"USING {form} is not offered.{near(form, formats)}", code="UNKNOWN_FORMAT", at=at)
+        raise SqlError(f"USING {form} is not supported.{near(form, formats)}", code="UNKNOWN_FORMAT", at=at)
     return {"connector": "filesystem", "format": form}
 
 
@@ -72,7 +72,7 @@ def on_conflict(reader: Reader) -> str | None:
     at = reader.statement.place(reader.index)
     if not (reader.has("OVERWRITE") or reader.has("DO", "UPDATE", "FULL")):
         raise SqlError(
-            "ON CONFLICT is offered as OVERWRITE [WITH VERSION COLUMN (c)]: a row replaces the one of its key. To keep the "
+            "ON CONFLICT is supported as OVERWRITE [WITH VERSION COLUMN (c)]: a row replaces the one of its key. To keep the "
             "first row of a key, insert into a table without PRIMARY KEY, and keep WHERE rn = 1 over ROW_NUMBER().",
             code="NOT_OFFERED",
             at=at,
@@ -119,8 +119,8 @@ def layout(reader: Reader, options: dict[str, str], columns: Sequence[str]) -> N
         reader.fail("expected BY")
     if word == "PARTITIONED" and options.get("connector", "filesystem") == "filesystem" and _is_of_files(reader, options):
         raise SqlError(
-            "PARTITIONED BY is not offered for files: values are read from files, not from the names of directories. Leave it "
-            "out, and give every directory a table of its own.",
+            "PARTITIONED BY is not supported for files: values are read from files, not from the names of directories. Leave "
+            "it out, and give every directory a table of its own.",
             code="NOT_OFFERED",
             at=at,
         )
@@ -167,7 +167,7 @@ def encoding(reader: Reader) -> dict[str, str]:
     if what not in _ENCODINGS or how != "JSON":
         formats = "" if what in _ENCODINGS else near(what, _ENCODINGS)
         raise SqlError(
-            f"FORMAT {what} ENCODE {how} is not offered.{formats} The encoding is JSON.",
+            f"FORMAT {what} ENCODE {how} is not supported.{formats} The encoding is JSON.",
             code="UNKNOWN_FORMAT",
             at=at,
         )

@@ -135,7 +135,7 @@ def alter(session: StatementContext, statement: Statement, begin: int = 0, *, is
     is_materialized = reader.has("MATERIALIZED", "VIEW")
     if not is_materialized and not reader.has("VIEW"):
         raise SqlError(
-            f"ALTER {reader.word} is not offered; ALTER MATERIALIZED VIEW v AS SELECT ... and ALTER TABLE t ADD COLUMN are.",
+            f"ALTER {reader.word} is not supported; ALTER MATERIALIZED VIEW v AS SELECT ... and ALTER TABLE t ADD COLUMN are.",
             code="NOT_OFFERED",
             at=statement.place(0),
         )
@@ -243,7 +243,7 @@ def _changed(
     if reached & view.query.names:
         read = min(reached & view.query.names)
         raise SqlError(
-            f'"{name}" would read "{read}", which reads "{name}": there is no order in which they could be answered.',
+            f'"{name}" would read "{read}", which reads "{name}": they would depend on each other.',
             code="CIRCLE",
             at=at,
             name=name,

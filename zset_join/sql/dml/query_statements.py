@@ -89,7 +89,7 @@ def _without_tail(statement: Statement, begin: int) -> tuple[tuple[Token, ...], 
                 reader.fail("expected the end after EMIT CHANGELOG")
         elif depth == 0 and place > begin and reader.has("EMIT") and reader.word in _OTHER_EMITS:
             raise SqlError(
-                f"EMIT {reader.word} is not offered: every epoch gives its changes, as EMIT CHANGELOG does. Leave it out; to "
+                f"EMIT {reader.word} is not supported: every epoch gives its changes, as EMIT CHANGELOG does. Leave it out; to "
                 "answer only what is final, filter by the end of a window, or join as of an event time.",
                 code="NOT_OFFERED",
                 at=statement.place(place),

@@ -65,8 +65,8 @@ class EpochContext(Protocol):
         """Return rows with all columns of a table."""
         ...
 
-    def kept_rows(self, table: Table) -> Pipeline | None:
-        """Return what keeps the rows of a table; None where nothing does."""
+    def table_pipeline(self, table: Table) -> Pipeline | None:
+        """Return the pipeline that holds the rows of a table; None if there is none."""
         ...
 
 
@@ -235,7 +235,7 @@ class SharedEpoch(ExitStack):
         self._check_others()
         self.tables = frozenset(fed)
         for name, parts in fed.items():
-            pipeline = self._session.kept_rows(tables[name])
+            pipeline = self._session.table_pipeline(tables[name])
             if pipeline is not None:
                 rows_of_table = combined([one.rows for one in parts])
                 prepared = self.enter_context(pipeline.prepare({name: rows_of_table}, processing_time=self._now_us))

@@ -104,7 +104,7 @@ def writer_of(session: StatementContext, table: Table, query: Query, *, at: Plac
     """Return what takes the deltas of a query that fits a table.
 
     Raises:
-        SqlError: the table only ever gets rows, and the query retracts rows; the query reads what it would write; or it
+        SqlError: the table is append-only, and the query retracts rows; the query reads what it would write; or it
             cannot be written.
         SinkError: the outside cannot be reached, or holds something else.
     """
@@ -116,7 +116,7 @@ def writer_of(session: StatementContext, table: Table, query: Query, *, at: Plac
     _refuse_circle(session, table, query, at=at)
     if table.mode == "append" and retracts(query):
         raise SqlError(
-            f'"{table.name}" only ever gets rows, and the query retracts rows. Declare it with a primary key, or APPEND ONLY '
+            f'"{table.name}" is append-only, and the query retracts rows. Declare it with a primary key, or APPEND ONLY '
             "sources.",
             code="INSERT_COLUMNS",
             at=at,

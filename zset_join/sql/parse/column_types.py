@@ -57,7 +57,7 @@ def read_type(reader: Reader) -> pa.DataType:
         word = "DOUBLE"
     if word in {"ROW", "STRUCT", "MAP", "TUPLE", "MULTISET", "JSONB", "JSON", "VARIANT"}:
         raise SqlError(
-            f"columns of type {word} are not offered. Declare a column per field, or a STRING: JSON_VALUE(c, '$.a') gives "
+            f"columns of type {word} are not supported. Declare a column per field, or a STRING: JSON_VALUE(c, '$.a') gives "
             "its fields.",
             code="UNKNOWN_TYPE",
             at=place,
@@ -70,7 +70,7 @@ def read_type(reader: Reader) -> pa.DataType:
     kind = type_named(word, arguments, dialect=reader.statement.dialect)
     if kind is None and word in {"DEC", "DECIMAL", "NUMERIC"}:
         raise SqlError(
-            f"{word}({', '.join(map(str, arguments))}) is no type: it has 1 to 38 digits, of which at most as many are "
+            f"{word}({', '.join(map(str, arguments))}) is not a type: it has 1 to 38 digits, of which at most as many are "
             "behind the point.",
             code="UNKNOWN_TYPE",
             at=place,
@@ -88,7 +88,7 @@ def _arguments(reader: Reader, word: str) -> tuple[int, ...]:
     most = _NUMBERS.get(word, 0)
     if most == 0 and type_named(word, (), dialect=reader.statement.dialect) is not None:
         reader.index -= 1
-        reader.fail(f"{word} takes nothing in brackets")
+        reader.fail(f"{word} takes no arguments in brackets")
     numbers: list[int] = []
     while True:
         token = None if reader.is_done else reader.tokens[reader.index]

@@ -54,7 +54,7 @@ def lookup_of(options: Mapping[str, str], *, at: Place | None = None) -> Lookup:
         if plain in _RELOADS:
             if value.upper() not in {"PERIODIC", "FIXED_DELAY"}:
                 raise SqlError(
-                    f"'{option}' = '{value}' is not offered: a full cache is loaded again after 'lookup.reload-interval'.",
+                    f"'{option}' = '{value}' is not supported: a full cache is loaded again after 'lookup.reload-interval'.",
                     code="NOT_OFFERED",
                     at=at,
                 )

@@ -22,17 +22,17 @@ from zset_join.sql.dml.shared_epochs import SharedEpoch, in_order
 from zset_join.sql.dml.writing import table_written
 from zset_join.sql.runtime.in_process import ProcessRuntime, refuse_other_columns, refuse_replaced_rows
 from zset_join.sql.tables.catalog import Catalog, Table
-from zset_join.sql.tables.feeds import Feed, feeds_of
+from zset_join.sql.tables.decoded_records import DecodedRecords, rows_read
+from zset_join.sql.tables.records import has_records
 from zset_join.sql.tables.results import Query, QueryChange, Running, has_row_of_nothing, sorted_rows
 from zset_join.sql.tables.settings import idle_timeout, stage_options
 from zset_join.sql.tables.sink_tables import SinkWriter
+from zset_join.sql.tables.table_sources import TableSource, has_source, source_of
 from zset_join.sql.tables.view_groups import GroupView, ViewGroup
 from zset_join.stages.stage import StageOptions
 from zset_join.zset import ZSet
 
 __all__ = ["MemoryRuntime"]
-
-_MOST_ROWS = 100_000
 
 
 class MemoryRuntime(ProcessRuntime):
@@ -60,29 +60,41 @@ class MemoryRuntime(ProcessRuntime):
         self._stored: dict[str, Pipeline] = {}
         self._groups: list[ViewGroup] = []
         self._fed: set[str] = set()
-        self._feeds: list[Feed] = []
-        self._held: dict[int, Any] = {}
+        self._sources: dict[str, tuple[Table, TableSource]] = {}
+        self._held: dict[str, Any] = {}
         self._is_closing = False
         self._numbered = 0
 
     def read(self, *, wait_seconds: float, rounds: int | None = None) -> int:
         """Take the new rows in the files and topics of all tables since the last call, each poll as one epoch."""
-        fed = {id(feed.table) for feed in self._feeds}
-        self._feeds += [feed for feed in feeds_of(self) if id(feed.table) not in fed]
-        known = {id(table) for table in self.catalog.tables.values()}
+        self._open_sources()
         epochs, taken, moved = 0, 0, True
         while moved and (rounds is None or taken < rounds):
             moved, taken = False, taken + 1
-            for feed in [one for one in self._feeds if id(one.table) in known]:
-                rows = self._held.pop(id(feed), None)
+            for name, (table, source) in self._sources.items():
+                rows = self._held.pop(name, None)
                 if rows is None:
-                    rows = feed.poll(most_rows=_MOST_ROWS, wait_seconds=wait_seconds)
+                    polled, _ = source.poll(wait_seconds=wait_seconds)
+                    rows = rows_read(table, polled)
                 if rows is not None:
-                    self._held[id(feed)] = rows  # until they are taken: the feed gives them once
-                    self.insert(feed.table, rows)
-                    del self._held[id(feed)]
+                    self._held[name] = rows  # until they are taken: the source gives them once
+                    self.insert(table, rows)
+                    del self._held[name]
                     epochs, moved = epochs + 1, True
         return epochs
+
+    def _open_sources(self) -> None:
+        """Read the tables that have a connector and that no query of the session writes, and no others."""
+        tables = self.catalog.tables
+        for name in [name for name, (table, _) in self._sources.items() if tables.get(name) is not table]:
+            self._sources.pop(name)[1].close()
+            self._held.pop(name, None)
+        written = {getattr(running.output, "table_name", None) for running in self.running}
+        for name, table in tables.items():
+            if name not in self._sources and name not in written and has_source(table):
+                settings = self.catalog.settings
+                source = source_of(table, lambda _, rows: rows, settings)  # INSERT completes them
+                self._sources[name] = (table, DecodedRecords(source, table, settings) if has_records(table) else source)
 
     def advance(self) -> None:
         """Let an epoch without rows pass in every query, so that what is due is done."""
@@ -166,7 +178,7 @@ class MemoryRuntime(ProcessRuntime):
 
     def add_columns(self, table: Table, queries: Mapping[Running, Query]) -> None:
         """Give a table more columns: its rows are kept once more, and its queries built over them."""
-        if any(feed.table.name == table.name for feed in self._feeds) or not self.kept_in_memory(table):
+        if table.name in self._sources or not self.kept_in_memory(table):
             raise SqlError(
                 f'"{table.name}" is filled by its connector: in memory it keeps its columns. Use a directory.',
                 code="NOT_OFFERED",
@@ -281,13 +293,13 @@ class MemoryRuntime(ProcessRuntime):
 
     @staticmethod
     def _check_only_added(queries: Sequence[Running], changed: Collection[Running], prepared: PreparedEpoch) -> None:
-        """Refuse to retract rows of a table that only ever gets rows."""
+        """Refuse to retract rows of a table that is append-only."""
         for running in [one for one in queries if one in changed]:
             only_adds = running.writer is not None and running.writer.table.mode == "append"
             if only_adds and (running.answer_in(prepared).weights < 0).any():
                 raise SqlError(
-                    f'"{running.name}" writes into "{running.into}", which only ever gets rows, and the change takes rows '
-                    "back. DROP it, and write into a table with a primary key.",
+                    f'"{running.name}" writes into "{running.into}", which is append-only, and the change retracts '
+                    "rows. DROP it, and write into a table with a primary key.",
                     code="NOT_OFFERED",
                     name=running.name,
                 )
@@ -349,9 +361,9 @@ class MemoryRuntime(ProcessRuntime):
             stored.close()
         for claims in self.claims.values():
             claims.close()
-        for feed in self._feeds:
-            feed.close()
-        self._stored, self._feeds, self.claims, self._is_closing = {}, [], {}, False
+        for _, source in self._sources.values():
+            source.close()
+        self._stored, self._sources, self.claims, self._is_closing = {}, {}, {}, False
 
     def _by_pipeline(self) -> list[Running]:
         """Return a query of each pipeline, in the order in which they write and read."""
@@ -390,10 +402,10 @@ class MemoryRuntime(ProcessRuntime):
             finally:  # an output that fails has its epoch, as all queries have
                 self._publish()
 
-    def kept_rows(self, table: Table) -> Pipeline | None:
-        """Return what keeps the rows of a table; None where the session keeps none.
+    def table_pipeline(self, table: Table) -> Pipeline | None:
+        """Return the pipeline that holds the rows of a table; None if the session keeps none.
 
-        As a query does, it keeps to the policy for bad input of when it began: at the first rows of the table.
+        Like a query, it has the policy for bad input of its start: the first rows of the table.
         """
         if self._keep_tables and table.name not in self._stored:
             policy = self.catalog.settings.get("on_bad_input", "error")

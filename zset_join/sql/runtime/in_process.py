@@ -34,7 +34,7 @@ class ProcessRuntime(Runtime):
         self.claims: dict[str, KeyClaims] = {}
         self._keep_inputs = keep_inputs
 
-    def kept_rows(self, table: Table) -> Pipeline | None:  # noqa: ARG002 - in memory
+    def table_pipeline(self, table: Table) -> Pipeline | None:  # noqa: ARG002 - in memory
         """Return what keeps the rows of a table; None where they lie in files, or nowhere."""
         return None
 
@@ -109,7 +109,7 @@ def refuse_replaced_rows(running: Running, query: Query) -> None:
     if not (running.retracts and still_retracts):
         raise SqlError(
             f'"{running.name}" writes rows into "{running.writes}" that replace one another and are never retracted, so the '
-            "table would keep those of the query before. DROP it, and CREATE it again.",
+            "table would keep those of the previous query. DROP it, and CREATE it again.",
             code="NOT_OFFERED",
             name=running.name,
         )

@@ -39,10 +39,10 @@ from zset_join.runners.spark.planning.source_stream import SourceStream
 from zset_join.runners.spark.rows.watermark import within_jump
 from zset_join.sql.tables.catalog import Catalog, ColumnDefinition, Table
 from zset_join.sql.tables.connectors import holds_records
-from zset_join.sql.tables.feeds import record_form, record_options, start_of
 from zset_join.sql.tables.file_names import file_name
 from zset_join.sql.tables.file_order import NAME_WORDS
 from zset_join.sql.tables.files import csv_options
+from zset_join.sql.tables.records import record_form, record_options, start_of
 from zset_join.sql.tables.reserved_columns import refuse_our_columns
 from zset_join.sql_expressions.dialects import Statement
 from zset_join.sql_expressions.scalars import ScalarBinder
@@ -108,7 +108,7 @@ class SparkTables:
         name = source.name
         table = self._catalog.tables.get(name)
         if table is None:
-            raise SqlError(f'"{name}" is no table of this session any more; bind the query again.', code="UNKNOWN_TABLE")
+            raise SqlError(f'"{name}" is no longer a table of this session; bind the query again.', code="UNKNOWN_TABLE")
         if not self.is_read(table):
             return within_jump(self._of_inserted(table, source.relation), source.max_watermark_jump)
         known = self._streams.get(name)

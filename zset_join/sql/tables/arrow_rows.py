@@ -103,7 +103,7 @@ def arrow_table(rows: Any) -> pa.Table:
         return pa.Table.from_pylist(list(rows))
     except (pa.ArrowException, TypeError, ValueError, AttributeError) as error:
         raise OptionError(
-            f"{type(rows).__name__} does not become an Arrow table: {error}. Pass an Arrow table, a list of dicts, a dict of "
-            "columns or a DataFrame.",
+            f"{type(rows).__name__} cannot be converted to an Arrow table: {error}. Pass an Arrow table, a list of dicts, a "
+            "dict of columns or a DataFrame.",
             code="NOT_A_TABLE",
         ) from error

@@ -93,7 +93,7 @@ def encodings_of(options: Mapping[str, str]) -> dict[str, Any]:
         if option.endswith(".include"):
             if _NAMES.fullmatch(value) is None:
                 raise SqlError(
-                    f"'{name}' = '{value}' is no name, and no names with | between them.", code="OPTION_VALUE", option=name
+                    f"'{name}' = '{value}' is not a name, or names separated by |.", code="OPTION_VALUE", option=name
                 )
             value = tuple(value.split("|"))
         elif ":" in value and option == "time-unit":
@@ -256,7 +256,7 @@ def check_options(options: Mapping[str, str], *, at: Place | None, columns: Coll
             continue
         if option == "value.fields-include" and options[option].upper() == "EXCEPT_KEY" and form_of(options) == "json":
             raise SqlError(
-                "'value.fields-include' = 'EXCEPT_KEY' is not offered for rows of JSON: they are read from the value of a "
+                "'value.fields-include' = 'EXCEPT_KEY' is not supported for rows of JSON: they are read from the value of a "
                 "record, and the columns of its key would be NULL. Write the key into the value too, or read it as "
                 "'upsert-kafka'.",
                 code="NOT_OFFERED",

@@ -71,7 +71,7 @@ def required_value(tree: Any, column: ColumnDefinition, table: str) -> Any:
     kind = column.type
     if pt.is_nested(kind):
         raise SqlError(
-            f'"{table}": NOT NULL is not offered for {column.name}, of type {kind}, of what a query writes. Leave it out.',
+            f'"{table}": NOT NULL is not supported for {column.name}, of type {kind}, of what a query writes. Leave it out.',
             code="NOT_OFFERED",
             name=table,
         )

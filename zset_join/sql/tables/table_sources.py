@@ -1,15 +1,15 @@
-"""What a query of a session with a directory reads: the rows of each table, and how far they have been read.
+"""What gives the rows of the tables of a session in process, and how far they have been read.
 
 | table | position |
 |---|---|
-| `filesystem`; with records of changes, which the query decodes | how many files, whose names are kept beside it |
-| `kafka` with JSON rows; with records of changes, which the query decodes | of the topic, by partition |
-| `datagen` | how many rows |
+| `filesystem` with rows, or with records of changes | how many files, whose names are kept beside it |
+| `kafka` with JSON rows, or with records of changes | of the topic, by partition |
+| `datagen` | how often rows were made |
+
+Records of changes are decoded by queries where the session has a directory, and in memory by `DecodedRecords`.
 
 The law: as of every `zset_join.sources.Source`: `poll` gives what follows the position, and the position behind it. A pipeline
-commits it with the epoch that took the rows, so a query that is started again takes every row once.
-
-Known limits: every query reads for itself, so a topic that two queries read is read twice.
+commits it with the epoch that took the rows, so a session that is opened again takes every row once.
 """
 
 from __future__ import annotations
@@ -32,23 +32,30 @@ from zset_join.query import View, changes
 from zset_join.query.records import records
 from zset_join.runners.local.dead_letters import PartlyRead
 from zset_join.sql.tables.catalog import Catalog, NamedView, Table, TemporalFunction
-from zset_join.sql.tables.connectors import form_of, holds_records
-from zset_join.sql.tables.feeds import GeneratedFeed, KafkaFeed, puts_aside, record_options, texts_of
+from zset_join.sql.tables.connectors import form_of
 from zset_join.sql.tables.files import list_files, part_file, read_file, read_records
+from zset_join.sql.tables.generated_rows import GeneratedRows
 from zset_join.sql.tables.read_names import ReadNames
+from zset_join.sql.tables.records import has_records, puts_aside, record_options
 from zset_join.sql.tables.required import required_value
+from zset_join.sql.tables.topic_rows import TopicRows
 from zset_join.sql_expressions.dialects import Statement
 from zset_join.sql_expressions.places import Place
 from zset_join.sql_expressions.scalars import ScalarBinder
 from zset_join.storage.local import modified_at
 from zset_join.zset import ZSet
 
-__all__ = ["DecodingCatalog", "TableSource", "decoded_rows", "recorded_rows", "source_of"]
+__all__ = ["DecodingCatalog", "TableSource", "decoded_rows", "has_source", "recorded_rows", "source_of"]
 
-_MOST_ROWS = 100_000
+_CONNECTORS = ("datagen", "filesystem", "kafka", "upsert-kafka")
 _SETTLED_SECONDS = 2.0
 """A directory that was changed a moment ago is listed again: its time counts in steps in which a second file may come."""
 Completed = Callable[[Table, pa.Table], pa.Table]
+
+
+def has_source(table: Table) -> bool:
+    """Return whether a connector gives the rows of a table, instead of INSERT."""
+    return table.word != "SINK" and table.options.get("connector") in _CONNECTORS
 
 
 def source_of(
@@ -69,8 +76,8 @@ def source_of(
     if connector == "filesystem" and table.word != "SINK":
         return _Files(table, completed, ReadNames(names, table.name), is_lenient=puts_aside(settings or {}))
     if connector in {"kafka", "upsert-kafka"} and table.word != "SINK":
-        return _KafkaRows(table, completed, settings)
-    return _Generated(table, completed)
+        return TopicRows(table, completed, settings)
+    return GeneratedRows(table, completed)
 
 
 def decoded_rows(table: Table, dialect: str) -> View | None:
@@ -79,7 +86,7 @@ def decoded_rows(table: Table, dialect: str) -> View | None:
     Raises:
         SqlError: a computed column that cannot be computed from the others.
     """
-    if not _has_records(table):
+    if not has_records(table):
         return None
     view = records(
         table.name,
@@ -98,7 +105,7 @@ def recorded_rows(table: Table, dialect: str) -> View | None:
     Raises:
         SqlError: as `decoded_rows`.
     """
-    if not _has_records(table):
+    if not has_records(table):
         return None
     about = [pa.field(column, METADATA[what]) for what, column in record_options(table).metadata.items()]
     schema = pa.schema([*_given(table), *about])
@@ -125,10 +132,6 @@ class DecodingCatalog(Catalog):
             if rows is not None:
                 entry.__dict__["rows"] = rows
         super().add(entry, at=at, replace=replace)
-
-
-def _has_records(table: Table) -> bool:
-    return table.word != "SINK" and holds_records(table.options)
 
 
 def _given(table: Table) -> pa.Schema:
@@ -163,7 +166,10 @@ def _with_all_columns(table: Table, view: View, dialect: str) -> View:
 
 
 class TableSource(Protocol):
-    """A source of the rows of a table; as `zset_join.sources.source.Source`, and rows may have weights."""
+    """A source of the rows of a table; as `zset_join.sources.source.Source`, and rows may have weights.
+
+    One that was not opened is at its beginning.
+    """
 
     def open(self, position: Any) -> None:
         """Go to a position; None is the beginning."""
@@ -216,67 +222,13 @@ class _Files(TableSource):
         return None, self._done.position
 
     def _rows(self, file: Path) -> pa.Table | PartlyRead:
-        if _has_records(self._table):
+        if has_records(self._table):
             return read_records(file)
         if not self._is_lenient:
             return self._completed(self._table, read_file(self._table, file))
         read = part_file(self._table, file)
         rows = self._completed(self._table, read.rows)
         return PartlyRead(rows, read.unread) if read.unread.num_rows else rows
-
-    def close(self) -> None:
-        """Do nothing."""
-
-
-class _KafkaRows(TableSource):
-    """The records of a topic: as rows, or as records where the query decodes them."""
-
-    def __init__(self, table: Table, completed: Completed, settings: Mapping[str, str] | None) -> None:
-        self._table = table
-        self._completed = completed
-        self._feed = KafkaFeed(table, settings)
-
-    def open(self, position: Any) -> None:
-        """Go to a position of the topic."""
-        self._feed.open(position)
-
-    def poll(self, *, wait_seconds: float) -> tuple[pa.Table | ZSet | PartlyRead | None, Any]:
-        """Return the next records."""
-        records, position = self._feed.poll_records(most_rows=_MOST_ROWS, wait_seconds=wait_seconds)
-        if not records.num_rows:
-            return None, position
-        if self._feed.form != "json":
-            return texts_of(records), position
-        read = self._feed.read(records)
-        if isinstance(read, PartlyRead):
-            return PartlyRead(self._completed(self._table, read.rows), read.unread), position
-        return self._completed(self._table, read), position
-
-    def close(self) -> None:
-        """Release the broker."""
-        self._feed.close()
-
-
-class _Generated(TableSource):
-    """Rows of numbers and letters."""
-
-    def __init__(self, table: Table, completed: Completed) -> None:
-        self._table = table
-        self._completed = completed
-        self._feed = GeneratedFeed(table)
-        self._polls = 0
-
-    def open(self, position: Any) -> None:
-        """Make what was taken once more, and throw it away."""
-        self._feed, self._polls = GeneratedFeed(self._table), 0
-        for _ in range(0 if position is None else int(position["polls"])):
-            self.poll(wait_seconds=0.0)
-
-    def poll(self, *, wait_seconds: float) -> tuple[pa.Table | ZSet | PartlyRead | None, Any]:
-        """Return the next rows."""
-        rows = self._feed.poll(most_rows=_MOST_ROWS, wait_seconds=wait_seconds)
-        self._polls += rows is not None
-        return None if rows is None else self._completed(self._table, rows), {"polls": self._polls}
 
     def close(self) -> None:
         """Do nothing."""

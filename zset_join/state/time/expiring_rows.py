@@ -41,7 +41,7 @@ from zset_join.state.time.expiries import Expiries
 from zset_join.state.time.order_words import time_words
 from zset_join.zset import ZSet
 
-__all__ = ["COUNTERS", "ExpiringEpoch", "ExpiringRows", "TimeToLive"]
+__all__ = ["COUNTERS", "ExpiringEpoch", "ExpiringRows", "TimeToLive", "later"]
 
 _Words = npt.NDArray[np.int64]
 _NONE = np.zeros(0, np.int64)
@@ -66,6 +66,19 @@ class TimeToLive:
     by_key: bool = False
     reads: bool = False
     forgets: bool = False
+
+
+def later(table: pa.Table, by: int) -> pa.Table:
+    """Return a table of a snapshot whose rows end later, or with a negative number earlier; those that never end still do not.
+
+    Args:
+        table: rows with their times.
+        by: how much, in the unit of the times.
+    """
+    at = table.schema.get_field_index(_TIMES)
+    times = table.column(at).to_numpy()
+    moved = np.where(np.abs(times) >= NEVER, times, np.clip(times, -NEVER + abs(by), NEVER - abs(by)) + by)
+    return table.set_column(at, table.schema.field(at), pa.array(moved, pa.int64()))
 
 
 @dataclass(slots=True)

@@ -286,7 +286,7 @@ def _translated(rows: DataFrame, column: Column) -> AggregateExpression:
         found = reader_of(rows.sparkSession).aggregate(rows, column)
     except (AnalysisException, ParseException) as error:
         raise PlanError(
-            f"agg({column}): Spark cannot make sense of it: {first_line(error)} The columns here are {rows.columns}.",
+            f"agg({column}): Spark cannot resolve it: {first_line(error)} The columns here are {rows.columns}.",
             code="EXPRESSION",
             call=str(column),
         ) from error

@@ -54,7 +54,7 @@ def check_connections(max_connections: int, *, processes: int, source: str) -> N
     Args:
         max_connections: of the join.
         processes: how many tasks run at a time.
-        source: name of the outside table.
+        source: name of the external table.
 
     Raises:
         OptionError: there are more tasks than connections.

@@ -31,8 +31,8 @@ def planned_writer(view: Any) -> Any:
     found = view if _is_writer(view) else getattr(view, "writeStream", None)
     if not _is_writer(found):
         raise OptionError(
-            f"{view!r} is no query; expected a view such as orders.join(customers, ...), views by name, or the writeStream of "
-            "one.",
+            f"{view!r} is not a query; expected a view such as orders.join(customers, ...), views by name, or the writeStream "
+            "of one.",
             code="ARGUMENT",
         )
     return found

@@ -35,7 +35,7 @@ def check_stream_name(name: Any) -> None:
     """
     if not isinstance(name, str) or not name.strip():
         raise OptionError(
-            f"name={name!r}: a stream needs a name of its own; messages and the dead-letter table use it.", code="NAME"
+            f"name={name!r}: a stream needs a name of its own; messages and the dead-letter table show it.", code="NAME"
         )
     if name.lower() in _RESERVED:
         raise OptionError(f"name={name!r} is a column of the dead-letter table; choose another name.", code="NAME", name=name)
@@ -65,7 +65,7 @@ def check_dataframe(df: Any, name: Any) -> None:
     clashing = names_clash(df.columns)
     if clashing:
         raise PlanError(
-            f'"{name}" has several columns called {clashing} (case does not count); rename them first.',
+            f'"{name}" has several columns called {clashing} (ignoring case); rename them first.',
             code="DUPLICATE_COLUMN",
             name=name,
             columns=clashing,
@@ -214,7 +214,7 @@ def parsed_condition(df: DataFrame, text: str, argument: str, name: str) -> Colu
         df.selectExpr(text)
     except (AnalysisException, ParseException) as error:
         raise PlanError(
-            f'changes "{name}": Spark cannot make sense of {argument}={text!r}: {first_line(error)} Columns: {df.columns}.',
+            f'changes "{name}": Spark cannot resolve {argument}={text!r}: {first_line(error)} Columns: {df.columns}.',
             code="EXPRESSION",
             name=name,
             argument=argument,

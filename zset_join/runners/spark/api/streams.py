@@ -449,7 +449,7 @@ def _used(df: DataFrame, expression: Column, name: str) -> frozenset[str]:
 
 def _senseless(df: DataFrame, name: str, what: str, error: Exception) -> PlanError:
     return PlanError(
-        f"{what}: Spark cannot make sense of an expression: {first_line(error)} Columns: {df.columns}. Write expressions as "
+        f"{what}: Spark cannot resolve an expression: {first_line(error)} Columns: {df.columns}. Write expressions as "
         'text or with col("..."), not with a column of a certain DataFrame.',
         code="EXPRESSION",
         name=name,

@@ -518,7 +518,7 @@ def _outside(source: Any, alias: str | None) -> LookupSource:
         return DataFrameSource(name=alias or "lookup", schema=schema, dataframe=source)
     if not isinstance(source, LookupSource):
         raise OptionError(
-            "lookup_join expects an outside table, such as PostgresSource(...), or a batch DataFrame, got "
+            "lookup_join expects an external table, such as PostgresSource(...), or a batch DataFrame, got "
             f"{type(source).__name__}. For another stream use join, or temporal_join.",
             code="NOT_A_SOURCE",
         )

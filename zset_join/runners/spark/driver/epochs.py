@@ -475,7 +475,7 @@ def _epoch_before(checkpoint: Checkpoint, changed: ChangedPlan) -> int:
 def _has_ended(location: str, batch: int) -> StateError:
     return StateError(
         f"the query of the checkpoint {location} has changed, and batch {batch} came to it as it was before; it was not taken. "
-        "Spark plans it again for the changed query: nothing need be done.",
+        "Spark plans it again for the changed query: no action is needed.",
         code="QUERY_CHANGED",
         location=location,
         batch=batch,

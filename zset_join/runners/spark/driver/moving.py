@@ -44,8 +44,9 @@ from zset_join.checkpoint.snapshot import read_snapshot, write_snapshot
 from zset_join.core.errors import OptionError, StateError
 from zset_join.core.options import BufferLimit, QueryOptions
 from zset_join.core.progress_line import progress_line
+from zset_join.core.shown_values import counted
 from zset_join.core.tick import Tick
-from zset_join.runners.local.kept_rows import gaps_of
+from zset_join.runners.local.stored_rows import gaps_of
 from zset_join.runners.spark.driver.choosing import stored_mode
 from zset_join.runners.spark.driver.routed_tables import joined, parted
 from zset_join.runners.spark.epoch.offsets import is_completed
@@ -77,7 +78,7 @@ class MoveReport:
     def __str__(self) -> str:
         if self.before == self.execution:
             return f'the query runs with execution="{self.execution}" already; nothing was done'
-        return f"moved from {self.before} to {self.execution}: {self.rows} rows, after epoch {self.epoch}"
+        return f"moved from {self.before} to {self.execution}: {counted(self.rows, 'row')}, after epoch {self.epoch}"
 
 
 @progress_line("moving the state")

@@ -1,7 +1,7 @@
 """Questions of a client of Spark Connect to the process of the server that runs the epochs of a query.
 
-    <checkpoint>/zset/questions/<name>.asked     the question, and with it the rows that were emitted, where they are given
-    <checkpoint>/zset/questions/<name>.taken     the process that runs the epochs has read it
+    <checkpoint>/zset/questions/<name>.question  the question, and with it the rows that were emitted, where they are given
+    <checkpoint>/zset/questions/<name>.claimed   the process that runs the epochs has read it
     <checkpoint>/zset/questions/<name>.answer    the answer, or the error
 
 Jobs of the client put the first and take the last; nothing else that the two processes can reach is shared. Where no process
@@ -39,7 +39,7 @@ from zset_join.storage.folder import Folder, is_local
 __all__ = ["Question", "QuestionWatch", "answer_of", "opened_for_a_look"]
 
 _FOLDER = "questions"
-_QUESTION, _TAKEN, _ANSWER = ".asked", ".taken", ".answer"
+_QUESTION, _TAKEN, _ANSWER = ".question", ".claimed", ".answer"
 _UNTAKEN_SECONDS, _LOOK_SECONDS, _PAUSE_SECONDS = 3.0, 1.5, 0.1
 _IN_USE_SECONDS = 60.0
 _WAITS = "waits"

@@ -40,7 +40,7 @@ def reading_failed(error: BaseException, name: str, location: str) -> BaseExcept
         return known
     reason = " ".join(str(error).split("\n\nJVM stacktrace")[0].split())
     return StateError(
-        f'"{name}": Spark cannot read it: {reason[:600]}. No query took any of these rows; mend what it reads, and read again.',
+        f'"{name}": Spark cannot read it: {reason[:600]}. No query processed these rows; correct the source and read again.',
         code="SOURCE_IO",
         location=location,
     )

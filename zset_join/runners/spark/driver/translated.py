@@ -55,7 +55,7 @@ def _step(written: RowStep, before: Relation) -> WhereStep | SelectStep | None:
     def tree(text: str) -> Expression:
         found = bound_text(with_between(text), sides).tree
         if found is None:
-            raise ZsetJoinError(f"{text} is no expression")
+            raise ZsetJoinError(f"{text} is not an expression")
         return found
 
     if written.condition is not None:

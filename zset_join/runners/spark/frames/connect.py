@@ -16,6 +16,7 @@ from pyspark.sql.connect.expressions import ColumnAlias, SQLExpression, Unresolv
 from pyspark.sql.types import StructType
 
 from zset_join.runners.spark.frames import connect_expressions as read
+from zset_join.runners.spark.frames.connect_zones import has_zone, instants_in
 from zset_join.runners.spark.frames.facts import AggregateFacts, FoundFunction, FrameReader, ReadExpression, StepFacts
 
 __all__ = ["READER"]
@@ -48,8 +49,8 @@ class _Connect:
         return all(_is_deterministic(one) for node in _nodes(_plan(rows)) for one in _expressions(node))
 
     def used_columns(self, rows: DataFrame, expression: Column) -> frozenset[str]:
-        named = read.columns_of(_message(rows, expression))
-        return frozenset(name for name in rows.columns if "*" in named or name in named)
+        named = {name.lower() for name in read.columns_of(_message(rows, expression))}
+        return frozenset(name for name in rows.columns if "*" in named or name.lower() in named)
 
     def texts(self, rows: DataFrame, columns: Sequence[Column]) -> tuple[str, ...]:
         rows.select(*columns).schema  # noqa: B018 - the server refuses what it cannot make sense of
@@ -66,7 +67,7 @@ class _Connect:
         momentary = next((one for one in expressions if read.called(one) & _MOMENTARY), None)
         kinds = [node.WhichOneof("rel_type") for node in done]
         texts = tuple(read.sql_of(one) for one in expressions)
-        named = {name for one in expressions for name in read.columns_of(one)}
+        named = {name.lower() for one in expressions for name in read.columns_of(one)}
         kept = _kept(done, before, names)
         is_all = "*" in named or all(
             kind in ("filter", "with_columns", "drop", "with_columns_renamed", "to_df") for kind in kinds
@@ -77,11 +78,15 @@ class _Connect:
             momentary=None if momentary is None else read.sql_of(momentary),
             subquery="SubqueryExpression" if any(map(read.subqueries, expressions)) else None,
             texts=texts,
-            needs_zone=any(map(read.is_zoned, expressions)),
+            needs_zone=has_zone(
+                expressions,
+                instants_in(rows.schema),
+                may_rename=len(kinds) > 1 and not {*kinds}.isdisjoint({"with_columns_renamed", "to_df"}),
+            ),
             title=("Where " if kinds and kinds[0] == "filter" else "Select ") + ", ".join(texts or names),
             is_selection="filter" not in kinds,
             kept=kept,
-            reads=frozenset(name for name in before if is_all or name in named or name in kept),
+            reads=frozenset(name for name in before if is_all or name.lower() in named or name in kept),
             condition=texts[0] if kinds == ["filter"] else None,
             selected=_selected(done[0], before) if len(done) == 1 else None,
         )

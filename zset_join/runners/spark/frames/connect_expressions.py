@@ -36,6 +36,7 @@ __all__ = [
     "parts",
     "plain_name",
     "sql_of",
+    "sql_tree",
     "subqueries",
 ]
 
@@ -48,7 +49,7 @@ _ZONED_TYPES = ("date", "timestamp")
 _ZONED = (
     "timestamp", "hour", "minute", "second", "date_trunc", "date_format", "from_unixtime", "to_date", "unix_timestamp",
     "from_utc", "to_utc", "months_between", "to_json",
-    "from_json", "to_csv", "from_csv", "window", "make_timestamp", "convert_timezone",
+    "from_json", "to_csv", "from_csv", "window", "make_timestamp", "convert_timezone", "current_date", "curdate",
 )  # fmt: skip
 
 
@@ -68,7 +69,7 @@ def sql_of(expression: Any) -> str:
         case "literal":
             return _literal(expression.literal)
         case "expression_string":
-            return f"({_parsed(expression.expression_string.expression).sql('spark')})"
+            return f"({sql_tree(expression.expression_string.expression).sql('spark')})"
         case "alias":
             names = ", ".join(f"`{one}`" for one in expression.alias.name)
             return f"{sql_of(expression.alias.expr)} AS {names}"
@@ -104,7 +105,7 @@ def columns_of(expression: Any) -> set[str]:
         elif kind in ("unresolved_star", "unresolved_regex"):
             found.add("*")
         elif kind == "expression_string":
-            for column in _parsed(part.expression_string.expression).find_all(sql.Column, sql.Star):
+            for column in sql_tree(part.expression_string.expression).find_all(sql.Column, sql.Star):
                 found |= {"*"} if isinstance(column, sql.Star) else _prefixes([one.name for one in column.parts])
     return found
 
@@ -121,7 +122,7 @@ def called(expression: Any) -> set[str]:
         elif kind == "window":
             found.add("window")
         elif kind == "expression_string":
-            for one in _parsed(part.expression_string.expression).walk():
+            for one in sql_tree(part.expression_string.expression).walk():
                 if isinstance(one, sql.Anonymous):
                     found.add(one.name.lower())
                 elif isinstance(one, sql.Func):
@@ -155,7 +156,7 @@ def subqueries(expression: Any) -> bool:
         part.WhichOneof("expr_type") == "subquery_expression"
         or (
             part.WhichOneof("expr_type") == "expression_string"
-            and _parsed(part.expression_string.expression).find(sql.Subquery, sql.Exists, sql.Select) is not None
+            and sql_tree(part.expression_string.expression).find(sql.Subquery, sql.Exists, sql.Select) is not None
         )
         for part in parts(expression)
     )
@@ -180,7 +181,7 @@ def plain_name(expression: Any) -> tuple[str, str] | None:
     if kind == "unresolved_attribute":
         names = name_parts(expression.unresolved_attribute.unparsed_identifier)
     elif kind == "expression_string":
-        parsed = _parsed(expression.expression_string.expression)
+        parsed = sql_tree(expression.expression_string.expression)
         if isinstance(parsed, sql.Alias):
             name, parsed = name or parsed.alias, parsed.this
         if not isinstance(parsed, sql.Column):
@@ -242,7 +243,7 @@ def call_in_text(text: str) -> CallInText | None:
     >>> call_in_text("sum(DISTINCT a + 1) FILTER (WHERE b) AS s")
     CallInText(name='sum', arguments=('a + 1',), is_distinct=True, condition='b')
     """
-    tree, condition = _parsed(text), None
+    tree, condition = sql_tree(text), None
     if isinstance(tree, sql.Alias):
         tree = tree.this
     if isinstance(tree, sql.Filter):
@@ -265,7 +266,7 @@ def constant_kind(expression: Any) -> str | None:
         case "literal":
             return None if expression.literal.HasField("null") else "literal"
         case "expression_string":
-            parsed = _parsed(expression.expression_string.expression)
+            parsed = sql_tree(expression.expression_string.expression)
             if isinstance(parsed, sql.Star):
                 return "star"
             return "literal" if isinstance(parsed, sql.Literal | sql.Boolean) else None
@@ -274,7 +275,7 @@ def constant_kind(expression: Any) -> str | None:
 
 
 @lru_cache(maxsize=4096)
-def _parsed(text: str) -> Any:
+def sql_tree(text: str) -> Any:
     """Return a SQL text as a tree of sqlglot.
 
     Raises:

@@ -123,7 +123,7 @@ def row_step(session: SparkSession, before: Relation, call: str, transform: Tran
         transformed = transform(rows, [])
     except (AnalysisException, ParseException) as error:
         raise PlanError(
-            f"{call}: Spark cannot make sense of it: {first_line(error)} The columns here are {before.schema.names}. Write "
+            f"{call}: Spark cannot resolve it: {first_line(error)} The columns here are {before.schema.names}. Write "
             'expressions as text or with col("..."), not with a column of a certain DataFrame.',
             code="EXPRESSION",
             call=call,
@@ -205,7 +205,7 @@ def _check_facts(facts: StepFacts, call: str) -> None:
 def _check_names(columns: Sequence[str], call: str, *, is_internal: bool) -> None:
     clashing = names_clash(columns)
     if clashing or not columns:
-        what = f"has the columns {clashing} more than once (case does not count)" if clashing else "has no column left"
+        what = f"has the columns {clashing} more than once (ignoring case)" if clashing else "has no column left"
         raise PlanError(
             f"{call}: the view {what}; give every column a name of its own with alias(...).",
             code="OUTPUT_NAMES",

@@ -67,7 +67,7 @@ class Branch:
         """Return the join itself, over what it is fed."""
         inside = join_in(self.join.stage)
         if inside is None:
-            raise AssertionError(f"{self.join.name} is no join")
+            raise AssertionError(f"{self.join.name} is not a join")
         return inside
 
     @property

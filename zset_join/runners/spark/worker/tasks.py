@@ -33,7 +33,7 @@ from zset_join.runners.spark.rows.layout import Arrivals, SlotLayout
 from zset_join.runners.spark.worker.buffered_bytes import AppendBuffer, note_of_buffer
 from zset_join.runners.spark.worker.deliveries import Delivery
 from zset_join.runners.spark.worker.locality import executor_name
-from zset_join.runners.spark.worker.outside import with_outside
+from zset_join.runners.spark.worker.lookup_fetch import with_outside
 from zset_join.runners.spark.worker.parts import merged, tidied
 from zset_join.runners.spark.worker.quarantine import DeadLetters, refusal, undecodable_reasons
 from zset_join.runners.spark.worker.receipts import TaskReceipt

@@ -154,9 +154,9 @@ class KafkaTopics:
 
     def _lost(self, topic: str, what: str) -> StateError:
         return StateError(
-            f'Kafka topic "{topic}" {what}: what the query has read is not what is there. Nothing was committed, and what is '
-            f"missing cannot be read any more: start over with a new checkpointLocation (this one is {self._location}) and a "
-            "new output. The option failOnDataLoss=false would continue where the old topic ended, and the output "
+            f'Kafka topic "{topic}" {what}: it is not the topic that the query has read. Nothing was committed, and the '
+            f"missing records cannot be read any more: start over with a new checkpointLocation (this one is {self._location}) "
+            "and a new output. The option failOnDataLoss=false would continue where the old topic ended, and the output "
             "would be wrong.",
             code="SOURCE_LOST_ROWS",
             location=self._location,

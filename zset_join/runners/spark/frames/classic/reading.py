@@ -6,6 +6,7 @@ Cost: a third of a millisecond for every call.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, cast
 
@@ -22,6 +23,7 @@ __all__ = ["READER", "analysed", "class_name", "nodes_of", "only_expression", "s
 
 _BETWEEN = "\x1f,\x1f"  # no SQL text holds it: quoted names come from columns, which would have to be called so
 _ZONED = "org.apache.spark.sql.catalyst.expressions.TimeZoneAwareExpression"
+_ZONE = "spark.sql.session.timeZone"
 _PER_ROW = ("Project", "Filter")
 _LEAVES = ("LogicalRDD", "LocalRelation")
 _OF_THE_MOMENT = ("Now", "LocalTimestamp")
@@ -62,6 +64,9 @@ class _Classic:
         per_row = [
             one for node, kind in zip(nodes, kinds, strict=True) if kind in _PER_ROW for one in sequence(node.expressions())
         ]
+        with _literals_in_utc(rows):
+            condition = str(plan.condition().sql()) if kinds[0] == "Filter" and len(kinds) == 2 else None
+            selected = _selected(plan) if kinds[0] == "Project" and len(kinds) == 2 else None
         return StepFacts(
             foreign=next((kind for kind in kinds if kind not in _PER_ROW + _LEAVES), None),
             is_deterministic=bool(plan.deterministic()),
@@ -75,8 +80,8 @@ class _Classic:
             is_selection="Filter" not in kinds,
             kept=_kept_columns(rows, plan, transformed.columns),
             reads=_read_columns(rows, nodes),
-            condition=str(plan.condition().sql()) if kinds[0] == "Filter" and len(kinds) == 2 else None,
-            selected=_selected(plan) if kinds[0] == "Project" and len(kinds) == 2 else None,
+            condition=condition,
+            selected=selected,
         )
 
     def aggregate(self, rows: DataFrame, column: Column) -> AggregateFacts | None:
@@ -202,6 +207,21 @@ def _needs_zone(rows: DataFrame, expression: Any) -> bool:
     if not is_instance_of(_gateway(rows), expression, _ZONED):
         return False
     return bool(expression.needsTimeZone()) if class_name(expression) == "Cast" else True
+
+
+@contextmanager
+def _literals_in_utc(rows: DataFrame) -> Iterator[None]:
+    """Let Spark write instants in UTC, as the texts of this library have them; it writes them in the zone of the session."""
+    settings = rows.sparkSession.conf
+    zone = str(settings.get(_ZONE))
+    if zone == "UTC":
+        yield
+        return
+    settings.set(_ZONE, "UTC")
+    try:
+        yield
+    finally:
+        settings.set(_ZONE, zone)
 
 
 def _title(plan: Any) -> str:

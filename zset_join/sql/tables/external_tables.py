@@ -29,7 +29,7 @@ def outside_source(name: str, schema: pa.Schema, options: Mapping[str, str], *, 
     """Return the outside table that a declaration describes; nothing is connected yet.
 
     Raises:
-        SqlError: an option names a database that is not offered, or holds credentials.
+        SqlError: an option names a database that is not supported, or holds credentials.
     """
     connector = options["connector"]
     looked_up: Any = _redis(name, schema, options) if connector == "redis" else _jdbc(name, schema, options, at)

@@ -28,13 +28,13 @@ from zset_join.stages.stage import StageInput, StageOptions
 from zset_join.zset import ZSet, single_batch
 from zset_join.zset.protocol import DurableOperator, ListingOperator
 
-__all__ = ["KeptRows", "gaps_of", "kept_inputs", "kept_rows"]
+__all__ = ["StoredRows", "gaps_of", "stored_inputs", "stored_rows"]
 
 _WEIGHT, _SEQUENCE = "_zset_weight", "_zset_sequence_"
 
 
 @dataclass(frozen=True)
-class KeptRows:
+class StoredRows:
     """Name rows that can be read.
 
     Args:
@@ -59,13 +59,13 @@ class KeptRows:
         return text_of([one.text for one in self.feeds])
 
 
-def kept_rows(
+def stored_rows(
     prints: Fingerprints,
     operators: Mapping[int, DurableOperator],
     options: StageOptions,
     contents: Mapping[str, Contents] | None,
     history: Iterable[PastEpoch] | None,
-) -> list[KeptRows]:
+) -> list[StoredRows]:
     """Return all rows that a pipeline still has.
 
     Args:
@@ -75,7 +75,7 @@ def kept_rows(
         contents: what its views hold, by name; None where that is not kept.
         history: everything that came; None where it is not kept.
     """
-    plan, found = prints.plan, list[KeptRows]()
+    plan, found = prints.plan, list[StoredRows]()
     for state in plan.states:
         if not state.is_shared:
             found += _of_stage(prints, state, operators[state.number], state.options(options))
@@ -83,13 +83,15 @@ def kept_rows(
         held = None if contents is None else contents[view.name]
         if held is not None:
             count = len(held.rows())
-            found.append(KeptRows(prints.feeds(view.feeds), plan.output_of(view.name), f'view "{view.name}"', count, held.rows))
+            found.append(
+                StoredRows(prints.feeds(view.feeds), plan.output_of(view.name), f'view "{view.name}"', count, held.rows)
+            )
     if history is not None:
-        found += [kept_inputs(prints, source, history) for source in plan.sources]
+        found += [stored_inputs(prints, source, history) for source in plan.sources]
     return found
 
 
-def kept_inputs(prints: Fingerprints, source: PlanSource, history: Iterable[PastEpoch]) -> KeptRows:
+def stored_inputs(prints: Fingerprints, source: PlanSource, history: Iterable[PastEpoch]) -> StoredRows:
     """Return everything that came of a source.
 
     Args:
@@ -99,7 +101,7 @@ def kept_inputs(prints: Fingerprints, source: PlanSource, history: Iterable[Past
     """
     deltas = [past.deltas[source.name] for past in history if source.name in past.deltas]
     feed, what = prints.feed(Feed(source.name)), f'the inputs that were kept of "{source.name}"'
-    return KeptRows((feed,), source.relation, what, sum(map(len, deltas)), _Summed(deltas, source.relation))
+    return StoredRows((feed,), source.relation, what, sum(map(len, deltas)), _Summed(deltas, source.relation))
 
 
 def gaps_of(given: StageInput) -> tuple[str, ...]:
@@ -113,7 +115,7 @@ def gaps_of(given: StageInput) -> tuple[str, ...]:
     )
 
 
-def _of_stage(prints: Fingerprints, state: StateNode, operator: DurableOperator, options: StageOptions) -> Iterator[KeptRows]:
+def _of_stage(prints: Fingerprints, state: StateNode, operator: DurableOperator, options: StageOptions) -> Iterator[StoredRows]:
     """Yield the live rows of inputs, and what is listed of the answer."""
     counts, node, stage = operator.statistics(), prints.plan.nodes[state.number], state.stage
     if not counts.get("evicted_rows"):
@@ -130,7 +132,7 @@ def _of_stage(prints: Fingerprints, state: StateNode, operator: DurableOperator,
                 sequence_by=given.relation.sequence_by,
                 mode=given.relation.mode,
             )
-            yield KeptRows(
+            yield StoredRows(
                 prints.feeds(node.feeds[key.of_input]),
                 relation,
                 f"the {name} rows of {node.name}",
@@ -143,10 +145,10 @@ def _of_stage(prints: Fingerprints, state: StateNode, operator: DurableOperator,
         if stage.lists_input:
             fed = prints.feeds(node.feeds[0])
             relation = replace(stage.inputs[0].relation, join_key=(), primary_key=())
-            yield KeptRows(fed, relation, f"the rows of {node.name}", groups, _Listed(operator, relation, keeps_copies=True))
+            yield StoredRows(fed, relation, f"the rows of {node.name}", groups, _Listed(operator, relation, keeps_copies=True))
         feed = prints.feed(Feed(state.number))
         listed = _Listed(operator, stage.output, keeps_copies=False)
-        yield KeptRows((feed,), stage.output, f"the groups of {node.name}", groups, listed)
+        yield StoredRows((feed,), stage.output, f"the groups of {node.name}", groups, listed)
 
 
 @dataclass(frozen=True)

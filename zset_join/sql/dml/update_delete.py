@@ -2,7 +2,7 @@
 
 The law: the rows that the condition is true for go, and for UPDATE come again as they are set; all of it is one change.
 
-Refused: tables that only ever get rows, and tables outside. MERGE and TRUNCATE go by other names: INSERT replaces rows by their
+Refused: append-only and external tables. MERGE and TRUNCATE go by other names: INSERT replaces rows by their
 key, DELETE FROM t takes all.
 """
 
@@ -90,7 +90,7 @@ def _table(session: StatementContext, reader: Reader) -> Table:
         raise SqlError(f'"{entry.name}" holds no rows here that could change.', code="NOT_A_TABLE", at=at, name=entry.name)
     if entry.mode == "append":
         raise SqlError(
-            f'"{entry.name}" only ever gets rows. Declare it with a primary key to change or retract rows.',
+            f'"{entry.name}" is append-only. Declare it with a primary key to change or retract rows.',
             code="NOT_OFFERED",
             at=at,
             name=entry.name,

@@ -1,0 +1,136 @@
+"""Options of a query that its state outlasts: how long rows live, and names of indexes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from zset_join.core.errors import OptionError, StateError
+from zset_join.core.options import HotBudget
+from zset_join.pipeline import PROCESSING_TIME, Pipeline, StateTtl, View, appends, changes
+from zset_join.pipeline import functions as F  # noqa: N812 - as PySpark users import theirs
+from zset_join.stages.stage import StageOptions
+
+SECOND = 1_000_000
+ORDERS = appends("orders", {"id": pa.int64(), "who": pa.string()})
+PEOPLE = changes("people", {"who": pa.string(), "city": pa.string()}, keys="who")
+
+
+def by_city(after: str, *, of: Any = None) -> View:
+    joined = ORDERS.join(PEOPLE, on="who", state_ttl=(StateTtl(after, of=of), None))
+    return joined.groupBy("city").agg(F.count().alias("n"))
+
+
+def counted(pipeline: Pipeline[Any]) -> dict[str, int]:
+    return {row["city"]: row["n"] for row in pipeline.view().to_pylist()}
+
+
+@pytest.mark.parametrize("lasts", [False, True])
+@pytest.mark.parametrize("of", ["row", "key"])
+@pytest.mark.parametrize(
+    ("after", "at", "expected"),
+    [
+        ("10 seconds", 20, {"Oslo": 1}),
+        ("10 seconds", 25, {}),
+        ("200 seconds", 199, {"Oslo": 1, "Rome": 1}),
+        ("200 seconds", 200, {"Oslo": 1}),
+        ("200 seconds", 214, {}),
+    ],
+)
+def test_rows_live_as_long_as_the_new_query_has_it_and_downstream_is_fed_nothing(
+    tmp_path: Path, after: str, at: int, expected: dict[str, int], of: str, lasts: bool
+) -> None:
+    where = tmp_path if lasts else None
+    pipeline = Pipeline(by_city("100 seconds", of=of), where)
+    people = [{"who": "a", "city": "Oslo"}, {"who": "b", "city": "Rome"}]
+    pipeline.step({"orders": [{"id": 1, "who": "b"}], "people": people}, processing_time=0)
+    pipeline.step({"orders": [{"id": 2, "who": "a"}]}, processing_time=14 * SECOND)
+
+    diff = pipeline.evolve(by_city(after, of=of))
+    if lasts:
+        pipeline.close()
+        pipeline = Pipeline(by_city(after, of=of), where)
+    pipeline.step({}, processing_time=at * SECOND)
+
+    assert (diff.is_empty, diff.rebuilt) == (True, {})
+    assert counted(pipeline) == expected
+    pipeline.close()
+
+
+def test_what_has_ended_stays_so_and_undo_brings_back_the_time_not_the_rows() -> None:
+    pipeline = Pipeline(by_city("100 seconds"))
+    pipeline.step({"orders": [{"id": 1, "who": "a"}], "people": [{"who": "a", "city": "Oslo"}]}, processing_time=0)
+    pipeline.evolve(by_city("10 seconds"))
+    pipeline.step({"orders": [{"id": 2, "who": "a"}]}, processing_time=50 * SECOND)
+
+    pipeline.undo()
+    pipeline.step({}, processing_time=149 * SECOND)
+    assert counted(pipeline) == {"Oslo": 1}
+    pipeline.step({}, processing_time=150 * SECOND)
+    assert counted(pipeline) == {}
+
+
+def test_a_time_to_live_that_comes_or_goes_is_another_stage() -> None:
+    pipeline = Pipeline(by_city("100 seconds"))
+    pipeline.step({"orders": [{"id": 1, "who": "a"}], "people": [{"who": "a", "city": "Oslo"}]}, processing_time=0)
+
+    with pytest.raises(StateError, match="EVOLVE"):
+        pipeline.evolve(by_city("100 seconds", of="key"))
+
+
+@pytest.mark.parametrize(("after", "expected"), [(5, []), (30, [1, 2])])
+def test_event_time_is_moved_against_the_watermark(after: int, expected: list[int]) -> None:
+    timed = appends("timed", {"id": pa.int64(), "at": pa.timestamp("ms", tz="UTC")}).versioned_by("at", delay="0 seconds")
+
+    def query(seconds: int) -> View:
+        return timed.groupBy("id").agg(F.count().alias("n"), state_ttl=StateTtl(f"{seconds} seconds", by="event"))
+
+    pipeline = Pipeline(query(12))
+    for number, seconds in ((1, 1), (2, 10)):
+        pipeline.step({"timed": [{"id": number, "at": pa.scalar(seconds * 1000, pa.timestamp("ms", tz="UTC")).as_py()}]})
+    pipeline.evolve(query(after))
+    pipeline.step({"timed": [{"id": 3, "at": pa.scalar(30_000, pa.timestamp("ms", tz="UTC")).as_py()}]})
+
+    assert sorted(row["id"] for row in pipeline.view().to_pylist()) == [*expected, 3]
+
+
+@pytest.mark.parametrize("lasts", [False, True])
+@pytest.mark.parametrize("grows", [False, True])
+def test_budgets_of_hybrid_state_change_while_the_query_runs_and_no_stage_is_fed(
+    tmp_path: Path, lasts: bool, grows: bool
+) -> None:
+    query = ORDERS.join(PEOPLE, on="who").groupBy("city").agg(F.count().alias("n"))
+    none = HotBudget(max_hot_keys=0)
+    options = [StageOptions(), StageOptions(hot_budget=none, table_budget=none)]
+    first, second = reversed(options) if grows else options
+    pipeline = Pipeline(query, tmp_path if lasts else None, options=first)
+    people = [{"who": "a", "city": "Oslo"}, {"who": "b", "city": "Rome"}]
+    pipeline.step({"orders": [{"id": 1, "who": "b"}, {"id": 2, "who": "a"}], "people": people})
+
+    diff = pipeline.evolve(query, options=second)
+    pipeline.step({"people": [{"who": "a", "city": "Rome"}], "orders": [{"id": 3, "who": "a"}]})
+
+    assert (diff.is_empty, diff.rebuilt, counted(pipeline)) == (True, {}, {"Rome": 3})
+    assert ("at most 0 keys" in pipeline.explanation()) is not grows
+    with pytest.raises(OptionError, match=r"OPTION_VALUE.*on_bad_input"):
+        pipeline.evolve(query, options=StageOptions(on_bad_input="quarantine"))
+    pipeline.close()
+
+
+def test_the_name_of_an_index_is_no_other_stage() -> None:
+    rates = changes("rates", {"who": pa.string(), "rate": pa.int64()}, keys="who")
+
+    def query(index: str | None) -> View:
+        named = rates if index is None else rates.create_index("who", name=index)
+        return ORDERS.temporal_join(named, on="who", as_of=PROCESSING_TIME, index=index)
+
+    pipeline = Pipeline(query(None))
+    pipeline.step({"rates": [{"who": "a", "rate": 3}]})
+    diff = pipeline.evolve(query("by_who"))
+    pipeline.step({"orders": [{"id": 1, "who": "a"}]})
+
+    assert diff.rebuilt == {}
+    assert [row["rate"] for row in pipeline.view().to_pylist()] == [3]

@@ -1,0 +1,118 @@
+"""A column that no state has is filled from the source, which is read again; its rows must be those that were taken."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from zset_join.cli import main
+from zset_join.core.errors import OptionError, StateError
+from zset_join.pipeline import Pipeline, appends, changes
+from zset_join.pipeline import functions as F  # noqa: N812 - as PySpark users import theirs
+
+ORDERS = changes("orders", {"id": pa.int64(), "who": pa.string(), "total": pa.int64(), "note": pa.string()}, keys="id")
+PEOPLE = changes("people", {"who": pa.string(), "city": pa.string()}, keys="who")
+JOINED = ORDERS.join(PEOPLE, on="who")
+NARROW = JOINED.select("id", "city")
+WIDE = JOINED.select("id", "city", "note")
+ROWS: dict[str, list[dict[str, Any]]] = {
+    "orders": [{"id": at, "who": "ab"[at % 2], "total": at, "note": f"n{at}"} for at in range(6)],
+    "people": [{"who": "a", "city": "Oslo"}, {"who": "b", "city": "Rome"}],
+}
+SEEN = appends("seen", {"k": pa.string(), "n": pa.int64()})
+
+
+def narrow(where: Path | None = None) -> Pipeline[Any]:
+    pipeline = Pipeline(NARROW, where, keep_state="needed")
+    pipeline.step(ROWS)
+    return pipeline
+
+
+def places(folder: Path) -> dict[str, Any]:
+    table = pa.Table.from_pylist(ROWS["orders"]).append_column("beside", pa.array(range(6)))
+    pq.write_table(table, folder / "orders.parquet")
+    with duckdb.connect(str(folder / "shop.duckdb")) as connection:
+        connection.register("given", table)
+        connection.execute("CREATE TABLE orders AS SELECT * FROM given")
+    return {
+        "rows": ROWS["orders"],
+        "function": lambda: ROWS["orders"],
+        "parquet": str(folder / "orders.parquet"),
+        "duckdb": f"{folder / 'shop.duckdb'}:orders",
+    }
+
+
+@pytest.mark.parametrize("lasts", [False, True])
+@pytest.mark.parametrize("place", ["rows", "function", "parquet", "duckdb"])
+def test_a_column_that_was_left_out_is_read_again(tmp_path: Path, place: str, lasts: bool) -> None:
+    where = tmp_path / "dir" if lasts else None
+    pipeline = narrow(where)
+    with pytest.raises(StateError, match=r"EVOLVE_DROPPED.*reread"):
+        pipeline.evolve(WIDE)
+    given = {"orders": places(tmp_path)[place]}
+
+    difference = pipeline.diff(WIDE, reread=given)
+    pipeline.evolve(WIDE, reread=given)
+    if lasts:
+        pipeline.close()
+        pipeline = Pipeline(WIDE, where, keep_state="needed")
+    pipeline.step({"people": [{"who": "a", "city": "Bern"}]})
+
+    fresh = Pipeline(WIDE)
+    fresh.step(ROWS)
+    fresh.step({"people": [{"who": "a", "city": "Bern"}]})
+    assert not difference.is_empty
+    assert sorted(map(repr, pipeline.view().to_pylist())) == sorted(map(repr, fresh.view().to_pylist()))
+    pipeline.close()
+
+
+def test_an_append_only_source_is_grouped_by_something_else() -> None:
+    rows = [{"k": "x", "n": 2}, {"k": "y", "n": 2}, {"k": "x", "n": 2}]
+    pipeline = Pipeline(SEEN.groupBy("k").agg(F.sum("n").alias("n")))
+    pipeline.step({"seen": rows})
+
+    pipeline.evolve(SEEN.groupBy("n").agg(F.count().alias("c")), reread={"seen": rows})
+    pipeline.step({"seen": [{"k": "z", "n": 2}]})
+
+    assert pipeline.view().to_pylist() == [{"n": 2, "c": 4}]
+
+
+def test_rows_that_are_not_those_that_were_taken_are_refused_with_their_counts() -> None:
+    pipeline = narrow()
+    gone_on = [*ROWS["orders"][1:], {"id": 7, "who": "a", "total": 7, "note": "new"}]
+    moved = [{**row, "who": "b"} for row in ROWS["orders"]]
+
+    for rows, counts in ((gone_on, (1, 1)), (moved, (3, 3))):
+        with pytest.raises(StateError) as refused:
+            pipeline.evolve(WIDE, reread={"orders": rows})
+        assert refused.value.code == "EVOLVE_REREAD"
+        assert (refused.value.facts["more"], refused.value.facts["fewer"]) == counts
+    with pytest.raises(StateError, match="EVOLVE_REREAD"):
+        pipeline.evolve(WIDE, reread={"nobody": []})
+    assert pipeline.epoch == 1
+
+
+def test_a_place_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    pipeline = narrow()
+    for place in (tmp_path / "none.parquet", f"{tmp_path / 'none.duckdb'}:orders", "postgresql://127.0.0.1:9/none:orders"):
+        with pytest.raises(OptionError, match="REREAD"):
+            pipeline.evolve(WIDE, reread={"orders": str(place)})
+
+
+def test_the_command_line_reads_a_source_again(tmp_path: Path) -> None:
+    narrow(tmp_path / "dir").close()
+    command = [str(tmp_path / "dir"), "tests.pipeline.test_rereading:WIDE"]
+    again = ["--reread", f"orders={places(tmp_path)['parquet']}"]
+
+    assert main(["evolve", *command]) == 1
+    assert main(["evolve", *command, "--reread", "orders"]) == 1
+    assert main(["diff", *command, *again]) == 1
+    assert main(["evolve", *command, *again]) == 0
+
+    with Pipeline(WIDE, tmp_path / "dir", keep_state="needed") as pipeline:
+        assert sorted(row["note"] for row in pipeline.view().to_pylist()) == [f"n{at}" for at in range(6)]

@@ -1,0 +1,108 @@
+"""In a session whose time zone is not UTC, expressions have the values that Spark's own batch query has, or are refused."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - PySpark's own habit
+
+from tests.spark.conftest import Collected
+from zset_join.core.errors import PlanError
+from zset_join.spark import appends
+
+NOON = dt.datetime(2024, 1, 1, 12, tzinfo=dt.UTC)
+ROWS = [(1, NOON, "2024-01-02 03:04:05"), (2, NOON + dt.timedelta(hours=8), "2024-06-30 01:02:03"), (3, None, None)]
+SCHEMA = pa.schema([("id", pa.int64()), ("at", pa.timestamp("us", "UTC")), ("text", pa.string())])
+EXPRESSIONS: dict[str, Any] = {
+    "as text": "CAST(at AS string)",
+    "as text, implied": "concat(at, '!')",
+    "as date": "CAST(at AS date)",
+    "as date, implied": "day(at)",
+    "as timestamp": "CAST(text AS timestamp)",
+    "without zone": "CAST(at AS timestamp_ntz)",
+    "hour": "hour(at)",
+    "extract": "extract(HOUR FROM at)",
+    "format": "date_format(at, 'HH')",
+    "truncated": "date_trunc('DAY', at)",
+    "seconds": "unix_timestamp(text, 'yyyy-MM-dd HH:mm:ss')",
+    "from seconds": "from_unixtime(id)",
+    "compared with a literal": NOON,
+    "compared with a text": "at > '2024-01-01 21:30:00'",
+    "compared with a date": "at < DATE'2024-01-02'",
+    "compared with a timestamp": "at > TIMESTAMP'2024-01-01 21:30:00'",
+    "a month more": "at + INTERVAL '1' MONTH",
+    "days between": "datediff(at, DATE'2024-01-01')",
+    "in JSON": "to_json(struct(at))",
+}
+
+
+@pytest.fixture
+def tokyo(spark: SparkSession) -> Iterator[SparkSession]:
+    before = str(spark.conf.get("spark.sql.session.timeZone"))
+    spark.conf.set("spark.sql.session.timeZone", "Asia/Tokyo")
+    yield spark
+    spark.conf.set("spark.sql.session.timeZone", before)
+
+
+def stream_of(session: SparkSession, place: Path) -> DataFrame:
+    place.mkdir(exist_ok=True)
+    pq.write_table(pa.table([list(one) for one in zip(*ROWS, strict=True)], schema=SCHEMA), place / "1.parquet")
+    return session.readStream.schema("id bigint, at timestamp, text string").parquet(str(place))
+
+
+def shown(rows: Any) -> list[str]:
+    """Return rows with instants in one zone."""
+    table: pa.Table = rows
+    fields = [pa.field(at.name, pa.timestamp("us", "UTC") if getattr(at.type, "tz", None) else at.type) for at in table.schema]
+    return sorted(map(repr, table.cast(pa.schema(fields)).to_pylist()))
+
+
+def run(view: Any, place: Path) -> list[str]:
+    """Return the columns `x...` of a view that the driver computed."""
+    sink = Collected()
+    writer = view.writeStream.options(checkpointLocation=str(place / "checkpoint"), execution="driver")
+    writer.option("localStateDir", str(place / "local")).trigger(availableNow=True).toSink(sink).start().awaitTermination()
+    return sorted(repr(dict(zip(sink.names, row, strict=True))) for row in sink.total())
+
+
+def computed(name: str) -> Column:
+    given = EXPRESSIONS[name]
+    return F.expr(given) if isinstance(given, str) else F.col("at") > F.lit(given)
+
+
+def test_expressions_have_the_values_of_a_batch_query_before_and_behind_a_stage(tokyo: SparkSession, tmp_path: Path) -> None:
+    given = stream_of(tokyo, tmp_path / "rows")
+    batch = tokyo.read.schema(given.schema).parquet(str(tmp_path / "rows"))
+    rows = appends(given, name="t")
+    columns = {name: computed(name).alias(f"x{at}") for at, name in enumerate(EXPRESSIONS)}
+    distinct = rows.groupBy("id", "at", "text").count()
+    translated, refusals = {}, []
+    for at, (name, column) in enumerate(columns.items()):
+        try:
+            found = run(distinct.select("id", column), tmp_path / str(at))
+        except PlanError as refused:
+            refusals.append((refused.code, "Asia/Tokyo" in str(refused)))
+        else:
+            translated[name] = found
+
+    assert run(rows.select("id", *columns.values()), tmp_path) == shown(batch.select("id", *columns.values()).toArrow())
+    assert {*refusals} == {("SPARK_ONLY_STEP", True)}
+    assert {*translated} == {"compared with a literal", "compared with a timestamp"}
+    assert translated == {name: shown(batch.select("id", columns[name]).toArrow()) for name in translated}
+
+
+def test_aggregates_and_their_keys_are_computed_in_the_zone_of_the_session(tokyo: SparkSession, tmp_path: Path) -> None:
+    given = stream_of(tokyo, tmp_path / "rows")
+    batch = tokyo.read.schema(given.schema).parquet(str(tmp_path / "rows"))
+    key, most = F.expr("CAST(at AS date)").alias("day"), F.max(F.expr("CAST(at AS string)")).alias("last")
+
+    found = run(appends(given, name="t").groupBy(key).agg(most), tmp_path)
+
+    assert found == shown(batch.groupBy(key).agg(most).toArrow())

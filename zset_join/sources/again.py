@@ -1,0 +1,91 @@
+"""Rows of a source that is read once more, so that a changed query finds columns which no state has.
+
+    orders.parquet              a file: Parquet, CSV, JSON; also a pattern such as orders/*.parquet
+    shop.duckdb:orders          a table of a DuckDB file
+    postgresql://host/db:orders a table of PostgreSQL
+
+The law: a table is read in one statement, so its rows are of one moment. Memory: all of them.
+"""
+
+# ruff: noqa: S608 - names and paths are quoted; they cannot be parameters here.
+
+from __future__ import annotations
+
+from typing import Any
+
+from zset_join.core.errors import OptionError
+from zset_join.core.extras import needed_for
+
+__all__ = ["rows_again"]
+
+
+def rows_again(given: Any) -> Any:
+    """Return the rows that a source holds now.
+
+    Args:
+        given: rows, a function that returns them, or a text as above.
+
+    Raises:
+        OptionError: `REREAD`: what a text names cannot be read.
+        MissingPackageError: a package of its extra is not installed.
+
+    >>> rows_again(lambda: [{"id": 1}])
+    [{'id': 1}]
+    """
+    if isinstance(given, str):
+        return _read(given)
+    return given() if callable(given) else given
+
+
+def _read(text: str) -> Any:
+    place, colon, table = text.rpartition(":")
+    try:
+        if text.startswith(("postgresql://", "postgres://")):
+            return _of_postgres(place, table)
+        if colon and place.endswith((".duckdb", ".db")):
+            return _of_duckdb(f"SELECT * FROM again.{_name(table)}", place)
+        return _of_duckdb(f"SELECT * FROM '{_quoted(text)}'", None)
+    except OSError as error:
+        raise _unreadable(text, error) from error
+
+
+def _of_duckdb(query: str, path: str | None) -> Any:
+    with needed_for("reading a source again"):
+        import duckdb
+    try:
+        with duckdb.connect() as connection:
+            if path is not None:
+                connection.execute(f"ATTACH '{_quoted(path)}' AS again (READ_ONLY)")
+            return connection.sql(query).to_arrow_table()
+    except duckdb.Error as error:
+        raise _unreadable(path or query, error) from error
+
+
+def _of_postgres(url: str, table: str) -> Any:
+    with needed_for("reading a source again", "psycopg"):
+        import psycopg
+    try:
+        with psycopg.connect(url) as connection, connection.cursor() as cursor:
+            cursor.execute(f"SELECT * FROM {_name(table)}".encode())
+            names = [column.name for column in cursor.description or ()]
+            columns = list(zip(*cursor.fetchall(), strict=True)) or [()] * len(names)
+            return {name: list(values) for name, values in zip(names, columns, strict=True)}
+    except psycopg.Error as error:
+        raise _unreadable(f"the table {table} of PostgreSQL", error) from error
+
+
+def _name(table: str) -> str:
+    return ".".join(f'"{part}"' for part in table.replace('"', '""').split("."))
+
+
+def _quoted(text: str) -> str:
+    return text.replace("'", "''")
+
+
+def _unreadable(what: str, error: Exception) -> OptionError:
+    return OptionError(
+        f"{what} cannot be read again: {error}. Expected a file of Parquet, CSV or JSON, FILE.duckdb:TABLE, "
+        "postgresql://...:TABLE, rows, or a function that returns rows.",
+        code="REREAD",
+        source=what,
+    )
