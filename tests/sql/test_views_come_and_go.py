@@ -152,13 +152,18 @@ def _bag(table: pa.Table) -> list[Any]:
 
 def _shares_any_stage(patch: pytest.MonkeyPatch) -> None:
     """Plant: stages are one whatever is before them."""
-    patch.setattr(Fingerprints, "_of_node", lambda _, node: f"{node.stage.kind} {len(node.feeds)}")
+
+    def add(self: Any, node: Any) -> None:
+        self.nodes.append(f"{node.stage.kind} {len(node.feeds)}")
+        self._rows[node.number], self._changed[node.number] = self.nodes[-1], frozenset()
+
+    patch.setattr(Fingerprints, "_add", add)
     patch.setattr(merging, "_origins", len)
 
 
 def _forgets_conditions(patch: pytest.MonkeyPatch) -> None:
     """Plant: the steps of a feed do not count."""
-    patch.setattr(Fingerprints, "text", lambda self, feeds: str([self.origin(feed.origin) for feed in feeds]))
+    patch.setattr(Fingerprints, "_seen", lambda self, feed: (self.rows(feed.origin), frozenset()))
 
 
 def _begins_empty(patch: pytest.MonkeyPatch) -> None:

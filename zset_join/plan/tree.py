@@ -274,8 +274,9 @@ def which_came(root: Node, epoch: int) -> Node:
     """Return a query that came at an epoch: its stages whose answer depends on when rows come are not those of another one."""
 
     def change(node: Node) -> Node:
-        is_timed = isinstance(node, Operate) and not node.stage.follows_from_rows
-        return replace(node, since=epoch) if is_timed else node
+        if not isinstance(node, Operate) or node.stage.follows_from_rows:
+            return node
+        return replace(node, since=epoch)
 
     return rebuilt(root, change)
 
