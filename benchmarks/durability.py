@@ -37,6 +37,7 @@ from zset_join.checkpoint.reading import checkpoint_folder
 from zset_join.checkpoint.record import BucketHistory, CommitRecord
 from zset_join.core.tick import Tick
 from zset_join.operators.join import HashJoin
+from zset_join.shapes.operator_options import OperatorOptions
 from zset_join.zset import ZSet
 from zset_join.zset.protocol import DurableOperator
 
@@ -130,7 +131,7 @@ class _OneBucket:
         )
 
     def _build(self, directory: str | None) -> DurableOperator:
-        return HashJoin(*self._workload.relations, directory=directory)
+        return HashJoin(*self._workload.relations, options=OperatorOptions(directory=directory))
 
     def enter(self, *, snapshot: bool = False) -> BucketState:
         """Return the bucket before the next epoch."""
@@ -194,7 +195,7 @@ def _measure_here() -> Durability:
 
 def _by_turns(workload: OrdersCustomers, epochs: Sequence[Epoch], place: Path) -> tuple[list[float], list[float]]:
     (place / "kept").mkdir()
-    kept = HashJoin(*workload.relations, directory=str(place / "kept"))
+    kept = HashJoin(*workload.relations, options=OperatorOptions(directory=str(place / "kept")))
     durable = _OneBucket(place, workload)
     for number, deltas in enumerate(_load(workload)):
         kept.absorb(Tick(number), deltas)

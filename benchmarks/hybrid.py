@@ -48,10 +48,12 @@ from benchmarks.hybrid_epochs import Changes, drawn_apart, first_epochs
 from benchmarks.hybrid_media import media_lines
 from benchmarks.machine import describe_machine, versions
 from benchmarks.workloads import LEFT, RIGHT, Epoch, OrdersCustomers
+from zset_join.core.options import HotBudget
 from zset_join.core.tick import Tick
 from zset_join.expressions import left, right
 from zset_join.kernels.machine.compiled import compiled_kernels_directory
 from zset_join.operators.join import HashJoin
+from zset_join.shapes.operator_options import OperatorOptions
 from zset_join.state.rows.unused_memory import UnusedMemory
 
 __all__ = ["LOADED", "MB", "Measured", "Memory", "main", "measured_apart", "warm_up"]
@@ -100,12 +102,12 @@ def measure(
     scale: int, keys: str, changes: int, epochs: int, max_hot_bytes: int | None, how: str = "inner", residual: bool = False
 ) -> Measured:
     """Run one join in this process."""
-    options: dict[str, Any] = {} if max_hot_bytes is None else {"default_hash_join": "hybrid", "max_hot_bytes": max_hot_bytes}
+    options = OperatorOptions(budget=None if max_hot_bytes is None else HotBudget(max_hot_bytes=max_hot_bytes))
     kind: dict[str, Any] = {"how": how, "residual": left("amount") < right("credit") if residual else None}
     warm_up(changes, hybrid=max_hot_bytes is not None, **kind)
     relations = OrdersCustomers(1).relations
     memory = Memory()
-    join = HashJoin(*relations, **kind, **options)
+    join = HashJoin(*relations, **kind, options=options)
     for deltas in drawn_apart(scale, keys, first=changes):
         join.absorb(Tick(join.absorbed_epoch + 1), deltas)
         del deltas
@@ -205,8 +207,8 @@ def _status(name: str) -> int:
 def warm_up(changes: int, *, hybrid: bool, **kind: Any) -> None:
     """Run a small join of the kind that is measured, so that its code is loaded."""
     workload = OrdersCustomers(10_000)
-    options: dict[str, Any] = {"default_hash_join": "hybrid", "max_hot_keys": 1000} if hybrid else {}
-    join = HashJoin(*workload.relations, **kind, **options)
+    options = OperatorOptions(budget=HotBudget(max_hot_keys=1000) if hybrid else None)
+    join = HashJoin(*workload.relations, **kind, options=options)
     load(join, workload, 10_000)
     for number, deltas in enumerate(Changes(workload, "uniform", min(changes, 10_000)).epochs(4)):
         list(join.answer(Tick(LOADED + number), deltas))
@@ -286,8 +288,8 @@ def in_turns(scale: int, keys: str, changes: int, epochs: int, max_hot_bytes: in
         The share of all epochs together, after as many to warm up, and that of the median epoch.
     """
     workload = OrdersCustomers(scale)
-    options: dict[str, Any] = {"default_hash_join": "hybrid", "max_hot_bytes": max_hot_bytes}
-    joins = [HashJoin(*workload.relations), HashJoin(*workload.relations, **options)]
+    options = OperatorOptions(budget=HotBudget(max_hot_bytes=max_hot_bytes))
+    joins = [HashJoin(*workload.relations), HashJoin(*workload.relations, options=options)]
     for join in joins:
         load(join, workload, changes)
     times = []

@@ -30,8 +30,10 @@ from benchmarks.hybrid import MB, Memory, warm_up
 from benchmarks.hybrid_epochs import Changes, drawn_apart
 from benchmarks.machine import describe_machine, versions
 from benchmarks.workloads import LEFT, RIGHT, Epoch, OrdersCustomers
+from zset_join.core.options import HotBudget
 from zset_join.core.tick import Tick
 from zset_join.operators.join import HashJoin
+from zset_join.shapes.operator_options import OperatorOptions
 from zset_join.zset import ZSet
 
 __all__ = ["report_large"]
@@ -57,7 +59,7 @@ def report_large(rows: int, max_hot_bytes: int, epochs: int, keys: str) -> Itera
     scale, relations = rows // 4, OrdersCustomers(1).relations
     with tempfile.TemporaryDirectory() as directory:
         memory = Memory()
-        join = HashJoin(*relations, default_hash_join="hybrid", max_hot_bytes=max_hot_bytes)
+        join = HashJoin(*relations, options=OperatorOptions(budget=HotBudget(max_hot_bytes=max_hot_bytes)))
         check = _Check(Path(directory))
         memory.forget_peak()
         started, wall = time.process_time(), time.perf_counter()

@@ -26,8 +26,10 @@ from benchmarks.hybrid_epochs import Changes, first_epochs
 from benchmarks.machine import describe_machine, versions
 from benchmarks.spark_throughput import SETTINGS, Feed, Plan, Sampler, joined_stream, write_feed
 from benchmarks.workloads import OrdersCustomers
+from zset_join.core.options import HotBudget
 from zset_join.core.tick import Tick
 from zset_join.operators.join import HashJoin
+from zset_join.shapes.operator_options import OperatorOptions
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -80,7 +82,9 @@ def _in_process(scale: int, changes: int, epochs: int) -> tuple[int, dict[str, f
     _load(joins["memory"], workload, changes)
     budget = (joins["memory"].resident_bytes() - joins["memory"].working_bytes()) // 10
     for medium in MEDIA:
-        joins[medium] = HashJoin(*workload.relations, default_hash_join="hybrid", max_hot_bytes=budget, cold_store=medium)
+        joins[medium] = HashJoin(
+            *workload.relations, options=OperatorOptions(budget=HotBudget(max_hot_bytes=budget, cold_store=medium))
+        )
         _load(joins[medium], workload, changes)
     times: dict[str, list[float]] = {name: [] for name in joins}
     for number, deltas in enumerate(Changes(workload, "uniform", changes).epochs(2 * epochs)):

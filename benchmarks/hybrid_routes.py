@@ -27,10 +27,12 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from benchmarks.machine import describe_machine, versions
+from zset_join.core.options import HotBudget
 from zset_join.core.relation import Relation
 from zset_join.core.tick import Tick
 from zset_join.operators.join import HashJoin
 from zset_join.operators.route import Route
+from zset_join.shapes.operator_options import OperatorOptions
 from zset_join.state.rows.unused_memory import resident_bytes
 from zset_join.zset import ZSet
 
@@ -90,7 +92,7 @@ def step(operator: Operator, epoch: int, deltas: Sequence[ZSet]) -> tuple[float,
 
 def warm_up() -> None:
     """Compile, or load what was compiled."""
-    for operator in (Route(ORDERS, default_hash_join="hybrid", max_hot_bytes=0), HashJoin(BY_ID, BY_ID)):
+    for operator in (Route(ORDERS, options=OperatorOptions(budget=HotBudget(max_hot_bytes=0))), HashJoin(BY_ID, BY_ID)):
         for epoch in range(2):
             step(operator, epoch, [Changes(10).of(np.arange(10)) for _ in operator.inputs])
 
@@ -98,7 +100,7 @@ def warm_up() -> None:
 def in_turns(keys: int, budget: int, how: str, count: int, epochs: int) -> str:
     """Return a line of the report: a route in memory and one with a budget over the same epochs."""
     changes = Changes(keys)
-    routes = Route(ORDERS), Route(ORDERS, default_hash_join="hybrid", max_hot_bytes=budget)
+    routes = Route(ORDERS), Route(ORDERS, options=OperatorOptions(budget=HotBudget(max_hot_bytes=budget)))
     epoch = 0
     for delta in changes.load():
         for route in routes:
@@ -133,8 +135,8 @@ def deleted(keys: int, budget: int | None) -> Iterator[str]:
     nothing = ZSet.empty(other.schema)
     gc.collect()
     before = resident_bytes()
-    options = {} if budget is None else {"default_hash_join": "hybrid", "max_hot_bytes": budget}
-    join = HashJoin(BY_ID, other, **options)
+    options = OperatorOptions(budget=None if budget is None else HotBudget(max_hot_bytes=budget))
+    join = HashJoin(BY_ID, other, options=options)
     parts: dict[str, Callable[[Ids], ZSet]] = {
         "come": changes.of,
         "go": lambda ids: changes.of(ids, -1),

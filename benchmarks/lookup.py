@@ -35,6 +35,7 @@ from zset_join.core.relation import Relation
 from zset_join.core.tick import Tick
 from zset_join.lookup import Fetcher, FetchJournal, FunctionSource, Lookup, PostgresSource
 from zset_join.operators.lookup_join import LookupJoin
+from zset_join.shapes.lookup import LookupTerms, RetryPolicy
 from zset_join.zset import ZSet
 
 Contestant = Callable[[list[np.ndarray]], int]
@@ -53,7 +54,7 @@ def epochs(keys: int, size: int) -> list[np.ndarray]:
 def by_lookup_join(source: Any, hint: Lookup) -> Callable[[list[np.ndarray]], int]:
     def run(parts: list[np.ndarray]) -> int:
         settings = hint.resolved(source=source.name, modes=source.modes, how="left", is_insert_only=True)
-        join = LookupJoin(ORDERS, TABLE, "left")
+        join = LookupJoin(ORDERS, TABLE, LookupTerms(how="left"))
         journal, rows = FetchJournal(None, stage="lookup-0", bucket=0), 0
         with Fetcher(source, join.shape, settings) as fetcher:
             for epoch, part in enumerate(parts):
@@ -183,7 +184,7 @@ def cache_hits(keys: int, size: int, rounds: int) -> None:
     source = FunctionSource(name="customers", schema=SCHEMA, function=known)
     hint = Lookup(cache="partial", cache_max_rows=4 * keys, batch_keys=keys)
     settings = hint.resolved(source="customers", modes=source.modes, how="left", is_insert_only=True)
-    join = LookupJoin(ORDERS, TABLE, "left")
+    join = LookupJoin(ORDERS, TABLE, LookupTerms(how="left"))
     parts = [pa.record_batch({"id": part}) for part in epochs(keys, size)]
     with Fetcher(source, join.shape, settings) as fetcher:
         for part in parts:
@@ -205,7 +206,7 @@ def parked_rows(parked: int, rounds: int) -> None:
     """Print what an epoch of 1,000 rows costs beside parked rows of which none is due."""
     seconds = {}
     for waiting in (0, parked):
-        join = LookupJoin(ORDERS, TABLE, "left", max_retries=3, delay_us=10**12, max_parked_rows=2 * parked)
+        join = LookupJoin(ORDERS, TABLE, LookupTerms(how="left"), misses=RetryPolicy(3, 10**12, max_parked_rows=2 * parked))
         for epoch, begin in enumerate(range(0, waiting, 100_000)):
             ids = np.arange(begin, begin + 100_000, dtype=np.int64)
             delta, tick = ZSet.of({"o": ids, "who": ids}), Tick(epoch, processing_time_us=epoch)

@@ -23,12 +23,14 @@ from typing import Any, Literal
 import pyarrow as pa
 
 from zset_join.aggregates import AggregateCall
+from zset_join.core.options import HotBudget
 from zset_join.core.relation import Relation
 from zset_join.core.tick import Tick
 from zset_join.expressions import left, right
 from zset_join.operators.aggregate import Aggregate
 from zset_join.operators.join import HashJoin
 from zset_join.operators.route import Route
+from zset_join.shapes.operator_options import OperatorOptions
 from zset_join.stages.route import needs_route
 from zset_join.testing.reference import Counts, Side, batch_join, lay_out, resolve, row_identity
 from zset_join.zset import ZSet
@@ -96,13 +98,12 @@ class History:
 
     def build_route(self, side: int, directory: str | None) -> Route:
         """Make the route of a side."""
-        return Route(self.relations[side], directory=directory, **self._hybrid)
+        return Route(self.relations[side], options=self._options(directory))
 
-    @property
-    def _hybrid(self) -> dict[str, Any]:
-        if self.max_hot_keys is None:
-            return {}
-        return {"default_hash_join": "hybrid", "max_hot_keys": self.max_hot_keys, "cold_store": self.cold_store}
+    def _options(self, directory: str | None) -> OperatorOptions:
+        medium: Any = self.cold_store
+        budget = None if self.max_hot_keys is None else HotBudget(max_hot_keys=self.max_hot_keys, cold_store=medium)
+        return OperatorOptions(directory=directory, budget=budget)
 
     def build_join(self, directory: str | None) -> HashJoin | Aggregate:
         """Make the join of one bucket; a routed side arrives without its sequence, which the route has settled."""
@@ -110,7 +111,7 @@ class History:
             Route(relation).output if needed else relation for relation, needed in zip(self.relations, self.routed, strict=True)
         ]
         residual = left("s") <= right("s") if self.judged else None
-        join = HashJoin(behind[0], behind[1], self.how, residual=residual, directory=directory, **self._hybrid)
+        join = HashJoin(behind[0], behind[1], self.how, residual=residual, options=self._options(directory))
         if self.judged == "oversized" and join._hybrid is not None:
             join._hybrid.oversized.least_bytes = [1, 1]
         return join
@@ -153,8 +154,7 @@ class GroupedHistory(History):
         """Make the aggregate of one bucket."""
         calls = [AggregateCall("count"), AggregateCall("sum", "s"), AggregateCall("max", "v")]
         source = self.relations[0]
-        budget: dict[str, Any] = {"max_hot_keys": self.max_hot_keys, "cold_store": self.cold_store}
-        return Aggregate(source, source.join_key, calls, directory=directory, default_hash_table="hybrid", **budget)
+        return Aggregate(source, source.join_key, calls, options=self._options(directory))
 
     def _joined(self, epoch: int) -> Counts:
         live: Counter[tuple[Any, ...]] = Counter()

@@ -33,11 +33,7 @@ class PreaggregatedAggregate:
             spec.group_by,
             calls,
             preaggregated=partial,
-            chunk_rows=spec.knobs.chunk_rows,
-            hash_bits=spec.knobs.hash_bits,
-            hash_seed=spec.knobs.hash_seed,
-            directory=directory,
-            **(spec.knobs.hybrid_options("default_hash_table") if spec.group_by else {}),
+            options=spec.knobs.options("error", directory, may_be_hybrid=bool(spec.group_by)),
         )
         self.inputs: tuple[Relation, ...] = spec.inputs
         self.output = self._aggregate.output

@@ -126,12 +126,7 @@ def build_aggregate(spec: AggregateSpec, *, on_bad_input: str = "error", directo
         spec.relation,
         spec.group_by,
         spec.calls(),
-        on_bad_input=on_bad_input,
-        chunk_rows=spec.knobs.chunk_rows,
-        hash_bits=spec.knobs.hash_bits,
-        hash_seed=spec.knobs.hash_seed,
-        directory=directory,
-        **(spec.knobs.hybrid_options("default_hash_table") if spec.group_by else {}),
+        options=spec.knobs.options(on_bad_input, directory, may_be_hybrid=bool(spec.group_by)),
     )
 
 

@@ -19,6 +19,7 @@ from property_tests.registry import Subject, hash_join_live_rows, make_hash_join
 from property_tests.shapes import JoinSpec, oracle_side
 from property_tests.strategies import Epoch, History, join_specs
 from zset_join.core.errors import ResourceError
+from zset_join.core.options import BufferLimit
 from zset_join.operators.join import HashJoin
 from zset_join.testing.reference import row_identity
 from zset_join.zset.protocol import Operator
@@ -28,11 +29,11 @@ __all__ = ["BUFFER_LAWS", "BufferCase", "BufferLaw", "Mutate", "buffer_cases"]
 Mutate = Callable[[HashJoin], HashJoin]
 BufferLaw = Callable[["BufferCase", History], None]
 
-_OPTIONS = {
-    "abort": {},
-    "retract": {"join_buffer_policy": "evict_oldest", "on_evict": "retract"},
-    "forget": {"join_buffer_policy": "evict_oldest", "on_evict": "forget"},
-    "spill": {"join_buffer_policy": "spill"},
+_LIMITS = {
+    "abort": (),
+    "retract": ("evict_oldest", "retract"),
+    "forget": ("evict_oldest", "forget"),
+    "spill": ("spill",),
 }
 _PLAIN_KEYS = ("int64", "string", "float64", "int64+string")
 _PLAIN_PAYLOADS = ("string", "float64")
@@ -57,13 +58,9 @@ class BufferCase:
 
     def build(self, spec: JoinSpec, *, on_bad_input: str = "error", directory: str | None = None) -> Operator:
         """Build the operator."""
-        options: Any = _OPTIONS[self.mode]
-        if self.mode == "abort":
-            options = spec.knobs.hybrid_options()
-        join = make_hash_join(
-            spec, on_bad_input=on_bad_input, directory=directory, join_max_buffered_bytes=self.limit, **options
-        )
-        return self.mutate(join)
+        options = spec.knobs.options(on_bad_input, directory, may_be_hybrid=self.mode == "abort")
+        limit = BufferLimit.of(self.limit, *_LIMITS[self.mode])
+        return self.mutate(make_hash_join(spec, replace(options, buffer_limit=limit)))
 
     @property
     def subject(self) -> Subject:

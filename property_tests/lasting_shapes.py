@@ -18,6 +18,7 @@ from zset_join.expressions import Expression
 from zset_join.operators.aggregate import Aggregate
 from zset_join.operators.expiring import Expiring, ExpiringInput, TimeToLive
 from zset_join.operators.join import HashJoin
+from zset_join.shapes.operator_options import OperatorOptions
 from zset_join.stages import AggregateStage, JoinStage, Stage
 from zset_join.zset.protocol import DurableOperator, Operator
 
@@ -45,11 +46,13 @@ def build_lasting_join(
         using=spec.using,
         residual=None if spec.residual is None else residuals[spec.residual.name],
         hidden=spec.hidden,
-        on_bad_input=on_bad_input,
-        chunk_rows=spec.knobs.chunk_rows,
-        hash_bits=spec.knobs.hash_bits,
-        hash_seed=spec.knobs.hash_seed,
-        directory=directory,
+        options=OperatorOptions(
+            on_bad_input=on_bad_input,
+            chunk_rows=spec.knobs.chunk_rows,
+            hash_bits=spec.knobs.hash_bits,
+            hash_seed=spec.knobs.hash_seed,
+            directory=directory,
+        ),
     )
     return _lasting(stage, inside, spec.inputs, spec.knobs, on_bad_input, directory)
 
@@ -62,11 +65,13 @@ def build_lasting_aggregate(spec: AggregateSpec, *, on_bad_input: str = "error",
         relation,
         spec.group_by,
         spec.calls(),
-        on_bad_input=on_bad_input,
-        chunk_rows=spec.knobs.chunk_rows,
-        hash_bits=spec.knobs.hash_bits,
-        hash_seed=spec.knobs.hash_seed,
-        directory=directory,
+        options=OperatorOptions(
+            on_bad_input=on_bad_input,
+            chunk_rows=spec.knobs.chunk_rows,
+            hash_bits=spec.knobs.hash_bits,
+            hash_seed=spec.knobs.hash_seed,
+            directory=directory,
+        ),
     )
     return _lasting(stage, inside, (spec.relation,), spec.knobs, on_bad_input, directory)
 

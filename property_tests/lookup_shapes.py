@@ -20,6 +20,8 @@ from zset_join.core.relation import Relation
 from zset_join.core.tick import Tick
 from zset_join.expressions import left, right
 from zset_join.operators.lookup_join import LookupJoin
+from zset_join.shapes.lookup import LookupTerms
+from zset_join.shapes.operator_options import OperatorOptions
 from zset_join.testing import reference as oracle
 from zset_join.zset import ZSet
 from zset_join.zset.protocol import Operator
@@ -116,12 +118,10 @@ def build_lookup(spec: LookupSpec, *, on_bad_input: str = "error", directory: st
     join = LookupJoin(
         spec.inputs[0],
         spec.table,
-        spec.how,
-        residual=right("y") <= left("x") if spec.has_residual else None,
-        on_bad_input=on_bad_input,
-        chunk_rows=spec.knobs.chunk_rows,
-        hash_bits=spec.knobs.hash_bits,
-        directory=directory,
+        LookupTerms(how=spec.how, residual=right("y") <= left("x") if spec.has_residual else None),
+        options=OperatorOptions(
+            on_bad_input=on_bad_input, chunk_rows=spec.knobs.chunk_rows, hash_bits=spec.knobs.hash_bits, directory=directory
+        ),
     )
 
     return cast("Operator", FetchingLookup(join))  # the rest of the protocol is the join's

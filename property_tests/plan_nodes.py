@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from property_tests.plan_sources import Column, Source, quoted
+from tests.built import built
 from zset_join.core.relation import Relation
 from zset_join.core.tick import Tick
 from zset_join.expressions import Expression, left, right
@@ -175,7 +176,8 @@ class JoinNode(_OperatorNode):
         self.start(shown)
 
     def make(self) -> Operator:
-        return self.make_join(
+        return built(
+            self.make_join,
             self.below[0].keyed([name for name, _ in self.pairs]),
             self.below[1].keyed([name for _, name in self.pairs]),
             self.how,

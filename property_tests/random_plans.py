@@ -147,7 +147,7 @@ class _Planner:
         }
         if self._rng.random() < _HYBRID:
             self.kinds.append("hybrid")
-            options |= {"default_hash_join": "hybrid", "max_hot_keys": self._one_of((0, 50, 1_000))}
+            options |= {"max_hot_keys": self._one_of((0, 50, 1_000))}
         safe = tuple(bool(self._rng.random() < 0.3) for _ in chosen)
         return JoinNode((one, two), how, tuple(chosen), safe, residual, options, self._make_join)
 

@@ -34,6 +34,7 @@ from zset_join.expressions import Expression, left, right
 from zset_join.operators.join import HashJoin
 from zset_join.operators.latest import Latest
 from zset_join.operators.route import Route
+from zset_join.shapes.operator_options import OperatorOptions
 from zset_join.testing.comparison import EmittedRows, IllegalAnswerError
 from zset_join.testing.reference import Counts, row_identity
 from zset_join.zset import ZSet
@@ -240,11 +241,11 @@ def build_reference_join(
 
 def build_hash_join(spec: JoinSpec, *, on_bad_input: str = "error", directory: str | None = None) -> HashJoin:
     """Build the product's join of a spec."""
-    return make_hash_join(spec, on_bad_input=on_bad_input, directory=directory, **spec.knobs.hybrid_options())
+    return make_hash_join(spec, spec.knobs.options(on_bad_input, directory))
 
 
-def make_hash_join(spec: JoinSpec, **options: Any) -> HashJoin:
-    """Build the product's join of a spec, with options beside those that a spec names.
+def make_hash_join(spec: JoinSpec, options: OperatorOptions) -> HashJoin:
+    """Build the product's join of a spec, with these options.
 
     With a budget of bytes every key on disk counts as a long one, whose rows are streamed and not brought into memory.
     """
@@ -257,13 +258,9 @@ def make_hash_join(spec: JoinSpec, **options: Any) -> HashJoin:
         using=spec.using,
         residual=None if spec.residual is None else RESIDUAL_EXPRESSIONS[spec.residual.name],
         hidden=spec.hidden,
-        chunk_rows=spec.knobs.chunk_rows,
-        part_changes=spec.knobs.part_changes,
-        hash_bits=spec.knobs.hash_bits,
-        hash_seed=spec.knobs.hash_seed,
-        **options,
+        options=options,
     )
-    if join._hybrid is not None and "max_hot_bytes" in options:
+    if options.budget is not None and options.budget.max_hot_bytes is not None and join._hybrid is not None:
         join._hybrid.oversized.least_bytes = [1, 1]
     return join
 
@@ -284,12 +281,7 @@ def build_route(spec: RouteSpec, *, on_bad_input: str = "error", directory: str 
     """Build the product's route of a spec."""
     return Route(
         spec.relation,
-        on_bad_input=on_bad_input,
-        chunk_rows=spec.knobs.chunk_rows,
-        hash_bits=spec.knobs.hash_bits,
-        hash_seed=spec.knobs.hash_seed,
-        directory=directory,
-        **spec.knobs.hybrid_options(),
+        options=spec.knobs.options(on_bad_input, directory),
     )
 
 
@@ -297,11 +289,7 @@ def build_latest(spec: LatestSpec, *, on_bad_input: str = "error", directory: st
     """Build the product's table of latest rows of a spec."""
     return Latest(
         spec.relation,
-        on_bad_input=on_bad_input,
-        chunk_rows=spec.knobs.chunk_rows,
-        hash_bits=spec.knobs.hash_bits,
-        directory=directory,
-        **spec.knobs.hybrid_options(),
+        options=spec.knobs.options(on_bad_input, directory),
     )
 
 

@@ -53,12 +53,7 @@ class RoutedJoin:
         self._routes = [
             Route(
                 relation,
-                on_bad_input=on_bad_input,
-                chunk_rows=knobs.chunk_rows,
-                hash_bits=knobs.hash_bits,
-                hash_seed=knobs.hash_seed,
-                directory=_made(directory, f"route{side}"),
-                **knobs.hybrid_options(),
+                options=knobs.options(on_bad_input, _made(directory, f"route{side}")),
             )
             if needs_route(relation)
             else None
@@ -75,12 +70,7 @@ class RoutedJoin:
                 null_safe=spec.null_safe,
                 using=spec.using,
                 residual=residual,
-                on_bad_input=on_bad_input,
-                chunk_rows=knobs.chunk_rows,
-                hash_bits=knobs.hash_bits,
-                hash_seed=knobs.hash_seed,
-                directory=_made(directory, f"bucket{bucket}"),
-                **knobs.hybrid_options(),
+                options=knobs.options(on_bad_input, _made(directory, f"bucket{bucket}")),
             )
             for bucket in range(BUCKETS)
         ]

@@ -20,8 +20,10 @@ from typing import Any, ClassVar, Literal
 
 import pyarrow as pa
 
+from zset_join.core.options import HotBudget
 from zset_join.core.relation import ChangelogMode, Relation
 from zset_join.shapes.join import joined_schema
+from zset_join.shapes.operator_options import OperatorOptions
 from zset_join.testing import reference as oracle
 from zset_join.testing.reference_tables import reference_side
 from zset_join.testing.values import NEGATIVE_NAN
@@ -275,11 +277,18 @@ class Knobs:
     budget: tuple[str, int] | None = None
     cold_store: str = "files"
 
-    def hybrid_options(self, option: str = "default_hash_join") -> dict[str, Any]:
-        """Return the options that make the state of an operator hybrid, where it has a budget."""
-        if self.budget is None:
-            return {}
-        return {option: "hybrid", self.budget[0]: self.budget[1], "cold_store": self.cold_store}
+    def options(self, on_bad_input: str, directory: str | None, *, may_be_hybrid: bool = True) -> OperatorOptions:
+        """Return the options of an operator; its state is hybrid where it may be and there is a budget."""
+        words: dict[str, Any] = {} if self.budget is None else {self.budget[0]: self.budget[1], "cold_store": self.cold_store}
+        return OperatorOptions(
+            on_bad_input=on_bad_input,
+            chunk_rows=self.chunk_rows,
+            part_changes=self.part_changes,
+            hash_bits=self.hash_bits,
+            hash_seed=self.hash_seed,
+            directory=directory,
+            budget=HotBudget(**words) if words and may_be_hybrid else None,
+        )
 
 
 def watermark_of(knobs: Knobs, epoch: int) -> int | None:

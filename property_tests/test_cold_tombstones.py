@@ -16,6 +16,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.built import built
 from zset_join.core.relation import Relation
 from zset_join.core.tick import Tick
 from zset_join.operators.join import HashJoin
@@ -42,9 +43,9 @@ def make(kind: str, directory: str | None = None, **options: Any) -> Route | Has
     """Return an operator that keeps tombstones for `RETENTION_SECONDS`."""
     options |= {"directory": directory, "tombstone_retention_seconds": RETENTION_SECONDS, "hash_bits": 4}
     if kind == "route":
-        return Route(OUTSIDE, **options)
+        return built(Route, OUTSIDE, **options)
     one = OUTSIDE if kind == "join by a key of its own" else INSIDE
-    return HashJoin(one, one, "left", **options)
+    return built(HashJoin, one, one, "left", **options)
 
 
 def answered(operator: Route | HashJoin, tick: Tick, deltas: Sequence[ZSet]) -> dict[Any, int]:
@@ -62,7 +63,7 @@ def test_with_any_budget_a_deleted_key_is_remembered_as_long_as_with_everything_
 ) -> None:
     seconds = 100
     with tempfile.TemporaryDirectory() as directory, mock.patch.object(cold_tombstones, "SPARE_TOMBSTONES", 0):
-        whole, hybrid = make(kind), make(kind, directory, default_hash_join="hybrid", **budget)
+        whole, hybrid = make(kind), make(kind, directory, **budget)
         for epoch, (changes, moved, then) in enumerate(history):
             seconds += moved or 0
             tick = Tick(epoch, None if moved is None else seconds * 1_000_000)
@@ -78,7 +79,7 @@ def test_with_any_budget_a_deleted_key_is_remembered_as_long_as_with_everything_
 
             if then == "open again":
                 hybrid.close()
-                hybrid = make(kind, directory, default_hash_join="hybrid", **budget)
+                hybrid = make(kind, directory, **budget)
             elif then == "restore":
                 for operator in (whole, hybrid):
                     operator.restore(operator.snapshot())

@@ -13,11 +13,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from property_tests.enrichment_model import EnrichmentModel
+from tests.built import built
 from zset_join.core.relation import Relation
 from zset_join.core.tick import Tick
 from zset_join.expressions import left, right
 from zset_join.operators.lookup_join import LookupJoin
 from zset_join.operators.process_time_join import ProcessTimeJoin
+from zset_join.shapes.lookup import LookupTerms, ProcessTimeTerms, RetryPolicy
 from zset_join.state.rows.directory_lock import locked_outside
 from zset_join.testing.comparison import compare_counts, counts_of, delta_of, exact_answer, exact_tables
 
@@ -114,17 +116,16 @@ def run_lookups(
     mode: str, how: str, epochs: Any, *, residual: bool, reload: str, bugs: frozenset[str] = frozenset(), **options: Any
 ) -> None:
     """Follow a lookup join and its model through epochs."""
-    made = {
-        "max_retries": options.get("max_retries", 0),
-        "delay_us": options.get("delay", 0),
-        "emit_padded_first": options.get("padded_first", False),
-        "residual": left("x") <= right("y") if residual else None,
-        "chunk_rows": 3,
-        "hash_bits": 2,
-    }
+    terms = LookupTerms(how=how, residual=left("x") <= right("y") if residual else None)
+    misses = RetryPolicy(options.get("max_retries", 0), options.get("delay", 0), options.get("padded_first", False))
+    words = {"misses": misses, "chunk_rows": 3, "hash_bits": 2}
     table_relation = Relation(name="rates", schema=RIGHT, join_key=("rk",))
     with tempfile.TemporaryDirectory() as directory:
-        opened = _Opened(partial(LookupJoin, _left(mode), table_relation, how, **made), reload, directory)
+        opened = _Opened(
+            partial(built, LookupJoin, _left(mode), table_relation, terms, **words),
+            reload,
+            directory,
+        )
         model = _model(mode, how, residual=residual, bugs=bugs, **options)
         for epoch, (lines, now, table) in enumerate(epochs):
             join = opened.next(epoch)
@@ -211,15 +212,12 @@ def run_process_time(
     prices = Relation(
         name="prices", schema=RIGHT, join_key=("rk",), primary_key=("rk",) if right_mode == "upsert" else (), mode=right_mode
     )
-    made: dict[str, Any] = {
-        "snapshot": snapshot,
-        "residual": left("x") <= right("y") if residual else None,
-        "chunk_rows": 3,
-        "hash_bits": 2,
-    }
+    terms = ProcessTimeTerms(how=how, snapshot=snapshot, residual=left("x") <= right("y") if residual else None)
     model, bag = _model(left_mode, how, residual=residual, bugs=bugs), {}
     with tempfile.TemporaryDirectory() as directory:
-        opened = _Opened(partial(ProcessTimeJoin, _left(left_mode), prices, how, **made), reload, directory)
+        opened = _Opened(
+            partial(built, ProcessTimeJoin, _left(left_mode), prices, terms, chunk_rows=3, hash_bits=2), reload, directory
+        )
         for epoch, ((lines, _, _), right_lines) in enumerate(zip(epochs, rights, strict=True)):
             join = opened.next(epoch)
             deltas = [delta_of(join.inputs[0], lines), delta_of(join.inputs[1], right_lines)]

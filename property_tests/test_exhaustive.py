@@ -11,6 +11,7 @@ from property_tests.profiles import profile_name
 from property_tests.reference_join import ReferenceJoin
 from property_tests.shapes import HOWS
 from property_tests.universes import WORLDS, UniverseBrokenError, exhaust
+from tests.built import built
 from zset_join.core.relation import Relation
 from zset_join.expressions import left, right
 from zset_join.operators.join import HashJoin
@@ -31,7 +32,7 @@ _FLOORS = {  # comparisons made, so that a world which lost its universes does n
 def hash_join(left_side: Relation, right_side: Relation, how: str, *, residual: bool = False, **options: Any) -> HashJoin:
     """Build the product's join for a world."""
     predicate = left("v") <= right("rv") if residual else None
-    return HashJoin(left_side, right_side, how, residual=predicate, **options)
+    return built(HashJoin, left_side, right_side, how, residual=predicate, **options)
 
 
 def reference_join(

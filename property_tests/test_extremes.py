@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from tests.built import built
 from zset_join.core.errors import BadInputError
 from zset_join.core.relation import Relation
 from zset_join.core.tick import Tick
@@ -66,7 +67,7 @@ EXTREMES: dict[str, pa.Array] = {
         pa.ListArray.from_arrays(list(range(len(_TEXTS) + 1)), _texts(pa.string())),
     )
 }
-_FEW = {"default_hash_join": "hybrid", "max_hot_keys": 1}
+_FEW = {"max_hot_keys": 1}
 
 
 def rows_of(values: pa.Array, *, first: int = 0) -> ZSet:
@@ -84,7 +85,7 @@ def relation_of(name: str, values: pa.Array, *, key: tuple[str, ...] = ("n",)) -
 @pytest.mark.parametrize("kind", sorted(EXTREMES))
 def test_extreme_keys_meet_themselves_and_statistics_do_not_fail(kind: str, how: str, options: dict[str, Any]) -> None:
     values = EXTREMES[kind]
-    join = HashJoin(relation_of("l", values), relation_of("r", values), how, **options)
+    join = built(HashJoin, relation_of("l", values), relation_of("r", values), how, **options)
     nothing = ZSet.empty(relation_of("l", values).schema)
     deltas = [[rows_of(values), nothing], [nothing, rows_of(values, first=100)]]
 

@@ -18,6 +18,7 @@ from zset_join.core.relation import Relation
 from zset_join.core.tick import Tick
 from zset_join.operators.partial_upserts import PartialUpserts
 from zset_join.shapes.latest import TRUNCATE
+from zset_join.shapes.operator_options import OperatorOptions
 from zset_join.zset import ZSet
 
 SCHEMA = pa.schema({"id": pa.int64(), "a": pa.string(), "b": pa.int64(), "at": pa.int64(), "left_out": pa.int64()})
@@ -94,7 +95,7 @@ def without_ties(changes: list[Change]) -> list[Change]:
 
 
 def run(epochs: list[list[Change]], bug: str = "", *, is_complete: bool = False) -> None:
-    operator = PartialUpserts(RELATION, control="left_out", hidden=["at"], on_bad_input="quarantine")
+    operator = PartialUpserts(RELATION, control="left_out", hidden=["at"], options=OperatorOptions(on_bad_input="quarantine"))
     table, shown = Table(bug), Counter[tuple[Any, ...]]()
     for number, changes in enumerate(epochs):
         tick, delta = Tick(number), delta_of(changes)

@@ -23,9 +23,9 @@ from zset_join.operators import as_of_join, temporal_join
 from zset_join.operators.deduplicate import Deduplicate
 from zset_join.operators.timed_join import TimedJoin
 from zset_join.shapes.as_of_join import as_of_relation
+from zset_join.shapes.operator_options import OperatorOptions
 from zset_join.shapes.temporal_join import temporal_relation
 from zset_join.shapes.version_join import VersionJoinShape
-from zset_join.state.rows.hash_seed import HashTables
 from zset_join.testing.comparison import delta_of
 from zset_join.testing.reference import Counts, total
 from zset_join.testing.reference_temporal import LiveRows, TemporalHistory, TimedRow, batch_as_of, first_rows
@@ -140,15 +140,18 @@ class TimedCase:
 
     def make(self, directory: str | None = None, change: Callable[[VersionJoinShape], VersionJoinShape] = same) -> Any:
         """Build the operator; `change` plants a bug in its options."""
-        hashing: dict[str, Any] = {"hash_bits": self.hash_bits, "hash_seed": self.seed & 0xFFFFFFFF, "directory": directory}
-        more: dict[str, Any] = {"chunk_rows": self.chunk_rows}
+        options = OperatorOptions(
+            tombstone_retention_seconds=9,
+            chunk_rows=self.chunk_rows,
+            hash_bits=self.hash_bits,
+            hash_seed=self.seed & 0xFFFFFFFF,
+            directory=directory,
+        )
         if self.kind == "dedup":
-            more |= hashing
-            return Deduplicate(self.left, keys=["k"], order_by=self.order_by, keep=self.keep_row, n=self.n, **more)  # type: ignore[arg-type]
-        more["tables"] = HashTables(**hashing)
+            return Deduplicate(self.left, keys=["k"], order_by=self.order_by, keep=self.keep_row, n=self.n, options=options)  # type: ignore[arg-type]
         shape = self.shape()
         output = as_of_relation(shape) if self.kind == "as_of" else temporal_relation(shape)
-        joined = TimedJoin(change(shape), output, facts=(), on_bad_input="error", tombstone_retention_seconds=9, **more)
+        joined = TimedJoin(change(shape), output, facts=(), options=options)
         if joined.join.labels is not None and self.seed % 2:
             joined.join.labels.step = 4  # there is soon no room between two labels
         return joined

@@ -54,7 +54,7 @@ def _with(**changes: Any) -> Callable[[VersionJoinShape], VersionJoinShape]:
 
 def _deletes_match(operator: Any) -> None:
     rows, prepare = operator._join.right, operator._join.right.prepare
-    rows.prepare = lambda *given, deletes=None, **more: prepare(*given, **more)
+    rows.prepare = lambda new, *given, **more: prepare(replace(new, deletes=None), *given, **more)
 
 
 def _labels(**spoiled: Any) -> Callable[[Any], None]:

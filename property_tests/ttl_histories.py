@@ -23,6 +23,7 @@ from zset_join.operators.deduplicate import Deduplicate
 from zset_join.operators.expiring import Expiring, ExpiringInput, TimeToLive
 from zset_join.operators.join import HashJoin
 from zset_join.shapes.aggregate import AggregateCall
+from zset_join.shapes.operator_options import OperatorOptions
 from zset_join.zset import ZSet
 
 __all__ = ["AFTER", "TtlCase", "TtlOracle", "TtlStep"]
@@ -94,12 +95,14 @@ class TtlCase:
         changing = [Relation(name=name, schema=SCHEMA, join_key=("k",), mode="changelog") for name in names]
         inside: Any
         if self.is_join:
-            inside = HashJoin(changing[0], changing[1], self.how, directory=directory)
+            inside = HashJoin(changing[0], changing[1], self.how, options=OperatorOptions(directory=directory))
         elif self.is_dedup:
             order = {"order_by": ["t", "v"], "keep": self.keep, "n": self.first_rows}
-            inside = Deduplicate(changing[0], keys=["k"], directory=directory, **order)
+            inside = Deduplicate(changing[0], keys=["k"], options=OperatorOptions(directory=directory), **order)
         else:
-            inside = Aggregate(changing[0], ("k",), (AggregateCall("count", (), name="n"),), directory=directory)
+            inside = Aggregate(
+                changing[0], ("k",), (AggregateCall("count", (), name="n"),), options=OperatorOptions(directory=directory)
+            )
         inputs = [
             ExpiringInput(
                 relation=source, key=("k",), key_types=(pa.int64(),), null_safe=(not self.is_join,), ttl=ttl if ends else None

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
         WeightOverflowError,
         ZsetJoinError,
     )
+    from zset_join.core.options import BufferLimit, HotBudget
     from zset_join.core.relation import ChangelogMode, Relation
     from zset_join.core.tick import Tick
     from zset_join.operators.aggregate import Aggregate
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from zset_join.operators.union import Union
     from zset_join.operators.where import Where
     from zset_join.shapes.aggregate import AggregateCall
+    from zset_join.shapes.operator_options import OperatorOptions
     from zset_join.zset import ZSet
     from zset_join.zset.protocol import Operator
 else:
@@ -39,11 +41,14 @@ else:
         "Aggregate": "zset_join.operators.aggregate",
         "AggregateCall": "zset_join.shapes.aggregate",
         "BadInputError": "zset_join.core.errors",
+        "BufferLimit": "zset_join.core.options",
         "ChangelogMode": "zset_join.core.relation",
         "Distinct": "zset_join.operators.distinct",
         "HashJoin": "zset_join.operators.join",
+        "HotBudget": "zset_join.core.options",
         "KeyTypeError": "zset_join.core.errors",
         "Operator": "zset_join.zset.protocol",
+        "OperatorOptions": "zset_join.shapes.operator_options",
         "OptionError": "zset_join.core.errors",
         "PlanError": "zset_join.core.errors",
         "Relation": "zset_join.core.relation",
@@ -64,11 +69,14 @@ __all__ = [
     "Aggregate",
     "AggregateCall",
     "BadInputError",
+    "BufferLimit",
     "ChangelogMode",
     "Distinct",
     "HashJoin",
+    "HotBudget",
     "KeyTypeError",
     "Operator",
+    "OperatorOptions",
     "OptionError",
     "PlanError",
     "Relation",

@@ -510,7 +510,7 @@ def _console(options: argparse.Namespace) -> int:
 
 def _diff_of(checkpoint: str, program: str, dialect: str, lease_seconds: float, **words: Any) -> Any:
     """Return what another query would answer otherwise over a directory, whose query may run."""
-    from zset_join.runners.local.pinned import diff_wherever
+    from zset_join.runners.any_mode import diff_wherever
 
     def on_pinned(epoch: int) -> None:
         _print_line(f"the query runs: comparing at epoch {epoch}, held for {lease_seconds:.0f} seconds at most", sys.stderr)

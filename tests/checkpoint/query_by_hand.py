@@ -16,6 +16,7 @@ from zset_join.checkpoint.record import BucketHistory, CommitRecord
 from zset_join.core.relation import Relation
 from zset_join.core.tick import Tick
 from zset_join.operators.join import HashJoin
+from zset_join.shapes.operator_options import OperatorOptions
 from zset_join.zset import ZSet
 from zset_join.zset.protocol import DurableOperator
 
@@ -35,7 +36,7 @@ Rows = list[tuple[tuple[object, ...], int]]
 
 
 def build(directory: str | None) -> DurableOperator:
-    return HashJoin(LEFT, RIGHT, "full", directory=directory)
+    return HashJoin(LEFT, RIGHT, "full", options=OperatorOptions(directory=directory))
 
 
 def left_rows(*rows: tuple[int, int | None, str], weights: list[int] | None = None) -> ZSet:

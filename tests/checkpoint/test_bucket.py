@@ -23,6 +23,7 @@ from zset_join.core.errors import StateError
 from zset_join.core.relation import Relation
 from zset_join.core.tick import Tick
 from zset_join.operators.join import HashJoin
+from zset_join.shapes.operator_options import OperatorOptions
 from zset_join.storage.local import lock_file
 from zset_join.storage.sealed import seal, unseal
 from zset_join.zset import ZSet
@@ -78,7 +79,7 @@ class Query:
 
 
 def build(directory: str | None) -> DurableOperator:
-    return HashJoin(LEFT, RIGHT, "inner", directory=directory)
+    return HashJoin(LEFT, RIGHT, "inner", options=OperatorOptions(directory=directory))
 
 
 def rows(*pairs: tuple[int, str]) -> ZSet:

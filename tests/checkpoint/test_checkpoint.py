@@ -190,7 +190,7 @@ def test_a_second_answer_from_other_rows_is_refused(tmp_path: Path) -> None:
     checkpoint.commit(record(0, written(checkpoint, 0)))
     other = written(checkpoint, 0)
 
-    with pytest.raises(StateError, match="gave other rows") as refused:
+    with pytest.raises(StateError, match="returned other rows") as refused:
         checkpoint.take_replay(record(0, replace(other, file=replace(other.file, rows=2))))
 
     assert refused.value.code == "REPLAY_DIFFERS"

@@ -21,6 +21,7 @@ from zset_join.core.relation import Relation
 from zset_join.core.tick import Tick
 from zset_join.operators.join import HashJoin
 from zset_join.shapes.join import joined_schema
+from zset_join.shapes.operator_options import OperatorOptions
 from zset_join.zset import ZSet
 
 SHOWN, SOURCES = joined_schema(LEFT, RIGHT, "full", using=False, output_names=None)
@@ -152,7 +153,9 @@ def test_keys_of_different_types_and_both_zeros_are_found(tmp_path: Path) -> Non
         logs.append(log)
 
     def reported(row: dict[str, Any]) -> list[list[tuple[Any, int]]]:
-        question = RowQuestion(lambda directory: HashJoin(left, right, "left", directory=directory), shown, sources, row)
+        question = RowQuestion(
+            lambda directory: HashJoin(left, right, "left", options=OperatorOptions(directory=directory)), shown, sources, row
+        )
         events = question.find_history(files, [BucketHistory(None, tuple(logs))]).events
         return [[(found["w"], weight) for found, weight in event.emitted] for event in events]
 
@@ -192,4 +195,9 @@ def test_nested_columns_are_refused() -> None:
     shown, sources = joined_schema(left, RIGHT, "inner", using=False, output_names=None)
 
     with pytest.raises(OptionError, match="plain columns"):
-        RowQuestion(lambda directory: HashJoin(left, RIGHT, directory=directory), shown, sources, {"tags": ["a"]})
+        RowQuestion(
+            lambda directory: HashJoin(left, RIGHT, options=OperatorOptions(directory=directory)),
+            shown,
+            sources,
+            {"tags": ["a"]},
+        )

@@ -11,11 +11,13 @@ from zset_join.checkpoint import snapshot
 from zset_join.checkpoint.files import CheckpointFiles
 from zset_join.checkpoint.snapshot import SnapshotEntry, open_snapshot, read_snapshot, write_snapshot
 from zset_join.core.errors import StateError
+from zset_join.core.options import HotBudget
 from zset_join.core.relation import Relation
 from zset_join.core.tick import Tick
 from zset_join.operators.aggregate import Aggregate
 from zset_join.operators.join import HashJoin
 from zset_join.shapes.aggregate import AggregateCall
+from zset_join.shapes.operator_options import OperatorOptions
 from zset_join.zset import ZSet
 
 _ROWS = pa.schema({"id": pa.int64(), "k": pa.int64(), "v": pa.string()})
@@ -54,13 +56,13 @@ def test_a_missing_snapshot_file_is_named(tmp_path: Path) -> None:
 def hybrid_join() -> HashJoin:
     right = Relation(name="few", schema=_ROWS, join_key=("k",), primary_key=("id",), mode="upsert")
     left = Relation(name="many", schema=_ROWS, join_key=("k",), primary_key=("id",), mode="upsert")
-    return HashJoin(left, right, default_hash_join="hybrid", max_hot_bytes=_BUDGET)
+    return HashJoin(left, right, options=OperatorOptions(budget=HotBudget(max_hot_bytes=_BUDGET)))
 
 
 def hybrid_groups() -> Aggregate:
     source = Relation(name="many", schema=_ROWS, mode="changelog")
     calls = [AggregateCall("max", "v"), AggregateCall("count")]
-    return Aggregate(source, ["k"], calls, default_hash_table="hybrid", max_hot_bytes=_BUDGET)
+    return Aggregate(source, ["k"], calls, options=OperatorOptions(budget=HotBudget(max_hot_bytes=_BUDGET)))
 
 
 @pytest.mark.parametrize("build", [hybrid_join, hybrid_groups])

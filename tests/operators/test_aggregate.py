@@ -11,6 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from tests.built import built
 from tests.epochs import Epochs, delete, delta_of, insert, lines_of
 from zset_join.aggregates import AggregateCall
 from zset_join.core.errors import BadInputError, OptionError, PlanError, ResourceError, StateError, WeightOverflowError
@@ -18,6 +19,7 @@ from zset_join.core.relation import Relation
 from zset_join.core.tick import Tick
 from zset_join.expressions import left
 from zset_join.operators.aggregate import Aggregate
+from zset_join.shapes.operator_options import OperatorOptions
 from zset_join.zset.protocol import Operator
 
 D = Decimal
@@ -28,7 +30,7 @@ EXTREMES = [AggregateCall("min", "price"), AggregateCall("max", "price")]
 
 def totals(**options: Any) -> Epochs:
     """Give count, sum and avg of the price per shop."""
-    return Epochs(Aggregate(SALES, ["shop"], TOTALS, **options))
+    return Epochs(built(Aggregate, SALES, ["shop"], TOTALS, **options))
 
 
 def values(kind: pa.DataType, *functions: str) -> Epochs:
@@ -413,7 +415,7 @@ def test_an_answer_comes_in_bounded_chunks_with_retractions_first() -> None:
 
 
 def test_an_answer_cannot_be_read_on_after_the_next_question() -> None:
-    shops = Aggregate(SALES, ["shop"], TOTALS, chunk_rows=1)
+    shops = Aggregate(SALES, ["shop"], TOTALS, options=OperatorOptions(chunk_rows=1))
     deltas = [delta_of(SALES, insert(("A", 1), ("B", 1)))]
     half_read = shops.answer(Tick(0), deltas)
     next(half_read)
@@ -468,7 +470,7 @@ def test_sums_that_are_left_when_a_group_is_empty_give_a_wrong_retraction_away()
 
 
 def test_under_quarantine_the_bad_rows_are_listed_and_the_rest_is_applied() -> None:
-    shops = Aggregate(SALES, ["shop"], EXTREMES, on_bad_input="quarantine")
+    shops = Aggregate(SALES, ["shop"], EXTREMES, options=OperatorOptions(on_bad_input="quarantine"))
     deltas = [delta_of(SALES, [*insert(("A", 3)), *delete(("A", 5)), *insert(("B", 7))])]
 
     listed = shops.rejections(Tick(0), deltas).to_pylist()
@@ -507,7 +509,7 @@ def test_a_directory_is_opened_where_it_was_left(tmp_path: Path) -> None:
     first.feed(insert(("A", 3)))
     first.operator.close()  # type: ignore[attr-defined]
 
-    second = Epochs(Aggregate(SALES, ["shop"], TOTALS, directory=str(tmp_path)), first_epoch=1)
+    second = Epochs(Aggregate(SALES, ["shop"], TOTALS, options=OperatorOptions(directory=str(tmp_path))), first_epoch=1)
 
     assert second.operator.absorbed_epoch == 0  # type: ignore[attr-defined]
     assert second.feed(insert(("A", 4))) == [(("A", 1, 3, 3.0), -1), (("A", 2, 7, 3.5), 1)]
@@ -517,7 +519,7 @@ def test_the_directory_of_another_aggregate_is_refused(tmp_path: Path) -> None:
     totals(directory=str(tmp_path)).operator.close()  # type: ignore[attr-defined]
 
     with pytest.raises(StateError, match="written for another aggregate"):
-        Aggregate(SALES, ["shop"], EXTREMES, directory=str(tmp_path))
+        Aggregate(SALES, ["shop"], EXTREMES, options=OperatorOptions(directory=str(tmp_path)))
 
 
 def test_an_epoch_is_absorbed_once() -> None:
@@ -570,7 +572,7 @@ def test_an_aggregate_without_columns_is_refused() -> None:
 
 def test_a_wrong_policy_is_refused() -> None:
     with pytest.raises(OptionError, match="on_bad_input='drop'"):
-        Aggregate(SALES, [], TOTALS, on_bad_input="drop")
+        Aggregate(SALES, [], TOTALS, options=OperatorOptions(on_bad_input="drop"))
 
 
 def test_partial_lines_go_with_sums_under_policy_error_only() -> None:

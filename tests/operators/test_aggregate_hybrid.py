@@ -13,14 +13,17 @@ import pytest
 
 from faults.histories import grouped_history
 from spill.file_pages import FileColdStore
+from tests.built import built
 from tests.epochs import Change, Epochs, delete, delta_of, insert
 from zset_join.aggregates import AggregateCall, hybrid_groups
 from zset_join.aggregates.hybrid_groups import HybridGroups
 from zset_join.core.errors import OptionError, ResourceError, StateError
+from zset_join.core.options import HotBudget
 from zset_join.core.relation import Relation
 from zset_join.core.tick import Tick
 from zset_join.operators.aggregate import Aggregate
 from zset_join.operators.distinct import Distinct
+from zset_join.shapes.operator_options import OperatorOptions
 
 A_LONG_SHOP, A_LONG_NOTE = "a shop with more than twelve bytes", "a note with more than twelve bytes"
 SALES = Relation(
@@ -43,7 +46,7 @@ STORY: list[list[Change]] = [
 
 def hybrid(**options: Any) -> Aggregate:
     """Return totals per shop with no group in memory between epochs, unless options change that."""
-    return Aggregate(SALES, ["shop"], CALLS, **{"default_hash_table": "hybrid", "max_hot_bytes": 0, **options})
+    return built(Aggregate, SALES, ["shop"], CALLS, **{"max_hot_bytes": 0, **options})
 
 
 def test_groups_on_disk_cannot_be_read_between_an_answer_and_its_epoch() -> None:
@@ -72,7 +75,7 @@ def test_answers_and_snapshots_are_those_of_groups_in_memory(budget: dict[str, A
 
 
 def test_a_distinct_row_comes_and_goes_once() -> None:
-    rows = Epochs(Distinct(SALES, default_hash_table="hybrid", max_hot_keys=1))
+    rows = Epochs(Distinct(SALES, options=OperatorOptions(budget=HotBudget(max_hot_keys=1))))
 
     assert rows.feed(insert(("A", 1.0, A_LONG_NOTE), ("B", 2.0, None))) == [
         (("A", 1.0, A_LONG_NOTE), 1),
@@ -187,8 +190,9 @@ def test_memory_starts_over_when_what_is_dead_keeps_it_above_its_limit(monkeypat
     assert (totals.statistics()["groups"], totals.statistics()["spilled_groups"]) == (100, 100 * sum(emptied))
 
 
-def test_cold_groups_lie_in_the_given_directory_and_go_with_the_operator(tmp_path: Path) -> None:
-    totals = hybrid(cold_directory=str(tmp_path))
+def test_cold_groups_of_an_operator_in_memory_go_with_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    totals = hybrid()
     totals.absorb(Tick(0), [delta_of(SALES, STORY[0])])
 
     assert sum(path.stat().st_size for path in tmp_path.rglob("*") if path.is_file()) > 0
@@ -210,31 +214,16 @@ def test_mapped_groups_go_on_with_those_on_disk_and_without_them_are_refused(tmp
     assert opened == (4, 2)
     assert sorted(weight for _, weight in answer) == [-1, -1, 1]
     with pytest.raises(StateError, match="another aggregate") as in_memory:
-        Aggregate(SALES, ["shop"], CALLS, directory=str(tmp_path))
+        Aggregate(SALES, ["shop"], CALLS, options=OperatorOptions(directory=str(tmp_path)))
     shutil.rmtree(tmp_path / "cold")
     with pytest.raises(StateError, match="are at epoch -1") as without:
         hybrid(directory=str(tmp_path), max_hot_bytes=None, max_hot_keys=1)
     assert (in_memory.value.code, without.value.code) == ("STATE_FINGERPRINT", "STATE_HALF_WRITTEN")
 
 
-@pytest.mark.parametrize(
-    ("options", "why"),
-    [
-        ({"max_hot_bytes": None}, "default_hash_table.*max_hot_bytes, max_hot_keys or both beside it"),
-        ({"max_hot_keys": -1}, "max_hot_keys"),
-        ({"default_hash_table": "disk"}, 'default_hash_table.*"memory" or "hybrid"'),
-        ({"default_hash_table": "memory"}, 'max_hot_bytes.*default_hash_table="hybrid" only'),
-        ({"group_by": []}, "group by a column"),
-    ],
-    ids=["no budget", "negative", "unknown", "budget in memory", "all rows"],
-)
-def test_a_budget_that_makes_no_sense_is_refused(options: dict[str, Any], why: str) -> None:
-    group_by = options.get("group_by", ["shop"])
-    given = {"default_hash_table": "hybrid", "max_hot_bytes": 0, **options}
-    given.pop("group_by", None)
-
-    with pytest.raises(OptionError, match=why) as refused:
-        Aggregate(SALES, group_by, CALLS, **given)
+def test_the_one_group_of_all_rows_takes_no_budget() -> None:
+    with pytest.raises(OptionError, match="group by a column") as refused:
+        built(Aggregate, SALES, [], CALLS, max_hot_bytes=0)
 
     assert refused.value.code == "OPTION_VALUE"
 

@@ -7,6 +7,7 @@ import random
 import pyarrow as pa
 import pytest
 
+from tests.built import built
 from tests.epochs import Epochs, delete, delta_of, insert, lines_of
 from zset_join import Relation, Tick
 from zset_join.core.errors import OptionError, PlanError
@@ -152,7 +153,7 @@ def test_after_every_epoch_the_answers_sum_up_to_the_plain_join_and_a_snapshot_i
     more = {"hash_bits": draw.choice([32, 1]), "chunk_rows": draw.choice([2, 1000])}
 
     def made():
-        return AsOfJoin(trades(one.mode), quotes(other.mode), reported, **more)
+        return built(AsOfJoin, trades(one.mode), quotes(other.mode), reported, **more)
 
     operator, emitted, lefts, rights = made(), EmittedRows(), LiveRows(), LiveRows()
     passes = None if reported.residual is None else lambda a, b: None if a[3] is None or b[3] is None else a[3] < b[3]

@@ -15,6 +15,7 @@ import pytest
 from zset_join import Relation, Tick, ZSet
 from zset_join.core.errors import BadInputError
 from zset_join.operators.current_versions import CurrentVersions
+from zset_join.shapes.operator_options import OperatorOptions
 
 RATES = Relation(
     name="rates",
@@ -96,7 +97,7 @@ def test_a_date_holds_from_its_midnight_on_and_a_number_at_once() -> None:
 
 def test_bad_rows_are_reported_with_their_positions() -> None:
     changing = replace(APPENDED, mode="changelog")
-    operator = CurrentVersions(changing, key=["currency"], on_bad_input="quarantine")
+    operator = CurrentVersions(changing, key=["currency"], options=OperatorOptions(on_bad_input="quarantine"))
     rows = {
         "currency": ["EUR", None, "EUR", "EUR", "USD"],
         "rate": [1, 2, 3, 4, 5],
@@ -136,7 +137,7 @@ def expected(history: list[tuple[tuple[Any, ...], int]], now: int, *, is_changel
 def test_after_every_epoch_it_agrees_with_a_list_of_all_versions(mode: Any, seed: int, tmp_path: Path) -> None:
     draw = random.Random(f"{mode} {seed}")
     relation = RATES if mode == "upsert" else replace(RATES, mode=mode, sequence_by=(), primary_key=())
-    held = Held(CurrentVersions(relation, key=["currency"], hash_bits=3, directory=str(tmp_path)))
+    held = Held(CurrentVersions(relation, key=["currency"], options=OperatorOptions(hash_bits=3, directory=str(tmp_path))))
     history: list[tuple[tuple[Any, ...], int]] = []
     now, number = 0, 0
     for _ in range(25):

@@ -7,11 +7,13 @@ import random
 import pyarrow as pa
 import pytest
 
+from tests.built import built
 from tests.epochs import Epochs, delete, insert
 from zset_join import Relation, Tick, ZSet
 from zset_join.core.errors import BadInputError, OptionError, PlanError
 from zset_join.operators.deduplicate import Deduplicate
 from zset_join.shapes.deduplicate import OrderColumn
+from zset_join.shapes.operator_options import OperatorOptions
 from zset_join.testing.comparison import OperatorRun, exact_tables
 from zset_join.testing.reference_temporal import first_rows
 
@@ -110,7 +112,7 @@ def test_a_retraction_of_a_row_that_is_not_there_stops_the_epoch_and_names_it():
 
 
 def test_a_bad_row_is_quarantined_and_the_rest_proceeds():
-    dedup = Deduplicate(bids(), keys=["item"], order_by=["at"], on_bad_input="quarantine")
+    dedup = Deduplicate(bids(), keys=["item"], order_by=["at"], options=OperatorOptions(on_bad_input="quarantine"))
     delta = [ZSet.of({"item": ["vase", "urn"], "price": [1, 2], "at": [1, 1]}, [-1, 1], schema=BIDS)]
 
     assert [chunk.to_pylist() for chunk in dedup.answer(Tick(0), delta)] == [[(("urn", 2, 1), 1)]]
@@ -120,11 +122,11 @@ def test_a_bad_row_is_quarantined_and_the_rest_proceeds():
 
 
 def test_the_state_lies_in_files_and_is_opened_again(tmp_path):
-    made = Deduplicate(bids(), keys=["item"], order_by=["at"], keep="last", directory=str(tmp_path))
+    made = Deduplicate(bids(), keys=["item"], order_by=["at"], keep="last", options=OperatorOptions(directory=str(tmp_path)))
     made.absorb(Tick(0), [ZSet.of({"item": [LONG], "price": [1], "at": [1]}, schema=BIDS)])
     made.close()
 
-    found = Deduplicate(bids(), keys=["item"], order_by=["at"], keep="last", directory=str(tmp_path))
+    found = Deduplicate(bids(), keys=["item"], order_by=["at"], keep="last", options=OperatorOptions(directory=str(tmp_path)))
 
     assert found.absorbed_epoch == 0
     assert found.is_current()
@@ -181,7 +183,7 @@ def test_after_every_epoch_the_answers_sum_up_to_the_plain_query(seed):
     mode, n, keep = draw.choice(["append", "changelog"]), draw.choice([1, 1, 2, 3]), draw.choice(["first", "last"])
     order = draw.choice([["at"], ["price desc", "at"], ["at desc"]])
     options = {"keys": ["item"], "order_by": order, "keep": keep, "n": n, "hash_bits": draw.choice([32, 2])}
-    run = OperatorRun(Deduplicate(bids(mode), **options))
+    run = OperatorRun(built(Deduplicate, bids(mode), **options))
     descending = [column.descending != (keep == "last") for column in run.operator.order_by]
     places = [BIDS.names.index(column.name) for column in run.operator.order_by]
     live: list = []
@@ -192,7 +194,7 @@ def test_after_every_epoch_the_answers_sum_up_to_the_plain_query(seed):
 
         rows = [((row[0],), tuple(row[place] for place in places), row) for row in live]
         assert run.emitted.counts() == first_rows(rows, descending=descending, n=n)
-        restored = Deduplicate(bids(mode), **options)
+        restored = built(Deduplicate, bids(mode), **options)
         restored.restore(run.operator.snapshot())
         assert exact_tables(restored.snapshot()) == exact_tables(run.operator.snapshot())
         run.operator = restored

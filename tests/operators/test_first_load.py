@@ -8,6 +8,7 @@ from collections import Counter
 import pyarrow as pa
 import pytest
 
+from tests.built import built
 from zset_join import Relation, Tick, ZSet
 from zset_join.core.errors import BadInputError
 from zset_join.expressions import left, right
@@ -74,7 +75,7 @@ def test_parts_leave_what_one_epoch_leaves(how: str, kind: str, loads: list[bool
     residual = left("id") < right("id") if kind == "residual" else None
     for seed in range(6):
         draw = random.Random(seed)
-        parted, whole = (join(*sides, how, residual=residual, hidden=hidden, **SMALL) for join in (LoadedJoin, HashJoin))
+        parted, whole = (built(join, *sides, how, residual=residual, hidden=hidden, **SMALL) for join in (LoadedJoin, HashJoin))
         for epoch, count in enumerate((40, 6, 40)):
             deltas = [drawn(draw, side, count=count) for side in sides]
             assert stepped(parted, epoch, deltas) == stepped(whole, epoch, deltas)
@@ -86,7 +87,7 @@ def test_parts_leave_what_one_epoch_leaves(how: str, kind: str, loads: list[bool
 def test_an_answer_changes_nothing_and_may_be_dropped_or_left_unread(loads: list[bool]) -> None:
     sides = [relation("l"), relation("r")]
     first, other = ([drawn(random.Random(seed), side, ids=1000) for side in sides] for seed in (1, 2))
-    parted, whole = LoadedJoin(*sides, **SMALL), HashJoin(*sides, **SMALL)
+    parted, whole = built(LoadedJoin, *sides, **SMALL), built(HashJoin, *sides, **SMALL)
 
     once = Counter(row for chunk in parted.answer(Tick(0), first) for row in chunk.to_pylist())
     assert once == Counter(row for chunk in parted.answer(Tick(0), first) for row in chunk.to_pylist())
@@ -105,7 +106,7 @@ def test_bad_rows_are_those_of_the_whole_epoch(policy: str, loads: list[bool]) -
     deltas = [drawn(random.Random(3), side, ids=1000) for side in sides]
     bad = ZSet.from_rows([{"id": None, "k": 1, "v": "x"}] * 2, sides[0].schema)
     deltas[0] = deltas[0] + bad
-    parted, whole = (join(*sides, on_bad_input=policy, **SMALL) for join in (LoadedJoin, HashJoin))
+    parted, whole = (built(join, *sides, on_bad_input=policy, **SMALL) for join in (LoadedJoin, HashJoin))
 
     if policy == "error":
         with pytest.raises(BadInputError) as raised:
@@ -129,13 +130,13 @@ def test_what_changes_again_in_a_later_part_is_found_where_it_is_not_consolidate
     monkeypatch.setattr(ZSet, "consolidated", lambda rows: rows)
 
     with pytest.raises(AssertionError):
-        stepped(LoadedJoin(*sides, **SMALL), 0, [one, one])
+        stepped(built(LoadedJoin, *sides, **SMALL), 0, [one, one])
     assert loads == [True]
 
 
 def test_a_join_that_holds_rows_works_an_epoch_at_once(loads: list[bool]) -> None:
     sides = [relation("l"), relation("r")]
-    join = LoadedJoin(*sides, **SMALL)
+    join = built(LoadedJoin, *sides, **SMALL)
     nothing = ZSet.empty(sides[1].schema)
     stepped(join, 0, [drawn(random.Random(1), sides[0], count=3), nothing])
 
@@ -149,5 +150,5 @@ def test_rows_that_retract_others_are_worked_at_once(loads: list[bool]) -> None:
     rows = drawn(random.Random(1), sides[0], ids=1000)
     deltas = [ZSet(rows.rows, abs(rows.weights)) + ZSet(rows.rows, -abs(rows.weights)), drawn(random.Random(2), sides[1])]
 
-    assert not stepped(LoadedJoin(*sides, **SMALL), 0, deltas)
+    assert not stepped(built(LoadedJoin, *sides, **SMALL), 0, deltas)
     assert loads == []

@@ -15,14 +15,17 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from tests.built import built
 from tests.process_memory import Measured, measured_apart, print_sizes
 from tests.sweeps import some_of
 from zset_join import HashJoin, Relation, ZSet
 from zset_join.aggregates import AggregateCall
+from zset_join.core.options import HotBudget
 from zset_join.core.tick import Tick
 from zset_join.expressions import left, right
 from zset_join.operators.aggregate import Aggregate
 from zset_join.operators.route import Route
+from zset_join.shapes.operator_options import OperatorOptions
 from zset_join.state.rows.unused_memory import CAN_REPORT
 
 RUNS = [
@@ -129,7 +132,8 @@ class Buckets:
 
     def __init__(self, budget: int) -> None:
         self._joins = [
-            HashJoin(ORDERS, CUSTOMERS, default_hash_join="hybrid", max_hot_bytes=budget // BUCKETS) for _ in range(BUCKETS)
+            HashJoin(ORDERS, CUSTOMERS, options=OperatorOptions(budget=HotBudget(max_hot_bytes=budget // BUCKETS)))
+            for _ in range(BUCKETS)
         ]
         self._split: list[list[ZSet]] = []
 
@@ -165,13 +169,13 @@ def main(operator: str, loaded: int, per_epoch: int, changed: int, budget_mb: in
         print_sizes(lambda: Buckets(budget), lambda: join_epochs(loaded, per_epoch, changed))
     elif operator in ("route", "deletes"):
         print_sizes(
-            lambda: Route(VERSIONED, default_hash_join="hybrid", max_hot_bytes=budget),
+            lambda: Route(VERSIONED, options=OperatorOptions(budget=HotBudget(max_hot_bytes=budget))),
             lambda: versioned_epochs(loaded, per_epoch, changed, deletes=operator == "deletes"),
         )
     elif operator in ("join", "residual"):
         options = {"how": "full", "residual": left("price") < right("credit")} if operator == "residual" else {}
         print_sizes(
-            lambda: HashJoin(ORDERS, CUSTOMERS, default_hash_join="hybrid", max_hot_bytes=budget, **options),
+            lambda: built(HashJoin, ORDERS, CUSTOMERS, max_hot_bytes=budget, **options),
             lambda: join_epochs(loaded, per_epoch, changed),
         )
     else:
@@ -180,7 +184,7 @@ def main(operator: str, loaded: int, per_epoch: int, changed: int, budget_mb: in
             (numbers, aggregate_epochs) if operator == "aggregate" else ([AggregateCall("max", "price")], values_epochs)
         )
         print_sizes(
-            lambda: Aggregate(SALES, ["shop"], calls, default_hash_table="hybrid", max_hot_bytes=budget),
+            lambda: Aggregate(SALES, ["shop"], calls, options=OperatorOptions(budget=HotBudget(max_hot_bytes=budget))),
             lambda: epochs(loaded, per_epoch, changed),
         )
 

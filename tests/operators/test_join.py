@@ -10,6 +10,7 @@ from zset_join.core.errors import PlanError, StateError
 from zset_join.core.relation import Relation
 from zset_join.core.tick import Tick
 from zset_join.operators.join import JOIN_TYPES, HashJoin
+from zset_join.shapes.operator_options import OperatorOptions
 from zset_join.zset import ZSet
 from zset_join.zset.protocol import Operator
 
@@ -353,7 +354,7 @@ def test_the_last_absorbed_epoch_is_known_and_gaps_are_allowed() -> None:
 
 
 def test_an_answer_is_read_to_its_end_before_the_next_epoch() -> None:
-    join = HashJoin(A, B, "left", chunk_rows=1)
+    join = HashJoin(A, B, "left", options=OperatorOptions(chunk_rows=1))
     deltas = [delta_of(A, insert(("x", 1), ("y", 1))), ZSet.empty(B.schema)]
     answer = join.answer(Tick(0), deltas)
     next(answer)
@@ -366,7 +367,7 @@ def test_an_answer_is_read_to_its_end_before_the_next_epoch() -> None:
 
 
 def test_an_answer_nobody_finishes_leaves_no_trace() -> None:
-    join = HashJoin(A, B, "left", chunk_rows=1)
+    join = HashJoin(A, B, "left", options=OperatorOptions(chunk_rows=1))
     deltas = [delta_of(A, insert(("x", 1), ("y", 1))), ZSet.empty(B.schema)]
 
     next(join.answer(Tick(0), deltas))

@@ -8,12 +8,14 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from tests.built import built
 from tests.epochs import Change, Epochs, delete, insert, upsert
 from zset_join.core.errors import BadInputError, OptionError, WeightOverflowError
 from zset_join.core.relation import Relation
 from zset_join.core.tick import Tick
 from zset_join.expressions import left, right
 from zset_join.operators.join import HashJoin
+from zset_join.shapes.operator_options import OperatorOptions
 from zset_join.state.rows.rejected_rows import REJECTION_SCHEMA
 
 COLUMNS = pa.schema({"id": pa.int64(), "k": pa.string(), "seq": pa.int64()})
@@ -69,7 +71,7 @@ GOOD = (7, "a", 1)
 
 def joined(relation: Relation, how: str = "inner", **options: Any) -> Epochs:
     """Return the join of a relation with `other`, which has one row of key a."""
-    join = Epochs(HashJoin(relation, OTHER, how, **options))
+    join = Epochs(built(HashJoin, relation, OTHER, how, **options))
     join.feed([], insert(("a", 0)))
     return join
 
@@ -234,7 +236,7 @@ def test_with_policy_error_the_rejections_can_still_be_listed() -> None:
 
 def test_an_unknown_policy_is_refused_with_the_two_there_are() -> None:
     with pytest.raises(OptionError, match=r"on_bad_input='skip' is unknown; use \"error\" or \"quarantine\""):
-        HashJoin(BAG, OTHER, on_bad_input="skip")
+        HashJoin(BAG, OTHER, options=OperatorOptions(on_bad_input="skip"))
 
 
 # ---------------------------------------------------------------- weights are checked, never wrapped
@@ -254,7 +256,7 @@ def test_a_row_with_more_copies_than_an_int64_counts_is_refused(how: str) -> Non
 
 
 def test_a_row_past_int64_can_be_quarantined() -> None:
-    join = Epochs(HashJoin(BAG, OTHER, "left", on_bad_input="quarantine"))
+    join = Epochs(HashJoin(BAG, OTHER, "left", options=OperatorOptions(on_bad_input="quarantine")))
     join.feed(insert(GOOD, copies=MOST), [])
 
     assert join.feed(insert(GOOD), []) == []
@@ -302,7 +304,7 @@ def test_the_largest_product_that_fits_is_no_error() -> None:
 
 
 def test_an_overflow_in_the_middle_of_a_large_answer_is_found() -> None:
-    join = Epochs(HashJoin(BAG, OTHER, chunk_rows=2))
+    join = Epochs(HashJoin(BAG, OTHER, options=OperatorOptions(chunk_rows=2)))
     many = insert(*[("a", number) for number in range(20)])
     join.feed([], [*many, *insert(("a", 99), copies=2**40)])
 
@@ -351,7 +353,7 @@ def test_a_key_past_the_range_it_is_compared_in_is_bad_input() -> None:
 
 
 def test_in_quarantine_a_key_past_the_range_does_not_stop_the_others() -> None:
-    join = Epochs(HashJoin(SECONDS, NANOSECONDS, "left", on_bad_input="quarantine"))
+    join = Epochs(HashJoin(SECONDS, NANOSECONDS, "left", options=OperatorOptions(on_bad_input="quarantine")))
     rows = insert((YEAR_3000, 1), (YEAR_2000, 2), (None, 3))
 
     rejected = join.operator.rejections(Tick(0), join.deltas(rows, []))

@@ -7,6 +7,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from tests.built import built
 from tests.epochs import Change, delta_of, insert
 from zset_join.core.relation import Relation
 from zset_join.core.tick import Tick
@@ -24,7 +25,7 @@ def rows(key: str | None, count: int, start: int = 0) -> list[Change]:
 
 def answered(left: list[Change], right: list[Change], how: str = "inner", **options: Any) -> HashJoin:
     """Return a join whose first answer has been read."""
-    join = HashJoin(LEFT, RIGHT, how, **options)
+    join = built(HashJoin, LEFT, RIGHT, how, **options)
     list(join.answer(Tick(0), [delta_of(LEFT, left), delta_of(RIGHT, right)]))
     return join
 

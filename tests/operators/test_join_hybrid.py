@@ -16,11 +16,14 @@ import pytest
 
 from spill.duckdb_pages import DuckDBPages
 from spill.file_pages import FilePages
+from tests.built import built
 from tests.epochs import Change, Epochs, delete, insert, net, upsert
 from zset_join.core.errors import OptionError, ResourceError, StateError
+from zset_join.core.options import HotBudget
 from zset_join.core.relation import Relation
 from zset_join.core.tick import Tick
 from zset_join.operators.join import HashJoin
+from zset_join.shapes.operator_options import OperatorOptions
 from zset_join.state.cold import hybrid_rows
 from zset_join.state.rows.unused_memory import UnusedMemory
 from zset_join.zset import ZSet
@@ -58,7 +61,7 @@ def allocators_keep_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def hybrid(how: str = "inner", **options: Any) -> HashJoin:
     """Return the join of orders and customers with nothing in memory between epochs, unless options change that."""
-    return HashJoin(ORDERS, CUSTOMERS, how, **{"default_hash_join": "hybrid", "max_hot_bytes": 0, **options})
+    return built(HashJoin, ORDERS, CUSTOMERS, how, **{"max_hot_bytes": 0, **options})
 
 
 def many_orders(rows: int, *, first: int = 0, keys: int = 1000) -> ZSet:
@@ -134,7 +137,7 @@ def test_values_come_back_from_the_disk_bit_for_bit(mode: Any) -> None:
     keyed = ("id",) if mode == "upsert" else ()
     values = Relation(name="values", schema=VALUES, join_key=("k",), primary_key=keyed, mode=mode)
     keys = Relation(name="keys", schema=pa.schema({"k": pa.int64()}), join_key=("k",))
-    join = HashJoin(values, keys, default_hash_join="hybrid", max_hot_bytes=0)
+    join = HashJoin(values, keys, options=OperatorOptions(budget=HotBudget(max_hot_bytes=0)))
     rows = pa.RecordBatch.from_arrays(
         [pa.array([row[at] for row in HOSTILE], field.type) for at, field in enumerate(VALUES)], schema=VALUES
     )
@@ -153,7 +156,7 @@ def test_sequences_and_tombstones_hold_for_rows_that_were_on_disk() -> None:
     sequenced = Relation(
         name="orders", schema=schema, join_key=("k",), primary_key=("id",), sequence_by=("seq",), mode="upsert"
     )
-    join = Epochs(HashJoin(sequenced, CUSTOMERS, default_hash_join="hybrid", max_hot_bytes=0))
+    join = Epochs(HashJoin(sequenced, CUSTOMERS, options=OperatorOptions(budget=HotBudget(max_hot_bytes=0))))
     join.feed(upsert((1, "a", "new", 5), (2, "a", "kept", 5)), upsert(("a", "Ada")))
     join.feed(delete((1, None, None, 7)))
 
@@ -417,7 +420,7 @@ def test_restoring_respects_the_budget_on_the_way() -> None:
 def test_a_snapshot_that_contradicts_itself_is_refused_though_its_first_half_is_cold(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("zset_join.state.rows.side_snapshot._SNAPSHOT_ROWS", 1)
     bags = Relation(name="bags", schema=CUSTOMERS.schema, join_key=("k",), mode="changelog")
-    join = HashJoin(bags, bags, default_hash_join="hybrid", max_hot_bytes=0)
+    join = HashJoin(bags, bags, options=OperatorOptions(budget=HotBudget(max_hot_bytes=0)))
     Epochs(join).feed(insert(("a", "x"), copies=2**62))
     tables = dict(join.snapshot())
     tables["left"] = pa.concat_tables([tables["left"]] * 2)
@@ -445,7 +448,7 @@ def test_state_of_a_hybrid_join_is_refused_by_a_join_in_memory_and_the_reverse(t
     hybrid(directory=str(tmp_path)).close()
 
     with pytest.raises(StateError, match="STATE_FINGERPRINT"):
-        HashJoin(ORDERS, CUSTOMERS, directory=str(tmp_path))
+        HashJoin(ORDERS, CUSTOMERS, options=OperatorOptions(directory=str(tmp_path)))
 
 
 def test_a_join_sees_that_another_process_has_changed_its_files(tmp_path: Path) -> None:
@@ -511,8 +514,11 @@ def test_a_process_killed_while_rows_move_leaves_state_that_is_refused(tmp_path:
     assert ended.returncode == -9
 
 
-def test_cold_files_of_a_join_in_memory_go_when_it_is_closed_or_forgotten(tmp_path: Path) -> None:
-    joins = [hybrid(cold_directory=str(tmp_path)) for _ in range(2)]
+def test_cold_files_of_a_join_in_memory_go_when_it_is_closed_or_forgotten(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    joins = [hybrid() for _ in range(2)]
     for join in joins:
         Epochs(join).feed(*STORY[0])
     assert len(list(tmp_path.iterdir())) == 2
@@ -555,14 +561,11 @@ def _full(*_: object) -> None:
 @pytest.mark.parametrize(
     ("options", "named"),
     [
-        ({"default_hash_join": "disk"}, "default_hash_join was given 'disk'"),
-        ({"default_hash_join": "hybrid", "max_hot_bytes": None}, "max_hot_bytes, max_hot_keys or both"),
+        ({"max_hot_bytes": None}, "max_hot_bytes, max_hot_keys or both"),
         ({"max_hot_bytes": -1}, "max_hot_bytes was given -1"),
         ({"max_hot_keys": True}, "max_hot_keys was given True"),
         ({"max_hot_keys": 2.5}, "max_hot_keys was given 2.5"),
-        ({"default_hash_join": "memory"}, 'max_hot_bytes was given 0; expected it with default_hash_join="hybrid" only'),
         ({"join_max_buffered_bytes": 5}, "are not both"),
-        ({"default_hash_join": "memory", "max_hot_bytes": None, "cold_directory": "x"}, "cold_directory was given 'x'"),
     ],
 )
 def test_a_budget_that_is_none_is_refused_when_the_join_is_built(options: dict[str, Any], named: str) -> None:

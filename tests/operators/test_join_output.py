@@ -10,12 +10,14 @@ import pyarrow as pa
 import pytest
 
 import zset_join.zset.row_layout
+from tests.built import built
 from tests.epochs import Change, Epochs, delete, delta_of, insert, net, upsert
 from zset_join.core.errors import OptionError, PlanError
 from zset_join.core.relation import Relation
 from zset_join.core.tick import Tick
 from zset_join.expressions import left, right
 from zset_join.operators.join import HashJoin
+from zset_join.shapes.operator_options import OperatorOptions
 from zset_join.zset import ZSet
 
 # ---------------------------------------------------------------- columns
@@ -203,7 +205,15 @@ RESIDUALS = {"key only": None, "residual": left("x") + right("y") != 7}
 
 def answer_of(how: str, *, chunk_rows: int, residual: str = "key only", part_changes: int = 16_384) -> list[list[Change]]:
     """Return the chunks of an epoch that exchanges half of a hot key on both sides."""
-    join = Epochs(HashJoin(HOT_L, HOT_R, how, chunk_rows=chunk_rows, residual=RESIDUALS[residual], part_changes=part_changes))
+    join = Epochs(
+        HashJoin(
+            HOT_L,
+            HOT_R,
+            how,
+            residual=RESIDUALS[residual],
+            options=OperatorOptions(chunk_rows=chunk_rows, part_changes=part_changes),
+        )
+    )
     join.feed(insert(*OLD_LEFT), insert(*OLD_RIGHT))
     return join.chunks(NEW_LEFT, NEW_RIGHT)
 
@@ -256,7 +266,7 @@ def test_no_chunk_is_larger_than_it_may_be_and_none_is_empty(chunk_rows: int) ->
 
 def test_an_answer_of_many_times_the_buffer_is_whole() -> None:
     # 3,000 changes meet 40 rows: 120,000 lines through room for 4 x 100.
-    join = Epochs(HashJoin(HOT_L, HOT_R, chunk_rows=100))
+    join = Epochs(HashJoin(HOT_L, HOT_R, options=OperatorOptions(chunk_rows=100)))
     join.feed([], insert(*[("hot", number) for number in range(40)]))
 
     chunks = join.chunks(insert(*[("hot", number) for number in range(3_000)]), [])
@@ -313,7 +323,7 @@ def test_a_chunk_whose_strings_exceed_one_arrow_array_is_split(monkeypatch: pyte
 )
 def test_options_out_of_range_are_refused(options: dict[str, int]) -> None:
     with pytest.raises(OptionError) as caught:
-        HashJoin(HOT_L, HOT_R, **options)  # type: ignore[arg-type]
+        built(HashJoin, HOT_L, HOT_R, **options)  # type: ignore[arg-type]
 
     assert caught.value.code == "OPTION_RANGE"
 
@@ -326,7 +336,7 @@ HASHED = [((f"k{number % 40}", number), 1) for number in range(200)]
 @pytest.mark.parametrize("how", [*EVERY_JOIN, "left_semi", "left_anti"])
 @pytest.mark.parametrize("hash_bits", [1, 4])
 def test_a_hash_is_never_trusted(how: str, hash_bits: int) -> None:
-    colliding = Epochs(HashJoin(HOT_L, HOT_R, how, hash_bits=hash_bits))
+    colliding = Epochs(HashJoin(HOT_L, HOT_R, how, options=OperatorOptions(hash_bits=hash_bits)))
     spread = Epochs(HashJoin(HOT_L, HOT_R, how))
     story: list[tuple[list[Change], list[Change]]] = [
         (HASHED[:100], HASHED[50:150]),
@@ -339,7 +349,7 @@ def test_a_hash_is_never_trusted(how: str, hash_bits: int) -> None:
 
 def test_primary_keys_that_collide_are_distinguished() -> None:
     keyed = Relation(name="l", schema=HOT_L.schema, join_key=("k",), primary_key=("x",), mode="upsert")
-    join = Epochs(HashJoin(keyed, HOT_R, "left", hash_bits=1))
+    join = Epochs(HashJoin(keyed, HOT_R, "left", options=OperatorOptions(hash_bits=1)))
     join.feed(upsert(*[("old", number) for number in range(100)]), [])
 
     join.feed(

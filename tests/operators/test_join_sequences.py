@@ -9,11 +9,13 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from tests.built import built
 from tests.epochs import Change, Epochs, delete, insert, upsert
 from zset_join.core.errors import KeyTypeError, PlanError
 from zset_join.core.relation import Relation
 from zset_join.expressions import left, right
 from zset_join.operators.join import HashJoin
+from zset_join.shapes.operator_options import OperatorOptions
 
 A_SECOND = 1_000_000
 NAN = float("nan")
@@ -37,7 +39,7 @@ OTHER = Relation(name="other", schema=pa.schema({"k": pa.string()}), join_key=("
 @pytest.fixture
 def join() -> Epochs:
     """Give orders LEFT JOIN other (nothing in it), with tombstones that live ten seconds."""
-    return Epochs(HashJoin(orders(), OTHER, "left", tombstone_retention_seconds=10))
+    return Epochs(HashJoin(orders(), OTHER, "left", options=OperatorOptions(tombstone_retention_seconds=10)))
 
 
 def shown(*rows: tuple[Any, ...]) -> dict[tuple[Any, ...], int]:
@@ -312,8 +314,8 @@ def test_an_update_of_hidden_columns_alone_emits_nothing_and_is_remembered() -> 
         Relation(name=name, schema=schema, join_key=("k",), primary_key=("id",), sequence_by=("ts",), mode="upsert")
         for name in ("orders", "customers")
     )
-    for options in ({}, {"default_hash_join": "hybrid", "max_hot_keys": 0}):
-        join = Epochs(HashJoin(orders, customers, "full", hidden=(("ts",), ("ts",)), **options))
+    for options in ({}, {"max_hot_keys": 0}):
+        join = Epochs(built(HashJoin, orders, customers, "full", hidden=(("ts",), ("ts",)), **options))
         join.feed(upsert(*((number, 1, "a", 1) for number in range(50))), upsert((7, 1, "Ada", 1)))
 
         assert join.operator.output.schema.names == ["id", "k", "v", "id_right", "k_right", "v_right"]

@@ -12,6 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from tests.built import built
 from tests.epochs import Change, Epochs, delete, delta_of, insert, upsert
 from zset_join.core.errors import StateError
 from zset_join.core.relation import ChangelogMode, Relation
@@ -19,6 +20,7 @@ from zset_join.core.tick import Tick
 from zset_join.expressions import left, right
 from zset_join.kernels.rows import side as s
 from zset_join.operators.join import HashJoin
+from zset_join.shapes.operator_options import OperatorOptions
 from zset_join.state.rows import side_snapshot
 from zset_join.zset import ZSet
 
@@ -45,7 +47,7 @@ NEXT: list[tuple[list[Change], list[Change]]] = [
 
 def items_join(how: str = "full", **options: Any) -> HashJoin:
     """Return the join of items and kinds."""
-    return HashJoin(ITEMS, KINDS, how, **options)
+    return built(HashJoin, ITEMS, KINDS, how, **options)
 
 
 # ---------------------------------------------------------------- memory comes back
@@ -65,7 +67,7 @@ def fill_and_empty(mode: ChangelogMode, directory: str | None) -> tuple[HashJoin
     """Insert 200,000 rows and delete them; return the join and its bytes at the top and at the end."""
     left_side = Relation(name="l", schema=WIDE, join_key=("k",), primary_key=("id",), mode=mode)
     right_side = Relation(name="r", schema=WIDE, join_key=("k",), mode="append")
-    join = HashJoin(left_side, right_side, "inner", chunk_rows=4096, directory=directory)
+    join = HashJoin(left_side, right_side, "inner", options=OperatorOptions(chunk_rows=4096, directory=directory))
     nothing = ZSet.empty(WIDE)
     for epoch in range(EPOCHS):
         join.absorb(Tick(epoch), [many(epoch, +1), nothing])
@@ -97,7 +99,7 @@ def test_a_compacted_directory_is_reopened_like_any_other(tmp_path: Path) -> Non
     join.absorb(Tick(99), [many(3, +1), ZSet.empty(WIDE)])
     join.close()
 
-    again = HashJoin(*join.inputs, "inner", directory=str(tmp_path))
+    again = HashJoin(*join.inputs, "inner", options=OperatorOptions(directory=str(tmp_path)))
 
     assert (again.absorbed_epoch, again.statistics()["left_rows"]) == (99, ROWS // EPOCHS)
     (answer,) = again.answer(Tick(100), [ZSet.empty(WIDE), ZSet.of(many(3, +1).rows.slice(7, 1))])
@@ -164,13 +166,13 @@ def test_another_process_can_take_the_directory_over(tmp_path: Path) -> None:
 
 def test_opening_reads_the_header_and_not_the_rows(tmp_path: Path) -> None:
     left_side = Relation(name="l", schema=WIDE, join_key=("k",), primary_key=("id",), mode="upsert")
-    join = HashJoin(left_side, left_side, directory=str(tmp_path))
+    join = HashJoin(left_side, left_side, options=OperatorOptions(directory=str(tmp_path)))
     join.absorb(Tick(0), [many(0, +1), many(1, +1)])
     join.close()
     rows = tmp_path / "left.rows"
     rows.write_bytes(bytes(rows.stat().st_size))
 
-    again = HashJoin(left_side, left_side, directory=str(tmp_path))
+    again = HashJoin(left_side, left_side, options=OperatorOptions(directory=str(tmp_path)))
 
     assert again.statistics()["left_rows"] == ROWS // EPOCHS
 
@@ -178,32 +180,43 @@ def test_opening_reads_the_header_and_not_the_rows(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "other",
     [
-        pytest.param(lambda where: HashJoin(ITEMS, KINDS, null_safe=[True], directory=where), id="null-safe"),
-        pytest.param(lambda where: HashJoin(ITEMS, KINDS, hash_bits=8, directory=where), id="hash bits"),
-        pytest.param(lambda where: HashJoin(KINDS, ITEMS, directory=where), id="sides swapped"),
         pytest.param(
-            lambda where: HashJoin(ITEMS, KINDS, "left", residual=left("id") > 1, directory=where), id="a residual with degrees"
+            lambda where: HashJoin(ITEMS, KINDS, null_safe=[True], options=OperatorOptions(directory=where)), id="null-safe"
+        ),
+        pytest.param(
+            lambda where: HashJoin(ITEMS, KINDS, options=OperatorOptions(hash_bits=8, directory=where)), id="hash bits"
+        ),
+        pytest.param(lambda where: HashJoin(KINDS, ITEMS, options=OperatorOptions(directory=where)), id="sides swapped"),
+        pytest.param(
+            lambda where: HashJoin(ITEMS, KINDS, "left", residual=left("id") > 1, options=OperatorOptions(directory=where)),
+            id="a residual with degrees",
         ),
         pytest.param(
             lambda where: HashJoin(
-                ITEMS, Relation(name="kinds", schema=KINDS.schema, join_key=("name",), mode="changelog"), directory=where
+                ITEMS,
+                Relation(name="kinds", schema=KINDS.schema, join_key=("name",), mode="changelog"),
+                options=OperatorOptions(directory=where),
             ),
             id="another join key",
         ),
         pytest.param(
-            lambda where: HashJoin(ITEMS, Relation(name="kinds", schema=KINDS.schema, join_key=("k",)), directory=where),
+            lambda where: HashJoin(
+                ITEMS, Relation(name="kinds", schema=KINDS.schema, join_key=("k",)), options=OperatorOptions(directory=where)
+            ),
             id="another mode",
         ),
         pytest.param(
             lambda where: HashJoin(
-                ITEMS, Relation(name="sorts", schema=KINDS.schema, join_key=("k",), mode="changelog"), directory=where
+                ITEMS,
+                Relation(name="sorts", schema=KINDS.schema, join_key=("k",), mode="changelog"),
+                options=OperatorOptions(directory=where),
             ),
             id="another name",
         ),
     ],
 )
 def test_state_of_another_layout_is_refused_with_the_cure(other: Any, tmp_path: Path) -> None:
-    join = Epochs(HashJoin(ITEMS, KINDS, directory=str(tmp_path)))
+    join = Epochs(HashJoin(ITEMS, KINDS, options=OperatorOptions(directory=str(tmp_path))))
     join.feed_all(STORY)
     join.operator.close()  # type: ignore[attr-defined]
 

@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from tests.built import built
 from zset_join.core.errors import WeightOverflowError
 from zset_join.core.relation import Relation
 from zset_join.core.tick import Tick
@@ -24,7 +25,7 @@ LEFT, RIGHT = (
 )
 TYPES = ["inner", "left", "right", "full", "left_semi", "left_anti"]
 CONDITION = left("id") < right("id")
-FEW = {"default_hash_join": "hybrid", "max_hot_keys": 20}
+FEW = {"max_hot_keys": 20}
 
 
 def rows(random: np.random.Generator, count: int, *, ids: int, keys: int) -> ZSet:
@@ -60,7 +61,7 @@ def assert_alike(in_memory: HashJoin, streaming: HashJoin, *, seed: int) -> None
 @pytest.mark.parametrize("sizes", [{}, {"chunk_rows": 7, "part_changes": 50}, {"chunk_rows": 300, "part_changes": 20}])
 @pytest.mark.parametrize("how", TYPES)
 def test_with_streamed_rows_a_join_emits_the_same_as_in_memory(how: str, sizes: dict[str, int]) -> None:
-    in_memory, streaming = HashJoin(LEFT, RIGHT, how), HashJoin(LEFT, RIGHT, how, **FEW, **sizes)
+    in_memory, streaming = HashJoin(LEFT, RIGHT, how), built(HashJoin, LEFT, RIGHT, how, **FEW, **sizes)
     assert_alike(in_memory, streaming, seed=1)
 
     counts = streaming.statistics()
@@ -74,7 +75,7 @@ def test_with_streamed_rows_a_join_emits_the_same_as_in_memory(how: str, sizes: 
 def test_behind_a_residual_predicate_a_join_emits_the_same_as_in_memory(how: str, sizes: dict[str, int]) -> None:
     in_memory, streaming = (
         HashJoin(LEFT, RIGHT, how, residual=CONDITION),
-        HashJoin(LEFT, RIGHT, how, residual=CONDITION, **FEW, **sizes),
+        built(HashJoin, LEFT, RIGHT, how, residual=CONDITION, **FEW, **sizes),
     )
     assert_alike(in_memory, streaming, seed=3)
 
@@ -87,7 +88,7 @@ def test_behind_a_residual_predicate_a_join_emits_the_same_as_in_memory(how: str
 @pytest.mark.parametrize("how", TYPES)
 def test_an_epoch_behind_a_residual_predicate_may_be_absorbed_unread_or_read_in_part(how: str) -> None:
     in_memory, streaming = (
-        HashJoin(LEFT, RIGHT, how, residual=CONDITION, chunk_rows=10, **options)
+        built(HashJoin, LEFT, RIGHT, how, residual=CONDITION, chunk_rows=10, **options)
         for options in ({}, {**FEW, "part_changes": 50})
     )
     *unread, last = history(seed=4)
@@ -105,7 +106,7 @@ def test_an_epoch_behind_a_residual_predicate_may_be_absorbed_unread_or_read_in_
 
 
 def test_a_join_that_nobody_holds_goes_at_once() -> None:
-    join = HashJoin(LEFT, RIGHT, "full", residual=CONDITION, **FEW)
+    join = built(HashJoin, LEFT, RIGHT, "full", residual=CONDITION, **FEW)
     for epoch, deltas in enumerate(history(seed=5, epochs=2)):
         answer(join, epoch, deltas)
         join.absorb(Tick(epoch), deltas)
@@ -120,7 +121,7 @@ def test_a_join_that_nobody_holds_goes_at_once() -> None:
 @pytest.mark.parametrize("how", ["inner", "full"])
 def test_keys_whose_hashes_collide_are_distinguished(how: str, condition: Expression | None) -> None:
     in_memory = HashJoin(LEFT, RIGHT, how, residual=condition)
-    streaming = HashJoin(LEFT, RIGHT, how, residual=condition, **FEW, hash_bits=8, part_changes=20)
+    streaming = built(HashJoin, LEFT, RIGHT, how, residual=condition, **FEW, hash_bits=8, part_changes=20)
     for epoch, deltas in enumerate(history(seed=2)):
         found = [
             Counter(change for chunk in answer(join, epoch, deltas) for change in chunk) for join in (in_memory, streaming)
@@ -135,7 +136,7 @@ def test_keys_whose_hashes_collide_are_distinguished(how: str, condition: Expres
 @pytest.mark.parametrize("condition", [None, left("id") == right("id")])
 def test_a_weight_that_leaves_int64_is_an_error_that_changes_nothing(condition: Expression | None) -> None:
     sides = (Relation(name=name, schema=SCHEMA, join_key=("k",), mode="changelog") for name in ("left", "right"))
-    join = HashJoin(*sides, residual=condition, **FEW)
+    join = built(HashJoin, *sides, residual=condition, **FEW)
     many = {"id": np.arange(100), "k": np.arange(100), "text": ["."] * 100}
     join.absorb(Tick(0), [ZSet.of(many, np.full(100, 1 << 40)), ZSet.empty(SCHEMA)])
     deltas = [ZSet.empty(SCHEMA), ZSet.of(many, np.full(100, 1 << 40))]
@@ -149,7 +150,7 @@ def test_a_weight_that_leaves_int64_is_an_error_that_changes_nothing(condition: 
 
 
 def test_the_largest_fan_out_counts_rows_that_pass() -> None:
-    join = HashJoin(LEFT, RIGHT, **FEW)
+    join = built(HashJoin, LEFT, RIGHT, **FEW)
     keys = [7] * 50 + list(range(100, 350))
     join.absorb(Tick(0), [ZSet.of({"id": np.arange(300), "k": keys, "text": ["."] * 300}), ZSet.empty(SCHEMA)])
     everybody = ZSet.of({"id": np.arange(251), "k": [7, *range(100, 350)], "text": ["."] * 251})
@@ -164,7 +165,7 @@ def test_the_largest_fan_out_counts_rows_that_pass() -> None:
 @pytest.mark.parametrize("condition", [None, CONDITION])
 @pytest.mark.parametrize("how", ["inner", "left", "full"])
 def test_a_key_that_is_streamed_alone_does_not_pass_too(how: str, condition: Expression | None) -> None:
-    in_memory, streaming = (HashJoin(LEFT, RIGHT, how, residual=condition, **options) for options in ({}, FEW))
+    in_memory, streaming = (built(HashJoin, LEFT, RIGHT, how, residual=condition, **options) for options in ({}, FEW))
     count = 30_000
     keys = np.where(np.arange(count) < 25_000, 7, np.arange(count))  # 2 MB of one key, and 5,000 others
     everybody = np.concatenate([[7], np.arange(25_000, count)])
@@ -192,7 +193,7 @@ def test_a_key_that_is_streamed_alone_does_not_pass_too(how: str, condition: Exp
 def test_a_key_whose_hash_is_that_of_null_is_a_key_like_any_other(how: str, limit: dict[str, int]) -> None:
     """With one bit of hash half of the keys are neighbours of NULL; alone on a page, NULL's rows change no degree."""
     in_memory = HashJoin(LEFT, RIGHT, how, residual=CONDITION)
-    hybrid = HashJoin(LEFT, RIGHT, how, residual=CONDITION, hash_bits=1, default_hash_join="hybrid", **limit)
+    hybrid = built(HashJoin, LEFT, RIGHT, how, residual=CONDITION, hash_bits=1, **limit)
     nothing = ZSet.empty(SCHEMA)
     epochs = []
     for key in range(8):

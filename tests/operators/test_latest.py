@@ -5,6 +5,7 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
+from tests.built import built
 from zset_join import BadInputError, PlanError, Relation, Tick, ZSet
 from zset_join.operators.latest import Latest
 
@@ -14,7 +15,7 @@ LONG = "a name that does not fit into twelve bytes"
 
 def latest(**options):
     relation = Relation(name="customers", schema=SCHEMA, primary_key=("id",), sequence_by=("v",), mode="upsert")
-    return Latest(relation, hidden=["v"], **options)
+    return built(Latest, relation, hidden=["v"], **options)
 
 
 def rows(*lines, weights=None):

@@ -14,6 +14,7 @@ from zset_join.core.relation import Relation
 from zset_join.core.tick import Tick
 from zset_join.operators.join import HashJoin
 from zset_join.operators.route import Route
+from zset_join.shapes.operator_options import OperatorOptions
 from zset_join.zset import ZSet
 from zset_join.zset.protocol import Operator
 
@@ -105,7 +106,7 @@ def test_per_key_and_epoch_at_most_one_delete_and_one_upsert_come_out(
 
 
 def test_deletes_come_before_upserts_over_all_chunks() -> None:
-    route = Epochs(Route(ORDERS, chunk_rows=2))
+    route = Epochs(Route(ORDERS, options=OperatorOptions(chunk_rows=2)))
     route.feed(upsert(*[(number, "ann", 0) for number in range(5)]))
 
     chunks = route.chunks(upsert(*[(number, "bob", 0) for number in range(5)]))
@@ -141,7 +142,7 @@ def test_a_change_of_payload_and_sequence_alone_is_passed_on() -> None:
 
 
 def test_a_deleted_row_is_remembered_until_its_retention_is_over() -> None:
-    route = Epochs(Route(VERSIONED, tombstone_retention_seconds=10))
+    route = Epochs(Route(VERSIONED, options=OperatorOptions(tombstone_retention_seconds=10)))
     route.feed(upsert((1, "ann", 10, 5)), watermark=0)
     route.feed(delete((1, None, None, 8)), watermark=0)
 
@@ -250,17 +251,17 @@ def test_a_restored_route_goes_on_where_it_was(route: Epochs) -> None:
 
 
 def test_a_route_in_files_is_reopened_where_it_was_left(tmp_path: Path) -> None:
-    first = Epochs(Route(ORDERS, directory=str(tmp_path)))
+    first = Epochs(Route(ORDERS, options=OperatorOptions(directory=str(tmp_path))))
     first.feed(upsert((1, "ann", 10)))
     first.operator.close()  # type: ignore[attr-defined]
 
-    again = Epochs(Route(ORDERS, directory=str(tmp_path)), first_epoch=1)
+    again = Epochs(Route(ORDERS, options=OperatorOptions(directory=str(tmp_path))), first_epoch=1)
 
     assert again.feed(upsert((1, "bob", 10))) == [((1, "ann", None), -1), ((1, "bob", 10), +1)]
 
 
 def test_ids_that_collide_are_distinguished() -> None:
-    route = Epochs(Route(ORDERS, hash_bits=1))
+    route = Epochs(Route(ORDERS, options=OperatorOptions(hash_bits=1)))
     route.feed(upsert(*[(number, f"k{number}", 0) for number in range(50)]))
 
     answer = route.feed(upsert(*[(number, "moved", 0) for number in range(0, 50, 10)]))
@@ -282,7 +283,7 @@ def test_a_null_primary_key_fails_the_epoch_and_applies_nothing(route: Epochs) -
 
 
 def test_in_quarantine_the_rest_is_routed() -> None:
-    route = Epochs(Route(VERSIONED, on_bad_input="quarantine"))
+    route = Epochs(Route(VERSIONED, options=OperatorOptions(on_bad_input="quarantine")))
     changes = upsert((1, "ann", 10, 1), (None, "cid", 2, 1), (2, "bob", 2, None))
 
     rejected = route.operator.rejections(Tick(0), route.deltas(changes))
@@ -311,7 +312,7 @@ def test_only_upserts_with_a_join_key_need_a_route(relation: Relation, code: str
 
 def test_an_unknown_policy_is_refused() -> None:
     with pytest.raises(OptionError, match='use "error" or "quarantine"'):
-        Route(ORDERS, on_bad_input="skip")
+        Route(ORDERS, options=OperatorOptions(on_bad_input="skip"))
 
 
 def test_a_map_cannot_be_routed_by() -> None:

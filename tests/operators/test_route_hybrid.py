@@ -8,11 +8,13 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from tests.built import built
 from tests.epochs import Epochs, delete, delta_of, upsert
-from zset_join.core.errors import OptionError, StateError
+from zset_join.core.errors import StateError
 from zset_join.core.relation import Relation
 from zset_join.core.tick import Tick
 from zset_join.operators.route import Route
+from zset_join.shapes.operator_options import OperatorOptions
 
 ORDERS = Relation(
     name="orders",
@@ -22,12 +24,12 @@ ORDERS = Relation(
     sequence_by=("seq",),
     mode="upsert",
 )
-NOTHING: dict[str, Any] = {"default_hash_join": "hybrid", "max_hot_bytes": 0}
+NOTHING: dict[str, Any] = {"max_hot_bytes": 0}
 
 
 def cold_route(directory: Path | None = None) -> Epochs:
     """Return the route of two orders and one that was deleted, with nothing in memory."""
-    route = Epochs(Route(ORDERS, directory=None if directory is None else str(directory), **NOTHING))
+    route = Epochs(built(Route, ORDERS, directory=None if directory is None else str(directory), **NOTHING))
     route.feed(upsert((1, "ann", 0), (2, "bob", 0)) + delete((3, None, 5)))
     return route
 
@@ -72,7 +74,7 @@ def test_a_snapshot_holds_the_keys_on_disk_and_a_route_in_memory_goes_on_from_it
 
 
 def test_a_hybrid_route_is_restored_within_its_budget() -> None:
-    again = Epochs(Route(ORDERS, **NOTHING), first_epoch=1)
+    again = Epochs(built(Route, ORDERS, **NOTHING), first_epoch=1)
 
     again.operator.restore(cold_route().operator.snapshot())
 
@@ -83,7 +85,7 @@ def test_a_hybrid_route_is_restored_within_its_budget() -> None:
 def test_a_route_in_files_is_reopened_with_its_keys_on_disk(tmp_path: Path) -> None:
     cold_route(tmp_path).operator.close()  # type: ignore[attr-defined]
 
-    again = Epochs(Route(ORDERS, directory=str(tmp_path), **NOTHING), first_epoch=1)
+    again = Epochs(built(Route, ORDERS, directory=str(tmp_path), **NOTHING), first_epoch=1)
 
     assert again.feed(upsert((1, "cid", 1))) == [((1, "ann", None), -1), ((1, "cid", 1), +1)]
 
@@ -92,11 +94,11 @@ def test_files_of_a_hybrid_route_are_no_route_in_memory(tmp_path: Path) -> None:
     cold_route(tmp_path).operator.close()  # type: ignore[attr-defined]
 
     with pytest.raises(StateError, match="written for another relation"):
-        Route(ORDERS, directory=str(tmp_path))
+        Route(ORDERS, options=OperatorOptions(directory=str(tmp_path)))
 
 
 def test_an_answer_cannot_be_read_on_after_the_next_one_had_begun() -> None:
-    route = Route(ORDERS, chunk_rows=1, **NOTHING)
+    route = built(Route, ORDERS, chunk_rows=1, **NOTHING)
     route.absorb(Tick(0), [delta_of(ORDERS, upsert((1, "ann", 0), (2, "bob", 0)))])
     answer = iter(route.answer(Tick(1), [delta_of(ORDERS, delete((1, None, 1), (2, None, 1)))]))
     next(answer)
@@ -104,8 +106,3 @@ def test_an_answer_cannot_be_read_on_after_the_next_one_had_begun() -> None:
 
     with pytest.raises(StateError, match="read on after the next one had begun"):
         next(answer)
-
-
-def test_a_hybrid_route_without_a_budget_is_refused() -> None:
-    with pytest.raises(OptionError, match="max_hot_bytes, max_hot_keys or both"):
-        Route(ORDERS, default_hash_join="hybrid")

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import pyarrow as pa
 import pytest
 
+from tests.built import built
 from tests.epochs import Change, delete, delta_of, insert, lines_of, upsert
 from zset_join import Relation, Tick
 from zset_join.core.errors import BadInputError, KeyTypeError, PlanError
@@ -64,7 +65,7 @@ class Timeline:
 
 def temporal(options=None, versions=None, **more):
     versions = rates() if versions is None else versions
-    return Timeline(TemporalJoin(ORDERS, versions, options or TemporalOptions(), **more))
+    return Timeline(built(TemporalJoin, ORDERS, versions, options or TemporalOptions(), **more))
 
 
 def order(number, t, currency="EUR"):

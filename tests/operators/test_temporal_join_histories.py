@@ -11,6 +11,7 @@ from tests.epochs import delta_of, lines_of
 from zset_join import Relation, Tick
 from zset_join.expressions import left, right
 from zset_join.operators.temporal_join import TemporalJoin
+from zset_join.shapes.operator_options import OperatorOptions
 from zset_join.shapes.temporal_join import TemporalOptions
 from zset_join.testing.comparison import EmittedRows, exact_tables
 from zset_join.testing.reference import total
@@ -60,7 +61,9 @@ class Drawn:
         self.live = {"left": [], "right": []}
 
     def operator(self):
-        return TemporalJoin(self.left, self.right, self.options, hash_bits=self.hash_bits, chunk_rows=self.chunk_rows)
+        return TemporalJoin(
+            self.left, self.right, self.options, options=OperatorOptions(hash_bits=self.hash_bits, chunk_rows=self.chunk_rows)
+        )
 
     def time(self):
         return self.draw.randint(-3, 6) if self.watermark is None else self.watermark + self.draw.randint(1, 6)

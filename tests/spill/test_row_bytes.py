@@ -21,6 +21,7 @@ from zset_join.core.relation import Relation
 from zset_join.kernels.values.nested import encode_nested
 from zset_join.state.rows.hash_seed import HashTables
 from zset_join.state.rows.side import SideState
+from zset_join.state.rows.side_rules import SideRules
 from zset_join.zset import ZSet
 from zset_join.zset.row_layout import RowLayout
 
@@ -126,11 +127,9 @@ def test_a_record_of_an_arena_is_packed_from_its_heap() -> None:
         Relation(name="r", schema=schema, join_key=("k",), mode="append"),
         key_types=[pa.int64()],
         null_safe=[False],
-        keeps_unmatchable=False,
-        has_degree=False,
-        tombstone_retention_us=0,
         tables=HashTables(hash_seed=0),
         name="r",
+        rules=SideRules(keeps_unmatchable=False),
     )
     texts = ["short", "a text that lies on the heap", "another text that lies on the heap"]
     prepared = side.prepare(ZSet.of({"k": [1, 2, 3], "text": texts}, schema=schema))

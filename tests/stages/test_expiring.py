@@ -69,7 +69,7 @@ def test_an_unknown_word_is_refused() -> None:
 
 
 def test_hybrid_state_is_refused() -> None:
-    budget = HotBudget.of("hybrid", 10, None, None)
+    budget = HotBudget(max_hot_keys=10)
 
     with pytest.raises(OptionError, match="HYBRID_NOT_OFFERED"):
         stage("1 day").build(StageOptions(hot_budget=budget), None)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
@@ -21,6 +21,7 @@ from zset_join.kernels.rows.heap import block_bytes
 from zset_join.kernels.values import columns as c
 from zset_join.state.rows.hash_seed import HashTables
 from zset_join.state.rows.side import PreparedSide, SideState
+from zset_join.state.rows.side_rules import SideRules
 
 __all__ = ["Anatomy", "absorb", "anatomy", "changes_of", "live_through", "make_side", "pieces"]
 
@@ -41,13 +42,12 @@ def make_side(mode: ChangelogMode = "upsert", *, sequenced: bool = False, **opti
     defaults: dict[str, Any] = {
         "key_types": [pa.string()],
         "null_safe": [False],
-        "keeps_unmatchable": True,
-        "has_degree": False,
-        "tombstone_retention_us": 10,
         "name": "side",
     }
     tables = {name: options.pop(name) for name in ("directory", "hash_bits", "hash_seed") if name in options}
-    return SideState(relation, tables=HashTables(**{"hash_seed": 0, **tables}), **{**defaults, **options})
+    given = {field.name: options.pop(field.name) for field in fields(SideRules) if field.name in options}
+    rules = SideRules(**{"tombstone_retention_us": 10, **given})
+    return SideState(relation, tables=HashTables(**{"hash_seed": 0, **tables}), rules=rules, **{**defaults, **options})
 
 
 def changes_of(side: SideState, changes: Sequence[Change]) -> tuple[PreparedSide, list[list[int]]]:

@@ -25,6 +25,8 @@ class ObjectStoreServer:
     Attributes:
         counts: how often each request was made, such as `PUT` and `PUT if-none-match`; `LIST` is a `GET` of a bucket.
         is_conditional: whether it looks at `If-None-Match`, as it should.
+        at: method and part of a path to what is called when such a request comes, once: with False before it is done,
+            with True after.
         to_lose: requests whose answers are still to get lost.
         port: where it listens.
     """
@@ -33,6 +35,7 @@ class ObjectStoreServer:
         logging.getLogger("werkzeug").setLevel(logging.ERROR)
         self.counts: Counter[str] = Counter()
         self.is_conditional = True
+        self.at: dict[tuple[str, str], Callable[[bool], None]] = {}
         self.to_lose: list[tuple[str, str]] = []
         self._lock = threading.Lock()
         self._application = DomainDispatcherApplication(create_backend_app)
@@ -106,9 +109,15 @@ class ObjectStoreServer:
             found = next((one for one in self.to_lose if one[0] == method and one[1] in path), None)
             if found is not None:
                 self.to_lose.remove(found)
+            key = next((one for one in self.at if one[0] == method and one[1] in path), None)
+            call = None if key is None else self.at.pop(key)
+        if call is not None:
+            call(False)
         if not self.is_conditional:
             environ.pop("HTTP_IF_NONE_MATCH", None)
         answer = self._application(environ, start)
+        if call is not None:
+            call(True)
         if found is not None:
             environ["werkzeug.socket"].shutdown(socket.SHUT_RDWR)
         return answer

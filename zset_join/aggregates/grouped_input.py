@@ -68,7 +68,6 @@ class GroupedInput:
         tables: where the state lies, and how keys are hashed.
         name: first part of the file names.
         budget: how much may be in memory, and the rest on disk; None for everything.
-        cold_directory: where the rest lies; None for the temporary files of the host.
     """
 
     def __init__(
@@ -80,7 +79,6 @@ class GroupedInput:
         tables: HashTables,
         name: str,
         budget: HotBudget | None = None,
-        cold_directory: str | None = None,
     ) -> None:
         self.relation = accumulation.relation
         self._preaggregated = preaggregated
@@ -95,7 +93,7 @@ class GroupedInput:
             name=name,
         )
         self._tables = GroupTables(self.state, accumulation)
-        self.hybrid = None if budget is None else HybridGroups(self.state, self._tables, budget, cold_directory)
+        self.hybrid = None if budget is None else HybridGroups(self.state, self._tables, budget)
         if preaggregated:
             self.relation = partial_relation(self.relation, group_by, accumulation.accumulators)
 

@@ -15,9 +15,9 @@ from zset_join.aggregates.grouped_input import GroupedInput, PreparedGroups
 from zset_join.aggregates.grouped_output import GroupedOutput
 from zset_join.aggregates.rejected_changes import describe_rejection, rejection_table
 from zset_join.core.errors import OptionError, StateError
-from zset_join.core.options import HotBudget
 from zset_join.core.relation import Relation
 from zset_join.core.tick import Tick
+from zset_join.shapes.operator_options import OperatorOptions
 from zset_join.state.rows.answers import Answers
 from zset_join.state.rows.hash_seed import HashTables
 from zset_join.state.rows.rejected_rows import no_rejections
@@ -39,7 +39,6 @@ class GroupedOperator:
         chunk_rows: rows per chunk of an answer.
         tables: where the state lies, and how keys are hashed.
         budget: how much of the state may be in memory; None for all of it.
-        cold_directory: where the rest lies; None for the temporary files of the host.
 
     Raises:
         OptionError: a budget where there is nothing to spill.
@@ -52,13 +51,9 @@ class GroupedOperator:
         output: Relation,
         *,
         preaggregated: bool = False,
-        on_bad_input: str,
-        chunk_rows: int,
-        tables: HashTables,
-        budget: HotBudget | None = None,
-        cold_directory: str | None = None,
+        options: OperatorOptions,
     ) -> None:
-        if budget is not None and not group_by:
+        if options.budget is not None and not group_by:
             raise OptionError(
                 'default_hash_table="hybrid" without group_by: the one group of all rows cannot be on disk in part. Leave the '
                 "option out, or group by a column.",
@@ -68,20 +63,19 @@ class GroupedOperator:
             )
         self.group_by = group_by
         self.output = output
-        self.on_bad_input = on_bad_input
+        self.on_bad_input = options.on_bad_input
         self._is_closed = False
-        make_directory(tables.directory)
+        make_directory(options.directory)
         self._input = GroupedInput(
             accumulation,
             group_by,
             preaggregated=preaggregated,
-            tables=tables.seeded(),
+            tables=HashTables.of(options),
             name="groups",
-            budget=budget,
-            cold_directory=cold_directory,
+            budget=options.budget,
         )
         self.inputs: tuple[Relation, ...] = (self._input.relation,)
-        self._output = GroupedOutput(self._input.state, accumulation.results(), output.schema, chunk_rows)
+        self._output = GroupedOutput(self._input.state, accumulation.results(), output.schema, options.chunk_rows)
         self._prepared: tuple[Tick, ZSet, PreparedGroups] | None = None
         self._reader = object()
         self._answers = Answers()

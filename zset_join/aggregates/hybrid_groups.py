@@ -59,10 +59,9 @@ class HybridGroups:
         state: the groups in memory.
         tables: how they are written.
         budget: how much of them there may be.
-        cold_directory: where the others lie; None for the temporary files of the host.
     """
 
-    def __init__(self, state: GroupState, tables: GroupTables, budget: HotBudget, cold_directory: str | None) -> None:
+    def __init__(self, state: GroupState, tables: GroupTables, budget: HotBudget) -> None:
         self._state = state
         self._tables = tables
         self._busy = BusyGroups(budget)
@@ -72,7 +71,6 @@ class HybridGroups:
         self._cold = ColdTables(
             state.relation,
             tables.schemas(),
-            cold_directory,
             directory=state.directory,
             layout=state.fingerprint,
             budget=budget,

@@ -16,6 +16,7 @@ Names are written as Spark's (`checkpointLocation`); case and underscores do not
 | `onBadInput` | `error` | `error`: the epoch fails; `quarantine`: bad rows go to `deadLetterPath`, the rest is processed |
 | `deadLetterPath` | `<checkpoint>/quarantine` | directory of quarantined rows, one subdirectory per epoch |
 | `localStateDir` | `zset_join-<user id>` in the temporary directory | directory of the workers' mapped state; a cache |
+| `sparkCheckpointLocation` | | on the driver: where Spark writes its own files; scratch, copied to `checkpointLocation` |
 | `localStateRetention` | `7 days` | local state that no query has used for this long is removed from the host |
 | `tombstoneRetention` | `2 days` | how long the sequence of a deleted key is kept |
 | `idleTimeout` | never | after this time without rows a stream no longer holds up watermarks, until its next row |
@@ -87,6 +88,7 @@ _SPELLED = {
     "onbadinput": "onBadInput",
     "deadletterpath": "deadLetterPath",
     "localstatedir": "localStateDir",
+    "sparkcheckpointlocation": "sparkCheckpointLocation",
     "localstateretention": "localStateRetention",
     "tombstoneretention": "tombstoneRetention",
     "idletimeout": "idleTimeout",
@@ -216,18 +218,6 @@ class BufferLimit:
             raise _refused("join_buffer_policy", self.policy, f'"abort" with default_hash_join="hybrid": {instead}')
         return replace(self, max_bytes=0) if self == type(self)() else self, budget
 
-    def of_join(
-        self, kind: Any, max_hot_keys: Any, max_hot_bytes: Any, cold_directory: Any, cold_store: Any
-    ) -> tuple[Self, HotBudget | None]:
-        """Return the limit and the budget of one join, from its options as they were given; see `HotBudget.of`.
-
-        Raises:
-            OptionError: as `HotBudget.of` and `beside`.
-        """
-        given = (None, None) if self.spills else (cold_directory, cold_store)
-        budget = HotBudget.of(kind, max_hot_keys, max_hot_bytes, given[0], cold_store=given[1])
-        return self.beside(budget, cold_store)
-
     @classmethod
     def written(cls, description: Mapping[str, Any]) -> Self:
         """Return the limit at which the query of a checkpoint drops rows, as its description has it; no limit for others.
@@ -268,13 +258,21 @@ class HotBudget:
     max_hot_bytes: int | None = None
     cold_store: ColdStoreKind = DEFAULT_COLD_STORE
 
+    def __post_init__(self) -> None:
+        """Refuse a budget without a limit, and limits that are no sizes."""
+        limits = {"max_hot_keys": self.max_hot_keys, "max_hot_bytes": self.max_hot_bytes}
+        if all(value is None for value in limits.values()):
+            raise _refused("hybrid", None, "max_hot_bytes, max_hot_keys or both beside it")
+        for name, value in limits.items():
+            if value is not None:
+                _whole(name, value, 0, 2**62)
+
     @classmethod
     def of(
         cls,
         kind: Any,
         max_hot_keys: Any = None,
         max_hot_bytes: Any = None,
-        cold_directory: Any = None,
         *,
         cold_store: Any = None,
         option: str = "default_hash_join",
@@ -285,7 +283,6 @@ class HotBudget:
             kind: one of `HashJoinKind`.
             max_hot_keys: a number of rows.
             max_hot_bytes: a number of bytes.
-            cold_directory: where cold rows are to lie, if not at the default place.
             cold_store: one of `ColdStoreKind`; None for the default.
             option: the option that the kind was given with, for messages.
 
@@ -309,7 +306,7 @@ class HotBudget:
                 raise _refused("cold_store", cold_store, '"files" or "duckdb"')
             require_medium(medium)
             return cls(**limits, cold_store=cast("ColdStoreKind", medium))
-        for name, value in {**given, "cold_directory": cold_directory, "cold_store": cold_store}.items():
+        for name, value in {**given, "cold_store": cold_store}.items():
             if value is not None:
                 raise _refused(name, value, f'it with {option}="hybrid" only: state in memory has no budget')
         return None
@@ -357,6 +354,7 @@ class QueryOptions:
     on_bad_input: BadInputPolicy = "error"
     dead_letter_path: str | None = None
     local_state_dir: str | None = None
+    spark_checkpoint_location: str | None = None
     local_state_retention_seconds: int = 7 * 86400
     tombstone_retention_seconds: int = 2 * 86400
     idle_timeout_seconds: int | None = None
@@ -428,6 +426,7 @@ class QueryOptions:
             on_bad_input="quarantine" if policy == "quarantine" else "error",
             dead_letter_path=_optional_text("deadLetterPath", given.get("deadletterpath")),
             local_state_dir=_optional_text("localStateDir", given.get("localstatedir")),
+            spark_checkpoint_location=_optional_text("sparkCheckpointLocation", given.get("sparkcheckpointlocation")),
             local_state_retention_seconds=parse_seconds(
                 given.get("localstateretention", "7 days"), option="localStateRetention"
             ),

@@ -27,12 +27,10 @@ from collections.abc import Sequence
 from zset_join.aggregates.accumulation import Accumulation
 from zset_join.aggregates.grouped_operator import GroupedOperator
 from zset_join.core.errors import OptionError
-from zset_join.core.options import HotBudget
 from zset_join.core.relation import Relation
 from zset_join.shapes.aggregate import AggregateCall, grouped_relation
-from zset_join.shapes.operator_options import check_policy, check_sizes
+from zset_join.shapes.operator_options import OperatorOptions
 from zset_join.state.rows.guarded import guarded
-from zset_join.state.rows.hash_seed import HashTables
 
 __all__ = ["Aggregate"]
 
@@ -47,16 +45,7 @@ class Aggregate(GroupedOperator):
         calls: the output columns besides the key.
         preaggregated: whether the deltas were reduced to partial lines before, see
             `zset_join.aggregates.preaggregation`; goes with policy `error` only.
-        on_bad_input: `error` raises and applies nothing; `quarantine` leaves bad rows out and lists them in `rejections`.
-        chunk_rows: rows per chunk of an answer.
-        hash_bits: below 32, force collisions; for tests.
-        hash_seed: what hashes are seeded with; default: that of `directory`, else a new one.
-        directory: map the state from files here; None keeps it in memory.
-        default_hash_table: `memory` keeps all groups in memory; `hybrid` the busy ones, and the rest on disk.
-        max_hot_keys: groups of a hybrid table in memory; None for no limit.
-        max_hot_bytes: bytes of a hybrid table in memory; None for no limit.
-        cold_directory: where a hybrid table keeps cold groups; default: in `directory`, else among the host's temporary files.
-        cold_store: the medium they lie on: `files`, or `duckdb`, a DuckDB file; default: `config.DEFAULT_COLD_STORE`.
+        options: how it runs, and where its state lies.
 
     Raises:
         PlanError: columns or types that cannot be grouped or aggregated.
@@ -80,28 +69,15 @@ class Aggregate(GroupedOperator):
         calls: Sequence[AggregateCall],
         *,
         preaggregated: bool = False,
-        on_bad_input: str = "error",
-        chunk_rows: int = 65_536,
-        hash_bits: int = 32,
-        hash_seed: int | None = None,
-        directory: str | None = None,
-        default_hash_table: str = "memory",
-        max_hot_keys: int | None = None,
-        max_hot_bytes: int | None = None,
-        cold_directory: str | None = None,
-        cold_store: str | None = None,
+        options: OperatorOptions = OperatorOptions(),
     ) -> None:
-        limits, option = (max_hot_keys, max_hot_bytes), "default_hash_table"
-        budget = HotBudget.of(default_hash_table, *limits, cold_directory, cold_store=cold_store, option=option)
-        check_policy(on_bad_input)
-        check_sizes(chunk_rows, hash_bits)
         output = grouped_relation(relation, group_by, calls)
         self.calls = tuple(calls)
         accumulation = Accumulation(relation, calls)
-        if preaggregated and (on_bad_input != "error" or not accumulation.is_linear):
+        if preaggregated and (options.on_bad_input != "error" or not accumulation.is_linear):
             raise OptionError(
-                f'preaggregated=True goes with on_bad_input="error" (here "{on_bad_input}") and with sums and counts only; '
-                "feed the rows themselves.",
+                f'preaggregated=True goes with on_bad_input="error" (here "{options.on_bad_input}") and with sums and counts '
+                "only; feed the rows themselves.",
                 code="PREAGGREGATED",
                 relation=relation.name,
             )
@@ -110,9 +86,5 @@ class Aggregate(GroupedOperator):
             output.primary_key,
             output,
             preaggregated=preaggregated,
-            on_bad_input=on_bad_input,
-            chunk_rows=chunk_rows,
-            tables=HashTables(directory=directory, hash_bits=hash_bits, hash_seed=hash_seed),
-            budget=budget,
-            cold_directory=cold_directory,
+            options=options,
         )

@@ -17,12 +17,13 @@ Source: semantics section 14; ASOF JOIN of DuckDB, `joinAsOf` of pandas on Spark
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from zset_join.core.relation import Relation
 from zset_join.operators.timed_join import TimedJoin
 from zset_join.shapes.as_of_join import AsOfOptions, as_of_relation, as_of_shape
 from zset_join.shapes.join import check_join
-from zset_join.shapes.operator_options import check_policy, check_sizes
-from zset_join.state.rows.hash_seed import HashTables
+from zset_join.shapes.operator_options import OperatorOptions
 
 __all__ = ["AsOfJoin"]
 
@@ -34,11 +35,7 @@ class AsOfJoin(TimedJoin):
         left: the left input, with a join key, in append or changelog mode.
         right: the right input, with a join key as long, in append or changelog mode.
         options: see `AsOfOptions`.
-        on_bad_input: `error` raises and applies nothing; `quarantine` leaves bad rows out and lists them in `rejections`.
-        chunk_rows: rows per chunk of an answer.
-        hash_bits: below 32, force collisions; for tests.
-        hash_seed: what hashes are seeded with; default: that of `directory`, else a new one.
-        directory: map the state from files here; None keeps it in memory.
+        options: how it runs, and where its state lies.
 
     Raises:
         PlanError: relations that cannot be joined so, or options (`OptionError`) that are not allowed.
@@ -59,25 +56,16 @@ class AsOfJoin(TimedJoin):
         self,
         left: Relation,
         right: Relation,
-        options: AsOfOptions,
+        terms: AsOfOptions,
         *,
-        on_bad_input: str = "error",
-        chunk_rows: int = 65_536,
-        hash_bits: int = 32,
-        hash_seed: int | None = None,
-        directory: str | None = None,
+        options: OperatorOptions = OperatorOptions(),
     ) -> None:
-        check_policy(on_bad_input)
-        check_sizes(chunk_rows, hash_bits)
-        check_join(left, right, options.how, None, options.using)
-        self.options = options
-        shape = as_of_shape(left, right, options)
+        check_join(left, right, terms.how, None, terms.using)
+        self.options = terms
+        shape = as_of_shape(left, right, terms)
         super().__init__(
             shape,
             as_of_relation(shape),
-            facts=("as_of", options.left_time, options.right_time, options.op, options.tie),
-            on_bad_input=on_bad_input,
-            tombstone_retention_seconds=0,
-            chunk_rows=chunk_rows,
-            tables=HashTables(directory=directory, hash_bits=hash_bits, hash_seed=hash_seed),
+            facts=("as_of", terms.left_time, terms.right_time, terms.op, terms.tie),
+            options=replace(options, tombstone_retention_seconds=0),
         )

@@ -40,6 +40,7 @@ from zset_join.kernels.rows import changes as ch
 from zset_join.operators.deduplicate import Deduplicate
 from zset_join.shapes.current_versions import current_relation
 from zset_join.shapes.event_time import EventTime, has_clock, time_column
+from zset_join.shapes.operator_options import OperatorOptions
 from zset_join.state.rows.guarded import guarded
 from zset_join.state.rows.hash_seed import HashTables
 from zset_join.state.rows.side import SideState
@@ -76,11 +77,7 @@ class CurrentVersions:
         key: what has versions.
         delete_column: a boolean column that marks DELETEs; None: none does.
         hidden: columns that are in the input only to order its changes.
-        on_bad_input: `error` raises and applies nothing; `quarantine` leaves bad rows out and lists them in `rejections`.
-        chunk_rows: rows per chunk of an answer.
-        hash_bits: below 32, force collisions; for tests.
-        hash_seed: what hashes are seeded with; default: that of `directory`, else a new one.
-        directory: map the state from files here; None keeps it in memory.
+        options: how it runs, and where its state lies.
 
     Raises:
         PlanError: columns that are not there, or no event time.
@@ -105,13 +102,9 @@ class CurrentVersions:
         key: Sequence[str],
         delete_column: str | None = None,
         hidden: Sequence[str] = (),
-        on_bad_input: str = "error",
-        chunk_rows: int = 65_536,
-        hash_bits: int = 32,
-        hash_seed: int | None = None,
-        directory: str | None = None,
+        options: OperatorOptions = OperatorOptions(),
     ) -> None:
-        self.key, self.on_bad_input = tuple(key), on_bad_input
+        self.key, self.on_bad_input = tuple(key), options.on_bad_input
         self.inputs: tuple[Relation, ...] = (versions,)
         self.output = current_relation(versions, key, delete_column, hidden)
         self._is_upsert = versions.mode == "upsert"
@@ -129,7 +122,7 @@ class CurrentVersions:
         self._times = EventTime([versions], [time])
         self._held: ExpiringRows | None = None
         self._net: ExpiringRows | None = None
-        tables = HashTables(directory=directory, hash_bits=hash_bits, hash_seed=hash_seed)
+        tables = HashTables.of(options)
         if has_clock(self._times.kind):
             numbers = [pa.field(_CHANGE, pa.int64()), pa.field(_ARRIVED, pa.int64())]
             arrivals = replace(kept, schema=pa.schema([*self._schema, *numbers]), mode="append")
@@ -139,14 +132,10 @@ class CurrentVersions:
             replace(kept, event_time=None, watermark_delay=None),
             keys=self.key,
             order_by=[f"{name} desc" for name in dict.fromkeys((time, *versions.sequence_by))],
-            on_bad_input="quarantine",
-            chunk_rows=chunk_rows,
-            hash_bits=hash_bits,
-            hash_seed=hash_seed,
-            directory=directory,
+            options=replace(options, on_bad_input="quarantine"),
         )
         self._prepared: _Prepared | None = None
-        check_same_epoch([*(side.absorbed_epoch for side in self._sides), self.absorbed_epoch], directory)
+        check_same_epoch([*(side.absorbed_epoch for side in self._sides), self.absorbed_epoch], options.directory)
 
     @property
     def _sides(self) -> list[SideState]:

@@ -32,7 +32,7 @@ from zset_join.core.row_conversion import conform
 from zset_join.core.tick import Tick
 from zset_join.kernels.time.first_rows import first_rows
 from zset_join.shapes.deduplicate import Keep, OrderColumn, check_dedup, first_rows_relation
-from zset_join.shapes.operator_options import check_policy, check_sizes
+from zset_join.shapes.operator_options import OperatorOptions
 from zset_join.state.rows.guarded import guarded
 from zset_join.state.rows.hash_seed import HashTables
 from zset_join.state.rows.rejected_rows import no_rejections
@@ -41,7 +41,7 @@ from zset_join.state.time.order_words import count_order_words, order_words
 from zset_join.state.time.rejections import GivenRows, first_status, late_or_bad_rows, refuse_bad_rows
 from zset_join.state.time.row_store import RowStore
 from zset_join.state.time.timed_state import TimedState
-from zset_join.state.time.versioned_rows import PreparedRows, VersionedRows
+from zset_join.state.time.versioned_rows import NewRows, PreparedRows, VersionedRows
 from zset_join.zset import ZSet
 
 __all__ = ["Deduplicate"]
@@ -69,11 +69,7 @@ class Deduplicate:
         keep: `first` in this order, or `last`.
         n: how many rows per key are shown.
         only_adds: no row is ever retracted, whatever the mode of the relation; one that is may be unknown.
-        on_bad_input: `error` raises and applies nothing; `quarantine` leaves bad rows out and lists them in `rejections`.
-        chunk_rows: rows per chunk of an answer.
-        hash_bits: below 32, force collisions; for tests.
-        hash_seed: what hashes are seeded with; default: that of `directory`, else a new one.
-        directory: map the state from files here; None keeps it in memory.
+        options: how it runs, and where its state lies.
 
     Raises:
         PlanError: columns that are not there, or a relation in upsert mode.
@@ -98,31 +94,25 @@ class Deduplicate:
         keep: Keep = "first",
         n: int = 1,
         only_adds: bool = False,
-        on_bad_input: str = "error",
-        chunk_rows: int = 65_536,
-        hash_bits: int = 32,
-        hash_seed: int | None = None,
-        directory: str | None = None,
+        options: OperatorOptions = OperatorOptions(),
     ) -> None:
         self.keys = tuple(keys)
         self.order_by = tuple(OrderColumn.of(column) for column in order_by)
         self.keep, self.n = keep, n
         self._limit = n if only_adds or relation.mode == "append" else 0
-        check_policy(on_bad_input)
-        check_sizes(chunk_rows, hash_bits)
         check_dedup(relation, self.keys, self.order_by, keep, n)
         self._columns = [column.name for column in self.order_by]
         self._descending = [column.descending != (keep == "last") for column in self.order_by]
         self.inputs: tuple[Relation, ...] = (relation,)
         self.output = first_rows_relation(relation, self.keys, self.order_by, keep, n)
-        self.on_bad_input = on_bad_input
-        self._chunk_rows = chunk_rows
+        self.on_bad_input = options.on_bad_input
+        self._chunk_rows = options.chunk_rows
         facts = (relation.name, relation.mode, self.keys, list(map(str, self.order_by)), keep, n)
         found_keys = KeyRuns(
             [storage_type(relation.schema.field(name).type) for name in self.keys],
             null_safe=True,
             runs=1,
-            tables=HashTables(directory=directory, hash_bits=hash_bits, hash_seed=hash_seed).seeded(),
+            tables=HashTables.of(options),
             facts=facts,
         )
         self._rows = VersionedRows(
@@ -132,7 +122,6 @@ class Deduplicate:
             words=count_order_words(relation.schema, self._columns, relation=relation.name),
             name="rows",
             latest_first=self._descending[-1],
-            directory=directory,
             facts=facts,
         )
         self._state = TimedState(found_keys, [self._rows], ["rejected"])
@@ -277,7 +266,7 @@ class Deduplicate:
         status = first_status(weights, is_append=False)
         del rows  # there is one input
         self._store(
-            groups, self._rows.prepare(batch, words, weights, groups, 0, status=status, retracts=True, arrivals=arrivals)
+            groups, self._rows.prepare(NewRows(batch, words, weights, status, arrivals=arrivals), groups, 0, retracts=True)
         )
 
     def close(self) -> None:
@@ -295,7 +284,7 @@ class Deduplicate:
         status = first_status(delta.weights, is_append=relation.mode == "append")
         words = order_words(batch, self._columns, self._descending)
         weights = np.ascontiguousarray(delta.weights)
-        rows = self._rows.prepare(batch, words, weights, groups, 0, status=status, retracts=True)
+        rows = self._rows.prepare(NewRows(batch, words, weights, status), groups, 0, retracts=True)
         self._prepared = _Epoch(tick, delta, groups, rows, GivenRows(relation, delta, self.keys, status))
         return self._prepared
 

@@ -16,11 +16,13 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from zset_join.core.errors import ZsetJoinError
 from zset_join.core.tick import Tick
 from zset_join.operators.join import HashJoin
+from zset_join.shapes.operator_options import OperatorOptions
 from zset_join.state.rows.guarded import guarded
 from zset_join.zset import ZSet
 
@@ -39,10 +41,11 @@ class LoadedJoin(HashJoin):
         options: as of `HashJoin`, without a directory and hybrid state, for inputs that are not both append-only.
     """
 
-    def __init__(self, *arguments: Any, part_changes: int = 16_384, **options: Any) -> None:
-        super().__init__(*arguments, part_changes=part_changes, **options)
-        self._arguments, self._options = arguments, {**options, "part_changes": part_changes}
-        self._part_rows = _PART_CHANGES * part_changes
+    def __init__(self, *sides_and_how: Any, options: OperatorOptions = OperatorOptions(), **terms: Any) -> None:
+        super().__init__(*sides_and_how, options=options, **terms)
+        self._again = partial(HashJoin, *sides_and_how, **terms)
+        self._options = replace(options, hash_seed=self._tables.hash_seed, on_bad_input="error")
+        self._part_rows = _PART_CHANGES * options.part_changes
         self._is_first = all(one.mode != "changelog" for one in self.inputs)
         self._asked: tuple[Tick, ZSet, ZSet] | None = None
         self._loaded: HashJoin | None = None
@@ -87,8 +90,7 @@ class LoadedJoin(HashJoin):
     def _load(self, tick: Tick, deltas: Sequence[ZSet]) -> deque[ZSet] | None:
         """Load an empty join and return the chunks of the answer; None where the epoch must be worked at once."""
         self._loaded, self._asked = None, (tick, deltas[0], deltas[1])
-        options = {**self._options, "hash_seed": self._tables.hash_seed, "on_bad_input": "error"}
-        join, chunks = HashJoin(*self._arguments, **options), deque[ZSet]()
+        join, chunks = self._again(options=self._options), deque[ZSet]()
         for side, delta in zip(join._sides, deltas, strict=True):
             side.make_room(len(delta), 0)
         try:

@@ -30,7 +30,6 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from zset_join.core.errors import StateError
-from zset_join.core.options import DEFAULT_JOIN_MAX_BUFFERED_BYTES, BufferLimit
 from zset_join.core.relation import Relation
 from zset_join.core.tick import Tick
 from zset_join.expressions import Expression
@@ -42,12 +41,13 @@ from zset_join.operators.join_steps import (
     residual_filter,
     weight_overflow,
 )
-from zset_join.shapes.join import JOIN_TYPES, join_shape
-from zset_join.shapes.operator_options import check_policy, check_sizes
+from zset_join.shapes.join import JOIN_TYPES, JoinTerms, join_shape
+from zset_join.shapes.operator_options import OperatorOptions
 from zset_join.state.cold.largest_key import largest_key
 from zset_join.state.join.append_buffer import AppendBuffer, BufferedEpoch
 from zset_join.state.join.changed_groups import ChangedGroups, ChangedKey, OutputArrays, Step
 from zset_join.state.join.hybrid_state import HybridState
+from zset_join.state.join.join_parts import JoinParts
 from zset_join.state.join.joined_rows import JoinedRows
 from zset_join.state.join.oversized_rows import OversizedRows
 from zset_join.state.join.residual_pairs import JudgedEpoch, ResidualPairs
@@ -57,6 +57,7 @@ from zset_join.state.rows.guarded import guarded
 from zset_join.state.rows.hash_seed import HashTables
 from zset_join.state.rows.rejected_rows import describe_rejection, no_rejections, rejection_table
 from zset_join.state.rows.side import PreparedSide, SideState
+from zset_join.state.rows.side_rules import SideRules
 from zset_join.state.rows.side_snapshot import restore_side, side_reader, snapshot_epoch
 from zset_join.state.rows.usage import check_same_epoch, closed, make_directory
 from zset_join.zset import ZSet
@@ -98,21 +99,7 @@ class HashJoin:
         residual: a predicate over both rows that is part of ON.
         hidden: per input, columns that only order its changes; they are not emitted.
         output_names: of all output columns; default: the input's, a clashing right one with `_right`.
-        on_bad_input: `error` raises and applies nothing; `quarantine` skips bad rows, see `rejections`.
-        tombstone_retention_seconds: how long the sequence of a deleted key is kept, in processing time.
-        join_max_buffered_bytes: limit of a join of two append sides; 0: no limit.
-        join_buffer_policy: at that limit, `abort` the epoch, `evict_oldest` rows, or `spill` to disk.
-        on_evict: `retract` the joined rows of an evicted row, or `forget` it.
-        chunk_rows: rows per chunk of an answer.
-        part_changes: changes of a large epoch that are processed together, to fit the processor's cache.
-        hash_bits: below 32, force collisions; for tests.
-        hash_seed: seed of the hashes; default: that of `directory`, else a new one.
-        directory: map the state from files here; None keeps it in memory.
-        default_hash_join: `memory` keeps all rows in memory; `hybrid` the hot ones, the rest on disk.
-        max_hot_keys: rows of a hybrid join in memory, of both sides; None: no limit.
-        max_hot_bytes: bytes of a hybrid join in memory, of both sides; None: no limit.
-        cold_directory: of cold rows; default: in `directory`, else a temporary directory.
-        cold_store: `files` or `duckdb`; default: `config.DEFAULT_COLD_STORE`.
+        options: how it runs, and where its state lies.
 
     Raises:
         PlanError: relations, keys (`KeyTypeError`) or options (`OptionError`) that do not fit.
@@ -136,95 +123,70 @@ class HashJoin:
         residual: Expression | None = None,
         hidden: Sequence[Collection[str]] = ((), ()),
         output_names: Sequence[str] | None = None,
-        on_bad_input: str = "error",
-        tombstone_retention_seconds: int = 172_800,
-        join_max_buffered_bytes: int | None = DEFAULT_JOIN_MAX_BUFFERED_BYTES,
-        join_buffer_policy: str = "abort",
-        on_evict: str = "retract",
-        chunk_rows: int = 65_536,
-        part_changes: int = 16_384,
-        hash_bits: int = 32,
-        hash_seed: int | None = None,
-        directory: str | None = None,
-        default_hash_join: str = "memory",
-        max_hot_keys: int | None = None,
-        max_hot_bytes: int | None = None,
-        cold_directory: str | None = None,
-        cold_store: str | None = None,
+        options: OperatorOptions = OperatorOptions(),
     ) -> None:
-        check_policy(on_bad_input)
-        check_sizes(min(chunk_rows, part_changes), hash_bits)
-        shape = join_shape(
-            left, right, how, null_safe=null_safe, using=using, residual=residual, hidden=hidden, output_names=output_names
+        terms = JoinTerms(
+            how=how, null_safe=null_safe, using=using, residual=residual, hidden=hidden, output_names=output_names
         )
+        shape = join_shape(left, right, terms)
         self.inputs: tuple[Relation, ...] = (left, right)
         self.how = how
-        self.on_bad_input = on_bad_input
+        self.on_bad_input = options.on_bad_input
         self._one_sided = ONE_SIDED[how]
         is_append_only = left.mode == right.mode == "append"
-        limit = BufferLimit.of(join_max_buffered_bytes, join_buffer_policy, on_evict)
-        limit.check_applies(is_append_only=is_append_only, left=left.name, right=right.name)
-        limit, budget = limit.of_join(default_hash_join, max_hot_keys, max_hot_bytes, cold_directory, cold_store)
+        options.buffer_limit.check_applies(is_append_only=is_append_only, left=left.name, right=right.name)
+        limit, budget = options.buffer_limit.beside(options.budget)
         # Rows keep a degree of their own where it cannot be read off the other side: it counts what passes a residual
         # predicate, or what has been met and is forgotten by now.
         has_degrees = residual is not None or (limit.forgets and any(self._one_sided))
         self._pairs = how in ("inner", "left", "right", "full")
         compared = columns_compared(self.inputs, residual, hidden)
         self.output = shape.output
-        self._chunk_rows = chunk_rows
-        self._output = OutputArrays(_CHUNKS_AT_ONCE * chunk_rows)
-        self._spare = OutputArrays(_CHUNKS_AT_ONCE * chunk_rows)
+        self._chunk_rows = options.chunk_rows
+        self._output = OutputArrays(_CHUNKS_AT_ONCE * options.chunk_rows)
+        self._spare = OutputArrays(_CHUNKS_AT_ONCE * options.chunk_rows)
         self._touched_rows = 0  # of the output arrays; the rest of them takes no memory
         self._overflowed = False
         self._reader = object()
         self._answers = Answers()
         self._prepared: _Prepared | None = None
         self._is_closed = False
-        make_directory(directory)
-        self._tables = tables = HashTables(directory=directory, hash_bits=hash_bits, hash_seed=hash_seed).seeded()
+        make_directory(options.directory)
+        self._tables = tables = HashTables.of(options)
         self._sides = [
             SideState(
                 relation,
                 key_types=shape.key_types,
                 null_safe=shape.null_safe,
-                keeps_unmatchable=self._one_sided[side] == p.SHOWN_UNMATCHED,
-                has_degree=has_degrees and self._one_sided[side] != 0,
-                tombstone_retention_us=tombstone_retention_seconds * 1_000_000,
                 tables=tables,
                 name="left" if side == _LEFT else "right",
-                compared=compared[side],
-                with_age=limit.evicts,
-                is_hybrid=budget is not None,
+                rules=SideRules(
+                    keeps_unmatchable=self._one_sided[side] == p.SHOWN_UNMATCHED,
+                    has_degree=has_degrees and self._one_sided[side] != 0,
+                    tombstone_retention_us=options.tombstone_retention_us,
+                    compared=compared[side],
+                    with_age=limit.evicts,
+                    is_hybrid=budget is not None,
+                ),
             )
             for side, relation in enumerate(self.inputs)
         ]
-        check_same_epoch((side.absorbed_epoch for side in self._sides), directory)
+        check_same_epoch((side.absorbed_epoch for side in self._sides), options.directory)
         self._hybrid: HybridState | None = None
         if budget is not None:
             by_own = [not has_degrees and kind != 0 for kind in reversed(self._one_sided)]
             shown = [has_degrees or self._pairs or kind != 0 for kind in self._one_sided]
-            self._hybrid = HybridState(self._sides, by_own, shown, budget, directory, cold_directory)
-        self._groups = ChangedGroups(self._sides, self._one_sided, part_changes=part_changes, residual=has_degrees)
+            self._hybrid = HybridState(self._sides, by_own, shown, budget, options.directory)
+        self._groups = ChangedGroups(self._sides, self._one_sided, part_changes=options.part_changes, residual=has_degrees)
         self._cold = [] if self._hybrid is None else [self._hybrid.cold_side(side) for side in (0, 1)]
         self._buffer = AppendBuffer(self._sides, limit, self._cold) if is_append_only else None
         self._joined = JoinedRows(self._sides[0], self._sides[1], self.output.schema, shape.sources)
         passes = residual_filter(residual, self._sides)
-        self._streamed_rows = StreamedRows(self._groups, self._cold, self._one_sided, pairs=self._pairs, output=self._output)
-        self._oversized_rows = OversizedRows(self._cold, self._one_sided, pairs=self._pairs, passes=passes)
+        parts = JoinParts(self._sides, self._groups, self._cold, self._one_sided, self._pairs, passes, self._output)
+        self._streamed_rows, self._oversized_rows = StreamedRows(parts), OversizedRows(parts)
         self._residual: ResidualPairs | None = None
         if has_degrees:
-            self._residual = ResidualPairs(
-                self._sides,
-                self._groups,
-                self._cold,
-                self._streamed_rows,
-                self._oversized_rows,
-                self._one_sided,
-                pairs=self._pairs,
-                passes=passes,
-                output=self._output,
-                chunk_rows=chunk_rows,
-            )
+            self._residual = ResidualPairs(parts, self._streamed_rows, self._oversized_rows, chunk_rows=options.chunk_rows)
 
     # ---------------------------------------------------------------- the operator protocol
 

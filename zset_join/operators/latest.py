@@ -19,13 +19,12 @@ from collections.abc import Collection, Iterator, Sequence
 import numpy as np
 import pyarrow as pa
 
-from zset_join.core.options import HotBudget
 from zset_join.core.relation import Relation
 from zset_join.core.tick import Tick
 from zset_join.operators.upsert_table import UpsertTable
 from zset_join.shapes.latest import latest_rows
+from zset_join.shapes.operator_options import OperatorOptions
 from zset_join.state.rows.guarded import guarded
-from zset_join.state.rows.hash_seed import HashTables
 from zset_join.zset import ZSet
 
 __all__ = ["Latest"]
@@ -38,17 +37,7 @@ class Latest(UpsertTable):
     Args:
         relation: the input, in upsert mode.
         hidden: columns that only order changes; they are not shown.
-        on_bad_input: `error` raises and applies nothing; `quarantine` leaves bad rows out and lists them in `rejections`.
-        tombstone_retention_seconds: how long a deleted key remembers its sequence (in processing time).
-        chunk_rows: rows per chunk of an answer.
-        hash_bits: below 32, force collisions; for tests.
-        hash_seed: what hashes are seeded with; default: that of `directory`, else a new one.
-        directory: map the state from files here; None keeps it in memory.
-        default_hash_join: `memory` keeps all rows in memory; `hybrid` the busy ones, and the rest on disk.
-        max_hot_keys: rows of a hybrid table in memory, tombstones among them; None for no limit.
-        max_hot_bytes: bytes of a hybrid table in memory; None for no limit.
-        cold_directory: where a hybrid table keeps cold rows; default: in `directory`, else among the host's temporary files.
-        cold_store: the medium they lie on: `files`, or `duckdb`, a DuckDB file; default: `config.DEFAULT_COLD_STORE`.
+        options: how it runs, and where its state lies.
 
     Raises:
         PlanError: a relation in another mode, or options (`OptionError`) that are not allowed.
@@ -67,17 +56,7 @@ class Latest(UpsertTable):
         relation: Relation,
         *,
         hidden: Collection[str] = (),
-        on_bad_input: str = "error",
-        tombstone_retention_seconds: int = 172_800,
-        chunk_rows: int = 65_536,
-        hash_bits: int = 32,
-        hash_seed: int | None = None,
-        directory: str | None = None,
-        default_hash_join: str = "memory",
-        max_hot_keys: int | None = None,
-        max_hot_bytes: int | None = None,
-        cold_directory: str | None = None,
-        cold_store: str | None = None,
+        options: OperatorOptions = OperatorOptions(),
     ) -> None:
         output = latest_rows(relation, hidden)
         shown = output.schema.names
@@ -87,12 +66,7 @@ class Latest(UpsertTable):
             table="latest",
             kept=relation.schema.names,
             compared=shown,
-            on_bad_input=on_bad_input,
-            tombstone_retention_seconds=tombstone_retention_seconds,
-            chunk_rows=chunk_rows,
-            tables=HashTables(directory=directory, hash_bits=hash_bits, hash_seed=hash_seed),
-            budget=HotBudget.of(default_hash_join, max_hot_keys, max_hot_bytes, cold_directory, cold_store=cold_store),
-            cold_directory=cold_directory,
+            options=options,
         )
         self._plan = self._side.layout.gather_plan(self._side.relation.field_indices(shown))
 

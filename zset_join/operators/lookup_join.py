@@ -23,23 +23,21 @@ Source: FLIP-234 (retryable lookup joins); the journal and rows that are parked 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from zset_join.core.errors import LookupFailedError, OptionError, ResourceError, StateError
+from zset_join.core.errors import LookupFailedError, ResourceError, StateError
 from zset_join.core.relation import Relation
 from zset_join.core.row_conversion import conform, take_rows
 from zset_join.core.shown_values import counted
 from zset_join.core.tick import Tick
-from zset_join.expressions import Expression
 from zset_join.operators.join_steps import columns_compared
-from zset_join.shapes.lookup import FOUND, LookupShape, RetryPolicy, looked_up_relation
-from zset_join.shapes.operator_options import check_policy
+from zset_join.shapes.lookup import FOUND, LookupShape, LookupTerms, RetryPolicy, looked_up_relation
+from zset_join.shapes.operator_options import OperatorOptions
 from zset_join.state.join.lookup_rows import fetched_rows
 from zset_join.state.join.match_memo import (
     ARRIVAL,
@@ -61,6 +59,7 @@ from zset_join.state.rows.keyed_rows import KeyedRows
 from zset_join.state.rows.rejected_rows import REJECTION_SCHEMA, describe_rejection, no_rejections, rejection_table
 from zset_join.state.rows.side import SideState
 from zset_join.state.rows.side_changes import NetChanges, SideChanges
+from zset_join.state.rows.side_rules import SideRules
 from zset_join.state.rows.side_snapshot import restore_side, side_reader, snapshot_epoch
 from zset_join.state.rows.usage import check_same_epoch
 from zset_join.zset import ZSet
@@ -107,25 +106,9 @@ class LookupJoin:
         probe: the left input; its join key is what is looked up.
         table: the columns of the external table that are requested; its join key has as many columns as the probe's, and after
             those one per constant.
-        how: `inner` or `left`.
-        constants: values that key columns of the external table must have, by name; they are requested too.
-        using: put the key columns once and first, where both sides name them equally.
-        residual: a predicate over both rows that is part of ON.
-        unaskable: given keys, returns why some can never be requested, by their rows; such rows are bad input. Of an upsert
-            relation its deletes are not checked: they only retract rows.
-        hidden: probe columns that only order changes: where nothing else of a row has changed, nothing is emitted.
-        output_names: names of the output columns; default: the input's, a clashing right one with `_right`.
-        max_retries: how often a miss is parked and looked up again in a later epoch; 0: a miss is final.
-        delay_us: how long it waits for that, in processing time.
-        emit_padded_first: LEFT only: show a parked row padded until its partner comes.
-        max_parked_rows: how many rows may wait.
-        on_parked_limit: beyond that, `error` refuses the epoch, `pad` lets further misses be final.
-        on_bad_input: `error` raises and applies nothing; `quarantine` leaves bad rows out and lists them in `rejections`.
-        tombstone_retention_seconds: how long a deleted key remembers its sequence (in processing time).
-        chunk_rows: rows per chunk of an answer.
-        hash_bits: below 32, force collisions; for tests.
-        hash_seed: what hashes are seeded with; default: that of `directory`, else a new one.
-        directory: map the state from files here; None keeps it in memory.
+        terms: what is looked up, and what is shown.
+        misses: their treatment; without retries a miss is final.
+        options: how it runs, and where its state lies.
 
     Raises:
         PlanError: relations that cannot be joined, or options (`OptionError`) that are not allowed.
@@ -134,7 +117,7 @@ class LookupJoin:
 
     >>> orders = Relation(name="orders", schema=pa.schema({"id": pa.int64(), "who": pa.int64()}), join_key=("who",))
     >>> table = Relation(name="customers", schema=pa.schema({"id": pa.int64(), "name": pa.string()}), join_key=("id",))
-    >>> join = LookupJoin(orders, table, "left", output_names=["id", "who", "customer", "name"])
+    >>> join = LookupJoin(orders, table, LookupTerms(how="left", output_names=["id", "who", "customer", "name"]))
     >>> delta = ZSet.of({"id": [1, 2], "who": [7, 8]})
     >>> keys = join.keys_to_fetch(Tick(0), delta)
     >>> fetched = join.fetched_answer(keys, pa.table({"id": [7], "name": ["Ada"]}))
@@ -146,40 +129,30 @@ class LookupJoin:
         self,
         probe: Relation,
         table: Relation,
-        how: str = "inner",
+        terms: LookupTerms = LookupTerms(),
         *,
-        constants: Mapping[str, Any] | None = None,
-        using: bool = False,
-        residual: Expression | None = None,
-        unaskable: Callable[[pa.RecordBatch], Mapping[int, str]] | None = None,
-        hidden: Collection[str] = (),
-        output_names: Sequence[str] | None = None,
-        max_retries: int = 0,
-        delay_us: int = 0,
-        emit_padded_first: bool = False,
-        max_parked_rows: int = 1_000_000,
-        on_parked_limit: str = "error",
-        on_bad_input: str = "error",
-        tombstone_retention_seconds: int = 172_800,
-        chunk_rows: int = 65_536,
-        hash_bits: int = 32,
-        hash_seed: int | None = None,
-        directory: str | None = None,
+        misses: RetryPolicy = RetryPolicy(),
+        options: OperatorOptions = OperatorOptions(),
     ) -> None:
-        check_policy(on_bad_input)
-        _check_parking(max_retries, delay_us, max_parked_rows, on_parked_limit)
-        shape = LookupShape.of(probe, table, how, constants=constants, using=using, output_names=output_names)
-        self.output = looked_up_relation(shape, how, residual=residual, emits_padded_first=emit_padded_first)
+        shape = LookupShape.of(
+            probe,
+            table,
+            terms.how,
+            constants=terms.constants,
+            using=terms.using,
+            output_names=terms.output_names,
+        )
+        self.output = looked_up_relation(shape, terms.how, residual=terms.residual, emits_padded_first=misses.padded_first)
         is_append_only = probe.mode == "append"
         self.shape = shape
-        self.how = how
-        self.on_bad_input = on_bad_input
+        self.how = terms.how
+        self.on_bad_input = options.on_bad_input
         self.inputs: tuple[Relation, ...] = (probe, shape.fetched)
-        self._residual = residual
-        self._unaskable = unaskable
-        self._policy = RetryPolicy(max_retries, delay_us, emit_padded_first, max_parked_rows, on_parked_limit == "pad")
-        self._chunk_rows = chunk_rows
-        self._tables = HashTables(directory=directory, hash_bits=hash_bits, hash_seed=hash_seed).seeded()
+        self._residual = terms.residual
+        self._unaskable = terms.unaskable
+        self._policy = misses
+        self._chunk_rows = options.chunk_rows
+        self._tables = HashTables.of(options)
         self._is_append_only = is_append_only
         identity = () if is_append_only else probe.primary_key if probe.mode == "upsert" else tuple(probe.schema.names)
         kept_key = probe.primary_key if probe.mode == "upsert" else tuple(probe.schema.names)
@@ -194,13 +167,13 @@ class LookupJoin:
             ),
             key_types=[probe.schema.field(column).type for column in kept_key],
             null_safe=[True] * len(kept_key),
-            keeps_unmatchable=True,
-            has_degree=False,
-            tombstone_retention_us=tombstone_retention_seconds * 1_000_000,
             tables=self._tables,
             name="left",
-            compared=columns_compared((probe, table), residual, (hidden, ()))[0],
-            arranges=False,
+            rules=SideRules(
+                tombstone_retention_us=options.tombstone_retention_us,
+                compared=columns_compared((probe, table), terms.residual, (terms.hidden, ()))[0],
+                arranges=False,
+            ),
         )
         self._left = SideChanges(self._side, stores=not is_append_only)
         self._memo = MatchMemo(
@@ -209,7 +182,7 @@ class LookupJoin:
             identity,
             tables=self._tables,
         )
-        check_same_epoch((self._memo.lines.side.absorbed_epoch, self._side.absorbed_epoch), directory)
+        check_same_epoch((self._memo.lines.side.absorbed_epoch, self._side.absorbed_epoch), options.directory)
         self._lookups: tuple[Tick, ZSet, _Requests] | None = None
         self._prepared: _Prepared | None = None
 
@@ -569,17 +542,3 @@ class LookupJoin:
             )
         if lookups.changes is not None and lookups.changes.prepared.rejected and self.on_bad_input == "error":
             raise describe_rejection(self.inputs[:1], [lookups.changes.prepared], tick)
-
-
-def _check_parking(max_retries: int, delay_us: int, max_parked_rows: int, on_parked_limit: str) -> None:
-    if on_parked_limit not in ("error", "pad"):
-        raise OptionError(
-            f'on_parked_limit={on_parked_limit!r} is unknown; use "error" or "pad".',
-            code="UNKNOWN_POLICY",
-            value=on_parked_limit,
-        )
-    if min(max_retries, delay_us, max_parked_rows) < 0:
-        raise OptionError(
-            f"max_retries={max_retries}, delay_us={delay_us} and max_parked_rows={max_parked_rows} must be 0 or more.",
-            code="OPTION_RANGE",
-        )

@@ -16,7 +16,6 @@ state.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -31,6 +30,7 @@ from zset_join.core.shown_values import counted
 from zset_join.core.tick import Tick
 from zset_join.operators.latest import Latest
 from zset_join.shapes.latest import TRUNCATE, without_control
+from zset_join.shapes.operator_options import OperatorOptions
 from zset_join.state.rows.guarded import guarded
 from zset_join.state.rows.rejected_rows import REJECTION_SCHEMA
 from zset_join.zset import ZSet, single_batch
@@ -77,11 +77,13 @@ class PartialUpserts(Latest):
     [((1, 'x', 'y'), -1), ((1, 'z', 'y'), 1)]
     """
 
-    def __init__(self, relation: Relation, *, control: str, hidden: Sequence[str] = (), **options: Any) -> None:
+    def __init__(
+        self, relation: Relation, *, control: str, hidden: Sequence[str] = (), options: OperatorOptions = OperatorOptions()
+    ) -> None:
         whole = without_control(relation, control)
         self._control = control
         self._whole: tuple[ZSet, _Whole] | None = None
-        super().__init__(whole, hidden=hidden, **options)
+        super().__init__(whole, hidden=hidden, options=options)
         self._rows = self.inputs[0]
         self.inputs = (relation,)
         names = self._side.relation.schema.names

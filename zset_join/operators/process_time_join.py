@@ -19,7 +19,7 @@ Source: Flink's processing-time temporal join, Timeplus' lookup of a versioned s
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
 
@@ -35,8 +35,8 @@ from zset_join.expressions import left as left_column
 from zset_join.expressions import right as right_column
 from zset_join.operators.join_steps import columns_compared
 from zset_join.operators.latest_joins import LatestJoins
-from zset_join.shapes.lookup import LookupShape, process_time_relation
-from zset_join.shapes.operator_options import check_policy
+from zset_join.shapes.lookup import LookupShape, ProcessTimeTerms, process_time_relation
+from zset_join.shapes.operator_options import OperatorOptions
 from zset_join.state.join.latest_table import LatestTable
 from zset_join.state.join.match_memo import (
     EMITTED_KINDS,
@@ -56,6 +56,7 @@ from zset_join.state.rows.keyed_rows import KeyedRows
 from zset_join.state.rows.rejected_rows import describe_rejection, no_rejections, rejection_table
 from zset_join.state.rows.side import PreparedSide, SideState
 from zset_join.state.rows.side_changes import NetChanges, SideChanges
+from zset_join.state.rows.side_rules import SideRules
 from zset_join.state.rows.side_snapshot import restore_side, side_reader, snapshot_epoch
 from zset_join.zset import ZSet
 
@@ -86,21 +87,8 @@ class ProcessTimeJoin:
     Args:
         left: the left input.
         right: the right input, in any mode; its join key has as many columns as the left one.
-        how: `inner` or `left`.
-        snapshot: `current` joins with the right changes of the same epoch, `previous` without them.
-        null_safe: per key column, whether it is compared with `<=>` instead of `=`; default all `=`.
-        using: put the key columns once and first, where both sides name them equally.
-        residual: a predicate over both rows that is part of ON.
-        hidden: left columns that only order changes: where nothing else of a row has changed, nothing is emitted.
-        find_by: columns of the right key that its rows are found by, the index; the others are compared row by row. Default:
-            all.
-        output_names: names of the output columns; default: the input's, a clashing right one with `_right`.
-        on_bad_input: `error` raises and applies nothing; `quarantine` leaves bad rows out and lists them in `rejections`.
-        tombstone_retention_seconds: how long a deleted key remembers its sequence (in processing time).
-        chunk_rows: rows per chunk of an answer.
-        hash_bits: below 32, force collisions; for tests.
-        hash_seed: what hashes are seeded with; default: that of `directory`, else a new one.
-        directory: map the state from files here; None keeps it in memory.
+        terms: which rows meet, and what is shown.
+        options: how it runs, and where its state lies.
         place: among the joins that share the right rows.
         table_of: the join whose right rows are shared; None: they are its own.
 
@@ -112,7 +100,7 @@ class ProcessTimeJoin:
     >>> orders = Relation(name="orders", schema=pa.schema({"id": pa.int64(), "what": pa.string()}), join_key=("what",))
     >>> schema = pa.schema({"what": pa.string(), "price": pa.int64()})
     >>> prices = Relation(name="prices", schema=schema, join_key=("what",), primary_key=("what",), mode="upsert")
-    >>> join = ProcessTimeJoin(orders, prices, using=True)
+    >>> join = ProcessTimeJoin(orders, prices, ProcessTimeTerms(using=True))
     >>> first = [ZSet.of({"id": [1], "what": ["nail"]}), ZSet.of({"what": ["nail"], "price": [3]})]
     >>> [row for chunk in join.answer(Tick(0), first) for row in chunk.to_pylist()]
     [(('nail', 1, 3), 1)]
@@ -125,46 +113,32 @@ class ProcessTimeJoin:
         self,
         left: Relation,
         right: Relation,
-        how: str = "inner",
+        terms: ProcessTimeTerms = ProcessTimeTerms(),
         *,
-        snapshot: str = "current",
-        null_safe: Sequence[bool] | None = None,
-        using: bool = False,
-        residual: Expression | None = None,
-        hidden: Collection[str] = (),
-        find_by: Sequence[str] | None = None,
-        output_names: Sequence[str] | None = None,
-        on_bad_input: str = "error",
-        tombstone_retention_seconds: int = 172_800,
-        chunk_rows: int = 65_536,
-        hash_bits: int = 32,
-        hash_seed: int | None = None,
-        directory: str | None = None,
+        options: OperatorOptions = OperatorOptions(),
         place: int = 0,
         table_of: ProcessTimeJoin | None = None,
     ) -> None:
-        check_policy(on_bad_input)
-        shape = LookupShape.of(left, right, how, using=using, output_names=output_names, leaves_process=False)
-        self.output = process_time_relation(shape, snapshot, residual=residual)
-        flags = [False] * len(right.join_key) if null_safe is None else list(null_safe)
-        self._found_by = [at for at, name in enumerate(right.join_key) if find_by is None or name in find_by]
+        shape = LookupShape.of(left, right, terms.how, using=terms.using, output_names=terms.output_names, leaves_process=False)
+        self.output = process_time_relation(shape, terms.snapshot, residual=terms.residual)
+        flags = [False] * len(right.join_key) if terms.null_safe is None else list(terms.null_safe)
+        self._found_by = [at for at, name in enumerate(right.join_key) if terms.find_by is None or name in terms.find_by]
         safe = [flags[at] for at in self._found_by]
         compared = [
             left_column(a).eqNullSafe(right_column(b)) if flags[at] else left_column(a) == right_column(b)
             for at, (a, b) in enumerate(zip(left.join_key, right.join_key, strict=True))
             if at not in self._found_by
         ]
-        residual = _all_of([*compared, *([] if residual is None else [residual])])
+        residual = _all_of([*compared, *([] if terms.residual is None else [terms.residual])])
         is_append_only = left.mode == "append"
-        self.how, self.snapshot_of = how, snapshot
-        self.on_bad_input = on_bad_input
+        self.how, self.snapshot_of = terms.how, terms.snapshot
+        self.on_bad_input = options.on_bad_input
         self.shape = shape
         self.inputs: tuple[Relation, ...] = (left, right)
         self._residual = residual
         self._is_append_only = is_append_only
-        self._chunk_rows, self._safe = chunk_rows, safe
-        self._tables = HashTables(directory=directory, hash_bits=hash_bits, hash_seed=hash_seed).seeded()
-        retention_us = tombstone_retention_seconds * 1_000_000
+        self._chunk_rows, self._safe = options.chunk_rows, safe
+        self._tables = HashTables.of(options)
         whole = left.primary_key if left.mode == "upsert" else tuple(left.schema.names)
         key_types = [shape.key_schema.field(at).type for at in self._found_by]
         suffix = "" if place == 0 else f"_{place}"
@@ -172,13 +146,13 @@ class ProcessTimeJoin:
             replace(left, join_key=whole, event_time=None, watermark_delay=None),
             key_types=[left.schema.field(column).type for column in whole],
             null_safe=[True] * len(whole),
-            keeps_unmatchable=True,
-            has_degree=False,
-            tombstone_retention_us=retention_us,
             tables=self._tables,
             name=f"left{suffix}",
-            compared=columns_compared((left, right), residual, (hidden, ()))[0],
-            arranges=False,
+            rules=SideRules(
+                tombstone_retention_us=options.tombstone_retention_us,
+                compared=columns_compared((left, right), residual, (terms.hidden, ()))[0],
+                arranges=False,
+            ),
         )
         self._owns_table = table_of is None
         self.table: LatestTable = (
@@ -186,7 +160,7 @@ class ProcessTimeJoin:
                 replace(right, join_key=tuple(right.join_key[at] for at in self._found_by)),
                 key_types,
                 null_safe=safe,
-                tombstone_retention_us=retention_us,
+                tombstone_retention_us=options.tombstone_retention_us,
                 tables=self._tables,
             )
             if table_of is None

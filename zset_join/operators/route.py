@@ -23,13 +23,12 @@ import numpy as np
 import pyarrow as pa
 
 from zset_join.core.errors import PlanError
-from zset_join.core.options import HotBudget
 from zset_join.core.relation import Relation
 from zset_join.core.row_conversion import conform, take_rows
 from zset_join.core.tick import Tick
 from zset_join.operators.upsert_table import UpsertTable
+from zset_join.shapes.operator_options import OperatorOptions
 from zset_join.state.rows.guarded import guarded
-from zset_join.state.rows.hash_seed import HashTables
 from zset_join.zset import ZSet
 
 __all__ = ["Route"]
@@ -41,17 +40,7 @@ class Route(UpsertTable):
 
     Args:
         relation: the input, in upsert mode, with a join key.
-        on_bad_input: `error` raises and applies nothing; `quarantine` leaves bad rows out and lists them in `rejections`.
-        tombstone_retention_seconds: how long a deleted key remembers its sequence (in processing time).
-        chunk_rows: rows per chunk of an answer.
-        hash_bits: below 32, force collisions; for tests.
-        hash_seed: what hashes are seeded with; default: that of `directory`, else a new one.
-        directory: map the state from files here; None keeps it in memory.
-        default_hash_join: `memory` keeps all keys in memory; `hybrid` the busy ones, and the rest on disk.
-        max_hot_keys: keys of a hybrid route in memory, tombstones among them; None for no limit.
-        max_hot_bytes: bytes of a hybrid route in memory; None for no limit.
-        cold_directory: where a hybrid route keeps cold keys; default: in `directory`, else among the host's temporary files.
-        cold_store: the medium they lie on: `files`, or `duckdb`, a DuckDB file; default: `config.DEFAULT_COLD_STORE`.
+        options: how it runs, and where its state lies.
 
     Raises:
         PlanError: a relation that needs no routing, or options (`OptionError`) that are not allowed.
@@ -69,17 +58,7 @@ class Route(UpsertTable):
         self,
         relation: Relation,
         *,
-        on_bad_input: str = "error",
-        tombstone_retention_seconds: int = 172_800,
-        chunk_rows: int = 65_536,
-        hash_bits: int = 32,
-        hash_seed: int | None = None,
-        directory: str | None = None,
-        default_hash_join: str = "memory",
-        max_hot_keys: int | None = None,
-        max_hot_bytes: int | None = None,
-        cold_directory: str | None = None,
-        cold_store: str | None = None,
+        options: OperatorOptions = OperatorOptions(),
     ) -> None:
         if relation.mode != "upsert" or not relation.join_key:
             raise PlanError(
@@ -88,7 +67,6 @@ class Route(UpsertTable):
                 code="ROUTE_NOT_NEEDED",
                 relation=relation.name,
             )
-        budget = HotBudget.of(default_hash_join, max_hot_keys, max_hot_bytes, cold_directory, cold_store=cold_store)
         nullable = pa.schema([field.with_nullable(True) for field in relation.schema])
         self._keys = tuple(dict.fromkeys((*relation.primary_key, *relation.join_key)))
         super().__init__(
@@ -97,12 +75,7 @@ class Route(UpsertTable):
             table="route",
             kept=tuple(dict.fromkeys((*self._keys, *relation.sequence_by))),
             compared=self._keys,
-            on_bad_input=on_bad_input,
-            tombstone_retention_seconds=tombstone_retention_seconds,
-            chunk_rows=chunk_rows,
-            tables=HashTables(directory=directory, hash_bits=hash_bits, hash_seed=hash_seed),
-            budget=budget,
-            cold_directory=cold_directory,
+            options=options,
         )
         self._key_plan = self._side.layout.gather_plan(self._side.relation.field_indices(self._keys))
 

@@ -35,9 +35,8 @@ from zset_join.core.row_conversion import take_rows
 from zset_join.core.tick import Tick
 from zset_join.operators.timed_join import TimedJoin
 from zset_join.shapes.join import check_join
-from zset_join.shapes.operator_options import check_policy, check_sizes
+from zset_join.shapes.operator_options import OperatorOptions
 from zset_join.shapes.temporal_join import TemporalOptions, temporal_relation, temporal_shape
-from zset_join.state.rows.hash_seed import HashTables
 from zset_join.zset import ZSet
 
 __all__ = ["TemporalJoin"]
@@ -51,12 +50,7 @@ class TemporalJoin(TimedJoin):
         right: the versions: with an event time, a primary key that is part of the join key, and in any mode. In upsert mode
             weight -1 is a DELETE at its time; in changelog mode it retracts a version.
         options: see `TemporalOptions`.
-        on_bad_input: `error` raises and applies nothing; `quarantine` leaves bad rows out and lists them in `rejections`.
-        tombstone_retention_seconds: how long a DELETE that is the newest version of its key is remembered (in processing time).
-        chunk_rows: rows per chunk of an answer.
-        hash_bits: below 32, force collisions; for tests.
-        hash_seed: what hashes are seeded with; default: that of `directory`, else a new one.
-        directory: map the state from files here; None keeps it in memory.
+        options: how it runs, and where its state lies.
         place: among the joins that share the versions.
         eager_places: how many of these places may have runs of left rows.
         table_of: the join whose versions are shared; None: they are its own.
@@ -83,36 +77,26 @@ class TemporalJoin(TimedJoin):
         self,
         left: Relation,
         right: Relation,
-        options: TemporalOptions = TemporalOptions(),
+        terms: TemporalOptions = TemporalOptions(),
         *,
-        on_bad_input: str = "error",
-        tombstone_retention_seconds: int = 172_800,
-        chunk_rows: int = 65_536,
-        hash_bits: int = 32,
-        hash_seed: int | None = None,
-        directory: str | None = None,
+        options: OperatorOptions = OperatorOptions(),
         place: int = 0,
         eager_places: int = 0,
         table_of: TemporalJoin | None = None,
     ) -> None:
-        check_policy(on_bad_input)
-        check_sizes(chunk_rows, hash_bits)
-        check_join(left, right, options.how, None, options.using)
-        self.options = options
-        shape = temporal_shape(left, right, options)
+        check_join(left, right, terms.how, None, terms.using)
+        self.options = terms
+        shape = temporal_shape(left, right, terms)
         super().__init__(
             shape,
             temporal_relation(shape),
-            facts=("temporal", options.delete_column),
-            on_bad_input=on_bad_input,
-            tombstone_retention_seconds=tombstone_retention_seconds,
-            chunk_rows=chunk_rows,
-            tables=HashTables(directory=directory, hash_bits=hash_bits, hash_seed=hash_seed),
+            facts=("temporal", terms.delete_column),
+            options=options,
             place=place,
             eager_places=eager_places,
             table_of=table_of,
         )
-        self._chunk_rows = chunk_rows
+        self._chunk_rows = options.chunk_rows
 
     def answer(self, tick: Tick, deltas: Sequence[ZSet]) -> Iterator[ZSet]:
         """Yield the change of the join: what is retracted, then what is inserted.

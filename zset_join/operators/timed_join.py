@@ -8,9 +8,9 @@ import pyarrow as pa
 
 from zset_join.core.relation import Relation
 from zset_join.core.tick import Tick
+from zset_join.shapes.operator_options import OperatorOptions
 from zset_join.shapes.version_join import VersionJoinShape
 from zset_join.state.rows.guarded import guarded
-from zset_join.state.rows.hash_seed import HashTables
 from zset_join.state.time.version_join import VersionJoin
 from zset_join.state.time.version_joins import VersionJoins
 from zset_join.zset import ZSet
@@ -27,10 +27,7 @@ class TimedJoin:
         shape: which rows meet, and when.
         output: the answer.
         facts: what the files depend on besides the inputs.
-        on_bad_input: `error` raises and applies nothing; `quarantine` leaves bad rows out and lists them in `rejections`.
-        tombstone_retention_seconds: how long a DELETE that is the newest version of its key is remembered (in processing time).
-        chunk_rows: rows per chunk of an answer.
-        tables: where the state lies, and how keys are hashed.
+        options: how it runs, and where its state lies.
         place: among the joins that share the right rows.
         eager_places: how many of these places may have runs of left rows.
         table_of: the join whose right rows are shared; None: they are its own.
@@ -42,25 +39,19 @@ class TimedJoin:
         output: Relation,
         *,
         facts: Sequence[object],
-        on_bad_input: str,
-        tombstone_retention_seconds: int,
-        chunk_rows: int,
-        tables: HashTables,
+        options: OperatorOptions,
         place: int = 0,
         eager_places: int = 0,
         table_of: TimedJoin | None = None,
     ) -> None:
         self.inputs: tuple[Relation, ...] = (shape.left, shape.right)
         self.output = output
-        self.on_bad_input = on_bad_input
+        self.on_bad_input = options.on_bad_input
         inputs = [(one.name, one.mode, one.primary_key, one.event_time) for one in self.inputs]
         self._join = VersionJoin(
             shape,
             facts=(*facts, inputs, shape.key, shape.tie_by, shape.emit),
-            on_bad_input=on_bad_input,
-            retention_us=tombstone_retention_seconds * 1_000_000,
-            chunk_rows=chunk_rows,
-            tables=tables.seeded(),
+            options=options,
             place=place,
             eager_places=eager_places,
             table_of=None if table_of is None else table_of.join,

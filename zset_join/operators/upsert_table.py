@@ -18,17 +18,17 @@ import pyarrow as pa
 
 from zset_join.core.errors import StateError
 from zset_join.core.key_types import check_key_type
-from zset_join.core.options import HotBudget
 from zset_join.core.relation import Relation
 from zset_join.core.row_conversion import conform
 from zset_join.core.tick import Tick
 from zset_join.kernels.rows.epoch import CHANGE_WORDS
-from zset_join.shapes.operator_options import check_policy
+from zset_join.shapes.operator_options import OperatorOptions
 from zset_join.state.cold.hybrid_rows import HybridRows
 from zset_join.state.rows.answers import Answers
 from zset_join.state.rows.hash_seed import HashTables
 from zset_join.state.rows.rejected_rows import describe_rejection, no_rejections, rejection_table
 from zset_join.state.rows.side import PreparedSide, SideState
+from zset_join.state.rows.side_rules import SideRules
 from zset_join.state.rows.side_snapshot import restore_side, side_reader, snapshot_epoch
 from zset_join.state.rows.usage import closed, make_directory
 from zset_join.zset import ZSet
@@ -52,7 +52,6 @@ class UpsertTable:
         chunk_rows: rows per chunk of an answer.
         tables: where the state lies, and how keys are hashed.
         budget: how much of it may be in memory; None for all.
-        cold_directory: where the rest lies; default: in `directory`, else among the host's temporary files.
     """
 
     def __init__(
@@ -63,23 +62,17 @@ class UpsertTable:
         table: str,
         kept: Sequence[str],
         compared: Sequence[str],
-        on_bad_input: str,
-        tombstone_retention_seconds: int,
-        chunk_rows: int,
-        tables: HashTables,
-        budget: HotBudget | None,
-        cold_directory: str | None,
+        options: OperatorOptions,
     ) -> None:
-        check_policy(on_bad_input)
         for column in (*relation.join_key, *relation.primary_key):
             check_key_type(relation.schema.field(column).type, relation=relation.name, column=column)
         self.inputs: tuple[Relation, ...] = (relation,)
         self.output = output
-        self.on_bad_input = on_bad_input
+        self.on_bad_input = options.on_bad_input
         self._table = table
-        self._chunk_rows = chunk_rows
+        self._chunk_rows = options.chunk_rows
         self._is_closed = False
-        make_directory(tables.directory)
+        make_directory(options.directory)
         self._side = SideState(
             replace(
                 relation,
@@ -90,16 +83,16 @@ class UpsertTable:
             ),
             key_types=[relation.schema.field(name).type for name in relation.primary_key],
             null_safe=[False] * len(relation.primary_key),
-            keeps_unmatchable=True,
-            has_degree=False,
-            tombstone_retention_us=tombstone_retention_seconds * 1_000_000,
-            tables=tables.seeded(),
+            tables=HashTables.of(options),
             name=table,
-            compared=compared,
-            arranges=False,
-            is_hybrid=budget is not None,
+            rules=SideRules(
+                tombstone_retention_us=options.tombstone_retention_us,
+                compared=compared,
+                arranges=False,
+                is_hybrid=options.budget is not None,
+            ),
         )
-        self._hybrid = None if budget is None else HybridRows([self._side], budget, tables.directory, cold_directory)
+        self._hybrid = None if options.budget is None else HybridRows([self._side], options.budget, options.directory)
         self._prepared: tuple[Tick, ZSet, PreparedSide, npt.NDArray[np.int64]] | None = None
         self._answers = Answers()
 

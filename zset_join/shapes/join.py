@@ -20,6 +20,7 @@ from zset_join.shapes.kept_types import check_kept
 __all__ = [
     "JOIN_TYPES",
     "JoinShape",
+    "JoinTerms",
     "check_join",
     "compared_types",
     "join_shape",
@@ -70,6 +71,27 @@ def join_type(how: str) -> str:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class JoinTerms:
+    """Hold what decides the answer of a join of two relations by equal keys.
+
+    Args:
+        how: one of `JOIN_TYPES`.
+        null_safe: per key column, whether it is compared with `<=>` instead of `=`; default all `=`.
+        using: put the key columns once and first, where both sides name them equally.
+        residual: a predicate over both rows that is part of ON.
+        hidden: left and right columns that are not shown.
+        output_names: names of the output columns, hidden ones too; default: the input's, a clashing right one with `_right`.
+    """
+
+    how: str = "inner"
+    null_safe: Sequence[bool] | None = None
+    using: bool = False
+    residual: Expression | None = None
+    hidden: Sequence[Collection[str]] = ((), ())
+    output_names: Sequence[str] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class JoinShape:
     """Describe a join from outside.
 
@@ -86,29 +108,20 @@ class JoinShape:
     sources: tuple[tuple[str, str], ...]
 
 
-def join_shape(
-    left: Relation,
-    right: Relation,
-    how: str,
-    *,
-    null_safe: Sequence[bool] | None = None,
-    using: bool = False,
-    residual: Expression | None = None,
-    hidden: Sequence[Collection[str]] = ((), ()),
-    output_names: Sequence[str] | None = None,
-) -> JoinShape:
-    """Return the shape of a join; the arguments are those of `zset_join.operators.join.HashJoin`.
+def join_shape(left: Relation, right: Relation, terms: JoinTerms) -> JoinShape:
+    """Return the shape of a join.
 
     Raises:
         PlanError: relations that cannot be joined, or rows that cannot be kept.
         KeyTypeError: key types that cannot be compared.
     """
-    flags = check_join(left, right, how, null_safe, using)
+    how = terms.how
+    flags = check_join(left, right, how, terms.null_safe, terms.using)
     key_types = compared_types(left, right, tuple(zip(left.join_key, right.join_key, strict=True)))
-    if residual is not None:
-        check(residual, left.schema, right.schema)
-    schema, sources = joined_schema(left, right, how, using=using, output_names=output_names)
-    schema, sources = visible_columns(schema, sources, hidden)
+    if terms.residual is not None:
+        check(terms.residual, left.schema, right.schema)
+    schema, sources = joined_schema(left, right, how, using=terms.using, output_names=terms.output_names)
+    schema, sources = visible_columns(schema, sources, terms.hidden)
     check_kept(left)
     check_kept(right)
     output = Relation(

@@ -10,7 +10,7 @@ changed is folded as it was answered.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,7 +26,15 @@ from zset_join.expressions import Expression, check, evaluate, references
 from zset_join.shapes.join import joined_schema
 from zset_join.shapes.kept_types import check_kept
 
-__all__ = ["FOUND", "LookupShape", "RetryPolicy", "looked_up_relation", "process_time_relation"]
+__all__ = [
+    "FOUND",
+    "LookupShape",
+    "LookupTerms",
+    "ProcessTimeTerms",
+    "RetryPolicy",
+    "looked_up_relation",
+    "process_time_relation",
+]
 
 FOUND = "_zset_found"
 _POLICY = ("_zset_max_retries", "_zset_delay_us", "_zset_padded_first", "_zset_max_parked", "_zset_pads_at_limit")
@@ -52,6 +60,56 @@ class RetryPolicy:
     padded_first: bool = False
     max_parked_rows: int = 1_000_000
     pads_at_limit: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LookupTerms:
+    """Hold what decides the answer of a lookup join, besides the treatment of a miss.
+
+    Args:
+        how: `inner` or `left`.
+        constants: values that key columns of the outside table must have, by name; they are requested too.
+        using: put the key columns once and first, where both sides name them equally.
+        residual: a predicate over both rows that is part of ON.
+        unaskable: given keys, returns why some can never be requested, by their rows; such rows are bad input. Of an upsert
+            relation its deletes are not checked: they only retract rows.
+        hidden: probe columns that only order changes: where nothing else of a row has changed, nothing is emitted.
+        output_names: names of the output columns; default: the input's, a clashing right one with `_right`.
+    """
+
+    how: str = "inner"
+    constants: Mapping[str, Any] | None = None
+    using: bool = False
+    residual: Expression | None = None
+    unaskable: Callable[[pa.RecordBatch], Mapping[int, str]] | None = None
+    hidden: Collection[str] = ()
+    output_names: Sequence[str] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProcessTimeTerms:
+    """Hold what decides the answer of a join by processing time.
+
+    Args:
+        how: `inner` or `left`.
+        snapshot: `current` joins with the right changes of the same epoch, `previous` without them.
+        null_safe: per key column, whether it is compared with `<=>` instead of `=`; default all `=`.
+        using: put the key columns once and first, where both sides name them equally.
+        residual: a predicate over both rows that is part of ON.
+        hidden: left columns that only order changes: where nothing else of a row has changed, nothing is emitted.
+        find_by: columns of the right key that its rows are found by, the index; the others are compared row by row. Default:
+            all.
+        output_names: names of the output columns; default: the input's, a clashing right one with `_right`.
+    """
+
+    how: str = "inner"
+    snapshot: str = "current"
+    null_safe: Sequence[bool] | None = None
+    using: bool = False
+    residual: Expression | None = None
+    hidden: Collection[str] = ()
+    find_by: Sequence[str] | None = None
+    output_names: Sequence[str] | None = None
 
 
 @dataclass(frozen=True)

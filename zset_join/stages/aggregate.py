@@ -11,7 +11,7 @@ another one then, and so is its log.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Literal
 
@@ -183,18 +183,14 @@ class AggregateStage(Stage):
     def build(self, options: StageOptions, directory: str | None) -> DurableOperator:
         """Return the aggregate of one bucket, of what the reduction leaves."""
         budget = options.table_budget if self.group_by else None
-        hybrid: dict[str, Any] = {} if budget is None else {"default_hash_table": "hybrid", **asdict(budget)}
+        used = options.of_operator(directory, budget=budget)
         is_cut = self.reduces and not self._reduction.is_partial
         return Aggregate(
             self._reduction.relation if is_cut else self.source,
             self.group_by,
             self.calls,
             preaggregated=self.is_partial,
-            on_bad_input="error" if self.reduces else options.on_bad_input,
-            chunk_rows=options.chunk_rows,
-            hash_seed=options.hash_seed,
-            directory=directory,
-            **hybrid,
+            options=replace(used, on_bad_input="error") if self.reduces else used,
         )
 
     @property

@@ -124,10 +124,7 @@ class AsOfJoinStage(Stage):
             self.left,
             self.right,
             self.options,
-            on_bad_input=options.on_bad_input,
-            chunk_rows=options.chunk_rows,
-            hash_seed=options.hash_seed,
-            directory=directory,
+            options=options.of_operator(directory),
         )
 
     @property

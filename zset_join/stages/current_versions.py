@@ -110,10 +110,7 @@ class CurrentVersionsStage(Stage):
             key=self.key,
             delete_column=self.delete_column,
             hidden=self.hidden,
-            on_bad_input=options.on_bad_input,
-            chunk_rows=options.chunk_rows,
-            hash_seed=options.hash_seed,
-            directory=directory,
+            options=options.of_operator(directory),
         )
 
     @property

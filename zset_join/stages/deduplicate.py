@@ -116,10 +116,7 @@ class DeduplicateStage(Stage):
             keep=self.keep,
             n=self.n,
             only_adds=self.input_only_adds and (not options.buffer_limit.evicts or options.buffer_limit.forgets),
-            on_bad_input=options.on_bad_input,
-            chunk_rows=options.chunk_rows,
-            hash_seed=options.hash_seed,
-            directory=directory,
+            options=options.of_operator(directory),
         )
 
     @property

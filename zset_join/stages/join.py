@@ -10,7 +10,7 @@ are remembered and not shown, and a change of those alone emits nothing.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Literal, cast
 
@@ -24,7 +24,7 @@ from zset_join.expressions.tree import Column, walk
 from zset_join.expressions.written import read_expression, write_expression
 from zset_join.operators.first_load import LoadedJoin
 from zset_join.operators.join import HashJoin
-from zset_join.shapes.join import JoinShape, join_shape, joined_schema, output_key
+from zset_join.shapes.join import JoinShape, JoinTerms, join_shape, joined_schema, output_key
 from zset_join.stages.batch.dialect import Dialect
 from zset_join.stages.batch.tables import BatchScope, BatchTable, expression_sql, register_batch_query
 from zset_join.stages.comparisons import Comparison, compared_in_condition
@@ -109,15 +109,8 @@ class JoinStage(Stage):
     @cached_property
     def shape(self) -> JoinShape:
         """Return what the join looks like from outside, hidden columns left out."""
-        return join_shape(
-            self.left,
-            self.right,
-            self.how,
-            null_safe=self.flags,
-            using=self.using,
-            residual=self.residual,
-            hidden=self.hidden,
-        )
+        terms = JoinTerms(how=self.how, null_safe=self.flags, using=self.using, residual=self.residual, hidden=self.hidden)
+        return join_shape(self.left, self.right, terms)
 
     @property
     def key_types(self) -> tuple[pa.DataType, ...]:
@@ -243,10 +236,8 @@ class JoinStage(Stage):
 
     def build(self, options: StageOptions, directory: str | None) -> DurableOperator:
         """Return the hash join of one bucket."""
-        budget = options.hot_budget
         limit = options.buffer_limit if self.is_append_only else NO_LIMIT
-        hybrid: dict[str, Any] = {} if budget is None else {"default_hash_join": "hybrid", **asdict(budget)}
-        is_loaded = budget is None and directory is None and not self.is_append_only
+        is_loaded = options.hot_budget is None and directory is None and not self.is_append_only
         operator: Any = (LoadedJoin if is_loaded else HashJoin)(
             self.left,
             self.right,
@@ -255,15 +246,7 @@ class JoinStage(Stage):
             using=self.using,
             residual=self.residual,
             hidden=self.hidden,
-            on_bad_input=options.on_bad_input,
-            tombstone_retention_seconds=options.tombstone_retention_seconds,
-            join_max_buffered_bytes=limit.max_bytes,
-            join_buffer_policy=limit.policy,
-            on_evict=limit.on_evict,
-            chunk_rows=options.chunk_rows,
-            hash_seed=options.hash_seed,
-            directory=directory,
-            **hybrid,
+            options=replace(options.of_operator(directory, budget=options.hot_budget), buffer_limit=limit),
         )
         return cast("DurableOperator", operator)
 

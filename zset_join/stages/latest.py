@@ -9,7 +9,7 @@ It is before whatever needs whole rows with their old values: an aggregate, a un
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Literal
 
@@ -98,21 +98,10 @@ class LatestStage(Stage):
 
     def build(self, options: StageOptions, directory: str | None) -> DurableOperator:
         """Return the table of one bucket."""
-        budget = options.hot_budget
-        hybrid: dict[str, Any] = {} if budget is None else {"default_hash_join": "hybrid", **asdict(budget)}
-        return self._made(
-            on_bad_input=options.on_bad_input,
-            tombstone_retention_seconds=options.tombstone_retention_seconds,
-            chunk_rows=options.chunk_rows,
-            hash_seed=options.hash_seed,
-            directory=directory,
-            **hybrid,
-        )
-
-    def _made(self, **options: Any) -> Latest:
+        used = options.of_operator(directory, budget=options.hot_budget)
         if self.control is None:
-            return Latest(self.source, hidden=self.hidden, **options)
-        return PartialUpserts(self.source, control=self.control, hidden=self.hidden, **options)
+            return Latest(self.source, hidden=self.hidden, options=used)
+        return PartialUpserts(self.source, control=self.control, hidden=self.hidden, options=used)
 
     def explain(self, buckets: int | None) -> list[str]:
         """Return why it is there, and what it remembers."""

@@ -31,7 +31,7 @@ from zset_join.lookup.options import Lookup, LookupSettings
 from zset_join.lookup.source import LookupSource, SelectiveSource
 from zset_join.lookup.sources import EpochSource, read_source
 from zset_join.operators.lookup_join import LookupJoin
-from zset_join.shapes.lookup import LookupShape, looked_up_relation
+from zset_join.shapes.lookup import LookupShape, LookupTerms, RetryPolicy, looked_up_relation
 from zset_join.stages.batch.tables import BatchScope, BatchTable, register_batch_query
 from zset_join.stages.comparisons import Comparison, compared_in_condition
 from zset_join.stages.effect import CHANGEABLE, Effect, EffectPlace
@@ -222,22 +222,22 @@ class LookupJoinStage(Stage):
         return LookupJoin(
             self.probe,
             self.table,
-            self.how,
-            constants=self.constants,
-            using=self.using,
-            residual=self.residual,
-            unaskable=self.source.unaskable if isinstance(self.source, SelectiveSource) else None,
-            hidden=self.hidden,
-            max_retries=settings.max_retries if settings.parks else 0,
-            delay_us=settings.delay_us if settings.parks else 0,
-            emit_padded_first=settings.emit_padded_first,
-            max_parked_rows=settings.max_parked_rows,
-            on_parked_limit=settings.on_parked_limit,
-            on_bad_input=options.on_bad_input,
-            tombstone_retention_seconds=options.tombstone_retention_seconds,
-            chunk_rows=options.chunk_rows,
-            hash_seed=options.hash_seed,
-            directory=directory,
+            LookupTerms(
+                how=self.how,
+                constants=self.constants,
+                using=self.using,
+                residual=self.residual,
+                unaskable=self.source.unaskable if isinstance(self.source, SelectiveSource) else None,
+                hidden=self.hidden,
+            ),
+            misses=RetryPolicy(
+                settings.max_retries if settings.parks else 0,
+                settings.delay_us if settings.parks else 0,
+                settings.emit_padded_first,
+                settings.max_parked_rows,
+                settings.on_parked_limit == "pad",
+            ),
+            options=options.of_operator(directory),
         )
 
     def open_effect(self, place: EffectPlace, beside: Effect | None = None) -> Effect:

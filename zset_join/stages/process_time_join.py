@@ -20,7 +20,7 @@ from zset_join.expressions.rows import plain_column
 from zset_join.expressions.written import read_expression, write_expression
 from zset_join.operators.process_time_join import ProcessTimeJoin
 from zset_join.shapes.join import joined_schema
-from zset_join.shapes.lookup import LookupShape, process_time_relation
+from zset_join.shapes.lookup import LookupShape, ProcessTimeTerms, process_time_relation
 from zset_join.stages.batch.dialect import Dialect
 from zset_join.stages.batch.tables import BatchScope, BatchTable, expression_sql, newest_first, register_batch_query
 from zset_join.stages.comparisons import Comparison, compared_in_condition
@@ -180,19 +180,17 @@ class ProcessTimeJoinStage(Stage):
         return ProcessTimeJoin(
             self.left,
             self.right,
-            self.how,
-            snapshot=self.snapshot,
-            null_safe=self._flags,
-            using=self.using,
-            residual=self.residual,
-            hidden=self.hidden[0],
-            find_by=self.find_by or None,
-            output_names=output_names,
-            on_bad_input=options.on_bad_input,
-            tombstone_retention_seconds=options.tombstone_retention_seconds,
-            chunk_rows=options.chunk_rows,
-            hash_seed=options.hash_seed,
-            directory=directory,
+            ProcessTimeTerms(
+                how=self.how,
+                snapshot=self.snapshot,
+                null_safe=self._flags,
+                using=self.using,
+                residual=self.residual,
+                hidden=self.hidden[0],
+                find_by=self.find_by or None,
+                output_names=output_names,
+            ),
+            options=options.of_operator(directory),
             place=place,
             table_of=table_of,
         )

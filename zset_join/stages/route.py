@@ -8,7 +8,7 @@ and an upsert where it is.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Literal
 
@@ -86,17 +86,7 @@ class RouteStage(Stage):
 
     def build(self, options: StageOptions, directory: str | None) -> DurableOperator:
         """Return the route of one bucket."""
-        budget = options.hot_budget
-        hybrid: dict[str, Any] = {} if budget is None else {"default_hash_join": "hybrid", **asdict(budget)}
-        return Route(
-            self.source,
-            on_bad_input=options.on_bad_input,
-            tombstone_retention_seconds=options.tombstone_retention_seconds,
-            chunk_rows=options.chunk_rows,
-            hash_seed=options.hash_seed,
-            directory=directory,
-            **hybrid,
-        )
+        return Route(self.source, options=options.of_operator(directory, budget=options.hot_budget))
 
     def explain(self, buckets: int | None) -> list[str]:  # noqa: ARG002 - the stage behind it prints them
         """Return why it is there, and what it remembers."""

@@ -37,6 +37,7 @@ from zset_join.core.extensions import load_extensions
 from zset_join.core.options import BufferLimit, HotBudget
 from zset_join.core.relation import Relation
 from zset_join.shapes.join import JoinShape
+from zset_join.shapes.operator_options import OperatorOptions
 from zset_join.stages.comparisons import Comparison
 from zset_join.zset import ZSet
 from zset_join.zset.protocol import DurableOperator
@@ -203,6 +204,17 @@ class StageOptions:
     table_budget: HotBudget | None = None
     hash_seed: int | None = None
     more: Mapping[str, Any] = field(default_factory=dict)
+
+    def of_operator(self, directory: str | None, *, budget: HotBudget | None = None) -> OperatorOptions:
+        """Return what an operator takes whose state is mapped from a directory, with a budget where it can be hybrid."""
+        return OperatorOptions(
+            on_bad_input=self.on_bad_input,
+            tombstone_retention_seconds=self.tombstone_retention_seconds,
+            chunk_rows=self.chunk_rows,
+            hash_seed=self.hash_seed,
+            directory=directory,
+            budget=budget,
+        )
 
 
 @runtime_checkable

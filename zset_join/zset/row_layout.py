@@ -298,7 +298,13 @@ class GatherPlan:
             values_buffer = buffer.slice(values_at, values_bytes)
             kind, _, storage, declared, narrow = self._columns[at]
             if kind in _VARIABLE_KINDS:
-                array = self._variable(at, refs, count, heap, validity, values_buffer, nulls, byte_counts[at], narrow, allocate)
+                if byte_counts[at] > _MAX_ARROW_BYTES:
+                    raise OverflowError(byte_counts[at])
+                content = allocate(byte_counts[at] + _SLOT_BYTES)
+                gather_variable(refs, count, self._table.address, at, heap, content.address)
+                array = pa.Array.from_buffers(
+                    narrow, count, [validity, values_buffer, content.slice(0, byte_counts[at])], nulls
+                )
                 if kind == c.NESTED:
                     array = decode_nested(array, storage)
             elif kind == c.EMPTY:
@@ -307,25 +313,6 @@ class GatherPlan:
                 array = pa.Array.from_buffers(storage, count, [validity, values_buffer], nulls)
             gathered.append(array if array.type == declared else _as_declared(array, declared))
         return gathered
-
-    def _variable(
-        self,
-        at: int,
-        refs: int,
-        count: int,
-        heap: int,
-        validity: Any,
-        offsets: Any,
-        nulls: int,
-        byte_count: int,
-        narrow: Any,
-        allocate: Allocate,
-    ) -> pa.Array:
-        if byte_count > _MAX_ARROW_BYTES:
-            raise OverflowError(byte_count)
-        content = allocate(byte_count + _SLOT_BYTES)
-        gather_variable(refs, count, self._table.address, at, heap, content.address)
-        return pa.Array.from_buffers(narrow, count, [validity, offsets, content.slice(0, byte_count)], nulls)
 
 
 _capsule_address: Any = ctypes.pythonapi.PyCapsule_GetPointer

@@ -49,7 +49,7 @@ def _order(number: int, cust: str, total: int, at: int) -> dict[str, Any]:
     return {"op": "u", "id": number, "cust": cust, "total": total, "t": at}
 
 
-def lines(path: Path) -> Lines:
+def lines(path: Path | str) -> Lines:
     """Return the rows of a changelog that are there at its end, with how often."""
     table = read_changelog(path).drop_columns(["epoch"])
     found: Lines = Counter()

@@ -28,18 +28,26 @@ def _add(directory: Path, number: int, ids: range) -> None:
     pq.write_table(pa.table(columns), directory / "orders" / f"{number}.parquet")
 
 
-@pytest.mark.parametrize("moment", some_of(MOMENTS.keys(), short=("before-record", "between-outputs")))
-def test_a_kill_while_a_running_query_changes_leaves_one_of_the_two(moment: str, spark: SparkSession, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("execution", "moment"),
+    some_of(
+        {"-".join(case): case for case in MOMENTS},
+        short=("driver-before-record", "driver-between-outputs", "executors-between-outputs"),
+    ),
+)
+def test_a_kill_while_a_running_query_changes_leaves_one_of_the_two(
+    execution: str, moment: str, spark: SparkSession, tmp_path: Path
+) -> None:
     _add(tmp_path, 0, range(20))
-    program = [sys.executable, "-m", "tests.spark.driver.changed_and_killed", str(tmp_path), moment]
+    program = [sys.executable, "-m", "tests.spark.driver.changed_and_killed", str(tmp_path), execution, moment]
     killed = subprocess.run(program, cwd=ROOT, capture_output=True, text=True, check=False)
     assert killed.returncode == -signal.SIGKILL, killed.stderr
     _add(tmp_path, 1, range(20, 23))
 
     is_new = moment != "before-record"
     with pytest.raises(StateError, match="QUERY_CHANGED"):
-        start(spark, tmp_path, at_least=0 if is_new else 8)
-    query = start(spark, tmp_path, at_least=8 if is_new else 0)
+        start(spark, tmp_path, at_least=0 if is_new else 8, execution=execution)
+    query = start(spark, tmp_path, at_least=8 if is_new else 0, execution=execution)
     query.stop()
 
     counts = {"customer 0": 8, "customer 1": 8, "customer 2": 7}

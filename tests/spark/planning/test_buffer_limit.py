@@ -12,6 +12,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
+from tests.built import built
 from tests.epochs import Epochs, insert, net
 from tests.spark.conftest import Collected, Source, weights
 from tests.sweeps import for_each, some_of
@@ -163,7 +164,7 @@ def test_started_again_from_its_checkpoint_for_every_epoch_a_query_evicts_as_one
     kept = {"join_max_buffered_bytes": 6 * AGED + 1, "join_buffer_policy": "evict_oldest", "on_evict": on_evict}
     stream = joined(clicks, loads, "full")
     stage = stream.placed.planned_stages[-1].stage
-    twin = Epochs(HashJoin(stage.left, stage.right, "full", using=True, **kept))  # type: ignore[arg-type]
+    twin = Epochs(built(HashJoin, stage.left, stage.right, "full", using=True, **kept))  # type: ignore[arg-type]
     sink = Collected()
     for epoch in range(3):
         new_clicks, new_loads = [(7, 10 * epoch + at) for at in range(3)], [(7, epoch), (epoch, 0)]

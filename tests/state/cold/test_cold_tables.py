@@ -23,7 +23,7 @@ def codes(*found: int) -> np.ndarray:
 @pytest.fixture
 def cold() -> ColdTables:
     """Give two groups: one with two values, one without any."""
-    made = ColdTables("sales", [KEYS, VALUES], None, budget=HotBudget(max_hot_keys=0))
+    made = ColdTables("sales", [KEYS, VALUES], budget=HotBudget(max_hot_keys=0))
     groups = pa.RecordBatch.from_pylist([{"k": LONG, "n": 1}, {"k": None, "n": 2}], schema=KEYS)
     values = pa.RecordBatch.from_pylist(
         [{"k": LONG, "v": -0.0, "block": None}, {"k": LONG, "v": math.inf, "block": b"\x00" * 304}], schema=VALUES

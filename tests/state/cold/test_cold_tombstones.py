@@ -17,6 +17,7 @@ from zset_join.state.cold import cold_tombstones
 from zset_join.state.cold.cold_side import ColdSide
 from zset_join.state.rows.hash_seed import HashTables
 from zset_join.state.rows.side import SideState
+from zset_join.state.rows.side_rules import SideRules
 
 RELATION = Relation(
     name="rows",
@@ -37,12 +38,9 @@ def make_side(directory: Path | None = None) -> SideState:
         RELATION,
         key_types=[pa.string()],
         null_safe=[False],
-        keeps_unmatchable=False,
-        has_degree=False,
-        tombstone_retention_us=RETENTION,
         tables=HashTables(directory=None if directory is None else str(directory), hash_seed=0),
         name="rows",
-        is_hybrid=True,
+        rules=SideRules(keeps_unmatchable=False, tombstone_retention_us=RETENTION, is_hybrid=True),
     )
 
 

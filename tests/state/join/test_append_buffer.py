@@ -8,9 +8,11 @@ import pyarrow as pa
 import pytest
 
 from tests.state.side_anatomy import anatomy
+from zset_join.core.options import BufferLimit
 from zset_join.core.relation import Relation
 from zset_join.core.tick import Tick
 from zset_join.operators.join import HashJoin
+from zset_join.shapes.operator_options import OperatorOptions
 from zset_join.state.join import append_buffer
 from zset_join.state.join.append_buffer import with_distinct_ages
 from zset_join.state.rows.side_snapshot import SNAPSHOT_SEQUENCE
@@ -28,7 +30,9 @@ def short_queue(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def join_of(rows: int) -> HashJoin:
-    return HashJoin(LEFT, RIGHT, join_max_buffered_bytes=rows * SIZE + 1, join_buffer_policy="evict_oldest")
+    return HashJoin(
+        LEFT, RIGHT, options=OperatorOptions(buffer_limit=BufferLimit.of(max_bytes=rows * SIZE + 1, policy="evict_oldest"))
+    )
 
 
 def rows(begin: int, end: int) -> ZSet:

@@ -9,16 +9,19 @@ import pyarrow as pa
 import pytest
 
 from spill.runs import Runs
+from tests.built import built
+from zset_join.core.options import HotBudget
 from zset_join.core.relation import Relation
 from zset_join.core.tick import Tick
 from zset_join.operators.join import HashJoin
+from zset_join.shapes.operator_options import OperatorOptions
 from zset_join.zset import ZSet
 
 SCHEMA = pa.schema({"id": pa.int64(), "k": pa.int64(), "text": pa.string()})
 LEFT, RIGHT = (
     Relation(name=name, schema=SCHEMA, join_key=("k",), primary_key=("id",), mode="upsert") for name in ("left", "right")
 )
-FEW: dict[str, Any] = {"default_hash_join": "hybrid", "max_hot_keys": 30}
+FEW: dict[str, Any] = {"max_hot_keys": 30}
 REQUESTED = {
     "left": (1,),
     "right": (0,),
@@ -63,7 +66,7 @@ def fetch(join: HashJoin, epoch: int, deltas: list[ZSet]) -> int:
 @pytest.mark.parametrize("how", REQUESTED)
 def test_a_row_that_stays_is_in_memory_of_each_key_that_has_one(how: str, hash_bits: int) -> None:
     random = np.random.default_rng(7)
-    join = HashJoin(LEFT, RIGHT, how, **FEW, hash_bits=hash_bits)
+    join = built(HashJoin, LEFT, RIGHT, how, **FEW, hash_bits=hash_bits)
     tables: list[Table] = [{}, {}]
     was_at = 0
     for epoch in range(12):
@@ -90,7 +93,7 @@ def test_a_row_that_stays_is_in_memory_of_each_key_that_has_one(how: str, hash_b
 
 
 def test_one_row_comes_for_many_and_none_where_one_is_in_memory() -> None:
-    join = HashJoin(LEFT, RIGHT, "left_semi", default_hash_join="hybrid", max_hot_keys=10)
+    join = HashJoin(LEFT, RIGHT, "left_semi", options=OperatorOptions(budget=HotBudget(max_hot_keys=10)))
     rights = ZSet.of({"id": range(1_000), "k": [number % 20 for number in range(1_000)], "text": ["x"] * 1_000})
     join.absorb(Tick(0), [ZSet.empty(SCHEMA), rights])
     lefts = ZSet.of({"id": range(10), "k": range(10, 20), "text": ["x"] * 10})
@@ -106,7 +109,7 @@ def test_one_row_comes_for_many_and_none_where_one_is_in_memory() -> None:
 def test_where_many_rows_pass_their_representatives_have_room_soon(how: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(Runs.find.__kwdefaults__, "group_bytes", 1 << 12)  # rows come a hundred at a time
     limit, rows, keys, changes = 3_000, 20_000, 1_000, 300
-    join = HashJoin(LEFT, RIGHT, how, default_hash_join="hybrid", max_hot_keys=limit)
+    join = HashJoin(LEFT, RIGHT, how, options=OperatorOptions(budget=HotBudget(max_hot_keys=limit)))
     first = ZSet.of({"id": range(rows), "k": [number % keys for number in range(rows)], "text": ["x"] * rows})
     join.absorb(Tick(0), [first, first])
     random = np.random.default_rng(1)

@@ -10,12 +10,15 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from tests.built import built
 from tests.epochs import Epochs, delete, insert, net
 from zset_join.core.errors import ResourceError, WeightOverflowError
+from zset_join.core.options import HotBudget
 from zset_join.core.relation import Relation
 from zset_join.core.tick import Tick
 from zset_join.expressions import left, right
 from zset_join.operators.join import HashJoin
+from zset_join.shapes.operator_options import OperatorOptions
 from zset_join.storage.operations import Operation, observe
 from zset_join.zset import ZSet
 
@@ -30,8 +33,8 @@ LONG = "a key of more than twelve bytes"
 
 def two(how: str, relation: Relation = ORDERS, **options: Any) -> tuple[HashJoin, HashJoin]:
     """Return a join with a budget, and the same one without."""
-    hybrid = HashJoin(relation, BAGS, how, default_hash_join="hybrid", max_hot_bytes=BUDGET, **options)
-    return hybrid, HashJoin(relation, BAGS, how, **options)
+    hybrid = built(HashJoin, relation, BAGS, how, max_hot_bytes=BUDGET, **options)
+    return hybrid, built(HashJoin, relation, BAGS, how, **options)
 
 
 def load(joins: tuple[HashJoin, HashJoin]) -> None:
@@ -176,7 +179,7 @@ def test_a_repeated_answer_has_the_same_chunks_and_brings_nothing_more_in() -> N
 
 
 def test_a_row_that_represents_its_key_and_is_deleted_is_followed_by_another() -> None:
-    fed = Epochs(HashJoin(ORDERS, BAGS, "full", default_hash_join="hybrid", max_hot_bytes=0))
+    fed = Epochs(HashJoin(ORDERS, BAGS, "full", options=OperatorOptions(budget=HotBudget(max_hot_bytes=0))))
     hybrid = fed.operator
     hybrid._hybrid.oversized.least_bytes = [1, 1]  # type: ignore[attr-defined]
     fed.feed(insert((0, LONG), (1, LONG), (2, LONG)))
@@ -262,7 +265,7 @@ def test_a_disk_that_is_full_while_rows_are_rewritten_changes_nothing() -> None:
 
 
 def test_a_weight_that_streaming_cannot_multiply_is_refused_by_name() -> None:
-    fed = Epochs(HashJoin(BAGS, BAGS, default_hash_join="hybrid", max_hot_bytes=0))
+    fed = Epochs(HashJoin(BAGS, BAGS, options=OperatorOptions(budget=HotBudget(max_hot_bytes=0))))
     fed.operator._hybrid.oversized.least_bytes = [1, 1]  # type: ignore[attr-defined]
     fed.feed(insert(("a", 1), copies=1 << 40))
 

@@ -10,6 +10,7 @@ import pyarrow as pa
 import pytest
 
 from zset_join.core.errors import StateError
+from zset_join.core.options import HotBudget
 from zset_join.core.relation import Relation
 from zset_join.core.tick import Tick
 from zset_join.expressions import left
@@ -23,6 +24,7 @@ from zset_join.operators.select import Select
 from zset_join.operators.union import Union
 from zset_join.operators.where import Where
 from zset_join.shapes.aggregate import AggregateCall
+from zset_join.shapes.operator_options import OperatorOptions
 from zset_join.state.rows.answers import Answers
 from zset_join.zset import ZSet
 
@@ -33,7 +35,7 @@ ROWS = ZSet.of({"id": [1, 2], "k": [1, 1]})
 OPERATORS: dict[str, Callable[[], Any]] = {
     "join": lambda: HashJoin(TABLE, TABLE, "left"),
     "residual": lambda: HashJoin(TABLE, TABLE, "full", residual=left("id") < left("k")),
-    "hybrid": lambda: HashJoin(BAG, BAG, default_hash_join="hybrid", max_hot_keys=0),
+    "hybrid": lambda: HashJoin(BAG, BAG, options=OperatorOptions(budget=HotBudget(max_hot_keys=0))),
     "route": lambda: Route(TABLE),
     "aggregate": lambda: Aggregate(BAG, ["k"], [AggregateCall("count")]),
     "distinct": lambda: Distinct(BAG),

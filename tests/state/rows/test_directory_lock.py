@@ -11,12 +11,14 @@ import pyarrow as pa
 import pytest
 
 from zset_join.core.errors import StateError
+from zset_join.core.options import HotBudget
 from zset_join.core.relation import Relation
 from zset_join.operators.aggregate import Aggregate
 from zset_join.operators.deduplicate import Deduplicate
 from zset_join.operators.join import HashJoin
 from zset_join.operators.route import Route
 from zset_join.shapes.aggregate import AggregateCall
+from zset_join.shapes.operator_options import OperatorOptions
 from zset_join.state.rows.directory_lock import locked_outside
 
 SCHEMA = pa.schema({"id": pa.int64(), "k": pa.int64()})
@@ -34,11 +36,11 @@ sys.stdin.read()
 def made(name: str, directory: Path) -> Any:
     where = str(directory)
     return {
-        "join": lambda: HashJoin(BAG, BAG, directory=where),
-        "hybrid": lambda: HashJoin(BAG, BAG, directory=where, default_hash_join="hybrid", max_hot_keys=0),
-        "route": lambda: Route(TABLE, directory=where),
-        "aggregate": lambda: Aggregate(BAG, ["k"], [AggregateCall("count")], directory=where),
-        "deduplicate": lambda: Deduplicate(BAG, keys=["k"], order_by=["id"], directory=where),
+        "join": lambda: HashJoin(BAG, BAG, options=OperatorOptions(directory=where)),
+        "hybrid": lambda: HashJoin(BAG, BAG, options=OperatorOptions(directory=where, budget=HotBudget(max_hot_keys=0))),
+        "route": lambda: Route(TABLE, options=OperatorOptions(directory=where)),
+        "aggregate": lambda: Aggregate(BAG, ["k"], [AggregateCall("count")], options=OperatorOptions(directory=where)),
+        "deduplicate": lambda: Deduplicate(BAG, keys=["k"], order_by=["id"], options=OperatorOptions(directory=where)),
     }[name]()
 
 
@@ -95,5 +97,5 @@ def test_what_cannot_be_opened_leaves_no_lock(tmp_path: Path) -> None:
 
     for _ in range(2):
         with pytest.raises(StateError, match="STATE_FINGERPRINT"):
-            HashJoin(TABLE, TABLE, directory=str(tmp_path))
+            HashJoin(TABLE, TABLE, options=OperatorOptions(directory=str(tmp_path)))
     made("join", tmp_path).close()

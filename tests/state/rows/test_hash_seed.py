@@ -13,6 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from tests.built import built
 from tests.stages.every_stage import EVENTS, QUOTES, ROWS, STAGES, VERSIONS, registered
 from zset_join.core.errors import OptionError, StateError
 from zset_join.core.relation import Relation
@@ -22,6 +23,7 @@ from zset_join.operators.distinct import Distinct
 from zset_join.operators.join import HashJoin
 from zset_join.operators.route import Route
 from zset_join.shapes.aggregate import AggregateCall
+from zset_join.shapes.operator_options import OperatorOptions
 from zset_join.shapes.temporal_join import TemporalOptions
 from zset_join.stages import (
     AggregateStage,
@@ -45,7 +47,7 @@ TABLE = Relation(name="table", schema=SCHEMA, join_key=("k",), primary_key=("id"
 
 def codes_of(values: Any, *, seed: int) -> Any:
     """Return the hashes of whole numbers."""
-    side = HashJoin(BAG, BAG, hash_seed=seed)._sides[0]
+    side = HashJoin(BAG, BAG, options=OperatorOptions(hash_seed=seed))._sides[0]
     prepared = side.prepare(ZSet.of({"id": np.zeros(len(values), np.int64), "k": values}))
     return prepared.join_codes[: len(values)].copy()
 
@@ -78,10 +80,12 @@ def test_hashes_are_spread_whatever_the_seed(seed: int) -> None:
 @pytest.mark.parametrize("name", ["join", "route", "aggregate", "distinct"])
 def test_state_is_opened_with_the_seed_it_was_written_with(name: str, tmp_path: Path) -> None:
     operators: dict[str, Any] = {
-        "join": lambda **options: HashJoin(BAG, BAG, directory=str(tmp_path), **options),
-        "route": lambda **options: Route(TABLE, directory=str(tmp_path), **options),
-        "aggregate": lambda **options: Aggregate(BAG, ["k"], [AggregateCall("count")], directory=str(tmp_path), **options),
-        "distinct": lambda **options: Distinct(BAG, directory=str(tmp_path), **options),
+        "join": lambda **options: built(HashJoin, BAG, BAG, directory=str(tmp_path), **options),
+        "route": lambda **options: built(Route, TABLE, directory=str(tmp_path), **options),
+        "aggregate": lambda **options: built(
+            Aggregate, BAG, ["k"], [AggregateCall("count")], directory=str(tmp_path), **options
+        ),
+        "distinct": lambda **options: built(Distinct, BAG, directory=str(tmp_path), **options),
     }
     rows = ZSet.of({"id": range(100), "k": range(100)})
     first = operators[name]()
@@ -209,7 +213,7 @@ def test_every_kind_of_stage_passes_on_its_seed() -> None:
 @pytest.mark.parametrize("name", VARIANTS)
 def test_the_seed_of_a_query_reaches_every_table(name: str, seeds: list[int], tmp_path: Path) -> None:
     stage = VARIANTS[name]
-    _ = stage.inputs, stage.output, stage.state_tables  # may make operators of their own
+    stage.build(StageOptions(hash_seed=0), None).close()  # what stages keep beside their operators has tables too
     seeds.clear()
 
     lived(stage, np.arange(20, dtype=np.int64), seed=77, directory=str(tmp_path))

@@ -98,9 +98,6 @@ def test_two_primary_keys_that_spark_calls_the_same_are_one(kind: pa.DataType, o
         relation,
         key_types=[pa.string()],
         null_safe=[False],
-        keeps_unmatchable=True,
-        has_degree=False,
-        tombstone_retention_us=0,
         tables=HashTables(hash_seed=0),
         name="side",
     )

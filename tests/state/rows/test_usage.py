@@ -9,6 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from tests.built import built
 from zset_join.core.errors import OptionError, PlanError, StateError
 from zset_join.core.relation import Relation
 from zset_join.core.tick import Tick
@@ -24,9 +25,9 @@ ROW = ZSet.of({"id": [1], "k": [1]}, schema=SCHEMA)
 TICK = Tick(0, 1_000)
 
 MAKERS: dict[str, tuple[Callable[..., Any], int]] = {
-    "join": (lambda **options: HashJoin(LEFT, RIGHT, **options), 2),
-    "route": (lambda **options: Route(LEFT, **options), 1),
-    "aggregate": (lambda **options: Aggregate(RIGHT, ["k"], [], **options), 1),
+    "join": (lambda **options: built(HashJoin, LEFT, RIGHT, **options), 2),
+    "route": (lambda **options: built(Route, LEFT, **options), 1),
+    "aggregate": (lambda **options: built(Aggregate, RIGHT, ["k"], [], **options), 1),
 }
 
 

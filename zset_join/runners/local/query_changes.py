@@ -162,28 +162,22 @@ class QueryChanges:
     ) -> PlanDiff:
         """Replace the query, and pass the difference of the views to the outputs, in an epoch without input.
 
-        Stages of both queries over the same inputs keep their state. Others are built from the nearest stored rows: both sides
-        of a join, tables of upserts, rows of a DISTINCT, groups, views, and with `keep_inputs` all inputs. With a directory one
-        record commits plan and difference; afterwards the old query is rejected there.
+        Stages of both queries over the same inputs keep their state. Others are built from the nearest stored rows. With a
+        directory one record commits plan and difference; afterwards the old query is rejected there.
 
         Args:
-            view: the new query: a view, or all views by name. A view that is not among them is dropped, its outputs are closed.
+            view: the new query: a view, or all views by name. Other views are dropped, their outputs are closed.
             outputs: new outputs by view; they receive all its rows. Other views keep their outputs.
-            new_table: the present outputs of a view stay as they are, and it continues in new ones of this name in the same
-                places, filled at once: a name for the only view, or names by view. The next program uses the new names.
+            new_table: a name for the only view, or names by view: it continues in new tables of this name, filled at once.
             note: JSON-ready, stored with the new query.
             fresh: names of sources that begin without rows, even if dropped sources had these names.
-            as_now: build stages whose answer depends on arrival as if all stored rows arrived now, instead of rejecting them.
-            renamed: by source, columns that have other names in the new query: the name before and the new one. A column that
-                is in one query only and not named here is added or dropped; a wider type needs no argument.
-            defaults: by source, the values of added columns in stored rows; NULL where none is given.
-            first_rows: by name of a source that the change adds, the rows that it begins with, as its changes. They advance no
-                watermark.
-
-            reread: by source, all its rows once more, for columns that no state has: rows, a function that returns them, or the
-                text of a file or table, see `zset_join.sources.again`. They must be those that were taken.
-            options: of operators from now on: those of the pipeline with other budgets of hybrid state. The next start of a
-                directory gives its own.
+            as_now: build stages whose answer depends on arrival as if all stored rows arrived now.
+            renamed: by source, columns with other names in the new query: the old name and the new one.
+            defaults: by source, the values of added columns in stored rows; else NULL.
+            first_rows: by added source, its first rows, as changes. They advance no watermark.
+            options: of operators from now on, with other budgets of hybrid state; the next start gives its own.
+            reread: by source, all its rows again, for columns that no state has: rows, a function that returns them, or the
+                name of a file or table, see `zset_join.sources.again`.
 
         Returns:
             The difference; its `taken` is the epoch.
@@ -192,10 +186,9 @@ class QueryChanges:
             PlanError: the query cannot be planned.
             OptionError: `FIRST_ROWS`: the change does not add such a source, or its columns differ.
             StateError: `EVOLVE_NO_ROWS`: rows or columns that were never stored; `EVOLVE_BY_TIME`: a new stage whose answer
-                depends on arrival; `EVOLVE_SOURCE`: a source has another key, order, mode or time, or its rows were
-                dropped; `EVOLVE_COLUMN`: stored rows have no values under the changed columns of a source.
-            SinkError: `EVOLVE_OUTPUT`: an output that stays would receive other columns. DuckDB, PostgreSQL, Delta and Parquet
-                outputs accept additional last columns.
+                depends on arrival; `EVOLVE_SOURCE`: a source has another key, order, mode or time, or its rows were dropped;
+                `EVOLVE_COLUMN`: stored rows have no values for the changed columns of a source.
+            SinkError: `EVOLVE_OUTPUT`: an output that stays would receive other columns, not only additional last ones.
             BadInputError: a row that the new query cannot evaluate. After any of these errors nothing has changed.
             Exception: raised by an output. If the attribute `epoch` has advanced, the change is committed, as in `step`.
 

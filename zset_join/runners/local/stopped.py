@@ -283,9 +283,9 @@ def check_kept_here(location: str, described: Mapping[str, Any]) -> None:
 def not_kept_here(location: str) -> OptionError:
     """Return the error of a checkpoint whose state is not that of a pipeline."""
     return OptionError(
-        f"{location} is the checkpoint of a query whose state lies in Spark's executors; it is not compared or changed in "
-        "place. Start the new query beside it with a checkpointLocation and outputs of its own, and move readers over to "
-        "these; or run the query on the driver, mode='driver', from the start.",
+        f"{location} is the checkpoint of a query whose state lies in Spark's executors; it is not changed here. "
+        "Start its program and call query.evolve(view); or start the new query with a checkpointLocation and outputs of its "
+        "own.",
         code="NOT_FROM_HERE",
         what="evolve",
     )

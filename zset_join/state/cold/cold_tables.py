@@ -52,7 +52,6 @@ class ColdTables:
     Args:
         relation: name of what is aggregated, for messages.
         schemas: the columns of each table.
-        cold_directory: where the rows lie; default: in `directory`, else among the temporary files of the host.
         directory: where the groups are mapped; None where they are in memory only.
         layout: distinguishes what the groups are; a directory of others is refused.
         budget: what may be in memory, and on which medium the rest lies.
@@ -65,7 +64,6 @@ class ColdTables:
         self,
         relation: str,
         schemas: Sequence[pa.Schema],
-        cold_directory: str | None,
         *,
         directory: str | None = None,
         layout: int = 0,
@@ -77,9 +75,9 @@ class ColdTables:
         self._plans = [layout.gather_plan(range(len(layout.schema))) for layout in self._layouts]
         private = None
         if directory is not None:
-            place = Path(directory) / "cold" if cold_directory is None else Path(cold_directory)
+            place = Path(directory) / "cold"
         else:
-            private = PrivateDirectory(cold_directory)
+            private = PrivateDirectory()
             place = private.path
         opened: list[ColdStores] = []
         self._finalizer = weakref.finalize(self, _release, opened, private)

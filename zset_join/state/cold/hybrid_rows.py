@@ -67,8 +67,8 @@ class HybridRows:
     Args:
         sides: the sides.
         budget: of all of them together.
-        directory: where the state is mapped; None where it is in memory only, and then the cold rows go with the process.
-        cold_directory: where the cold rows lie; default: in `directory`, else among the host's temporary files.
+        directory: where the state is mapped, and in `cold` the cold rows; None where it is in memory only: cold rows lie among
+            the host's temporary files then, and go with the process.
 
     Raises:
         StateError: cold rows that do not belong to these sides, or are at another epoch.
@@ -79,15 +79,14 @@ class HybridRows:
         sides: Sequence[SideState],
         budget: HotBudget,
         directory: str | None,
-        cold_directory: str | None = None,
     ) -> None:
         self._budget = budget
         self._is_mapped = directory is not None
         private = None
         if directory is not None:
-            place = Path(directory) / "cold" if cold_directory is None else Path(cold_directory)
+            place = Path(directory) / "cold"
         else:
-            private = PrivateDirectory(cold_directory)
+            private = PrivateDirectory()
             place = private.path
         self._opened: list[ColdSide] = []
         shared: list[ColdStores] = []

@@ -51,7 +51,6 @@ class HybridState(HybridRows):
         shown: per side, whether its rows are paired or shown alone (2 above).
         budget: of both together.
         directory: where the state is mapped; None where it is in memory only, and then the cold rows go with the process.
-        cold_directory: where the cold rows lie; default: in `directory`, else among the host's temporary files.
 
     Attributes:
         left: keys whose rows the epoch that was fetched last leaves on disk.
@@ -67,9 +66,8 @@ class HybridState(HybridRows):
         shown: Sequence[bool],
         budget: HotBudget,
         directory: str | None,
-        cold_directory: str | None = None,
     ) -> None:
-        super().__init__(sides, budget, directory, cold_directory)
+        super().__init__(sides, budget, directory)
         self._fetched_by_own = tuple(fetched_by_own)
         self._shown = tuple(shown)
         self.oversized = OversizedKeys(self._opened, fetched_by_own, budget)

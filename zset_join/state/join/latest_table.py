@@ -17,6 +17,7 @@ from zset_join.state.rows.hash_seed import HashTables
 from zset_join.state.rows.keyed_rows import KeyFinder
 from zset_join.state.rows.side import SideState
 from zset_join.state.rows.side_changes import NetChanges, SideChanges
+from zset_join.state.rows.side_rules import SideRules
 from zset_join.zset import ZSet
 
 __all__ = ["LatestTable"]
@@ -46,11 +47,9 @@ class LatestTable:
             replace(relation, event_time=None, watermark_delay=None),
             key_types=key_types,
             null_safe=null_safe,
-            keeps_unmatchable=False,
-            has_degree=False,
-            tombstone_retention_us=tombstone_retention_us,
             tables=tables,
             name="right",
+            rules=SideRules(keeps_unmatchable=False, tombstone_retention_us=tombstone_retention_us),
         )
         self.changes = SideChanges(self.side, stores=True)
         self.finder = KeyFinder(self.side, key_types, null_safe)

@@ -30,6 +30,7 @@ from zset_join.kernels.join.pairs import SHOWN_MATCHED
 from zset_join.kernels.values.columns import WEIGHT
 from zset_join.state.cold.cold_side import ColdSide
 from zset_join.state.join.changed_groups import ChangedKey, Pairs
+from zset_join.state.join.join_parts import JoinParts
 from zset_join.state.rows.key_equality import KeyRow, equal_keys
 from zset_join.state.rows.side import PreparedSide
 
@@ -57,17 +58,14 @@ class OversizedRows:
     """Stream the rows of long keys.
 
     Args:
-        cold: rows on disk, per side.
-        one_sided: per side, what the join shows of its rows alone.
-        pairs: whether the join shows pairs.
-        passes: which pairs of records, left and right, pass the rest of the condition.
+        parts: of the join.
     """
 
-    def __init__(self, cold: Sequence[ColdSide], one_sided: tuple[int, int], *, pairs: bool, passes: Passes) -> None:
-        self._cold = cold
-        self._one_sided = one_sided
-        self._pairs = pairs
-        self._passes = passes
+    def __init__(self, parts: JoinParts) -> None:
+        self._cold = parts.cold
+        self._one_sided = parts.one_sided
+        self._pairs = parts.pairs
+        self._passes = parts.passes
 
     def answer(self, key: ChangedKey, sign: int) -> Iterator[Iterator[Pairs]]:
         """Yield per chunk what a key's changes make of the rows on disk of the other side: the retractions or the insertions.

@@ -17,17 +17,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from zset_join.state.cold.cold_side import ColdSide
-from zset_join.state.join.changed_groups import ChangedGroups, ChangedKey, OutputArrays, Pairs, Step
+from zset_join.state.join.changed_groups import ChangedKey, OutputArrays, Pairs, Step
+from zset_join.state.join.join_parts import JoinParts
 from zset_join.state.join.oversized_rows import OversizedRows
 from zset_join.state.join.residual_degrees import ResidualDegrees, live_flags
 from zset_join.state.join.streamed_rows import DegreesOnTheWay, Gains, Piece, Place, StreamedGroup, StreamedRows, revise_degrees
-from zset_join.state.rows.side import PreparedSide, SideState
+from zset_join.state.rows.side import PreparedSide
 
 __all__ = ["JudgedEpoch", "ResidualPairs"]
 
@@ -66,41 +65,22 @@ class ResidualPairs:
     """Judge the candidate pairs of epochs.
 
     Args:
-        sides: state of the left and of the right side.
-        groups: the changes.
-        cold: rows on disk, per side; none without a budget.
+        parts: of the join.
         streamed: pairs those that are streamed with all their side.
         oversized: judges those of oversized keys.
-        one_sided: per side, what the join shows of its rows alone.
-        pairs: whether the join shows pairs.
-        passes: which pairs of records, left and right, pass the rest of the condition.
-        output: where steps append.
         chunk_rows: of an answer; no more pairs are judged at a time.
     """
 
-    def __init__(
-        self,
-        sides: Sequence[SideState],
-        groups: ChangedGroups,
-        cold: Sequence[ColdSide],
-        streamed: StreamedRows,
-        oversized: OversizedRows,
-        one_sided: tuple[int, int],
-        *,
-        pairs: bool,
-        passes: Callable[[Any, Any], _Flags],
-        output: OutputArrays,
-        chunk_rows: int,
-    ) -> None:
-        self._sides = sides
-        self._groups = groups
-        self._cold = cold
+    def __init__(self, parts: JoinParts, streamed: StreamedRows, oversized: OversizedRows, *, chunk_rows: int) -> None:
+        self._sides = parts.sides
+        self._groups = parts.groups
+        self._cold = parts.cold
         self._streamed = streamed
         self._oversized = oversized
-        self._one_sided = one_sided
-        self._pairs = pairs
-        self._passes = passes
-        self._output = output
+        self._one_sided = parts.one_sided
+        self._pairs = parts.pairs
+        self._passes = parts.passes
+        self._output = parts.output
         self._candidates = OutputArrays(min(chunk_rows, _JUDGED_AT_ONCE), with_changes=True)
         self._touched_rows = 0  # of these arrays; the rest of them takes no memory
 

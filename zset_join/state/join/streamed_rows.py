@@ -25,7 +25,8 @@ from spill.cold_store import ColdRows
 from spill.row_bytes import UnpackedRows
 from zset_join.kernels.values.columns import WEIGHT
 from zset_join.state.cold.cold_side import ColdSide
-from zset_join.state.join.changed_groups import ChangedGroups, OutputArrays, Pairs, Step
+from zset_join.state.join.changed_groups import Pairs, Step
+from zset_join.state.join.join_parts import JoinParts
 from zset_join.state.join.residual_degrees import shown_by_degree
 
 __all__ = ["DegreesOnTheWay", "Gains", "Piece", "Place", "StreamedGroup", "StreamedRows", "revise_degrees"]
@@ -51,21 +52,15 @@ class StreamedRows:
     """Pair rows that pass through memory.
 
     Args:
-        groups: the changes.
-        cold: rows on disk, per side.
-        one_sided: per side, what the join shows of its rows alone.
-        pairs: whether the join shows pairs.
-        output: where steps append.
+        parts: of the join.
     """
 
-    def __init__(
-        self, groups: ChangedGroups, cold: Sequence[ColdSide], one_sided: tuple[int, int], *, pairs: bool, output: OutputArrays
-    ) -> None:
-        self._groups = groups
-        self._cold = cold
-        self._one_sided = one_sided
-        self._pairs = pairs
-        self._output = output
+    def __init__(self, parts: JoinParts) -> None:
+        self._groups = parts.groups
+        self._cold = parts.cold
+        self._one_sided = parts.one_sided
+        self._pairs = parts.pairs
+        self._output = parts.output
 
     def pieces(self, streams: Sequence[bool], without: Sequence[_Words], only: set[Place] | None = None) -> Iterator[Piece]:
         """Yield a piece for each group of rows; its steps are to be done before the next is requested.

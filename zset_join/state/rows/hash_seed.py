@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from zset_join.core.errors import OptionError, StateError
+from zset_join.shapes.operator_options import OperatorOptions
 from zset_join.storage.operations import perform
 
 __all__ = ["IN_MEMORY", "SEED_FILE", "HashTables", "choose_seed", "hash_key", "seed_of_query"]
@@ -88,13 +89,18 @@ class HashTables:
     hash_bits: int = 32
     hash_seed: int | None = None
 
-    def seeded(self) -> HashTables:
-        """Return them with their seed; one that is drawn is written to the directory.
+    @classmethod
+    def of(cls, options: OperatorOptions) -> HashTables:
+        """Return those of an operator with their seed; one that is drawn is written to the directory.
 
         Raises:
             OptionError: a seed that is none.
             StateError: the file of the seed holds something else.
         """
+        return cls(directory=options.directory, hash_bits=options.hash_bits, hash_seed=options.hash_seed).seeded()
+
+    def seeded(self) -> HashTables:
+        """Return them with their seed; errors as of `of`."""
         return self if self.hash_seed is not None else replace(self, hash_seed=choose_seed(None, self.directory))
 
     def beside(self) -> HashTables:

@@ -25,6 +25,7 @@ from zset_join.kernels.rows.chains import count_matches, list_matches
 from zset_join.kernels.values import columns as c
 from zset_join.state.rows.hash_seed import IN_MEMORY, HashTables
 from zset_join.state.rows.side import SideState
+from zset_join.state.rows.side_rules import SideRules
 from zset_join.state.rows.side_snapshot import restore_side, side_reader
 from zset_join.zset import ZSet
 from zset_join.zset.row_layout import RowLayout
@@ -120,12 +121,9 @@ class KeyedRows:
             self.relation,
             key_types=[schema.field(column).type for column in key],
             null_safe=safe,
-            keeps_unmatchable=True,
-            has_degree=False,
-            tombstone_retention_us=0,
             tables=tables.seeded(),
             name=file_name,
-            arranges=bool(key),
+            rules=SideRules(arranges=bool(key)),
         )
         self._finder = KeyFinder(self.side, [schema.field(column).type for column in key], safe)
         self._plans: dict[tuple[str, ...], Any] = {}

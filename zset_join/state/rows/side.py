@@ -37,6 +37,7 @@ from zset_join.state.rows.directory_lock import hold_directory
 from zset_join.state.rows.hash_seed import HashTables
 from zset_join.state.rows.row_arena import RowArena
 from zset_join.state.rows.sequence import sequence_nulls, sequence_words
+from zset_join.state.rows.side_rules import SideRules
 from zset_join.state.rows.slot_table import SlotTable
 from zset_join.zset import ZSet
 from zset_join.zset.row_layout import EncodedRows, RowLayout
@@ -130,19 +131,12 @@ class SideState:
         relation: the input.
         key_types: the type each join key column is compared in.
         null_safe: per join key column, whether NULL matches NULL.
-        keeps_unmatchable: whether rows whose key can never match matter (a preserved side).
-        has_degree: whether rows count their matches (a preserved side with a residual predicate).
-        tombstone_retention_us: how long a deleted key remembers its sequence.
         tables: where the state lies, and how keys are hashed.
         name: first part of the file names.
-        compared: columns in which an upsert must differ from the live row to be a change; default all. The others are
-            remembered as they come.
-        arranges: whether rows are looked up by join key too; if not, by identity only.
-        with_age: each row has a hidden word, given to `prepare`, with the time it came; for a side in append mode.
-        is_hybrid: some rows may lie elsewhere (`zset_join.state.join.hybrid_state`); its files are useless alone.
+        rules: what is kept of its rows.
 
     Attributes:
-        arranges: as given.
+        arranges: whether rows are looked up by join key.
         keeps_tombstones: deleted keys are remembered for a while.
         numbering: another number whenever rows have got other numbers.
         on_compacting: called before compacting moves records, with their positions before and after, and how many are left.
@@ -157,26 +151,20 @@ class SideState:
         *,
         key_types: Sequence[pa.DataType],
         null_safe: Sequence[bool],
-        keeps_unmatchable: bool,
-        has_degree: bool,
-        tombstone_retention_us: int,
         tables: HashTables,
         name: str,
-        compared: Sequence[str] | None = None,
-        arranges: bool = True,
-        with_age: bool = False,
-        is_hybrid: bool = False,
+        rules: SideRules = SideRules(),
     ) -> None:
         self.relation = relation
         self.directory = directory = tables.directory
         self.name = name
         self._hash_key = tables.hash_key
-        self._retention_us = tombstone_retention_us
+        self._retention_us = rules.tombstone_retention_us
         self.has_identity = relation.mode != "append"
         self.numbering = 0
         self.on_compacting: Callable[[npt.NDArray[np.int64], npt.NDArray[np.int64], int], None] | None = None
-        self.arranges = arranges
-        self._is_hybrid = is_hybrid
+        self.arranges = rules.arranges
+        self._is_hybrid = rules.is_hybrid
         self._sequence_indices = relation.field_indices(relation.sequence_by)
         words = count_sequence_words(
             [relation.schema.field(at).type for at in self._sequence_indices],
@@ -184,18 +172,20 @@ class SideState:
             columns=relation.sequence_by,
         )
         self.keeps_tombstones = relation.mode == "upsert" and words > 0
-        self._drops_unmatchable = not keeps_unmatchable and not (relation.mode == "upsert" and words > 0)
+        self._drops_unmatchable = not rules.keeps_unmatchable and not (relation.mode == "upsert" and words > 0)
         own_types = [relation.schema.field(name).type for name in relation.join_key]
         casts = [
             (column, key_type)
             for column, own, key_type in zip(relation.join_key, own_types, key_types, strict=True)
             if own != key_type
         ]
-        self.layout = RowLayout(relation.schema, key_casts=casts, sequence_words=words + with_age, has_degree=has_degree)
+        self.layout = RowLayout(
+            relation.schema, key_casts=casts, sequence_words=words + rules.with_age, has_degree=rules.has_degree
+        )
         identity = relation.primary_key if relation.mode == "upsert" else tuple(relation.schema.names)
         self.join_columns = self.layout.columns(relation.join_key, null_safe=null_safe, as_key=True)
         self.identity_columns = self.layout.columns(identity)
-        compared = relation.schema.names if compared is None else compared
+        compared: Sequence[str] = relation.schema.names if rules.compared is None else rules.compared
         if relation.mode == "upsert":  # live row and new row share the primary key, so there is nothing to compare
             compared = [name for name in compared if name not in relation.primary_key]
         self._compared_columns = self.layout.columns(compared)
@@ -204,7 +194,7 @@ class SideState:
         self._silent_variables = self.layout.variable_columns(silent)
         self._variables = self.layout.variable_columns()
         self._other_columns = self.layout.columns_besides(identity)
-        facts = [[str(kind) for kind in key_types], list(null_safe), self._hash_key, *(["hybrid"] if is_hybrid else [])]
+        facts = [[str(kind) for kind in key_types], list(null_safe), self._hash_key, *(["hybrid"] if rules.is_hybrid else [])]
         self._fingerprint = _fingerprint(relation, self.layout, *facts)
         self._arrays = DeltaArrays(self.layout.stride)
         for place, columns in (

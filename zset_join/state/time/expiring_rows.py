@@ -36,6 +36,7 @@ from zset_join.state.rows.hash_seed import HashTables
 from zset_join.state.rows.keyed_rows import KeyedRows
 from zset_join.state.rows.side import PreparedSide, SideState
 from zset_join.state.rows.side_changes import NetChanges, SideChanges
+from zset_join.state.rows.side_rules import SideRules
 from zset_join.state.rows.side_snapshot import restore_side, side_reader
 from zset_join.state.time.expiries import Expiries
 from zset_join.state.time.order_words import time_words
@@ -157,12 +158,9 @@ class ExpiringRows:
             replace(relation, join_key=(), event_time=None, watermark_delay=None),
             key_types=[],
             null_safe=[],
-            keeps_unmatchable=True,
-            has_degree=False,
-            tombstone_retention_us=0,
             tables=self._tables,
             name=name,
-            arranges=False,
+            rules=SideRules(arranges=False),
         )
         self._changes = SideChanges(self.side, stores=True)
         self._expiries = Expiries(self.side, directory=directory, name=name)

@@ -14,8 +14,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from zset_join.core.relation import Relation
-from zset_join.expressions import Expression, evaluate, references
+from zset_join.expressions import evaluate, references
+from zset_join.shapes.version_join import VersionJoinShape
 from zset_join.state.time.row_store import RowStore
 from zset_join.zset import ZSet
 from zset_join.zset.row_layout import RowLayout
@@ -67,15 +67,10 @@ class JoinedPairs:
     """Gather the lines of an answer.
 
     Args:
-        left: the left input.
-        right: the right input.
+        shape: which rows meet, and what is shown.
         left_layout: of the records of left rows.
         left_rows: what keeps left rows; None where none is kept.
         right_rows: what keeps right rows.
-        schema: of the output.
-        sources: per output column, (side, source column).
-        is_outer: whether a left row without a right one is shown.
-        residual: the rest of ON.
         chunk_rows: rows per chunk.
 
     Attributes:
@@ -84,32 +79,27 @@ class JoinedPairs:
 
     def __init__(
         self,
-        left: Relation,
-        right: Relation,
+        shape: VersionJoinShape,
         left_layout: RowLayout,
         left_rows: RowStore | None,
         right_rows: RowStore,
-        schema: pa.Schema,
-        sources: Sequence[tuple[str, str]],
         *,
-        is_outer: bool,
-        residual: Expression | None,
         chunk_rows: int,
     ) -> None:
         self.corrections = 0
-        self._schema, self._sources = schema, list(sources)
+        self._schema, self._sources = shape.schema, list(shape.sources)
         self._left_rows, self._right_rows = left_rows, right_rows
-        self._is_outer, self._residual, self._chunk_rows = is_outer, residual, chunk_rows
+        self._is_outer, self._residual, self._chunk_rows = shape.how == "left", shape.residual, chunk_rows
         shown = [
-            [relation.schema.get_field_index(name) for side, name in sources if side == wanted]
-            for wanted, relation in (("left", left), ("right", right))
+            [relation.schema.get_field_index(name) for side, name in shape.sources if side == wanted]
+            for wanted, relation in (("left", shape.left), ("right", shape.right))
         ]
         self._plans = (left_layout.gather_plan(shown[0]), right_rows.layout.gather_plan(shown[1]))
-        if residual is not None:
-            self._names = tuple(sorted(names) for names in references(residual))
+        if shape.residual is not None:
+            self._names = tuple(sorted(names) for names in references(shape.residual))
             self._asked = (
-                left_layout.gather_plan(left.field_indices(self._names[0])),
-                right_rows.layout.gather_plan(right.field_indices(self._names[1])),
+                left_layout.gather_plan(shape.left.field_indices(self._names[0])),
+                right_rows.layout.gather_plan(shape.right.field_indices(self._names[1])),
             )
 
     def _heap(self, side: int) -> int:

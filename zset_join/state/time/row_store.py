@@ -41,7 +41,6 @@ class RowStore:
         words: how many order words there are besides the arrival.
         name: first part of the file names.
         latest_first: of equal rows the later arrival comes first.
-        directory: where to map files; None keeps everything in memory.
         facts: what else the files depend on.
 
     Raises:
@@ -56,7 +55,6 @@ class RowStore:
         words: int,
         name: str,
         latest_first: bool = False,
-        directory: str | None,
         facts: Sequence[object] = (),
     ) -> None:
         self.schema = schema
@@ -64,7 +62,7 @@ class RowStore:
         self.name = name
         self.words = words + 1
         self._latest_first = latest_first
-        self._directory = directory
+        self._directory = keys.directory
         self._facts = (*facts, latest_first)
         self.layout = RowLayout(schema, sequence_words=self.words)
         self.columns = self.layout.visible_columns()

@@ -29,6 +29,7 @@ from zset_join.kernels.rows import changes as ch
 from zset_join.kernels.rows import side as s
 from zset_join.kernels.time import versions as v
 from zset_join.kernels.time.runs import NEVER
+from zset_join.shapes.operator_options import OperatorOptions
 from zset_join.shapes.version_join import VersionJoinShape
 from zset_join.state.rows.hash_seed import HashTables
 from zset_join.state.rows.rejected_rows import no_rejections
@@ -42,7 +43,7 @@ from zset_join.state.time.pending_rows import DueRows, PendingRows
 from zset_join.state.time.row_store import RowStore
 from zset_join.state.time.time_labels import TimeLabels, time_values
 from zset_join.state.time.version_epoch import VersionEpoch
-from zset_join.state.time.versioned_rows import PreparedRows, VersionedRows
+from zset_join.state.time.versioned_rows import NewRows, PreparedRows, VersionedRows
 from zset_join.zset import ZSet
 from zset_join.zset.row_layout import RowLayout
 
@@ -74,37 +75,33 @@ class VersionJoin:
         shape: VersionJoinShape,
         *,
         facts: Sequence[object],
-        on_bad_input: str,
-        retention_us: int,
-        chunk_rows: int,
-        tables: HashTables,
+        options: OperatorOptions,
         place: int = 0,
         eager_places: int = 0,
         table_of: VersionJoin | None = None,
     ) -> None:
         self.shape = shape
-        self.on_bad_input = on_bad_input
-        self._chunk_rows = chunk_rows
-        self._retention_us = retention_us
+        self.on_bad_input = options.on_bad_input
+        self._chunk_rows = options.chunk_rows
+        self._retention_us = options.tombstone_retention_us
         left, right = shape.left, shape.right
         self._is_eager, self._waits = shape.emit == "eager", shape.emit == "on_watermark"
         self._owns_table = table_of is None
         self.labels = TimeLabels() if table_of is None and shape.times.is_labelled else None
-        directory = tables.directory
-        same: dict[str, Any] = {"directory": directory, "facts": facts}
+        directory = options.directory
         if table_of is None:
             runs = 1 + max(eager_places, int(self._is_eager))
-            self.keys = KeyRuns(shape.key_types, null_safe=True, runs=runs, tables=tables, facts=facts)
+            self.keys = KeyRuns(shape.key_types, null_safe=True, runs=runs, tables=HashTables.of(options), facts=facts)
             words = 1 + count_order_words(right.schema, shape.tie_by, relation=right.name)
-            self.right = VersionedRows(right.schema, self.keys, run=0, words=words, name="right", **same)
+            self.right = VersionedRows(right.schema, self.keys, run=0, words=words, name="right", facts=facts)
         else:
             self.keys, self.right, self.labels = table_of.keys, table_of.right, table_of.labels
         name = "left" if place == 0 else f"left_{place}"
         self.left: RowStore | None = None
         if self._is_eager:
-            self.left = VersionedRows(left.schema, self.keys, run=1 + place, words=1, name=name, **same)
+            self.left = VersionedRows(left.schema, self.keys, run=1 + place, words=1, name=name, facts=facts)
         elif self._waits:
-            self.left = PendingRows(left.schema, self.keys, words=1, name=name, **same)
+            self.left = PendingRows(left.schema, self.keys, words=1, name=name, facts=facts)
         self._left_layout = RowLayout(left.schema, sequence_words=2) if self.left is None else self.left.layout
         self._expiring: list[ExpiringRuns] = []
         if shape.is_versioned and self._owns_table:
@@ -114,18 +111,7 @@ class VersionJoin:
         if shape.is_versioned and isinstance(self.left, VersionedRows):
             word = _H_LEFT_DUE + 2 * place
             self._expiring.append(ExpiringRuns(self.left, self.keys, keeps_newest=False, first_word=word, directory=directory))
-        self.pairs = JoinedPairs(
-            left,
-            right,
-            self._left_layout,
-            self.left,
-            self.right,
-            shape.schema,
-            shape.sources,
-            is_outer=shape.how == "left",
-            residual=shape.residual,
-            chunk_rows=chunk_rows,
-        )
+        self.pairs = JoinedPairs(shape, self._left_layout, self.left, self.right, chunk_rows=options.chunk_rows)
         self._reach = NEVER if shape.reach is None else shape.reach - (1 if shape.is_strict else 0)
         self._right_deletes = right.mode == "upsert"
         self._prepared: VersionEpoch | None = None
@@ -319,21 +305,20 @@ class VersionJoin:
         right_words = [~right_times if shape.is_mirrored else right_times]
         right_words += order_words(batches[1], shape.tie_by, [shape.tie_descending] * len(shape.tie_by))
         right = self.right.prepare(
-            batches[1],
-            right_words,
-            weights[1],
+            NewRows(batches[1], right_words, weights[1], right_status, deletes),
             groups,
             1,
-            status=right_status,
             retracts=shape.right.mode == "changelog",
-            deletes=deletes,
         )
         probe_times = self._probe_times(left_times)
         owners: list[Any] = [batches]
         left: PreparedRows | None = None
         if isinstance(self.left, VersionedRows):
             left = self.left.prepare(
-                batches[0], [probe_times], weights[0], groups, 0, status=left_status, retracts=shape.left.mode == "changelog"
+                NewRows(batches[0], [probe_times], weights[0], left_status),
+                groups,
+                0,
+                retracts=shape.left.mode == "changelog",
             )
             address = left.address
         else:
@@ -533,9 +518,7 @@ class VersionJoin:
             words += order_words(batch, shape.tie_by, [shape.tie_descending] * len(shape.tie_by))
         else:
             words = [self._probe_times(times)]
-        prepared = rows.prepare(
-            batch, words, weights, groups, side, status=status, retracts=False, deletes=deletes, arrivals=arrivals
-        )
+        prepared = rows.prepare(NewRows(batch, words, weights, status, deletes, arrivals), groups, side, retracts=False)
         self.keys.store(groups, rows.wanted(prepared), rows.run_bytes(prepared, groups))
         rows.absorb(prepared, groups, supersedes=False)
         for expiring in self._expiring:

@@ -30,7 +30,7 @@ from zset_join.kernels.time import runs as r
 from zset_join.state.time.key_runs import KeyGroups, KeyRuns
 from zset_join.state.time.row_store import RowStore
 
-__all__ = ["PreparedRows", "VersionedRows"]
+__all__ = ["NewRows", "PreparedRows", "VersionedRows"]
 
 _Words = npt.NDArray[np.int64]
 _Marks = npt.NDArray[np.bool_]
@@ -75,6 +75,27 @@ class PreparedRows:
         return int((self.status > ch.LAST_HARMLESS).sum())
 
 
+@dataclass(frozen=True, slots=True)
+class NewRows:
+    """Rows of an epoch, or of a snapshot.
+
+    Args:
+        rows: with the columns of the schema.
+        order: the order words of each row, without the arrival.
+        weights: of each row; below 0 a retraction, where there are such.
+        status: of each row; what is not OK is left out. Retractions of what is not there are marked in it.
+        deletes: which rows are DELETEs; None: none is.
+        arrivals: the arrival of each row, where it does not come now.
+    """
+
+    rows: pa.RecordBatch
+    order: Sequence[_Words]
+    weights: _Words
+    status: npt.NDArray[np.uint8]
+    deletes: npt.NDArray[np.uint8] | None = None
+    arrivals: _Words | None = None
+
+
 class VersionedRows(RowStore):
     """Own the rows of one input that are looked up by key and time.
 
@@ -85,7 +106,6 @@ class VersionedRows(RowStore):
         words: how many order words there are besides the arrival.
         name: first part of the file names.
         latest_first: of equal rows the later arrival comes first.
-        directory: where to map files; None keeps everything in memory.
         facts: what else the files depend on.
 
     Raises:
@@ -101,49 +121,38 @@ class VersionedRows(RowStore):
         words: int,
         name: str,
         latest_first: bool = False,
-        directory: str | None,
         facts: Sequence[object] = (),
     ) -> None:
-        super().__init__(schema, keys, words=words, name=name, latest_first=latest_first, directory=directory, facts=facts)
+        super().__init__(schema, keys, words=words, name=name, latest_first=latest_first, facts=facts)
         self.place = keys.run_place(run)
 
     # ---------------------------------------------------------------- reading
 
     def prepare(
         self,
-        rows: pa.RecordBatch,
-        order: Sequence[_Words],
-        weights: _Words,
+        new: NewRows,
         groups: KeyGroups,
         which: int,
         *,
-        status: npt.NDArray[np.uint8],
         retracts: bool,
-        deletes: npt.NDArray[np.uint8] | None = None,
-        arrivals: _Words | None = None,
     ) -> PreparedRows:
         """Find out what the rows of an epoch change. Cost: the rows, and what shares their key and order.
 
         Args:
-            rows: with the columns of the schema.
-            order: the order words of each row, without the arrival.
-            weights: of each row; below 0 a retraction, where there are such.
+            new: the rows.
             groups: the keys of the epoch.
             which: which input of `groups` these are.
-            status: of each row; what is not OK is left out. Retractions of what is not there are marked in it.
             retracts: negative weights are retractions; else every row is a new one.
-            deletes: which rows are DELETEs; None: none is.
-            arrivals: the arrival of each row, where it does not come now.
         """
+        rows, weights, status = new.rows, new.weights, new.status
         count = rows.num_rows
         group_of = groups.group_of[which]
-        if arrivals is None:
-            arrivals = self.next_arrivals(count)
+        arrivals = self.next_arrivals(count) if new.arrivals is None else new.arrivals
         records = np.empty(count * self.layout.stride, np.uint8)
-        encoded = self.layout.encode(rows, [*order, arrivals], records, int(records.ctypes.data))
+        encoded = self.layout.encode(rows, [*new.order, arrivals], records, int(records.ctypes.data))
         usable = (status == ch.OK) & (group_of >= 0)
         is_new = usable & (weights > 0) if retracts else usable
-        marks = np.zeros(count, np.uint8) if deletes is None else deletes
+        marks = np.zeros(count, np.uint8) if new.deletes is None else new.deletes
         begin, places, scratch = np.empty(groups.count + 1, np.int64), np.empty(count, np.int64), np.empty(count, np.int64)
         at = self.layout.sequence_offset
         shape = (encoded.address, self.layout.stride, at, self.words, group_of)

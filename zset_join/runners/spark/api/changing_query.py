@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
-from zset_join.core.errors import PlanError
+from zset_join.core.errors import OptionError, PlanError
 from zset_join.evolution.differences import PlanDiff
 from zset_join.runners.spark.api.other_queries import planned_writer
 from zset_join.runners.spark.driver.chosen_sink import ChosenSink
@@ -25,8 +25,9 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from zset_join.query.several import PlannedQuery
+    from zset_join.runners.spark.epoch.runner import EpochRunner
 
-__all__ = ["ChangeableWriter", "ChangingQuery"]
+__all__ = ["ChangeableWriter", "ChangingOnExecutors", "ChangingQuery"]
 
 
 class ChangeableWriter(Protocol):
@@ -53,6 +54,14 @@ class ChangeableWriter(Protocol):
 
     def changed_to_plan(self, query: PlannedQuery) -> Any:
         """Return a writer of a query of the same streams, as it is planned, with the options of this one."""
+        ...
+
+    def on_executors(self) -> EpochRunner:
+        """Return what runs the epochs of the query on executors."""
+        ...
+
+    def start(self) -> Any:
+        """Start the query, and return it."""
         ...
 
     def start_behind_change(self, given_through: int | None) -> Any:
@@ -103,13 +112,7 @@ class ChangingQuery:
         Raises:
             ZsetJoinError: as `JoinQuery.evolve`.
         """
-        other: ChangeableWriter = planned_writer(view)
-        if other is self._writer or other.session is not self._writer.session:
-            raise PlanError(
-                "evolve() was given the writer of the query that runs, or a query of another session. Write the new query with "
-                "the streams of this session, and give evolve() the view.",
-                code="EVOLVE_SESSION",
-            )
+        other = _writer_of(view, self._writer)
         after = self._writer.changed_to(other)
         return self._epochs.evolve(other.planned, other.chosen_sinks), after
 
@@ -127,3 +130,69 @@ class ChangingQuery:
         started = after.start_behind_change(diff.taken)
         started.keep_progress_of(self._epochs.progress)
         return started
+
+
+class ChangingOnExecutors:
+    """Hold what a running query on executors is started again with when it changes.
+
+    Args:
+        writer: that it was started with.
+        runner: what runs its epochs.
+    """
+
+    def __init__(self, writer: ChangeableWriter, runner: EpochRunner) -> None:
+        self._writer = writer
+        self._runner = runner
+
+    @property
+    def has_ended(self) -> bool:
+        """Return whether a change counts, so that the epochs of before have come to an end."""
+        return self._runner.has_ended
+
+    def changed(self, view: Any) -> tuple[PlanDiff, ChangeableWriter]:
+        """Change the query in its checkpoint; return the difference, and the writer that it goes on with.
+
+        Raises:
+            ZsetJoinError: as `JoinQuery.evolve`.
+        """
+        from zset_join.runners.spark.driver.changing_executors import evolve_executors
+
+        other = _writer_of(view, self._writer)
+        if any(other.chosen_sinks.values()):
+            raise _not_on_executors("new outputs", "Give evolve() the view; its outputs stay.")
+        after = self._writer.changed_to(other)
+        return evolve_executors(self._runner, other.planned, after.on_executors()), after
+
+    def undone(self) -> tuple[PlanDiff, ChangeableWriter]:
+        """Refuse: the form that the query before had on executors is not kept.
+
+        Raises:
+            OptionError: `NOT_FROM_HERE`.
+        """
+        raise _not_on_executors("undo()", "Give evolve() the query of before.")
+
+    def started(self, after: ChangeableWriter, diff: PlanDiff) -> Any:  # noqa: ARG002 - the start gives outputs the difference
+        """Start the new query once Spark has stopped the one before."""
+        started = after.start()
+        started.keep_progress_of(self._runner.progress)
+        return started
+
+
+def _writer_of(view: Any, runs: ChangeableWriter) -> ChangeableWriter:
+    """Return the writer of the new query.
+
+    Raises:
+        PlanError: `EVOLVE_SESSION`.
+    """
+    other: ChangeableWriter = planned_writer(view)
+    if other is runs or other.session is not runs.session:
+        raise PlanError(
+            "evolve() was given the writer of the query that runs, or a query of another session. Write the new query with "
+            "the streams of this session, and give evolve() the view.",
+            code="EVOLVE_SESSION",
+        )
+    return other
+
+
+def _not_on_executors(what: str, cure: str) -> OptionError:
+    return OptionError(f'a query with execution="executors" takes no {what}. {cure}', code="NOT_FROM_HERE", what="evolve")

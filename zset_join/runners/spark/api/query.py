@@ -11,6 +11,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from pyspark.errors import PySparkException
@@ -23,11 +24,13 @@ from zset_join.core.errors import StateError, ZsetJoinError
 from zset_join.core.notebook import html_progress, html_text
 from zset_join.runners.local.stopped import not_kept_here
 from zset_join.runners.spark.api.stored_query import QueryRunner, QueryTools, StoredQuery
+from zset_join.runners.spark.driver.on_server import on_server
 from zset_join.runners.spark.driver.served import ServedEpochs, ServedQuery, ServedTools, refuse_served
+from zset_join.runners.spark.driver.spark_files import restored_files
 
 if TYPE_CHECKING:
     from zset_join.evolution.differences import PlanDiff
-    from zset_join.runners.spark.api.changing_query import ChangingQuery
+    from zset_join.runners.spark.api.changing_query import ChangingOnExecutors, ChangingQuery
     from zset_join.runners.spark.epoch.progress import ProgressLog
 
 __all__ = ["JoinQuery", "start_query", "start_served"]
@@ -45,7 +48,7 @@ class JoinQuery(StoredQuery):
     def __init__(self, spark_query: StreamingQuery, runner: QueryRunner, tools: QueryTools) -> None:
         super().__init__(runner, tools)
         self.spark_query = spark_query
-        self.changing: ChangingQuery | None = None
+        self.changing: ChangingQuery | ChangingOnExecutors | None = None
         self._changes = threading.Lock()
         if runner.heartbeat is not None:
             runner.heartbeat.start()
@@ -186,7 +189,7 @@ class JoinQuery(StoredQuery):
         """
         return self._changed("undo", lambda changing: changing.undone())
 
-    def _changed(self, what: str, change: Callable[[ChangingQuery], tuple[PlanDiff, Any]]) -> PlanDiff:
+    def _changed(self, what: str, change: Callable[[ChangingQuery | ChangingOnExecutors], tuple[PlanDiff, Any]]) -> PlanDiff:
         """Change the query, stop Spark's, and go on with the one that is started."""
         if self.changing is None:
             location = self._runner.options.checkpoint_location
@@ -341,6 +344,9 @@ def start_served(stream: DataStreamWriter, runner: ServedQuery, baseline: bytes 
         ZsetJoinError: checkpoint or outputs refuse the query.
     """
     refuse_served(runner.settings, runner.session)
+    scratch, location = runner.options.spark_checkpoint_location, runner.options.checkpoint_location
+    if scratch is not None:
+        on_server(runner.session, partial(restored_files, scratch, location))
     query = stream.foreachBatch(ServedEpochs(runner.settings, baseline)).start()
 
     def is_active() -> bool:

@@ -17,7 +17,6 @@ from pyspark.sql import DataFrame
 from zset_join.checkpoint.leases import LEASE_SECONDS
 from zset_join.core.errors import ZsetJoinError
 from zset_join.core.progress_line import progress_line
-from zset_join.runners.local.stopped import not_kept_here
 from zset_join.runners.spark.api.other_queries import planned_writer
 from zset_join.runners.spark.api.watched import open_query_console
 from zset_join.runners.spark.epoch.heartbeat import Heartbeat
@@ -150,13 +149,11 @@ class ExecutorTools:
 
         return explain_row(self._runner.query, self._runner, row, most_rows=most_rows)
 
-    def diff(self, query: PlannedQuery, *, lease_seconds: float) -> PlanDiff:  # noqa: ARG002 - it is not computed here
-        """Refuse: the state is in executors.
+    def diff(self, query: PlannedQuery, *, lease_seconds: float) -> PlanDiff:
+        """Return what another query would answer otherwise, computed in this process; see `diff_of_executors`."""
+        from zset_join.runners.spark.driver.executors_state import diff_of_executors
 
-        Raises:
-            OptionError: `NOT_FROM_HERE`.
-        """
-        raise not_kept_here(self._runner.options.checkpoint_location)
+        return diff_of_executors(self._runner.options.checkpoint_location, query, lease_seconds=lease_seconds)
 
     def dead_letters(self, **chosen: Any) -> pa.Table:
         """Return what was put aside; see `zset_join.dead_letters.read_letters`."""
@@ -279,8 +276,7 @@ class StoredQuery:
         Raises:
             PlanError: the query cannot be planned for the driver.
             StateError: there is no epoch yet; what the query needs was not kept (see `zset_join.pipeline.Pipeline.evolve`); or
-                the lease ran out (`LEASE_EXPIRED`).
-            OptionError: `NOT_FROM_HERE`: the state is in executors.
+                the lease ran out (`LEASE_EXPIRED`); of executors also `MOVE_UNKNOWN` and `MOVE_REFUSED`.
 
         Cost: every snapshot and log is read, and the state is built once more as mapped files in the temporary directory.
         """

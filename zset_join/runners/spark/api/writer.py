@@ -23,7 +23,7 @@ from zset_join.core.errors import OptionError
 from zset_join.core.options import QueryOptions
 from zset_join.kernels.machine.first_use import compile_rest_in_background
 from zset_join.query.several import PlannedQuery
-from zset_join.runners.spark.api.changing_query import ChangingQuery
+from zset_join.runners.spark.api.changing_query import ChangingOnExecutors, ChangingQuery
 from zset_join.runners.spark.api.lookup_defaults import check_connections, is_lookup_option, job_defaults
 from zset_join.runners.spark.api.query import JoinQuery, start_query, start_served
 from zset_join.runners.spark.api.stored_query import ExecutorTools, QueryRunner, QueryTools, StoredQuery
@@ -365,9 +365,15 @@ class JoinStreamWriter:
         if self._of_driver():
             return self.start_behind_change(None)
         runner, tagged, location = self._prepared(makes_place=True)
-        return start_query(
+        started = start_query(
             lambda: self._stream(runner, tagged, location), runner, ExecutorTools(runner), checkpoint_location=location
         )
+        started.changing = ChangingOnExecutors(self, runner)
+        return started
+
+    def on_executors(self) -> EpochRunner:
+        """Return what runs the epochs of the query on executors; nothing is opened."""
+        return self._prepared()[0]
 
     def start_behind_change(self, given_through: int | None) -> JoinQuery:
         """Start the query on the driver, as `start` does.
@@ -381,14 +387,17 @@ class JoinStreamWriter:
             rows, baseline = served_rows(query, epochs), None if epochs.baseline is None else frame_bytes(epochs.baseline)
             settings = replace(epochs.settings, is_served=True)
             runner = ServedQuery(settings, query.session)
-            served = start_served(self._of_spark(rows, location), runner, baseline)
+            served = start_served(self._of_spark(rows, epochs.spark_location), runner, baseline)
             served.changing = ChangingQuery(self, runner)
             return served
         make_place(location)
         check_mode(location, "driver")
         epochs.given_through = given_through
         started = start_query(
-            lambda: self._of_spark(streamed_rows(query, epochs), location), epochs, tools, checkpoint_location=location
+            lambda: self._of_spark(streamed_rows(query, epochs), epochs.spark_location),
+            epochs,
+            tools,
+            checkpoint_location=location,
         )
         started.changing = ChangingQuery(self, epochs)
         return started
@@ -587,8 +596,7 @@ class JoinStreamWriter:
 def _attached_on_server(settings: DriverSettings, session: SparkSession) -> StoredQuery:
     """Return the questions of a client of Spark Connect to a query that does not run: every question opens its checkpoint."""
     refuse_missing(settings, session)
-    runner = ServedQuery(settings, session)
-    return StoredQuery(runner, ServedTools(runner))
+    return StoredQuery(runner := ServedQuery(settings, session), ServedTools(runner))
 
 
 def _not_here(method: str, value: Any, cure: str) -> OptionError:

@@ -74,7 +74,20 @@ def chosen_mode(
         has_place: its checkpoint's place is chosen.
         plan: plans it for the driver.
         expected: returns how large its state is expected to be.
+
+    Raises:
+        OptionError: `SCRATCH_EXECUTORS`: an option that goes with the driver.
     """
+    if options.spark_checkpoint_location is not None:
+        if options.execution == "executors":
+            raise OptionError(
+                f"sparkCheckpointLocation={options.spark_checkpoint_location!r} goes with epochs on the driver, which copy "
+                'Spark\'s files to checkpointLocation; this query runs them on executors. Add option("execution", "driver"), '
+                "or leave the option out.",
+                code="SCRATCH_EXECUTORS",
+                value=options.spark_checkpoint_location,
+            )
+        return Choice("driver", "sparkCheckpointLocation goes with the driver")
     if options.execution != "auto":
         return Choice(options.execution, f'execution="{options.execution}"')
     stored = stored_mode(options.checkpoint_location) if has_place else None

@@ -28,16 +28,11 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
-from zset_join.checkpoint.changed_plans import CHANGED_TO, ChangedPlan
-from zset_join.checkpoint.checkpoint import Checkpoint
 from zset_join.checkpoint.reading import (
-    START_OVER,
     changed_plan_of,
     checkpoint_folder,
     has_commits,
     read_committed,
-    read_record,
-    record_name,
     stored_description,
 )
 from zset_join.core.errors import StateError
@@ -58,6 +53,8 @@ from zset_join.runners.spark.driver.collecting import collected_slices, collecte
 from zset_join.runners.spark.driver.memory import refuse_without_memory
 from zset_join.runners.spark.driver.rows_taken import rows_taken, together
 from zset_join.runners.spark.driver.source_rows import SourceRows
+from zset_join.runners.spark.driver.spark_files import SparkFiles
+from zset_join.runners.spark.epoch.changed_batches import check_same_batch, epoch_before, has_ended
 from zset_join.runners.spark.epoch.disk_failures import disk_failure
 from zset_join.runners.spark.epoch.frame_sink import FrameSink, TakesSession
 from zset_join.runners.spark.epoch.heartbeat import Heartbeat
@@ -161,6 +158,7 @@ class DriverEpochs:
     has_ended: bool = False
     given_through: int | None = None
     _pipeline: Pipeline[Any] | None = None
+    _files: SparkFiles | None = None
     _query_id: str = ""
     _topic_ids: Mapping[str, Any] = field(default_factory=dict)
     _last_outcome: Callable[[], Any] = nothing_committed
@@ -173,6 +171,11 @@ class DriverEpochs:
     def location(self) -> str:
         """Return `checkpointLocation`."""
         return self.settings.options.checkpoint_location
+
+    @property
+    def spark_location(self) -> str:
+        """Return where Spark writes its own files."""
+        return self.settings.options.spark_checkpoint_location or self.location
 
     @property
     def options(self) -> QueryOptions:
@@ -281,7 +284,7 @@ class DriverEpochs:
         try:
             with self.lock:
                 if self.has_ended:
-                    raise _has_ended(self.location, epoch)
+                    raise has_ended(self.location, epoch)
                 if epoch:
                     self._run(batch, epoch)
                     return
@@ -370,19 +373,20 @@ class DriverEpochs:
     def _run(self, batch: DataFrame, epoch: int) -> None:
         session = batch.sparkSession
         if self._pipeline is None:
-            self.attach(spark_query_id(self.location), session)
+            self.attach(spark_query_id(self.spark_location), session)
             self.begin()
         pipeline = self.opened()
         for sink in self._spark_sinks():
             sink.session = session
         started, number = time.perf_counter(), epoch
         seconds: dict[str, float] = {}
+        self._keep_files(epoch)
         read = offsets_digest(self.location, epoch)
         checkpoint = pipeline.directory.checkpoint
         if (changed := checkpoint.changed) is not None:
             epoch += changed.changes
             if epoch == changed.epoch:  # it was taken before the change, and outputs got it then or at the start
-                check_same_batch(checkpoint, _epoch_before(checkpoint, changed), read)
+                check_same_batch(checkpoint, epoch_before(checkpoint, changed), read)
                 return
         is_replay = checkpoint.committed(epoch, read) is not None
         rows: dict[str, Any] = {}
@@ -407,6 +411,13 @@ class DriverEpochs:
         if self.heartbeat is not None:
             self.heartbeat.wake()
         refuse_outgrown(held, self.settings.options, epoch, is_served=self.settings.is_served)
+
+    def _keep_files(self, epoch: int) -> None:
+        """Copy what Spark has planned an epoch from, where the checkpoint is not Spark's own."""
+        scratch = self.options.spark_checkpoint_location
+        if scratch is not None:
+            self._files = self._files or SparkFiles(scratch, self.location)
+            self._files.keep(epoch)
 
     def _collected(self, batch: DataFrame, epoch: int) -> dict[str, Any]:
         """Return the rows of an epoch; those of baselines come before the first ones of any stream."""
@@ -455,49 +466,6 @@ def _completed_epoch(location: str) -> int | None:
     batch = last.epoch - (0 if changed is None else changed.changes)
     newest = changed.unseen[0] if changed is not None and changed.epoch == last.epoch and changed.unseen else last.epoch
     return newest if is_completed(location, batch) else None
-
-
-def _epoch_before(checkpoint: Checkpoint, changed: ChangedPlan) -> int:
-    """Return the last epoch with input before the last change of the query."""
-    if changed.unseen:
-        return changed.unseen[0]
-    epoch = changed.epoch - 1
-    for _ in range(changed.changes - 1):  # changes that followed each other
-        if checkpoint.files.folder.size(record_name(epoch)) is None:
-            break
-        record = read_record(checkpoint.files, epoch)
-        if record is None or record.offsets is None or not record.offsets.startswith(CHANGED_TO):
-            break
-        epoch -= 1
-    return epoch
-
-
-def _has_ended(location: str, batch: int) -> StateError:
-    return StateError(
-        f"the query of the checkpoint {location} has changed, and batch {batch} came to it as it was before; it was not taken. "
-        "Spark plans it again for the changed query: no action is needed.",
-        code="QUERY_CHANGED",
-        location=location,
-        batch=batch,
-    )
-
-
-def check_same_batch(checkpoint: Checkpoint, epoch: int, read: str | None) -> None:
-    """Refuse a batch of Spark's that is not the one which an epoch before a change of the query has taken.
-
-    Raises:
-        StateError: `EPOCH_REPLANNED`.
-    """
-    is_there = epoch >= 0 and checkpoint.files.folder.size(record_name(epoch)) is not None
-    record = read_record(checkpoint.files, epoch) if is_there else None
-    if record is None or record.offsets is None or read is None or record.offsets == read:
-        return
-    raise StateError(
-        f"epoch {epoch} is committed in the checkpoint {checkpoint.files.folder.location}, and Spark runs it again with other "
-        f"input: Spark's own files beside it were rolled back. {START_OVER}",
-        code="EPOCH_REPLANNED",
-        epoch=epoch,
-    )
 
 
 def _at_rest(sink: Sink) -> tuple[str, ...]:

@@ -46,16 +46,14 @@ from zset_join.core.options import BufferLimit, QueryOptions
 from zset_join.core.progress_line import progress_line
 from zset_join.core.shown_values import counted
 from zset_join.core.tick import Tick
-from zset_join.runners.local.stored_rows import gaps_of
 from zset_join.runners.spark.driver.choosing import stored_mode
-from zset_join.runners.spark.driver.routed_tables import joined, parted
+from zset_join.runners.spark.driver.moved_tables import MovedTables, StateTables, stages_by_name
 from zset_join.runners.spark.epoch.offsets import is_completed
-from zset_join.stages import Stage, StageOptions, read_stage
+from zset_join.stages import StageOptions
 from zset_join.state.rows.hash_seed import seed_of_query
 
 __all__ = ["MoveReport", "move"]
 
-_Tables = dict[str, pa.Table]
 _FOLDING = StageOptions(on_bad_input="quarantine", tombstone_retention_seconds=100_000 * 86_400)
 
 
@@ -195,8 +193,8 @@ class _Move:
     def __init__(self, opened: Checkpoint, location: str, other: OtherMode) -> None:
         assert opened.last is not None  # noqa: S101 - the caller looks
         self._opened, self._last, self._other = opened, opened.last, other
-        self._before = _stages(stored_plan(location))
-        self._after = _stages(other.plan)
+        self._before = stages_by_name(stored_plan(location))
+        self._after = stages_by_name(other.plan)
         self._options = replace(_FOLDING, hash_seed=seed_of_query(opened.query_id))
 
     def done(self) -> int:
@@ -219,44 +217,12 @@ class _Move:
         self._opened.rescale(1, histories, changed)
         return rows
 
-    def _moved(self, pair: StatePair) -> dict[str, _Tables]:
+    def _moved(self, pair: StatePair) -> Mapping[str, StateTables]:
         """Return the tables of a state in the other mode, and of its routes, by the names of the states."""
-        if self._other.mode == "driver":
-            return {pair.driver: self._to_driver(pair)}
-        return self._to_executors(pair)
-
-    def _to_driver(self, pair: StatePair) -> _Tables:
-        stage = self._after[pair.driver]
-        found, schemas = self._read(pair.executors), self._schemas(stage)
-        tables: _Tables = {}
-        for name, pieces in found.items():
-            table, metadata = pa.concat_tables(_bare(pieces)), [dict(piece.schema.metadata or {}) for piece in pieces]
-            route = pair.routes.get(name)
-            if route is not None:
-                remembered = self._read(route)["route"]
-                metadata += [dict(piece.schema.metadata or {}) for piece in remembered]
-                key = self._before[route].inputs[0].relation.primary_key
-                table = joined(table, pa.concat_tables(_bare(remembered)), schemas[name], key)
-            tables[name] = self._regrouped(stage, name, table.cast(schemas[name]), metadata)
-        return tables
-
-    def _to_executors(self, pair: StatePair) -> dict[str, _Tables]:
-        stage = self._after[pair.executors]
-        schemas, tables, made = self._schemas(stage), _Tables(), dict[str, _Tables]()
-        for name, pieces in self._read(pair.driver).items():
-            table, metadata = pa.concat_tables(_bare(pieces)), [dict(piece.schema.metadata or {}) for piece in pieces]
-            route = pair.routes.get(name)
-            if route is not None:
-                of_route = self._after[route]
-                given = stage.inputs[stage.state_tables[name].of_input or 0]
-                table, remembered = parted(table, schemas[name], self._schemas(of_route)["route"], gaps_of(given))
-                made[route] = {"route": self._regrouped(of_route, "route", remembered, metadata)}
-                metadata = []
-            tables[name] = self._regrouped(stage, name, table.cast(schemas[name]), metadata)
-        return {**made, pair.executors: tables}
-
-    def _regrouped(self, stage: Stage, name: str, table: pa.Table, metadata: list[dict[bytes, bytes]]) -> pa.Table:
-        return stage.regrouped(name, table, epoch=self._last.epoch, metadata=metadata)
+        moved = MovedTables(
+            before=self._before, after=self._after, options=self._options, epoch=self._last.epoch, read=self._read
+        )
+        return {pair.driver: moved.to_driver(pair)} if self._other.mode == "driver" else moved.to_executors(pair)
 
     def _read(self, name: str) -> dict[str, list[pa.Table]]:
         """Return the tables of a state after the last epoch, one per bucket."""
@@ -270,15 +236,7 @@ class _Move:
                     found.setdefault(table, []).append(rows)
         return found
 
-    def _schemas(self, stage: Stage) -> dict[str, pa.Schema]:
-        """Return the columns of each table of a snapshot."""
-        operator = stage.build(self._options, None)
-        try:
-            return {name: table.schema.remove_metadata() for name, table in operator.snapshot().items()}
-        finally:
-            operator.close()
-
-    def _written(self, name: str, tables: _Tables) -> BucketHistory:
+    def _written(self, name: str, tables: StateTables) -> BucketHistory:
         """Write a snapshot, and read it back into an operator of the other mode.
 
         Raises:
@@ -301,11 +259,3 @@ class _Move:
                 code="ROWS_LOST",
             )
         return BucketHistory(snapshot)
-
-
-def _bare(pieces: list[pa.Table]) -> list[pa.Table]:
-    return [piece.replace_schema_metadata(None) for piece in pieces]
-
-
-def _stages(plan: Mapping[str, Any]) -> dict[str, Stage]:
-    return {one["name"]: read_stage(one["stage"]) for one in plan["stages"]}

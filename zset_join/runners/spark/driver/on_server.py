@@ -90,12 +90,13 @@ def on_server_with(rows: DataFrame, function: Callable[[pa.Table], Any]) -> Any:
     return on_server(rows.sparkSession, lambda: function(table_of(empty)))
 
 
-def start_on_server(session: SparkSession, location: str, *, is_needed: bool) -> bool:
+def start_on_server(session: SparkSession, location: str, spark_location: str, *, is_needed: bool) -> bool:
     """Make the directory of the source that brings epochs when none has a row, where the query reads one.
 
     Args:
         session: of Spark Connect.
         location: `checkpointLocation`.
+        spark_location: where Spark writes its own files.
         is_needed: the query reads it; False: it does where its checkpoint began with a baseline.
 
     Returns:
@@ -105,7 +106,7 @@ def start_on_server(session: SparkSession, location: str, *, is_needed: bool) ->
     def make() -> bool:
         if not is_needed and not has_baseline(stored_description(location)):
             return False
-        make_start(location)
+        make_start(spark_location)
         return True
 
     return bool(on_server(session, make))

@@ -90,13 +90,13 @@ class ServedEpochs:
         is_new = not epochs.is_open and not epochs.has_ended
         if is_new:
             epochs.baseline = None if self.baseline is None else frame_of(self.baseline, session)
-            query_id = spark_query_id(epochs.location)
+            query_id = spark_query_id(epochs.spark_location)
             _once_free(lambda: epochs.attach(query_id, session))
             epochs.begin()
             QuestionWatch(epochs).start()
         epochs(batch, epoch)
         if is_new and self.settings.is_timed:
-            epochs.heartbeat = Heartbeat(checkpoint_folder(epochs.location), epochs.next_due)
+            epochs.heartbeat = Heartbeat(checkpoint_folder(epochs.spark_location), epochs.next_due)
             epochs.heartbeat.start()
 
 

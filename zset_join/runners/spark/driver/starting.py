@@ -17,6 +17,7 @@ from zset_join.runners.spark.driver.collected import united_rows
 from zset_join.runners.spark.driver.driver_query import DriverQuery
 from zset_join.runners.spark.driver.epochs import DriverEpochs, DriverSettings
 from zset_join.runners.spark.driver.on_server import start_on_server
+from zset_join.runners.spark.driver.spark_files import restored_files
 from zset_join.runners.spark.epoch.heartbeat import Heartbeat
 from zset_join.runners.spark.frames.facts import is_connect
 from zset_join.runners.spark.planning.stages import hybrid_stages
@@ -132,16 +133,17 @@ def served_rows(query: DriverQuery, epochs: DriverEpochs) -> DataFrame:
     """Return the rows of all sources as the server of Spark Connect is to bring them."""
     rows = united_rows(query.layout, {name: stream.collected for name, stream in query.streams.items()})
     is_needed = epochs.settings.is_timed or epochs.baseline is not None
-    if start_on_server(query.session, epochs.location, is_needed=is_needed):
-        rows = with_made_start(rows, epochs.location)
+    if start_on_server(query.session, epochs.location, epochs.spark_location, is_needed=is_needed):
+        rows = with_made_start(rows, epochs.spark_location)
     return rows
 
 
 def streamed_rows(query: DriverQuery, epochs: DriverEpochs) -> DataFrame:
     """Return the rows of all sources as Spark is to bring them, with a source that brings epochs when none has a row."""
     rows = united_rows(query.layout, {name: stream.collected for name, stream in query.streams.items()})
-    location, is_timed = epochs.location, epochs.settings.is_timed
-    if epochs.baseline is not None or has_baseline(stored_description(location)) or is_timed or has_start(location):
+    location, is_timed = epochs.spark_location, epochs.settings.is_timed
+    restored_files(epochs.options.spark_checkpoint_location, epochs.location)
+    if epochs.baseline is not None or has_baseline(stored_description(epochs.location)) or is_timed or has_start(location):
         rows = with_start(rows, location)
     if is_timed:
         epochs.heartbeat = Heartbeat(checkpoint_folder(location), epochs.next_due)

@@ -37,6 +37,7 @@ from zset_join.core.relation import Relation
 from zset_join.core.tick import Tick
 from zset_join.runners.common.bucket_receipt import dues_after, histories_after
 from zset_join.runners.common.epoch_spans import write_epoch_span
+from zset_join.runners.spark.epoch.changed_batches import check_same_batch, epoch_before, has_ended
 from zset_join.runners.spark.epoch.disk_failures import disk_failure
 from zset_join.runners.spark.epoch.epoch_plan import EpochPlan, dead_letters_of
 from zset_join.runners.spark.epoch.event_times import EventTimes
@@ -105,6 +106,7 @@ class EpochRunner:
         lock: held while an epoch runs.
         after_begin: called at the end of a start, while the checkpoint is held.
         is_open: the output is open.
+        has_ended: the query has changed, and another object runs its epochs; this one takes none any more.
         buffer: what an append-only join holds, and its limit.
     """
 
@@ -120,6 +122,7 @@ class EpochRunner:
         more: Mapping[str, Any] | None = None,
     ) -> None:
         self.error: BaseException | None = None
+        self.has_ended = False
         self.name = query.name
         self.progress = ProgressLog()
         self._seconds_before: Mapping[str, float] = {}
@@ -186,16 +189,19 @@ class EpochRunner:
         checkpoint = self._opened()
         with self._owned().reporting_lost_ownership():
             checkpoint.begin()
+            self._give_change(checkpoint)
             self.after_begin()
         self.progress.publish(checkpoint.query_id)
 
+    def _give_change(self, checkpoint: Checkpoint) -> None:
+        """Give outputs the difference of a change of the query that no batch has followed; functions, at every start."""
+        last, changed = checkpoint.last, checkpoint.changed
+        if last is not None and changed is not None and changed.epoch == last.epoch and not self._output.has(last):
+            self._output.publish(self.query.session, checkpoint.files, last)
+
     def _open(self, query_id: str) -> None:
-        given = {**self.query.description(), **self.buffer.description()}
-        location = self.options.checkpoint_location
-        stored = stored_description(location)
-        stored = stored if stored is None else restated(stored, given)
-        description = resolve_baselines(given, stored, is_loaded=has_commits(location))
-        description = with_functions(description, stored, self.query.functions, self.options.udf_version)
+        stored = stored_description(self.options.checkpoint_location)
+        description = self.described(stored)
         checkpoint = Checkpoint(
             self.options.checkpoint_location,
             query_id=query_id,
@@ -214,17 +220,35 @@ class EpochRunner:
         self.operator_options = replace(self.operator_options, hash_seed=seed_of_query(query_id))
         self._topic_ids = self._topics.start({} if checkpoint.last is None else checkpoint.last.positions)
         if checkpoint.last is not None:
-            self._check_lacking(checkpoint.last)  # now, not when the next epoch is committed
+            self._check_lacking(checkpoint, checkpoint.last)  # now, not when the next epoch is committed
         self.checkpoint = checkpoint
 
-    def _check_lacking(self, last: CommitRecord) -> None:
-        """Refuse an output without the last epoch, unless Spark gives that epoch again.
+    def described(self, stored: Mapping[str, Any] | None) -> Mapping[str, Any]:
+        """Return what a checkpoint recognises the query by.
+
+        Args:
+            stored: what it remembers so far; None of a new one.
+
+        Raises:
+            StateError: a baseline that comes too late or was not loaded; functions that have changed.
+        """
+        given = {**self.query.description(), **self.buffer.description()}
+        stored = stored if stored is None else restated(stored, given)
+        is_loaded = has_commits(self.options.checkpoint_location)
+        description = resolve_baselines(given, stored, is_loaded=is_loaded)
+        return with_functions(description, stored, self.query.functions, self.options.udf_version)
+
+    def _check_lacking(self, checkpoint: Checkpoint, last: CommitRecord) -> None:
+        """Refuse an output without the last epoch, unless Spark gives that epoch again, or it is a change of the query.
 
         Raises:
             SinkError: `SINK_EPOCH_GAP`; or the output took another epoch of this number.
         """
-        lacking = self._output.lacking(last)
-        if lacking and is_completed(self.options.checkpoint_location, last.epoch):
+        lacking, changed = self._output.lacking(last), checkpoint.changed
+        if changed is not None and changed.epoch == last.epoch:
+            return
+        batch = last.epoch - (0 if changed is None else changed.changes)
+        if lacking and is_completed(self.options.checkpoint_location, batch):
             raise SinkError(
                 f"{' and '.join(lacking)}: epoch {last.epoch} is not there, and Spark has completed it for the checkpoint "
                 f"{self.options.checkpoint_location}, so it does not come again. The output is new, or was replaced: "
@@ -238,6 +262,11 @@ class EpochRunner:
         """Return what `explain` prints."""
         with explained_for(self.operator_options.more):
             return self.query.query_explanation(self._output.describe(), replace(self.options, buckets=self._buckets))
+
+    @property
+    def output(self) -> Output:
+        """Return where answers go."""
+        return self._output
 
     @property
     def relation(self) -> Relation:
@@ -257,6 +286,8 @@ class EpochRunner:
         """
         try:
             with self.lock, self._owned().reporting_lost_ownership():
+                if self.has_ended:
+                    raise has_ended(self.options.checkpoint_location, epoch)
                 if epoch:
                     self._run(batch, epoch)
                     return
@@ -323,16 +354,21 @@ class EpochRunner:
         return self._opened().outcome(self._epoch or 0) if is_known else nothing_committed()
 
     def _run(self, batch: DataFrame, epoch: int) -> None:
-        self._epoch = epoch
-        started = time.perf_counter()
+        started, number = time.perf_counter(), epoch
         checkpoint = self._opened()
         offsets = offsets_digest(self.options.checkpoint_location, epoch)
+        if (changed := checkpoint.changed) is not None:
+            epoch += changed.changes
+            if epoch == changed.epoch:  # it was taken before the change, which outputs were given at the start
+                check_same_batch(checkpoint, epoch_before(checkpoint, changed), offsets)
+                return
+        self._epoch = epoch
         record = checkpoint.committed(epoch, offsets)
         seconds: dict[str, float] = {}
         is_replay = record is not None
         if record is None:
             answered = self._evaluate(batch, Tick(epoch, self._processing_time_us()), seconds)
-            answered = self._checked_output(checkpoint, answered)
+            answered = self.checked_output(checkpoint, answered)
             answered = replace(answered, progress={**answered.progress, **recorded_seconds(seconds, self._seconds_before)})
             committing = time.perf_counter()
             self._topic_ids = self._topics.check_epoch(self._topic_ids)
@@ -349,7 +385,8 @@ class EpochRunner:
         seconds |= {"output": finished - publishing, "total": finished - started}
         rounded = {name: round(value, 4) for name, value in seconds.items()}
         self._seconds_before = {name: rounded[name] for name in ("commit", "output") if name in rounded}
-        self.progress.entries.append({**record.progress, "replayed": is_replay, "seconds": rounded})
+        of_batch = {"batch": number} if number != epoch else {}
+        self.progress.entries.append({**record.progress, **of_batch, "replayed": is_replay, "seconds": rounded})
         _log.info("%s", epoch_line(self.name, self.progress.entries[-1]))
         if not is_replay:
             parts = {name: seconds[name] for name in ("job", "commit", "output")}
@@ -359,7 +396,7 @@ class EpochRunner:
         if self.heartbeat is not None:
             self.heartbeat.wake()
 
-    def _checked_output(self, checkpoint: Checkpoint, answered: CommitRecord) -> CommitRecord:
+    def checked_output(self, checkpoint: Checkpoint, answered: CommitRecord) -> CommitRecord:
         """Refuse, or put aside, the rows of an answer that the output can never hold, before the epoch is committed."""
         if not isinstance(self._output, SelectiveOutput):
             return answered

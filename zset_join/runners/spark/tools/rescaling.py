@@ -70,7 +70,7 @@ from zset_join.stages import Stage, StageInput, StageOptions, TableKey
 from zset_join.state.rows.side_snapshot import SNAPSHOT_WEIGHT
 from zset_join.zset import ZSet
 
-__all__ = ["RescaleReport", "rescale"]
+__all__ = ["RescaleReport", "rescale", "rescaled_stage"]
 
 _ROWS_AT_ONCE = 1 << 16
 _NO_TOMBSTONE_EXPIRES = StageOptions(on_bad_input="quarantine", tombstone_retention_seconds=100_000 * 86_400)
@@ -174,14 +174,33 @@ def _moved(
     """Write the snapshots of the new buckets of a stage; return what to list, and the rows moved."""
     if opened.last is None:
         return {}, 0
-    old, last = opened.buckets, opened.last
+    last = opened.last
+    context = opened.stage(name, Tick(last.epoch + 1, last.processing_time_us))
+    return rescaled_stage(stage, session, context, (opened.buckets, buckets), folding)
+
+
+def rescaled_stage(
+    stage: Stage, session: SparkSession, context: StageContext, numbers: tuple[int, int], folding: StageOptions
+) -> tuple[dict[str, BucketHistory], int]:
+    """Write the snapshots of new buckets of a stage from old ones, by one Spark job; return what to list, and the rows moved.
+
+    Args:
+        stage: the stage.
+        session: runs the job.
+        context: of the next epoch; what its buckets are made of.
+        numbers: of old buckets, and of new ones.
+        folding: options of the operators.
+
+    Raises:
+        StateError: `ROWS_LOST`, or a file is damaged.
+    """
+    old, buckets = numbers
     schemas = _schemas(stage, folding)
     plain = [pa.schema([field for field in schema if field.name != SNAPSHOT_WEIGHT]) for schema in schemas.values()]
     layout = make_layout(*plain, has_raw=False)
-    context = opened.stage(name, Tick(last.epoch + 1, last.processing_time_us))
     context = replace(context, snapshot_buckets=frozenset(), merge_buckets=frozenset())
     read = _ReadBuckets(context=context, stage=stage, options=folding, layout=layout, names=tuple(schemas))
-    write = _WriteBuckets(context=context, stage=stage, layout=layout, schemas=schemas, epoch=last.epoch)
+    write = _WriteBuckets(context=context, stage=stage, layout=layout, schemas=schemas, epoch=context.tick.epoch - 1)
     keys = [_rule(stage, stage.state_tables[table]) for table in schemas]
     wanted = wanted_settings(_ROWS_AT_ONCE, is_routed=True)
     with job_settings(session, wanted):

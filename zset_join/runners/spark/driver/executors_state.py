@@ -1,0 +1,268 @@
+"""The state of a query on executors as a pipeline has it, so that another query is compared with it.
+
+    every bucket, as an epoch would find it -> the tables of the driver's form -> its operators -> `Evolution`
+
+The law: nothing of the checkpoint is written but a lease; the rows are those of one epoch, whether the query runs or not. What
+the query would be on the driver its program has written down at its start (`checkpoint/other_mode.py`).
+
+Memory: the whole state as Arrow data, twice; disk: once more, below a temporary directory.
+
+Limits: those of `moving`, as far as the state goes: stages that wait for a time, tables of several joins, baselines, and states
+that one mode alone has. Rows that only the log of `retainInputLog` has are not used.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, closing, contextmanager
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from zset_join.checkpoint.bucket import BucketState, StageContext
+from zset_join.checkpoint.files import CheckpointFiles
+from zset_join.checkpoint.leases import LEASE_SECONDS, leased_record
+from zset_join.checkpoint.other_mode import OtherMode, description_digest, read_other_mode
+from zset_join.checkpoint.reading import (
+    CommittedState,
+    no_checkpoint,
+    read_committed,
+    read_format,
+    stored_description,
+    stored_plan,
+)
+from zset_join.checkpoint.record import BucketHistory
+from zset_join.checkpoint.snapshot import read_snapshot, write_snapshot
+from zset_join.core.errors import StateError
+from zset_join.core.options import BufferLimit
+from zset_join.core.progress_line import progress_line
+from zset_join.core.tick import Tick
+from zset_join.evolution.changed_columns import ColumnWords
+from zset_join.evolution.differences import PlanDiff
+from zset_join.plan.query_plan import QueryPlan
+from zset_join.query.several import PlannedQuery
+from zset_join.query.view import View
+from zset_join.runners.local.evolving import Evolution, EvolutionStart, with_words
+from zset_join.runners.local.query_changes import plan_of_program, readings_of_query
+from zset_join.runners.local.rereading import read_again
+from zset_join.runners.local.stage_states import operators_of
+from zset_join.runners.local.stopped import check_streams
+from zset_join.runners.local.watermarks import Watermarks
+from zset_join.runners.spark.driver.moved_tables import MovedTables, stages_by_name
+from zset_join.stages import Stage, StageOptions
+from zset_join.state.rows.hash_seed import seed_of_query
+from zset_join.storage.folder import open_folder
+from zset_join.zset.protocol import DurableOperator
+
+__all__ = ["ExecutorsState", "diff_of_executors", "leased_state"]
+
+_ANY_TOMBSTONE = 100_000 * 86_400
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExecutorsState:
+    """Hold the state of a query on executors after an epoch, in the form of the driver.
+
+    Args:
+        committed: what the checkpoint holds.
+        other: what the query is on the driver.
+        start: its place, as an evolution reads it.
+        moved: turns its tables into those of the driver.
+    """
+
+    committed: CommittedState
+    other: OtherMode
+    start: EvolutionStart
+    moved: MovedTables = field(repr=False)
+
+    def check(self, plan: QueryPlan, query: View | Mapping[str, View] | PlannedQuery) -> None:
+        """Refuse a plan of other streams, or of several views.
+
+        Raises:
+            StateError: `EVOLVE_STREAM`; `MOVE_REFUSED`: it has several views, or stages that wait for a time.
+        """
+        check_streams(self.start.plan, plan, self.other.description, query)
+        location = self.committed.files.folder.location
+        if len(plan.views) > 1:
+            raise _refused(location, "the other query has several views, which executors do not run")
+        if any(node.stage.waits_for_time for node in plan.nodes):
+            raise _refused(location, "the other query has stages that wait for a time")
+
+
+@progress_line("comparing with another query")
+def diff_of_executors(
+    location: str,
+    query: View | Mapping[str, View] | PlannedQuery,
+    *,
+    words: ColumnWords | None = None,
+    reread: Mapping[str, Any] | None = None,
+    lease_seconds: float = LEASE_SECONDS,
+    on_pinned: Callable[[int], object] | None = None,
+) -> PlanDiff:
+    """Return what another query would answer otherwise over the checkpoint of a query on executors, which may run.
+
+    Args:
+        location: `checkpointLocation`.
+        query: the other query.
+        words: what schemas do not show of columns of sources that change.
+        reread: as for `diff_of_running`.
+        lease_seconds: how long the files of the epoch are held at most.
+        on_pinned: called with the epoch once its files are held.
+
+    Raises:
+        StateError: as `diff_of_running`; `MOVE_UNKNOWN`: its program has not written down what it is on the driver;
+            `MOVE_REFUSED`: its state has no form there.
+
+    Cost: every live row is read once, in this process; then as `Pipeline.diff`.
+    """
+    with leased_state(location, lease_seconds=lease_seconds, on_pinned=on_pinned) as state:
+        plan = plan_of_program(query, state.start.plan)
+        state.check(plan, query)
+        start = with_words(state.start, words)
+        start = replace(start, reread=read_again(reread or {}, readings_of_query(query)) if reread else {})
+        with closing(Evolution(start, plan)) as evolution:
+            return evolution.diff()
+
+
+@contextmanager
+def leased_state(
+    location: str, *, lease_seconds: float, on_pinned: Callable[[int], object] | None = None
+) -> Iterator[ExecutorsState]:
+    """Give the state of a query on executors after its newest epoch; its files are held while they are read.
+
+    Args:
+        location: `checkpointLocation`.
+        lease_seconds: how long at most.
+        on_pinned: called with the epoch once its files are held.
+
+    Raises:
+        StateError: as `diff_of_executors`.
+    """
+    with ExitStack() as held:
+        temporary = held.enter_context(tempfile.TemporaryDirectory(prefix="zset_join-"))
+        found = read_committed(location)
+        if found is None:
+            raise no_checkpoint(location)
+        with leased_record(found.files, lease_seconds) as record:
+            if record is None:
+                raise StateError(
+                    f"no epoch is committed in the checkpoint {location}, so there is nothing to compare yet. Try again once "
+                    "the query has answered an epoch.",
+                    code="NOTHING_COMMITTED",
+                    location=location,
+                )
+            if on_pinned is not None:
+                on_pinned(record.epoch)
+            is_rescaled = found.rescaling is not None and found.rescaling.epoch == record.epoch
+            committed = replace(found, last=record, rescaling=found.rescaling if is_rescaled else None)
+            state = _read(location, committed, temporary, held)
+        yield state
+
+
+def _read(location: str, committed: CommittedState, temporary: str, held: ExitStack) -> ExecutorsState:
+    """Read all states, and build the operators of the driver from them below a temporary directory."""
+    files, record = committed.files, committed.last
+    assert record is not None  # noqa: S101 - it is leased
+    other = _other_mode(location, committed)
+    before = stages_by_name(stored_plan(location))
+    options = StageOptions(
+        on_bad_input="quarantine", tombstone_retention_seconds=_ANY_TOMBSTONE, hash_seed=seed_of_query(files.query_id)
+    )
+    tick = Tick(record.epoch + 1, record.processing_time_us)
+    has_added = bool((read_format(files.folder) or {}).get("added_columns"))
+
+    def read(name: str) -> dict[str, list[pa.Table]]:
+        return _tables(committed, before[name], name, tick, options, str(Path(temporary) / "local"), has_added)
+
+    moved = MovedTables(before=before, after=stages_by_name(other.plan), options=options, epoch=record.epoch, read=read)
+    plan = QueryPlan.from_json(other.plan["plan"])
+    copy = CheckpointFiles(open_folder(str(Path(temporary) / "copy")), files.query_id)
+    pairs = {pair.driver: pair for pair in other.pairs}
+    states: dict[int, DurableOperator] = {}
+    for node in plan.states:
+        tables = moved.to_driver(pairs[node.name])
+        snapshot = write_snapshot(copy, f"snapshot/{node.name}-0", tables, through_epoch=record.epoch, identity="moved")
+        operator = node.stage.build(options, None)
+        held.callback(operator.close)
+        operator.restore(read_snapshot(copy, snapshot))
+        states[node.number] = operators_of(node, operator)[node.number]
+    start = EvolutionStart(
+        plan=plan,
+        epoch=tick.epoch,
+        processing_time_us=tick.processing_time_us,
+        options=options,
+        states=states,
+        contents=None,
+        history=None,
+        known=Watermarks(plan).known,
+    )
+    return ExecutorsState(committed=committed, other=other, start=start, moved=moved)
+
+
+def _tables(
+    committed: CommittedState,
+    stage: Stage,
+    name: str,
+    tick: Tick,
+    options: StageOptions,
+    local: str,
+    has_added_columns: bool,
+) -> dict[str, list[pa.Table]]:
+    """Return the tables of a state on executors, one per bucket."""
+    found: dict[str, list[pa.Table]] = {}
+    for bucket in range(committed.buckets):
+        kept = committed.histories.get(f"{name}/{bucket}", BucketHistory())
+        context = StageContext(
+            query_id=committed.files.query_id,
+            stage=name,
+            tick=tick,
+            root=committed.files.folder.location,
+            local_state_dir=local,
+            digest="",
+            histories={} if kept == BucketHistory() else {bucket: kept},
+            has_added_columns=has_added_columns,
+        )
+        with BucketState(context, bucket, partial(stage.build, options)) as state:
+            for table, rows in state.operator.snapshot().items():
+                found.setdefault(table, []).append(rows)
+    return found
+
+
+def _other_mode(location: str, committed: CommittedState) -> OtherMode:
+    """Return what the query is on the driver.
+
+    Raises:
+        StateError: `MOVE_UNKNOWN` or `MOVE_REFUSED`.
+    """
+    description, other = stored_description(location) or {}, read_other_mode(committed.files.folder)
+    if other is None or other.of != description_digest(description) or other.mode != "driver":
+        raise StateError(
+            f"the checkpoint {location} does not hold what its query would be on the driver, in whose form it is compared: it "
+            "was used by an older version of the library, or was changed since. Start the query once with this version in a "
+            "classic session; an epoch is not needed.",
+            code="MOVE_UNKNOWN",
+            location=location,
+            expected="driver",
+        )
+    reason = other.refused
+    if BufferLimit.written(description).evicts:
+        reason = "it drops rows at its limit (join_buffer_policy)"
+    if committed.last is not None and committed.last.dues:
+        reason = "stages wait for a time"
+    if reason is not None:
+        raise _refused(location, reason)
+    return other
+
+
+def _refused(location: str, reason: str) -> StateError:
+    return StateError(
+        f"the state of the query in {location}, which lies in Spark's executors, cannot be compared or changed in place: "
+        f"{reason}. Start the new query beside it with a checkpointLocation and outputs of its own.",
+        code="MOVE_REFUSED",
+        location=location,
+        reason=reason,
+    )

@@ -1,0 +1,39 @@
+"""What the steps of a join have in common, whichever rows they pair: those in memory, those that pass, those of long keys."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from zset_join.state.cold.cold_side import ColdSide
+from zset_join.state.join.changed_groups import ChangedGroups, OutputArrays
+from zset_join.state.rows.side import SideState
+
+__all__ = ["JoinParts"]
+
+
+@dataclass(frozen=True, slots=True)
+class JoinParts:
+    """What the steps of a join read, and where they append.
+
+    Args:
+        sides: state of the left and of the right side.
+        groups: the changes.
+        cold: rows on disk, per side; none without a budget.
+        one_sided: per side, what the join shows of its rows alone.
+        pairs: whether the join shows pairs.
+        passes: which pairs of records, left and right, pass the rest of the condition.
+        output: where steps append.
+    """
+
+    sides: Sequence[SideState]
+    groups: ChangedGroups
+    cold: Sequence[ColdSide]
+    one_sided: tuple[int, int]
+    pairs: bool
+    passes: Callable[[Any, Any], npt.NDArray[np.bool_]]
+    output: OutputArrays
