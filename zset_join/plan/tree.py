@@ -14,7 +14,7 @@ Hidden columns order changes or carry computed keys; they travel with the rows a
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import overload
@@ -270,15 +270,26 @@ def with_own_options(root: Node, own: OwnOptions) -> Node:
     return rebuilt(root, lambda node: replace(node, own=own) if isinstance(node, Operate) and node.own is None else node)
 
 
-def which_came(root: Node, epoch: int) -> Node:
-    """Return a query that came at an epoch: its stages whose answer depends on when rows come are not those of another one."""
+def which_came(root: Node, epoch: int, others: Mapping[int, int]) -> Node:
+    """Return a query that came at an epoch: its stages whose answer depends on when rows come are not those of another one.
 
-    def change(node: Node) -> Node:
-        if not isinstance(node, Operate) or node.stage.follows_from_rows:
-            return node
-        return replace(node, since=epoch)
+    Args:
+        root: the query.
+        epoch: at which it came.
+        others: by id of the root of a query that it may read, the epoch at which that came: it reads the stages of this.
+    """
+    done: dict[tuple[int, int], Node] = {}
 
-    return rebuilt(root, change)
+    def visit(node: Node, epoch: int) -> Node:
+        epoch = others.get(id(node), epoch)
+        if (id(node), epoch) not in done:
+            changed = _with_children(node, tuple(visit(child, epoch) for child in node.children))
+            if epoch and isinstance(changed, Operate) and not changed.stage.follows_from_rows:
+                changed = replace(changed, since=epoch)
+            done[id(node), epoch] = changed
+        return done[id(node), epoch]
+
+    return visit(root, epoch)
 
 
 def takes_as_is(node: Operate, place: int) -> bool:

@@ -58,11 +58,6 @@ BASE = "(session)"
 ROWS = "rows of "
 """Before the name of a table: the view that keeps its rows."""
 _CATALOG = ("tables", "views", "functions", "sinks", "indexes")
-_NOTHING = "No table and no query took any of the rows."
-_WEIGHT = "_weight"
-_SNAPSHOT = "(snapshot)"
-_WAIT_SECONDS = 2.0
-_PAUSE = "PAUSE MATERIALIZED VIEW lets the others take rows that one view cannot."
 
 
 class _Group:
@@ -411,8 +406,7 @@ class DurablePlan(ProcessRuntime):
         written: dict[str, list[View]] = {}
         for running in self._in_order():
             held = running.held if isinstance(running, DurableQuery) else None
-            since = running.since if isinstance(running, DurableQuery) else 0
-            view = self.as_run(running.query, since)
+            view = self.as_run(running.query, running)
             view = read_with_writers(view, written, self._added) if held is None else held_view(held)
             if queries is not None:
                 queries[running.name] = view
@@ -433,16 +427,19 @@ class DurablePlan(ProcessRuntime):
         has_rows = any(len(self.pipeline.contents(name)) for name in views) or bool(query.bound.reads & written)
         return self.pipeline.epoch if has_rows else 0
 
-    def as_run(self, query: Query, since: int = 0) -> View:
+    def as_run(self, query: Query, running: Running | None = None) -> View:
         """Return the rows of a query as it is run.
 
         Args:
             query: the query; its stages have its own options, where they differ from those of the pipeline.
-            since: the epoch at which it came.
+            running: as which it runs; None: it does not.
         """
         own, known = (own_of(stage_options(settings)) for settings in (query.settings, self._settings))
         view = query.bound.view
-        node = which_came(view.node, since) if since else view.node
+        queries = [one for one in self.running if isinstance(one, DurableQuery)]
+        since = next((one.since for one in queries if one is running), 0)
+        others = {id(one.query.bound.view.node): one.since for one in queries if one is not running}
+        node = which_came(view.node, since, {} if running is None else others)
         return replace(view, node=node if own == known else with_own_options(node, own))
 
     def explain(self, query: Query) -> str:
