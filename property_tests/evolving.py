@@ -26,7 +26,7 @@ from zset_join.pipeline import functions as F  # noqa: N812 - as PySpark users i
 from zset_join.plan.fingerprints import Fingerprints
 from zset_join.zset import ZSet
 
-__all__ = ["Outcome", "bag_of", "changed_queries_hold", "drawn_queries", "is_refusal"]
+__all__ = ["Outcome", "bag_of", "changed_queries_hold", "drawn_queries", "is_refusal", "kept_do_not_run"]
 
 _REFUSED = {"EVOLVE_NO_ROWS", "EVOLVE_SOURCE"}
 
@@ -43,6 +43,37 @@ class Outcome:
     rows: int = 0
 
 
+class References:
+    """Run queries from the start over the rows that were accepted, each once: they are fed all later epochs when they are read.
+
+    Args:
+        accepted: the epochs so far; it grows.
+    """
+
+    def __init__(self, accepted: list[Rows]) -> None:
+        self._accepted = accepted
+        self._running: dict[int, tuple[Mapping[str, View], Pipeline[Any], int]] = {}
+
+    def of(self, query: Mapping[str, View]) -> Pipeline[Any]:
+        """Return a query that has run from the start."""
+        if id(query) not in self._running:
+            self._running[id(query)] = (query, Pipeline(query), 0)
+        _, fresh, fed = self._running[id(query)]
+        for step in self._accepted[fed:]:
+            fresh.step({name: one for name, one in step.items() if name in fresh.sources})
+        self._running[id(query)] = (query, fresh, len(self._accepted))
+        return fresh
+
+    def change(self) -> None:
+        """Take an epoch without rows: that of a change."""
+        self._accepted.append({})
+
+    def close(self) -> None:
+        """Release their state."""
+        for _, fresh, _ in self._running.values():
+            fresh.close()
+
+
 def changed_queries_hold(seed: int, outcome: Outcome) -> None:
     """Change a random query to another one and back, at random epochs.
 
@@ -57,12 +88,13 @@ def changed_queries_hold(seed: int, outcome: Outcome) -> None:
     pipeline = Pipeline(before, keep_inputs=keeps, keep_view=keeps or bool(rng.random() < 0.8))
     reads = not keeps and pipeline._contents is None
     accepted: list[Rows] = []
+    references = References(accepted)
     query: Mapping[str, View] = before
     missed: set[str] = set()
     for number, step in enumerate(steps):
         if number in (first, second):
             wanted = after if number == first else before
-            if _changed(pipeline, query, wanted, accepted, outcome, f"seed {seed}, before epoch {number}", reads):
+            if _changed(pipeline, query, wanted, references, outcome, f"seed {seed}, before epoch {number}", reads):
                 outcome.returned += number == second and query is after
                 query = wanted
         known = {name: one for name, one in step.items() if name in pipeline.sources and name not in missed}
@@ -70,7 +102,9 @@ def changed_queries_hold(seed: int, outcome: Outcome) -> None:
         accepted.append(known)
         pipeline.step(known)
         if not reads:
-            _compare(pipeline, query, accepted, outcome, f"seed {seed}, after epoch {number}")
+            _compare(pipeline, query, references, outcome, f"seed {seed}, after epoch {number}")
+    references.close()
+    pipeline.close()
 
 
 def drawn_queries(rng: np.random.Generator, seed: int) -> tuple[dict[str, View], dict[str, View]]:
@@ -102,7 +136,7 @@ def _changed(
     pipeline: Pipeline[Any],
     query: Mapping[str, View],
     wanted: Mapping[str, View],
-    accepted: list[Rows],
+    references: References,
     outcome: Outcome,
     what: str,
     reads_nothing: bool,
@@ -129,12 +163,12 @@ def _changed(
     for name, before in rows.items():
         _check_sum(pipeline, diff, name, before, what)
     if epoch:
-        accepted.append({})
+        references.change()
     outcome.evolved += 1
     outcome.kept += len(diff.kept)
     outcome.rebuilt += len(diff.rebuilt)
     if not reads_nothing:
-        _compare(pipeline, wanted, accepted, outcome, f"{what}, changed")
+        _compare(pipeline, wanted, references, outcome, f"{what}, changed")
     return True
 
 
@@ -162,6 +196,19 @@ def _ran(states: Mapping[int, Any]) -> Iterator[set[str]]:
             setattr(kind, name, original)
 
 
+@contextmanager
+def kept_do_not_run(pipeline: Pipeline[Any], what: str) -> Iterator[None]:
+    """Refuse that operators of a pipeline are fed rows inside.
+
+    Raises:
+        LawBrokenError: one was.
+    """
+    with _ran(pipeline._memory.states) as ran:  # type: ignore[union-attr]
+        yield
+    if ran:
+        raise LawBrokenError(f"{what}: kept operators of {ran} have run")
+
+
 def _check_kept(old: Any, pipeline: Pipeline[Any], states: Mapping[int, Any], what: str) -> None:
     """Compare the operators that a pipeline has with those that it must have kept."""
     before, after = Fingerprints(old), Fingerprints(pipeline.plan)
@@ -186,11 +233,9 @@ def _check_sum(pipeline: Pipeline[Any], diff: PlanDiff, name: str, before: ZSet,
         raise LawBrokenError(f'{what}: view "{name}" is {now}, not the rows before and the difference, {rest}\n{diff}')
 
 
-def _compare(pipeline: Pipeline[Any], query: Mapping[str, View], accepted: list[Rows], outcome: Outcome, what: str) -> None:
+def _compare(pipeline: Pipeline[Any], query: Mapping[str, View], references: References, outcome: Outcome, what: str) -> None:
     """Compare a pipeline with one that ran its query from the start."""
-    fresh = Pipeline(query)
-    for step in accepted:
-        fresh.step({name: one for name, one in step.items() if name in fresh.sources})
+    fresh = references.of(query)
     for name in query:
         one, other = bag_of(pipeline.contents(name)), bag_of(fresh.contents(name))
         outcome.rows += len(one)
@@ -198,7 +243,6 @@ def _compare(pipeline: Pipeline[Any], query: Mapping[str, View], accepted: list[
             raise LawBrokenError(
                 f'{what}: view "{name}" is {one - other} too much and lacks {other - one}\n{pipeline.explanation()}'
             )
-    fresh.close()
 
 
 def is_refusal(error: StateError) -> bool:

@@ -102,9 +102,9 @@ class _Drawing:
         return counted.select("k", "s", "n")
 
 
-def drawn_view(seed: int, *, depth: int = 5) -> View:
-    """Return the view of a seed."""
-    return _Drawing(np.random.default_rng([seed, 1]), sources()).view(depth)
+def drawn_view(seed: int, *, depth: int = 5, over: dict[str, View] | None = None) -> View:
+    """Return the view of a seed, over sources of these names; None: those of `sources`."""
+    return _Drawing(np.random.default_rng([seed, 1]), sources() if over is None else over).view(depth)
 
 
 def drawn_steps(seed: int, *, epochs: int = 6, rows: int = 12) -> list[Rows]:

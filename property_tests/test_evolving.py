@@ -3,23 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from unittest import mock
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
 from property_tests.evolving import Outcome, changed_queries_hold
+from property_tests.evolving_columns import changed_columns_hold
 from property_tests.evolving_directories import changed_directories_hold
 from property_tests.laws import LawBrokenError
 from property_tests.profiles import profile_name
+from zset_join.conversions.python_values import python_values
 from zset_join.core.errors import ZsetJoinError
-from zset_join.evolution import derivation, differences
+from zset_join.evolution import changed_columns, derivation, differences
 from zset_join.plan import fingerprints
 from zset_join.runners.local import durable, evolving, kept_rows, rebuilding
 
-CASES = {"push": range(8), "scout": range(200), "nightly": range(20_000)}
+CASES = {"push": range(500), "scout": range(200), "nightly": range(20_000)}
 
 
 def test_a_changed_query_holds_what_the_new_one_holds_and_goes_on_like_it() -> None:
@@ -38,8 +42,8 @@ def _keeps_nothing(self: Any) -> None:
 BUGS: dict[str, tuple[Any, str, Any]] = {
     "steps are not part of a fingerprint": (
         fingerprints.Fingerprints,
-        "text",
-        lambda self, feeds: str([self.origin(feed.origin) for feed in feeds]),
+        "_seen",
+        lambda self, feed: _seen(self, replace(feed, steps=())),
     ),
     "rows that a condition dropped are taken for all rows": (derivation, "unmet_conditions", lambda have, want: []),
     "rows without NULL in a key are taken for all rows": (kept_rows, "gaps_of", lambda given: ()),
@@ -55,6 +59,7 @@ BUGS: dict[str, tuple[Any, str, Any]] = {
         lambda self, number, operator, *, absorbs: _answer_of(self, number, operator, absorbs=False),
     ),
 }
+_seen = fingerprints.Fingerprints._seen
 _summed, _answer_of = kept_rows._Summed.__call__, rebuilding.Rebuilding._answer_of
 
 
@@ -63,6 +68,32 @@ def test_a_planted_bug_is_found(name: str) -> None:
     place, what, bug = BUGS[name]
     with mock.patch.object(place, what, bug):
         assert any(_is_found(seed, changed_queries_hold) for seed in range(120))
+
+
+COLUMNS = {"push": range(60), "scout": range(400), "nightly": range(20_000)}
+
+
+def test_a_query_over_changed_columns_holds_what_it_would_have_held_from_the_start() -> None:
+    outcome = Outcome()
+    for seed in COLUMNS[profile_name()]:
+        changed_columns_hold(seed, outcome)
+
+    assert outcome.evolved > 10 * outcome.refused
+    assert min(outcome.kept, outcome.rebuilt, outcome.returned, outcome.rows) > 5
+
+
+IN_COLUMNS: dict[str, tuple[Any, str, Any]] = {
+    "a state is carried whatever it holds": (evolving.Evolution, "_is_carried", lambda self, number, old: True),
+    "a state goes on whatever its columns": (evolving.Evolution, "_goes_on", lambda self, number, old: True),
+    "defaults are forgotten": (changed_columns, "python_values", lambda values, kind: python_values([None], kind)),
+}
+
+
+@pytest.mark.parametrize("name", IN_COLUMNS)
+def test_a_planted_bug_of_columns_is_found(name: str) -> None:
+    place, what, bug = IN_COLUMNS[name]
+    with mock.patch.object(place, what, bug):
+        assert any(_is_found(seed, changed_columns_hold) for seed in range(60))
 
 
 DIRECTORIES = {"push": range(3), "scout": range(100), "nightly": range(20_000)}
@@ -106,6 +137,6 @@ def test_a_planted_bug_of_a_directory_is_found(name: str, tmp_path: Path) -> Non
 def _is_found(seed: int, law: Callable[[int, Outcome], None]) -> bool:
     try:
         law(seed, Outcome())
-    except (LawBrokenError, ZsetJoinError):
+    except (LawBrokenError, ZsetJoinError, KeyError, pa.ArrowException):
         return True
     return False

@@ -193,3 +193,16 @@ def test_columns_of_a_stream_inside_spark_do_not_change_in_place() -> None:
     with pytest.raises(StateError, match="EVOLVE_STREAM"):
         check_streams(before, after, {"inputs": []})
     check_streams(before, before, {"inputs": []})
+
+
+def test_a_new_column_under_the_name_of_a_renamed_one_is_not_that_one() -> None:
+    """State, schema and text of the group are the same in both queries; the column that it names is another one."""
+    queries = [
+        orders(columns).groupBy("who").agg(F.max("note").alias("m")) for columns in (BEFORE, {**BEFORE, "remark": pa.string()})
+    ]
+    pipeline = Pipeline(queries[0])
+    pipeline.step({"orders": ROWS["orders"][:1]})
+
+    pipeline.evolve(queries[1], renamed={"orders": {"note": "remark"}}, defaults={"orders": {"note": "z"}})
+
+    assert pipeline.view().to_pylist() == [{"who": "a", "m": "z"}]

@@ -8,6 +8,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -17,13 +18,15 @@ import pytest
 
 from zset_join.core.errors import BadInputError, OptionError
 from zset_join.core.options import HotBudget
+from zset_join.core.tick import Tick
 from zset_join.pipeline import Pipeline, View, changes
 from zset_join.pipeline import functions as F  # noqa: N812 - as PySpark users import theirs
 from zset_join.runners.common import parting
-from zset_join.runners.common.bucketed import ROWS_APART, Bucketed
+from zset_join.runners.common.bucketed import ROWS_APART, Bucketed, in_buckets
 from zset_join.runners.common.key_buckets import MovedKeys
 from zset_join.runners.common.workers import Workers
 from zset_join.stages import StageOptions
+from zset_join.state.rows.side_snapshot import snapshot_counts
 from zset_join.zset import ZSet
 
 ORDERS = pa.schema({"id": pa.int64(), "customer": pa.int32(), "total": pa.int64()})
@@ -97,6 +100,40 @@ def test_retractions_of_all_buckets_come_first() -> None:
             weights = pipeline.step(epoch).weights
 
             assert (np.diff(np.sign(weights)) >= 0).all()
+
+
+@pytest.mark.usefixtures("parts_soon")
+def test_an_epoch_for_whose_copy_there_is_no_memory_is_folded_in_and_copied_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    restore, refused = Bucketed.restore, iter([True, False])
+
+    def scarce(self: Bucketed, tables: Any) -> None:
+        if next(refused):
+            raise MemoryError
+        restore(self, tables)
+
+    monkeypatch.setattr(Bucketed, "restore", scarce)
+    forms = []
+    with Pipeline(joined(), threads=2) as two, Pipeline(joined()) as one:
+        for epoch in epochs(4):
+            assert bag(two.step(epoch)) == bag(one.step(epoch))
+            forms += are_parted(two)
+
+    assert (forms[1], forms[-1]) == (False, True)
+
+
+def test_deletes_that_several_buckets_are_given_are_not_counted_in_a_snapshot() -> None:
+    (stage,) = [planned.stage for planned in joined().plan().nodes]
+    nothing = ZSet.empty(CUSTOMERS)
+    row, moved, unknown = ({"id": [at], "customer": [to], "total": [0]} for at, to in ((1, 1), (1, 2), (9, None)))
+    came, went, never = (ZSet.of(pa.table(one, schema=ORDERS), [sign]) for one, sign in ((row, 1), (moved, 1), (unknown, -1)))
+    with closing(stage.build(StageOptions(), None)) as one:
+        one.absorb(Tick(0), [came + never, nothing])
+        with closing(in_buckets(stage, StageOptions(), None, Workers(2))) as two:
+            two.restore(one.snapshot())
+            for epoch, delta in enumerate((went, never, came), 1):
+                two.absorb(Tick(epoch), [delta, nothing])
+
+            assert snapshot_counts(one.snapshot()["left"])[:3] == snapshot_counts(two.snapshot()["left"])[:3] == (0, 1, 0)
 
 
 def test_state_is_parted_for_large_epochs_and_put_together_for_small_ones(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -166,7 +166,7 @@ class GroupedInput:
             group = prepared.lines.group_of(entry)
             raise BadInputError(
                 f'relation "{self.relation.name}", epoch {tick.epoch}: the group {group} has lost its last row, but its '
-                "sums are not 0; some retraction, now or earlier, had other values than the row it was meant for. A changelog "
+                "sums are not 0; a retraction, in this epoch or before, had other values than its row. A changelog "
                 "may not retract what it has not inserted: correct the source and start it from a snapshot.",
                 code="GROUP_CONTRADICTION",
                 relation=self.relation.name,

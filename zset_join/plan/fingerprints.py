@@ -64,6 +64,7 @@ class Fingerprints:
         self.plan, self._is_lasting = plan, changed is not None
         self._changed: dict[str | int, frozenset[str]] = {}
         self._rows: dict[str | int, str] = {}
+        self._feeds: dict[int, FeedPrint] = {}  # by the `id` of a feed that the plan holds
         self.sources: dict[str, str] = {}
         self.nodes: list[str] = []
         for source in plan.sources:
@@ -88,7 +89,10 @@ class Fingerprints:
 
     def feeds(self, feeds: Sequence[Feed]) -> tuple[FeedPrint, ...]:
         """Return those of the feeds of one input."""
-        return tuple(map(self.feed, feeds))
+        for feed in feeds:
+            if id(feed) not in self._feeds:
+                self._feeds[id(feed)] = self.feed(feed)
+        return tuple(self._feeds[id(feed)] for feed in feeds)
 
     def text(self, feeds: Sequence[Feed]) -> str:
         """Return what is equal for inputs, or views, of the same rows."""

@@ -221,8 +221,8 @@ class DeltaChangelogSink:
                 self._last_epoch = self.log.last_epoch()
                 return is_ours
         raise SinkError(
-            f"{self.log} was changed by others in each of {_ATTEMPTS} attempts to add epoch {epoch}: {conflict}. Let other "
-            "jobs on this table run less often, and restart the query; it continues with this epoch.",
+            f"{self.log} was changed by others in each of {_ATTEMPTS} attempts to add epoch {epoch}: {conflict}. Run "
+            "other jobs on this table less often, and restart the query; it continues with this epoch.",
             code="SINK_CONFLICT",
             table=self.log.location,
             epoch=epoch,

@@ -242,8 +242,8 @@ class DeltaViewSink:
                 self._discard(added)
                 conflict = error
         raise SinkError(
-            f"{self.log} was changed by others in each of {_ATTEMPTS} attempts to write epoch {epoch}: {conflict}. Let "
-            "OPTIMIZE and other jobs on this table run less often, and restart the query; it continues with this epoch.",
+            f"{self.log} was changed by others in each of {_ATTEMPTS} attempts to write epoch {epoch}: {conflict}. Run "
+            "OPTIMIZE and other jobs on this table less often, and restart the query; it continues with this epoch.",
             code="SINK_CONFLICT",
             table=self.log.location,
             epoch=epoch,

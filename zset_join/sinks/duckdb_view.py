@@ -519,7 +519,7 @@ class DuckDBViewSink:
         if overflow is not None:
             raise WeightOverflowError(
                 f"{self._described}: the weights of row {self._named(overflow[:-1])} add up to {overflow[-1]} in epoch "
-                f"{epoch}, which does not fit an int64. Look for a source that repeats itself.",
+                f"{epoch}, which does not fit an int64. Look for a source that repeats rows.",
                 table=self.table,
                 epoch=epoch,
                 row=overflow[:-1],

@@ -318,7 +318,7 @@ class Session:
             output: called with every delta; a writer of a table or sink.
         """
         if query.bound.is_bounded:
-            raise SqlError("this query reads what is stored and ends; take its table().", code="BOUNDED")
+            raise SqlError("this query reads stored rows and ends; use its table().", code="BOUNDED")
         return self.runtime.start(query, name=name, output=output)
 
     def stop(self, running: Running) -> None:

@@ -29,7 +29,7 @@ from zset_join.expressions.type_rules import kind_of
 from zset_join.sql_expressions.consumed import argument
 from zset_join.sql_expressions.function_binder import Binder, declared_call
 
-__all__ = ["FUNCTION_NAMES", "bind_function", "microseconds_of", "second_of", "time_between", "whole_quotient"]
+__all__ = ["FUNCTION_NAMES", "bind_function", "second_of", "time_between", "whole_quotient"]
 
 _UNITS = {"MICROSECOND": 1, "MILLISECOND": 1000, "SECOND": 10**6, "MINUTE": 60 * 10**6, "HOUR": 3600 * 10**6,
           "DAY": 86_400 * 10**6, "WEEK": 7 * 86_400 * 10**6}  # fmt: skip
@@ -38,11 +38,6 @@ _C_LETTERS = {letters: name for name, letters in reversed(PATTERN_LETTERS.items(
 _LETTERS = ", ".join(sorted(set(_C_LETTERS.values())))
 _POSTGRES = {"YYYY": "yyyy", "YY": "yy", "MM": "MM", "DD": "dd", "HH24": "HH", "HH12": "hh", "HH": "hh", "MI": "mm", "SS": "ss",
              "AM": "a", "PM": "a", "Month": "MMMM", "Mon": "MMM", "Day": "EEEE", "Dy": "EEE"}  # fmt: skip
-
-
-def microseconds_of(unit: str) -> int | None:
-    """Return how long a unit is, None where it has no one length."""
-    return _UNITS.get(unit.upper().removesuffix("S") if unit.upper() not in _UNITS else unit.upper())
 
 
 def bind_function(binder: Binder, node: exp.Expr) -> Expression | None:

@@ -21,11 +21,10 @@ from zset_join.shapes.version_join import VersionJoinShape
 from zset_join.stages.batch.dialect import Dialect
 from zset_join.stages.batch.tables import BatchScope, BatchTable, register_batch_query
 from zset_join.stages.batch.versions import chosen_rows, equal_keys, has_arrivals, row_copies
-from zset_join.stages.comparisons import Comparison, compared_in_condition
 from zset_join.stages.memory_only import refuse_hybrid
-from zset_join.stages.request import InputRows, StageRequest
-from zset_join.stages.stage import Joined, OutputKey, Stage, StageInput, StageOptions, TableKey, compared_keys, register_stage
-from zset_join.stages.temporal_join import timed_inputs, timed_never_null, timed_output_key
+from zset_join.stages.request import InputRows, NamedColumnsRequest
+from zset_join.stages.stage import StageOptions, TableKey, register_stage
+from zset_join.stages.timed_join import TimedJoinStage
 from zset_join.stages.written import read_relation, write_relation
 from zset_join.zset.protocol import DurableOperator
 
@@ -33,7 +32,7 @@ __all__ = ["AsOfJoinStage", "AsOfRequest"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class AsOfJoinStage(Stage):
+class AsOfJoinStage(TimedJoinStage):
     """Describe an as-of join; the relations name their join keys.
 
     Args:
@@ -60,35 +59,9 @@ class AsOfJoinStage(Stage):
         return as_of_shape(self.left, self.right, self.options)
 
     @cached_property
-    def inputs(self) -> tuple[StageInput, ...]:
-        """Return both inputs, bucketed by join key."""
-        return timed_inputs(self.shape)
-
-    @cached_property
     def output(self) -> Relation:
         """Return its answer."""
         return as_of_relation(self.shape)
-
-    @property
-    def comparisons(self) -> tuple[Comparison, ...]:
-        """Return the keys, and the columns of the condition."""
-        left, right = self.inputs[0].relation, self.inputs[1].relation
-        keys = compared_keys(self.inputs, "a key of a join")
-        return (*keys, *compared_in_condition(left, right, self.options.residual))
-
-    @property
-    def output_key(self) -> OutputKey:
-        """Return what identifies a row, and which columns show the join key."""
-        return timed_output_key(self.shape, self.output)
-
-    @property
-    def answers_distinct_rows(self) -> bool:
-        """Return False: equal left rows are answered one by one."""
-        return False
-
-    def never_null(self, inputs: Sequence[frozenset[str]]) -> frozenset[str]:
-        """Return output columns that are never NULL: those of the left side, of an inner join those of both."""
-        return timed_never_null(self.shape, inputs)
 
     @property
     def state_tables(self) -> Mapping[str, TableKey]:
@@ -97,21 +70,6 @@ class AsOfJoinStage(Stage):
             "left": TableKey(columns=self.inputs[0].key, of_input=0),
             "right": TableKey(columns=self.inputs[1].key, of_input=1),
         }
-
-    @property
-    def waits_for_time(self) -> bool:
-        """Return true: rows may wait for a time, or end by one."""
-        return True
-
-    @property
-    def joined(self) -> Joined:
-        """Return the two sides whose columns it shows."""
-        return Joined(left=self.left, right=self.right, how=self.options.how, using=self.options.using)
-
-    @property
-    def chooses_by_key(self) -> bool:
-        """Return True: it chooses rows per key."""
-        return True
 
     def build(self, options: StageOptions, directory: str | None) -> DurableOperator:
         """Return the as-of join of one bucket.
@@ -131,10 +89,9 @@ class AsOfJoinStage(Stage):
     def title(self) -> str:
         """Return what `explain` calls it."""
         options = self.options
-        pairs = " and ".join(f"{a} = {b}" for a, b in zip(self.left.join_key, self.right.join_key, strict=True))
-        condition = pairs if options.residual is None else f"{pairs} and {options.residual!r}"
         within = "" if options.tolerance is None else f", within {options.tolerance}"
-        return f"As-of join {options.how} on {condition}, nearest {options.left_time} {options.op} {options.right_time}{within}"
+        nearest = f"nearest {options.left_time} {options.op} {options.right_time}"
+        return f"As-of join {options.how} on {self.condition}, {nearest}{within}"
 
     def explain(self, buckets: int | None) -> list[str]:
         """Return how ties are broken, and what is remembered."""
@@ -165,7 +122,7 @@ class AsOfJoinStage(Stage):
 
 
 @dataclass(frozen=True, eq=False)
-class AsOfRequest(StageRequest):
+class AsOfRequest(NamedColumnsRequest):
     """Request an as-of join.
 
     Args:
@@ -189,10 +146,6 @@ class AsOfRequest(StageRequest):
             for side, rows in enumerate(inputs)
         )
         return AsOfJoinStage(left=left, right=right, options=self.options)
-
-    def shown_as(self, name: str, side: int, *, is_of_both: bool) -> str | None:  # noqa: ARG002 - the same on every side
-        """Return the column under its own name, where one input has it."""
-        return None if is_of_both else name
 
 
 def as_of_sql(stage: AsOfJoinStage, inputs: Sequence[BatchTable], scope: BatchScope) -> str:

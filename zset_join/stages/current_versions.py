@@ -20,7 +20,7 @@ from zset_join.shapes.event_time import has_clock
 from zset_join.stages.batch.dialect import Dialect
 from zset_join.stages.batch.tables import BatchScope, BatchTable, column, newest_first, register_batch_query
 from zset_join.stages.memory_only import refuse_hybrid
-from zset_join.stages.request import InputRows, StageRequest, VersionsOf
+from zset_join.stages.request import InputRows, NamedColumnsRequest, VersionsOf
 from zset_join.stages.stage import OutputKey, Stage, StageInput, StageOptions, TableKey, register_stage
 from zset_join.stages.written import read_relation, write_relation
 from zset_join.zset.protocol import DurableOperator
@@ -140,7 +140,7 @@ class CurrentVersionsStage(Stage):
 
 
 @dataclass(frozen=True)
-class CurrentVersionsRequest(StageRequest):
+class CurrentVersionsRequest(NamedColumnsRequest):
     """Request the versions that hold now.
 
     Args:
@@ -174,10 +174,6 @@ class CurrentVersionsRequest(StageRequest):
         source = replace(rows.relation, join_key=(), primary_key=self.key)
         hidden = tuple(name for name in rows.hidden if name != self.delete_column)
         return CurrentVersionsStage(source=source, key=self.key, delete_column=self.delete_column, hidden=hidden)
-
-    def shown_as(self, name: str, side: int, *, is_of_both: bool) -> str | None:  # noqa: ARG002 - the same on every side
-        """Return the column under its own name, where one input has it."""
-        return None if is_of_both else name
 
 
 def current_sql(stage: CurrentVersionsStage, inputs: Sequence[BatchTable], scope: BatchScope) -> str:

@@ -19,7 +19,7 @@ from zset_join.stages.batch.tables import BatchScope, BatchTable, register_batch
 from zset_join.stages.batch.versions import has_arrivals, row_copies
 from zset_join.stages.comparisons import Comparison
 from zset_join.stages.memory_only import refuse_hybrid
-from zset_join.stages.request import InputRows, StageRequest, VersionsBelow
+from zset_join.stages.request import InputRows, NamedColumnsRequest, VersionsBelow
 from zset_join.stages.stage import OutputKey, Stage, StageInput, StageOptions, TableKey, compared_keys, register_stage
 from zset_join.stages.written import read_relation, write_relation
 from zset_join.zset.protocol import DurableOperator
@@ -151,7 +151,7 @@ class DeduplicateStage(Stage):
 
 
 @dataclass(frozen=True, eq=False)
-class DedupRequest(StageRequest):
+class DedupRequest(NamedColumnsRequest):
     """Request the first or last rows of every key.
 
     Args:
@@ -193,10 +193,6 @@ class DedupRequest(StageRequest):
             n=self.n,
             input_only_adds=inputs[0].only_adds,
         )
-
-    def shown_as(self, name: str, side: int, *, is_of_both: bool) -> str | None:  # noqa: ARG002 - the same on every side
-        """Return the column under its own name, where one input has it."""
-        return None if is_of_both else name
 
 
 def dedup_sql(stage: DeduplicateStage, inputs: Sequence[BatchTable], scope: BatchScope) -> str:

@@ -152,7 +152,8 @@ def state_ttls(given: Any, inputs: int) -> tuple[StateTtl | None, ...]:
     if isinstance(given, tuple | list):
         if len(given) != inputs:
             raise OptionError(
-                f"state_ttl={given!r} has {len(given)} entries for {inputs} inputs; give one each, None where rows live on.",
+                f"state_ttl={given!r} has {len(given)} entries for {inputs} inputs; give one each, None for rows that do "
+                "not expire.",
                 code="OPTION_VALUE",
                 option="state_ttl",
                 value=repr(given),

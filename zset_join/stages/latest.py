@@ -20,7 +20,7 @@ from zset_join.operators.latest import Latest
 from zset_join.operators.partial_upserts import PartialUpserts
 from zset_join.shapes.latest import latest_rows, without_control
 from zset_join.stages.batch.tables import BatchScope, BatchTable, register_batch_query
-from zset_join.stages.request import InputRows, StageRequest
+from zset_join.stages.request import InputRows, NamedColumnsRequest
 from zset_join.stages.stage import OutputKey, Stage, StageInput, StageOptions, TableKey, register_stage
 from zset_join.stages.written import read_relation, write_relation
 from zset_join.zset.protocol import DurableOperator
@@ -121,7 +121,7 @@ class LatestStage(Stage):
 
 
 @dataclass(frozen=True, eq=False)
-class LatestRequest(StageRequest):
+class LatestRequest(NamedColumnsRequest):
     """Request the latest rows of an upsert input, as a changelog.
 
     Args:
@@ -151,10 +151,6 @@ class LatestRequest(StageRequest):
     def needs(self, stage: Stage, shown: Collection[str]) -> tuple[frozenset[str] | None, ...]:  # noqa: ARG002 - as the contract
         """Return what shows; all where the control column counts columns."""
         return (None if self.control is not None else frozenset(shown),)
-
-    def shown_as(self, name: str, side: int, *, is_of_both: bool) -> str | None:  # noqa: ARG002 - the same on every side
-        """Return the column under its own name, where one input has it."""
-        return None if is_of_both else name
 
 
 def latest_sql(stage: LatestStage, inputs: Sequence[BatchTable], scope: BatchScope) -> str:  # noqa: ARG001 - as others

@@ -36,7 +36,14 @@ from zset_join.stages.batch.tables import BatchScope, BatchTable, register_batch
 from zset_join.stages.comparisons import Comparison, compared_in_condition
 from zset_join.stages.effect import CHANGEABLE, Effect, EffectPlace
 from zset_join.stages.memory_only import refuse_hybrid
-from zset_join.stages.request import ComputedKeys, InputRows, StageRequest, keyed_rows, keys_computed, keys_to_compute
+from zset_join.stages.request import (
+    ComputedKeys,
+    InputRows,
+    NamedColumnsRequest,
+    keyed_rows,
+    keys_computed,
+    keys_to_compute,
+)
 from zset_join.stages.stage import Joined, OutputKey, Stage, StageInput, StageOptions, TableKey, compared_keys, register_stage
 from zset_join.stages.written import read_relation, write_relation
 from zset_join.storage.folder import Folder
@@ -396,7 +403,7 @@ class _LookupEffect:
 
 
 @dataclass(frozen=True, eq=False)
-class LookupJoinRequest(StageRequest):
+class LookupJoinRequest(NamedColumnsRequest):
     """Request a lookup join.
 
     Args:
@@ -464,10 +471,6 @@ class LookupJoinRequest(StageRequest):
             hidden=rows.hidden,
             alias=self.alias,
         )
-
-    def shown_as(self, name: str, side: int, *, is_of_both: bool) -> str | None:  # noqa: ARG002 - the same on every side
-        """Return the column under its own name, where one input has it."""
-        return None if is_of_both else name
 
 
 def lookup_sql(stage: LookupJoinStage, inputs: Sequence[BatchTable], scope: BatchScope) -> NoReturn:  # noqa: ARG001 - as others

@@ -26,7 +26,14 @@ from zset_join.stages.batch.tables import BatchScope, BatchTable, expression_sql
 from zset_join.stages.comparisons import Comparison, compared_in_condition
 from zset_join.stages.current_versions import CurrentVersionsStage, held_versions, version_columns
 from zset_join.stages.memory_only import refuse_hybrid
-from zset_join.stages.request import ComputedKeys, InputRows, StageRequest, keyed_rows, keys_to_compute, pairs_computed
+from zset_join.stages.request import (
+    ComputedKeys,
+    InputRows,
+    NamedColumnsRequest,
+    keyed_rows,
+    keys_to_compute,
+    pairs_computed,
+)
 from zset_join.stages.stage import (
     Joined,
     OutputKey,
@@ -232,7 +239,7 @@ class ProcessTimeJoinStage(Stage):
 
 
 @dataclass(frozen=True, eq=False)
-class ProcessTimeJoinRequest(StageRequest):
+class ProcessTimeJoinRequest(NamedColumnsRequest):
     """Request a join with another input as it is when a row comes.
 
     Args:
@@ -296,10 +303,6 @@ class ProcessTimeJoinRequest(StageRequest):
             index=self.index,
             find_by=self.find_by,
         )
-
-    def shown_as(self, name: str, side: int, *, is_of_both: bool) -> str | None:  # noqa: ARG002 - the same on every side
-        """Return the column under its own name, where one input has it."""
-        return None if is_of_both else name
 
 
 def process_time_sql(stage: ProcessTimeJoinStage, inputs: Sequence[BatchTable], scope: BatchScope) -> str:

@@ -21,6 +21,7 @@ from zset_join.stages.stage import Stage
 __all__ = [
     "ComputedKeys",
     "InputRows",
+    "NamedColumnsRequest",
     "StageRequest",
     "TableCall",
     "VersionsBelow",
@@ -214,3 +215,11 @@ def shown_only(relation: Relation, hidden: tuple[str, ...]) -> Relation:
         event_time=time,
         watermark_delay=None if time is None else relation.watermark_delay,
     )
+
+
+class NamedColumnsRequest(StageRequest):
+    """Request a stage that shows the columns of its inputs under their own names, whichever input has them."""
+
+    def shown_as(self, name: str, side: int, *, is_of_both: bool) -> str | None:  # noqa: ARG002 - the same on every side
+        """Return the column under its own name, where one input has it."""
+        return None if is_of_both else name

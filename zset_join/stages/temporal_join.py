@@ -21,28 +21,23 @@ from zset_join.shapes.version_join import VersionJoinShape
 from zset_join.stages.batch.dialect import Dialect
 from zset_join.stages.batch.tables import BatchScope, BatchTable, newest_first, register_batch_query
 from zset_join.stages.batch.versions import chosen_rows, equal_keys, row_copies, there_in
-from zset_join.stages.comparisons import Comparison, compared_in_condition
 from zset_join.stages.memory_only import refuse_hybrid
-from zset_join.stages.request import InputRows, StageRequest
+from zset_join.stages.request import InputRows, NamedColumnsRequest
 from zset_join.stages.stage import (
-    Joined,
-    OutputKey,
-    Stage,
-    StageInput,
     StageOptions,
     TableKey,
     TableUse,
-    compared_keys,
     register_stage,
 )
+from zset_join.stages.timed_join import TimedJoinStage
 from zset_join.stages.written import read_relation, write_relation
 from zset_join.zset.protocol import DurableOperator
 
-__all__ = ["TemporalJoinStage", "TemporalRequest", "timed_inputs", "timed_never_null", "timed_output_key"]
+__all__ = ["TemporalJoinStage", "TemporalRequest"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class TemporalJoinStage(Stage):
+class TemporalJoinStage(TimedJoinStage):
     """Describe a temporal join; the relations name their join keys, event times and watermarks.
 
     Args:
@@ -74,56 +69,15 @@ class TemporalJoinStage(Stage):
         return temporal_shape(self.left, self.right, self.options)
 
     @cached_property
-    def inputs(self) -> tuple[StageInput, ...]:
-        """Return both inputs, bucketed by what the primary key of the versions is compared with."""
-        return timed_inputs(self.shape)
-
-    @cached_property
     def output(self) -> Relation:
         """Return its answer."""
         return temporal_relation(self.shape)
-
-    @property
-    def comparisons(self) -> tuple[Comparison, ...]:
-        """Return the keys, and the columns of the condition."""
-        left, right = self.inputs[0].relation, self.inputs[1].relation
-        keys = compared_keys(self.inputs, "a key of a join")
-        return (*keys, *compared_in_condition(left, right, self.options.residual))
-
-    @property
-    def output_key(self) -> OutputKey:
-        """Return what identifies a row, and which columns show the bucket key."""
-        return timed_output_key(self.shape, self.output)
-
-    @property
-    def answers_distinct_rows(self) -> bool:
-        """Return False: equal left rows are answered one by one."""
-        return False
-
-    def never_null(self, inputs: Sequence[frozenset[str]]) -> frozenset[str]:
-        """Return output columns that are never NULL: those of the left side, of an inner join those of both."""
-        return timed_never_null(self.shape, inputs)
 
     @property
     def state_tables(self) -> Mapping[str, TableKey]:
         """Return the versions, and the left rows that wait or may be corrected, by key."""
         left = {} if self.options.emit == "once" else {"left": TableKey(columns=self.inputs[0].key, of_input=0)}
         return {**left, "right": TableKey(columns=self.inputs[1].key, of_input=1)}
-
-    @property
-    def waits_for_time(self) -> bool:
-        """Return true: rows may wait for a time, or end by one."""
-        return True
-
-    @property
-    def joined(self) -> Joined:
-        """Return the two sides whose columns it shows."""
-        return Joined(left=self.left, right=self.right, how=self.options.how, using=self.options.using)
-
-    @property
-    def chooses_by_key(self) -> bool:
-        """Return True: it chooses rows per key."""
-        return True
 
     def table_use(self, origins: Mapping[str, str]) -> TableUse:
         """Return what it keeps of the versions."""
@@ -199,9 +153,7 @@ class TemporalJoinStage(Stage):
     @property
     def title(self) -> str:
         """Return what `explain` calls it."""
-        pairs = " and ".join(f"{a} = {b}" for a, b in zip(self.left.join_key, self.right.join_key, strict=True))
-        condition = pairs if self.options.residual is None else f"{pairs} and {self.options.residual!r}"
-        return f"Temporal join {self.options.how} on {condition}, as of {self.left.event_time}"
+        return f"Temporal join {self.options.how} on {self.condition}, as of {self.left.event_time}"
 
     def explain(self, buckets: int | None) -> list[str]:
         """Return which path is taken, and what is kept and freed when."""
@@ -254,48 +206,12 @@ class TemporalJoinStage(Stage):
         }
 
 
-def timed_inputs(shape: VersionJoinShape) -> tuple[StageInput, ...]:
-    """Return the inputs of a join by key and time, bucketed by key; a NULL in it matches nothing."""
-    return tuple(
-        StageInput(
-            relation=relation,
-            key=tuple(pair[side] for pair in shape.key),
-            key_types=shape.key_types,
-            unmatchable="by_identity",
-        )
-        for side, relation in enumerate((shape.left, shape.right))
-    )
-
-
-def timed_output_key(shape: VersionJoinShape, output: Relation) -> OutputKey:
-    """Return what is known of the rows of a join by key and time: the left key is in every one of them."""
-    shown = dict(zip(shape.sources, shape.schema.names, strict=True))
-    left = tuple(shown[("left", pair[0])] for pair in shape.key)
-    aliases = tuple((shown[("left", a)], shown[("right", b)]) for a, b in shape.key if ("right", b) in shown)
-    padded = tuple(name for _, name in aliases)
-    is_outer = shape.how == "left"
-    return OutputKey(
-        columns=output.primary_key, bucketed_by=left, aliases=aliases, padded=(padded,) if is_outer and padded else ()
-    )
-
-
-def timed_never_null(shape: VersionJoinShape, inputs: Sequence[frozenset[str]]) -> frozenset[str]:
-    """Return output columns that are never NULL."""
-    full = {"left": set(inputs[0]), "right": set(inputs[1]) if shape.how == "inner" else set()}
-    if shape.how == "inner":
-        full["left"] |= {pair[0] for pair in shape.key}
-        full["right"] |= {pair[1] for pair in shape.key}
-    return frozenset(
-        name for (side, column), name in zip(shape.sources, shape.schema.names, strict=True) if column in full[side]
-    )
-
-
 def _written(residual: Expression | None) -> Any:
     return None if residual is None else write_expression(residual)
 
 
 @dataclass(frozen=True, eq=False)
-class TemporalRequest(StageRequest):
+class TemporalRequest(NamedColumnsRequest):
     """Request a temporal join by event time.
 
     Args:
@@ -337,10 +253,6 @@ class TemporalRequest(StageRequest):
         hidden = (inputs[0].hidden, inputs[1].hidden)
         options = replace(self.options, hidden=hidden)
         return TemporalJoinStage(left=left, right=right, options=options, is_change_time=self.is_change_time, index=self.index)
-
-    def shown_as(self, name: str, side: int, *, is_of_both: bool) -> str | None:  # noqa: ARG002 - the same on every side
-        """Return the column under its own name, where one input has it."""
-        return None if is_of_both else name
 
 
 def _at(relation: Relation, column: str) -> Relation:

@@ -36,7 +36,7 @@ from zset_join.runners.common.workers import Workers
 from zset_join.stages.effect import has_effect
 from zset_join.stages.stage import Stage, StageInput, StageOptions
 from zset_join.state.rows.guarded import guarded
-from zset_join.state.rows.side_snapshot import snapshot_epoch
+from zset_join.state.rows.side_snapshot import snapshot_counts, snapshot_epoch, with_unknown_deletes
 from zset_join.state.rows.usage import check_same_epoch
 from zset_join.zset import ZSet, single_batch
 from zset_join.zset.protocol import DurableOperator, ListingOperator, NextDue, corrections_of, due_of, earliest, is_timed
@@ -136,6 +136,7 @@ class Bucketed:
         self.stage, self.operators, self._workers, self._rows_apart = stage, operators, workers, rows_apart
         self._buckets = buckets = len(operators)
         self._spread: _Spread | None = None
+        self._unknown_deletes: dict[str, int] = {}  # per table that was restored
         self.inputs: tuple[Relation, ...] = operators[0].inputs
         self.output: Relation = operators[0].output
         # One for every slice of a delta that is hashed at the same time.
@@ -266,14 +267,20 @@ class Bucketed:
         return counts
 
     def snapshot(self) -> Mapping[str, pa.Table]:
-        """Return the live rows of all buckets, as one operator would."""
+        """Return the live rows of all buckets, as one operator would; unknown deletes are those that were restored.
+
+        See `statistics`.
+        """
         taken = self._workers.run([one.snapshot for one in self.operators])
         tables = {}
         for name in taken[0]:
             parts = [one[name] for one in taken]
             metadata = [part.schema.metadata or {} for part in parts]
             table = pa.concat_tables([part.replace_schema_metadata(None) for part in parts])
-            tables[name] = self.stage.regrouped(name, table, epoch=self.absorbed_epoch, metadata=metadata)
+            table = self.stage.regrouped(name, table, epoch=self.absorbed_epoch, metadata=metadata)
+            if self.stage.state_tables[name].of_input in self._moving:
+                table = with_unknown_deletes(table, self._unknown_deletes.get(name, 0))
+            tables[name] = table
         return tables
 
     def snapshot_readers(self) -> Mapping[str, pa.RecordBatchReader]:
@@ -288,6 +295,7 @@ class Bucketed:
         for name, table in read.items():
             whole = self.stage.state_tables[name]
             metadata = table.schema.metadata or {}
+            self._unknown_deletes[name] = snapshot_counts(table)[1]
             given = self.stage.inputs[0 if whole.of_input is None else min(whole.of_input, len(self.stage.inputs) - 1)]
             if whole.columns:
                 buckets = KeyBuckets(table.schema, whole.columns, given.key_types, self._buckets).of(single_batch(table))

@@ -78,6 +78,20 @@ class Parting:
             self._turn()
 
     def _turn(self) -> None:
+        """Copy the state; where there is no room for the copy, go on with what there is, and try again when it is due again.
+
+        The epoch is folded in already, so it may not fail any more.
+        """
+        try:
+            tables, other = self._copied()
+        except MemoryError:
+            self._seen = 0
+            return
+        before, self.inner, self.is_parted = self.inner, other, not self.is_parted
+        before.close()
+        self._rows, self._seen = sum(table.num_rows for table in tables.values()), 0
+
+    def _copied(self) -> tuple[Mapping[str, pa.Table], DurableOperator]:
         tables = self.inner.snapshot()
         other = self._whole() if self.is_parted else self._parted()
         try:
@@ -85,9 +99,7 @@ class Parting:
         except BaseException:
             other.close()
             raise
-        before, self.inner, self.is_parted = self.inner, other, not self.is_parted
-        before.close()
-        self._rows, self._seen = sum(table.num_rows for table in tables.values()), 0
+        return tables, other
 
     def rejections(self, tick: Tick, deltas: Sequence[ZSet]) -> pa.Table:
         """Return the input rows that break their relation's contract: `input`, `row`, `weight`, `code`, `reason`."""

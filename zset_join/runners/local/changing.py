@@ -106,7 +106,7 @@ class ChangingPipeline(Pipeline[dict[str, ZSet]]):
         if not self.can_take_over(other):
             raise PlanError(
                 f"the views {list(other.views)} cannot be answered together with {list(self.views)}: they describe a source in "
-                "another way, have other options, are named alike, or read an external table. Keep a pipeline for each.",
+                "another way, have other options, have the same name, or read an external table. Use a pipeline for each.",
                 code="NOT_MERGEABLE",
                 views=other.views,
             )

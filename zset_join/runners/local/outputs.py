@@ -320,7 +320,7 @@ class PipelineOutputs:
             last = sink.last_epoch()
             sink.close()
             raise SinkError(
-                f"the output {sink!r} has epochs up to {last}, and this pipeline begins at 0, in memory. Give the pipeline a "
+                f"the output {sink!r} has epochs up to {last}, and this pipeline, in memory, begins at 0. Give the pipeline a "
                 "directory, so that it resumes, or a new output.",
                 code="SINK_EPOCH_GAP",
                 last_epoch=last,

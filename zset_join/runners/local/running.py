@@ -47,7 +47,7 @@ def run(
     unknown = sorted(set(sources) - {source.name for source in pipeline.plan.sources})
     if unknown:
         raise PlanError(
-            f"run() is given sources {unknown}; the pipeline has {[source.name for source in pipeline.plan.sources]}.",
+            f"run() was given the sources {unknown}; the pipeline has {[source.name for source in pipeline.plan.sources]}.",
             code="UNKNOWN_SOURCE",
             names=unknown,
         )

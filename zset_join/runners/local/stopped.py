@@ -310,7 +310,8 @@ def check_streams(before: QueryPlan, after: QueryPlan, described: Mapping[str, A
         name, stored = given["name"], operations.get(given["name"])
         if stored is not None and stored != given["operation"]:
             raise StateError(
-                f'what Spark computes of the stream "{name}" before the first stage was {stored} and is {given["operation"]}. '
+                f'what Spark computes from the stream "{name}" before the first stage was {stored} and is '
+                f"{given['operation']}. "
                 "The state holds the rows that resulted, so it is not changed in place. Put the new condition or column behind "
                 "a join or group, or start the new query with a checkpointLocation and outputs of its own.",
                 code="EVOLVE_STREAM",
@@ -322,8 +323,8 @@ def check_streams(before: QueryPlan, after: QueryPlan, described: Mapping[str, A
     if known != wanted:
         raise StateError(
             f"the new query reads the streams {sorted(wanted)}, and the one in the checkpoint {sorted(known)}. Spark's own "
-            "files beside it name its streams, so none comes or goes in place. Keep the streams, or start the new query with a "
-            "checkpointLocation and outputs of its own.",
+            "files beside it name its streams, so none can be added or removed in place. Keep the streams, or start the new "
+            "query with a checkpointLocation and outputs of its own.",
             code="EVOLVE_STREAM",
             before=sorted(known),
             after=sorted(wanted),
@@ -341,9 +342,9 @@ def check_streams(before: QueryPlan, after: QueryPlan, described: Mapping[str, A
     has_clock = any(one.get("baseline") for one in described["inputs"]) or _waits(before)
     if _waits(after) and not has_clock:
         raise StateError(
-            "the new query has stages that wait for a time, and the one in the checkpoint has none. Such a query reads one "
-            "source more inside Spark, which brings epochs when no row comes, and Spark's own files beside the checkpoint name "
-            "its sources. Start the new query with a checkpointLocation and outputs of its own.",
+            "the new query has stages that wait for a time, and the one in the checkpoint has none. Inside Spark such a query "
+            "reads one additional source, which triggers epochs without input, and Spark's own files beside the "
+            "checkpoint name its sources. Start the new query with a checkpointLocation and outputs of its own.",
             code="EVOLVE_STREAM",
             before=sorted(known),
             after=sorted(wanted),

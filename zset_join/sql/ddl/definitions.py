@@ -394,7 +394,7 @@ def _column(reader: Reader, declared: _Declared) -> None:
         elif reader.has("DEFAULT"):
             place = reader.statement.place(reader.index)
             reader.until("NOT", "COMMENT", "PRIMARY")
-            raise SqlError("DEFAULT is not kept; give the value when rows are inserted.", code="NOT_OFFERED", at=place)
+            raise SqlError("DEFAULT is not supported; give the value when rows are inserted.", code="NOT_OFFERED", at=place)
         else:
             break
     declared.columns.append(ColumnDefinition(name, kind, metadata=metadata, is_required="NOT NULL" in clauses))

@@ -63,7 +63,7 @@ def explain(
             "the statement holds no query, so there is no plan to show.", code="NOT_OFFERED", at=statement.place(begin)
         )
     if styles:
-        warnings.warn(SqlWarning(f"{', '.join(styles)} changes nothing: EXPLAIN has one plan to show."), stacklevel=6)
+        warnings.warn(SqlWarning(f"{', '.join(styles)} changes nothing: EXPLAIN shows one plan."), stacklevel=6)
     return Message(query.explain())
 
 

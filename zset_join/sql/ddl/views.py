@@ -55,7 +55,7 @@ def release(session: StatementContext, name: str, replaces: bool, *, at: Place) 
     if bound_to_it:
         raise SqlError(
             f'"{name}" is read or written by {", ".join(bound_to_it)}, which would not follow. DROP these views and sinks, '
-            "stop() these queries, and make them again behind CREATE OR REPLACE.",
+            "stop() these queries, and create them again after CREATE OR REPLACE.",
             code="STILL_READ",
             at=at,
             name=name,

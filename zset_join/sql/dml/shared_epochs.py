@@ -40,7 +40,7 @@ from zset_join.sql.tables.view_groups import GroupView
 from zset_join.sql_expressions.places import SqlWarning
 from zset_join.zset import ZSet, single_batch
 
-__all__ = ["Accepted", "SharedEpoch", "accepted_rows", "combined", "failing_queries", "in_order", "named_error"]
+__all__ = ["Accepted", "SharedEpoch", "accepted_rows", "as_started", "combined", "failing_queries", "in_order", "named_error"]
 
 Rows: TypeAlias = pa.Table | ZSet
 _NOTHING = "No table and no query took any of the rows."
@@ -298,6 +298,21 @@ def accepted_rows(running: Iterable[Running], name: str, rows: Rows, *, refuses:
     if isinstance(rows, ZSet):
         return Accepted(ZSet(rows.rows.take(pa.array(kept)), rows.weights[kept]), aside, places)
     return Accepted(rows.take(pa.array(kept)), aside, places)
+
+
+def as_started(running: Sequence[Running], order: Sequence[str]) -> list[Running]:
+    """Return queries in the order in which they were started, where the statement of a changed one comes behind others.
+
+    Args:
+        running: in the order of their statements.
+        order: of the views of the pipeline; a paused query is none, and stays behind the one before it.
+    """
+    places = {name: at for at, name in enumerate(order)}
+    found, last = [], -1
+    for one in running:
+        last = places.get(one.name, last)
+        found.append((last, one))
+    return [one for _, one in sorted(found, key=lambda pair: pair[0])]
 
 
 def in_order(running: Sequence[Running]) -> list[Running]:

@@ -87,7 +87,9 @@ def _table(session: StatementContext, reader: Reader) -> Table:
     at = reader.statement.place(reader.index)
     entry = session.catalog.find(reader.name("the name of a table"), at=at)
     if not isinstance(entry, Table) or is_outside(entry) or entry.lookup is not None:
-        raise SqlError(f'"{entry.name}" holds no rows here that could change.', code="NOT_A_TABLE", at=at, name=entry.name)
+        raise SqlError(
+            f'"{entry.name}" stores no rows here, so none can be changed.', code="NOT_A_TABLE", at=at, name=entry.name
+        )
     if entry.mode == "append":
         raise SqlError(
             f'"{entry.name}" is append-only. Declare it with a primary key to change or retract rows.',

@@ -135,8 +135,8 @@ def _refuse_circle(session: StatementContext, table: Table, query: Query, *, at:
     read = sorted(reached & query.bound.reads)
     if read:
         raise SqlError(
-            f'this query reads "{read[0]}", which follows from "{table.name}", where it writes: it would read its own rows '
-            f"without end. Write into another table, or once, from table({read[0]}).",
+            f'this query reads "{read[0]}", which follows from "{table.name}", into which it writes: it would read its '
+            f"own rows forever. Write into another table, or once, from table({read[0]}).",
             code="CIRCLE",
             at=at,
             name=table.name,

@@ -23,7 +23,7 @@ from zset_join.plan.tree import which_came, with_own_options
 from zset_join.query import View, appends
 from zset_join.runners.local.pipeline import Pipeline
 from zset_join.sinks.sink import Sink
-from zset_join.sql.dml.shared_epochs import in_order, named_error
+from zset_join.sql.dml.shared_epochs import as_started, in_order, named_error
 from zset_join.sql.parse.secrets import refuse_kept_credentials
 from zset_join.sql.runtime.completing import completed_table
 from zset_join.sql.runtime.declarations import (
@@ -210,6 +210,7 @@ class DurablePlan(ProcessRuntime):
         else:
             assert refused is not None  # noqa: S101 - there is always a candidate
             raise refused
+        self.running[:] = as_started(self.running, self._order)
         for running in self.running:
             assert isinstance(running, DurableQuery)  # noqa: S101 - this runtime starts no other
             running.is_restored = True

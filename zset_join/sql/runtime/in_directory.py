@@ -66,8 +66,9 @@ def _check_layout(directory: Path, layout: int) -> None:
     except UnknownFormatError as error:
         raise StateError(
             f"{directory} is laid out for a session of another kind, on Spark or in this process, or by an earlier "
-            "version, which kept files of each table and a checkpoint of each query. Open it with what made it; or begin with "
-            "a new directory, run the statements there, and insert the rows of tables/ (Parquet files) again.",
+            "version, which kept files of each table and a checkpoint of each query. Open it with the program that "
+            "created it; or start with a new directory, run the statements there, and insert the rows of tables/ "
+            "(Parquet files) again.",
             code="OLD_SESSION",
             directory=str(directory),
         ) from error

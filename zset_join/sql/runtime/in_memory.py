@@ -143,7 +143,8 @@ class MemoryRuntime(ProcessRuntime):
         view = running.pipeline
         if not self._keep_tables and running.reads:
             raise SqlError(
-                f'"{running.name}" could not catch up: the session keeps no rows of its tables. Make it with keep_tables=True.',
+                f'"{running.name}" could not catch up: the session keeps no rows of its tables. Open the session with '
+                "keep_tables=True.",
                 code="TABLES_NOT_KEPT",
                 name=running.name,
             )
@@ -262,8 +263,8 @@ class MemoryRuntime(ProcessRuntime):
         for running, query in change.queries.items():
             if not self._keep_tables and query.bound.reads:
                 raise SqlError(
-                    f'"{running.name}" could not be built again: the session keeps no rows of its tables. Make it with '
-                    "keep_tables=True.",
+                    f'"{running.name}" could not be built again: the session keeps no rows of its tables. Open the '
+                    "session with keep_tables=True.",
                     code="TABLES_NOT_KEPT",
                     name=running.name,
                 )

@@ -52,7 +52,7 @@ def fit(table: Table, column: ColumnDefinition, array: pa.Array) -> pa.Array:
     value = repr(shown_value(array, row))[:100]
     raise BadInputError(
         f'table "{table.name}": row {row} of what is inserted has {value}, of type {array.type}, in column "{column.name}", '
-        f"which is of type {column.type} and does not hold it. Nothing was inserted; cast it first.",
+        f"which is of type {column.type} and does not hold it. Nothing was inserted. Cast it first.",
         code="INSERT_TYPE",
         relation=table.name,
         row=row,

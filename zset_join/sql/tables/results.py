@@ -343,5 +343,5 @@ def sorted_rows(table: pa.Table, bound: BoundQuery) -> pa.Table:
         try:
             table = table.take(pc.sort_indices(pa.table(helpers), sort_keys=keys))
         except (pa.ArrowException, TypeError) as error:
-            raise SqlError(f"rows cannot be ordered so: {error}.", code="NOT_OFFERED") from error
+            raise SqlError(f"rows cannot be ordered that way: {error}.", code="NOT_OFFERED") from error
     return table if bound.limit is None else table.slice(0, bound.limit)

@@ -42,6 +42,7 @@ __all__ = [
     "snapshot_epoch",
     "snapshot_parts",
     "snapshot_side",
+    "with_unknown_deletes",
 ]
 
 SNAPSHOT_WEIGHT = "_zset_weight"
@@ -153,6 +154,15 @@ def snapshot_counts(table: pa.Table | pa.RecordBatchReader) -> tuple[int, ...]:
     metadata = table.schema.metadata or {}
     ignored, evicted = json.loads(metadata.get(_IGNORED, b"[0, 0, 0]")), json.loads(metadata.get(_EVICTED, b"[0, 0]"))
     return (*ignored, *evicted)
+
+
+def with_unknown_deletes(table: pa.Table, count: int) -> pa.Table:
+    """Return a snapshot with another count of unknown deletes; itself where it counts none."""
+    metadata = table.schema.metadata or {}
+    if _IGNORED not in metadata:
+        return table
+    stale, _, rejected = json.loads(metadata[_IGNORED])
+    return table.replace_schema_metadata({**metadata, _IGNORED: json.dumps([stale, count, rejected])})
 
 
 def regrouped_snapshot(table: pa.Table, *, epoch: int, counts: Sequence[int]) -> pa.Table:

@@ -47,7 +47,6 @@ __all__ = [
     "stored_rows",
     "table_stream",
     "with_columns",
-    "write_stored",
 ]
 
 STORED_WEIGHT = "_stored_weight"
@@ -108,17 +107,6 @@ def stored_rows(session: SparkSession, directory: str, schema: pa.Schema) -> Dat
     """
     kept = pa.schema([*schema, pa.field(STORED_WEIGHT, pa.int64())])
     return session.readStream.schema(spark_schema(kept)).option("maxFilesPerTrigger", 1).parquet(directory)
-
-
-def write_stored(rows: DataFrame, directory: str) -> None:
-    """Write the rows of a batch DataFrame as one file of a table that INSERTs fill.
-
-    Args:
-        rows: the columns of the table.
-        directory: where the file goes; replaced.
-    """
-    weighted = rows.withColumn(STORED_WEIGHT, F.lit(1).cast("long"))
-    weighted.coalesce(1).write.mode("overwrite").parquet(directory)
 
 
 def file_rows(

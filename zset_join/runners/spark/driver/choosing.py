@@ -193,7 +193,7 @@ def refuse_first_rows(size: int, options: QueryOptions, epoch: int) -> None:
     if size > budget:
         raise StateError(
             f"the first rows of the query, of epoch {epoch}, have {size:,} bytes, and on the driver its state may have "
-            f"{budget:,} (driverMemory). Nothing was applied. Give it more, or start the query with "
+            f"{budget:,} (driverMemory). Nothing was applied. Raise driverMemory, or start the query with "
             'execution="executors", a new checkpointLocation and a new output.',
             code="DRIVER_STATE_TOO_LARGE",
             epoch=epoch,
@@ -219,7 +219,8 @@ def refuse_outgrown(held: int, options: QueryOptions, epoch: int, *, is_served: 
         executors = "in a classic session " if is_served else ""
         raise StateError(
             f"after epoch {epoch} the state of the query has {held:,} bytes, and on the driver it may have {budget:,} "
-            '(driverMemory). Give it more, keep rows on disk with default_hash_join="hybrid" and max_hot_bytes, or start the '
+            '(driverMemory). Raise driverMemory, keep rows on disk with default_hash_join="hybrid" and max_hot_bytes, '
+            "or start the "
             f'query {executors}with execution="executors", a new checkpointLocation and a new output.',
             code="DRIVER_STATE_TOO_LARGE",
             epoch=epoch,

@@ -29,7 +29,7 @@ from zset_join.runners.spark.driver.memory import refuse_without_memory
 __all__ = ["collected_slices", "collected_table", "first_tables"]
 
 _CURE = (
-    "Let the sources bring less per epoch: the option maxFilesPerTrigger or maxBytesPerTrigger of files and Delta tables, "
+    "Limit what the sources read per epoch: the option maxFilesPerTrigger or maxBytesPerTrigger of files and Delta tables, "
     "maxOffsetsPerTrigger of Kafka"
 )
 _NAMED_BY_SPARK = "maxResultSize"

@@ -48,7 +48,7 @@ def refuse_without_memory(held: int, epoch: int) -> None:
     if _WORK * held > available:
         raise ResourceError(
             f"the rows of epoch {epoch} have {held:,} bytes, and its answer needs {_WORK} times as many; {available:,} bytes "
-            "of memory are left on the driver. Let the sources bring less per epoch: the option maxFilesPerTrigger of files, "
+            "of memory are left on the driver. Limit what the sources read per epoch: the option maxFilesPerTrigger of files, "
             'maxOffsetsPerTrigger of Kafka; give the driver more memory; or start the query with execution="executors", a new '
             "checkpointLocation and a new output.",
             code="DELTA_TOO_LARGE",

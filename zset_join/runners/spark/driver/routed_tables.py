@@ -16,6 +16,7 @@ from collections.abc import Sequence
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.types as pt
 
 from zset_join.core.errors import StateError
 from zset_join.state.rows.side_snapshot import SNAPSHOT_DEGREE, SNAPSHOT_WEIGHT
@@ -72,15 +73,27 @@ def parted(table: pa.Table, rows: pa.Schema, route: pa.Schema, needed: Sequence[
 
 def _places(rows: pa.Table, route: pa.Table, key: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
     """Return the places of rows, and those of the entries of the same keys."""
-    left = rows.select(list(key)).append_column(_AT, pa.array(np.arange(rows.num_rows)))
-    right = route.select(list(key)).append_column(_OTHER, pa.array(np.arange(route.num_rows)))
+    left = _comparable(rows.select(list(key))).append_column(_AT, pa.array(np.arange(rows.num_rows)))
+    same = pa.schema([rows.schema.field(name) for name in key])
+    right = _comparable(route.select(list(key)).cast(same)).append_column(_OTHER, pa.array(np.arange(route.num_rows)))
     found = left.join(
-        right.cast(pa.schema([*(left.schema.field(name) for name in key), right.schema.field(_OTHER)])),
+        right,
         list(key),
         join_type="inner",
         use_threads=False,
     )
     return found.column(_AT).to_numpy(), found.column(_OTHER).to_numpy()
+
+
+def _comparable(keys: pa.Table) -> pa.Table:
+    """Return keys whose bytes are equal where the keys are: -0.0 is 0.0, and there is one NaN."""
+    for at, field in enumerate(keys.schema):
+        if pt.is_float32(field.type) or pt.is_float64(field.type):
+            values = keys.column(at)
+            zero, nan = (pa.scalar(value, field.type) for value in (0.0, float("nan")))
+            values = pc.if_else(pc.equal(values, zero), zero, pc.if_else(pc.is_nan(values), nan, values))
+            keys = keys.set_column(at, field, values)
+    return keys
 
 
 def _filled(rows: pa.Table, order: pa.Table, schema: pa.Schema) -> pa.Table:

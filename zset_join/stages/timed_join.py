@@ -1,0 +1,103 @@
+"""A join by key and time as a stage: what temporal and as-of joins have in common."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cached_property
+
+from zset_join.core.relation import Relation
+from zset_join.shapes.as_of_join import AsOfOptions
+from zset_join.shapes.temporal_join import TemporalOptions
+from zset_join.shapes.version_join import VersionJoinShape
+from zset_join.stages.comparisons import Comparison, compared_in_condition
+from zset_join.stages.stage import Joined, OutputKey, Stage, StageInput, compared_keys
+
+__all__ = ["TimedJoinStage"]
+
+
+class TimedJoinStage(Stage):
+    """Describe a join of left rows with the right rows of their key that their time chooses.
+
+    Attributes:
+        left: the rows of the left input.
+        right: the rows of the right input, versions of a temporal join.
+        options: which rows meet, and what is shown.
+    """
+
+    left: Relation
+    right: Relation
+    options: AsOfOptions | TemporalOptions
+
+    @property
+    def shape(self) -> VersionJoinShape:
+        """Return which rows meet, and when."""
+        raise NotImplementedError
+
+    @cached_property
+    def inputs(self) -> tuple[StageInput, ...]:
+        """Return both inputs, bucketed by key; a NULL in it matches nothing."""
+        return tuple(
+            StageInput(
+                relation=relation,
+                key=tuple(pair[side] for pair in self.shape.key),
+                key_types=self.shape.key_types,
+                unmatchable="by_identity",
+            )
+            for side, relation in enumerate((self.shape.left, self.shape.right))
+        )
+
+    @property
+    def comparisons(self) -> tuple[Comparison, ...]:
+        """Return the keys, and the columns of the condition."""
+        left, right = self.inputs[0].relation, self.inputs[1].relation
+        keys = compared_keys(self.inputs, "a key of a join")
+        return (*keys, *compared_in_condition(left, right, self.options.residual))
+
+    @property
+    def output_key(self) -> OutputKey:
+        """Return what identifies a row, and which columns show the key: the left key is in every row."""
+        shape = self.shape
+        shown = dict(zip(shape.sources, shape.schema.names, strict=True))
+        left = tuple(shown[("left", pair[0])] for pair in shape.key)
+        aliases = tuple((shown[("left", a)], shown[("right", b)]) for a, b in shape.key if ("right", b) in shown)
+        padded = tuple(name for _, name in aliases)
+        is_padded = shape.how == "left" and bool(padded)
+        return OutputKey(
+            columns=self.output.primary_key, bucketed_by=left, aliases=aliases, padded=(padded,) if is_padded else ()
+        )
+
+    @property
+    def answers_distinct_rows(self) -> bool:
+        """Return False: equal left rows are answered one by one."""
+        return False
+
+    def never_null(self, inputs: Sequence[frozenset[str]]) -> frozenset[str]:
+        """Return output columns that are never NULL: those of the left side, of an inner join those of both."""
+        shape = self.shape
+        full = {"left": set(inputs[0]), "right": set(inputs[1]) if shape.how == "inner" else set()}
+        if shape.how == "inner":
+            full["left"] |= {pair[0] for pair in shape.key}
+            full["right"] |= {pair[1] for pair in shape.key}
+        shown = zip(shape.sources, shape.schema.names, strict=True)
+        return frozenset(name for (side, column), name in shown if column in full[side])
+
+    @property
+    def waits_for_time(self) -> bool:
+        """Return true: rows may wait for a time, or end by one."""
+        return True
+
+    @property
+    def joined(self) -> Joined:
+        """Return the two sides whose columns it shows."""
+        return Joined(left=self.left, right=self.right, how=self.options.how, using=self.options.using)
+
+    @property
+    def chooses_by_key(self) -> bool:
+        """Return True: it chooses rows per key."""
+        return True
+
+    @property
+    def condition(self) -> str:
+        """Return ON as text: the key, then the rest."""
+        pairs = " and ".join(f"{a} = {b}" for a, b in zip(self.left.join_key, self.right.join_key, strict=True))
+        return pairs if self.options.residual is None else f"{pairs} and {self.options.residual!r}"
