@@ -50,7 +50,7 @@ class LookupSpec:
 
     @property
     def table(self) -> Relation:
-        """Return the outside table: the key columns and a value."""
+        """Return the external table: the key columns and a value."""
         (probe,) = self.inputs
         fields = [(f"t{at}", probe.schema.field(name).type) for at, name in enumerate(probe.join_key)]
         return Relation(

@@ -171,7 +171,7 @@ def test_keys_of_different_types_and_both_zeros_are_found(tmp_path: Path) -> Non
     [
         ({"colour": "red"}, 'no column "colour"'),
         ({"id": "seven"}, 'not a value of the column "id"'),
-        ({"id": 1.5}, "no whole number"),
+        ({"id": 1.5}, "not a whole number"),
         ({"id": None}, "names no value"),
         ({}, "names no value"),
     ],

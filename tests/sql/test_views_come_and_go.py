@@ -152,13 +152,18 @@ def _bag(table: pa.Table) -> list[Any]:
 
 def _shares_any_stage(patch: pytest.MonkeyPatch) -> None:
     """Plant: stages are one whatever is before them."""
-    patch.setattr(Fingerprints, "_of_node", lambda _, node: f"{node.stage.kind} {len(node.feeds)}")
+
+    def add(self: Any, node: Any) -> None:
+        self.nodes.append(f"{node.stage.kind} {len(node.feeds)}")
+        self._rows[node.number], self._changed[node.number] = self.nodes[-1], frozenset()
+
+    patch.setattr(Fingerprints, "_add", add)
     patch.setattr(merging, "_origins", len)
 
 
 def _forgets_conditions(patch: pytest.MonkeyPatch) -> None:
     """Plant: the steps of a feed do not count."""
-    patch.setattr(Fingerprints, "text", lambda self, feeds: str([self.origin(feed.origin) for feed in feeds]))
+    patch.setattr(Fingerprints, "_seen", lambda self, feed: (self.rows(feed.origin), frozenset()))
 
 
 def _begins_empty(patch: pytest.MonkeyPatch) -> None:
@@ -379,6 +384,45 @@ def test_stages_that_wait_for_time_are_shared_until_rows_come() -> None:
     assert [after.views_of(number) for number in range(2)] == [("first", "second"), ("late",)]
     # A table keeps its newest versions, and the order 2 came late for the views that were there: the last one has others.
     assert held == [[(1, 1), (3, 2), (4, 3)], [(1, "a"), (2, "a"), (3, "a")], [(3, 2), (4, 3)]]
+
+
+def _rate(rate: int, at: int) -> str:
+    return f"INSERT INTO rates VALUES ('a', {rate}, TIMESTAMP '2024-01-01 00:00:{at:02}'); "
+
+
+def _order(number: int, at: int) -> str:
+    return f"INSERT INTO orders VALUES ({number}, 'a', TIMESTAMP '2024-01-01 00:00:{at:02}'); "
+
+
+@pytest.mark.filterwarnings("ignore:.*has deletes and takes the time of its versions:UserWarning")
+def test_views_over_one_table_that_has_rows_answer_in_a_directory_as_in_memory(tmp_path: Path) -> None:
+    by_event = "orders AS o JOIN rates FOR SYSTEM_TIME AS OF o.t AS r ON o.k = r.k"
+    by_now = "(SELECT *, PROCTIME() AS p FROM orders) AS o JOIN latest FOR SYSTEM_TIME AS OF o.p AS r ON o.k = r.k"
+    tables = (
+        "CREATE TABLE rates (k STRING, rate INT, t TIMESTAMP(3), WATERMARK FOR t AS t, PRIMARY KEY (k) NOT ENFORCED); "
+        "CREATE TABLE orders (id INT, k STRING, t TIMESTAMP(3), WATERMARK FOR t AS t); "
+        "CREATE TABLE latest (k STRING, rate INT, PRIMARY KEY (k) NOT ENFORCED); "
+    )
+    first = "INSERT INTO latest VALUES ('a', 5); " + _rate(1, 1) + _order(1, 5) + _rate(2, 7)
+    steps = (
+        tables + first,
+        *(f"CREATE MATERIALIZED VIEW e{n} AS SELECT {n} AS n, o.id, r.rate FROM {by_event}" for n in range(2)),
+        *(f"CREATE MATERIALIZED VIEW p{n} AS SELECT {n} AS n, o.id, r.rate FROM {by_now}" for n in range(2)),
+        _order(2, 8) + _rate(3, 9),
+        "PAUSE MATERIALIZED VIEW e1; " + _order(3, 9),
+        f"RESUME MATERIALIZED VIEW e1; CREATE MATERIALIZED VIEW e2 AS SELECT o.id, r.rate FROM {by_event}",
+        "INSERT INTO latest VALUES ('a', 6); DROP MATERIALIZED VIEW e0; " + _order(4, 20) + _rate(4, 30),
+        _order(5, 29) + _rate(5, 40),
+    )
+    with connect(dialect="flink", clock=lambda: 0) as memory:
+        for step in steps:
+            memory.sql(step)
+            with connect(dialect="flink", directory=tmp_path, clock=lambda: 0) as session:  # another process for each step
+                session.sql(step)
+                assert {name: _bag(one) for name, one in session.views().items()} == {
+                    name: _bag(one) for name, one in memory.views().items()
+                }
+        assert {name: len(rows) for name, rows in memory.views().items()} == {"e1": 3, "p0": 5, "p1": 5, "e2": 3}
 
 
 def test_a_pause_outlives_the_process(tmp_path: Any) -> None:

@@ -166,7 +166,7 @@ class Fingerprints:
         return None if every & words_of(node.stage.to_json()) else node.stage.passes(every)
 
     def _written(self, node: StageNode) -> list[object]:
-        return [node.stage.lasting, write_relation(node.stage.output)] if self._is_lasting else _written(node)
+        return [node.stage.lasting, *_written(node)[1:]] if self._is_lasting else _written(node)
 
 
 def _selects_all(step: SelectStep, names: Sequence[str]) -> bool:
@@ -175,7 +175,8 @@ def _selects_all(step: SelectStep, names: Sequence[str]) -> bool:
 
 
 def _written(node: StageNode) -> list[object]:
-    own = [] if node.own is None else [node.own.to_json()]
+    own: list[object] = [] if node.own is None else [node.own.to_json()]
+    own += [node.since] if node.since else []
     return [node.stage.to_json(), write_relation(node.stage.output), *own]
 
 

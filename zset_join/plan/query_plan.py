@@ -112,12 +112,14 @@ class StageNode:
         stage: what it does.
         feeds: per input, where its rows come from.
         own: options that it has in place of those of the pipeline; None: it has none.
+        since: the epoch at which it came, where its answer depends on that; 0: it was there before the first rows.
     """
 
     number: int
     stage: Stage
     feeds: tuple[tuple[Feed, ...], ...]
     own: OwnOptions | None = None
+    since: int = 0
 
     @property
     def name(self) -> str:
@@ -440,6 +442,7 @@ class QueryPlan:
                     "stage": node.stage.to_json(),
                     "feeds": [[feed.to_json() for feed in feeds] for feeds in node.feeds],
                     **({} if node.own is None else {"own": node.own.to_json()}),
+                    **({"since": node.since} if node.since else {}),
                 }
                 for node in self.nodes
             ],
@@ -470,6 +473,7 @@ class QueryPlan:
                 read_stage(node["stage"]),
                 tuple(tuple(map(Feed.from_json, feeds)) for feeds in node["feeds"]),
                 OwnOptions.from_json(node["own"]) if "own" in node else None,
+                node.get("since", 0),
             )
             for number, node in enumerate(written["nodes"])
         ]
@@ -499,6 +503,7 @@ class QueryPlan:
             title, *facts = node.stage.explain(buckets)
             lines.append(f"Stage {node.number}: {title}")
             lines += [f"  {fact.strip()}" for fact in facts]
+            lines += [f"  came at epoch {node.since}: to it, the rows before came then"] if node.since else []
             lines += [] if node.own is None else [f"  {node.own.explained(node.stage)}"]
             lines += [f"  {line}" for line in self._explained_index(node)]
             if len(self.views) > 1:

@@ -14,7 +14,7 @@ Hidden columns order changes or carry computed keys; they travel with the rows a
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import overload
@@ -47,6 +47,7 @@ __all__ = [
     "rebuilt",
     "sources_of",
     "visible",
+    "which_came",
     "with_own_options",
     "without_order",
 ]
@@ -179,11 +180,13 @@ class Operate:
         request: what is requested of it.
         inputs: whose rows it is fed.
         own: options that it has in place of those of the pipeline; None: it has none.
+        since: the epoch at which it came, where its answer depends on that; 0: it was there before the first rows.
     """
 
     request: StageRequest
     inputs: tuple[Node, ...]
     own: OwnOptions | None = None
+    since: int = 0
 
     @property
     def children(self) -> tuple[Node, ...]:
@@ -265,6 +268,28 @@ def each_root(root: Root, change: Callable[[Node], Node]) -> Root:
 def with_own_options(root: Node, own: OwnOptions) -> Node:
     """Return a query whose stages have options of their own."""
     return rebuilt(root, lambda node: replace(node, own=own) if isinstance(node, Operate) and node.own is None else node)
+
+
+def which_came(root: Node, epoch: int, others: Mapping[int, int]) -> Node:
+    """Return a query that came at an epoch: its stages whose answer depends on when rows come are not those of another one.
+
+    Args:
+        root: the query.
+        epoch: at which it came.
+        others: by id of the root of a query that it may read, the epoch at which that came: it reads the stages of this.
+    """
+    done: dict[tuple[int, int], Node] = {}
+
+    def visit(node: Node, epoch: int) -> Node:
+        epoch = others.get(id(node), epoch)
+        if (id(node), epoch) not in done:
+            changed = _with_children(node, tuple(visit(child, epoch) for child in node.children))
+            if epoch and isinstance(changed, Operate) and not changed.stage.follows_from_rows:
+                changed = replace(changed, since=epoch)
+            done[id(node), epoch] = changed
+        return done[id(node), epoch]
+
+    return visit(root, epoch)
 
 
 def takes_as_is(node: Operate, place: int) -> bool:

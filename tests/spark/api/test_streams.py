@@ -88,7 +88,7 @@ def test_an_append_stream_has_every_column(customers: Source) -> None:
         ({"keys": ["order_id"], "sequence_by": ["when"]}, r"sequence_by=\['when'\] names"),
         ({"keys": ["order_id"], "sequence_by": "when"}, "cannot resolve sequence_by='when'"),
         ({"keys": ["order_id"], "apply_as_deletes": "op ="}, "cannot resolve apply_as_deletes='op ='"),
-        ({"keys": ["order_id"], "apply_as_deletes": "kind = 'd'"}, "Spark cannot make sense"),
+        ({"keys": ["order_id"], "apply_as_deletes": "kind = 'd'"}, "Spark cannot resolve"),
         ({"keys": ["order_id"], "apply_as_deletes": "rand() < 0.5"}, "not deterministic"),
         ({"keys": ["order_id"], "apply_as_deletes": "op = 'd'", "row_kind_column": "op"}, "both set the operation of a row"),
         ({"weight_column": "item"}, r'weight_column="item" is of type string; a weight is a whole number'),

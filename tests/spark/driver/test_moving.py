@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import shutil
 import signal
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - PySpark's own habit
 
 from faults.kills import KillAt
@@ -19,15 +22,19 @@ from tests.spark.conftest import Collected, Source
 from tests.spark.tools.test_rescaling import final_tables, first, late_and_new, moves_and_deletes
 from zset_join.checkpoint.bucket import BucketState
 from zset_join.checkpoint.checkpoint import Checkpoint
+from zset_join.checkpoint.other_mode import OtherMode, read_other_mode, write_other_mode
 from zset_join.checkpoint.plan import stages_of
-from zset_join.checkpoint.reading import plan_before, read_committed, stored_description, stored_plan
+from zset_join.checkpoint.reading import checkpoint_folder, plan_before, read_committed, stored_description, stored_plan
 from zset_join.cli import main
 from zset_join.core.errors import OptionError, StateError
+from zset_join.core.options import BufferLimit, QueryOptions
 from zset_join.core.tick import Tick
 from zset_join.runners.local.stopped import evolve_directory, undo_of_directory
 from zset_join.runners.spark.api.other_queries import planned_writer
 from zset_join.runners.spark.driver.choosing import stored_mode
-from zset_join.spark import move
+from zset_join.runners.spark.driver.moving import _reason
+from zset_join.runners.spark.driver.other_modes import OtherModes
+from zset_join.spark import changes, move
 from zset_join.stages import StageOptions
 from zset_join.storage.operations import observe
 
@@ -138,16 +145,23 @@ def state_of(location: Path) -> dict[str, list[dict[str, Any]]]:
     return {name: sorted(rows, key=repr) for name, rows in found.items()}
 
 
-def moved(location: Path, kill: Any, send: Send) -> None:
+def moved(location: Path, execution: str, kill: Any, send: Send) -> None:
     with observe(kill):
-        move(location, execution="driver", local_state_dir=str(location.parent / "local"))
+        move(location, execution=execution, local_state_dir=str(location.parent / "local"))
     send(getattr(kill, "described", None))
 
 
-def test_a_move_that_is_killed_leaves_one_mode_or_the_other_whole(stopped: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("start", ["executors", "driver"])
+def test_a_move_that_is_killed_leaves_one_mode_or_the_other_whole(
+    orders: Source, customers: Source, run: Run, tmp_path: Path, start: str
+) -> None:
+    first(orders, customers)
+    moves_and_deletes(orders, customers)
+    run(join_of(orders, customers, "inner"), Collected(), execution=start)
+    stopped, target = tmp_path / "checkpoint", "driver" if start == "executors" else "executors"
     work, before = tmp_path / "work", state_of(stopped)
     shutil.copytree(stopped, work / "checkpoint")
-    listed = forked(partial(moved, work / "checkpoint", OperationList(work)))
+    listed = forked(partial(moved, work / "checkpoint", target, OperationList(work)))
     after = state_of(work / "checkpoint")
     count = len(listed.messages[-1])
     outcomes = []
@@ -155,16 +169,41 @@ def test_a_move_that_is_killed_leaves_one_mode_or_the_other_whole(stopped: Path,
     for number in (0, count // 3, *range(count - 9, count)):
         shutil.rmtree(work)
         shutil.copytree(stopped, work / "checkpoint")
-        killed = forked(partial(moved, work / "checkpoint", KillAt(work, number, "before")))
+        killed = forked(partial(moved, work / "checkpoint", target, KillAt(work, number, "before")))
         mode = stored_mode(str(work / "checkpoint"))
-        whole = state_of(work / "checkpoint") == (after if mode == "driver" else before)
-        move(work / "checkpoint", execution="driver", local_state_dir=str(work / "local"))
+        whole = state_of(work / "checkpoint") == (after if mode == target else before)
+        move(work / "checkpoint", execution=target, local_state_dir=str(work / "local"))
         outcomes.append((killed.signal, whole, state_of(work / "checkpoint") == after, mode))
 
     assert listed.error == ""
     assert {outcome[:3] for outcome in outcomes} == {(signal.SIGKILL, True, True)}
     assert {outcome[3] for outcome in outcomes} == {"driver", "executors"}
-    assert len(after["join-0/left"]) == len(before["route-left/route"]) > len(before["join/left"]) > 0
+    of = {start: before, target: after}
+    assert len(of["driver"]["join-0/left"]) == len(of["executors"]["route-left/route"]) > 0
+    assert len(of["executors"]["route-left/route"]) > len(of["executors"]["join/left"]) > 0
+
+
+def test_a_baseline_moves_with_the_rest_and_need_not_be_given_again(
+    spark: SparkSession, orders: Source, customers: Source, run: Run, tmp_path: Path
+) -> None:
+    old = spark.createDataFrame([("i", 9, 10, "old", 0)], orders.stream().schema)
+
+    def view(baseline: Any) -> Any:
+        based = changes(
+            orders.stream(), name="orders", keys="order_id", sequence_by="ts", apply_as_deletes="op = 'd'", baseline=baseline
+        )
+        return based.join(names(customers), on="customer_id").select("order_id", "item", "name")
+
+    sink, found = Collected(), []
+    customers.add((10, "Ann", 1))
+    run(view(old), sink)
+    for mode, change in (("driver", ("u", 9, 10, "new", 1)), ("executors", ("d", 9, 10, "new", 2))):
+        found.append(sink.total())
+        move(tmp_path / "checkpoint", execution=mode)
+        orders.add(change)
+        run(view(old if mode == "executors" else None), sink, execution=mode)
+
+    assert [*found, sink.total()] == [{(9, "old", "Ann"): 1}, {(9, "new", "Ann"): 1}, {}]
 
 
 def refused(location: Path, **chosen: Any) -> str:
@@ -188,6 +227,63 @@ def test_what_cannot_be_moved_is_refused_and_stays(stopped: Path, tmp_path: Path
     assert codes == ["NO_CHECKPOINT", "ARGUMENT", "EPOCH_UNFINISHED", "MOVE_UNKNOWN"]
     assert state_of(stopped) == before
     assert stored_mode(str(stopped)) == "executors"
+
+
+REASONS: dict[str, tuple[dict[str, Any], str]] = {
+    "of the plans": ({"refused": "no state like that"}, "no state like that"),
+    "every input change is kept": ({"description": {"keeps_inputs": True}}, "retainInputLog"),
+    "rows are dropped": ({"description": BufferLimit.of(1000, "evict_oldest").description()}, "join_buffer_policy"),
+}
+
+
+def test_each_reason_that_the_checkpoint_shows_refuses_a_move(stopped: Path) -> None:
+    other = read_other_mode(checkpoint_folder(str(stopped)))
+    assert other is not None
+    found = {}
+    for case, (changed, reason) in REASONS.items():
+        write_other_mode(checkpoint_folder(str(stopped)), replace(other, **changed))
+        with pytest.raises(StateError, match=reason) as caught:
+            move(stopped, execution="driver")
+        found[case] = caught.value.code
+    assert found == dict.fromkeys(REASONS, "MOVE_REFUSED")
+    assert stored_mode(str(stopped)) == "executors"
+
+
+@pytest.mark.parametrize(
+    ("last", "changed", "reason"),
+    [
+        (None, None, "no epoch is committed"),
+        (SimpleNamespace(dues={}), SimpleNamespace(changes=1), "changed in place"),
+        (SimpleNamespace(dues={"join": 1}), None, "wait for a time"),
+    ],
+)
+def test_each_reason_that_the_last_epoch_shows(last: Any, changed: Any, reason: str) -> None:
+    opened: Any = SimpleNamespace(last=last, changed=changed)
+    other = OtherMode(of="", mode="executors", description={}, plan={})
+
+    assert reason in str(_reason(opened, {}, other))
+
+
+def planned(view: Any, mode: str, tmp_path: Path) -> OtherMode:
+    """Return what a query would be in the other mode, without running it."""
+    options = QueryOptions.from_options({"checkpointLocation": str(tmp_path / "cp")})
+    writer = view.writeStream
+    return OtherModes(mode, options, lambda: writer._query.placed, writer._on_driver)._planned("digest", {})
+
+
+def test_each_reason_that_the_plans_show_is_written_down(orders: Source, customers: Source, tmp_path: Path) -> None:
+    people = names(customers)
+    views = {
+        "": join_of(orders, customers, "inner"),
+        "and Spark counts the sources": upserts(orders)
+        .join(people, on="customer_id")
+        .select("order_id", "customer_id", "item")
+        .join(people, on="customer_id"),
+    }
+
+    for mode in ("driver", "executors"):
+        found = [planned(view, mode, tmp_path).refused or "" for view in views.values()]
+        assert [text[-len(reason) :] if reason else text for text, reason in zip(found, views, strict=True)] == list(views)
 
 
 def test_a_state_that_one_mode_alone_has_is_refused_and_named(

@@ -44,7 +44,7 @@ def number_stages(root: Root, name: str) -> QueryPlan:
         if id(node) not in numbers:
             fed = tuple(map(feeds, node.inputs))
             numbers[id(node)] = len(nodes)
-            nodes.append(StageNode(len(nodes), node.stage, fed, node.own))
+            nodes.append(StageNode(len(nodes), node.stage, fed, node.own, node.since))
         return numbers[id(node)]
 
     named = zip(root.names, root.parts, strict=True) if isinstance(root, Views) else ((name, root),)

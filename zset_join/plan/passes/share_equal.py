@@ -45,4 +45,4 @@ def _identity(node: Node) -> Hashable:
             stage = node.stage
             outside = id(getattr(stage, "source", stage)) if isinstance(stage, EffectStage) else None
             output = text_of(write_relation(stage.output))
-            return type(node), text_of(stage.to_json()), output, node.hidden, outside, node.own, children
+            return type(node), text_of(stage.to_json()), output, node.hidden, outside, node.own, node.since, children

@@ -116,6 +116,7 @@ class Evolution:
         self._match()
         rows = self._kept_rows()
         now = [state.number for state in self._rebuilt if not state.is_shared]
+        self._reached = self._watermarks_of(now) if origin.as_now else {}
         self._old, self._new = (
             Rebuilding(
                 prints=prints,
@@ -127,6 +128,7 @@ class Evolution:
                 columns=self._mapped if prints is self._after else {},
                 before=self._before,
                 as_now=now if origin.as_now and prints is self._after else (),
+                reached=self._reached if prints is self._after else {},
             )
             for prints in (self._before, self._after)
         )
@@ -393,8 +395,20 @@ class Evolution:
             readers = zip(self.plan.state_of[number].readers, self.origin.plan.state_of[before].readers, strict=True)
             numbers |= dict(readers)
         sources = {name: old.sources.get(name, SourceTime()) for name in fresh.sources}
-        stages = tuple(old.stages[numbers[at]] if at in numbers else None for at in range(len(self.plan.nodes)))
+        stages = tuple(
+            old.stages[numbers[at]] if at in numbers else self._reached.get(at) for at in range(len(self.plan.nodes))
+        )
         return KnownTimes(sources, stages)
+
+    def _watermarks_of(self, stages: list[int]) -> dict[int, int]:
+        """Return the watermarks of stages that are built as if all rows came now, where all their sources have one."""
+        sources, reached = self.origin.known.sources, dict[int, int]()
+        for number in stages:
+            known = [sources[name].watermark_us if name in sources else None for name in self.plan.timed_sources(number)]
+            times = [one for one in known if one is not None]
+            if times and len(times) == len(known):
+                reached[number] = min(times)
+        return reached
 
     def contents(self, before: Mapping[str, Contents]) -> dict[str, Contents]:
         """Return what the views of the new plan hold; those that are unchanged are the objects of before."""

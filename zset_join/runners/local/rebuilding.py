@@ -59,6 +59,7 @@ class Rebuilding:
         columns: by source, how the columns of rows that are kept of it are to change.
         before: fingerprints of the plan whose rows are kept; None: the same.
         as_now: numbers of stages that are built as if all their rows came now, though their answer depends on when rows come.
+        reached: by number of such a stage, the watermark that its rows have reached with that.
 
     Attributes:
         fed: rows that each stage was fed, by number, for the report.
@@ -73,6 +74,7 @@ class Rebuilding:
     tick: Tick
     built: dict[int, DurableOperator] = field(default_factory=dict)
     as_now: Collection[int] = ()
+    reached: Mapping[int, int] = field(default_factory=dict)
     dropped: Mapping[str, Collection[str]] = field(default_factory=dict)
     columns: Mapping[str, ColumnChange] = field(default_factory=dict)
     before: Fingerprints | None = None
@@ -220,11 +222,12 @@ class Rebuilding:
         if not self.fed[number] and not node.stage.emits_without_input:
             return ZSet.empty(shown)
         fed = self._completed(number, operator, fed)
-        answer = ZSet.concat(list(StageBucket.of(node.stage).answer(operator, self.tick, fed)), schema=shown)
+        tick = replace(self.tick, watermark_us=self.reached.get(number))
+        answer = ZSet.concat(list(StageBucket.of(node.stage).answer(operator, tick, fed)), schema=shown)
         if self.options.on_bad_input == "quarantine":  # else it has raised
-            self.rejected += operator.rejections(self.tick, fed).num_rows
+            self.rejected += operator.rejections(tick, fed).num_rows
         if absorbs:
-            operator.absorb(self.tick, fed)
+            operator.absorb(tick, fed)
         return answer
 
     def _completed(self, number: int, operator: DurableOperator, fed: list[ZSet]) -> list[ZSet]:

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import base64
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -26,7 +26,7 @@ from zset_join.sql.tables.catalog import ColumnDefinition, Table
 from zset_join.storage import local
 from zset_join.storage.sealed import seal, unseal
 
-__all__ = ["Catalogued", "Declaration", "Declarations", "described_table", "table_of"]
+__all__ = ["Catalogued", "Declaration", "Declarations", "QueryNote", "described_table", "table_of", "with_queries"]
 
 _FORMAT = 1
 _NAME = re.compile(r"(\d{12})\.json")
@@ -44,6 +44,7 @@ class Declaration:
         query: under which name a program started the query that the statement is; None for a statement that was run.
         table: a registered table, see `described_table`.
         paused: its query takes nothing until RESUME: the source that has its place, see `held_rows`; None while it runs.
+        since: the epoch at which its query came, where its tables had rows.
         created: the statement that makes what is there, where `sql` only changes what was there before it.
         earlier: what made it before, the oldest first: each as `sql`, `dialect` and `settings`.
     """
@@ -55,6 +56,7 @@ class Declaration:
     query: str | None = None
     table: Mapping[str, Any] | None = None
     paused: Mapping[str, Any] | None = None
+    since: int = 0
     created: str = ""
     earlier: tuple[Mapping[str, Any], ...] = ()
 
@@ -77,6 +79,21 @@ class Declaration:
             other.query,
             other.table,
         )
+
+
+@dataclass(frozen=True, kw_only=True)
+class QueryNote:
+    """What a declaration keeps of its query; the arguments are those of `Declaration`."""
+
+    paused: Mapping[str, Any] | None
+    since: int
+
+
+def with_queries(declared: Sequence[Declaration], queries: Mapping[str, QueryNote]) -> list[Declaration]:
+    """Return declarations with what is to be known of the queries among them, by their names."""
+    none = QueryNote(paused=None, since=0)
+    notes = [next((queries[name] for name in one.names if name in queries), none) for one in declared]
+    return [replace(one, paused=note.paused, since=note.since) for one, note in zip(declared, notes, strict=True)]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -18,8 +18,8 @@ does so within `once`.
 Memory: the rows of all tables and queries. Cost: of an INSERT, one commit; of CREATE and DROP, what they build, and one commit.
 
 Known limits: all queries have the `on_bad_input` and the idle timeout that are set when the first one is made. Of a table that
-a connector fills, everything that came is kept. Joins by time that share an
-index of versions have to be made before there are rows. A lookup join over rows that are there looks all of them up now.
+a connector fills, everything that came is kept. Joins by time that come when there are rows keep an index of their own, and
+take these rows as if they came then; a lookup join looks all of them up then.
 """
 
 from __future__ import annotations
@@ -88,6 +88,7 @@ class DirectoryRuntime(DurableChanges):
         self._begin_with(query.settings)
         self._check_options(query)
         running = DurableQuery(name, query, OwnView(self._group, name, query.schema), output, table_written(output))
+        running.since = 0 if self._is_restoring else self.came_at(query)
         if self._is_restoring:
             self.running.append(running)
             return running
@@ -208,15 +209,15 @@ class DirectoryRuntime(DurableChanges):
             ZsetJoinError: it cannot be answered; it stays paused.
         """
         assert isinstance(running, DurableQuery)  # noqa: S101 - this runtime starts no other
-        view, held, views = running.pipeline, running.held, self._views
-        running.held, running.is_paused = None, False
+        view, held, since, views = running.pipeline, running.held, running.since, self._views
+        running.held, running.is_paused, running.since = None, False, self.came_at(running.query)
         running.pipeline = OwnView(self._group, running.name, running.query.schema)
         try:
             self._check_claims([running])
             self._change({}, of=running)
         finally:
             if self._views is views:
-                running.pipeline, running.held, running.is_paused = view, held, True
+                running.pipeline, running.held, running.is_paused, running.since = view, held, True, since
         self._feed_written()
 
     def _hold(self, running: Running, written: Any) -> None:

@@ -16,21 +16,27 @@ from typing import Any
 
 import pyarrow as pa
 
-from zset_join.checkpoint.changed_plans import read_changed_plan
-from zset_join.checkpoint.reading import read_committed
 from zset_join.core.errors import BadInputError, StateError
 from zset_join.core.relation import Relation
 from zset_join.evolution.differences import PlanDiff
-from zset_join.plan.tree import with_own_options
+from zset_join.plan.tree import which_came, with_own_options
 from zset_join.query import View, appends
 from zset_join.runners.local.pipeline import Pipeline
 from zset_join.sinks.sink import Sink
 from zset_join.sql.dml.shared_epochs import as_started, in_order, named_error
 from zset_join.sql.parse.secrets import refuse_kept_credentials
 from zset_join.sql.runtime.completing import completed_table
-from zset_join.sql.runtime.declarations import Catalogued, Declaration, Declarations, described_table, table_of
+from zset_join.sql.runtime.declarations import (
+    Catalogued,
+    Declaration,
+    Declarations,
+    QueryNote,
+    described_table,
+    table_of,
+    with_queries,
+)
 from zset_join.sql.runtime.held_rows import held_view
-from zset_join.sql.runtime.in_directory import claim_directory
+from zset_join.sql.runtime.in_directory import claim_directory, declarations_named
 from zset_join.sql.runtime.in_process import ProcessRuntime
 from zset_join.sql.runtime.written_tables import read_with_writers, rows_for
 from zset_join.sql.tables.catalog import Catalog, Table
@@ -52,11 +58,6 @@ BASE = "(session)"
 ROWS = "rows of "
 """Before the name of a table: the view that keeps its rows."""
 _CATALOG = ("tables", "views", "functions", "sinks", "indexes")
-_NOTHING = "No table and no query took any of the rows."
-_WEIGHT = "_weight"
-_SNAPSHOT = "(snapshot)"
-_WAIT_SECONDS = 2.0
-_PAUSE = "PAUSE MATERIALIZED VIEW lets the others take rows that one view cannot."
 
 
 class _Group:
@@ -91,10 +92,16 @@ class DurableQuery(Running):
     Attributes:
         is_restored: it was there when the session was opened, and nobody has started it again.
         held: while it is paused, the rows of the source that has its place in the pipeline.
+        since: the epoch at which it came, where its tables had rows.
     """
 
     is_restored: bool = False
     held: Relation | None = None
+    since: int = 0
+
+    def noted(self) -> QueryNote:
+        """Return what its declaration keeps of it."""
+        return QueryNote(paused=None if self.held is None else write_relation(self.held), since=self.since)
 
 
 class DurablePlan(ProcessRuntime):
@@ -170,7 +177,7 @@ class DurablePlan(ProcessRuntime):
         """
         if self._pipeline is not None or self._is_restoring:
             return
-        named = _number_of(self._directory / "pipeline")
+        named = declarations_named(self._directory / "pipeline")
         refused: StateError | None = None
         for known in self._declarations.candidates(named):
             self._is_restoring = True
@@ -183,8 +190,11 @@ class DurablePlan(ProcessRuntime):
                         self.catalog.add(table_of(one.table))
                     else:
                         run(one.created or one.sql, one.dialect, one.query)
-                    for running in [each for each in self.running if one.paused and each.name in one.names]:
-                        self._hold(running, one.paused)
+                    for running in [each for each in self.running if each.name in one.names]:
+                        assert isinstance(running, DurableQuery)  # noqa: S101 - this runtime starts no other
+                        running.since = one.since
+                        if one.paused:
+                            self._hold(running, one.paused)
                 self.catalog.settings = settings
                 self._open(self._wanted())
                 self._declared, self._restored = list(known.declared), list(known.declared)
@@ -330,7 +340,7 @@ class DurablePlan(ProcessRuntime):
         """Return what is declared, with what the statement that runs has made so far."""
         now = _entries(self)
         there = {name for entries in now.values() for name in entries}
-        held = {one.name: one.held for one in self.running if isinstance(one, DurableQuery) and one.held is not None}
+        queries = {one.name: one.noted() for one in self.running if isinstance(one, DurableQuery)}
         if self._replacing is not None and self._statement is not None:
             change, (statement, settings, _) = self._replacing, self._statement
             (old,) = [one for one in self._declared if change.name in one.names]
@@ -340,7 +350,7 @@ class DurablePlan(ProcessRuntime):
                 old.changed(statement.sql, statement.dialect, settings, change.created),
                 *(one for one in self._declared if one is not old and behind & set(one.names)),
             ]
-            return _with_paused(declared, held)
+            return with_queries(declared, queries)
         made: Declaration | None = more
         if self._statement is not None:
             statement, settings, before = self._statement
@@ -357,7 +367,7 @@ class DurablePlan(ProcessRuntime):
                     made = Declaration(names=(names[0],), table=described_table(self.catalog.tables[names[0]]))
         replaced = set() if made is None else set(made.names)
         kept = [one for one in self._declared if not replaced >= set(one.names) and set(one.names) & there]
-        return _with_paused(kept if made is None else [*kept, made], held)
+        return with_queries(kept if made is None else [*kept, made], queries)
 
     def _holds_rows(self, statement: Statement, names: Sequence[str]) -> bool:
         """Return whether a statement makes a table of rows that are there: CREATE TABLE t AS SELECT FROM table(s)."""
@@ -397,7 +407,8 @@ class DurablePlan(ProcessRuntime):
         written: dict[str, list[View]] = {}
         for running in self._in_order():
             held = running.held if isinstance(running, DurableQuery) else None
-            view = read_with_writers(self.as_run(running.query), written, self._added) if held is None else held_view(held)
+            view = self.as_run(running.query, running)
+            view = read_with_writers(view, written, self._added) if held is None else held_view(held)
             if queries is not None:
                 queries[running.name] = view
             if running.writer is not None and not is_fed(running):
@@ -410,11 +421,27 @@ class DurablePlan(ProcessRuntime):
         """Return by table the columns that it got later."""
         return {table.name: table.added for table in self.catalog.tables.values()}
 
-    def as_run(self, query: Query) -> View:
-        """Return the rows of a query whose stages have its own options, where they differ from those of the pipeline."""
+    def came_at(self, query: Query) -> int:
+        """Return the epoch at which a query comes that begins now; 0 where none of its tables has rows."""
+        views = [f"{ROWS}{name}" for name in query.bound.reads if f"{ROWS}{name}" in self._views]
+        written = {one.writes for one in self.running}
+        has_rows = any(len(self.pipeline.contents(name)) for name in views) or bool(query.bound.reads & written)
+        return self.pipeline.epoch if has_rows else 0
+
+    def as_run(self, query: Query, running: Running | None = None) -> View:
+        """Return the rows of a query as it is run.
+
+        Args:
+            query: the query; its stages have its own options, where they differ from those of the pipeline.
+            running: as which it runs; None: it does not.
+        """
         own, known = (own_of(stage_options(settings)) for settings in (query.settings, self._settings))
         view = query.bound.view
-        return view if own == known else replace(view, node=with_own_options(view.node, own))
+        queries = [one for one in self.running if isinstance(one, DurableQuery)]
+        since = next((one.since for one in queries if one is running), 0)
+        others = {id(one.query.bound.view.node): one.since for one in queries if one is not running}
+        node = which_came(view.node, since, {} if running is None else others)
+        return replace(view, node=node if own == known else with_own_options(node, own))
 
     def explain(self, query: Query) -> str:
         """Return what a query does, and what it must remember."""
@@ -564,26 +591,8 @@ def is_fed(running: Running) -> bool:
     return running.writer is not None and bool(running.writer.table.primary_key) and not running.retracts
 
 
-def _with_paused(declared: Sequence[Declaration], held: Mapping[str, Relation]) -> list[Declaration]:
-    """Return declarations with the sources of the queries among them that are paused."""
-    marked = []
-    for one in declared:
-        relations = [held[name] for name in one.names if name in held]
-        marked.append(replace(one, paused=write_relation(relations[0]) if relations else None))
-    return marked
-
-
 def _entries(runtime: ProcessRuntime) -> dict[str, dict[str, Any]]:
     """Return everything that has a name now."""
     named = {kind: dict(getattr(runtime.catalog, kind)) for kind in _CATALOG}
     columns = {f"{table.name} column {name}": name for table in runtime.catalog.tables.values() for name in table.added}
     return {**named, "running": {one.name: one for one in runtime.running}, "columns": columns}
-
-
-def _number_of(pipeline: Path) -> int | None:
-    """Return the number of the declarations that the pipeline's last record names; None where there is none."""
-    committed = read_committed(str(pipeline))
-    if committed is None or committed.last is None or committed.last.plan is None:
-        return None
-    note = read_changed_plan(committed.files.folder, committed.last.plan).note
-    return None if note is None else int(note["catalog"])

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from zset_join.checkpoint.changed_plans import read_changed_plan
+from zset_join.checkpoint.reading import read_committed
 from zset_join.core.errors import OptionError, StateError
 from zset_join.storage import local
 from zset_join.storage.local import FileLock
 from zset_join.storage.sealed import UnknownFormatError, seal, unseal
 
-__all__ = ["claim_directory"]
+__all__ = ["claim_directory", "declarations_named"]
 
 _LAYOUT = "session.json"
 _LOCK = "session.lock"
@@ -77,3 +79,12 @@ def _check_layout(directory: Path, layout: int) -> None:
             code="DAMAGED_FILE",
             file=str(directory / _LAYOUT),
         ) from error
+
+
+def declarations_named(pipeline: Path) -> int | None:
+    """Return the number of the declarations that the pipeline's last record names; None where there is none."""
+    committed = read_committed(str(pipeline))
+    if committed is None or committed.last is None or committed.last.plan is None:
+        return None
+    note = read_changed_plan(committed.files.folder, committed.last.plan).note
+    return None if note is None else int(note["catalog"])

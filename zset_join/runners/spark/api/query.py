@@ -15,7 +15,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from pyspark.errors import PySparkException
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
@@ -24,8 +24,9 @@ from zset_join.core.errors import StateError, ZsetJoinError
 from zset_join.core.notebook import html_progress, html_text
 from zset_join.runners.local.stopped import not_kept_here
 from zset_join.runners.spark.api.stored_query import QueryRunner, QueryTools, StoredQuery
+from zset_join.runners.spark.driver.epochs import DriverSettings
 from zset_join.runners.spark.driver.on_server import on_server
-from zset_join.runners.spark.driver.served import ServedEpochs, ServedQuery, ServedTools, refuse_served
+from zset_join.runners.spark.driver.served import ServedEpochs, ServedQuery, ServedTools, refuse_missing, refuse_served
 from zset_join.runners.spark.driver.spark_files import restored_files
 
 if TYPE_CHECKING:
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
     from zset_join.runners.spark.api.changing_query import ChangingOnExecutors, ChangingQuery
     from zset_join.runners.spark.epoch.progress import ProgressLog
 
-__all__ = ["JoinQuery", "start_query", "start_served"]
+__all__ = ["JoinQuery", "attached_on_server", "start_query", "start_served"]
 
 
 class JoinQuery(StoredQuery):
@@ -354,3 +355,10 @@ def start_served(stream: DataStreamWriter, runner: ServedQuery, baseline: bytes 
 
     runner.is_active = is_active
     return JoinQuery(query, runner, ServedTools(runner))
+
+
+def attached_on_server(settings: DriverSettings, session: SparkSession) -> StoredQuery:
+    """Return the questions of a client of Spark Connect to a query that does not run: every question opens its checkpoint."""
+    refuse_missing(settings, session)
+    runner = ServedQuery(settings, session)
+    return StoredQuery(runner, ServedTools(runner))

@@ -208,7 +208,7 @@ def parsed_condition(df: DataFrame, text: str, argument: str, name: str) -> Colu
     """Return SQL text as a Column.
 
     Raises:
-        PlanError: Spark cannot make sense of it.
+        PlanError: Spark cannot resolve it.
     """
     try:
         df.selectExpr(text)

@@ -157,7 +157,7 @@ class View(words.View):
             condition: SQL text, a Column, or an expression of `zset_join.expressions`.
 
         Raises:
-            PlanError: Spark cannot make sense of it, or it depends on more than the row.
+            PlanError: Spark cannot resolve it, or it depends on more than the row.
         """
         if isinstance(condition, Expression):
             return super().where(condition)
@@ -435,7 +435,7 @@ class View(words.View):
             condition: what rows must fulfil, of a filter.
 
         Raises:
-            PlanError: Spark cannot make sense of it, or it depends on more than the row.
+            PlanError: Spark cannot resolve it, or it depends on more than the row.
         """
         before = changelog_of(self.node)
         step = row_step(self.session, before, call, transform, is_internal=is_internal or bool(hides))

@@ -25,7 +25,7 @@ from zset_join.kernels.machine.first_use import compile_rest_in_background
 from zset_join.query.several import PlannedQuery
 from zset_join.runners.spark.api.changing_query import ChangingOnExecutors, ChangingQuery
 from zset_join.runners.spark.api.lookup_defaults import check_connections, is_lookup_option, job_defaults
-from zset_join.runners.spark.api.query import JoinQuery, start_query, start_served
+from zset_join.runners.spark.api.query import JoinQuery, attached_on_server, start_query, start_served
 from zset_join.runners.spark.api.stored_query import ExecutorTools, QueryRunner, QueryTools, StoredQuery
 from zset_join.runners.spark.api.triggers import checked_trigger
 from zset_join.runners.spark.api.unknown_methods import missing_on_writer
@@ -33,10 +33,10 @@ from zset_join.runners.spark.driver.choosing import Choice, choice_of_connect, c
 from zset_join.runners.spark.driver.chosen_sink import ChosenSink
 from zset_join.runners.spark.driver.driver_query import DriverQuery
 from zset_join.runners.spark.driver.driver_tools import DriverTools
-from zset_join.runners.spark.driver.epochs import DriverEpochs, DriverSettings
+from zset_join.runners.spark.driver.epochs import DriverEpochs
 from zset_join.runners.spark.driver.expecting import expected_state
 from zset_join.runners.spark.driver.other_modes import OtherModes
-from zset_join.runners.spark.driver.served import ServedQuery, ServedTools, refuse_missing
+from zset_join.runners.spark.driver.served import ServedQuery
 from zset_join.runners.spark.driver.starting import (
     check_mode,
     driver_epochs,
@@ -382,22 +382,19 @@ class JoinStreamWriter:
             given_through: the epoch that functions were given last, where the query was changed to this one; else None.
         """
         query, epochs, options = self._prepared_on_driver()
-        location, tools = options.checkpoint_location, DriverTools(epochs)
+        location, place, tools = options.checkpoint_location, epochs.spark_location, DriverTools(epochs)
         if is_connect(query.session):
             rows, baseline = served_rows(query, epochs), None if epochs.baseline is None else frame_bytes(epochs.baseline)
             settings = replace(epochs.settings, is_served=True)
             runner = ServedQuery(settings, query.session)
-            served = start_served(self._of_spark(rows, epochs.spark_location), runner, baseline)
+            served = start_served(self._of_spark(rows, place), runner, baseline)
             served.changing = ChangingQuery(self, runner)
             return served
         make_place(location)
         check_mode(location, "driver")
         epochs.given_through = given_through
         started = start_query(
-            lambda: self._of_spark(streamed_rows(query, epochs), epochs.spark_location),
-            epochs,
-            tools,
-            checkpoint_location=location,
+            lambda: self._of_spark(streamed_rows(query, epochs), place), epochs, tools, checkpoint_location=location
         )
         started.changing = ChangingQuery(self, epochs)
         return started
@@ -473,7 +470,7 @@ class JoinStreamWriter:
         if self._of_driver():
             query, epochs, options = self._prepared_on_driver()
             if is_connect(query.session):
-                return _attached_on_server(replace(epochs.settings, is_served=True), query.session)
+                return attached_on_server(replace(epochs.settings, is_served=True), query.session)
             check_mode(options.checkpoint_location, "driver")
             runner, tools, location = epochs, DriverTools(epochs), options.checkpoint_location
         else:
@@ -591,12 +588,6 @@ class JoinStreamWriter:
         self._outputs.append(output)
         self._sinks.setdefault(self._view, []).append(sink or ChosenSink(output.sink))
         return self
-
-
-def _attached_on_server(settings: DriverSettings, session: SparkSession) -> StoredQuery:
-    """Return the questions of a client of Spark Connect to a query that does not run: every question opens its checkpoint."""
-    refuse_missing(settings, session)
-    return StoredQuery(runner := ServedQuery(settings, session), ServedTools(runner))
 
 
 def _not_here(method: str, value: Any, cure: str) -> OptionError:

@@ -21,6 +21,7 @@ from zset_join.runners.spark.planning.buffer_limit import QueryBuffer, limited_j
 from zset_join.runners.spark.planning.mode_pairs import mode_pairs
 from zset_join.runners.spark.planning.placed_query import PlacedQuery
 from zset_join.runners.spark.planning.source_stream import SourceStream
+from zset_join.runners.spark.rows.baseline import resolve_baselines
 from zset_join.runners.spark.rows.user_functions import with_functions
 
 __all__ = ["OtherModes"]
@@ -54,9 +55,9 @@ class OtherModes:
         folder, digest = checkpoint_folder(location), description_digest(description)
         written = read_other_mode(folder)
         if written is None or written.of != digest:
-            write_other_mode(folder, self._planned(digest))
+            write_other_mode(folder, self._planned(digest, description))
 
-    def _planned(self, digest: str) -> OtherMode:
+    def _planned(self, digest: str, stored: Mapping[str, Any]) -> OtherMode:
         other = "executors" if self.mode == "driver" else "driver"
         try:
             placed, here = self.placed(), self.on_driver()
@@ -71,7 +72,7 @@ class OtherModes:
             of=digest,
             mode=other,
             refused=refused,
-            description=self._description(placed, here, streams),
+            description=resolve_baselines(self._description(placed, here, streams), stored, is_loaded=True),
             plan=placed.to_json() if self.mode == "driver" else written_plan(here.plan),
             sources=tuple(source.to_json() for source in plan.sources),
             pairs=() if isinstance(pairs, str) else pairs,
@@ -97,6 +98,4 @@ def _refused(placed: PlacedQuery, here: DriverQuery) -> str | None:
         return f"executors read the sources {read_there}, the driver {list(here.streams)}, and Spark counts the sources"
     if any(node.stage.waits_for_time for plan in (placed.query_plan, here.plan) for node in plan.nodes):
         return "it has stages that wait for a time"
-    if any(stream.baseline is not None for stream in placed.streams):
-        return "it has a baseline"
     return None
