@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib.util
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -57,3 +59,15 @@ def test_the_settings_for_a_cluster_name_a_daemon_that_can_be_started() -> None:
 
     assert importlib.util.find_spec(settings["spark.python.daemon.module"]) is not None
     assert settings["spark.shuffle.reduceLocality.enabled"] == "false"
+
+
+@pytest.mark.parametrize(("version", "is_refused"), [("4.0.1", True), ("3.5.8", True), ("4.1.0", False), ("4.2.0.dev1", False)])
+def test_a_pyspark_before_the_first_that_works_is_refused_at_the_import(version: str, *, is_refused: bool) -> None:
+    program = f"import pyspark; pyspark.__version__ = {version!r}; import zset_join.runners.spark.installed"
+
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+
+    assert ended.returncode == is_refused
+    if is_refused:
+        assert "[PYSPARK_VERSION]" in ended.stderr
+        assert "pip install 'pyspark>=4.1'" in ended.stderr

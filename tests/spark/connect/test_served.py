@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
+from tests.spark.connect import conftest
 from tests.spark.connect.conftest import Client
 from zset_join.core.errors import ZsetJoinError
 from zset_join.sinks.parquet_changelog import read_changelog
@@ -336,3 +337,54 @@ def test_a_query_of_sql_runs_on_the_server(client: Client, tmp_path: Path) -> No
     client(_by_sql, tmp_path)
 
     assert lines(tmp_path / "out") == {("a", 4): 1, ("b", 11): 1}
+
+
+def _to_table(spark: SparkSession, place: Path) -> list[tuple[Any, ...]]:
+    """Write a view into a table of the session's catalog, and return its rows."""
+    orders, _ = streams(spark, place)
+    writer = orders.select("id", "total").writeStream.toTable("spark_catalog.default.served", form="row_kind")
+    query = writer.options(checkpointLocation=str(place / "cp")).trigger(availableNow=True).start()
+    query.awaitTermination()
+    rows = spark.table("spark_catalog.default.served").select("id", "total", "_row_kind").collect()
+    return [tuple(row) for row in rows]
+
+
+def test_a_table_of_the_catalog_takes_every_epoch_once_across_a_restart(client: Client, tmp_path: Path) -> None:
+    write(tmp_path / "orders", _order(1, "a", 3, 1), _order(2, "b", 5, 2))
+    client(_to_table, tmp_path)
+    write(tmp_path / "orders", _order(1, "a", 4, 3))
+
+    rows = Counter(client(_to_table, tmp_path))
+
+    assert rows == Counter([(1, 3, "+I"), (2, 5, "+I"), (1, 3, "-U"), (1, 4, "+U")])
+
+
+def test_a_server_whose_python_lacks_the_package_is_refused_with_the_cure(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "lacks").mkdir()
+    (tmp_path / "lacks" / "sitecustomize.py").write_text(_LACKS)
+    monkeypatch.setattr(conftest, "ROOT", tmp_path / "lacks")
+    server = conftest.Server(tmp_path)
+    process = conftest.ClientProcess(server.start().url)
+    write(tmp_path / "orders", _order(1, "a", 1, 1))
+    try:
+        assert process(_code, tmp_path, {}) == "WORKER_PYTHON"
+    finally:
+        process.close()
+        server.kill()
+    assert not (tmp_path / "out").exists()
+
+
+_LACKS = """
+import sys
+
+
+class Lacks:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] == "zset_join":
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+
+sys.meta_path.insert(0, Lacks())
+"""

@@ -34,8 +34,9 @@ def test_other_failures_stay_what_they_are(error: Exception) -> None:
     assert disk_failure(error, "/data/cp") is None
 
 
+@pytest.mark.parametrize("execution", ["executors", "driver"])
 def test_a_full_disk_in_the_checkpoint_stops_the_query_with_a_code_and_it_goes_on(
-    orders: Source, customers: Source, run: Run, monkeypatch: pytest.MonkeyPatch
+    orders: Source, customers: Source, run: Run, monkeypatch: pytest.MonkeyPatch, execution: str
 ) -> None:
     orders.add(("i", 1, 10, "pen", 1))
     customers.add((10, "Ann", 1))
@@ -51,9 +52,10 @@ def test_a_full_disk_in_the_checkpoint_stops_the_query_with_a_code_and_it_goes_o
     original = Checkpoint.commit
     monkeypatch.setattr(Checkpoint, "commit", commit)
     with pytest.raises(StateError, match="Make room") as refused:
-        run(join_of(orders, customers), sink)
+        run(join_of(orders, customers), sink, execution=execution)
     monkeypatch.undo()
-    run(join_of(orders, customers), sink)
+    assert not sink.epochs
+    run(join_of(orders, customers), sink, execution=execution)
 
     assert refused.value.code == "STORAGE_FAILED"
     assert len(sink.epochs) == 1

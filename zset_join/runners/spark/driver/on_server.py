@@ -12,19 +12,21 @@ from __future__ import annotations
 import importlib
 import io
 import pickle
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from typing import Any
 
 import pyarrow as pa
+from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, Row, SparkSession
 
 from zset_join.checkpoint.reading import stored_description
-from zset_join.core.errors import StateError, ZsetJoinError
+from zset_join.core.errors import PlanError, StateError, ZsetJoinError
 from zset_join.runners.spark.rows.baseline import has_baseline, make_start
 
-__all__ = ["on_server", "on_server_with", "packed", "start_on_server", "table_bytes", "table_of", "unpacked"]
+__all__ = ["on_server", "on_server_with", "packed", "start_on_server", "table_bytes", "table_of", "unpacked", "without_package"]
 
 _PLAIN = (str, bytes, bool, int, float, date, datetime, time, timedelta, Decimal, type(None))
 _MADE_HERE: Mapping[str, frozenset[str]] = {
@@ -39,6 +41,7 @@ _MADE_HERE: Mapping[str, frozenset[str]] = {
 }
 """What an answer may consist of beside plain values and errors of this library, by module."""
 _ERRORS = "zset_join.core.errors"
+_NO_MODULE = re.compile(r"No module named '(zset_join|spill|duckdb|numba|numpy|pyarrow|sqlglot)\b")
 _PART_BYTES = 1 << 20
 """Bytes of a row of an answer; a message of Spark Connect has room for 4 MB of rows."""
 
@@ -59,8 +62,8 @@ def on_server(session: SparkSession, function: Callable[[], Any]) -> Any:
         for _ in batches:
             yield from _parts(packed(function))
 
-    found = session.range(1).coalesce(1).mapInArrow(answer, "answer binary").collect()
-    return unpacked(_whole(found))
+    rows = session.range(1).coalesce(1).mapInArrow(answer, "answer binary")
+    return unpacked(_whole(_collected(rows)))
 
 
 def on_server_with(rows: DataFrame, function: Callable[[pa.Table], Any]) -> Any:
@@ -83,7 +86,7 @@ def on_server_with(rows: DataFrame, function: Callable[[pa.Table], Any]) -> Any:
             table = pa.Table.from_batches(collected)
             yield from _parts(packed(lambda: function(table)))
 
-    found = rows.coalesce(1).mapInArrow(answer, "answer binary").collect()
+    found = _collected(rows.coalesce(1).mapInArrow(answer, "answer binary"))
     if found:
         return unpacked(_whole(found))
     empty = table_bytes(rows.limit(0).toArrow())
@@ -110,6 +113,36 @@ def start_on_server(session: SparkSession, location: str, spark_location: str, *
         return True
 
     return bool(on_server(session, make))
+
+
+def _collected(rows: DataFrame) -> list[Row]:
+    """Return the rows of an answer.
+
+    Raises:
+        PlanError: `WORKER_PYTHON`: the server's Python has no such package.
+        PySparkException: anything else.
+    """
+    try:
+        return rows.collect()
+    except PySparkException as error:
+        missing = without_package(error)
+        if missing is None:
+            raise
+        raise missing from error
+
+
+def without_package(error: BaseException) -> PlanError | None:
+    """Return the refusal of a server whose Python lacks this package or one that it needs; None for other failures."""
+    found = _NO_MODULE.search(str(error))
+    if found is None:
+        return None
+    return PlanError(
+        f"the Python that Spark runs on the server has no package {found[1]}, which the query needs there: client and server "
+        "share no files. Install the same version of zset-join, with the same extras, for the server's Python (the one that "
+        "PYSPARK_PYTHON names where the server was started), and start the query again; nothing was committed.",
+        code="WORKER_PYTHON",
+        package=found[1],
+    )
 
 
 def _parts(content: bytes) -> Iterator[pa.RecordBatch]:

@@ -31,7 +31,7 @@ from zset_join.runners.local.pinned import diff_of_running, diff_wherever
 from zset_join.runners.spark.driver.chosen_sink import ChosenSink
 from zset_join.runners.spark.driver.driver_tools import refuse_given
 from zset_join.runners.spark.driver.epochs import DriverEpochs, DriverSettings, spark_query_id
-from zset_join.runners.spark.driver.on_server import on_server, table_bytes, table_of
+from zset_join.runners.spark.driver.on_server import on_server, table_bytes, table_of, without_package
 from zset_join.runners.spark.driver.questions import Question, QuestionWatch, answer_of, opened_for_a_look
 from zset_join.runners.spark.driver.sent_changes import read_diff, read_query, written_diff, written_outputs, written_query
 from zset_join.runners.spark.driver.served_changes import HAS_CHANGED
@@ -317,9 +317,11 @@ class ServedTools:
 
 def _failure_of(error: BaseException) -> ZsetJoinError | None:
     """Return the error of this library that an error of the server's carries as text; None where there is none."""
-    found = _ERROR.search(str(error)) if isinstance(error, PySparkException) else None
-    if found is None:
+    if not isinstance(error, PySparkException):
         return None
+    found = _ERROR.search(str(error))
+    if found is None:
+        return without_package(error)
     kind: type[ZsetJoinError] = getattr(errors, found[1], ZsetJoinError)
     return kind(found[3].strip(), code=found[2])
 
