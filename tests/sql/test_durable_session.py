@@ -215,7 +215,7 @@ def test_an_earlier_directory_is_refused_with_the_cure(tmp_path: Path) -> None:
     (tmp_path / "queries" / "query_1").mkdir(parents=True)
     (tmp_path / "session.json").write_bytes(seal({}, version=1, name="session.json"))
 
-    with pytest.raises(StateError, match="begin with a new directory") as refused:
+    with pytest.raises(StateError, match="with a new directory") as refused:
         connect(directory=tmp_path)
 
     assert refused.value.code == "OLD_SESSION"

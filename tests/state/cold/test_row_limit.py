@@ -65,3 +65,7 @@ def test_less_than_no_room_is_none() -> None:
 
 def test_no_budget_is_no_limit() -> None:
     assert limits(None, 10, 10) == (None, None)
+
+
+def test_only_a_budget_below_that_of_a_whole_process_is_spared_some_of_what_an_epoch_needs() -> None:
+    assert [RowLimit(budget).spared for budget in (None, 0, 40 * MB, 64 * MB, 128 * MB)] == [0, 16 * MB, 8 * MB, 0, 0]
