@@ -150,6 +150,10 @@ class Evolution:
         for name in self.origin.reread:
             if name not in before or name not in self._after.sources:
                 raise bad_reread(name, "are of no source that both queries read")
+            if name in self.columns and self.origin.history is not None:
+                raise bad_reread(
+                    name, "have other columns than its inputs, which keep_inputs=True has kept without their values"
+                )
         for name, rows in self.origin.first_rows.items():
             is_new = name in self._after.sources and name not in before and name not in self.origin.gone
             if not is_new or not (self.origin.epoch or not len(rows)):
@@ -191,7 +195,7 @@ class Evolution:
             taken.add(self.kept[number])
 
     def _goes_on(self, number: int, old: int) -> bool:
-        """Return whether a state has the options that it had, and is fed rows of the same columns."""
+        """Return whether a state has the options that it had, and is fed the same rows with all their columns."""
         mine, its = self.plan.state_of[number], self.origin.plan.state_of[old]
         is_as_large = _budget(mine, self.options) == _budget(its, self.origin.options)
         return is_as_large and self._after.written(number) == self._before.written(old)
@@ -205,6 +209,9 @@ class Evolution:
         fresh = state.stage.build(state.options(self.options), None)
         with closing(fresh):
             tables, wanted = operator.snapshot_readers(), fresh.snapshot_readers()
+            changed = self._after.arriving(number) | self._before.arriving(old)
+            if any(changed & set(table.schema.names) for table in tables.values()):
+                return False
             return tables.keys() == wanted.keys() and all(tables[name].schema.equals(wanted[name].schema) for name in wanted)
 
     def _kept_rows(self) -> list[StoredRows]:
@@ -215,7 +222,7 @@ class Evolution:
         if one.history is not None:
             rows += [stored_inputs(self._after, source, one.history) for source in self.plan.sources if source.name in one.gone]
         for name, again in one.reread.items():
-            check_reread(name, again, self.plan, rows, self._before.rows(name), is_mapped=name in self.columns)
+            check_reread(name, again, self.plan, rows, self._before.rows(name), self.columns.get(name))
             feed, what = self._after.feed(Feed(name)), f'the rows that were read again of "{name}"'
             rows.append(StoredRows((feed,), self.plan.source(name).relation, what, len(again), partial(_same, again)))
         for name, first in one.first_rows.items():

@@ -31,7 +31,14 @@ from zset_join.runners.local.progress import epoch_counts
 from zset_join.runners.local.rereading import read_again
 from zset_join.runners.local.stage_states import MemoryStates, with_budgets
 from zset_join.runners.local.taking import RowTaking
-from zset_join.runners.local.undoing import check_undo, columns_of_change, nothing_to_undo, query_before, words_back
+from zset_join.runners.local.undoing import (
+    check_same_columns,
+    check_undo,
+    columns_of_change,
+    nothing_to_undo,
+    query_before,
+    words_back,
+)
 from zset_join.runners.local.watermarks import Watermarks
 from zset_join.sinks.sink import Sink
 from zset_join.zset import ZSet
@@ -296,6 +303,8 @@ class QueryChanges:
         if before is None:
             raise nothing_to_undo("this pipeline" if self._directory is None else self._directory.location, "evolve()")
         check_undo(self.epoch, before.epoch, self._undo_epochs if changed is None else changed.undo_epochs)
+        if self.epoch and not before.epoch:
+            check_same_columns(before.query.plan, self.plan)
         return before
 
     @property
