@@ -147,7 +147,7 @@ class QueryChanges:
             ) as evolution:
                 return evolution.diff()
         with self._directory.epoch(Tick(self.epoch, self._processing_time_us)) as opened:
-            states = {state.number: opened.operator(state.number, opened.tick) for state in self.plan.states}
+            states = {state.number: opened.state(state.number, opened.tick) for state in self.plan.states}
             with closing(Evolution(replace(self._origin(states, words=words), reread=again), plan)) as evolution:
                 return evolution.diff()
 
@@ -231,7 +231,7 @@ class QueryChanges:
             if opened is None:
                 states = self._in_memory("evolve()").states
             else:
-                states = {one.number: opened.operator(one.number, tick) for one in (self.plan.states if self.epoch else ())}
+                states = {one.number: opened.state(one.number, tick) for one in (self.plan.states if self.epoch else ())}
             origin = self._origin(states, fresh, words, as_now=as_now)
             evolution = Evolution(
                 replace(origin, first_rows=first_rows, options_after=after if place is None else None, reread=again), plan
