@@ -2,8 +2,8 @@
 
     before: shared_table of a, b, c: right, left, left_1, left_2        after: shared_table of a, c: right, left, left_1
 
-The law: the state of a join is the same whatever other joins look up in its table, so a part of a snapshot is the snapshot of the
-joins that stay. Tables are called by the place of a join; columns of the table as its first join calls them.
+The law: the state of a join is the same whatever other joins look up in its table, so a part of a snapshot is the snapshot
+of the joins that stay. Tables are called by the place of a join; columns of the table as its first join calls them.
 """
 
 from __future__ import annotations
