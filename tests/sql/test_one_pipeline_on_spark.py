@@ -125,6 +125,38 @@ def test_a_table_whose_reading_was_rolled_back_is_refused(spark: SparkSession, t
     assert refused.value.code == "FOREIGN_STATE"
 
 
+def test_a_directory_that_is_older_than_what_spark_has_read_is_refused(spark: SparkSession, tmp_path: Path) -> None:
+    put(tmp_path, 1, (1, "ada", 5))
+    with opened(spark, tmp_path) as session:
+        session.sql(ORDERS.format(place=tmp_path) + "CREATE MATERIALIZED VIEW ids AS SELECT id FROM orders")
+    shutil.copytree(tmp_path / "session" / "pipeline", tmp_path / "older")
+    put(tmp_path, 2, (2, "bob", 9))
+    with opened(spark, tmp_path) as session:
+        session.read()
+    shutil.rmtree(tmp_path / "session" / "pipeline")
+    shutil.copytree(tmp_path / "older", tmp_path / "session" / "pipeline")
+
+    with pytest.raises(StateError) as refused, opened(spark, tmp_path) as session:
+        session.read()
+
+    assert refused.value.code == "EPOCH_REPLANNED"
+
+
+def test_a_table_that_spark_reads_gets_columns_and_is_read_on(spark: SparkSession, tmp_path: Path) -> None:
+    put(tmp_path, 1, (1, "ada", 5))
+    with opened(spark, tmp_path) as session:
+        session.sql(ORDERS.format(place=tmp_path) + "CREATE MATERIALIZED VIEW ids AS SELECT id FROM orders")
+        session.sql("ALTER TABLE orders ADD COLUMN place STRING")
+        (tmp_path / "in" / "2.json").write_text('{"id": 2, "who": "bob", "total": 9, "place": "rome"}\n')
+        session.read()
+        session.sql("CREATE MATERIALIZED VIEW places AS SELECT id, place FROM orders")
+        assert [rows(one) for one in session.running] == [[(1,), (2,)], [(1, None), (2, "rome")]]
+    put(tmp_path, 3, (3, "ada", 1))
+    with opened(spark, tmp_path) as session:
+        session.read()
+        assert [rows(one) for one in session.running] == [[(1,), (2,), (3,)], [(1, None), (2, "rome"), (3, None)]]
+
+
 def test_a_table_that_no_query_reads_any_more_is_read_from_its_beginning_by_the_next_one(
     spark: SparkSession, tmp_path: Path
 ) -> None:

@@ -5,7 +5,8 @@
 
 The law: a batch of Spark's is taken once. Its number is in the position, which the pipeline commits with the rows; Spark
 completes the batch only after that, so after any crash it repeats the last batch at most, and that one is passed over. A batch
-of an equal number over other input is refused, as is a checkpoint that was rolled back.
+of an equal number over other input is refused, as is a checkpoint that was rolled back, on either side: the last batch that was
+committed is noted beside Spark's files too, before Spark completes it.
 
 Memory: the rows of one batch. Cost: one job per batch; where queries end, one start of a streaming query per look for rows.
 
@@ -27,9 +28,9 @@ from pyspark.sql.streaming.query import StreamingQuery
 from zset_join.runners.spark.driver.collected import CollectedLayout, collected_layout, united_rows
 from zset_join.runners.spark.driver.collecting import collected_slices, collected_table, first_tables
 from zset_join.runners.spark.driver.epochs import spark_query_id
-from zset_join.runners.spark.driver.reading_errors import foreign_reading, reading_failed, replanned
+from zset_join.runners.spark.driver.reading_errors import foreign_reading, reading_failed, replanned, rolled_back
 from zset_join.runners.spark.driver.rows_taken import batch_taken
-from zset_join.runners.spark.driver.staging import remove_place
+from zset_join.runners.spark.driver.staging import note_taken, remove_place, taken_through
 from zset_join.runners.spark.epoch.offsets import offsets_digest
 from zset_join.runners.spark.planning.source_stream import SourceStream
 from zset_join.runners.spark.rows.baseline import make_start, with_made_start
@@ -108,11 +109,15 @@ class PolledRows:
         """Go to a position: the batch behind it comes next, also where it was polled already. None is the beginning.
 
         Raises:
-            StateError: `FOREIGN_STATE`: what Spark has read there is of another query.
+            StateError: `FOREIGN_STATE`: what Spark has read there is of another query; `EPOCH_REPLANNED`: a later batch was
+                committed.
         """
         found = spark_query_id(self._location)
         if position is not None and found != position["query"]:
             raise foreign_reading(self._stream.name, self._location, found, position["query"])
+        done, taken = -1 if position is None else int(position["batch"]), taken_through(self._location)
+        if taken > done:
+            raise rolled_back(self._stream.name, self._location, taken, done)
         with self._changed:
             self._done, self._is_given = position, False
             if self._held is not None and position is not None and self._held.number <= position["batch"]:
@@ -231,6 +236,7 @@ class PolledRows:
             if self._held is held:
                 self._held = None
                 raise InterruptedError(f"batch {number} was not committed: the session is closed")
+        note_taken(self._location, number)
 
     def _collected(self, batch: DataFrame, number: int) -> _Batch | None:
         """Return the rows of a batch; None where it has none, or was committed before."""
@@ -239,6 +245,7 @@ class PolledRows:
         if done is not None and number <= done["batch"]:
             if number < done["batch"] or read != done["read"]:
                 raise replanned(self._stream.name, self._location, number, done["batch"])
+            note_taken(self._location, number)
             return None
         rows = batch_taken(self._stream, self._tables(batch, number), number, on_bad_input=self._on_bad_input)
         if self._topics is not None:

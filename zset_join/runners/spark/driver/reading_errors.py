@@ -5,7 +5,7 @@ from __future__ import annotations
 from zset_join.core.errors import StateError, ZsetJoinError
 from zset_join.runners.spark.epoch.lost_records import lost_records
 
-__all__ = ["foreign_reading", "reading_failed", "replanned"]
+__all__ = ["foreign_reading", "reading_failed", "replanned", "rolled_back"]
 
 _WHOLE = "Bring the directory back as a whole, or begin with a new one and a new output."
 
@@ -28,6 +28,16 @@ def replanned(name: str, location: str, number: int, done: int) -> StateError:
         f"{location} were rolled back. {_WHOLE}",
         code="EPOCH_REPLANNED",
         epoch=number,
+    )
+
+
+def rolled_back(name: str, location: str, taken: int, done: int) -> StateError:
+    """Return the error where a later batch was committed than the one that is, so that rows would be left out."""
+    return StateError(
+        f'batch {taken} of "{name}" was committed, and the directory is at {"none" if done < 0 else f"batch {done}"}: it is '
+        f"older than what Spark has read in {location}, which would not read the rows between again. {_WHOLE}",
+        code="EPOCH_REPLANNED",
+        epoch=taken,
     )
 
 

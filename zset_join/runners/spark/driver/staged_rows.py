@@ -33,7 +33,7 @@ from zset_join.core.row_conversion import take_rows
 from zset_join.runners.spark.driver.collected import CollectedLayout, collected_layout, united_rows
 from zset_join.runners.spark.driver.collecting import collected_slices, collected_table
 from zset_join.runners.spark.driver.on_server import on_server
-from zset_join.runners.spark.driver.reading_errors import foreign_reading, reading_failed, replanned
+from zset_join.runners.spark.driver.reading_errors import foreign_reading, reading_failed, replanned, rolled_back
 from zset_join.runners.spark.driver.rows_taken import batch_taken
 from zset_join.runners.spark.driver.staging import PLACE, StagedBatch, Staging, batch_uri, remove_place, staged_batches
 from zset_join.runners.spark.planning.source_stream import SourceStream
@@ -182,9 +182,12 @@ class StagedRows:
             StateError: as `poll`.
         """
         location, through, done = self._location, self._through, self._done
-        found = json.loads(on_server(self._stream.session, lambda: staged_batches(location, through)))
+        committed = -1 if done is None else int(done["batch"])
+        found = json.loads(on_server(self._stream.session, lambda: staged_batches(location, through, committed)))
         if done is not None and found["query"] != done["query"]:
             raise foreign_reading(self._stream.name, location, found["query"], done["query"])
+        if found["taken"] > committed:
+            raise rolled_back(self._stream.name, location, found["taken"], committed)
         batches = [StagedBatch(**one) for one in found["batches"]]
         if done is not None:
             last, read = done["batch"], done["read"]

@@ -23,11 +23,13 @@ from zset_join.runners.spark.rows.baseline import has_start, uri_below
 from zset_join.storage.folder import is_local, local_path, open_folder
 from zset_join.storage.local import remove_tree
 
-__all__ = ["PLACE", "StagedBatch", "Staging", "batch_uri", "remove_place", "staged_batches"]
+__all__ = ["PLACE", "StagedBatch", "Staging", "batch_uri", "note_taken", "remove_place", "staged_batches", "taken_through"]
 
 PLACE = "__at"
 """The column with the place of a row in its batch."""
 _BATCHES = "zset/batches"
+_TAKEN = "zset/taken"
+"""The number of the last batch that was committed elsewhere."""
 
 
 @dataclass(frozen=True)
@@ -74,16 +76,32 @@ def batch_uri(location: str, number: int) -> str:
     return uri_below(location, f"{_BATCHES}/{number}")
 
 
-def staged_batches(location: str, through: int) -> str:
-    """Return as JSON the id of Spark's query, all batches that are there, and whether it reads a start of ours.
+def taken_through(location: str) -> int:
+    """Return the last batch that was committed where its rows went; -1: none is noted."""
+    content = open_folder(location).read(_TAKEN)
+    return -1 if content is None else int(bytes(content))
+
+
+def note_taken(location: str, number: int) -> None:
+    """Note beside Spark's files that a batch is committed where its rows went."""
+    open_folder(location).put(_TAKEN, str(number).encode())
+
+
+def staged_batches(location: str, through: int, done: int) -> str:
+    """Return as JSON the id of Spark's query, all batches that are there, whether it reads a start of ours, and what is noted.
 
     Batches that are taken are removed.
 
     Args:
         location: `checkpointLocation`.
         through: the last batch that is taken; -1: none. These are returned too.
+        done: the last one of them that had rows, which is committed; -1: none.
     """
-    folder = open_folder(location)
+    folder, noted = open_folder(location), taken_through(location)
+    if noted > done:
+        return json.dumps({"query": spark_query_id(location), "batches": [], "start": has_start(location), "taken": noted})
+    if noted < done:
+        note_taken(location, done)
     found: list[StagedBatch] = []
     for name in [one for one in folder.names(_BATCHES) if one.endswith(".json")]:
         content = folder.read(name)
@@ -94,7 +112,7 @@ def staged_batches(location: str, through: int) -> str:
             folder.remove(f"{_BATCHES}/{one.number}.json")
             _remove(location, f"{_BATCHES}/{one.number}")
     shown = [asdict(one) for one in sorted(found, key=lambda one: one.number)]
-    return json.dumps({"query": spark_query_id(location), "batches": shown, "start": has_start(location)})
+    return json.dumps({"query": spark_query_id(location), "batches": shown, "start": has_start(location), "taken": done})
 
 
 def remove_place(location: str) -> None:
