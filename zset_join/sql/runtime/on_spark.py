@@ -50,6 +50,7 @@ from zset_join.runners.spark.driver.staging import remove_place
 from zset_join.runners.spark.frames.facts import is_connect
 from zset_join.runners.spark.session import local_session
 from zset_join.sql.runtime.durable import DirectoryRuntime
+from zset_join.sql.runtime.durable_plan import ROWS
 from zset_join.sql.runtime.spark_tables import SparkTables
 from zset_join.sql.tables.arrow_rows import registered
 from zset_join.sql.tables.catalog import NamedView, Table
@@ -198,7 +199,7 @@ class SparkRuntime(DirectoryRuntime):
             return super()._source(table, is_kept=is_kept)
         name = table.name if is_kept else f"whole-{uuid.uuid4().hex}"
         self._read_places.add(name)
-        if is_kept and not self._is_restoring:  # nothing reads the table: it is read from its beginning
+        if is_kept and not self._is_restoring and f"{ROWS}{name}" not in self._views:  # it is read from its beginning
             self._remove_place(name)
             self._read_places.add(name)
         made = StagedRows if is_connect(self.spark) else PolledRows
