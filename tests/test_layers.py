@@ -23,13 +23,13 @@ HOMES = {
     "hypothesis": ("testing",),
     "pandas": ("zset",),
     "prompt_toolkit": ("sql",),
-    "psycopg": ("lookup", "sinks"),
+    "psycopg": ("lookup", "sinks", "sources"),
     "pyspark": ("spark", "cli"),
     "redis": ("lookup",),
     "starlette": ("console",),
     "uvicorn": ("console",),
     # A client of Spark Connect reads texts inside expressions.
-    "sqlglot": ("sql", "sql_expressions", "connect_expressions"),
+    "sqlglot": ("sql", "sql_expressions", "frames"),
 }
 
 

@@ -206,3 +206,39 @@ def test_a_new_column_under_the_name_of_a_renamed_one_is_not_that_one() -> None:
     pipeline.evolve(queries[1], renamed={"orders": {"note": "remark"}}, defaults={"orders": {"note": "z"}})
 
     assert pipeline.view().to_pylist() == [{"who": "a", "m": "z"}]
+
+
+def test_a_column_of_the_old_name_that_is_computed_from_another_one_is_built_again() -> None:
+    def noted(columns: dict[str, pa.DataType], note: str) -> View:
+        return orders(columns).select("id", "who", F.col(note).alias("n")).join(PEOPLE, on="who")
+
+    pipeline = Pipeline(noted(BEFORE, "note"))
+    pipeline.step(ROWS)
+    pipeline.evolve(noted({**DROPPED, "place": pa.string()}, "place"))
+    pipeline.step({"people": [{"who": "a", "city": "Bern"}, {"who": "b", "city": "Bern"}]})
+
+    assert {(row["n"], row["city"]) for row in pipeline.view().to_pylist()} == {(None, "Bern")}
+
+
+def test_names_that_are_exchanged_need_a_name_between() -> None:
+    columns = {"id": pa.int64(), "x": pa.string(), "y": pa.string()}
+    between = {"id": pa.int64(), "z": pa.string(), "x": pa.string()}
+    pipeline = Pipeline({"whole": orders(columns)})
+    pipeline.step({"orders": [{"id": 1, "x": "X", "y": "Y"}]})
+
+    with pytest.raises(StateError, match=r"EVOLVE_COLUMN.*a name between"):
+        pipeline.evolve({"whole": orders(columns)}, renamed={"orders": {"x": "y", "y": "x"}})
+    pipeline.evolve({"whole": orders(between)}, renamed={"orders": {"x": "z", "y": "x"}})
+    pipeline.evolve({"whole": orders(columns)}, renamed={"orders": {"z": "y"}})
+
+    assert pipeline.view("whole").to_pylist() == [{"id": 1, "x": "Y", "y": "X"}]
+
+
+def test_a_renaming_before_the_first_epoch_is_not_undone_behind_it() -> None:
+    pipeline = Pipeline({"whole": orders(BEFORE)})
+    pipeline.evolve({"whole": orders({**DROPPED, "remark": pa.string()})}, renamed={"orders": {"note": "remark"}})
+    pipeline.step({"orders": [{"id": 1, "who": "a", "total": 1, "remark": "kept"}]})
+
+    with pytest.raises(StateError, match="UNDO_COLUMNS"):
+        pipeline.undo()
+    assert pipeline.view("whole").to_pylist()[0]["remark"] == "kept"

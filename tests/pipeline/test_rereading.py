@@ -97,6 +97,58 @@ def test_rows_that_are_not_those_that_were_taken_are_refused_with_their_counts()
     assert pipeline.epoch == 1
 
 
+@pytest.mark.parametrize("how", ["whole", "narrow", "renamed"])
+def test_rows_under_added_columns_are_compared_by_the_columns_that_stay(how: str) -> None:
+    def view(extra: dict[str, pa.DataType], who: str) -> Any:
+        source = changes("orders", {"id": pa.int64(), who: pa.string(), **extra}, keys="id")
+        return source.where(f"{who} <> 'c'").select("id", who) if how == "narrow" else source
+
+    def rows(*names: str) -> list[dict[str, Any]]:
+        return [{"id": at, who: name, "place": f"p{at}"} for at, name in enumerate(names)]
+
+    who = "whom" if how == "renamed" else "who"
+    words = {"renamed": {"orders": {"who": "whom"}}} if how == "renamed" else {}
+    before = {"first": view({}, "who"), "second": changes("orders", {"id": pa.int64(), "who": pa.string()}, keys="id")}
+    wide = changes("orders", {"id": pa.int64(), who: pa.string(), "place": pa.string()}, keys="id")
+    if how == "narrow":
+        del before["second"]
+    pipeline = Pipeline(before)
+    pipeline.step({"orders": [{"id": 0, "who": "a"}, {"id": 1, "who": "b"}]})
+
+    for others in (rows("a", "b", "d"), rows("a"), rows("a", "a")):
+        with pytest.raises(StateError, match="EVOLVE_REREAD"):
+            pipeline.evolve({"first": view({"place": pa.string()}, who), "second": wide}, reread={"orders": others}, **words)
+    pipeline.evolve({"first": view({"place": pa.string()}, who), "second": wide}, reread={"orders": rows("a", "b")}, **words)
+
+    assert {row["place"] for row in pipeline.view("second").to_pylist()} == {"p0", "p1"}
+
+
+def test_inputs_that_are_kept_have_no_values_of_an_added_column() -> None:
+    wide = appends("seen", {"k": pa.string(), "n": pa.int64(), "z": pa.string()})
+    pipeline = Pipeline({"seen": SEEN}, keep_inputs=True)
+    pipeline.step({"seen": [{"k": "a", "n": 1}]})
+
+    with pytest.raises(StateError, match=r"EVOLVE_REREAD.*keep_inputs"):
+        pipeline.evolve({"seen": wide}, reread={"seen": [{"k": "a", "n": 1, "z": "Z"}]})
+    assert pipeline.verify(view="seen").equal
+
+
+def test_a_dict_of_columns_may_have_more_of_them() -> None:
+    pipeline = narrow()
+    columns = {name: [row[name] for row in ROWS["orders"]] for name in ROWS["orders"][0]}
+
+    pipeline.evolve(WIDE, reread={"orders": {**columns, "beside": list(range(6))}})
+
+    assert sorted(row["note"] for row in pipeline.view().to_pylist()) == [f"n{at}" for at in range(6)]
+
+
+@pytest.mark.parametrize("place", ["postgresql://me:s3cret@127.0.0.1/db", "postgresql://me:s3cret%zz@127.0.0.1:9/db:orders"])
+def test_the_password_of_a_place_is_in_no_message(place: str) -> None:
+    with pytest.raises(OptionError, match="REREAD") as refused:
+        narrow().evolve(WIDE, reread={"orders": place})
+    assert "s3cret" not in f"{refused.value} {refused.value.facts} {refused.value.__cause__}"
+
+
 def test_a_place_that_cannot_be_read_is_named(tmp_path: Path) -> None:
     pipeline = narrow()
     for place in (tmp_path / "none.parquet", f"{tmp_path / 'none.duckdb'}:orders", "postgresql://127.0.0.1:9/none:orders"):

@@ -509,3 +509,27 @@ def test_a_thread_that_reads_while_another_one_writes_sees_whole_transfers(where
 
     assert len(seen) > 5
     assert {frozenset(one) for one in seen} == {frozenset({900})}
+
+
+@pytest.mark.parametrize("statement", ["PAUSE MATERIALIZED VIEW b", "DROP MATERIALIZED VIEW b"])
+@pytest.mark.parametrize("where", ["memory", "directory"])
+def test_a_view_keeps_what_it_remembers_where_another_one_over_its_table_goes(
+    where: str, statement: str, tmp_path: Path
+) -> None:
+    with connect(dialect="flink", directory=None if where == "memory" else tmp_path) as session:
+        session.sql(
+            "CREATE TABLE o (id INT, k STRING, PRIMARY KEY (id)); CREATE TABLE q (id INT, k STRING, PRIMARY KEY (id)); "
+            "CREATE TABLE d (k STRING, n STRING, PRIMARY KEY (k))"
+        )
+        for name, table in (("a", "o"), ("b", "q")):
+            session.sql(
+                f"CREATE MATERIALIZED VIEW {name} AS SELECT x.id, d.n FROM {table} AS x "
+                "JOIN d FOR SYSTEM_TIME AS OF PROCTIME() AS d ON x.k = d.k"
+            )
+        session.sql("INSERT INTO d VALUES ('k', 'old'); INSERT INTO o VALUES (1, 'k'); INSERT INTO d VALUES ('k', 'new')")
+        session.sql("INSERT INTO o VALUES (2, 'k'); INSERT INTO q VALUES (7, 'k')")
+
+        session.sql(statement)
+        session.sql("INSERT INTO o VALUES (1, 'gone')")
+
+        assert session.views()["a"].to_pylist() == [{"id": 2, "n": "new"}]

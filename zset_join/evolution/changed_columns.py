@@ -192,6 +192,10 @@ def _change(
             raise _refused(name, f"has a default for {one.name!r}, which is no added column")
         else:
             columns.append((one.name, _kept(name, old.field(origin), one, may_narrow=may_narrow)))
+    if old.names == new.names and any(called.get(one, one) != one for one in new.names):
+        raise _refused(
+            name, f"would have the same names for other columns: {dict(renamed)}. Use a name between, in two changes"
+        )
     unknown = sorted(defaults.keys() - set(new.names))
     if unknown:
         raise _refused(name, f"has defaults for {unknown}, and its columns are {new.names}")

@@ -64,6 +64,7 @@ class Fingerprints:
         self.plan, self._is_lasting = plan, changed is not None
         self._changed: dict[str | int, frozenset[str]] = {}
         self._rows: dict[str | int, str] = {}
+        self._arriving: list[frozenset[str]] = []
         self._feeds: dict[int, FeedPrint] = {}  # by the `id` of a feed that the plan holds
         self.sources: dict[str, str] = {}
         self.nodes: list[str] = []
@@ -109,8 +110,17 @@ class Fingerprints:
         }
 
     def written(self, number: int) -> str:
-        """Return a state with the columns of its inputs: under one fingerprint, it goes on as it is iff this is equal too."""
-        return text_of([_written(self.plan.nodes[at]) for at in self.plan.state_of[number].readers])
+        """Return a state with the rows of its inputs: under one fingerprint, it goes on as it is iff this is equal too.
+
+        Columns may have the names and types of before, and be computed from another column of the source.
+        """
+        nodes = [self.plan.nodes[at] for at in self.plan.state_of[number].readers]
+        rows = [self.text(feeds) for node in nodes if self._arriving[node.number] for feeds in node.feeds]
+        return text_of([*(_written(node) for node in nodes), *rows])
+
+    def arriving(self, number: int) -> frozenset[str]:
+        """Return the changed columns among the inputs of a state; its stages do not read them, but may hold them."""
+        return frozenset[str]().union(*(self._arriving[at] for at in self.plan.state_of[number].readers))
 
     def _seen(self, feed: Feed) -> _Seen:
         origin = self.sources[feed.origin] if isinstance(feed.origin, str) else self.nodes[feed.origin]
@@ -141,11 +151,12 @@ class Fingerprints:
         here = self._written(node)
         exact = _digest("stage", text_of(here), outside, *(self.text(feeds) for feeds in node.feeds))
         passed = self._passed(node, inputs)
+        changed = {name for feeds in inputs for seen in feeds if seen is not None for name in seen[1]}
+        self._arriving.append(frozenset() if passed is None else frozenset(changed))
         if passed is None:
             self.nodes.append(exact)
             self._rows[node.number], self._changed[node.number] = exact, frozenset()
             return
-        changed = {name for feeds in inputs for seen in feeds if seen is not None for name in seen[1]}
         texts = (text_of([seen[0] for seen in feeds if seen is not None]) for feeds in inputs)
         print_of = _digest("stage", text_of(here, without=changed), outside, *texts)
         self.nodes.append(print_of)

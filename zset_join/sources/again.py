@@ -12,6 +12,7 @@ The law: a table is read in one statement, so its rows are of one moment. Memory
 from __future__ import annotations
 
 from typing import Any
+from urllib.parse import unquote
 
 from zset_join.core.errors import OptionError
 from zset_join.core.extras import needed_for
@@ -62,6 +63,8 @@ def _of_duckdb(query: str, path: str | None) -> Any:
 
 
 def _of_postgres(url: str, table: str) -> Any:
+    if any(mark in table for mark in "/@?"):  # the text names no table, and what it ends in may be a password
+        raise _unreadable("a place of PostgreSQL", "no table behind the last colon")
     with needed_for("reading a source again", "psycopg"):
         import psycopg
     try:
@@ -71,7 +74,15 @@ def _of_postgres(url: str, table: str) -> Any:
             columns = list(zip(*cursor.fetchall(), strict=True)) or [()] * len(names)
             return {name: list(values) for name, values in zip(names, columns, strict=True)}
     except psycopg.Error as error:
-        raise _unreadable(f"the table {table} of PostgreSQL", error) from error
+        raise _unreadable(f"the table {table} of PostgreSQL", _without_secrets(str(error), url)) from None
+
+
+def _without_secrets(text: str, url: str) -> str:
+    """Return a text without the password of a URL, and without parts of it that libpq repeats."""
+    login = url.partition("://")[2].rpartition("@")[0].partition(":")[2]
+    for secret in {login, unquote(login)} - {""}:
+        text = text.replace(secret, "***")
+    return text
 
 
 def _name(table: str) -> str:
@@ -82,7 +93,7 @@ def _quoted(text: str) -> str:
     return text.replace("'", "''")
 
 
-def _unreadable(what: str, error: Exception) -> OptionError:
+def _unreadable(what: str, error: Exception | str) -> OptionError:
     return OptionError(
         f"{what} cannot be read again: {error}. Expected a file of Parquet, CSV or JSON, FILE.duckdb:TABLE, "
         "postgresql://...:TABLE, rows, or a function that returns rows.",

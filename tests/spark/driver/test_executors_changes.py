@@ -145,3 +145,36 @@ def histories(place: Path) -> dict[str, Any]:
     committed = read_committed(str(place / "checkpoint"))
     assert committed is not None
     return dict(committed.histories)
+
+
+def labelled(orders: Source, customers: Source, *, key: str) -> Any:
+    """Return how many orders there are of each name, or item, under one name of the column."""
+    joined = upserts(orders).join(names(customers), on="customer_id")
+    return joined.select("order_id", F.col(key).alias("label")).groupBy("label").agg(F.count("*").alias("n"))
+
+
+def labelled_now(orders: Source, customers: Source, *, key: str) -> Rows:
+    """Return the same by Spark's own batch query over everything that came."""
+    left, right = final_tables(orders, customers)
+    return {tuple(row) for row in left.join(right, on="customer_id").groupBy(key).agg(F.count("*")).collect()}
+
+
+def test_groups_by_another_key_lie_in_the_buckets_of_that_key(orders: Source, customers: Source, start: Any) -> None:
+    view = partial(labelled, orders, customers)
+    first(orders, customers)
+    moves_and_deletes(orders, customers)
+    sink = Collected()
+    query = start(view(key="name"), sink)
+    query.evolve(view(key="item"))
+    between = set(sink.total()), labelled_now(orders, customers, key="item")
+    late_and_new(orders, customers)
+    query.processAllAvailable()
+    after = set(sink.total()), labelled_now(orders, customers, key="item")
+    query.stop()
+    moves_and_deletes(orders, customers)
+    start(view(key="item"), sink)
+
+    assert between[0] == between[1] != after[1]
+    assert after[0] == after[1]
+    assert set(sink.total()) == labelled_now(orders, customers, key="item")
+    assert set(sink.total().values()) == {1}

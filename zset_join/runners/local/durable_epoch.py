@@ -61,6 +61,10 @@ class DurableEpoch:
 
     def operator(self, number: int, tick: Tick) -> DurableOperator:
         """Return the operator of a stage, in the state before the epoch."""
+        return operators_of(self.plan.state_of[number], self.state(number, tick))[number]
+
+    def state(self, number: int, tick: Tick) -> DurableOperator:
+        """Return what keeps the state of a stage: of joins that share a table, that of all of them."""
         node = self.plan.state_of[number]
         state = self.states.get(node.number)
         if state is not None:
@@ -71,7 +75,7 @@ class DurableEpoch:
             )
             self.entered.append(state)
             self.states[node.number] = self.opened.enter_context(state)
-        return operators_of(node, state.operator)[number]
+        return state.operator
 
     def completed(self, number: int, operator: DurableOperator, tick: Tick, fed: list[ZSet]) -> list[ZSet]:
         """Return the deltas for the operator of a stage, with the rows of external tables."""

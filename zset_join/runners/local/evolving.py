@@ -20,6 +20,7 @@ from collections.abc import Mapping
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from functools import partial
+from typing import TypeVar
 
 from zset_join.core.added_columns import adds_columns
 from zset_join.core.options import HotBudget
@@ -33,6 +34,7 @@ from zset_join.runners.local.contents import Contents
 from zset_join.runners.local.history import InputHistory
 from zset_join.runners.local.rebuilding import Rebuilding
 from zset_join.runners.local.rereading import check_reread
+from zset_join.runners.local.shared_parts import part_of_tables, places_of, under_names
 from zset_join.runners.local.stored_rows import StoredRows, stored_inputs, stored_rows
 from zset_join.runners.local.watermarks import KnownTimes, SourceTime, Watermarks
 from zset_join.stages.stage import StageOptions
@@ -40,6 +42,8 @@ from zset_join.zset import ZSet
 from zset_join.zset.protocol import DurableOperator
 
 __all__ = ["Evolution", "EvolutionStart", "with_words"]
+
+_Table = TypeVar("_Table")
 
 
 def _same(rows: ZSet) -> ZSet:
@@ -110,6 +114,7 @@ class Evolution:
         self._before, self._after = Fingerprints(origin.plan, touched), Fingerprints(plan, touched)
         self.kept: dict[int, int] = {}
         self._copied: set[int] = set()
+        self._places: dict[int, tuple[int, ...]] = {}  # of joins that go on with a part of a shared table
         self.built: dict[int, DurableOperator] = {}
         self._rows: dict[str, ZSet] = {}
         self._check_sources()
@@ -150,6 +155,10 @@ class Evolution:
         for name in self.origin.reread:
             if name not in before or name not in self._after.sources:
                 raise bad_reread(name, "are of no source that both queries read")
+            if name in self.columns and self.origin.history is not None:
+                raise bad_reread(
+                    name, "have other columns than its inputs, which keep_inputs=True has kept without their values"
+                )
         for name, rows in self.origin.first_rows.items():
             is_new = name in self._after.sources and name not in before and name not in self.origin.gone
             if not is_new or not (self.origin.epoch or not len(rows)):
@@ -184,14 +193,33 @@ class Evolution:
             same = [old for old in there.get(text, []) if self._goes_on(number, old) or self._is_carried(number, old)]
             fresh = [one for one in same if one not in taken]
             if not same:
+                self._match_part(number)
                 continue
             self.kept[number] = (fresh or same)[0]
             if not fresh or not self._goes_on(number, self.kept[number]):
                 self._copied.add(number)
             taken.add(self.kept[number])
 
+    def _match_part(self, number: int) -> None:
+        """Let joins go on with their part of a table that more joins have shared."""
+        joins = [self._after.nodes[at] for at in self.plan.state_of[number].readers]
+        for old in self.origin.plan.states:
+            places = places_of(joins, [self._before.nodes[at] for at in old.readers]) if old.is_shared else None
+            if places is not None:
+                self._places[number] = places
+                if self._is_carried(number, old.number):
+                    self.kept[number] = old.number
+                    self._copied.add(number)
+                    return
+                del self._places[number]
+
+    def _part(self, number: int, tables: Mapping[str, _Table]) -> Mapping[str, _Table]:
+        """Return what a state has of the tables of the one that it goes on with."""
+        joins = [self.plan.nodes[at].stage for at in self.plan.state_of[number].readers]
+        return part_of_tables(joins, self._places[number], tables) if number in self._places else tables
+
     def _goes_on(self, number: int, old: int) -> bool:
-        """Return whether a state has the options that it had, and is fed rows of the same columns."""
+        """Return whether a state has the options that it had, and is fed the same rows with all their columns."""
         mine, its = self.plan.state_of[number], self.origin.plan.state_of[old]
         is_as_large = _budget(mine, self.options) == _budget(its, self.origin.options)
         return is_as_large and self._after.written(number) == self._before.written(old)
@@ -204,8 +232,14 @@ class Evolution:
         state = self.plan.state_of[number]
         fresh = state.stage.build(state.options(self.options), None)
         with closing(fresh):
-            tables, wanted = operator.snapshot_readers(), fresh.snapshot_readers()
-            return tables.keys() == wanted.keys() and all(tables[name].schema.equals(wanted[name].schema) for name in wanted)
+            tables = {name: one.schema for name, one in self._part(number, operator.snapshot_readers()).items()}
+            wanted = {name: one.schema for name, one in fresh.snapshot_readers().items()}
+            changed = self._after.arriving(number) | self._before.arriving(old)
+            if tables.keys() != wanted.keys() or any(changed & set(schema.names) for schema in tables.values()):
+                return False
+            if number in self._places:
+                return all(tables[name].types == wanted[name].types for name in wanted)
+            return all(tables[name].equals(wanted[name]) for name in wanted)
 
     def _kept_rows(self) -> list[StoredRows]:
         one = self.origin
@@ -215,7 +249,7 @@ class Evolution:
         if one.history is not None:
             rows += [stored_inputs(self._after, source, one.history) for source in self.plan.sources if source.name in one.gone]
         for name, again in one.reread.items():
-            check_reread(name, again, self.plan, rows, self._before.rows(name), is_mapped=name in self.columns)
+            check_reread(name, again, self.plan, rows, self._before.rows(name), self.columns.get(name))
             feed, what = self._after.feed(Feed(name)), f'the rows that were read again of "{name}"'
             rows.append(StoredRows((feed,), self.plan.source(name).relation, what, len(again), partial(_same, again)))
         for name, first in one.first_rows.items():
@@ -367,8 +401,12 @@ class Evolution:
                 state = self.plan.state_of[number]
                 copy = self.built[number] = state.stage.build(state.options(self.options), None)
                 old = self.kept[number]
-                tables = self.origin.states[old].snapshot()
-                copy.restore(state.stage.carried(self.origin.plan.state_of[old].stage, tables))
+                tables = self._part(number, self.origin.states[old].snapshot())
+                if number in self._places:
+                    wanted = copy.snapshot_readers()
+                    copy.restore({name: under_names(table, wanted[name].schema) for name, table in tables.items()})
+                else:
+                    copy.restore(state.stage.carried(self.origin.plan.state_of[old].stage, tables))
             self._new.built = {state.number: self.built[state.number] for state in self._rebuilt if not state.is_shared}
             if self.origin.epoch:
                 for number in self._new.built:
@@ -383,8 +421,8 @@ class Evolution:
         return {**kept, **self.built}
 
     def unused(self) -> list[DurableOperator]:
-        """Return the operators of the plan before that the new one has no use for."""
-        used = set(self.kept.values())
+        """Return the operators of the plan before that the new one has no use for: a copy does not need what it is of."""
+        used = set(self.unbuilt.values())
         return [operator for number, operator in self.origin.states.items() if number not in used]
 
     def known_times(self) -> KnownTimes:
@@ -392,8 +430,9 @@ class Evolution:
         old, fresh = self.origin.known, Watermarks(self.plan).known
         numbers: dict[int, int] = {}
         for number, before in self.kept.items():
-            readers = zip(self.plan.state_of[number].readers, self.origin.plan.state_of[before].readers, strict=True)
-            numbers |= dict(readers)
+            there = self.origin.plan.state_of[before].readers
+            places = self._places.get(number, range(len(there)))
+            numbers |= dict(zip(self.plan.state_of[number].readers, (there[place] for place in places), strict=True))
         sources = {name: old.sources.get(name, SourceTime()) for name in fresh.sources}
         stages = tuple(
             old.stages[numbers[at]] if at in numbers else self._reached.get(at) for at in range(len(self.plan.nodes))

@@ -31,7 +31,14 @@ from zset_join.runners.local.progress import epoch_counts
 from zset_join.runners.local.rereading import read_again
 from zset_join.runners.local.stage_states import MemoryStates, with_budgets
 from zset_join.runners.local.taking import RowTaking
-from zset_join.runners.local.undoing import check_undo, columns_of_change, nothing_to_undo, query_before, words_back
+from zset_join.runners.local.undoing import (
+    check_same_columns,
+    check_undo,
+    columns_of_change,
+    nothing_to_undo,
+    query_before,
+    words_back,
+)
 from zset_join.runners.local.watermarks import Watermarks
 from zset_join.sinks.sink import Sink
 from zset_join.zset import ZSet
@@ -140,7 +147,7 @@ class QueryChanges:
             ) as evolution:
                 return evolution.diff()
         with self._directory.epoch(Tick(self.epoch, self._processing_time_us)) as opened:
-            states = {state.number: opened.operator(state.number, opened.tick) for state in self.plan.states}
+            states = {state.number: opened.state(state.number, opened.tick) for state in self.plan.states}
             with closing(Evolution(replace(self._origin(states, words=words), reread=again), plan)) as evolution:
                 return evolution.diff()
 
@@ -224,7 +231,7 @@ class QueryChanges:
             if opened is None:
                 states = self._in_memory("evolve()").states
             else:
-                states = {one.number: opened.operator(one.number, tick) for one in (self.plan.states if self.epoch else ())}
+                states = {one.number: opened.state(one.number, tick) for one in (self.plan.states if self.epoch else ())}
             origin = self._origin(states, fresh, words, as_now=as_now)
             evolution = Evolution(
                 replace(origin, first_rows=first_rows, options_after=after if place is None else None, reread=again), plan
@@ -296,6 +303,8 @@ class QueryChanges:
         if before is None:
             raise nothing_to_undo("this pipeline" if self._directory is None else self._directory.location, "evolve()")
         check_undo(self.epoch, before.epoch, self._undo_epochs if changed is None else changed.undo_epochs)
+        if self.epoch and not before.epoch:
+            check_same_columns(before.query.plan, self.plan)
         return before
 
     @property

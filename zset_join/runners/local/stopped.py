@@ -242,7 +242,7 @@ def _stopped(
                     epoch=tick.epoch,
                     processing_time_us=tick.processing_time_us,
                     options=options,
-                    states={state.number: opened.operator(state.number, tick) for state in plan.states} if tick.epoch else {},
+                    states={state.number: opened.state(state.number, tick) for state in plan.states} if tick.epoch else {},
                     contents=contents,
                     history=history,
                     known=watermarks.known,

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "UNDO_EPOCHS",
+    "check_same_columns",
     "check_undo",
     "checked_undo_epochs",
     "columns_of_change",
@@ -73,6 +74,22 @@ def check_undo(epoch: int, change: int, undo_epochs: int) -> None:
         )
 
 
+def check_same_columns(before: QueryPlan, after: QueryPlan) -> None:
+    """Refuse to undo a change of columns that was made before the first epoch: it is not known which column is which.
+
+    Args:
+        before: the plan to go back to.
+        after: the plan of now, under which rows have come.
+
+    Raises:
+        StateError: `UNDO_COLUMNS`.
+    """
+    now = {source.name: source.relation.schema for source in after.sources}
+    for source in before.sources:
+        if source.name in now and not source.relation.schema.equals(now[source.name]):
+            raise _columns_gone(source.name, "was made before the first epoch, when rows had no columns to keep")
+
+
 def nothing_to_undo(where: str, by: str) -> StateError:
     """Return the error of a query that was never changed.
 
@@ -109,14 +126,18 @@ def words_back(changes: Sequence[ColumnChange], *, is_at_once: bool) -> ColumnWo
         elif change.is_widened and not is_at_once:
             why = "gave a column a wider type, and values that came since may not fit the one of before"
         if why is not None:
-            raise StateError(
-                f'the change of the source "{change.source}" {why}. Go to a query over the columns of before with evolve(): '
-                "columns that were dropped are filled from `defaults`, or with NULL.",
-                code="UNDO_COLUMNS",
-                source=change.source,
-            )
+            raise _columns_gone(change.source, why)
     renamed = {one.source: {now: name for name, now in one.renamed.items()} for one in changes if one.renamed}
     return ColumnWords(renamed=renamed, may_narrow=frozenset(one.source for one in changes))
+
+
+def _columns_gone(source: str, why: str) -> StateError:
+    return StateError(
+        f'the change of the source "{source}" {why}. Go to a query over the columns of before with evolve(): '
+        "columns that were dropped are filled from `defaults`, or with NULL.",
+        code="UNDO_COLUMNS",
+        source=source,
+    )
 
 
 def query_before(checkpoint: Checkpoint, readings: Mapping[str, Reading], *, has_several: bool) -> PlannedQuery:

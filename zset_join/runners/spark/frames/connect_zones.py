@@ -11,9 +11,12 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from pyspark.sql.types import ArrayType, DataType, MapType, StructType, TimestampType
-from sqlglot import exp as sql
 
+from zset_join.core.extras import needed_for
 from zset_join.runners.spark.frames import connect_expressions as read
+
+with needed_for("Spark Connect", "sqlglot"):
+    from sqlglot import expressions as sql
 
 __all__ = ["has_zone", "instants_in"]
 
