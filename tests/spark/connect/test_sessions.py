@@ -70,8 +70,7 @@ def _not_taken(spark: SparkSession, place: Path) -> list[Any]:
     found: list[Any] = []
     with opened(spark, place) as session:
         session.sql(ORDERS.format(place=place) + "CREATE MATERIALIZED VIEW parts AS SELECT 10 / total AS part FROM orders")
-        put(place, 2, (2, "bob", 2))
-        put(place, 3, (3, "bob", 0))
+        put(place, 2, (2, "bob", 2), (3, "bob", 0))
         try:
             session.read()  # Spark has completed the batch; the pipeline has not
         except ZsetJoinError as error:

@@ -35,7 +35,15 @@ from zset_join.runners.spark.driver.collecting import collected_slices, collecte
 from zset_join.runners.spark.driver.on_server import on_server
 from zset_join.runners.spark.driver.reading_errors import foreign_reading, other_columns, reading_failed, replanned
 from zset_join.runners.spark.driver.rows_taken import batch_taken
-from zset_join.runners.spark.driver.staging import PLACE, StagedBatch, Staging, batch_uri, remove_place, staged_batches, stored_name
+from zset_join.runners.spark.driver.staging import (
+    PLACE,
+    StagedBatch,
+    Staging,
+    batch_uri,
+    remove_place,
+    staged_batches,
+    stored_name,
+)
 from zset_join.runners.spark.planning.source_stream import SourceStream
 from zset_join.runners.spark.rows.baseline import make_start, with_made_start
 from zset_join.zset import single_batch

@@ -77,7 +77,7 @@ class Staging:
 
 
 def stored_name(column: str) -> str:
-    """Return what a column is stored as, whatever letters it has: Spark tells no cases apart.
+    """Return what a column is stored as, whatever letters it has: Spark ignores their case.
 
     >>> stored_name("a b")
     'c612062'
