@@ -18,6 +18,7 @@ import pytest
 
 from zset_join.core.errors import SqlError, StateError
 from zset_join.lookup.sources.function import FunctionSource
+from zset_join.pipeline import Pipeline
 from zset_join.plan.query_plan import QueryPlan
 from zset_join.sql import Query, Session, connect
 from zset_join.storage.sealed import seal
@@ -376,3 +377,19 @@ def test_a_lookup_join_is_added_over_rows_that_are_there_and_keeps_what_it_was_g
 
     assert shown == {"j": [(3, "v2"), (4, "v3")], "m": [(16,)], "named": [("v2", 1), ("v3", 1)]}
     assert fetched == [[7, 8], [7], [9]]
+
+
+def test_a_query_whose_drop_fails_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: Any, **__: Any) -> None:
+        raise OSError("the disk is full")
+
+    with connect(directory=tmp_path) as session:
+        session.sql("CREATE TABLE t (k INT); CREATE MATERIALIZED VIEW ids AS SELECT k FROM t; INSERT INTO t VALUES (1)")
+        with monkeypatch.context() as patch:
+            patch.setattr(Pipeline, "evolve", full)
+            with pytest.raises(OSError, match="full"):
+                session.sql("DROP MATERIALIZED VIEW ids")
+        session.sql("INSERT INTO t VALUES (2)")
+        assert sorted(row["k"] for row in session.views()["ids"].to_pylist()) == [1, 2]
+        session.sql("DROP MATERIALIZED VIEW ids")
+        assert "ids" not in session.views()

@@ -152,7 +152,8 @@ class Fingerprints:
         exact = _digest("stage", text_of(here), outside, *(self.text(feeds) for feeds in node.feeds))
         passed = self._passed(node, inputs)
         changed = {name for feeds in inputs for seen in feeds if seen is not None for name in seen[1]}
-        self._arriving.append(frozenset() if passed is None else frozenset(changed))
+        there = {name for given in node.stage.inputs for name in given.relation.schema.names}
+        self._arriving.append(frozenset() if passed is None else frozenset(changed & there))
         if passed is None:
             self.nodes.append(exact)
             self._rows[node.number], self._changed[node.number] = exact, frozenset()

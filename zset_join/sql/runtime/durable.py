@@ -171,11 +171,22 @@ class DirectoryRuntime(DurableChanges):
 
     def stop(self, running: Running) -> None:
         """End a query; what it wrote into a table of the session goes with it."""
-        if running not in self.running:
-            return
-        self.running.remove(running)
-        self._unclaim_stopped(running)
-        self._change({})
+        if running in self.running:
+            self._ended([running])
+
+    def _ended(self, ended: Sequence[Running]) -> None:
+        """End queries by one change of the plan; where that fails, they are there as before."""
+        before, views = list(self.running), self._views
+        for running in ended:
+            self.running.remove(running)
+        try:
+            self._change({})
+        finally:
+            if self._views is views and not self._is_restoring:
+                self.running[:] = before
+            else:
+                for running in ended:
+                    self._unclaim_stopped(running)
 
     def _unclaim_stopped(self, running: Running) -> None:
         if running.writes is not None and running.writes in self.claims:
@@ -536,17 +547,14 @@ class DirectoryRuntime(DurableChanges):
 
     def forget(self, name: str) -> None:
         """Release what is kept of a dropped table or view, and end the queries of it: one change of the plan."""
-        for running in [one for one in self.running if name in one.reads or one.name == name]:
-            self.running.remove(running)
-            self._unclaim_stopped(running)
+        self._gone.add(name)
+        try:
+            self._ended([one for one in self.running if name in one.reads or one.name == name])
+        finally:
+            self._gone.discard(name)
         claims = self.claims.pop(name, None)
         if claims is not None:
             claims.close()
-        self._gone.add(name)
-        try:
-            self._change({})
-        finally:
-            self._gone.discard(name)
 
     def close(self) -> None:
         """Release the directory; queries go on when it is opened again."""
