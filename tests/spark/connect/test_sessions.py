@@ -70,8 +70,7 @@ def _not_taken(spark: SparkSession, place: Path) -> list[Any]:
     found: list[Any] = []
     with opened(spark, place) as session:
         session.sql(ORDERS.format(place=place) + "CREATE MATERIALIZED VIEW parts AS SELECT 10 / total AS part FROM orders")
-        put(place, 2, (2, "bob", 2))
-        put(place, 3, (3, "bob", 0))
+        put(place, 2, (2, "bob", 2), (3, "bob", 0))
         try:
             session.read()  # Spark has completed the batch; the pipeline has not
         except ZsetJoinError as error:
@@ -92,6 +91,36 @@ def test_a_batch_that_a_view_cannot_take_waits_on_the_server_and_is_taken_once(c
     assert before == [(2.0,)]
     assert after == once == [(1,), (2,), (3,)]
     assert (more, count) == (0, [{"n": 3}])
+
+
+def _widened(spark: SparkSession, place: Path) -> list[Any]:
+    put(place, 1, (1, "ada", 5))
+    made = ORDERS.replace("(id INT, who STRING, total INT)", "(id BIGINT, who STRING, total BIGINT, PRIMARY KEY (id))")
+    with opened(spark, place) as session:
+        session.sql(made.format(place=place) + "CREATE MATERIALIZED VIEW parts AS SELECT id, 10 / total AS part FROM orders")
+        session.sql("CREATE MATERIALIZED VIEW totals AS SELECT id, total FROM orders")
+        put(place, 2, (2, "bob", 0), (1, "ada", 6))
+        try:
+            session.read()
+        except ZsetJoinError as error:
+            failed = error.facts.get("views")
+        session.sql("ALTER TABLE orders ADD COLUMN note BIGINT")
+        session.sql("DROP MATERIALIZED VIEW parts")
+        session.read()
+        put(place, 3, (1, "ada", 7))
+        session.read()
+        found = session.sql("SELECT * FROM orders").table().to_pylist()
+        return [failed, rows(session.running[0]), sorted(tuple(one.values()) for one in found)]
+
+
+def test_a_batch_that_waits_while_its_table_gets_a_column_keeps_its_values_in_their_columns(
+    client: Client, tmp_path: Path
+) -> None:
+    failed, totals, orders = client(_widened, tmp_path)
+
+    assert failed == ("parts",)
+    assert totals == [(1, 7), (2, 0)]
+    assert orders == [(1, "ada", 7, None), (2, "bob", 0, None)]
 
 
 def _rolled_back(spark: SparkSession, place: Path, removed: str) -> str:

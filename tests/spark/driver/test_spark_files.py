@@ -16,6 +16,7 @@ from zset_join.core.errors import OptionError, StateError, ZsetJoinError
 from zset_join.runners.spark.driver.spark_files import SparkFiles
 
 LOCATION = "objects://bucket/cp"
+MARK = "scratch-of-zset-join"
 
 
 def planned(scratch: Path, epoch: int, text: str = "") -> None:
@@ -26,7 +27,7 @@ def planned(scratch: Path, epoch: int, text: str = "") -> None:
 
 
 def held(scratch: Path) -> set[str]:
-    return {path.relative_to(scratch).as_posix() for path in scratch.rglob("*") if path.is_file()} - {"scratch-of-zset-join"}
+    return {path.relative_to(scratch).as_posix() for path in scratch.rglob("*") if path.is_file()} - {MARK}
 
 
 @pytest.fixture
@@ -79,6 +80,47 @@ def test_another_drivers_plan_of_an_epoch_is_refused_and_stays(scratch: Path, tm
 
     assert refused.value.code == "SPARK_FILES_DIFFER"
     assert before == ObjectStore.objects
+
+
+@pytest.mark.parametrize("has_filled", [False, True])
+@pytest.mark.parametrize("has_kept", [False, True])
+def test_a_start_that_empties_the_directory_of_a_running_query_removes_nothing_of_the_checkpoint(
+    scratch: Path, monkeypatch: pytest.MonkeyPatch, *, has_filled: bool, has_kept: bool
+) -> None:
+    running = SparkFiles(str(scratch), LOCATION)
+    planned(scratch, 0)
+    (running if has_kept else SparkFiles(str(scratch), LOCATION)).keep(0)
+    before = dict(ObjectStore.objects)
+    second = SparkFiles(str(scratch), LOCATION)
+    if not has_filled:
+        monkeypatch.setattr(SparkFiles, "_stored", lambda _: (_ for _ in ()).throw(OSError("died")))
+        with pytest.raises(OSError, match="died"):
+            second.restore()
+        monkeypatch.undo()
+    else:
+        second.restore()
+    planned(scratch, 1)
+
+    if has_filled and not has_kept:  # what it finds is what the checkpoint has
+        running.keep(1)
+    else:
+        with pytest.raises(StateError, match="another start of this query has taken") as refused:
+            running.keep(1)
+        assert refused.value.code == "SPARK_FILES_DIFFER"
+
+    assert before.items() <= ObjectStore.objects.items()
+
+
+def test_settings_of_the_store_are_not_written_into_the_directory(scratch: Path, tmp_path: Path) -> None:
+    place = tmp_path / "with settings"
+    SparkFiles(str(place), f"{LOCATION}?secret_access_key=hidden").restore()
+
+    SparkFiles(str(place), f"{LOCATION}?secret_access_key=another").restore()
+
+    assert "hidden" not in (place / MARK).read_text()
+    with pytest.raises(OptionError, match="files of another query") as refused:
+        SparkFiles(str(place), "objects://bucket/another?secret_access_key=hidden").restore()
+    assert "hidden" not in str(refused.value)
 
 
 @pytest.mark.parametrize("is_marked", [False, True])

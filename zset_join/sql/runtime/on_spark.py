@@ -199,8 +199,7 @@ class SparkRuntime(DirectoryRuntime):
             return super()._source(table, is_kept=is_kept)
         name = table.name if is_kept else f"whole-{uuid.uuid4().hex}"
         self._read_places.add(name)
-        if is_kept and not self._is_restoring and f"{ROWS}{name}" not in self._views:
-            # Nothing reads the table: it is read from its beginning. One that gets columns is read on.
+        if is_kept and not self._is_restoring and f"{ROWS}{name}" not in self._views:  # it is read from its beginning
             self._remove_place(name)
             self._read_places.add(name)
         made = StagedRows if is_connect(self.spark) else PolledRows

@@ -5,7 +5,7 @@ from __future__ import annotations
 from zset_join.core.errors import StateError, ZsetJoinError
 from zset_join.runners.spark.epoch.lost_records import lost_records
 
-__all__ = ["foreign_reading", "reading_failed", "replanned", "rolled_back"]
+__all__ = ["foreign_reading", "other_columns", "reading_failed", "replanned", "rolled_back"]
 
 _WHOLE = "Bring the directory back as a whole, or begin with a new one and a new output."
 
@@ -53,4 +53,15 @@ def reading_failed(error: BaseException, name: str, location: str) -> BaseExcept
         f'"{name}": Spark cannot read it: {reason[:600]}. No query processed these rows; correct the source and read again.',
         code="SOURCE_IO",
         location=location,
+    )
+
+
+def other_columns(name: str, location: str, number: int) -> StateError:
+    """Return the refusal of a batch that was read with columns which a stream no longer has."""
+    return StateError(
+        f'batch {number} of "{name}" waits at {location}, and was read with columns that "{name}" does not have now. Open the '
+        "session as it was before, with the same packages, and call read(); then change it.",
+        code="EPOCH_REPLANNED",
+        name=name,
+        epoch=number,
     )

@@ -5,7 +5,9 @@
 
 The law: at a start the directory holds what the checkpoint has of Spark's files, and nothing else of them. Before an epoch is
 committed, what Spark has planned it from is in the checkpoint: so a run that lost its disk plans the epoch again with the same
-input, or goes on behind it. A copy never replaces another: a second driver that planned the same epoch is refused.
+input, or goes on behind it. A copy never replaces another: a second driver that planned the same epoch is refused. Each start
+leaves a mark of its own in the directory; a run that finds another's copies and removes nothing more, for what that start has
+emptied is not what Spark has removed.
 
 Limits: the processes of Spark's server see one directory: on one machine any, on several a volume. What Spark notes at the end
 of a run, that its last epoch is done, is not copied: the next run requests that epoch again, and its answer is known.
@@ -17,6 +19,7 @@ from __future__ import annotations
 
 import re
 import shutil
+import uuid
 from collections.abc import Iterator
 
 from zset_join.core.errors import OptionError, StateError
@@ -29,6 +32,8 @@ _FOLDERS = ("sources", "offsets", "commits")
 _METADATA = "metadata"
 _MARK = "scratch-of-zset-join"
 _OPTION = "sparkCheckpointLocation"
+_EMPTIED = "emptied"
+"""Instead of the name of a start, while that start fills the directory."""
 
 
 class SparkFiles:
@@ -45,8 +50,10 @@ class SparkFiles:
     def __init__(self, scratch: str, location: str) -> None:
         self._scratch = local_path(scratch, option=_OPTION)
         self._location = location
+        self._shown = location.partition("?")[0]  # settings behind it may be secrets
         self._folder = open_folder(location)
         self._kept: set[str] | None = None
+        self._start: str | None = None
 
     def restore(self) -> None:
         """Make the directory hold what the checkpoint has.
@@ -66,18 +73,23 @@ class SparkFiles:
                 place = self._scratch / name
                 place.parent.mkdir(parents=True, exist_ok=True)
                 place.write_bytes(content.to_pybytes())
+        self._mark(uuid.uuid4().hex)
 
     def keep(self, epoch: int) -> None:
         """Copy what is new in the directory, up to the plan of an epoch, and remove what Spark has removed.
 
         Raises:
-            StateError: `SPARK_FILES_DIFFER`: the checkpoint has another file of that name.
+            StateError: `SPARK_FILES_DIFFER`: the checkpoint has another file of that name, or another start has the directory.
             OSError: the store or the directory fails.
         """
+        self._start = self._start or self._marked()[1]
         kept = self._older(epoch) if self._kept is None else self._kept
         found = [name for name in self._written() if not (name.startswith("offsets/") and int(name[8:]) > epoch)]
-        for name in (one for one in found if one not in kept):
-            self._copy(name, (self._scratch / name).read_bytes(), epoch)
+        copied = [(name, (self._scratch / name).read_bytes()) for name in found if name not in kept]
+        if self._start == _EMPTIED or self._marked()[1] != self._start:
+            raise self._replaced(epoch)
+        for name, content in copied:
+            self._copy(name, content, epoch)
         for name in kept.difference(found):
             if name != _METADATA:
                 self._folder.remove(name)
@@ -102,7 +114,7 @@ class SparkFiles:
             stored = self._folder.read(name)
             if stored is None or stored.to_pybytes() != content:
                 raise StateError(
-                    f"{name} of the checkpoint {self._location} differs from what Spark has written in {self._scratch}: "
+                    f"{name} of the checkpoint {self._shown} differs from what Spark has written in {self._scratch}: "
                     f"another driver has planned epoch {epoch} too. Stop one of them and start this query again: it takes up "
                     "the files that are there.",
                     code="SPARK_FILES_DIFFER",
@@ -112,18 +124,39 @@ class SparkFiles:
 
     def _take(self) -> None:
         """Mark the directory, so that no other checkpoint's files are ever removed from it."""
-        mark = self._scratch / _MARK
         self._scratch.mkdir(parents=True, exist_ok=True)
-        if mark.exists() and mark.read_text(encoding="utf-8") == self._location:
-            return
-        if mark.exists() or any((self._scratch / name).exists() for name in (_METADATA, *_FOLDERS)):
+        owner = self._marked()[0]
+        has_files = any((self._scratch / name).exists() for name in (_METADATA, *_FOLDERS))
+        if owner != self._shown and (owner or has_files):
             raise OptionError(
                 f"{_OPTION}={str(self._scratch)!r} holds files of another query, or of this one without the option; they would "
-                f"be replaced by those of {self._location}. Give a directory of its own.",
+                f"be replaced by those of {self._shown}. Give a directory of its own.",
                 code="SCRATCH_FOREIGN",
                 value=str(self._scratch),
             )
-        mark.write_text(self._location, encoding="utf-8")
+        self._mark(_EMPTIED)
+
+    def _mark(self, start: str) -> None:
+        beside = self._scratch / f"{_MARK}.{uuid.uuid4().hex}"
+        beside.write_text(f"{self._shown}\n{start}", encoding="utf-8")
+        beside.replace(self._scratch / _MARK)
+
+    def _marked(self) -> tuple[str, str]:
+        """Return the checkpoint that the directory is of and the start that has filled it; empty where it has no mark."""
+        try:
+            owner, _, start = (self._scratch / _MARK).read_text(encoding="utf-8").partition("\n")
+        except FileNotFoundError:
+            return "", ""
+        return owner.partition("?")[0], start
+
+    def _replaced(self, epoch: int) -> StateError:
+        return StateError(
+            f"another start of this query has taken {self._scratch} ({_OPTION}) since this one began, so epoch {epoch} is not "
+            f"taken. Stop one of them and start this query again: it takes up the files that {self._shown} has.",
+            code="SPARK_FILES_DIFFER",
+            file=_MARK,
+            epoch=epoch,
+        )
 
     def _stored(self) -> Iterator[str]:
         """Yield the names that the checkpoint has, but that of the metadata."""

@@ -33,9 +33,17 @@ from zset_join.core.row_conversion import take_rows
 from zset_join.runners.spark.driver.collected import CollectedLayout, collected_layout, united_rows
 from zset_join.runners.spark.driver.collecting import collected_slices, collected_table
 from zset_join.runners.spark.driver.on_server import on_server
-from zset_join.runners.spark.driver.reading_errors import foreign_reading, reading_failed, replanned, rolled_back
+from zset_join.runners.spark.driver.reading_errors import foreign_reading, other_columns, reading_failed, replanned, rolled_back
 from zset_join.runners.spark.driver.rows_taken import batch_taken
-from zset_join.runners.spark.driver.staging import PLACE, StagedBatch, Staging, batch_uri, remove_place, staged_batches
+from zset_join.runners.spark.driver.staging import (
+    PLACE,
+    StagedBatch,
+    Staging,
+    batch_uri,
+    remove_place,
+    staged_batches,
+    stored_name,
+)
 from zset_join.runners.spark.planning.source_stream import SourceStream
 from zset_join.runners.spark.rows.baseline import make_start, with_made_start
 from zset_join.zset import single_batch
@@ -159,6 +167,8 @@ class StagedRows:
         while self._waiting or (self._is_due() and self._list()):
             staged = self._waiting[0]
             number = staged.number
+            if not set(self._stored_names.values()).issuperset(staged.columns):
+                raise other_columns(self._stream.name, self._location, number)
             rows = batch_taken(self._stream, self._tables(number), number, on_bad_input=self._on_bad_input)
             self._waiting.pop(0)
             self._taken.add(number)
@@ -207,6 +217,7 @@ class StagedRows:
             yield from ((table, layout) for table in collected_slices(rows, number, 0))
         staged = self._stream.session.read.schema(self._staged_schema).parquet(batch_uri(self._location, number))
         table = collected_table(staged, number, self._max_bytes())
+        table = table.rename_columns([*(at.name for at in self._rows.schema), PLACE])
         places = np.asarray(table.column(PLACE).combine_chunks())
         table = table.drop_columns([PLACE])
         if (np.diff(places) < 0).any():  # a reading has the files of a batch in an order of its own
@@ -215,7 +226,16 @@ class StagedRows:
 
     @cached_property
     def _staged_schema(self) -> StructType:
-        return StructType([*self._rows.schema.fields, StructField(PLACE, LongType())])
+        names = self._stored_names
+        fields = [StructField(names.get(at.name, at.name), at.dataType) for at in self._rows.schema]
+        return StructType([*fields, StructField(PLACE, LongType())])
+
+    @cached_property
+    def _stored_names(self) -> dict[str, str]:
+        """Return what the slots of the columns are stored as."""
+        slots = self._layout.slots
+        columns = zip(slots.slots[0], slots.schemas[0].names, strict=True)
+        return {slots.names[slot]: stored_name(name) for slot, name in columns}
 
     @cached_property
     def _rows(self) -> DataFrame:
@@ -236,7 +256,7 @@ class StagedRows:
         self._run, self._taken = uuid.uuid4().hex, set()
         writer = rows.writeStream.option("checkpointLocation", location).trigger(**self._trigger)
         try:
-            self._query = writer.foreachBatch(Staging(location, self._run)).start()
+            self._query = writer.foreachBatch(Staging(location, self._run, self._stored_names)).start()
         except PySparkException as error:
             raise reading_failed(error, stream.name, location) from error
 

@@ -4,7 +4,8 @@
     <location>/zset/batches/7.json      which input they are of; written last: without it there is no batch
 
 The law: a batch that is listed is whole. Spark completes a batch after that, so none is skipped; one that comes again replaces
-itself.
+itself. Columns are found by the names that they have in the stream, so a batch that waits while its table gets more columns has
+NULL in these.
 
 Cost: a batch is written once and read once, beside Spark's own files.
 """
@@ -12,6 +13,7 @@ Cost: a batch is written once and read once, beside Spark's own files.
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 
 from pyspark.sql import DataFrame
@@ -23,7 +25,17 @@ from zset_join.runners.spark.rows.baseline import has_start, uri_below
 from zset_join.storage.folder import is_local, local_path, open_folder
 from zset_join.storage.local import remove_tree
 
-__all__ = ["PLACE", "StagedBatch", "Staging", "batch_uri", "note_taken", "remove_place", "staged_batches", "taken_through"]
+__all__ = [
+    "PLACE",
+    "StagedBatch",
+    "Staging",
+    "batch_uri",
+    "note_taken",
+    "remove_place",
+    "staged_batches",
+    "stored_name",
+    "taken_through",
+]
 
 PLACE = "__at"
 """The column with the place of a row in its batch."""
@@ -41,12 +53,14 @@ class StagedBatch:
         read: the digest of its offsets.
         query: the id of Spark's query.
         run: which start of the query wrote it.
+        columns: those of the stream, as `stored_name` has them.
     """
 
     number: int
     read: str | None
     query: str | None
     run: str
+    columns: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -56,19 +70,31 @@ class Staging:
     Args:
         location: `checkpointLocation`.
         run: of this start of the query.
+        names: what the columns of its rows are stored as.
     """
 
     location: str
     run: str
+    names: Mapping[str, str]
 
     def __call__(self, batch: DataFrame, number: int) -> None:
         """Write a batch down."""
         folder, name = open_folder(self.location), f"{_BATCHES}/{number}.json"
         folder.remove(name)
-        placed = batch.withColumn(PLACE, F.monotonically_increasing_id())
+        placed = batch.withColumnsRenamed(dict(self.names)).withColumn(PLACE, F.monotonically_increasing_id())
         placed.write.mode("overwrite").parquet(batch_uri(self.location, number))
-        staged = StagedBatch(number, offsets_digest(self.location, number), spark_query_id(self.location), self.run)
+        read, query = offsets_digest(self.location, number), spark_query_id(self.location)
+        staged = StagedBatch(number, read, query, self.run, tuple(self.names.values()))
         folder.put(name, json.dumps(asdict(staged)).encode())
+
+
+def stored_name(column: str) -> str:
+    """Return what a column is stored as, whatever letters it has: Spark ignores their case.
+
+    >>> stored_name("a b")
+    'c612062'
+    """
+    return f"c{column.encode().hex()}"
 
 
 def batch_uri(location: str, number: int) -> str:
