@@ -17,6 +17,7 @@ from zset_join.operators.distinct import Distinct
 from zset_join.operators.select import Select
 from zset_join.operators.union import Union
 from zset_join.operators.where import Where
+from zset_join.shapes.operator_options import OperatorOptions
 from zset_join.testing import reference as oracle
 from zset_join.zset import ZSet
 from zset_join.zset.protocol import Operator
@@ -78,7 +79,8 @@ def build_view(spec: ViewSpec, *, on_bad_input: str = "error", directory: str | 
     if spec.kind == "select":
         return Select(relation, _SELECTED, **options)
     make = CompactingDistinct if spec.knobs.compacting else Distinct
-    return make(relation, hash_bits=spec.knobs.hash_bits, hash_seed=spec.knobs.hash_seed, directory=directory, **options)
+    knobs = {"hash_bits": spec.knobs.hash_bits, "hash_seed": spec.knobs.hash_seed}
+    return make(relation, options=OperatorOptions(**options, **knobs, directory=directory))
 
 
 def view_specs(kind: ViewKind, mode: Mode) -> st.SearchStrategy[ViewSpec]:

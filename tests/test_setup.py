@@ -123,4 +123,4 @@ def test_every_verb_of_the_makefile_is_in_its_help() -> None:
 
 def test_the_server_runs_the_tests_and_those_against_real_servers() -> None:
     assert os.access(ROOT / ".ci" / "run", os.X_OK)
-    assert (ROOT / ".ci" / "run").read_text().endswith("make test\nmake test-services\n")
+    assert (ROOT / ".ci" / "run").read_text().endswith("make test\nmake test-services\nmake dist ARGS=--without-kernels\n")

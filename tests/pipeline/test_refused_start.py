@@ -163,6 +163,7 @@ OTHERWISE = {
     "EVOLVE_OUTPUT": "raised by an evolution, not by a start",
     "EVOLVE_UNSEEN": "raised by an evolution, not by a start",
     "VIEW_NAME": "of arguments alone; has a test among those of several views",
+    "STORE_UNCONDITIONAL": "of a store's own answers; has a test among those of object stores",
     "OWNER_LOST": "the files are those of the driver that has taken over",
     **dict.fromkeys(["COMMITTED_TWICE", "EPOCH_GAP", "EPOCH_REPLANNED", "REPLAY_DIFFERS"], "raised by an epoch"),
     **dict.fromkeys(["MISSING_EPOCH", "SINK_CLOSED", "SINK_MODE", "TOO_MANY_ROWS"], "raised for a caller that is none of ours"),

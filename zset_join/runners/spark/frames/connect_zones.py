@@ -30,8 +30,9 @@ _LOGICAL = {"and", "or", "not", "!"}
 def instants_in(schema: StructType) -> frozenset[str]:
     """Return the columns and fields that are instants, or hold some, in lower case, as Spark compares names.
 
-    >>> from pyspark.sql.types import StructType
-    >>> sorted(instants_in(StructType.fromDDL("At timestamp, day date, more struct<a: int, b: timestamp>")))
+    >>> from pyspark.sql.types import DateType, StructType, TimestampType
+    >>> more = StructType().add("a", DateType()).add("b", TimestampType())
+    >>> sorted(instants_in(StructType().add("At", TimestampType()).add("day", DateType()).add("more", more)))
     ['at', 'more', 'more.b']
     """
     return frozenset(name.lower() for name in _instants(schema, ""))
