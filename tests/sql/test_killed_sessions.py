@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import threading
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -58,11 +59,17 @@ class Killed(BaseException):
 
 @contextmanager
 def killed_at(number: int | None) -> Iterator[Counter[str]]:
-    """Let a process end before it publishes its file of this number; None: never. Yields how many were published."""
+    """Let a thread end before it publishes its file of this number; None: never. Yields how many were published.
+
+    Files of other threads do not count: an exception that ends a thread of Spark's leaves the JVM waiting for its answer.
+    """
     done: Counter[str] = Counter()
+    thread = threading.get_ident()
 
     def counted(own: Any) -> Any:
         def publish(*arguments: Any, **options: Any) -> Any:
+            if threading.get_ident() != thread:
+                return own(*arguments, **options)
             if number is not None and done["files"] >= number:
                 raise Killed
             done["files"] += 1
