@@ -51,7 +51,7 @@ class TestLookups:
             fetch(_json(hashes), "id", SCHEMA.names, [3], async_=async_)
 
     def test_a_text_of_another_type_names_its_column(self, hashes, async_):
-        with pytest.raises(LookupFailedError, match='a text in "total" that is no double'):
+        with pytest.raises(LookupFailedError, match='a text in "total" that is not a double'):
             fetch(hashes, "id", SCHEMA.names, [4], async_=async_)
 
     def test_a_batch_is_one_pipeline(self, hashes, async_):
