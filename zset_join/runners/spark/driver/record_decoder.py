@@ -14,7 +14,7 @@ from __future__ import annotations
 import base64
 import json
 import re
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -26,8 +26,10 @@ from zset_join.runners.spark.driver.source_rows import SourceRows
 from zset_join.runners.spark.rows.layout import as_type
 from zset_join.runners.spark.rows.undecoded_records import IN_RECORD, RecordsRead
 from zset_join.shapes.latest import MOST_COLUMNS, TRUNCATE
-from zset_join.sources.json_records import JsonRecordReader, ReadRecords
 from zset_join.zset import ZSet
+
+if TYPE_CHECKING:
+    from zset_join.sources.json_records import JsonRecordReader, ReadRecords
 
 __all__ = ["RecordDecoder"]
 
@@ -68,6 +70,8 @@ class RecordDecoder:
         """
         read = self._read
         if self._reader is None:
+            from zset_join.sources.json_records import JsonRecordReader  # needs DuckDB, which not every driver has
+
             self._reader = JsonRecordReader(read.format_name, read.table, read.keys, read.options, source=read.name)
         texts, not_text = _texts(records)
         lines = self._reader.read(texts)
