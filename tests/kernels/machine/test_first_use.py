@@ -28,12 +28,14 @@ def program(directory: Path) -> tuple[str, ...]:
 
 
 def test_the_first_use_starts_the_rest_in_a_session_of_its_own_and_a_later_one_does_not(tmp_path: Path) -> None:
-    process = compile_rest_in_background(str(tmp_path), program=program(tmp_path))
+    kept = tmp_path / "of the first use"
+
+    process = compile_rest_in_background(str(kept), program=program(kept))
 
     assert process is not None
     assert os.waitpid(process, 0)[1] == 0
-    assert (tmp_path / "background.log").read_text() == "compiling the kernels lazily True\n"
-    assert compile_rest_in_background(str(tmp_path), program=program(tmp_path)) is None
+    assert (kept / "background.log").read_text() == "compiling the kernels lazily True\n"
+    assert compile_rest_in_background(str(kept), program=program(kept)) is None
 
 
 def test_where_it_cannot_be_started_the_query_goes_on(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -57,6 +57,7 @@ def compile_rest_in_background(
     environment = {**os.environ, COMPILE_VARIABLE: "lazily", "PYTHONPATH": paths}
     written = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW
     try:
+        Path(directory).mkdir(mode=0o700, exist_ok=True)  # the first kernel that is compiled would make it
         process = os.posix_spawn(
             program[0],
             program,
