@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Sequence
 from functools import cached_property
 
@@ -29,9 +30,9 @@ class TimedJoinStage(Stage):
     options: AsOfOptions | TemporalOptions
 
     @property
+    @abstractmethod
     def shape(self) -> VersionJoinShape:
         """Return which rows meet, and when."""
-        raise NotImplementedError
 
     @cached_property
     def inputs(self) -> tuple[StageInput, ...]:

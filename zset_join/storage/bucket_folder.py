@@ -34,6 +34,7 @@ import pyarrow as pa
 
 from zset_join.core.errors import OptionError, StateError
 from zset_join.core.extras import needed_for
+from zset_join.storage.object_file import KEPT_BYTES, ObjectFile
 from zset_join.storage.operations import perform
 
 with needed_for("A folder in a bucket"):
@@ -50,7 +51,6 @@ with needed_for("A folder in a bucket"):
 
 __all__ = ["BucketFolder", "open_bucket"]
 
-_KEPT_BYTES = 16 << 20
 _WRITER = "zsetwriter"
 """Metadata of an object that was made with `put_new`: which call made it. Letters alone, as servers differ on others."""
 _TIMES = 4
@@ -109,9 +109,9 @@ class BucketFolder:
         base = self.location.partition("?")[0].rstrip("/")
         return f"{base}/{name}" if name else base
 
-    def create(self, name: str) -> BucketFile:
+    def create(self, name: str) -> ObjectFile:
         """Begin a new file."""
-        return BucketFile(self, name)
+        return ObjectFile(self, name)
 
     def put(self, name: str, data: bytes) -> None:
         """Make or replace an object."""
@@ -171,7 +171,7 @@ class BucketFolder:
 
     def begin_stream(self, name: str) -> Any:
         """Open an object that is there once the stream is closed."""
-        act = self._as_file(name, lambda: obstore.open_writer(self._store, name, buffer_size=_KEPT_BYTES, max_concurrency=2))
+        act = self._as_file(name, lambda: obstore.open_writer(self._store, name, buffer_size=KEPT_BYTES, max_concurrency=2))
         return perform("create", self.uri(name), act)
 
     def append(self, stream: Any, name: str, view: memoryview) -> None:
@@ -181,6 +181,11 @@ class BucketFolder:
     def end_stream(self, stream: Any, name: str) -> None:
         """Complete an object."""
         perform("close", self.uri(name), self._as_file(name, stream.close))
+
+    def give_up_stream(self, stream: Any, name: str) -> None:
+        """Complete an object that is not wanted, unless its stream is closed."""
+        if not stream.closed():
+            self.end_stream(stream, name)
 
     def _put_new(self, name: str, data: bytes) -> None:
         """Make an object under a name that is free, and find out whose it is where the answer was lost."""
@@ -226,48 +231,6 @@ class BucketFolder:
         is_refused = isinstance(error, PermissionDeniedError | UnauthenticatedError)
         text = " ".join(str(error).split("\n\nDebug source:")[0].split())
         return OSError(errno.EACCES if is_refused else errno.EIO, text, self.uri(name))
-
-
-class BucketFile:
-    """A new object; small ones are one put.
-
-    Args:
-        folder: where it goes.
-        name: its name there.
-    """
-
-    def __init__(self, folder: BucketFolder, name: str) -> None:
-        self._folder = folder
-        self._name = name
-        self._kept = bytearray()
-        self._stream: Any = None
-
-    def write(self, data: Any) -> int:
-        """Append bytes."""
-        view = memoryview(data).cast("B")
-        if self._stream is None and len(self._kept) + len(view) <= _KEPT_BYTES:
-            self._kept += view
-            return len(view)
-        if self._stream is None:
-            self._stream = self._folder.begin_stream(self._name)
-            kept, self._kept = self._kept, bytearray()
-            self._folder.append(self._stream, self._name, memoryview(kept))
-        self._folder.append(self._stream, self._name, view)
-        return len(view)
-
-    def close(self, *, durable: bool) -> None:  # noqa: ARG002 - an object that was put is stored
-        """Complete the object."""
-        if self._stream is None:
-            self._folder.put(self._name, bytes(self._kept))
-        else:
-            self._folder.end_stream(self._stream, self._name)
-
-    def discard(self) -> None:
-        """Give up; a stream that was begun leaves an object, which is removed."""
-        if self._stream is not None:
-            if not self._stream.closed():
-                self._folder.end_stream(self._stream, self._name)
-            self._folder.remove(self._name)
 
 
 def _refuse_forked(location: str) -> None:

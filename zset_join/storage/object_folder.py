@@ -22,11 +22,11 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.fs as pafs
 
+from zset_join.storage.object_file import ObjectFile
 from zset_join.storage.operations import perform
 
 __all__ = ["ObjectFolder"]
 
-_KEPT_BYTES = 16 << 20
 _SHOWS_PARTS = frozenset({"hdfs", "viewfs", "webhdfs", "sftp", "ssh", "ftp", "smb", "dbfs", "local", "file"})
 
 
@@ -56,9 +56,9 @@ class ObjectFolder:
         base = self.location.partition("?")[0].rstrip("/")
         return f"{base}/{name}" if name else base
 
-    def create(self, name: str) -> ObjectFolderFile:
+    def create(self, name: str) -> ObjectFile:
         """Begin a new file."""
-        return ObjectFolderFile(self, name)
+        return ObjectFile(self, name)
 
     def put(self, name: str, data: bytes) -> None:
         """Make or replace an object."""
@@ -156,6 +156,18 @@ class ObjectFolder:
         self._make_place(name)
         return perform("create", self.uri(name), lambda: self._filesystem.open_output_stream(self._at(name)))
 
+    def append(self, stream: Any, name: str, view: memoryview) -> None:
+        """Write to a stream."""
+        perform("write", self.uri(name), lambda: stream.write(view), data=view)
+
+    def end_stream(self, stream: Any, name: str) -> None:
+        """Complete an object."""
+        perform("close", self.uri(name), stream.close)
+
+    def give_up_stream(self, stream: Any, name: str) -> None:  # noqa: ARG002 - as the protocol has it
+        """Close a stream whose object is not wanted."""
+        stream.close()
+
     def _at(self, name: str) -> str:
         return f"{self._path}/{name}" if name else self._path
 
@@ -199,50 +211,6 @@ class ObjectFolder:
         """Look again: fsspec remembers listings, and others write here too."""
         if self._fsspec is not None:
             self._fsspec.invalidate_cache()
-
-
-class ObjectFolderFile:
-    """A new object; small ones are one put.
-
-    Args:
-        folder: where it goes.
-        name: its name there.
-    """
-
-    def __init__(self, folder: ObjectFolder, name: str) -> None:
-        self._folder = folder
-        self._name = name
-        self._kept = bytearray()
-        self._stream: Any = None
-
-    def write(self, data: Any) -> int:
-        """Append bytes."""
-        view = memoryview(data).cast("B")
-        if self._stream is None and len(self._kept) + len(view) <= _KEPT_BYTES:
-            self._kept += view
-            return len(view)
-        if self._stream is None:
-            self._stream = self._folder.begin_stream(self._name)
-            kept, self._kept = self._kept, bytearray()
-            self._append(memoryview(kept))
-        self._append(view)
-        return len(view)
-
-    def close(self, *, durable: bool) -> None:  # noqa: ARG002 - an object that was put is stored
-        """Complete the object."""
-        if self._stream is None:
-            self._folder.put(self._name, bytes(self._kept))
-        else:
-            perform("close", self._folder.uri(self._name), self._stream.close)
-
-    def discard(self) -> None:
-        """Give up; a stream that was begun leaves an object, which is removed."""
-        if self._stream is not None:
-            self._stream.close()
-            self._folder.remove(self._name)
-
-    def _append(self, view: memoryview) -> None:
-        perform("write", self._folder.uri(self._name), lambda: self._stream.write(view), data=view)
 
 
 def _protocols(filesystem: Any) -> set[str]:
