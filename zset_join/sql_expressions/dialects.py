@@ -198,7 +198,7 @@ def dialect_named(name: str) -> type[StreamSql]:
     dialect = DIALECTS.get(str(name).lower())
     if dialect is None:
         raise OptionError(
-            f"dialect={name!r} is not known.{near(str(name), DIALECTS)} Choose one of {', '.join(DIALECTS)}.",
+            f"dialect={name!r} is not known; choose one of {', '.join(DIALECTS)}.",
             code="UNKNOWN_DIALECT",
             dialect=name,
         )
