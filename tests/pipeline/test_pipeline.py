@@ -253,7 +253,7 @@ def test_an_epoch_that_runs_out_of_memory_shows_whether_it_was_taken():
         ({"orders": {"id": [1]}}, r"a dict without \['total'\]; give all of its columns \['id', 'total'\]"),
     ],
 )
-def test_rows_in_a_wrong_shape_name_the_right_one(rows: Any, message: str) -> None:
+def test_rows_in_a_wrong_shape_name_the_right_one(rows, message) -> None:
     pipeline = Pipeline(changes("orders", "id INT, total INT", keys="id"))
 
     with pytest.raises(PlanError, match=message) as refused:
