@@ -411,7 +411,15 @@ class JoinStreamWriter:
         before = dict(zip(other._view_names, self._sinks.values(), strict=False)) if is_one else self._sinks
         chosen = {view: other._sinks.get(view) or before.get(view) or [] for view in other._view_names}
         after._sinks = {view: [one.again() for one in sinks] for view, sinks in chosen.items()}
-        after._outputs = [*self._outputs, *other._outputs]
+        after._outputs = [*(other._outputs or self._outputs)] if is_one else [*self._outputs, *other._outputs]
+        return after
+
+    def with_outputs_of(self, other: JoinStreamWriter) -> JoinStreamWriter:
+        """Return a writer of this query that writes to the outputs of another one of one view."""
+        after = type(self).__new__(type(self))
+        vars(after).update(vars(self), _outputs=[*other._outputs])
+        (chosen,) = other._sinks.values()
+        after._sinks = {self._view: [one.again() for one in chosen]}
         return after
 
     def changed_to_plan(self, query: PlannedQuery) -> JoinStreamWriter:
