@@ -29,6 +29,7 @@ import uuid
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -56,7 +57,7 @@ from zset_join.sql.tables.arrow_rows import registered
 from zset_join.sql.tables.catalog import NamedView, Table
 from zset_join.sql.tables.file_names import file_name
 from zset_join.sql.tables.results import Query, Running
-from zset_join.sql.tables.settings import driver_options, stage_options
+from zset_join.sql.tables.settings import driver_options, max_waiting_batches, stage_options
 from zset_join.sql.tables.table_sources import DecodingCatalog, TableSource, recorded_rows
 from zset_join.sql_expressions.places import Place
 from zset_join.zset import ZSet
@@ -202,7 +203,8 @@ class SparkRuntime(DirectoryRuntime):
         if is_kept and not self._is_restoring and f"{ROWS}{name}" not in self._views:  # it is read from its beginning
             self._remove_place(name)
             self._read_places.add(name)
-        made = StagedRows if is_connect(self.spark) else PolledRows
+        stages = partial(StagedRows, most_waiting=lambda: max_waiting_batches(self.catalog.settings))
+        made = stages if is_connect(self.spark) else PolledRows
         return made(
             self.tables.stream(table.rows.bindings[0].source),
             self._place_of(name),
