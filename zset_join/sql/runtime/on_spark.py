@@ -203,14 +203,16 @@ class SparkRuntime(DirectoryRuntime):
         if is_kept and not self._is_restoring and f"{ROWS}{name}" not in self._views:  # it is read from its beginning
             self._remove_place(name)
             self._read_places.add(name)
-        stages = partial(StagedRows, most_waiting=lambda: max_waiting_batches(self.catalog.settings))
-        made = stages if is_connect(self.spark) else PolledRows
+        is_endless = self._mode == "continuous"
+        made: Callable[..., TableSource] = partial(PolledRows, is_endless=is_endless)
+        if is_connect(self.spark):
+            most = (lambda: max_waiting_batches(self.catalog.settings)) if is_endless else None
+            made = partial(StagedRows, most_waiting=most)
         return made(
             self.tables.stream(table.rows.bindings[0].source),
             self._place_of(name),
             on_bad_input=stage_options(self._settings).on_bad_input,
             is_kept=is_kept,
-            is_endless=self._mode == "continuous",
             trigger=self._trigger,
             max_bytes=lambda: driver_options(self.catalog.settings).max_delta_bytes,
         )

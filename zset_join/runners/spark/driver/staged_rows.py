@@ -63,11 +63,10 @@ class StagedRows:
         location: where Spark keeps what it has read, of this stream alone; on the server.
         on_bad_input: `error` or `quarantine`.
         is_kept: others read on when this ends; False: the location is removed.
-        is_endless: the query runs on and on; else it reads what is there and ends.
+        most_waiting: returns how many batches may wait before Spark reads nothing more, of a query that runs on and on; 0: any
+            number. None: the query reads what is there and ends.
         trigger: the time between two batches of a query that runs on and on; None: none.
         max_bytes: returns the most bytes that a batch may have in Arrow; 0: any.
-        most_waiting: returns how many batches of a query that runs on and on may wait, after which Spark reads nothing more; 0:
-            any number.
     """
 
     def __init__(
@@ -77,19 +76,18 @@ class StagedRows:
         *,
         on_bad_input: str,
         is_kept: bool = True,
-        is_endless: bool = False,
+        most_waiting: Callable[[], int] | None = None,
         trigger: str | None = None,
         max_bytes: Callable[[], int],
-        most_waiting: Callable[[], int] = lambda: 0,
     ) -> None:
         self._stream = stream
         self._location = location
         self._on_bad_input = on_bad_input
         self._is_kept = is_kept
+        self._is_endless = is_endless = most_waiting is not None
         self._trigger: dict[str, Any] = {} if is_endless else {"availableNow": True}
         if is_endless and trigger is not None:
             self._trigger = {"processingTime": trigger}
-        self._is_endless = is_endless
         self._max_bytes, self._most_waiting = max_bytes, most_waiting
         self._reader = uuid.uuid4().hex
         self._layout = collected_layout({stream.name: stream})
@@ -262,7 +260,7 @@ class StagedRows:
         if self._has_start:
             rows = with_made_start(rows, location)
         self._run, self._taken = uuid.uuid4().hex, set()
-        most_waiting = self._most_waiting() if self._is_endless else 0  # one that ends is waited for, with all its batches
+        most_waiting = 0 if self._most_waiting is None else self._most_waiting()
         staging = Staging(location, self._run, self._stored_names, self._reader, most_waiting)
         writer = rows.writeStream.option("checkpointLocation", location).trigger(**self._trigger)
         try:
