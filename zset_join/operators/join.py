@@ -49,9 +49,9 @@ from zset_join.state.join.changed_groups import ChangedGroups, ChangedKey, Outpu
 from zset_join.state.join.hybrid_state import HybridState
 from zset_join.state.join.join_parts import JoinParts
 from zset_join.state.join.joined_rows import JoinedRows
+from zset_join.state.join.listed_rows import ListedRows
 from zset_join.state.join.oversized_rows import OversizedRows
 from zset_join.state.join.residual_pairs import JudgedEpoch, ResidualPairs
-from zset_join.state.join.standing_rows import StandingRows
 from zset_join.state.join.streamed_rows import Piece, Place, StreamedRows
 from zset_join.state.rows.answers import Answers
 from zset_join.state.rows.guarded import guarded
@@ -184,7 +184,7 @@ class HashJoin:
         self._sources = tuple(shape.sources)
         self._joined = JoinedRows(self._sides[0], self._sides[1], self.output.schema, self._sources)
         passes = residual_filter(residual, self._sides)
-        self._standing = StandingRows(
+        self._listed_rows = ListedRows(
             self._sides, self._one_sided, pairs=self._pairs, passes=None if residual is None else passes
         )
         parts = JoinParts(self._sides, self._groups, self._cold, self._one_sided, self._pairs, passes, self._output)
@@ -329,12 +329,12 @@ class HashJoin:
             side.end_absorb(snapshot_epoch(tables[side.name]))
 
     @property
-    def can_stand(self) -> bool:
-        """Return whether `standing` lists the answer: all rows are in memory, and none has been forgotten."""
+    def lists_answer(self) -> bool:
+        """Return whether `listed` lists the answer: all rows are in memory, and none has been forgotten."""
         return self._hybrid is None and not any(side.evicted[0] for side in self._sides)
 
-    def standing(self, columns: Collection[str] | None = None) -> Iterator[ZSet]:
-        """Yield the sum of all answers so far in chunks of at most `chunk_rows` rows, from the state; where `can_stand`.
+    def listed(self, columns: Collection[str] | None = None) -> Iterator[ZSet]:
+        """Yield the sum of all answers so far in chunks of at most `chunk_rows` rows, from the state; where `lists_answer`.
 
         Args:
             columns: those that are wanted of the output; None: all.
@@ -346,15 +346,15 @@ class HashJoin:
         """
         if self._is_closed:
             raise closed("the join")
-        return self._answers.guarded(self._stand(columns))
+        return self._answers.guarded(self._list(columns))
 
-    def _stand(self, columns: Collection[str] | None) -> Iterator[ZSet]:
+    def _list(self, columns: Collection[str] | None) -> Iterator[ZSet]:
         joined, schema = self._joined, self.output.schema
         if columns is not None:
             kept = [at for at, name in enumerate(schema.names) if name in columns]
             schema = pa.schema([schema.field(at) for at in kept])
             joined = JoinedRows(self._sides[0], self._sides[1], schema, [self._sources[at] for at in kept])
-        for left, right, weights in self._standing.pieces(self._chunk_rows):
+        for left, right, weights in self._listed_rows.pieces(self._chunk_rows):
             for begin, rows in self._gathered(joined, int(left.ctypes.data), int(right.ctypes.data), 0, len(weights)):
                 yield ZSet(rows, weights[begin : begin + rows.num_rows].copy())
 

@@ -15,16 +15,16 @@ from zset_join.kernels.rows.side import DEGREE_OFFSET, HEAP, JOIN_BITS, JOIN_SLO
 from zset_join.kernels.rows.slots import find_key, likely_row, prefetch_slot
 from zset_join.kernels.values.columns import FLAG_ARRANGED, FLAG_LIVE, FLAGS, HASH, NEXT, WEIGHT
 
-__all__ = ["STANDING_CURSOR_WORDS", "emit_standing_rows"]
+__all__ = ["LISTED_CURSOR_WORDS", "emit_listed_rows"]
 
-STANDING_CURSOR_WORDS = 2
+LISTED_CURSOR_WORDS = 2
 
 _AHEAD_SLOT = 24
 _AHEAD_ROW = 12
 
 
 @kernel
-def emit_standing_rows(
+def emit_listed_rows(
     own: int,
     own_columns: int,
     other: int,

@@ -16,16 +16,16 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from zset_join.kernels.join.listed_rows import LISTED_CURSOR_WORDS, emit_listed_rows
 from zset_join.kernels.join.pairs import OVERFLOW
-from zset_join.kernels.join.standing_rows import STANDING_CURSOR_WORDS, emit_standing_rows
 from zset_join.kernels.rows.side import H_LIVE_ROWS, H_ROWS_END
 from zset_join.state.join.changed_groups import Pairs
 from zset_join.state.rows.side import SideState
 
-__all__ = ["StandingRows"]
+__all__ = ["ListedRows"]
 
 
-class StandingRows:
+class ListedRows:
     """List what a join shows.
 
     Args:
@@ -69,11 +69,11 @@ class StandingRows:
 
     def _walk(self, side: int, words: npt.NDArray[np.int64], *, pairs: bool, kind: int) -> Iterator[Pairs]:
         own, other = self._sides[side], self._sides[1 - side]
-        cursor = np.zeros(STANDING_CURSOR_WORDS, np.int64)
+        cursor = np.zeros(LISTED_CURSOR_WORDS, np.int64)
         count, capacity = int(own.header[H_ROWS_END]), words.shape[1]
         lines = [int(line.ctypes.data) for line in words]
         while cursor[0] < count:
-            filled = emit_standing_rows(
+            filled = emit_listed_rows(
                 own.view,
                 own.join_columns.address,
                 other.view,
