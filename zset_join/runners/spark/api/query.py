@@ -1,4 +1,4 @@
-"""The handle of a running join, with the names of PySpark's StreamingQuery.
+"""The handle of a running query, with the names of PySpark's StreamingQuery.
 
 What stops the query is kept as it was raised: `exception()` and `awaitTermination()` give the engine's own error, with its
 code and facts, not the text of a Java stack trace; so they do for records that Kafka has lost, which Spark notices itself.
@@ -38,7 +38,7 @@ __all__ = ["JoinQuery", "attached_on_server", "start_query", "start_served"]
 
 
 class JoinQuery(StoredQuery):
-    """A running join; made by `JoinStreamWriter.start`.
+    """A running query; made by `JoinStreamWriter.start`.
 
     Args:
         spark_query: Spark's own handle.

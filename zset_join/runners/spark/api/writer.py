@@ -91,7 +91,7 @@ class WrittenQuery(Protocol):
 
 
 class JoinStreamWriter:
-    """Collect what a running join needs; made by `View.writeStream`.
+    """Collect what a query needs; made by `View.writeStream`.
 
     Args:
         plan: the view, for executors.
@@ -595,4 +595,4 @@ class JoinStreamWriter:
 
 
 def _not_here(method: str, value: Any, cure: str) -> OptionError:
-    return OptionError(f"{method}({value!r}) does not apply to a join: {cure}.", code="NOT_APPLICABLE", method=method)
+    return OptionError(f"{method}({value!r}) does not apply to a view: {cure}.", code="NOT_APPLICABLE", method=method)
