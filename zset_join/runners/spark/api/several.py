@@ -69,7 +69,7 @@ class _Several:
         )
 
     def on_driver(self, keep_state: KeepState) -> DriverQuery:
-        """Return the views as the driver runs them; `keep_state` says which columns of sources they store."""
+        """Return the views as the driver runs them; `keep_state` chooses which columns of sources they store."""
         streams = {known: stream for view in self.views.values() for known, stream in view.streams.items()}
         steps = bindings_of([step for view in self.views.values() for step in view.steps], {})
         root = Views(tuple(self.views), tuple(view.node for view in self.views.values()))
