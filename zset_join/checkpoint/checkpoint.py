@@ -297,6 +297,11 @@ class Checkpoint:
         self._write_format()
 
     @property
+    def plan(self) -> Mapping[str, Any]:
+        """Return what it takes to build the operators of the query, as it is now."""
+        return self._plan if self._plan is not None else self._stored_plan()
+
+    @property
     def is_moved(self) -> bool:
         """Return whether the last epoch was committed under another plan, in the other mode; outputs have its answer."""
         return self.last is not None and self.plan_digest != self.last.plan

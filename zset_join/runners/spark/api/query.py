@@ -161,7 +161,8 @@ class JoinQuery(StoredQuery):
             What differs; `taken` is the epoch of the checkpoint that the change is, without a batch of Spark's.
 
         Raises:
-            OptionError: `NOT_FROM_HERE`: the state is in executors; over Spark Connect also a new output that is no connector.
+            OptionError: `NOT_FROM_HERE`: executors cannot go on from their state; over Spark Connect, a new output that is no
+                connector.
             PlanError: the driver cannot run the new query.
             StateError: `QUERY_STOPPED`: it does not run; `EVOLVE_STREAM`: another stream; or as `Pipeline.evolve`. The query
                 goes on as it was.
@@ -184,6 +185,7 @@ class JoinQuery(StoredQuery):
 
         Raises:
             StateError: `NOTHING_TO_UNDO`: the query was never changed; `UNDO_GONE`: more than `undoEpochs` epochs ago.
+            OptionError: `NOT_FROM_HERE`: on executors, another process has made the change.
             ZsetJoinError: as `evolve`. The query goes on as it was.
 
         Cost: that of `evolve`.
