@@ -16,6 +16,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from property_tests.temporal_history import TemporalHistory
 from zset_join.core.relation import Relation
 from zset_join.core.tick import Tick
 from zset_join.expressions import left, right
@@ -28,7 +29,7 @@ from zset_join.shapes.temporal_join import temporal_relation
 from zset_join.shapes.version_join import VersionJoinShape
 from zset_join.testing.comparison import delta_of
 from zset_join.testing.reference import Counts, total
-from zset_join.testing.reference_temporal import LiveRows, TemporalHistory, TimedRow, batch_as_of, first_rows
+from zset_join.testing.reference_temporal import LiveRows, TimedRow, batch_as_of, first_rows
 from zset_join.zset import ZSet
 
 __all__ = ["KINDS", "Change", "Step", "TimedCase", "sum_of"]
