@@ -8,7 +8,7 @@ here, Delta in `delta_outputs`), and a user's function.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
@@ -33,6 +33,9 @@ from zset_join.sinks.parquet_changelog import ParquetChangelogSink, PartFile, ar
 from zset_join.sinks.sink import Sink, has_epoch
 from zset_join.storage.folder import is_local, local_path
 
+if TYPE_CHECKING:  # only who writes Delta tables has deltalake
+    from zset_join.sinks.delta_changelog import DeltaChangelogSink
+
 __all__ = [
     "ChangelogOutput",
     "ChosenOutput",
@@ -40,7 +43,7 @@ __all__ = [
     "Output",
     "SelectiveOutput",
     "SinkOutput",
-    "fitting_parts",
+    "TaskFiles",
     "read_lines",
     "weighted",
 ]
@@ -209,21 +212,21 @@ class SinkOutput:
         self._sink.close()
 
 
-class ChangelogOutput:
-    """Let the tasks write the files of a Parquet changelog.
+class TaskFiles:
+    """Let the tasks write the files of a changelog; a subclass commits them.
 
     Args:
-        directory: the changelog, a path or URI.
-        form: how weights are shown.
+        sink: the changelog.
+        described: what `explain` calls it.
+        parts: what writes a task's piece.
     """
 
-    def __init__(self, directory: str, form: ChangelogForm) -> None:
-        self._directory = str(local_path(directory)) if is_local(directory) else directory
-        self._form = form
-        self._sink = ParquetChangelogSink(self._directory, form)
+    def __init__(self, sink: ParquetChangelogSink | DeltaChangelogSink, described: str, parts: PartWriter) -> None:
+        self._sink = sink
+        self._described = described
         self.quarantines = False
         self.dead_letter_path = ""
-        self.parts: PartWriter = ChangelogParts(self._directory)
+        self.parts = parts
 
     @property
     def sink(self) -> Sink:
@@ -232,14 +235,16 @@ class ChangelogOutput:
 
     def describe(self) -> str:
         """Return path and form."""
-        return f"Parquet changelog {self._directory} ({self._form})"
+        return self._described
 
     def open(self, relation: Relation, query_id: str) -> None:
         """Make or check the changelog."""
-        self._relation = relation
+        self._rows = relation.schema
         self._sink.open(relation, query_id)
-        writer = self.parts.writer if isinstance(self.parts, FittingParts) else self.parts
-        self.parts = fitting_parts(self, writer, relation, query_id)
+        letters = DeadLetters(
+            directory=self.dead_letter_path, query_id=query_id, names=(self._described,), schemas=(relation.schema,)
+        )
+        self.parts = FittingParts(self._writer(relation), self._described, letters if self.quarantines else None)
 
     def has(self, record: CommitRecord) -> bool:
         """Look into the changelog."""
@@ -257,6 +262,28 @@ class ChangelogOutput:
         """Return the rows that the tasks put aside."""
         return file_unfit_flags(rows)
 
+    def close(self) -> None:
+        """Close the changelog."""
+        self._sink.close()
+
+    def _writer(self, relation: Relation) -> PartWriter:
+        raise NotImplementedError
+
+
+class ChangelogOutput(TaskFiles):
+    """Let the tasks write the files of a Parquet changelog.
+
+    Args:
+        directory: the changelog, a path or URI.
+        form: how weights are shown.
+    """
+
+    def __init__(self, directory: str, form: ChangelogForm) -> None:
+        self._directory = str(local_path(directory)) if is_local(directory) else directory
+        self._form = form
+        sink = ParquetChangelogSink(self._directory, form)
+        super().__init__(sink, f"Parquet changelog {self._directory} ({form})", ChangelogParts(self._directory))
+
     def can_publish(self, files: CheckpointFiles, record: CommitRecord) -> bool:  # noqa: ARG002 - for other outputs
         """Look whether all parts are still staged."""
         return are_staged(self._directory, record.epoch, _part_files(record))
@@ -267,15 +294,14 @@ class ChangelogOutput:
 
     def contents(self, session: SparkSession) -> DataFrame | None:
         """Read the committed epochs."""
-        return read_lines(session, committed_files(self._directory), self._relation.schema, self._form)
+        return read_lines(session, committed_files(self._directory), self._rows, self._form)
 
     def at_rest(self) -> tuple[str, ...]:
         """Return its directory."""
         return (self._directory,)
 
-    def close(self) -> None:
-        """Close the changelog."""
-        self._sink.close()
+    def _writer(self, relation: Relation) -> PartWriter:  # noqa: ARG002 - its parts are the same for every relation
+        return self.parts.writer if isinstance(self.parts, FittingParts) else self.parts
 
 
 class FunctionOutput:
@@ -353,14 +379,6 @@ class FunctionOutput:
 
     def close(self) -> None:
         """Do nothing."""
-
-
-def fitting_parts(output: SelectiveOutput, writer: PartWriter, relation: Relation, query_id: str) -> FittingParts:
-    """Return what writes the rows that a changelog can hold, and puts the others aside or refuses them."""
-    letters = DeadLetters(
-        directory=output.dead_letter_path, query_id=query_id, names=(output.describe(),), schemas=(relation.schema,)
-    )
-    return FittingParts(writer, output.describe(), letters if output.quarantines else None)
 
 
 def read_lines(session: SparkSession, paths: Sequence[str], rows: pa.Schema, form: ChangelogForm) -> DataFrame:
