@@ -122,16 +122,7 @@ class DeltaChangelogSink(DeltaSink):
             self._lacks_columns = False
         lines = ChangelogLines(str(self.log), output.schema, self.form, output.primary_key, chunks, epoch=epoch)
         with self.log.failures(f"written in epoch {epoch}"):
-            files = write_delta_lines(
-                self.log.folder,
-                str(self.log),
-                output.schema,
-                self.form,
-                lines,
-                epoch=epoch,
-                part=0,
-                target_bytes=_TARGET_BYTES,
-            )
+            files = write_delta_lines(self.log.folder, lines, part=0, target_bytes=_TARGET_BYTES)
         is_ours = self._commit(epoch, files, link)
         rows, retractions = (lines.rows, lines.retractions) if is_ours else (0, 0)
         return SinkProgress(epoch, rows, retractions, time.perf_counter() - started, replayed=not is_ours)

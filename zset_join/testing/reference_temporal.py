@@ -23,12 +23,12 @@ with needed_for("zset_join.testing.reference_temporal, unlike the rest of zset_j
 
 __all__ = [
     "LiveRows",
+    "Nearest",
     "TimedRow",
     "Versions",
     "batch_as_of",
     "batch_temporal",
     "first_rows",
-    "nearest",
 ]
 
 Key = tuple[Any, ...]
@@ -154,40 +154,43 @@ _HOLDS: Mapping[str, Callable[[int, int], bool]] = {
 }
 
 
-def nearest(
-    row: TimedRow, candidates: Sequence[TimedRow], *, op: str, tie: Callable[[TimedRow], Any] | None, tolerance: int | None
-) -> TimedRow | None:
-    """Return the nearest candidate for which `row.time op candidate.time` holds.
+@dataclass(frozen=True, slots=True)
+class Nearest:
+    """Choose the nearest row for which `row.time op candidate.time` holds.
 
     Args:
-        row: the left row.
-        candidates: right rows in order of arrival.
         op: one of `>=`, `>`, `<=`, `<`.
         tie: of several at one time the one with the smallest value of this; None: the latest arrival.
         tolerance: the largest distance, None for any.
     """
-    if None in row.key or row.time is None:
-        return None
-    matching = [one for one in candidates if one.key == row.key and one.time is not None and _HOLDS[op](row.time, one.time)]
-    matching = [one for one in matching if tolerance is None or abs(row.time - one.time) <= tolerance]
-    if not matching:
-        return None
-    times = [one.time for one in matching]
-    near = max(times) if op.startswith(">") else min(times)
-    tied = [one for one in matching if one.time == near]
-    # Among equals of the tie rule the latest arrival wins too, so look from the back.
-    return tied[-1] if tie is None else min(reversed(tied), key=tie)
+
+    op: str = ">="
+    tie: Callable[[TimedRow], Any] | None = None
+    tolerance: int | None = None
+
+    def to(self, row: TimedRow, candidates: Sequence[TimedRow]) -> TimedRow | None:
+        """Return the candidate nearest to a left row, candidates in order of arrival; None where none is."""
+        if None in row.key or row.time is None:
+            return None
+        holds = _HOLDS[self.op]
+        matching = [one for one in candidates if one.key == row.key and one.time is not None and holds(row.time, one.time)]
+        matching = [one for one in matching if self.tolerance is None or abs(row.time - one.time) <= self.tolerance]
+        if not matching:
+            return None
+        times = [one.time for one in matching]
+        near = max(times) if self.op.startswith(">") else min(times)
+        tied = [one for one in matching if one.time == near]
+        # Among equals of the tie rule the latest arrival wins too, so look from the back.
+        return tied[-1] if self.tie is None else min(reversed(tied), key=self.tie)
 
 
 def batch_as_of(
     left: Iterable[TimedRow],
     right: Sequence[TimedRow],
+    nearest: Nearest,
     *,
     right_width: int,
     how: str = "inner",
-    op: str = ">=",
-    tie: Callable[[TimedRow], Any] | None = None,
-    tolerance: int | None = None,
     passes: Predicate | None = None,
 ) -> Counts:
     """Return the as-of join of all rows of both sides, `right` in order of arrival. Cost: every pair with one key."""
@@ -196,7 +199,7 @@ def batch_as_of(
         candidates.setdefault(row.key, []).append(row)
     counts = dict[Key, int]()
     for row in left:
-        chosen = nearest(row, candidates.get(row.key, ()), op=op, tie=tie, tolerance=tolerance)
+        chosen = nearest.to(row, candidates.get(row.key, ()))
         joined = _joined(row.row, None if chosen is None else chosen.row, right_width, how, passes)
         if joined is not None:
             counts[row_identity(joined)] = counts.get(row_identity(joined), 0) + 1
