@@ -203,7 +203,7 @@ class EpochFiles:
 
 
 class EpochFilesSink(ABC):
-    """Write the answer of every epoch to a file of its own; a subclass says what its text is.
+    """Write the answer of every epoch to a file of its own; a subclass makes its bytes.
 
     Args:
         described: what messages call the output.
