@@ -291,6 +291,11 @@ class Checkpoint:
         self._write_format()
 
     @property
+    def plan(self) -> Mapping[str, Any]:
+        """Return what it takes to build the operators of the query, as it is now."""
+        return self._plan if self._plan is not None else self._stored_plan()
+
+    @property
     def is_moved(self) -> bool:
         """Return whether the last epoch was committed under another plan, in the other mode; outputs have its answer."""
         return self.last is not None and self.plan_digest != self.last.plan
@@ -453,10 +458,10 @@ class Checkpoint:
         added = self._added_columns(stored, given, plan)
         if not added:
             raise StateError(
-                f"the checkpoint {self._folder.location} was made for another query; different: {'; '.join(differing)}. State "
-                "cannot be carried over to a changed query: start it as it was, or with a new checkpointLocation (in process, "
-                "a new directory), or change the query in place by zset-join evolve or Pipeline.evolve(). Only columns may be "
-                "added without, behind those that are there, where only selections read them.",
+                f"the checkpoint {self._folder.location} was made for another query; different: {'; '.join(differing)}. Start "
+                "the query as it was; change it in place with zset-join evolve or Pipeline.evolve(), which keeps the state; or "
+                "take a new checkpointLocation (in process, a new directory). A restart alone accepts nothing but new columns "
+                "behind the others that only selections read.",
                 code="QUERY_CHANGED",
                 differences=differing,
             )

@@ -1,4 +1,4 @@
-"""The options of a running join, checked when they are given.
+"""The options of a running query, checked when they are given.
 
 Names are written as Spark's (`checkpointLocation`); case and underscores do not matter, so `on_bad_input` and
 `onBadInput` are the same option. An unknown name, a value of the wrong kind and a value out of range raise an
@@ -391,7 +391,7 @@ class QueryOptions:
         given = _by_plain_name(options)
         if not given.get("checkpointlocation"):
             raise OptionError(
-                "the option checkpointLocation is missing; a running join keeps its progress and its state there. "
+                "the option checkpointLocation is missing; a query keeps its progress and its state there. "
                 'Add .option("checkpointLocation", "/a/directory/of/its/own").',
                 code="MISSING_CHECKPOINT_LOCATION",
                 option="checkpointLocation",

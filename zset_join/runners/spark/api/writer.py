@@ -24,7 +24,7 @@ from zset_join.core.options import QueryOptions
 from zset_join.kernels.machine.first_use import compile_rest_in_background
 from zset_join.query.several import PlannedQuery
 from zset_join.runners.spark.api.changing_query import ChangingOnExecutors, ChangingQuery
-from zset_join.runners.spark.api.lookup_defaults import check_connections, is_lookup_option, job_defaults
+from zset_join.runners.spark.api.lookup_defaults import is_lookup_option, job_defaults, lookup_options
 from zset_join.runners.spark.api.query import JoinQuery, attached_on_server, start_query, start_served
 from zset_join.runners.spark.api.stored_query import ExecutorTools, QueryRunner, QueryTools, StoredQuery
 from zset_join.runners.spark.api.triggers import checked_trigger
@@ -59,7 +59,7 @@ from zset_join.runners.spark.planning.placed_query import PlacedQuery, as_stored
 from zset_join.runners.spark.rows.baseline import has_baseline, with_start
 from zset_join.runners.spark.session import check_session
 from zset_join.sinks.sink import Sink
-from zset_join.stages import LookupJoinStage, Stage, StageOptions
+from zset_join.stages import Stage
 from zset_join.stages.lookup_join import explained_for
 from zset_join.stages.warm_up import warm_up
 from zset_join.storage.folder import folder_below, open_folder
@@ -91,7 +91,7 @@ class WrittenQuery(Protocol):
 
 
 class JoinStreamWriter:
-    """Collect what a running join needs; made by `View.writeStream`.
+    """Collect what a query needs; made by `View.writeStream`.
 
     Args:
         plan: the view, for executors.
@@ -119,6 +119,16 @@ class JoinStreamWriter:
             PlanError: the driver cannot run it.
         """
         return self._on_driver().planned
+
+    @property
+    def placed(self) -> PlacedQuery:
+        """Return the query as executors run it."""
+        return self._query.placed
+
+    @property
+    def udf_version(self) -> str | None:
+        """Return the option `udfVersion`."""
+        return QueryOptions.draft(self._query_options).udf_version
 
     @property
     def session(self) -> SparkSession:
@@ -411,7 +421,13 @@ class JoinStreamWriter:
         before = dict(zip(other._view_names, self._sinks.values(), strict=False)) if is_one else self._sinks
         chosen = {view: other._sinks.get(view) or before.get(view) or [] for view in other._view_names}
         after._sinks = {view: [one.again() for one in sinks] for view, sinks in chosen.items()}
-        after._outputs = [*self._outputs, *other._outputs]
+        after._outputs = [*(other._outputs or self._outputs)] if is_one else [*self._outputs, *other._outputs]
+        return after
+
+    def with_outputs_of(self, other: JoinStreamWriter) -> JoinStreamWriter:
+        """Return a writer of this query that writes to the outputs of another one of one view."""
+        after, (chosen,) = type(self).__new__(type(self)), other._sinks.values()
+        vars(after).update(vars(self), _outputs=[*other._outputs], _sinks={self._view: [one.again() for one in chosen]})
         return after
 
     def changed_to_plan(self, query: PlannedQuery) -> JoinStreamWriter:
@@ -551,17 +567,7 @@ class JoinStreamWriter:
         return {name: value for name, value in self._options.items() if not is_lookup_option(name)}
 
     def _lookup_options(self, stages: Sequence[Stage], buckets: int) -> dict[str, Any]:
-        """Return the job's facts for lookup joins; refuse more tasks than connections."""
-        session = self._query.session
-        defaults = job_defaults(session, self._options)
-        processes = 1 if buckets == 1 else min(buckets, parallelism(session))
-        more = {"lookup_processes": processes, **({} if defaults is None else {"lookup": defaults})}
-        for stage in stages:
-            if isinstance(stage, LookupJoinStage):  # of all stages these alone open connections
-                settings = stage.settings(StageOptions(more=more))
-                if settings.cache != "full":
-                    check_connections(settings.max_connections, processes=processes, source=stage.table.name)
-        return more
+        return lookup_options(self._query.session, self._options, stages, buckets)
 
     def _of_driver(self) -> bool:
         """Return whether epochs run on the driver."""
@@ -591,4 +597,4 @@ class JoinStreamWriter:
 
 
 def _not_here(method: str, value: Any, cure: str) -> OptionError:
-    return OptionError(f"{method}({value!r}) does not apply to a join: {cure}.", code="NOT_APPLICABLE", method=method)
+    return OptionError(f"{method}({value!r}) does not apply to a view: {cure}.", code="NOT_APPLICABLE", method=method)

@@ -31,9 +31,9 @@ class DeltaViewOutput(SinkOutput):
         super().__init__(sink)
         self._view = sink
 
-    def open(self, relation: Relation, query_id: str) -> None:
+    def open(self, relation: Relation, query_id: str, *, may_lack_columns: bool = False) -> None:
         """Open the view."""
-        super().open(relation, query_id)
+        super().open(relation, query_id, may_lack_columns=may_lack_columns)
         self._rows = relation.schema
 
     def contents(self, session: SparkSession) -> DataFrame | None:
