@@ -1,13 +1,13 @@
-"""Columns that a table gets while it has rows: rows from before have NULL in them.
+"""Columns that a table gets while it has rows: rows from before have their DEFAULT, or NULL.
 
-    ALTER TABLE t ADD COLUMN c INT [, ADD COLUMN d STRING]        also ADD c INT, and ADD [COLUMNS] (c INT, d STRING)
+    ALTER TABLE t ADD COLUMN c INT [DEFAULT 0] [, ADD ...]        also ADD c INT, and ADD [COLUMNS] (c INT, d STRING)
     CREATE TABLE t (..., c INT)                                   a table that is declared again, with more columns
 
-The law: every view and query answers what it answered, also one of `*`, for it reads a selection of the columns there were, and
-a stage that reads none of the added ones keeps its state; what is made from now on sees the new columns. What is refused
-changes nothing.
+The law: every view and query answers what it answered, also one of `*`; what is made from now on sees the new columns. What is
+refused changes nothing.
 
-Refused: columns that are computed, of metadata, NOT NULL or a key, for rows from before have none; and tables outside.
+Refused: columns that are computed, of metadata, a key, or NOT NULL without a DEFAULT, for rows from before have none; and
+tables outside.
 """
 
 from __future__ import annotations
@@ -15,13 +15,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from zset_join.core.errors import SqlError
-from zset_join.expressions.rows import named
-from zset_join.plan.query_plan import PlanSource
-from zset_join.plan.row_steps import SelectStep
-from zset_join.plan.tree import Apply, Node, Read, rebuilt
-from zset_join.query import View
 from zset_join.sql.ddl.definitions import read_columns
 from zset_join.sql.parse.readers import Reader
+from zset_join.sql.tables.added_columns import columns_behind, over_more_columns, with_columns_added
 from zset_join.sql.tables.bound import BoundQuery
 from zset_join.sql.tables.catalog import ColumnDefinition, Table
 from zset_join.sql.tables.contexts import StatementContext
@@ -30,51 +26,6 @@ from zset_join.sql_expressions.dialects import Statement
 from zset_join.sql_expressions.places import Place, check_distinct
 
 __all__ = ["alter_table", "declared_again"]
-
-
-def with_columns_added(table: Table, columns: tuple[ColumnDefinition, ...]) -> Table:
-    """Return a table with columns behind those that it has."""
-    names = tuple(column.name for column in columns)
-    return replace(table, columns=(*table.columns, *columns), added=(*table.added, *names))
-
-
-def columns_behind(before: Table, declared: Table) -> tuple[ColumnDefinition, ...]:
-    """Return the columns that a table has beyond those of another one that is declared alike; none where it is not."""
-    known = {column.name for column in before.columns}
-    more = tuple(column for column in declared.columns if column.name not in known)
-    return more if replace(declared, columns=_in_order(before, declared), added=before.added) == before else ()
-
-
-def _in_order(before: Table, declared: Table) -> tuple[ColumnDefinition, ...]:
-    """Return the columns that both tables have: in the order of the first one, where columns were added to it."""
-    there = {column.name: column for column in declared.columns}
-    own = [column.name for column in before.columns if column.name not in before.added]
-    shared = [column.name for column in declared.columns if column.name in own]
-    behind = [name for name in before.added if name in there]
-    return tuple(there[name] for name in (*shared, *behind))
-
-
-def over_more_columns(bound: BoundQuery, table: Table) -> BoundQuery:
-    """Return a query over a table that has more columns than when the query was bound; itself where it does not read it."""
-    (whole,) = table.rows.bindings
-    made: dict[int, tuple[PlanSource, Node]] = {}
-    for one in bound.view.bindings:
-        if one.source.name == table.name and one.source.relation.schema != whole.source.relation.schema:
-            source = replace(whole.source, max_watermark_jump=one.source.max_watermark_jump)
-            columns = tuple((name, named(name)) for name in one.source.relation.schema.names)
-            made[id(one.source)] = source, Apply(Read(source), SelectStep(columns))
-    if not made:
-        return bound
-
-    def change(node: Node) -> Node:
-        return made[id(node.source)][1] if isinstance(node, Read) and id(node.source) in made else node
-
-    bindings = tuple(
-        replace(whole, source=made[id(one.source)][0], is_of_versions=one.is_of_versions) if id(one.source) in made else one
-        for one in bound.view.bindings
-    )
-    view: View = replace(bound.view, node=rebuilt(bound.view.node, change), bindings=bindings)
-    return replace(bound, view=view)
 
 
 def alter_table(session: StatementContext, statement: Statement, reader: Reader) -> Message:
@@ -144,11 +95,12 @@ def _check(session: StatementContext, table: Table, columns: tuple[ColumnDefinit
             at=at,
             name=table.name,
         )
-    refused = [one.name for one in columns if not one.is_given or one.metadata is not None or one.is_required]
+    lacking = [one for one in columns if one.is_required and one.default is None]
+    refused = [one.name for one in columns if not one.is_given or one.metadata is not None or one in lacking]
     if refused:
         raise SqlError(
             f'{", ".join(refused)} of "{table.name}" would have no value in the rows that there are: a column that is added is '
-            "plain, and may be NULL. Compute it in a view.",
+            "plain, and may be NULL, or has a DEFAULT. Compute it in a view.",
             code="NOT_OFFERED",
             at=at,
             name=table.name,
