@@ -292,7 +292,7 @@ def _retry_seconds(given: str | None, location: str, option: str) -> float:
         return _RETRY_SECONDS
     if re.fullmatch(r"\d{1,6}(\.\d{1,6})?", given) is None:
         raise OptionError(
-            f"retry_seconds={given!r} behind {option}={location!r} is no number of seconds. Expected, say, 60.",
+            f"retry_seconds={given!r} behind {option}={location!r} is no number of seconds. Expected a number, such as 60.",
             code="FILE_SYSTEM",
             option=option,
             value=location,
