@@ -10,7 +10,7 @@ import pytest
 
 from spill.cold_stores import FileStores
 from tests.epochs import Change, delete, delta_of, upsert
-from zset_join.core.errors import ResourceError, StateError
+from zset_join.core.errors import StateError
 from zset_join.core.relation import Relation
 from zset_join.kernels.rows.epoch import CHANGE_WORDS
 from zset_join.state.cold import cold_tombstones
@@ -131,21 +131,6 @@ def test_one_that_expired_does_not_come_back(tmp_path: Path) -> None:
 
     assert in_memory(side) == ["b"]
     assert cold.tombstone_count() == 0
-
-
-def test_what_cannot_be_marked_as_changed_stays_on_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    side = side_of_deleted(None, ("a", 10), ("b", 20))
-    cold = ColdSide(side, FileStores(tmp_path))
-    cold.spill_tombstones(2, PIECE_BYTES, None)
-
-    def full() -> None:
-        raise ResourceError("the disk is full", code="DISK_FULL")
-
-    monkeypatch.setattr(cold._tombstones.store, "begin_change", full)
-    with pytest.raises(ResourceError):
-        take(cold, "a")
-
-    assert (in_memory(side), cold.tombstone_count()) == ([], 2)
 
 
 def test_the_disk_is_given_back_when_half_of_them_expired(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
