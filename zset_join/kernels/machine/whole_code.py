@@ -29,7 +29,7 @@ __all__ = ["PartKernel", "WholeCompiler"]
 
 
 class _NoEngine:
-    """Stands for the engine where no machine code is emitted."""
+    """An engine for code that is not emitted: it has no variables to set."""
 
     def set_env(self, name: str, environment: object) -> None:
         """Leave the environment alone: the whole that the part is linked into has the variable."""
