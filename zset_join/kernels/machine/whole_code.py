@@ -18,12 +18,12 @@ from collections.abc import Mapping, Sequence
 from types import FunctionType
 from typing import Any, ClassVar
 
-from numba.core import types
 from numba.core.codegen import JITCodeLibrary
 from numba.core.compiler import Compiler
 from numba.core.compiler_machinery import register_pass
 from numba.core.registry import CPUDispatcher
 from numba.core.typed_passes import NativeLowering
+from numba.core.types.misc import unliteral
 
 __all__ = ["PartKernel", "WholeCompiler"]
 
@@ -55,7 +55,8 @@ class _Part(JITCodeLibrary):  # type: ignore[misc]  # numba has no types
     @property
     def called(self) -> Sequence[Any]:
         """Return the libraries of what it calls."""
-        return self._linking_libraries  # type: ignore[no-any-return]  # numba has no types
+        libraries: Sequence[Any] = self._linking_libraries
+        return libraries
 
 
 class _Whole(JITCodeLibrary):  # type: ignore[misc]  # numba has no types
@@ -66,6 +67,7 @@ class _Whole(JITCodeLibrary):  # type: ignore[misc]  # numba has no types
 
         The linker takes of a library what was used before; so callers come before what they call.
         """
+        self._linking_libraries: list[Any]
         order: list[Any] = []
         seen: set[Any] = set()
         waiting: list[tuple[Any, bool]] = [(library, False) for library in self._linking_libraries]
@@ -139,5 +141,5 @@ class PartKernel(CPUDispatcher):  # type: ignore[misc]  # numba has no types
     def get_call_template(self, args: Sequence[Any], kws: Mapping[str, Any]) -> Any:
         """Return what a call with these types calls; a literal is a value like others."""
         return super().get_call_template(
-            tuple(types.unliteral(one) for one in args), {name: types.unliteral(one) for name, one in kws.items()}
+            tuple(unliteral(one) for one in args), {name: unliteral(one) for name, one in kws.items()}
         )
