@@ -28,7 +28,7 @@ from zset_join.runners.spark.api.lookup_defaults import is_lookup_option, job_de
 from zset_join.runners.spark.api.query import JoinQuery, attached_on_server, start_query, start_served
 from zset_join.runners.spark.api.stored_query import ExecutorTools, QueryRunner, QueryTools, StoredQuery
 from zset_join.runners.spark.api.triggers import checked_trigger
-from zset_join.runners.spark.api.unknown_methods import missing_on_writer
+from zset_join.runners.spark.api.unknown_methods import missing_on_writer, not_for_views
 from zset_join.runners.spark.driver.choosing import Choice, choice_of_connect, chosen_mode, memory_budget
 from zset_join.runners.spark.driver.chosen_sink import ChosenSink
 from zset_join.runners.spark.driver.driver_query import DriverQuery
@@ -329,15 +329,15 @@ class JoinStreamWriter:
 
     def format(self, source: str) -> NoReturn:
         """Refuse; an output is chosen with toDuckDB, toDelta, toParquet, foreachBatch or toSink."""
-        raise _not_here("format", source, "choose an output with toDuckDB, toDelta, toParquet, foreachBatch or toSink")
+        raise not_for_views("format", source, "choose an output with toDuckDB, toDelta, toParquet, foreachBatch or toSink")
 
     def outputMode(self, mode: str) -> NoReturn:  # noqa: N802 - the name PySpark users type
         """Refuse; the answer is always what changed."""
-        raise _not_here("outputMode", mode, 'the answer is always what changed; choose how it is shown with form="..."')
+        raise not_for_views("outputMode", mode, 'the answer is always what changed; choose how it is shown with form="..."')
 
     def partitionBy(self, *columns: str) -> NoReturn:  # noqa: N802 - the name PySpark users type
         """Refuse; a changelog has one directory per epoch."""
-        raise _not_here("partitionBy", columns, "a changelog has one directory per epoch; use foreachBatch for others")
+        raise not_for_views("partitionBy", columns, "a changelog has one directory per epoch; use foreachBatch for others")
 
     def explain(self) -> None:
         """Print what would be started: output, where the state is to be, and the plan.
@@ -598,7 +598,3 @@ class JoinStreamWriter:
         self._outputs.append(output)
         self._sinks.setdefault(self._view, []).append(sink or ChosenSink(output.sink))
         return self
-
-
-def _not_here(method: str, value: Any, cure: str) -> OptionError:
-    return OptionError(f"{method}({value!r}) does not apply to a view: {cure}.", code="NOT_APPLICABLE", method=method)
