@@ -184,7 +184,7 @@ class CompileNotice(event.Listener):  # type: ignore[misc]  # numba has no types
         if not self._told and self._seconds + now - self._begun >= self._after_seconds:
             self._told = True
             logging.getLogger("zset_join").warning(
-                "compiling the kernels this query calls into %s: ten seconds or more, once per user of this machine and version",
+                "compiling the kernels this query calls into %s: ten seconds or more, once per user and version",
                 compiled_kernels_directory,
             )
 
