@@ -166,8 +166,9 @@ def undo_of_directory(directory: str | Path, *, new_tables: Collection[str] = ()
         new_tables: as for `evolve_directory`.
 
     Raises:
-        StateError: `NO_CHECKPOINT`: nothing is there; `NOTHING_TO_UNDO`: its query was never changed; `UNDO_GONE`: longer ago than its option `undo_epochs`;
-            `UNDO_COLUMNS`: columns of sources of which values are gone; or as `evolve_directory`.
+        StateError: `NO_CHECKPOINT`: nothing is there; `NOTHING_TO_UNDO`: its query was never changed; `UNDO_GONE`: longer
+            ago than its option `undo_epochs`; `UNDO_COLUMNS`: columns of sources of which values are gone; or as
+            `evolve_directory`.
     """
     location = _location(directory)
     committed = read_committed(location)
