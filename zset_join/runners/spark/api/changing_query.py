@@ -118,9 +118,8 @@ class ChangingQuery:
             ZsetJoinError: as `JoinQuery.evolve`.
         """
         other = _writer_of(view, self._writer)
-        planned = other.planned
         after = self._writer.changed_to(other)
-        return self._epochs.evolve(planned, other.chosen_sinks), after
+        return self._epochs.evolve(after.planned, other.chosen_sinks), after
 
     def undone(self) -> tuple[PlanDiff, ChangeableWriter]:
         """Go back to the query before the last change; return the difference, and the writer that it goes on with.
