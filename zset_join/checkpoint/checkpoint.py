@@ -257,9 +257,15 @@ class Checkpoint:
         if self._owner is not None:
             self._owner.check()
         committed = self._committed()
-        record = replace(record, owner=self._token(), opened_at_ns=self.opened_at_ns, rescaling=self._number())
-        record = record if record.plan is not None else replace(record, plan=self.plan_digest)
-        record = replace(record, buckets=committed.buckets if record.rescaling else None).chained(self.last)
+        number = self._number()
+        record = replace(
+            record.chained(self.last),
+            owner=self._token(),
+            opened_at_ns=self.opened_at_ns,
+            rescaling=number,
+            plan=self.plan_digest if record.plan is None else record.plan,
+            buckets=committed.buckets if number else None,
+        )
         if not self._put_new(record_name(record.epoch), record.to_bytes()):
             raise self._committed_twice(record.epoch)
         self.last, self._rescaling = record, None

@@ -129,9 +129,8 @@ class ChangingQuery:
             ZsetJoinError: as `JoinQuery.evolve`.
         """
         other = _writer_of(view, self._writer)
-        planned = other.planned
         after = self._writer.changed_to(other)
-        return self._epochs.evolve(planned, other.chosen_sinks, words), after
+        return self._epochs.evolve(after.planned, other.chosen_sinks, words), after
 
     def undone(self) -> tuple[PlanDiff, ChangeableWriter]:
         """Go back to the query before the last change; return the difference, and the writer that it goes on with.
