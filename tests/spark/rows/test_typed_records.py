@@ -13,7 +13,7 @@ from property_tests.record_fuzz import METADATA, SCHEMA, record
 from tests.sweeps import some_of
 from zset_join.changelog.formats import RecordOptions, record_format
 from zset_join.changelog.formats.record_sql import RecordStatements
-from zset_join.runners.spark.rows.json_records import read_records, spark_dialect
+from zset_join.runners.spark.rows.json_records import _SparkDialect, read_records
 from zset_join.runners.spark.rows.typed_records import IS_TYPED, TypedRecords
 
 
@@ -69,7 +69,7 @@ def test_ordinary_records_are_read_as_values_and_others_are_left_for_texts(spark
         "noise": False,
     }
     statements = RecordStatements(
-        record=record_format("debezium-json"), schema=schema, keys=["id"], options=options, dialect=spark_dialect()
+        record=record_format("debezium-json"), schema=schema, keys=["id"], options=options, dialect=_SparkDialect()
     )
     values = TypedRecords(statements=statements)
 

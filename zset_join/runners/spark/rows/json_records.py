@@ -43,7 +43,7 @@ from zset_join.runners.spark.rows.typed_records import (
     struct_fields,
 )
 
-__all__ = ["read_records", "spark_dialect"]
+__all__ = ["read_records"]
 
 _LATIN1 = r"^[\x00-\xFF]*$"
 
@@ -115,11 +115,6 @@ def _of_both(schema: pa.Schema, options: RecordOptions) -> list[str]:
     names = [CHANGE, *schema.names, UNAVAILABLE_BITS, REJECT, *options.metadata.values()]
     typed = {name: f"{LINE}.{quoted(name)}" for name in names} | {REJECT: "NULL"}
     return [f"CASE WHEN {IS_TYPED} THEN {typed[name]} ELSE {quoted(name)} END AS {quoted(name)}" for name in names]
-
-
-def spark_dialect() -> Dialect:
-    """Return Spark's words for the statements that read records."""
-    return _SparkDialect()
 
 
 class _SparkDialect(Dialect):
