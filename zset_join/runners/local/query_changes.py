@@ -206,7 +206,7 @@ class QueryChanges:
 
         Cost: that of `diff`; with a directory also a snapshot of every stage that is built, and a log of the difference.
         """
-        words = ColumnWords(renamed=renamed or {}, defaults=defaults or {})
+        words = ColumnWords(renamed={} if renamed is None else renamed, defaults={} if defaults is None else defaults)
         return self._evolve(
             view, outputs, new_table, note, fresh, words, first_rows or {}, as_now=as_now, options=options, reread=reread
         )
