@@ -344,7 +344,7 @@ def _of_records(
     )
     stream = _make(rows, name, reading, baseline, None, reading.of_first_rows())
     order_of = records.order_of if given["sequence_by"] is None else {}
-    found = collected_records(df) if can_map() and {*reading.hidden} <= {*order_of, CONTROL} else None
+    found = collected_records(df) if can_map(table.schema) and {*reading.hidden} <= {*order_of, CONTROL} else None
     if found is None:
         return stream
     read = RecordsRead(

@@ -1,6 +1,6 @@
-"""Records of JSON read on executors by the reader of pipelines in process, in front of everything that Spark does with their rows.
+"""Records of JSON read on executors by the reader of pipelines in process, in front of all that Spark does with their rows.
 
-    key, value, topic, ... -> mapInArrow(LinesRead) -> kept columns, change, columns of the table, what was not sent, reject, metadata
+    key, value, topic, partition, offset -> mapInArrow(LinesRead) -> kept columns, change, row, left out, reject, metadata
 
 The law: the same lines as `zset_join.runners.spark.rows.json_records` lets Spark read.
 
@@ -13,7 +13,6 @@ Memory: a batch of Spark's and its rows.
 from __future__ import annotations
 
 import importlib.util
-import pickle
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -39,9 +38,16 @@ _SENT: Mapping[str, str | None] = {"topic": "string", "partition": "int", "offse
 _MOST_READERS = 16
 
 
-def can_map() -> bool:
-    """Return whether the library that reads records out of the ordinary is here, as it is on executors then."""
-    return importlib.util.find_spec("duckdb") is not None
+def can_map(schema: pa.Schema) -> bool:
+    """Return whether the reader has every type of a table, and DuckDB is here, which some records need.
+
+    It is expected on executors then too.
+    """
+    if importlib.util.find_spec("duckdb") is None:
+        return False
+    from zset_join.sources.json_records import duckdb_type  # needs DuckDB, which not every driver has
+
+    return all(duckdb_type(kind) is not None for kind in schema.types)
 
 
 def mapped_records(
@@ -108,11 +114,15 @@ class LinesRead:
     lines: pa.Schema
     is_of_library: ClassVar[bool] = True
 
+    def __hash__(self) -> int:
+        return hash((self.format_name, self.keys, self.source))
+
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Yield the lines of every batch."""
         reader: JsonRecordReader | None = None
         for batch in batches:
             if batch.num_rows:
-                reader = reader or _reader(pickle.dumps((self.format_name, self.table, self.keys, self.options, self.source)))
+                reader = reader or _reader(self)
                 texts, shown = as_texts(batch)
                 yield self._lines(reader.read(texts), {**dict(zip(texts.column_names, texts.columns, strict=True)), **shown})
 
@@ -133,9 +143,8 @@ def _whole(column: pa.Array | pa.ChunkedArray) -> pa.Array:
 
 
 @lru_cache(maxsize=_MOST_READERS)
-def _reader(described: bytes) -> JsonRecordReader:
+def _reader(read: LinesRead) -> JsonRecordReader:
     """Return the reader of a stream, which a worker keeps over its tasks."""
     from zset_join.sources.json_records import JsonRecordReader  # needs DuckDB, which not every driver has
 
-    format_name, table, keys, options, source = pickle.loads(described)
-    return JsonRecordReader(format_name, table, keys, options, source=source)
+    return JsonRecordReader(read.format_name, read.table, read.keys, read.options, source=read.source)

@@ -158,7 +158,7 @@ def records_as_rows(
     raw_bytes = [one for one in ("key", "value") if one in place and isinstance(df.schema[one].dataType, BinaryType)]
     place += [f"{one}_base64" for one in raw_bytes]
     kept = {one: f"{_RECORD}{one}" for one in place}
-    if can_map():
+    if can_map(table.schema):
         lines = mapped_records(df, format_name, table.schema, table.keys, options, kept=kept, source=name)
     else:
         records = _with_record(df, kept, raw_bytes)
