@@ -57,7 +57,6 @@ LONG_LISTS = frozenset(  # not yet values
         "zset_join/runners/local/query_changes.py QueryChanges.evolve",
         "zset_join/runners/spark/api/streams.py _of_records",
         "zset_join/runners/spark/api/streams.py changed_stream",
-        "zset_join/runners/spark/rows/json_records.py read_records",
         "zset_join/runners/spark/tools/verification.py verify",
         "zset_join/sinks/delta_parts.py write_delta_lines",
         "zset_join/sinks/delta_parts.py write_delta_part",
