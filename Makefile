@@ -8,7 +8,7 @@ PYTEST := $(PY) -m pytest
 WORKERS ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: help setup test test-plain test-spark test-services demo demo-cdc dist lint bench soak docs test-docs java clean
+.PHONY: help setup test test-plain test-spark test-services demo demo-cdc dist lint bench bench-hybrid soak docs test-docs java clean
 
 help: ## print this list
 	@echo "usage: make VERB    (needs Python 3.11+ and, for Spark, a JDK 17+; everything else is installed into $(VENV))"
@@ -42,13 +42,19 @@ lint: $(READY) ## ruff, format, mypy --strict, layers, file length, words
 	$(PY) -m tools.check_source_files
 	$(PY) -m tools.check_words
 
-bench: java $(READY) ## run the benchmarks, an hour; results go to benchmarks/results: latest.json and hybrid*.txt
+bench: java $(READY) ## run the benchmarks of the README and draw its chart, about half an hour; ARGS are those of benchmarks.run
 	$(PY) -m benchmarks.run $(ARGS)
-	$(if $(ARGS),,$(PY) -m benchmarks.hybrid)
-	$(if $(ARGS),,$(PY) -m benchmarks.hybrid_types)
-	$(if $(ARGS),,$(PY) -m benchmarks.hybrid_routes)
-	$(if $(ARGS),,$(PY) -m benchmarks.hybrid --rows 50000000 --budget 1200 --epochs 16)
-	$(if $(ARGS),,$(PY) -m benchmarks.hybrid --rows 5000000 --budget 120 --epochs 16 --keys zipf)
+	$(if $(ARGS),,$(PY) -m benchmarks.nexmark | tee benchmarks/results/nexmark.txt)
+	$(if $(ARGS),,$(PY) -m benchmarks.pipeline --output benchmarks/results/pipeline.txt)
+	$(if $(ARGS),,$(PY) -m benchmarks.session_views)
+	$(if $(ARGS),,$(PY) -m benchmarks.speed_figure)
+
+bench-hybrid: $(READY) ## run the benchmarks of state that is larger than memory, forty minutes; results go to benchmarks/results
+	$(PY) -m benchmarks.hybrid
+	$(PY) -m benchmarks.hybrid_types
+	$(PY) -m benchmarks.hybrid_routes
+	$(PY) -m benchmarks.hybrid --rows 50000000 --budget 1200 --epochs 16
+	$(PY) -m benchmarks.hybrid --rows 5000000 --budget 120 --epochs 16 --keys zipf
 
 soak: java $(READY) ## the laws and the faults with their long profiles, and 30 minutes of one process: hours, not minutes
 	FAULTS_PROFILE=long $(PYTEST) faults -n $(WORKERS) --timeout=0 --durations=15 $(ARGS)

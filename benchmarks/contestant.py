@@ -22,6 +22,7 @@ __all__ = ["CONTESTANTS", "Contestant", "build_contestant"]
 
 CONTESTANTS = {
     "zset_join": "benchmarks.engine_zset_join:ZsetJoinEngine",
+    "zset_join_view": "benchmarks.engine_view:ZsetJoinView",
     "dict": "benchmarks.baseline_dict:DictJoin",
     "dict_without_gc": "benchmarks.baseline_dict:DictJoinWithoutGc",
     "polars": "benchmarks.baseline_polars:PolarsJoin",

@@ -1,13 +1,17 @@
-"""CPU seconds of an epoch inside Spark: on the driver, on executors, and of Spark's bare micro-batch, into a DuckDB view.
+"""CPU seconds of an epoch inside Spark: on the driver, on executors, over Spark Connect, and of Spark's bare micro-batch.
 
-    python -m benchmarks.driver_epochs                        20, 10,000 and 100,000 changes per epoch
-    python -m benchmarks.driver_epochs --rows 20 --modes driver bare
+    python -m benchmarks.driver_epochs                        20, 10,000 and 100,000 changes per epoch, and a table
+    python -m benchmarks.driver_epochs --rows 20 --modes driver bare --rounds 2
+    python -m benchmarks.driver_epochs --beside ../e303961    the executors of another checkout in the same run
 
-Orders that change, joined with customers, `local[2]`, one Parquet file per epoch. CPU time is that of the whole tree of
-processes (driver, JVM, Python workers), read at the end of every epoch; medians over the epochs behind the first ones. Each
-runs in a process of its own, one after the other; the load of the machine is printed beside each.
+Orders that change, joined with customers, into a DuckDB view; 400,000 orders are in the state, `local[2]`, one file per epoch.
+CPU time is that of the whole tree of processes (driver or client, server, JVM, Python workers), read when Spark has written
+that an epoch is complete; medians over the epochs behind the first ones. Each runs in a process of its own, one after the
+other; the load of the machine is printed beside each.
 
-    bare, driver, executors       orders are Parquet files
+    bare, bare-connect            Spark alone: `foreachBatch` over the same files that takes one row
+    driver, executors             orders are Parquet files
+    connect                       as driver; started by a client of Spark Connect, whose server is another process
     json, debezium                on the driver; orders are the same rows as flat JSON, and as Debezium's records
 """
 
@@ -20,6 +24,10 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -31,8 +39,19 @@ import pyarrow.parquet as pq
 
 from benchmarks.nexmark_spark import cpu_seconds
 
-MODES = ("bare", "driver", "executors", "json", "debezium")
-DRIVER = ("driver", "json", "debezium")
+MODES: dict[str, dict[str, str]] = {
+    "bare": {},
+    "driver": {"execution": "driver"},
+    "executors": {},
+    "bare-connect": {},
+    "connect": {},
+    "json": {"execution": "driver"},
+    "debezium": {"execution": "driver"},
+}
+"""What each sets besides places: executors are the default, and other checkouts have no such option."""
+BARE, CONNECT = ("bare", "bare-connect"), ("bare-connect", "connect")
+BESIDE = "executors then"
+RATIOS = (("connect", "driver"), ("driver", "bare"), (BESIDE, "driver"), ("debezium", "json"))
 CUSTOMERS = 10_000
 STATE_ROWS = 400_000
 _SOURCE = (
@@ -41,29 +60,6 @@ _SOURCE = (
 )
 SKIPPED, MEASURED = 6, 12
 GOALS = {20: 0.35, 10_000: 0.40, 100_000: 0.85}
-
-
-class Recorder:
-    """A sink that reads the clocks at the end of every epoch."""
-
-    def __init__(self) -> None:
-        self.seconds: list[float] = []
-
-    def open(self, output: Any, query_id: str) -> None:
-        """Do nothing."""
-
-    def last_epoch(self) -> int | None:
-        """Return the last epoch."""
-        return len(self.seconds) - 1 if self.seconds else None
-
-    def write(self, epoch: int, chunks: Any) -> None:  # noqa: ARG002 - as the protocol has it
-        """Read the clocks."""
-        for _ in chunks:
-            pass
-        self.seconds.append(cpu_seconds())
-
-    def close(self) -> None:
-        """Do nothing."""
 
 
 def _json(table: pa.Table) -> pa.Array:
@@ -106,64 +102,166 @@ def write_files(place: Path, rows: int) -> None:
     pq.write_table(pa.table({"customer": keys, "name": [f"customer {one}" for one in keys]}), place / "customers" / "0.parquet")
 
 
+def _orders(session: Any, place: Path, mode: str) -> dict[str, Any]:
+    """Return what `changes` is given for the orders."""
+    table = session.read.parquet(str(place / "orders")).schema
+    reader = session.readStream.option("maxFilesPerTrigger", 1)
+    given: dict[str, Any] = {"name": "orders", "keys": ["id"], "sequence_by": "seq"}
+    if mode == "debezium":
+        return {**given, "df": reader.text(str(place / mode)), "format": "debezium-json", "schema": table}
+    if mode == "json":
+        return {**given, "df": reader.schema(table).json(str(place / mode))}
+    return {**given, "df": reader.schema(table).parquet(str(place / "orders"))}
+
+
+@contextmanager
+def _session(mode: str) -> Iterator[Any]:
+    """Give a session beside this process, or one of Spark Connect whose server is a process below this one."""
+    from zset_join.spark import local_session
+
+    if mode not in CONNECT:
+        session = local_session("driver_epochs", cores=2)
+        try:
+            yield session
+        finally:
+            session.stop()
+        return
+    from pyspark.sql import SparkSession
+
+    from tests.spark.connect.conftest import Server
+
+    with tempfile.TemporaryDirectory() as directory:
+        server = Server(Path(directory)).start()
+        try:
+            yield SparkSession.builder.remote(server.url).getOrCreate()
+        finally:
+            server.kill()
+
+
+class _Commits:
+    """Read the clocks whenever Spark completes an epoch, by the files of its checkpoint.
+
+    Args:
+        checkpoint: of the query.
+    """
+
+    def __init__(self, checkpoint: Path) -> None:
+        self.seconds: list[float] = []
+        self._place = checkpoint / "commits"
+        self._ends = threading.Event()
+        self._thread = threading.Thread(target=self._watch, daemon=True)
+        self._thread.start()
+
+    def _watch(self) -> None:
+        while not self._ends.wait(0.01):
+            if (self._place / str(len(self.seconds))).exists():
+                self.seconds.append(cpu_seconds())
+
+    def stop(self) -> list[float]:
+        """Return what was read."""
+        self._ends.set()
+        self._thread.join()
+        return self.seconds
+
+
 def measure(mode: str, place: Path) -> list[float]:
     """Return the CPU seconds of the measured epochs."""
-    from zset_join.spark import changes, local_session
-
-    session = local_session("driver_epochs", cores=2)
-
-    def stream(name: str) -> Any:
-        schema = session.read.parquet(str(place / name)).schema
-        return session.readStream.schema(schema).option("maxFilesPerTrigger", 1).parquet(str(place / name))
-
-    def orders_of(mode: str) -> dict[str, Any]:
-        table = session.read.parquet(str(place / "orders")).schema
-        reader = session.readStream.option("maxFilesPerTrigger", 1)
-        if mode == "debezium":
-            given = {"df": reader.text(str(place / mode)), "format": "debezium-json", "schema": table}
+    with _session(mode) as session, tempfile.TemporaryDirectory() as directory:
+        checkpoint = Path(directory) / "cp"
+        commits = _Commits(checkpoint)
+        if mode in BARE:
+            writer = _orders(session, place, "driver")["df"].writeStream.option("checkpointLocation", str(checkpoint))
+            writer.trigger(availableNow=True).foreachBatch(_first_row).start().awaitTermination()
         else:
-            given = {"df": reader.schema(table).json(str(place / mode)) if mode == "json" else stream("orders")}
-        return {**given, "name": "orders", "keys": ["id"], "sequence_by": "seq"}
-
-    recorder = Recorder()
-    with tempfile.TemporaryDirectory() as directory:
-        checkpoint = f"{directory}/cp"
-        if mode == "bare":
-            writer = stream("orders").writeStream.option("checkpointLocation", checkpoint).trigger(availableNow=True)
-            writer.foreachBatch(lambda batch, epoch: recorder.write(epoch, batch.take(1))).start().awaitTermination()
-        else:
-            orders = changes(**orders_of(mode))
-            customers = changes(stream("customers"), name="customers", keys=["customer"])
-            ours = orders.join(customers, on="customer").writeStream.options(
-                checkpointLocation=checkpoint, execution="driver" if mode in DRIVER else mode
-            )
-            ours = ours.option("localStateDir", f"{directory}/local").trigger(availableNow=True)
-            ours.toDuckDB(f"{directory}/view.duckdb", "v").toSink(recorder).start().awaitTermination()
-    session.stop()
-    ends = recorder.seconds
+            _joined(session, mode, place).options(
+                checkpointLocation=str(checkpoint), localStateDir=f"{directory}/local", **MODES[mode]
+            ).trigger(availableNow=True).toDuckDB(f"{directory}/view.duckdb", "v").start().awaitTermination()
+        ends = commits.stop()
     return [after - before for before, after in pairwise(ends)][-MEASURED:]
+
+
+def _joined(session: Any, mode: str, place: Path) -> Any:
+    from zset_join.spark import changes
+
+    customers = session.readStream.schema(session.read.parquet(str(place / "customers")).schema)
+    others = changes(customers.parquet(str(place / "customers")), name="customers", keys=["customer"])
+    return changes(**_orders(session, place, mode)).join(others, on="customer").writeStream
+
+
+def _first_row(batch: Any, epoch: int) -> None:  # noqa: ARG001 - as Spark calls it
+    batch.take(1)
+
+
+@dataclass(frozen=True)
+class Case:
+    """One mode of one checkout.
+
+    Args:
+        mode: one of `MODES`.
+        checkout: the directory of the checkout; None: this one.
+    """
+
+    mode: str
+    checkout: Path | None = None
+
+    def run(self, place: Path) -> list[float]:
+        """Return the CPU seconds of its epochs, measured in a process of its own."""
+        here = Path(__file__).resolve()
+        root = here.parents[1] if self.checkout is None else self.checkout
+        command = [sys.executable, "-P", str(here), "--modes", self.mode, "--place", str(place)]
+        environment = {**os.environ, "PYTHONPATH": str(root)}
+        answer = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, cwd=root, env=environment)
+        return [float(one) for one in json.loads(answer.stdout.strip().splitlines()[-1])]
+
+
+def table(found: Mapping[tuple[int, str], Sequence[float]]) -> str:
+    """Return the table: a row per mode, a column per size, medians; and the ratios that the goals are of."""
+    sizes = sorted({rows for rows, _ in found})
+    medians = {at: statistics.median(seconds) for at, seconds in found.items()}
+    shown = {
+        mode: {rows: f"{medians[rows, mode]:.2f}" for rows in sizes if (rows, mode) in medians}
+        for mode in dict.fromkeys(mode for _, mode in found)
+    }
+    shown["goal of driver"] = {rows: f"{GOALS[rows]:.2f}" for rows in sizes if rows in GOALS}
+    for over, under in RATIOS:
+        ratios = {
+            rows: f"{medians[rows, over] / medians[rows, under]:.2f} x"
+            for rows in sizes
+            if (rows, over) in medians and (rows, under) in medians
+        }
+        shown |= {f"{over} / {under}": ratios} if ratios else {}
+    heads = ["changes per epoch", *(f"{rows:,}" for rows in sizes)]
+    lines = [heads, ["---"] * len(heads), *([name, *(by.get(rows, "") for rows in sizes)] for name, by in shown.items())]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
 def main() -> None:
     """Run what the arguments request, each in a process of its own."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rows", type=int, nargs="*", default=list(GOALS))
     parser.add_argument("--modes", nargs="*", default=list(MODES), choices=MODES)
+    parser.add_argument("--beside", type=Path, help="another checkout, measured in the same run: its executors")
+    parser.add_argument("--rounds", type=int, default=1, help="how often each case runs, in turns")
     parser.add_argument("--place", help="measure one mode over the files there; for the processes this one starts")
     given = parser.parse_args()
     if given.place is not None:
         print(json.dumps(measure(given.modes[0], Path(given.place))))
         return
+    cases = {mode: Case(mode) for mode in given.modes}
+    if given.beside is not None:
+        cases |= {BESIDE: Case("executors", given.beside.resolve())}
+    found: dict[tuple[int, str], list[float]] = {}
     for rows in given.rows:
         with tempfile.TemporaryDirectory() as directory:
             write_files(Path(directory) / "data", rows)
-            for mode in given.modes:
-                command = [sys.executable, "-m", "benchmarks.driver_epochs", "--modes", mode, "--place", f"{directory}/data"]
-                answer = subprocess.run(command, check=True, capture_output=True, text=True)
-                seconds = json.loads(answer.stdout.strip().splitlines()[-1])
-                median, goal = statistics.median(seconds), GOALS.get(rows, float("nan"))
+            for name, case in [*cases.items()] * given.rounds:
                 load = os.getloadavg()[0]
-                print(f"{rows:>7,} rows  {mode:<9} {median:.2f} CPU s per epoch (goal of driver {goal:.2f}; load {load:.1f})")
+                seconds = case.run(Path(directory) / "data")
+                found.setdefault((rows, name), []).extend(seconds)
+                median, least = statistics.median(seconds), min(seconds)
+                shown = f"{median:.2f} CPU s per epoch (least {least:.2f}; load {load:.1f})"
+                print(f"{rows:>7,} rows  {name:<13} {shown}", flush=True)
+    print(table(found))
 
 
 if __name__ == "__main__":

@@ -34,7 +34,7 @@ from benchmarks.spark_throughput import SPARK_LABEL, measure_spark_apart
 __all__ = ["cell_label", "cells_of", "main"]
 
 RESULTS = Path(__file__).resolve().parent / "results"
-STANDARD = ("zset_join", "dict", "polars", "duckdb")
+STANDARD = ("zset_join", "zset_join_view", "dict", "polars", "duckdb")
 MEMORY_LABEL = "memory"
 ROUNDS = 3
 
@@ -164,7 +164,7 @@ def _cell(
         epoch_changes=epoch_changes,
         epochs=epochs,
         warm_up_epochs=warm_up_epochs,
-        budget_seconds=2.0 if quick else 12.0,
+        budget_seconds=2.0 if quick else 8.0,
     )
 
 

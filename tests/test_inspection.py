@@ -313,7 +313,7 @@ def test_a_damaged_file_is_named(query: QueryByHand, location: str) -> None:
 
 
 def test_a_place_without_a_checkpoint_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(StateError, match="no checkpoint of a join") as refused:
+    with pytest.raises(StateError, match="no checkpoint of a query") as refused:
         open_state(tmp_path)
 
     assert refused.value.code == "NO_CHECKPOINT"

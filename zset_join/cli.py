@@ -427,10 +427,10 @@ def _diff(options: argparse.Namespace) -> int:
 
 
 def _evolve(options: argparse.Namespace) -> int:
-    from zset_join.runners.local.stopped import evolve_directory, undo_of_directory
+    from zset_join.runners.any_mode import evolve_wherever, undo_wherever
 
     if options.program is None:
-        diff = undo_of_directory(options.directory, new_tables=options.new_table)
+        diff = undo_wherever(options.directory, lambda: _session(None), new_tables=options.new_table)
     else:
         query, words = _other_query(options.directory, options.program, options.dialect), column_words(options)
         given = {
@@ -439,7 +439,7 @@ def _evolve(options: argparse.Namespace) -> int:
             "new_tables": options.new_table,
             "undo_epochs": options.undo_epochs,
         }
-        diff = evolve_directory(options.directory, query, **given)
+        diff = evolve_wherever(options.directory, query, **given)
     _print_line(diff)
     at = "before its first epoch" if diff.taken is None else f"in epoch {diff.taken}"
     _print_line(f"changed {at}; start it with the new query: its outputs get the difference")
@@ -461,7 +461,7 @@ def _other_query(directory: str, program: str, dialect: str) -> Any:
     if "inputs" not in (stored_description(directory) or {}):
         return found()
     written = found(_session(None))
-    return getattr(written, "writeStream", written).planned
+    return getattr(written, "writeStream", written)
 
 
 def _rescale(options: argparse.Namespace) -> int:

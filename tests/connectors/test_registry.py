@@ -69,7 +69,7 @@ def test_outputs_by_name_hold_every_epoch(tmp_path: Path) -> None:
     ("name", "options", "code", "message"),
     [
         ("parqet", {}, "UNKNOWN_CONNECTOR", "there is no output 'parqet'. Did you mean parquet?"),
-        ("datagen", {}, "UNKNOWN_CONNECTOR", "there is no output 'datagen'. There is blackhole, csv,"),
+        ("datagen", {}, "UNKNOWN_CONNECTOR", "there is no output 'datagen'. There are blackhole, csv,"),
         ("csv", {"path": "p", "forms": "x"}, "UNKNOWN_OPTION", "'forms' of the output 'csv' is unknown. Did you mean form?"),
         ("duckdb", {"path": "p"}, "MISSING_OPTION", "the output 'duckdb' needs the option 'table'"),
         ("csv", {"path": "p", "form": "rows"}, "SINK_OPTION", "a form is one of weight, row_kind,"),

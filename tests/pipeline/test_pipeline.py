@@ -244,3 +244,19 @@ def test_an_epoch_that_runs_out_of_memory_shows_whether_it_was_taken():
         with pytest.raises(StateError, match="The epoch was taken") as refused:
             pipeline.step({"rows": [{"k": 1}]})
         assert (refused.value.code, pipeline.epoch) == ("OUT_OF_MEMORY", 1)
+
+
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        ([{"id": 1}], r"given list, expected a dict from source to rows, such as \{\"orders\": \[\.\.\.\]\}"),
+        ({"orders": {"id": [1]}}, r"a dict without \['total'\]; give all of its columns \['id', 'total'\]"),
+    ],
+)
+def test_rows_in_a_wrong_shape_name_the_right_one(rows, message) -> None:
+    pipeline = Pipeline(changes("orders", "id INT, total INT", keys="id"))
+
+    with pytest.raises(PlanError, match=message) as refused:
+        pipeline.step(rows)
+    assert refused.value.code == "DELTA_TYPES"
+    assert pipeline.epoch == 0

@@ -53,7 +53,7 @@ def test_files_that_a_lease_held_go_once_it_is_over(tmp_path: Path) -> None:
     def files() -> set[str]:
         return {str(path.relative_to(directory / "zset")) for path in (directory / "zset" / "delta").glob("*/*")}
 
-    with Pipeline(BY_CITY, directory) as pipeline:
+    with Pipeline(BY_CITY, directory, keep_view=False) as pipeline:
         pipeline.step(ROWS)
         pinned = files()
         lease = directory / "zset" / leases.LEASES / "reader.json"

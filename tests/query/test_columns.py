@@ -284,3 +284,23 @@ def test_a_format_that_does_not_fit_is_refused(arguments: dict[str, Any], code: 
         changes("t", "id INT, v STRING", **arguments)
 
     assert refused.value.code == code
+
+
+@pytest.mark.parametrize(
+    ("words", "columns"),
+    [
+        (lambda groups: groups.sum("total", "id"), ["city", "sum(total)", "sum(id)"]),
+        (lambda groups: groups.mean(), ["city", "avg(id)", "avg(total)"]),
+        (lambda groups: groups.min("name"), ["city", "min(name)"]),
+        (lambda groups: groups.max("total"), ["city", "max(total)"]),
+    ],
+)
+def test_short_aggregates_are_named_as_pyspark_names_them(words, columns) -> None:
+    rows = changes("orders", "id INT, city STRING, name STRING, total INT", keys="id")
+    view = words(rows.groupBy("city"))
+
+    assert view.columns == columns
+    pipeline = Pipeline(view)
+    pipeline.step({"orders": {"id": [1, 3], "city": ["Rome"] * 2, "name": ["b", "a"], "total": [5, 9]}})
+    expected = {"sum(total)": 14, "sum(id)": 4, "avg(id)": 2.0, "avg(total)": 7.0, "min(name)": "a", "max(total)": 9}
+    assert pipeline.view().to_pylist() == [{"city": "Rome"} | {name: expected[name] for name in columns[1:]}]

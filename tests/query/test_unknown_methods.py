@@ -43,7 +43,7 @@ def test_a_method_that_is_not_there_names_the_cure(name: str, cure: str) -> None
 
 def test_grouped_rows_name_the_aggregates() -> None:
     with pytest.raises(MissingMethodError, match=r"agg\(F.count"):
-        ORDERS.groupBy("id").sum("total")
+        ORDERS.groupBy("id").pivot("total")
 
 
 @pytest.mark.parametrize("rows", [ORDERS, ORDERS.groupBy("id")])

@@ -8,6 +8,8 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import time
+import traceback
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -19,7 +21,7 @@ import pytest
 from faults.processes import Send, forked
 from tools.servers.object_store import ObjectStoreServer
 from zset_join.checkpoint import owner
-from zset_join.core.errors import StateError
+from zset_join.core.errors import StateError, ZsetJoinError
 from zset_join.pipeline import Pipeline, changes
 from zset_join.pipeline import functions as F  # noqa: N812 - as PySpark users import theirs
 from zset_join.runners.local.place import Place
@@ -120,6 +122,25 @@ def test_a_put_whose_answer_was_lost_is_its_own(server: ObjectStoreServer, bucke
     with server.counted() as counts:
         assert _alone(work) == "refused"
     assert counts["PUT if-none-match"] == 3
+
+
+def test_a_store_that_is_down_is_reported_within_seconds_and_its_settings_are_shown_nowhere() -> None:
+    settings = "endpoint=http://127.0.0.1:9&region=us-east-1&access_key_id=AKIAX&secret_access_key=hunter2&retry_seconds=1"
+
+    def work() -> list[Any]:
+        folder = open_folder(f"s3://bucket/cp?{settings}", option="deadLetterPath")
+        shown, begun = [repr(folder)], time.monotonic()
+        for act in (lambda: folder.put_new("a", b"1"), lambda: folder.put("a", b"1"), lambda: folder.read("a")):
+            with pytest.raises(OSError, match=r"retry_seconds behind the \? of deadLetterPath") as down:
+                act()
+            shown.append(str(down.value))
+        with pytest.raises(ZsetJoinError) as refused:
+            Pipeline(_revenue(), f"s3://bucket/cp?{settings}")
+        seconds = time.monotonic() - begun
+        shown += [str(refused.value), repr(refused.value.facts), "".join(traceback.format_exception(refused.value))]
+        return [refused.value.code, seconds < 15, [text for text in shown if "hunter2" in text or "AKIAX" in text]]
+
+    assert _alone(work) == ["DIRECTORY", True, []]
 
 
 def test_a_process_that_was_forked_behind_the_first_use_is_refused(bucket: str) -> None:

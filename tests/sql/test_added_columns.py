@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from datetime import date
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from zset_join.core.errors import SqlError
 from zset_join.sql import Session, connect
 
 _TABLES = (
@@ -77,6 +80,59 @@ def test_stages_that_read_none_of_the_added_columns_keep_their_state_over_restar
         shown = _shown(session)
         assert (shown["star"], shown["by_g"]) == ([(1, 1, "x"), (2, 4, "y")], [("x", None), ("y", 1)])
         assert session.sql("SELECT * FROM l").table().schema.names == ["k"]
+
+
+@pytest.mark.parametrize("where", ["memory", "directory"])
+def test_rows_that_are_there_and_rows_that_do_not_give_an_added_column_have_its_default(where: str, tmp_path: Path) -> None:
+    made = (
+        "CREATE TABLE t (k INT, v INT, PRIMARY KEY (k)); CREATE TABLE a (k INT); CREATE TABLE w (k INT, n INT); "
+        "INSERT INTO w (k) SELECT k FROM a; "
+        "CREATE MATERIALIZED VIEW star AS SELECT * FROM t; "
+    )
+    altered = (
+        "ALTER TABLE t ADD COLUMN c DECIMAL(8, 2) DEFAULT -1.5 NOT NULL, ADD d DATE DEFAULT DATE '2026-01-02'; "
+        "CREATE TABLE w (k INT, n INT, kind STRING DEFAULT 'none'); "
+        "CREATE MATERIALIZED VIEW all_t AS SELECT * FROM t; CREATE MATERIALIZED VIEW all_w AS SELECT k, kind FROM w"
+    )
+    given, low = date(2026, 1, 2), Decimal("-1.50")
+    with connect(directory=None if where == "memory" else tmp_path, keep_inputs=True) as session:
+        session.sql(made + "INSERT INTO t VALUES (1, 1), (2, 2); INSERT INTO a VALUES (1)")
+        session.sql(altered)
+        assert _shown(session)["all_t"] == [(1, 1, low, given), (2, 2, low, given)]
+
+        session.sql(
+            "INSERT INTO t (k, v, c) VALUES (2, 3, 4); INSERT INTO t VALUES (3, 3, 0, NULL); INSERT INTO w (k, n) VALUES (3, 7)"
+        )
+        session.sql("INSERT INTO a VALUES (2)")
+        wanted = {
+            "star": [(1, 1), (2, 3), (3, 3)],
+            "all_t": [(1, 1, low, given), (2, 3, Decimal(4), given), (3, 3, Decimal(0), None)],
+            "all_w": [(1, "none"), (2, "none"), (3, "none")],
+        }
+        assert {name: _shown(session)[name] for name in wanted} == wanted
+        assert all(running.verify().equal for running in session.running)
+    if where == "directory":
+        with connect(directory=tmp_path, keep_inputs=True) as session:
+            session.sql(made + altered)
+            assert {name: _shown(session)[name] for name in wanted} == wanted
+
+
+@pytest.mark.parametrize(
+    ("column", "code"),
+    [
+        ("c INT DEFAULT rand()", "NOT_OFFERED"),
+        ("c INT DEFAULT v", "NOT_OFFERED"),
+        ("c INT NOT NULL DEFAULT NULL", "NOT_OFFERED"),
+        ("c INT DEFAULT 1.5", "LITERAL"),
+        ("c INT DEFAULT", "SQL_SYNTAX"),
+    ],
+)
+def test_a_default_is_a_literal_of_its_column(column: str, code: str) -> None:
+    with connect() as session:
+        session.sql("CREATE TABLE t (v INT)")
+        with pytest.raises(SqlError) as caught:
+            session.sql(f"ALTER TABLE t ADD COLUMN {column}")
+        assert (caught.value.code, session.sql("SELECT * FROM t").schema.names) == (code, ["v"])
 
 
 def test_a_table_of_a_connector_is_declared_again_with_more_columns_and_goes_on(tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ def test_a_long_line_is_cut_around_the_place() -> None:
 
 def test_near_names_what_is_alike_and_else_what_there_is() -> None:
     assert near("ordrs", ["orders", "customers"]) == " Did you mean orders?"
-    assert near("zzz", ["a", "b"]) == " There is a, b."
+    assert near("zzz", ["a", "b"]) == " There are a, b."
     assert near("zzz", []) == ""
 
 

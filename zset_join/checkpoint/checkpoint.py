@@ -257,9 +257,15 @@ class Checkpoint:
         if self._owner is not None:
             self._owner.check()
         committed = self._committed()
-        record = replace(record, owner=self._token(), opened_at_ns=self.opened_at_ns, rescaling=self._number())
-        record = record if record.plan is not None else replace(record, plan=self.plan_digest)
-        record = replace(record, buckets=committed.buckets if record.rescaling else None).chained(self.last)
+        number = self._number()
+        record = replace(
+            record.chained(self.last),
+            owner=self._token(),
+            opened_at_ns=self.opened_at_ns,
+            rescaling=number,
+            plan=self.plan_digest if record.plan is None else record.plan,
+            buckets=committed.buckets if number else None,
+        )
         if not self._put_new(record_name(record.epoch), record.to_bytes()):
             raise self._committed_twice(record.epoch)
         self.last, self._rescaling = record, None
@@ -289,6 +295,11 @@ class Checkpoint:
         self._plan, self._unwritten = plan, {**(read_format(self._folder) or {}), "description": description}
         self._digest = self._digest_of_first()
         self._write_format()
+
+    @property
+    def plan(self) -> Mapping[str, Any]:
+        """Return what it takes to build the operators of the query, as it is now."""
+        return self._plan if self._plan is not None else self._stored_plan()
 
     @property
     def is_moved(self) -> bool:
@@ -453,10 +464,10 @@ class Checkpoint:
         added = self._added_columns(stored, given, plan)
         if not added:
             raise StateError(
-                f"the checkpoint {self._folder.location} was made for another query; different: {'; '.join(differing)}. State "
-                "cannot be carried over to a changed query: start it as it was, or with a new checkpointLocation (in process, "
-                "a new directory), or change the query in place by zset-join evolve or Pipeline.evolve(). Only columns may be "
-                "added without, behind those that are there, where only selections read them.",
+                f"the checkpoint {self._folder.location} was made for another query; different: {'; '.join(differing)}. Start "
+                "the query as it was; change it in place with zset-join evolve or Pipeline.evolve(), which keeps the state; or "
+                "take a new checkpointLocation (in process, a new directory). A restart alone accepts nothing but new columns "
+                "behind the others that only selections read.",
                 code="QUERY_CHANGED",
                 differences=differing,
             )

@@ -6,7 +6,8 @@ file is tried again after the next commit.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from operator import is_not
 
 from zset_join.checkpoint.leases import leased_names
 from zset_join.checkpoint.reading import RECORD_NAME, CommittedState, record_name
@@ -39,8 +40,9 @@ class Clearing:
         """
         removable, self._garbage = self._garbage, []
         if before.last is not None:
-            listed = {name for history in before.histories.values() for name in history.file_names()}
-            self._garbage = sorted((listed | before.last.state_files()) - record.state_files())
+            states = (before.last.histories,) if before.rescaling is None else (before.last.histories, before.histories)
+            gone = {name for state in states for name in _left_out(state, record.histories)}
+            self._garbage = sorted(gone - record.state_files()) if gone else []
             self._garbage += [part.file.name for part in before.last.parts if part.file.name.startswith("delta/")]
         held = leased_names(self._folder) if removable else set()
         self._garbage += [name for name in removable if name in held]
@@ -70,3 +72,12 @@ class Clearing:
             numbers = (int(match[1]), 0) if match is not None else rescaling_numbers(name)
             if numbers is not None and numbers[0] <= last.epoch - _RECORDS_KEPT:
                 self._folder.remove(name)
+
+
+def _left_out(before: Mapping[str, BucketHistory], after: Mapping[str, BucketHistory]) -> Iterator[str]:
+    """Yield the files of histories that do not go on, log by log, in later ones; most do, and cost one look."""
+    for key, history in before.items():
+        later = after.get(key)
+        is_longer = later is not None and later.snapshot is history.snapshot and len(later.logs) >= len(history.logs)
+        if later is None or not is_longer or any(map(is_not, history.logs, later.logs)):
+            yield from history.file_names()

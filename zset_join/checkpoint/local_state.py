@@ -30,7 +30,7 @@ import stat
 import tempfile
 import time
 import uuid
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 
 from zset_join.checkpoint.owner import boot_of_host
@@ -152,7 +152,7 @@ class LocalState:
     @property
     def directory(self) -> str:
         """Return where the mapped files are."""
-        return str(self._home / "state")
+        return f"{self._home}/state"
 
     def read_stamp(self, *, query_id: str, digest: str) -> Stamp | None:
         """Return the stamp, when the files can be used by this query, library and boot."""
@@ -165,8 +165,8 @@ class LocalState:
     def write_stamp(self, stamp: Stamp) -> None:
         """Write down what the files hold now, with their seal."""
         self._sealed = local.file_marks(self.directory, skip=_COLD)
-        body = {**asdict(stamp), _SEAL: self._sealed}
-        local.write_atomic(self._home / _NAME, seal(body, version=_FORMAT, name=_NAME), durable=False)
+        body = {part.name: getattr(stamp, part.name) for part in fields(stamp)} | {_SEAL: self._sealed}
+        local.write_atomic(f"{self._home}/{_NAME}", seal(body, version=_FORMAT, name=_NAME), durable=False)
 
     def is_sealed(self) -> bool:
         """Return whether the files are those the stamp that was read or written last is for, unchanged since then.
@@ -261,17 +261,18 @@ def _remove_private(home: Path) -> None:
 
 def _lock(home: Path) -> local.FileLock | None:
     """Take the lock of a directory, which is made where it is missing, and note that it was used."""
-    for path in (home.parent, home, home / "lock"):
-        if path.is_symlink():
+    name = f"{home}/lock"
+    for path in (str(home.parent), str(home), name):
+        if os.path.islink(path):  # noqa: PTH114 - parsing paths takes longer than the call
             local.remove_file(path)
     try:
-        lock = local.lock_file(home / "lock")
+        lock = local.lock_file(name)
     except FileNotFoundError:
         local.make_directories(home, durable=False)
-        lock = local.lock_file(home / "lock")
+        lock = local.lock_file(name)
     if lock is not None:
         try:
-            local.touch(home / "lock")
+            local.touch(name)
         except BaseException:
             lock.release()
             raise
@@ -285,7 +286,8 @@ def _read_stamp(home: Path) -> Stamp | None:
 
 def _read_sealed(home: Path) -> tuple[Stamp | None, object]:
     """Return a stamp that is whole, and the marks of the files it is for."""
-    data = None if (home / _NAME).is_symlink() else local.read_bytes(home / _NAME)
+    name = f"{home}/{_NAME}"
+    data = None if os.path.islink(name) else local.read_bytes(name)  # noqa: PTH114 - as above
     if data is None:
         return None, None
     try:

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import astuple, dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
@@ -149,12 +149,12 @@ def _serialised(deltas: Sequence[ZSet], facts: dict[str, Any], tick: Tick) -> pa
     """Return one IPC stream per delta that has rows, one after the other; that of the first input where none has."""
     sink = pa.BufferOutputStream()
     is_empty = not any(map(len, deltas))
+    times = [getattr(tick, part.name) for part in fields(tick)]
     for position, delta in enumerate(deltas):
         if not len(delta) and not (is_empty and position == 0):
             continue
-        note = {"format": _FORMAT, "tick": list(astuple(tick)), "input": position, **facts}
-        fields = [*delta.schema, _WEIGHT_FIELD]
-        schema = pa.schema(fields, metadata={_METADATA_KEY: json.dumps(note).encode()})
+        note = {"format": _FORMAT, "tick": times, "input": position, **facts}
+        schema = delta.schema.append(_WEIGHT_FIELD).with_metadata({_METADATA_KEY: json.dumps(note).encode()})
         batch = pa.RecordBatch.from_arrays([*delta.rows.columns, pa.array(delta.weights)], schema=schema)
         with pa.ipc.new_stream(sink, schema) as writer:
             writer.write_batch(batch)

@@ -19,7 +19,7 @@ from typing import Any
 from zset_join.storage.folder import Folder
 from zset_join.storage.sealed import seal, unseal
 
-__all__ = ["OtherMode", "StatePair", "description_digest", "read_other_mode", "write_other_mode"]
+__all__ = ["OtherMode", "StatePair", "description_digest", "other_mode_of", "read_other_mode", "write_other_mode"]
 
 _FILE = "other_mode.json"
 _FORMAT = 1
@@ -86,5 +86,10 @@ def read_other_mode(folder: Folder) -> OtherMode | None:
         written = unseal(data.to_pybytes(), version=_FORMAT, name=_FILE)
     except ValueError:  # damaged, or of another version: the next start writes it again
         return None
+    return other_mode_of(written)
+
+
+def other_mode_of(written: Mapping[str, Any]) -> OtherMode:
+    """Return what `dataclasses.asdict` made of one."""
     pairs = tuple(StatePair(**pair) for pair in written["pairs"])
     return OtherMode(**{**written, "pairs": pairs, "sources": tuple(written["sources"])})

@@ -383,7 +383,7 @@ def no_checkpoint(location: str) -> StateError:
         else "Give the checkpointLocation of a query that has run, or the directory of a pipeline."
     )
     return StateError(
-        f"there is no checkpoint of a join at {location}. {cure}", code="NO_CHECKPOINT", location=location, below=below
+        f"there is no checkpoint of a query at {location}. {cure}", code="NO_CHECKPOINT", location=location, below=below
     )
 
 

@@ -32,7 +32,7 @@ __all__ = [
     "histories_to_json",
 ]
 
-MERGE_AFTER_FILES = 64
+MERGE_AFTER_FILES = 32
 RECORD_FORMAT = 4
 RESCALED_RECORD_FORMAT = 5
 """Of a checkpoint that was rescaled: a version of the library with one number of buckets must not continue it."""
@@ -80,6 +80,8 @@ class BucketHistory:
         Merged files before them that are not larger than all after them are merged along: so there are few of them, and a byte
         is merged as often as the sizes can double.
         """
+        if len(self.logs) < MERGE_AFTER_FILES:
+            return ()
         start, following_bytes = len(self.logs), 0
         while start and self.logs[start - 1].is_small and not self.logs[start - 1].is_merged:
             start -= 1

@@ -14,13 +14,16 @@
     ├── SinkError              an output that cannot take the answer
     └── LookupFailedError      an outside system that could not be reached, or returned an unusable answer
 
-Every error carries a stable `code` (documented in docs/reference/errors.md) and its facts as the mapping `facts`.
+Every error carries a stable `code` (documented in docs/reference/errors.md) and its facts as the mapping `facts`. Settings
+behind the `?` of a store's URI are in neither, see `zset_join.core.hidden_settings`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
+
+from zset_join.core.hidden_settings import shown, shown_value
 
 __all__ = [
     "BadInputError",
@@ -54,10 +57,10 @@ class ZsetJoinError(Exception):
     default_code = "ZSET_JOIN"
 
     def __init__(self, message: str, *, code: str | None = None, **facts: Any) -> None:
-        self.message = message
+        self.message = shown(message)
         self.code = code or self.default_code
-        self.facts: Mapping[str, Any] = facts
-        super().__init__(message)
+        self.facts: Mapping[str, Any] = {name: shown_value(value) for name, value in facts.items()}
+        super().__init__(self.message)
 
     def __str__(self) -> str:
         return f"[{self.code}] {self.message}"

@@ -1,4 +1,4 @@
-"""The options of a running join, checked when they are given.
+"""The options of a running query, checked when they are given.
 
 Names are written as Spark's (`checkpointLocation`); case and underscores do not matter, so `on_bad_input` and
 `onBadInput` are the same option. An unknown name, a value of the wrong kind and a value out of range raise an
@@ -11,6 +11,7 @@ Names are written as Spark's (`checkpointLocation`); case and underscores do not
 | `driverMemory` | half of the memory | maximum bytes of state of a query that runs on the driver |
 | `expectedStateBytes` | from files of sources | bytes of state that `execution="auto"` expects of a new query |
 | `driverThreads` | 1 | threads that work on an epoch on the driver, 1 to 64; every start may have another number |
+| `keepState` | `all` | on the driver: `needed` stores no column of a source that nothing reads; no `evolve` can use it |
 | `maxDeltaBytes` | 1 GiB | maximum bytes of rows per epoch on the driver; 0: no limit |
 | `buckets` | cores of the session | partitions of the state, 1 to 4096; stored in the checkpoint, changed by `rescale` |
 | `onBadInput` | `error` | `error`: the epoch fails; `quarantine`: bad rows go to `deadLetterPath`, the rest is processed |
@@ -58,6 +59,7 @@ __all__ = [
     "ExecutionMode",
     "HashJoinKind",
     "HotBudget",
+    "KeepState",
     "LocalityMode",
     "QueryOptions",
     "parse_seconds",
@@ -66,6 +68,8 @@ __all__ = [
 BadInputPolicy = Literal["error", "quarantine"]
 LocalityMode = Literal["auto", "on", "off"]
 ExecutionMode = Literal["driver", "executors", "auto"]
+KeepState = Literal["all", "needed"]
+"""Which columns of sources a query stores: all, or those that it reads."""
 BufferPolicy = Literal["abort", "evict_oldest", "spill"]
 _EVICTS: Final = "evict_oldest"
 EvictionMode = Literal["retract", "forget"]
@@ -83,6 +87,7 @@ _SPELLED = {
     "drivermemory": "driverMemory",
     "expectedstatebytes": "expectedStateBytes",
     "driverthreads": "driverThreads",
+    "keepstate": "keepState",
     "maxdeltabytes": "maxDeltaBytes",
     "buckets": "buckets",
     "onbadinput": "onBadInput",
@@ -365,6 +370,7 @@ class QueryOptions:
     driver_memory: int | None = None
     expected_state_bytes: int | None = None
     driver_threads: int = 1
+    keep_state: KeepState = "all"
     max_delta_bytes: int = 1 << 30
     snapshot_after_bytes: int = 64 * 1024 * 1024
     undo_epochs: int = 1000
@@ -391,7 +397,7 @@ class QueryOptions:
         given = _by_plain_name(options)
         if not given.get("checkpointlocation"):
             raise OptionError(
-                "the option checkpointLocation is missing; a running join keeps its progress and its state there. "
+                "the option checkpointLocation is missing; a query keeps its progress and its state there. "
                 'Add .option("checkpointLocation", "/a/directory/of/its/own").',
                 code="MISSING_CHECKPOINT_LOCATION",
                 option="checkpointLocation",
@@ -439,6 +445,7 @@ class QueryOptions:
             driver_memory=None if memory is None else _whole("driverMemory", memory, 1, 2**62),
             expected_state_bytes=None if expected is None else _whole("expectedStateBytes", expected, 0, 2**62),
             driver_threads=_whole("driverThreads", given.get("driverthreads", 1), 1, 64),
+            keep_state=_keep_state(given.get("keepstate", "all")),
             max_delta_bytes=_whole("maxDeltaBytes", given.get("maxdeltabytes", 1 << 30), 0, 2**62),
             snapshot_after_bytes=_whole("snapshotAfterBytes", given.get("snapshotafterbytes", 64 * 1024 * 1024), 0, 2**62),
             undo_epochs=_whole("undoEpochs", given.get("undoepochs", 1000), 0, 2**62),
@@ -448,6 +455,13 @@ class QueryOptions:
             hot_budget=hot_budget,
             table_budget=table_budget,
         )
+
+
+def _keep_state(value: Any) -> KeepState:
+    chosen = str(value).lower()
+    if chosen not in get_args(KeepState):
+        raise _refused("keepState", value, '"all" or "needed"')
+    return cast("KeepState", chosen)
 
 
 def _limits(given: Mapping[str, Any]) -> tuple[BufferLimit, HotBudget | None, HotBudget | None]:

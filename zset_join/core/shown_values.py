@@ -120,4 +120,5 @@ def near(name: str, known: Iterable[str]) -> str:
     close = difflib.get_close_matches(name.lower(), list(lower), n=3, cutoff=0.6)
     if close:
         return f" Did you mean {' or '.join(lower[one] for one in close)}?"
-    return f" There is {', '.join(listed[:12])}." if listed else ""
+    is_one = len(listed) == 1
+    return f" There {'is' if is_one else 'are'} {', '.join(listed[:12])}." if listed else ""

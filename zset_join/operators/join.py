@@ -301,11 +301,21 @@ class HashJoin:
 
     def snapshot_readers(self) -> Mapping[str, pa.RecordBatchReader]:
         """Return what reads the tables of `snapshot`, batch by batch, until the state changes; rows on disk a MB at a time."""
+        return self._readers(keeps_order=True)
+
+    def rows_readers(self) -> Mapping[str, pa.RecordBatchReader]:
+        """Return what reads the tables of `snapshot` with their rows in any order, in half the time."""
+        return self._readers(keeps_order=False)
+
+    def _readers(self, *, keeps_order: bool) -> Mapping[str, pa.RecordBatchReader]:
         if self._is_closed:
             raise closed("the join")
         if not self._cold:
-            return {side.name: side_reader(side) for side in self._sides}
-        return {cold.side.name: side_reader(cold.side, cold.scan(), cold.scan_tombstones()) for cold in self._cold}
+            return {side.name: side_reader(side, keeps_order=keeps_order) for side in self._sides}
+        return {
+            cold.side.name: side_reader(cold.side, cold.scan(), cold.scan_tombstones(), keeps_order=keeps_order)
+            for cold in self._cold
+        }
 
     def restore(self, tables: Mapping[str, pa.Table | pa.RecordBatchReader]) -> None:
         """Replace the state by a snapshot, or by what reads one. Cost: its rows.

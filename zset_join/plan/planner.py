@@ -8,6 +8,7 @@ from functools import partial
 from typing import get_args
 
 from zset_join.core.errors import OptionError
+from zset_join.core.options import KeepState
 from zset_join.plan.passes.choose_fast_paths import choose_fast_paths
 from zset_join.plan.passes.derive_keys import derive_keys
 from zset_join.plan.passes.fuse_steps import fuse_steps
@@ -22,7 +23,7 @@ from zset_join.plan.passes.reduce_first import reduce_first
 from zset_join.plan.passes.share_equal import share_equal
 from zset_join.plan.passes.share_versions import share_versions
 from zset_join.plan.passes.sum_pairs import sum_pairs
-from zset_join.plan.query_plan import KeepState, QueryPlan
+from zset_join.plan.query_plan import QueryPlan
 from zset_join.plan.sharing import share_tables
 from zset_join.plan.tree import Root
 

@@ -15,12 +15,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Literal
+from typing import Any
 
 import pyarrow as pa
 
 from zset_join.core.errors import OptionError, PlanError
 from zset_join.core.notebook import html_text
+from zset_join.core.options import KeepState
 from zset_join.core.relation import Relation
 from zset_join.core.shown_values import counted
 from zset_join.plan.picture import plan_svg
@@ -31,11 +32,9 @@ from zset_join.stages.stage import Stage, StageOptions, read_stage
 from zset_join.stages.written import read_relation, write_relation
 from zset_join.zset import ZSet
 
-__all__ = ["PLAN_FORMAT", "Feed", "KeepState", "PlanSource", "PlanView", "QueryPlan", "SharedIndex", "StageNode", "StateNode"]
+__all__ = ["PLAN_FORMAT", "Feed", "PlanSource", "PlanView", "QueryPlan", "SharedIndex", "StageNode", "StateNode"]
 
 PLAN_FORMAT = 1
-KeepState = Literal["all", "needed"]
-"""Which columns of sources a query keeps: all, or those that it reads."""
 SEVERAL_VIEWS_FORMAT = 2
 """Of a plan with several views: a version of the library that supports one view must not read the first of them."""
 

@@ -254,8 +254,9 @@ def _name_in(node: Node | None, column: ViewColumn) -> str | None:
 def _foreign(column: ViewColumn, rows: list[RowsOfView]) -> PlanError:
     here = " and ".join(f'"{one.name}"' for one in rows)
     return PlanError(
-        f'{column.view}["{column.name}"] is not a column of {here} as it is there, or of both. Name it by '
-        f'col("{column.name}"), in a join by left("{column.name}") or right("{column.name}").',
+        f'{column.view}["{column.name}"] is not a column of {here}: it is of another view, was computed '
+        f'again, or is of both sides. Name it without the view: col("{column.name}"), in the condition of a join '
+        f'left("{column.name}") or right("{column.name}").',
         code="UNKNOWN_COLUMN",
         name=column.view,
         missing=[column.name],

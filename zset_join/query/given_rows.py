@@ -122,6 +122,7 @@ def _columns(rows: Any, given: pa.Schema, source: str) -> dict[str, Any]:
             return dict(zip(table.schema.names, table.columns, strict=True))
         if isinstance(rows, Mapping):
             _check_names(rows, given, source)
+            _check_whole(rows, given, source)
             return {name: _column(rows[name]) for name in given.names}
         lines = list(rows)
         _check_names({name for line in lines for name in line}, given, source)
@@ -144,6 +145,18 @@ def _check_names(names: Any, given: pa.Schema, source: str) -> None:
             code="UNKNOWN_COLUMN",
             relation=source,
             missing=unknown,
+        )
+
+
+def _check_whole(rows: Mapping[str, Any], given: pa.Schema, source: str) -> None:
+    missing = [name for name in given.names if name not in rows]
+    if missing:
+        raise PlanError(
+            f'source "{source}" was given a dict without {missing}; give all of its columns {given.names}, or a list of dicts, '
+            "in which a missing value is NULL.",
+            code="DELTA_TYPES",
+            relation=source,
+            missing=missing,
         )
 
 

@@ -9,6 +9,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
+import pyarrow as pa
+import pyarrow.types as pt
+
 from zset_join.core.errors import OptionError, PlanError
 from zset_join.expressions import Expression, left
 from zset_join.expressions.rows import check_condition, is_plain, named, plain_column
@@ -21,7 +24,7 @@ from zset_join.shapes.aggregate import AggregateCall
 from zset_join.stages.aggregate import AggregateRequest
 from zset_join.stages.expiring import lasting
 
-__all__ = ["Aggregated", "GroupedView"]
+__all__ = ["Aggregated", "GroupedView", "ShortAggregates"]
 
 _R = TypeVar("_R", bound=Rows)
 _ARGUMENT = "__argument_"
@@ -70,8 +73,53 @@ class Aggregated:
         return f"{self.function}({arguments})" if any(isinstance(one, Expression) for one in self.columns) else ""
 
 
+class ShortAggregates:
+    """PySpark's short words for one aggregate of several columns: `groupBy(...).sum("total")`, in both runners.
+
+    Results are named as PySpark names them, such as `sum(total)`.
+    """
+
+    def agg(self, *calls: Any, state_ttl: Any = None) -> Any:
+        """Return one row per group: the key columns, then one column per aggregate."""
+        raise NotImplementedError
+
+    def _values(self) -> pa.Schema:
+        """Return the columns that are no keys."""
+        raise NotImplementedError
+
+    def count(self, *, state_ttl: Any = None) -> Any:
+        """Return the number of rows of each group, as column `count`."""
+        return self.agg(Aggregated(function="count", name="count"), state_ttl=state_ttl)
+
+    def sum(self, *columns: str) -> Any:
+        """Return the sum of columns per group; without names, of every number that is no key."""
+        return self._each("sum", columns)
+
+    def avg(self, *columns: str) -> Any:
+        """Return the average of columns per group; without names, of every number that is no key."""
+        return self._each("avg", columns)
+
+    mean = avg
+
+    def min(self, *columns: str) -> Any:
+        """Return the smallest value of columns per group; without names, of every number that is no key."""
+        return self._each("min", columns)
+
+    def max(self, *columns: str) -> Any:
+        """Return the largest value of columns per group; without names, of every number that is no key."""
+        return self._each("max", columns)
+
+    def _each(self, function: str, columns: Sequence[str]) -> Any:
+        numbers = [field.name for field in self._values() if _is_number(field.type)]
+        return self.agg(*(Aggregated(function=function, columns=(name,)) for name in columns or numbers))
+
+
+def _is_number(kind: pa.DataType) -> bool:
+    return bool(pt.is_integer(kind) or pt.is_floating(kind) or pt.is_decimal(kind))
+
+
 @dataclass(frozen=True, kw_only=True, eq=False)
-class GroupedView(Generic[_R]):
+class GroupedView(ShortAggregates, Generic[_R]):
     """The rows of a view in groups; made by `View.groupBy`.
 
     Args:
@@ -123,9 +171,8 @@ class GroupedView(Generic[_R]):
             )
         return cls(rows=rows, keys=dict(keys))
 
-    def count(self, *, state_ttl: Any = None) -> _R:
-        """Return the number of rows of each group, as column `count`."""
-        return self.agg(Aggregated(function="count", name="count"), state_ttl=state_ttl)
+    def _values(self) -> pa.Schema:
+        return pa.schema([one for one in self.rows.arrow_schema if one.name not in self.keys])
 
     def agg(self, *calls: Aggregated | AggregateCall | Mapping[str, str], state_ttl: Any = None) -> _R:
         """Return one row per group: the key columns, then one column per aggregate.

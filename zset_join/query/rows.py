@@ -12,10 +12,11 @@ from typing import Any, Self
 import pyarrow as pa
 
 from zset_join.core.errors import OptionError, PlanError
+from zset_join.core.options import KeepState
 from zset_join.expressions import Expression
 from zset_join.expressions.rows import is_plain, named, plain_column
 from zset_join.plan.planner import plan_query
-from zset_join.plan.query_plan import KeepState, QueryPlan
+from zset_join.plan.query_plan import QueryPlan
 from zset_join.plan.row_steps import SelectStep, WhereStep, keeps_upserts
 from zset_join.plan.table_index import TableIndex
 from zset_join.plan.tree import Apply, Merge, Node, Operate, visible

@@ -10,9 +10,10 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from zset_join.core.errors import OptionError
+from zset_join.core.options import KeepState
 from zset_join.expressions import Expression
 from zset_join.plan.planner import plan_query
-from zset_join.plan.query_plan import KeepState, QueryPlan
+from zset_join.plan.query_plan import QueryPlan
 from zset_join.plan.tree import Views
 from zset_join.query.binding import Binding
 from zset_join.query.reading import Reading, readings_of

@@ -140,11 +140,12 @@ def changes(
     _check_known(name, given, column_list or (), "column_list")
     _check_known(name, given, left_out_columns, "except_column_list")
     shown = [one for one in (column_list or given.names) if one not in left_out_columns and one not in own]
+    _check_known(name, given, key, "keys")
     left_out = [column for column in key if column not in shown]
     if left_out:
         raise PlanError(
-            f'changes "{name}": keys={list(key)} names {left_out}, which are left out or not there. Key columns are part of '
-            "the table; keep them.",
+            f'changes "{name}": keys={list(key)} names {left_out}, which column_list or except_column_list leaves out. Key '
+            "columns are part of the table; keep them.",
             code="KEY_LEFT_OUT",
             name=name,
             missing=left_out,

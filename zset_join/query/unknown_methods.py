@@ -52,7 +52,7 @@ _ON_VIEW: Mapping[str, str] = {
     **dict.fromkeys(("mapInArrow", "mapInPandas", "melt", "unpivot", "transpose", "zip", "zipWithIndex", "stat", "corr", "cov",
                      "crosstab", "freqItems", "approxQuantile", "observe", "isStreaming", "asTable", "scalar"), _BEFORE),
 }  # fmt: skip
-_AGGREGATES = ("sum", "avg", "mean", "min", "max", "pivot", "apply", "applyInPandas", "applyInArrow", "cogroup")
+_AGGREGATES = ("pivot", "apply", "applyInPandas", "applyInArrow", "cogroup")
 
 
 def missing_on_view(name: str) -> AttributeError:

@@ -28,6 +28,7 @@ from zset_join.changelog import ChangelogForm, format_named
 from zset_join.core.added_columns import with_added_nullable
 from zset_join.core.epoch_chain import ChainLink
 from zset_join.core.errors import SinkError
+from zset_join.core.hidden_settings import shown
 from zset_join.core.relation import Relation
 from zset_join.sinks.altering import beside, check_adds_columns
 from zset_join.sinks.changelog_lines import ChangelogLines
@@ -80,7 +81,7 @@ class DeltaChangelogSink:
         self._lacks_columns = False
 
     def __repr__(self) -> str:
-        return f"DeltaChangelogSink({self.log.location!r}, {self.form!r})"
+        return f"DeltaChangelogSink({shown(self.log.location)!r}, {self.form!r})"
 
     def open(self, output: Relation, query_id: str, *, may_lack_columns: bool = False) -> None:
         """Attach the table to a query, making it when it is not there yet.

@@ -34,6 +34,7 @@ import pyarrow as pa
 from zset_join.core.added_columns import with_added_nullable
 from zset_join.core.epoch_chain import ChainLink
 from zset_join.core.errors import OptionError, SinkError
+from zset_join.core.hidden_settings import shown
 from zset_join.core.relation import Relation
 from zset_join.sinks.altering import beside, check_adds_columns
 from zset_join.sinks.delta_files import DataFile, delta_schema, read_data_file, write_data_files
@@ -102,7 +103,7 @@ class DeltaViewSink:
         self._lacks_columns = False
 
     def __repr__(self) -> str:
-        return f"DeltaViewSink({self.log.location!r}, key={self.key!r})"
+        return f"DeltaViewSink({shown(self.log.location)!r}, key={self.key!r})"
 
     def open(self, output: Relation, query_id: str, *, may_lack_columns: bool = False) -> None:
         """Attach the table to a query, making it when it is not there yet.

@@ -36,6 +36,7 @@ from zset_join.changelog import ChangelogForm, encoded_schema, format_named
 from zset_join.core.added_columns import adds_columns, with_added_nullable
 from zset_join.core.epoch_chain import ChainLink, short_mark
 from zset_join.core.errors import SinkError
+from zset_join.core.hidden_settings import shown
 from zset_join.core.relation import Relation
 from zset_join.sinks.altering import beside, check_adds_columns
 from zset_join.sinks.changelog_directory import ChangelogDirectory, Header, Manifest, PartFile, first_checksum
@@ -97,7 +98,7 @@ class ParquetChangelogSink:
         return self._files.location
 
     def __repr__(self) -> str:
-        return f"ParquetChangelogSink({self._files.location!r}, {self.form!r})"
+        return f"ParquetChangelogSink({shown(self._files.location)!r}, {self.form!r})"
 
     def open(self, output: Relation, query_id: str, *, may_lack_columns: bool = False) -> None:
         """Attach the changelog to a query, making it when it is not there yet.

@@ -342,7 +342,7 @@ class Session:
         self.runtime.resume(running)
 
     def add_columns(self, table: Table, queries: Mapping[Running, Query]) -> None:
-        """Give a table more columns; rows that it has are NULL in them.
+        """Give a table more columns; rows that it has have their DEFAULT, or NULL.
 
         Args:
             table: as it becomes.

@@ -14,14 +14,10 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from sqlglot import exp
 from sqlglot.tokenizer_core import Token, TokenType
 
-from zset_join.conversions import can_convert, convert_values
-from zset_join.core.errors import PlanError, SqlError, ZsetJoinError
+from zset_join.core.errors import PlanError, SqlError
 from zset_join.core.shown_values import counted
-from zset_join.expressions import Cast
-from zset_join.expressions.rows import compute, value_type
 from zset_join.sql.ddl.adding_columns import declared_again
 from zset_join.sql.ddl.definitions import Model, read_table
 from zset_join.sql.ddl.explaining import explain
@@ -34,15 +30,15 @@ from zset_join.sql.dml.pausing import pause, resume
 from zset_join.sql.dml.query_statements import bind_query, bound_by
 from zset_join.sql.dml.update_delete import delete, update
 from zset_join.sql.dml.writing import fitted, retracts, writer_of
+from zset_join.sql.parse.constants import constant
 from zset_join.sql.parse.readers import Reader
 from zset_join.sql.tables.catalog import ColumnDefinition, Mode, Table
 from zset_join.sql.tables.contexts import StatementContext
 from zset_join.sql.tables.results import Message, Query
 from zset_join.sql.tables.settings import check_setting, is_ignored, is_misspelt, known_setting
 from zset_join.sql.tables.sink_tables import SinkWriter, is_outside
-from zset_join.sql_expressions.consumed import check_consumed
-from zset_join.sql_expressions.dialects import Statement, parse_expression
-from zset_join.sql_expressions.places import Place, SqlWarning, check_distinct, near
+from zset_join.sql_expressions.dialects import Statement
+from zset_join.sql_expressions.places import SqlWarning, check_distinct, near
 from zset_join.sql_expressions.scalars import ScalarBinder
 from zset_join.zset import ZSet, single_batch
 
@@ -298,7 +294,7 @@ def _values(reader: Reader, table: Table, names: tuple[str, ...] | None) -> pa.T
             )
         for name, column, tokens, kind in zip(wanted, columns, row, kinds, strict=True):
             place = f'row {len(column) + 1} of the VALUES for "{table.name}", column "{name}"'
-            column.append(_constant(binder, statement, tokens, kind, place))
+            column.append(constant(binder, statement, tokens, kind, place))
         if len(columns[0]) > _MOST_ROWS:
             raise SqlError(f"at most {_MOST_ROWS} rows are inserted by one statement.", code="SQL_TOO_LONG", at=at)
         if not reader.has(","):
@@ -306,49 +302,6 @@ def _values(reader: Reader, table: Table, names: tuple[str, ...] | None) -> pa.T
     if not reader.is_done:
         reader.fail("expected a comma or the end")
     return pa.table({name: pa.array(column, kind) for name, column, kind in zip(wanted, columns, kinds, strict=True)})
-
-
-def _constant(binder: ScalarBinder, statement: Statement, tokens: tuple[Token, ...], kind: pa.DataType, place: str) -> Any:
-    """Return a value of VALUES as one of a column.
-
-    Args:
-        binder: binds it.
-        statement: it is in.
-        tokens: its own.
-        kind: the type of the column.
-        place: the row and the column, for the message.
-    """
-    node = parse_expression(statement, tokens)
-    tree = binder.bind(node)
-    check_consumed(node, statement.text, _place(statement, tokens))
-    value = compute(tree, {}, 1)
-    if pa.types.is_null(value.type):
-        return None
-    try:
-        if pa.types.is_nested(kind) and not can_convert(value.type, kind):  # a struct's members go by position
-            cast = Cast(tree, kind)
-            value_type(cast, pa.schema([]))
-            value = compute(cast, {}, 1)
-        converted = convert_values(value, kind)
-        if converted.unfit is None:
-            return converted.values[0].as_py()
-    except ZsetJoinError as error:
-        raise _unfit(statement, tokens, node, kind, place) from error
-    raise _unfit(statement, tokens, node, kind, place)
-
-
-def _unfit(statement: Statement, tokens: tuple[Token, ...], node: exp.Expr, kind: pa.DataType, place: str) -> SqlError:
-    return SqlError(
-        f"{place}: {node.sql(dialect='spark')} does not fit a column of type {kind}; a value converts only where the column "
-        "holds it exactly. Correct it, or write a CAST.",
-        code="LITERAL",
-        at=_place(statement, tokens),
-    )
-
-
-def _place(statement: Statement, tokens: tuple[Token, ...]) -> Any:
-
-    return Place(statement.text, tokens[0].start)
 
 
 def _drop(session: StatementContext, statement: Statement) -> Message:

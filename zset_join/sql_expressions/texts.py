@@ -29,6 +29,8 @@ from zset_join.sql_expressions.types import type_of_node
 __all__ = ["BoundText", "Sides", "bound_text", "schema_of", "with_between"]
 
 _BETWEEN = "zset_between"
+_COLUMNS = re.compile(r",(?![^<(]*[>)])")
+"""The commas between columns, outside of the parameters of a type."""
 _QUOTED = re.compile(r"('(?:[^'\\]|\\.)*'|`(?:[^`]|``)*`)")
 
 Sides = Mapping[str, tuple[str, pa.Schema]]
@@ -115,12 +117,22 @@ def schema_of(text: str) -> pa.Schema:
     try:
         node = dialect_named("spark")().parse(f"CREATE TABLE t (s STRUCT<{inner}>)")[0]
     except (SqlglotError, ValueError, TypeError, AttributeError, IndexError) as error:
-        raise _no_schema(text, "it cannot be read") from error
+        raise _no_schema(text, _unreadable(inner)) from error
     whole = node.this.expressions if isinstance(node, exp.Create) and isinstance(node.this, exp.Schema) else []
     columns = whole[0].args["kind"].expressions if len(whole) == 1 and isinstance(whole[0], exp.ColumnDef) else []
     if not columns or inner.endswith(","):
         raise _no_schema(text, "it is no list of columns")
     return pa.schema([_field(column, text) for column in columns])
+
+
+def _unreadable(columns: str) -> str:
+    """Return which column of a list is the first that cannot be read, where one of them alone cannot."""
+    for one in _COLUMNS.split(columns):
+        try:
+            dialect_named("spark")().parse(f"CREATE TABLE t (s STRUCT<{one}>)")
+        except (SqlglotError, ValueError, TypeError, AttributeError, IndexError):
+            return f"the column {one.strip()!r} cannot be read as a name and a type"
+    return "it cannot be read"
 
 
 def _field(node: exp.Expr, text: str) -> pa.Field:

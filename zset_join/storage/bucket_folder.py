@@ -11,7 +11,10 @@ again) is no other writer: each call leaves a name of its own at the object, and
 
 Settings: those of `obstore` for the kind of store, from the environment (`AWS_REGION`, `AWS_ENDPOINT_URL`,
 `AWS_ACCESS_KEY_ID`, ...), or behind a `?` in the URI (`s3://bucket/cp?region=eu-west-1`). `endpoint_override` and `scheme` are
-those of pyarrow. Secrets belong into the environment: locations are shown in messages.
+those of pyarrow; `retry_seconds`, `timeout` and `connect_timeout` are ours. Messages show no settings.
+
+A store that is down: a request is repeated for `retry_seconds` (20), and one under way then ends after `timeout` ("30s") at the
+latest. What is raised names the option of the location, and that setting.
 
 Limits: profiles in `~/.aws` are not read. The threads of obstore do not outlive a fork: a process that was forked behind its
 first use is refused (`FORKED_STORE`), where it would wait for ever. Parts of a large file that was never completed stay in the
@@ -24,9 +27,11 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping
+from datetime import timedelta
 from typing import Any, TypeVar
 from urllib.parse import parse_qsl
 
@@ -34,6 +39,7 @@ import pyarrow as pa
 
 from zset_join.core.errors import OptionError, StateError
 from zset_join.core.extras import needed_for
+from zset_join.core.hidden_settings import shown
 from zset_join.storage.object_file import KEPT_BYTES, ObjectFile
 from zset_join.storage.operations import perform
 
@@ -54,6 +60,11 @@ __all__ = ["BucketFolder", "open_bucket"]
 _WRITER = "zsetwriter"
 """Metadata of an object that was made with `put_new`: which call made it. Letters alone, as servers differ on others."""
 _TIMES = 4
+_RETRY_SECONDS = 20.0
+_LONGEST_PAUSE = timedelta(seconds=2)
+_RETRIES = 1000
+"""More than fit into the seconds: these are the limit."""
+_OF_CLIENT = ("timeout", "connect_timeout")
 _FIRST_WAIT_SECONDS = 0.2
 _Result = TypeVar("_Result")
 _used_by: list[int] = []
@@ -75,9 +86,20 @@ def open_bucket(uri: str, location: str, *, option: str) -> BucketFolder:
     """
     base, _, query = uri.partition("?")
     config = _settings(dict(parse_qsl(query)))
+    seconds = _retry_seconds(config.pop("retry_seconds", None), location, option)
+    client = {name: config.pop(name) for name in _OF_CLIENT if name in config}
     plain = str(config.get("endpoint", os.environ.get("AWS_ENDPOINT_URL", ""))).startswith("http://")
     try:
-        store: Any = from_url(base, config=config, client_options={"allow_http": True} if plain else None)  # type: ignore[call-overload]
+        store: Any = from_url(  # type: ignore[call-overload]
+            base,
+            config=config,
+            client_options={**client, **({"allow_http": True} if plain else {})},
+            retry_config={
+                "max_retries": _RETRIES,
+                "retry_timeout": timedelta(seconds=seconds),
+                "backoff": {"max_backoff": _LONGEST_PAUSE},
+            },
+        )
     except (BaseError, ValueError, UnknownConfigurationKeyError) as error:
         raise OptionError(
             f"{option}={location!r} is no place in an object store: {error}. Expected scheme://bucket/folder, and settings of "
@@ -86,7 +108,7 @@ def open_bucket(uri: str, location: str, *, option: str) -> BucketFolder:
             option=option,
             value=location,
         ) from error
-    return BucketFolder(store, location)
+    return BucketFolder(store, location, option=option, retry_seconds=seconds)
 
 
 class BucketFolder:
@@ -95,14 +117,18 @@ class BucketFolder:
     Args:
         store: of obstore, with the prefix.
         location: the URI it was opened by.
+        option: name of the option it came from, for messages.
+        retry_seconds: how long a request is repeated.
     """
 
-    def __init__(self, store: Any, location: str) -> None:
+    def __init__(self, store: Any, location: str, *, option: str, retry_seconds: float) -> None:
         self.location = location
         self._store = store
+        self._option = option
+        self._retry_seconds = retry_seconds
 
     def __repr__(self) -> str:
-        return f"BucketFolder({self.location!r})"
+        return f"BucketFolder({shown(self.location)!r})"
 
     def uri(self, name: str) -> str:
         """Return the URI."""
@@ -191,6 +217,7 @@ class BucketFolder:
         """Make an object under a name that is free, and find out whose it is where the answer was lost."""
         _refuse_forked(self.location)
         writer, wait = uuid.uuid4().hex, _FIRST_WAIT_SECONDS
+        ends = time.monotonic() + self._retry_seconds
         for time_left in reversed(range(_TIMES)):
             try:
                 obstore.put(self._store, name, data, mode="create", use_multipart=False, attributes={_WRITER: writer})
@@ -201,7 +228,7 @@ class BucketFolder:
             except (PermissionDeniedError, UnauthenticatedError) as error:
                 raise self._failed(name, error) from error
             except BaseError as error:  # the store may have taken it
-                if not time_left:
+                if not time_left or time.monotonic() + wait > ends:
                     raise self._failed(name, error) from error
             else:
                 return
@@ -228,9 +255,14 @@ class BucketFolder:
         return guarded
 
     def _failed(self, name: str, error: BaseError) -> OSError:
-        is_refused = isinstance(error, PermissionDeniedError | UnauthenticatedError)
         text = " ".join(str(error).split("\n\nDebug source:")[0].split())
-        return OSError(errno.EACCES if is_refused else errno.EIO, text, self.uri(name))
+        if isinstance(error, PermissionDeniedError | UnauthenticatedError):
+            return OSError(errno.EACCES, text, self.uri(name))
+        text += (
+            f" (requests are repeated for {self._retry_seconds:g} seconds: check that the store of {self._option} is reachable "
+            f"and its endpoint right; the setting retry_seconds behind the ? of {self._option} waits longer)"
+        )
+        return OSError(errno.EIO, text, self.uri(name))
 
 
 def _refuse_forked(location: str) -> None:
@@ -248,6 +280,24 @@ def _refuse_forked(location: str) -> None:
             code="FORKED_STORE",
             location=location,
         )
+
+
+def _retry_seconds(given: str | None, location: str, option: str) -> float:
+    """Return how long a request is repeated.
+
+    Raises:
+        OptionError: `FILE_SYSTEM`: the setting is no number of seconds.
+    """
+    if given is None:
+        return _RETRY_SECONDS
+    if re.fullmatch(r"\d{1,6}(\.\d{1,6})?", given) is None:
+        raise OptionError(
+            f"retry_seconds={given!r} behind {option}={location!r} is no number of seconds. Expected a number, such as 60.",
+            code="FILE_SYSTEM",
+            option=option,
+            value=location,
+        )
+    return float(given)
 
 
 def _settings(given: Mapping[str, str]) -> dict[str, Any]:

@@ -161,7 +161,7 @@ def write_atomic(path: str | Path, data: bytes, *, durable: bool = True) -> None
         _remove_leftover(beside)
         raise
     if durable:
-        sync_directory(Path(path).parent)
+        sync_directory(os.path.dirname(path))  # noqa: PTH120 - as above
 
 
 def write_new(path: str | Path, data: bytes) -> None:
@@ -186,7 +186,7 @@ def write_new(path: str | Path, data: bytes) -> None:
             _move_if_free(beside, path)
     finally:
         _remove_leftover(beside)
-    sync_directory(Path(path).parent)
+    sync_directory(os.path.dirname(path))  # noqa: PTH120 - as above
 
 
 def _written_beside(path: str | Path, data: bytes, *, durable: bool) -> str:
@@ -225,9 +225,14 @@ def _move_if_free(beside: str, path: str | Path) -> None:
 def read_bytes(path: str | Path) -> bytes | None:
     """Return the bytes of a file, or None when there is none."""
     try:
-        return perform("read", _absolute(path), lambda: Path(path).read_bytes())
+        return perform("read", _absolute(path), lambda: _all_bytes(path))
     except FileNotFoundError:
         return None
+
+
+def _all_bytes(path: str | Path) -> bytes:
+    with open(path, "rb", buffering=0) as file:  # noqa: PTH123 - parsing paths takes longer than the call
+        return file.read()
 
 
 def file_size(path: str | Path) -> int | None:
@@ -291,20 +296,20 @@ def file_marks(directory: str | Path, *, skip: str = "") -> dict[str, list[int]]
 
 
 def _marks_below(directory: str, prefix: str, skip: str) -> Iterator[tuple[str, list[int]]]:
-    _refuse_link(directory, os.lstat(directory))
+    user = os.geteuid()
+    _refuse_link(directory, os.lstat(directory), user)
     with os.scandir(directory) as entries:
         for entry in entries:
             status = entry.stat(follow_symlinks=False)
-            _refuse_link(entry.path, status)
+            _refuse_link(entry.path, status, user)
             if not stat.S_ISDIR(status.st_mode):
                 yield prefix + entry.name, [status.st_dev, status.st_ino, status.st_size, status.st_ctime_ns]
             elif entry.name != skip:
                 yield from _marks_below(entry.path, f"{prefix}{entry.name}/", "")
 
 
-def _refuse_link(path: str, status: os.stat_result) -> None:
-    is_ours = status.st_uid == os.geteuid()
-    if not is_ours or not (stat.S_ISREG(status.st_mode) or stat.S_ISDIR(status.st_mode)):
+def _refuse_link(path: str, status: os.stat_result, user: int) -> None:
+    if status.st_uid != user or not (stat.S_ISREG(status.st_mode) or stat.S_ISDIR(status.st_mode)):
         raise LinkError(errno.ELOOP, "it is a link, no file, or belongs to another user", path)
 
 

@@ -89,7 +89,7 @@ class LocalFolder:
             if name.startswith("."):
                 continue
             below = f"{under}/{name}"
-            if Path(self.uri(below)).is_dir():
+            if os.path.isdir(self.uri(below)):  # noqa: PTH112 - parsing paths takes longer than the call
                 yield from self.names(below)
             else:
                 yield below
@@ -177,7 +177,7 @@ class LocalFolderFile:
             self._file.sync()
         self._file.close()
         if durable:
-            local.sync_directory(Path(self._file.path).parent)
+            local.sync_directory(os.path.dirname(self._file.path))  # noqa: PTH120 - as above
 
     def discard(self) -> None:
         """Close and remove."""

@@ -22,6 +22,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.fs as pafs
 
+from zset_join.core.hidden_settings import shown
 from zset_join.storage.object_file import ObjectFile
 from zset_join.storage.operations import perform
 
@@ -49,7 +50,7 @@ class ObjectFolder:
         self._shows_parts = bool(kinds & _SHOWS_PARTS)
 
     def __repr__(self) -> str:
-        return f"ObjectFolder({self.location!r})"
+        return f"ObjectFolder({shown(self.location)!r})"
 
     def uri(self, name: str) -> str:
         """Return the URI."""

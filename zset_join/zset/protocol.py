@@ -32,6 +32,7 @@ __all__ = [
     "NextDue",
     "Operator",
     "TimedOperator",
+    "UnorderedOperator",
     "corrections_of",
     "due_of",
     "earliest",
@@ -116,6 +117,15 @@ class CorrectingOperator(Protocol):
 
         It is known once that answer has been read.
         """
+        ...
+
+
+@runtime_checkable
+class UnorderedOperator(Protocol):
+    """An operator that has the rows of its state sooner where their order does not count."""
+
+    def rows_readers(self) -> Mapping[str, pa.RecordBatchReader]:
+        """Return what reads the tables of `snapshot`, their rows in any order, until the state changes."""
         ...
 
 

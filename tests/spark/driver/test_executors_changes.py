@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import duckdb
 import pytest
 from pyspark.sql import functions as F  # noqa: N812 - PySpark's own habit
 
@@ -14,9 +16,11 @@ from tests.spark.api.test_query import Run, join_of, names, upserts
 from tests.spark.conftest import Collected, Source
 from tests.spark.tools.test_rescaling import final_tables, first, late_and_new, moves_and_deletes
 from zset_join import cli
+from zset_join.checkpoint.checkpoint import Checkpoint
 from zset_join.checkpoint.reading import read_committed
-from zset_join.core.errors import StateError
+from zset_join.core.errors import SinkError, StateError
 from zset_join.runners.spark.driver.executors_state import diff_of_executors
+from zset_join.sinks.parquet_changelog import ParquetChangelogSink, read_changelog
 from zset_join.spark import JoinQuery
 
 Rows = set[tuple[Any, ...]]
@@ -55,7 +59,7 @@ def test_a_difference_is_that_of_two_batch_queries(
     late_and_new(orders, customers)
     run(view(), sink, execution="executors", buckets=2)
     later = counted_now(orders, customers), counted_now(orders, customers, key=key, least=2)
-    monkeypatch.setattr(cli, "_other_query", lambda *_: view(key=key, least=2).writeStream.planned)
+    monkeypatch.setattr(cli, "_other_query", lambda *_: view(key=key, least=2).writeStream)
     code = cli.main(["diff", location, "shop:view"])
     stopped = diff_of_executors(location, view(key=key, least=2).writeStream.planned)
 
@@ -121,7 +125,7 @@ def test_a_running_query_is_changed_and_goes_on(orders: Source, customers: Sourc
     query.processAllAvailable()
     progress = query.lastProgress
     after = set(sink.total()), counted_now(orders, customers, least=2)
-    query.evolve(view(least=0))
+    query.undo()
     back = set(sink.total()), counted_now(orders, customers)
     query.stop()
     moves_and_deletes(orders, customers)
@@ -178,3 +182,95 @@ def test_groups_by_another_key_lie_in_the_buckets_of_that_key(orders: Source, cu
     assert after[0] == after[1]
     assert set(sink.total()) == labelled_now(orders, customers, key="item")
     assert set(sink.total().values()) == {1}
+
+
+def described_rows(orders: Source, customers: Source, *, least: int = 0, has_more: bool = False) -> Any:
+    """Return how many orders there are of each name, from some order on, and the last one or not."""
+    aggregates = [F.count("*").alias("n"), *([F.max("order_id").alias("last")] if has_more else [])]
+    joined = upserts(orders).join(names(customers), on="customer_id").where(f"order_id >= {least}")
+    return joined.groupBy("name").agg(*aggregates)
+
+
+def table_of(path: Path) -> Rows:
+    with duckdb.connect(str(path), read_only=True) as database:
+        return set(database.execute("SELECT * FROM v").fetchall())
+
+
+def failing(*_: Any, **__: Any) -> Any:
+    raise SinkError("no space left on the device", code="SINK_IO")
+
+
+def test_the_command_changes_a_stopped_checkpoint_and_undoes_it(
+    orders: Source, customers: Source, tmp_path: Path, monkeypatch: Any
+) -> None:
+    """Kept stages keep their files, outputs get columns, tables and changelogs the difference; undone before a start as well."""
+    view = partial(described_rows, orders, customers)
+    place, table, log = tmp_path / "checkpoint", tmp_path / "view.duckdb", tmp_path / "log"
+
+    def run(query: Any) -> None:
+        writer = query.writeStream.options(checkpointLocation=str(place), execution="executors", buckets=2)
+        started = writer.toDuckDB(table, "v", hold_seconds=0).toParquet(log).start()
+        started.processAllAvailable()
+        started.stop()
+
+    def changed(query: Any) -> int:
+        monkeypatch.setattr(cli, "_other_query", lambda *_: query.writeStream)
+        return cli.main(["evolve", str(place), "shop:view"])
+
+    first(orders, customers)
+    moves_and_deletes(orders, customers)
+    run(view())
+    held = histories(tmp_path)
+    with monkeypatch.context() as broken:
+        broken.setattr(Checkpoint, "commit", failing)
+        assert changed(view(least=2)) == 1
+    assert histories(tmp_path) == held
+    assert changed(view(least=2)) == 0
+    kept = histories(tmp_path)
+    with pytest.raises(StateError, match="QUERY_CHANGED"):
+        run(view())
+    assert cli.main(["undo", str(place)]) == 0
+    assert changed(view(least=2, has_more=True)) == 0
+    with monkeypatch.context() as broken:
+        broken.setattr(ParquetChangelogSink, "write", failing)
+        with pytest.raises(SinkError, match="no space"):
+            run(view(least=2, has_more=True))
+    run(view(least=2, has_more=True))
+    between = table_of(table), counted_now(orders, customers, least=2)
+    late_and_new(orders, customers)
+    run(view(least=2, has_more=True))
+
+    assert between[0] == between[1]
+    assert table_of(table) == counted_now(orders, customers, least=2) != between[1]
+    changes = read_changelog(log)
+    rows = {name: changes.column(name).to_pylist() for name in ("name", "n", "last", "_weight")}
+    total = Counter[Any]()
+    for *row, weight in zip(*rows.values(), strict=True):
+        total[tuple(row)] += weight
+    assert {row for row, weight in total.items() if weight} == table_of(table)
+    assert {key: one for key, one in held.items() if key.startswith("join")} == {
+        key: one for key, one in kept.items() if key.startswith("join")
+    }
+
+
+def test_outputs_of_a_running_query_get_columns_or_are_new(orders: Source, customers: Source, tmp_path: Path) -> None:
+    view, table, other = partial(described_rows, orders, customers), tmp_path / "view.duckdb", tmp_path / "other.duckdb"
+    first(orders, customers)
+    places = {"checkpointLocation": str(tmp_path / "checkpoint"), "execution": "executors", "buckets": 1}
+    query = view().writeStream.options(**places).toDuckDB(table, "v", hold_seconds=0).start()
+    try:
+        query.processAllAvailable()
+        with pytest.raises(SinkError, match="EVOLVE_OUTPUT"):
+            query.evolve(labelled(orders, customers, key="name"))
+        query.evolve(view(has_more=True))
+        wide = table_of(table), counted_now(orders, customers)
+        query.evolve(labelled(orders, customers, key="item").writeStream.toDuckDB(other, "v", hold_seconds=0))
+        begun = table_of(other), labelled_now(orders, customers, key="item")
+        late_and_new(orders, customers)
+        query.processAllAvailable()
+    finally:
+        query.stop()
+
+    assert wide[0] == wide[1] == table_of(table)
+    assert begun[0] == begun[1] != table_of(other)
+    assert table_of(other) == labelled_now(orders, customers, key="item")

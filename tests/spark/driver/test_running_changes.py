@@ -21,7 +21,7 @@ from zset_join.runners.local.outputs import PipelineOutputs
 from zset_join.runners.local.stopped import undo_of_directory
 from zset_join.runners.spark.api.changing_query import ChangingQuery
 from zset_join.runners.spark.api.writer import JoinStreamWriter
-from zset_join.spark import JoinQuery, changes, writeStream
+from zset_join.spark import JoinedStream, JoinQuery, changes, writeStream
 from zset_join.spark import functions as F  # noqa: N812 - PySpark's own habit
 
 
@@ -299,3 +299,26 @@ def test_a_view_that_was_added_is_undone(orders: Source, customers: Source, runn
     assert _stored(tmp_path) == [("ANNA", 2), ("BOB", 1)]
     with duckdb.connect(str(tmp_path / "out.duckdb")) as connection:
         assert connection.sql("SELECT name, n FROM w").fetchall() == [("BOB", 1)]
+
+
+def test_a_query_that_stores_what_it_needs_answers_the_same_and_refuses_what_it_left_out(
+    orders: Source, customers: Source, running: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def view(*columns: str) -> JoinedStream:
+        names = changes(customers.stream(), name="customers", keys=["customer_id"])
+        return changes(orders.stream(), name="orders", keys=["order_id"]).join(names, on="customer_id").select(*columns)
+
+    _filled(orders, customers)
+    sink, needed = Collected(), {"execution": "driver", "keepState": "Needed"}
+    view("order_id", "name").writeStream.options(**needed).explain()
+    query = running(view("order_id", "name"), sink, keepState="needed")
+
+    assert "not kept, since nothing reads them: op, item, ts" in capsys.readouterr().out
+    with pytest.raises(StateError, match=r"EVOLVE_DROPPED.*'item'"):
+        query.evolve(view("order_id", "name", "item"))
+    query.evolve(view("order_id", "name").where("order_id > 1"))
+    orders.add((None, 5, 10, "bag", 4))
+    query.processAllAvailable()
+    assert dict(sink.epochs[-1]) == {(5, "Anna"): 1}
+    with pytest.raises(OptionError, match="KEEP_STATE_EXECUTORS"):
+        view("order_id").writeStream.options(**{**needed, "execution": "executors"}).explain()

@@ -261,7 +261,7 @@ UNFIT: dict[str, tuple[Callable[[Path], None], str]] = {
     "STATE_FORMAT": (newer, "STATE_FORMAT"),
     "PLAN_MISSING": (without_plan, "Start the query once"),
     "UNKNOWN_STAGE": (without_a_stage, r"\['aggregate-1'\]"),
-    "NO_CHECKPOINT": (shutil.rmtree, "no checkpoint of a join"),
+    "NO_CHECKPOINT": (shutil.rmtree, "no checkpoint of a query"),
 }
 
 

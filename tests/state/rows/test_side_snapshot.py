@@ -18,6 +18,7 @@ from zset_join.state.rows.side_snapshot import (
     SNAPSHOT_WATERMARK,
     regrouped_snapshot,
     restore_side,
+    side_reader,
     snapshot_counts,
     snapshot_epoch,
     snapshot_side,
@@ -154,6 +155,17 @@ def test_the_rows_of_a_key_are_in_the_order_they_came_to_it() -> None:
     assert [number for number, key in rows if key == "a"] == [1, 6, 2]
     assert [number for number, key in rows if key == "b"] == [3, 5]
     assert snapshot_side(again).column(0).to_pylist() == table.column(0).to_pylist()
+
+
+@pytest.mark.parametrize("mode", ["changelog", "upsert"])
+def test_without_their_order_the_same_rows_and_tombstones_are_listed_as_they_lie(mode: ChangelogMode) -> None:
+    side = full_of_life(mode, sequenced=mode == "upsert")
+
+    listed, snapshot = side_reader(side, keeps_order=False).read_all(), snapshot_side(side)
+
+    assert sorted(listed.to_pylist(), key=repr) == sorted(snapshot.to_pylist(), key=repr)
+    numbers = [number for number, weight in zip(*(listed.column(at).to_pylist() for at in (0, 3)), strict=True) if weight]
+    assert numbers == sorted(numbers) != [number for number in snapshot.column(0).to_pylist() if number in numbers]
 
 
 def test_rows_of_several_snapshots_become_one_whose_oldest_tombstones_wait_first() -> None:

@@ -41,6 +41,7 @@ import pyarrow as pa
 
 from zset_join.changelog.formats.rows import ROW_FORMATS
 from zset_join.core.errors import OptionError
+from zset_join.core.shown_values import near
 
 __all__ = [
     "METADATA",
@@ -316,9 +317,10 @@ def is_record_format(name: str, format_name: str) -> bool:
     Raises:
         OptionError: there is no such format.
     """
-    if format_name not in RECORD_FORMATS and format_name not in ROW_FORMATS:
+    known = [*RECORD_FORMATS, *ROW_FORMATS]
+    if format_name not in known:
         raise OptionError(
-            f'changes "{name}": format={format_name!r} is unknown; use one of {", ".join([*RECORD_FORMATS, *ROW_FORMATS])}.',
+            f'changes "{name}": format={format_name!r} is unknown.{near(format_name, known)}',
             code="FORMAT",
             format=format_name,
         )

@@ -21,6 +21,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
 from zset_join.checkpoint.added_columns import conformed_zset
@@ -234,9 +235,9 @@ class PipelineDirectory:
         dues = dues_after({} if self.checkpoint.last is None else self.checkpoint.last.dues, receipts)
         self.statistics |= {receipt.stage: receipt.statistics for receipt in receipts}
         tick = Tick(answered.epoch, answered.processing_time_us)
-        self._log_views(histories, tick, answered.answers)
+        logged = self._log_views(histories, tick, answered.answers)
         self._log_inputs(histories, tick, deltas)
-        parts = [part for name, delta in answered.answers.items() for part in self._parts(tick, self._way(name), delta)]
+        parts = [part for name, delta in answered.answers.items() for part in self._answered(tick, name, delta, logged)]
         committed = self.checkpoint.commit(
             CommitRecord(
                 query_id=self.query_id,
@@ -505,12 +506,26 @@ class PipelineDirectory:
             log = write_log(files, f"log/{input_folder(number)}-0", tick=tick, deltas=[delta], is_due=number == 0)
             _keep(histories, key, histories.get(key, BucketHistory()).after(merged=merged, log=log))
 
-    def _log_views(self, histories: dict[str, BucketHistory], tick: Tick, answers: Mapping[str, ZSet]) -> None:
-        """Keep what the views hold, as the state of a stage is kept."""
-        for number, (name, contents) in enumerate((self._contents or {}).items()):
-            self._log_view(histories, self._folder(number), contents, tick, answers[name])
+    def _log_views(
+        self, histories: dict[str, BucketHistory], tick: Tick, answers: Mapping[str, ZSet]
+    ) -> dict[str, LogEntry | None]:
+        """Keep what the views hold, as the state of a stage is kept; return the log of the epoch by view."""
+        return {
+            name: self._log_view(histories, self._folder(number), contents, tick, answers[name])
+            for number, (name, contents) in enumerate((self._contents or {}).items())
+        }
 
-    def _log_view(self, histories: dict[str, BucketHistory], folder: str, contents: Contents, tick: Tick, delta: ZSet) -> None:
+    def _answered(self, tick: Tick, view: str, delta: ZSet, logged: Mapping[str, LogEntry | None]) -> list[PartEntry]:
+        """Return the pieces of a view's answer: where the view is kept, its log has them, in the same form."""
+        if view not in logged:
+            return self._parts(tick, self._way(view), delta)
+        log = logged[view]
+        retractions = int(np.count_nonzero(delta.weights < 0))
+        return [] if log is None else [PartEntry(0, log.file, retractions, "arrow", self._way(view))]
+
+    def _log_view(
+        self, histories: dict[str, BucketHistory], folder: str, contents: Contents, tick: Tick, delta: ZSet
+    ) -> LogEntry | None:
         files, history = self.checkpoint.files, histories.get(f"{folder}/0", BucketHistory())
         snapshot: SnapshotEntry | None = None
         merged: LogEntry | None = None
@@ -529,6 +544,7 @@ class PipelineDirectory:
             merged = merge_logs(files, f"log/{folder}-0", history.small_tail())
         log = write_log(files, f"log/{folder}-0", tick=tick, deltas=[delta])
         _keep(histories, f"{folder}/0", history.after(snapshot=snapshot, merged=merged, log=log))
+        return log
 
 
 def _claim(place: Place) -> tuple[Ownership, str]:

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 
-from zset_join.checkpoint.bucket import BucketState
+from zset_join.checkpoint.bucket import BucketState, StageContext
 from zset_join.checkpoint.checkpoint import Checkpoint
 from zset_join.checkpoint.record import BucketHistory
 from zset_join.core.tick import Tick
@@ -40,6 +40,10 @@ class DurableEpoch:
         is_timed: per stage, whether its operator waits for times.
         effects: what queries external systems.
         entered: gets every state that is opened, before it is.
+
+    Attributes:
+        states: what is open, by stage.
+        contexts: what the checkpoint has of each state before the epoch.
     """
 
     plan: QueryPlan
@@ -52,10 +56,11 @@ class DurableEpoch:
     tick: Tick
     entered: list[BucketState]
     states: dict[int, BucketState] = field(default_factory=dict)
+    contexts: dict[int, StageContext] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         for state in self.plan.states:  # what was put off until the next epoch is done although no row comes
-            context = self.checkpoint.stage(state.name, self.tick)
+            context = self.contexts[state.number] = self.checkpoint.stage(state.name, self.tick)
             if context.is_work_due(0):
                 self.operator(state.number, self.tick)
 
@@ -70,9 +75,8 @@ class DurableEpoch:
         if state is not None:
             state.context = replace(state.context, tick=tick)
         else:
-            state = BucketState(
-                self.checkpoint.stage(node.name, tick), 0, lambda directory: built(node, self.options, directory, self.workers)
-            )
+            context = replace(self.contexts[node.number], tick=tick)
+            state = BucketState(context, 0, lambda directory: built(node, self.options, directory, self.workers))
             self.entered.append(state)
             self.states[node.number] = self.opened.enter_context(state)
         return state.operator

@@ -33,9 +33,9 @@ import pyarrow as pa
 from zset_join.core.epoch_chain import ChainLink
 from zset_join.core.errors import StateError
 from zset_join.core.notebook import html_progress
+from zset_join.core.options import KeepState
 from zset_join.core.tick import Tick
 from zset_join.kernels.machine.first_use import compile_rest_in_background
-from zset_join.plan.query_plan import KeepState
 from zset_join.query.reading import Reading
 from zset_join.query.several import PlannedQuery, planned
 from zset_join.query.view import View

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, TypedDict
 
 from zset_join.core.errors import OptionError
-from zset_join.plan.query_plan import KeepState
+from zset_join.core.options import KeepState
 from zset_join.runners.local.outputs import Outputs, OutputsByView
 from zset_join.stages.stage import StageOptions
 from zset_join.storage.folder import folder_below, is_local

@@ -26,7 +26,7 @@ from zset_join.runners.local.contents import Contents
 from zset_join.runners.local.history import PastEpoch
 from zset_join.stages.stage import StageInput, StageOptions
 from zset_join.zset import ZSet, single_batch
-from zset_join.zset.protocol import DurableOperator, ListingOperator
+from zset_join.zset.protocol import DurableOperator, ListingOperator, UnorderedOperator
 
 __all__ = ["StoredRows", "gaps_of", "stored_inputs", "stored_rows"]
 
@@ -160,7 +160,9 @@ class _Table:
     relation: Relation
 
     def __call__(self) -> ZSet:
-        table = self.operator.snapshot_readers()[self.name].read_all()
+        one = self.operator
+        readers = one.rows_readers() if isinstance(one, UnorderedOperator) else one.snapshot_readers()
+        table = readers[self.name].read_all()
         weights = table.column(_WEIGHT).to_numpy().astype(np.int64)
         columns = {name: table.column(name).combine_chunks() for name in self.relation.schema.names}
         place, is_gone = 0, pa.array(weights == 0)

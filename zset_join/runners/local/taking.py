@@ -52,6 +52,12 @@ class RowTaking:
             PlanError: an unknown source, or columns that do not fit.
             BadInputError: rows that break the contract of their source.
         """
+        if not isinstance(rows, Mapping):
+            raise PlanError(
+                f"step() is given {type(rows).__name__}, expected a dict from source to rows, such as "
+                f'{{"{min(self._readings)}": [...]}}.',
+                code="DELTA_TYPES",
+            )
         deltas, unread, far = {}, [], []
         for name, given in rows.items():
             reading = self._readings.get(name)

@@ -100,7 +100,7 @@ def check_session(session: SparkSession) -> None:
     """
     if is_connect(session):
         raise PlanError(
-            "this session is a Spark Connect session; a running join keeps its state next to a classic driver. Create the "
+            "this session is a Spark Connect session; a query on executors needs a classic driver. Create the "
             "session with .master(...) instead of .remote(...).",
             code="SPARK_CONNECT",
         )

@@ -1,12 +1,13 @@
-"""Columns that a table gets while it has rows: rows from before have NULL in them.
+"""Columns that a table gets while it has rows: rows from before have their DEFAULT, or NULL.
 
-    ALTER TABLE t ADD COLUMN c INT [, ADD COLUMN d STRING]        also ADD c INT, and ADD [COLUMNS] (c INT, d STRING)
+    ALTER TABLE t ADD COLUMN c INT [DEFAULT 0] [, ADD ...]        also ADD c INT, and ADD [COLUMNS] (c INT, d STRING)
     CREATE TABLE t (..., c INT)                                   a table that is declared again, with more columns
 
 The law: every view and query answers what it answered, also one of `*`; what is made from now on sees the new columns. What is
 refused changes nothing.
 
-Refused: columns that are computed, of metadata, NOT NULL or a key, for rows from before have none; and tables outside.
+Refused: columns that are computed, of metadata, a key, or NOT NULL without a DEFAULT, for rows from before have none; and
+tables outside.
 """
 
 from __future__ import annotations
@@ -94,11 +95,12 @@ def _check(session: StatementContext, table: Table, columns: tuple[ColumnDefinit
             at=at,
             name=table.name,
         )
-    refused = [one.name for one in columns if not one.is_given or one.metadata is not None or one.is_required]
+    lacking = [one for one in columns if one.is_required and one.default is None]
+    refused = [one.name for one in columns if not one.is_given or one.metadata is not None or one in lacking]
     if refused:
         raise SqlError(
             f'{", ".join(refused)} of "{table.name}" would have no value in the rows that there are: a column that is added is '
-            "plain, and may be NULL. Compute it in a view.",
+            "plain, and may be NULL, or has a DEFAULT. Compute it in a view.",
             code="NOT_OFFERED",
             at=at,
             name=table.name,

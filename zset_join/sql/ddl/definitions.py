@@ -1,6 +1,6 @@
 """CREATE TABLE, STREAM, SOURCE and SINK: columns, keys, watermarks, options.
 
-    CREATE TABLE name (column type [NOT NULL] [PRIMARY KEY], column AS expression, column AS PROCTIME(),
+    CREATE TABLE name (column type [NOT NULL] [DEFAULT literal] [PRIMARY KEY], column AS expression, column AS PROCTIME(),
                        column type METADATA [FROM 'field'], column type AS SYSTEM_METADATA('field'),
                        PRIMARY KEY (a, b) [NOT ENFORCED], WATERMARK FOR column AS column [- INTERVAL '5' SECOND])
            [APPEND ONLY] [PRIMARY KEY (a, b)] [WITH ('key' = 'value')] [SETTINGS key = 'value']
@@ -39,6 +39,7 @@ from zset_join.sql.ddl.table_clauses import (
     on_conflict,
 )
 from zset_join.sql.parse.column_types import read_type
+from zset_join.sql.parse.constants import default_of
 from zset_join.sql.parse.readers import Reader
 from zset_join.sql.tables.catalog import PROCESSING_TIME_TYPE, ColumnDefinition, Mode, Table
 from zset_join.sql.tables.connectors import check_options, form_of, holds_records, metadata_of, sink_options
@@ -363,6 +364,7 @@ def _column(reader: Reader, declared: _Declared) -> None:
         return
     kind = read_type(reader)
     metadata: str | None = None
+    default: pa.Scalar | None = None
     clauses: set[str] = set()
 
     def once(clause: str, at: Place) -> None:
@@ -382,7 +384,7 @@ def _column(reader: Reader, declared: _Declared) -> None:
         elif reader.has("PRIMARY", "KEY"):
             declared.set_key((name,), at)
             reader.has("NOT", "ENFORCED")
-        elif metadata is None and reader.has("METADATA"):
+        elif metadata is None and default is None and reader.has("METADATA"):
             metadata = reader.string("the name of the metadata") if reader.has("FROM") else name
         elif metadata is None and reader.has("AS", "SYSTEM_METADATA"):
             reader.expect("(")
@@ -391,13 +393,13 @@ def _column(reader: Reader, declared: _Declared) -> None:
         elif reader.has("COMMENT"):
             once("COMMENT", at)
             reader.string("a comment")
-        elif reader.has("DEFAULT"):
-            place = reader.statement.place(reader.index)
-            reader.until("NOT", "COMMENT", "PRIMARY")
-            raise SqlError("DEFAULT is not supported; give the value when rows are inserted.", code="NOT_OFFERED", at=place)
+        elif metadata is None and reader.has("DEFAULT"):
+            once("DEFAULT", at)
+            default = default_of(reader.statement, reader.until("NOT", "COMMENT", "PRIMARY"), kind, name)
         else:
             break
-    declared.columns.append(ColumnDefinition(name, kind, metadata=metadata, is_required="NOT NULL" in clauses))
+    is_required = "NOT NULL" in clauses
+    declared.columns.append(ColumnDefinition(name, kind, metadata=metadata, is_required=is_required, default=default))
 
 
 def _computed_type(node: exp.Expr, declared: _Declared, reader: Reader) -> pa.DataType:

@@ -18,6 +18,7 @@ from zset_join.expressions import Cast
 from zset_join.expressions.rows import named
 from zset_join.expressions.type_rules import kind_of, plain_type
 from zset_join.query import View
+from zset_join.sql.tables.added_columns import default_tree
 from zset_join.sql.tables.catalog import Table
 from zset_join.sql.tables.contexts import StatementContext
 from zset_join.sql.tables.required import required_value
@@ -71,9 +72,7 @@ def fitted(query: Query, table: Table, names: Sequence[str] | None, *, at: Place
         chosen[column.name] = tree if field.type == column.type else Cast(tree, column.type)
     for column in given:
         if column.name not in chosen:
-            from zset_join.expressions import Literal
-
-            chosen[column.name] = Literal(None, column.type)
+            chosen[column.name] = default_tree(column)
     required = [column for column in given if column.is_required]
     chosen.update({column.name: required_value(chosen[column.name], column, table.name) for column in required})
     ordered = {column.name: chosen[column.name] for column in given}

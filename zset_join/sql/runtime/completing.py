@@ -1,4 +1,4 @@
-"""Rows that come into a table, with all of its columns: what is not given is NULL, the processing time, or computed."""
+"""Rows that come into a table, with all of its columns: what is not given is DEFAULT, the processing time, or computed."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import pyarrow as pa
 from zset_join.core.errors import SqlError
 from zset_join.expressions.rows import compute
 from zset_join.sql.ddl.definitions import TP_DELTA
+from zset_join.sql.tables.added_columns import repeated_default
 from zset_join.sql.tables.arrow_rows import fit
 from zset_join.sql.tables.catalog import Table
 from zset_join.sql.tables.required import check_required
@@ -33,7 +34,7 @@ def completed_table(table: Table, given: pa.Table, now_us: int, dialect: str, we
 
     Args:
         table: it.
-        given: the rows; a column that is missing is NULL, or computed.
+        given: the rows; a column that is missing has its DEFAULT, or NULL, or is computed.
         now_us: the processing time, in microseconds since 1970.
         dialect: of computed columns.
         weights: of the rows; None where each counts once.
@@ -68,7 +69,7 @@ def completed_table(table: Table, given: pa.Table, now_us: int, dialect: str, we
         elif column.name == TP_DELTA:
             columns[column.name] = pa.repeat(pa.scalar(1, column.type), given.num_rows)
         else:
-            columns[column.name] = pa.nulls(given.num_rows, column.type)
+            columns[column.name] = repeated_default(column, given.num_rows)
     if not set(hidden) <= set(given.column_names):
         raise SqlError(
             f'"{table.name}" has a primary key and is filled by its files, whose names order the rows of a key; insert '

@@ -43,14 +43,8 @@ from zset_join.sql.dml.shared_epochs import accepted_rows, combined, failing_que
 from zset_join.sql.dml.writing import table_written
 from zset_join.sql.runtime.declarations import Declaration
 from zset_join.sql.runtime.durable_changes import DurableChanges
-from zset_join.sql.runtime.durable_plan import (
-    BASE,
-    ROWS,
-    DurableQuery,
-    OwnView,
-    is_fed,
-    sink_of,
-)
+from zset_join.sql.runtime.durable_plan import BASE, ROWS
+from zset_join.sql.runtime.durable_queries import DurableQuery, OwnView, is_fed, sink_of
 from zset_join.sql.runtime.held_rows import held_relation
 from zset_join.sql.runtime.written_tables import read_with_writers
 from zset_join.sql.tables.catalog import Table

@@ -16,7 +16,8 @@ from dataclasses import replace
 from zset_join.core.errors import SqlError
 from zset_join.evolution.differences import PlanDiff
 from zset_join.sql.dml.writing import table_written
-from zset_join.sql.runtime.durable_plan import DurablePlan, OwnView
+from zset_join.sql.runtime.durable_plan import ROWS, DurablePlan
+from zset_join.sql.runtime.durable_queries import OwnView
 from zset_join.sql.runtime.in_process import refuse_other_columns, refuse_replaced_rows
 from zset_join.sql.tables.catalog import Table
 from zset_join.sql.tables.results import Query, QueryChange, Running
@@ -62,8 +63,11 @@ class DurableChanges(DurablePlan):
             writer = table_written(running.output)
             if writer is not None and running.writes == table.name:
                 running.output = running.writer = replace(writer, table=table)
+        there = views.get(f"{ROWS}{table.name}")
+        lacking = [] if there is None else [one for one in table.columns if one.name not in there.columns]
+        defaults = {one.name: one.default.as_py() for one in lacking if one.default is not None}
         try:
-            self._change({})
+            self._change({}, defaults={table.name: defaults} if defaults else None)
         finally:
             if self._views is not views:
                 self.claims.pop(table.name, None)

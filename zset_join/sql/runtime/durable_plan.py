@@ -10,14 +10,13 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 
 from zset_join.core.errors import BadInputError, StateError
-from zset_join.core.relation import Relation
 from zset_join.evolution.differences import PlanDiff
 from zset_join.plan.tree import which_came, with_own_options
 from zset_join.query import View, appends
@@ -30,11 +29,11 @@ from zset_join.sql.runtime.declarations import (
     Catalogued,
     Declaration,
     Declarations,
-    QueryNote,
     described_table,
     table_of,
     with_queries,
 )
+from zset_join.sql.runtime.durable_queries import DurableQuery, PipelineOfQueries, is_fed, sink_of
 from zset_join.sql.runtime.held_rows import held_view
 from zset_join.sql.runtime.in_directory import claim_directory, declarations_named
 from zset_join.sql.runtime.in_process import ProcessRuntime
@@ -48,60 +47,15 @@ from zset_join.sql.tables.view_groups import GroupView
 from zset_join.sql_expressions.dialects import Statement
 from zset_join.stages.own_options import own_of
 from zset_join.stages.stage import StageOptions
-from zset_join.stages.written import write_relation
 from zset_join.zset import ZSet
 
-__all__ = ["BASE", "ROWS", "DurablePlan", "DurableQuery", "OwnView", "is_fed", "options_of", "sink_of"]
+__all__ = ["BASE", "ROWS", "DurablePlan", "options_of"]
 
 BASE = "(session)"
 """A view without rows, so that the pipeline is there before the first table."""
 ROWS = "rows of "
 """Before the name of a table: the view that keeps its rows."""
 _CATALOG = ("tables", "views", "functions", "sinks", "indexes")
-
-
-class _Group:
-    """The pipeline, as its queries see it."""
-
-    pipeline: Pipeline[dict[str, ZSet]]
-
-    def drop(self, name: str) -> None:
-        """Do nothing: the runtime changes the plan for all that go, at once."""
-
-
-class OwnView(GroupView):
-    """A query of the pipeline, with its own dead letters among those of all."""
-
-    def pause(self) -> None:
-        """Read nothing: the pipeline has what the query holds in its place."""
-        self._is_paused = True
-
-    @property
-    def dead_letters(self) -> pa.Table:
-        """Return the rows of the last epoch that were put aside, without those that only another query cannot evaluate."""
-        letters = super().dead_letters
-        texts = letters.column("reason").to_pylist() if letters.num_rows else []
-        is_own = [not str(text).startswith('query "') or str(text).startswith(f'query "{self._name}":') for text in texts]
-        return letters.filter(pa.array(is_own, pa.bool_()))
-
-
-@dataclass(eq=False)
-class DurableQuery(Running):
-    """A query of the pipeline.
-
-    Attributes:
-        is_restored: it was there when the session was opened, and nobody has started it again.
-        held: while it is paused, the rows of the source that has its place in the pipeline.
-        since: the epoch at which it came, where its tables had rows.
-    """
-
-    is_restored: bool = False
-    held: Relation | None = None
-    since: int = 0
-
-    def noted(self) -> QueryNote:
-        """Return what its declaration keeps of it."""
-        return QueryNote(paused=None if self.held is None else write_relation(self.held), since=self.since)
 
 
 class DurablePlan(ProcessRuntime):
@@ -138,7 +92,7 @@ class DurablePlan(ProcessRuntime):
         self._restored: list[Declaration] = []
         self._statement: tuple[Statement, Mapping[str, str], dict[str, Any]] | None = None
         self._once: str | None = None
-        self._group = _Group()
+        self._group = PipelineOfQueries()
         self._pipeline: Pipeline[dict[str, ZSet]] | None = None
         self._views: dict[str, View] = {}
         self._order: Sequence[str] = ()
@@ -461,6 +415,7 @@ class DurablePlan(ProcessRuntime):
         *,
         of: Running | None = None,
         first_rows: Mapping[str, ZSet] | None = None,
+        defaults: Mapping[str, Mapping[str, Any]] | None = None,
     ) -> PlanDiff | None:
         """Let the pipeline be one of the tables and queries that are there now; or leave it as it was. Return what differs.
 
@@ -469,6 +424,7 @@ class DurablePlan(ProcessRuntime):
             made: what a program declares.
             of: the query that the change is made for, which errors name.
             first_rows: of new sources that take the place of queries, by their names.
+            defaults: by table, the values of columns that it gets, in rows that it has.
         """
         if self._is_restoring:
             return None
@@ -488,6 +444,7 @@ class DurablePlan(ProcessRuntime):
                 fresh=self._fresh(wanted),
                 as_now=True,
                 first_rows=first_rows,
+                defaults=defaults,
             )
         except BaseException as error:
             if pipeline.epoch == before:
@@ -579,16 +536,6 @@ def options_of(settings: Mapping[str, str]) -> tuple[StageOptions, float | None,
 
 def base_view() -> View:
     return appends(BASE, pa.schema([("nothing", pa.int64())]))
-
-
-def sink_of(output: object) -> Sink | None:
-    """Return the sink outside that an output is; None for a function, a table of the session, or nothing."""
-    return output.sink if isinstance(output, SinkWriter) else None
-
-
-def is_fed(running: Running) -> bool:
-    """Return whether a query writes rows that replace one another in its table: it never retracts, and the table has a key."""
-    return running.writer is not None and bool(running.writer.table.primary_key) and not running.retracts
 
 
 def _entries(runtime: ProcessRuntime) -> dict[str, dict[str, Any]]:

@@ -21,6 +21,7 @@ from zset_join.runners.local.prepared import PreparedEpoch
 from zset_join.sql.dml.shared_epochs import SharedEpoch, in_order
 from zset_join.sql.dml.writing import table_written
 from zset_join.sql.runtime.in_process import ProcessRuntime, refuse_other_columns, refuse_replaced_rows
+from zset_join.sql.tables.added_columns import repeated_default
 from zset_join.sql.tables.catalog import Catalog, Table
 from zset_join.sql.tables.decoded_records import DecodedRecords, rows_read
 from zset_join.sql.tables.records import has_records
@@ -189,8 +190,9 @@ class MemoryRuntime(ProcessRuntime):
         before = [(running, running.output, running.writer) for running in self.running]
         if old is not None:
             rows, wanted = old.contents(), table.kept().node.relation.schema
-            there = rows.rows.schema.names
-            columns = [rows.rows.column(one.name) if one.name in there else pa.nulls(len(rows), one.type) for one in wanted]
+            there = dict(zip(rows.rows.schema.names, rows.rows.columns, strict=True))
+            there |= {one.name: repeated_default(one, len(rows)) for one in table.columns if one.name not in there}
+            columns = [there[one.name] for one in wanted]
             new = self._stored[table.name] = Pipeline(
                 table.kept(), options=StageOptions(on_bad_input=old.options_in_force()["on_bad_input"])
             )

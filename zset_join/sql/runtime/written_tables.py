@@ -16,11 +16,12 @@ from dataclasses import replace
 from typing import Any
 
 from zset_join.core.errors import PlanError, SqlError
-from zset_join.expressions import Cast, Literal
+from zset_join.expressions import Cast
 from zset_join.expressions.rows import named, plain_column
 from zset_join.plan.row_steps import SelectStep
 from zset_join.plan.tree import Apply, Merge, Node, Read, rebuilt
 from zset_join.query import View
+from zset_join.sql.tables.added_columns import default_tree
 from zset_join.sql.tables.catalog import Table
 from zset_join.sql.tables.required import required_value
 from zset_join.sql_expressions.dialects import Statement
@@ -59,7 +60,7 @@ def rows_for(table: Table, view: View, names: Sequence[str], dialect: str) -> Vi
         elif column.name in given:
             chosen[column.name] = Cast(named(column.name), declared.type)
         else:
-            chosen[column.name] = Literal(None, declared.type)
+            chosen[column.name] = default_tree(declared)
         if declared.is_required or column.name in table.primary_key:
             chosen[column.name] = required_value(chosen[column.name], declared, table.name)
     return named_view.select(chosen)

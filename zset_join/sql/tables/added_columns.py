@@ -8,6 +8,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pyarrow as pa
+
+from zset_join.expressions import Literal
 from zset_join.expressions.rows import named
 from zset_join.plan.query_plan import PlanSource
 from zset_join.plan.row_steps import SelectStep
@@ -16,7 +19,17 @@ from zset_join.query import View
 from zset_join.sql.tables.bound import BoundQuery
 from zset_join.sql.tables.catalog import ColumnDefinition, Table
 
-__all__ = ["columns_behind", "over_more_columns", "with_columns_added"]
+__all__ = ["columns_behind", "default_tree", "over_more_columns", "repeated_default", "with_columns_added"]
+
+
+def repeated_default(column: ColumnDefinition, count: int) -> pa.Array:
+    """Return the values of a column in rows that do not give it."""
+    return pa.nulls(count, column.type) if column.default is None else pa.repeat(column.default, count)
+
+
+def default_tree(column: ColumnDefinition) -> Literal:
+    """Return the value of a column in rows that do not give it, as an expression."""
+    return Literal(None if column.default is None else column.default.as_py(), column.type)
 
 
 def with_columns_added(table: Table, columns: tuple[ColumnDefinition, ...]) -> Table:

@@ -53,6 +53,7 @@ class ColumnDefinition:
         metadata: the name of the metadata field it is filled from; None for a plain column.
         is_processing_time: it holds the processing time of the row's epoch.
         is_required: it is NOT NULL: a row without a value is bad input.
+        default: the value of rows that do not give it; None for NULL.
     """
 
     name: str
@@ -61,6 +62,7 @@ class ColumnDefinition:
     metadata: str | None = None
     is_processing_time: bool = False
     is_required: bool = False
+    default: pa.Scalar | None = None
 
     @property
     def is_given(self) -> bool:

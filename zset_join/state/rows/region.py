@@ -124,7 +124,7 @@ class Region:
         if path is None:
             return True
         try:
-            status = perform("size", path, lambda: Path(path).stat())
+            status = perform("size", path, lambda: os.stat(path))  # noqa: PTH116 - once per file and epoch
         except FileNotFoundError:
             return False
         return (status.st_dev, status.st_ino, status.st_size) == (*self._inode, len(self._map))

@@ -59,7 +59,11 @@ _EVICTED = b"zset_join.evicted"
 
 
 def side_reader(
-    side: SideState, cold: Iterable[UnpackedRows] = (), cold_tombstones: Iterable[UnpackedRows] = ()
+    side: SideState,
+    cold: Iterable[UnpackedRows] = (),
+    cold_tombstones: Iterable[UnpackedRows] = (),
+    *,
+    keeps_order: bool = True,
 ) -> pa.RecordBatchReader:
     """Return the live rows and tombstones, with what they remember in columns that start with `_zset_`.
 
@@ -69,9 +73,12 @@ def side_reader(
         side: the rows in memory.
         cold: records of the rows that are not in memory, in pieces.
         cold_tombstones: the same of tombstones.
+        keeps_order: rows of one key come in the order in which they were linked, as a snapshot has them; else as they lie in
+            memory, which takes half the time, and is enough for who wants the rows alone.
     """
     facts = _facts(side.absorbed_epoch, (*side.ignored, *side.evicted))
-    return pa.RecordBatchReader.from_batches(_snapshot_schema(side).with_metadata(facts), _batches(side, cold, cold_tombstones))
+    schema = _snapshot_schema(side).with_metadata(facts)
+    return pa.RecordBatchReader.from_batches(schema, _batches(side, cold, cold_tombstones, keeps_order))
 
 
 def snapshot_side(side: SideState) -> pa.Table:
@@ -88,10 +95,10 @@ def snapshot_parts(rows: pa.Table | pa.RecordBatchReader) -> Iterator[pa.Table]:
 
 
 def _batches(
-    side: SideState, cold: Iterable[UnpackedRows], cold_tombstones: Iterable[UnpackedRows]
+    side: SideState, cold: Iterable[UnpackedRows], cold_tombstones: Iterable[UnpackedRows], keeps_order: bool
 ) -> Iterator[pa.RecordBatch]:
     live, dead = side.live_refs()
-    live = _in_linking_order(side, len(live))
+    live = _in_linking_order(side, len(live)) if keeps_order else live
     heap = side.arena.heap_address
     for refs in _pieces(live):
         yield _as_batch(side, refs, heap, False)

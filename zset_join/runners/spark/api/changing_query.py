@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from zset_join.core.errors import OptionError, PlanError
 from zset_join.evolution.differences import PlanDiff
+from zset_join.runners.local.undoing import check_undo, nothing_to_undo
 from zset_join.runners.spark.api.other_queries import planned_writer
 from zset_join.runners.spark.driver.chosen_sink import ChosenSink
 from zset_join.runners.spark.epoch.progress import ProgressLog
@@ -50,6 +51,10 @@ class ChangeableWriter(Protocol):
 
     def changed_to(self, other: Any) -> Any:
         """Return a writer of another query with the options of this one."""
+        ...
+
+    def with_outputs_of(self, other: Any) -> Any:
+        """Return a writer of this query that writes to the outputs of another one."""
         ...
 
     def changed_to_plan(self, query: PlannedQuery) -> Any:
@@ -113,9 +118,8 @@ class ChangingQuery:
             ZsetJoinError: as `JoinQuery.evolve`.
         """
         other = _writer_of(view, self._writer)
-        planned = other.planned
         after = self._writer.changed_to(other)
-        return self._epochs.evolve(planned, other.chosen_sinks), after
+        return self._epochs.evolve(after.planned, other.chosen_sinks), after
 
     def undone(self) -> tuple[PlanDiff, ChangeableWriter]:
         """Go back to the query before the last change; return the difference, and the writer that it goes on with.
@@ -139,11 +143,15 @@ class ChangingOnExecutors:
     Args:
         writer: that it was started with.
         runner: what runs its epochs.
+
+    Attributes:
+        before: the writer of the query before the last change; None where another process has made it.
     """
 
     def __init__(self, writer: ChangeableWriter, runner: EpochRunner) -> None:
         self._writer = writer
         self._runner = runner
+        self.before: ChangeableWriter | None = None
 
     @property
     def has_ended(self) -> bool:
@@ -156,26 +164,42 @@ class ChangingOnExecutors:
         Raises:
             ZsetJoinError: as `JoinQuery.evolve`.
         """
-        from zset_join.runners.spark.driver.changing_executors import evolve_executors
-
         other = _writer_of(view, self._writer)
-        if any(other.chosen_sinks.values()):
-            raise _not_on_executors("new outputs", "Give evolve() the view; its outputs stay.")
-        after = self._writer.changed_to(other)
-        return evolve_executors(self._runner, other.planned, after.on_executors()), after
+        after, is_given = self._writer.changed_to(other), any(other.chosen_sinks.values())
+        return self._evolved(other.planned, after, is_given=is_given), after
 
     def undone(self) -> tuple[PlanDiff, ChangeableWriter]:
-        """Refuse: the form that the query before had on executors is not kept.
+        """Go back to the query before the last change; return the difference, and the writer that it goes on with.
 
         Raises:
-            OptionError: `NOT_FROM_HERE`.
+            ZsetJoinError: as `JoinQuery.undo`; `NOT_FROM_HERE`: another process has made the change.
         """
-        raise _not_on_executors("undo()", "Give evolve() the query of before.")
+        place, checkpoint = self._runner.options.checkpoint_location, self._runner.checkpoint
+        changed = None if checkpoint is None else checkpoint.changed
+        if checkpoint is None or checkpoint.last is None or changed is None or not changed.changes:
+            raise nothing_to_undo(place, "evolve()")
+        check_undo(checkpoint.last.epoch + 1, changed.epoch, changed.undo_epochs)
+        if self.before is None:
+            raise OptionError(
+                f"the query in {place} was changed by another process, and on executors the program of the query before is "
+                f"needed to run it. Give evolve() that query; or stop this one, run zset-join undo {place}, and start the "
+                "program of before.",
+                code="NOT_FROM_HERE",
+                what="undo",
+            )
+        after = self.before.with_outputs_of(self._writer)
+        return self._evolved(after.planned, after, is_given=False), after
+
+    def _evolved(self, query: PlannedQuery, after: ChangeableWriter, *, is_given: bool) -> PlanDiff:
+        from zset_join.runners.spark.driver.changing_executors import evolve_executors
+
+        return evolve_executors(self._runner, query, after.on_executors(), is_given=is_given)
 
     def started(self, after: ChangeableWriter, diff: PlanDiff) -> Any:  # noqa: ARG002 - the start gives outputs the difference
         """Start the new query once Spark has stopped the one before."""
         started = after.start()
         started.keep_progress_of(self._runner.progress)
+        started.changing.before = self._writer
         return started
 
 
@@ -193,7 +217,3 @@ def _writer_of(view: Any, runs: ChangeableWriter) -> ChangeableWriter:
             code="EVOLVE_SESSION",
         )
     return other
-
-
-def _not_on_executors(what: str, cure: str) -> OptionError:
-    return OptionError(f'a query with execution="executors" takes no {what}. {cure}', code="NOT_FROM_HERE", what="evolve")

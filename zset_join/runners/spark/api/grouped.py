@@ -23,7 +23,7 @@ from zset_join.core.errors import OptionError, PlanError
 from zset_join.expressions import Expression, references
 from zset_join.expressions.rows import plain_column
 from zset_join.query.columns import TextColumn, titled
-from zset_join.query.grouping import Aggregated, GroupedView
+from zset_join.query.grouping import Aggregated, GroupedView, ShortAggregates
 from zset_join.runners.spark.frames.facts import ReadExpression, reader_of
 from zset_join.runners.spark.planning.row_steps import Transform, row_step, template
 from zset_join.runners.spark.rows.names import column_named, first_line
@@ -177,7 +177,7 @@ class Grouping:
 
 
 @dataclass(frozen=True)
-class GroupedStream:
+class GroupedStream(ShortAggregates):
     """The rows of a view in groups; made by `View.groupBy`.
 
     Args:
@@ -186,9 +186,9 @@ class GroupedStream:
 
     grouping: Grouping
 
-    def count(self, *, state_ttl: Any = None) -> Any:
-        """Return the number of rows per group, as the column `count`."""
-        return self.agg(Aggregated(function="count", name="count"), state_ttl=state_ttl)
+    def _values(self) -> pa.Schema:
+        keys = self.grouping.trees.keys if self.grouping.trees is not None else self.grouping.keys
+        return pa.schema([one for one in self.grouping.rows.arrow_schema if one.name not in keys])
 
     def agg(self, *calls: Aggregated | AggregateCall | Column | Mapping[str, str], state_ttl: Any = None) -> Any:
         """Return one row per group: the key columns, which identify it, and a column per aggregate.

@@ -10,15 +10,17 @@ refused when the query is started.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pyspark.sql import SparkSession
 
 from zset_join.core.errors import OptionError
 from zset_join.lookup import Lookup
+from zset_join.runners.spark.frames.facts import parallelism
+from zset_join.stages import LookupJoinStage, Stage, StageOptions
 
-__all__ = ["PREFIX", "check_connections", "is_lookup_option", "job_defaults"]
+__all__ = ["PREFIX", "check_connections", "is_lookup_option", "job_defaults", "lookup_options"]
 
 PREFIX = "lookup."
 _CONF = "spark.zset_join.lookup."
@@ -46,6 +48,29 @@ def job_defaults(session: SparkSession, options: Mapping[str, Any]) -> Lookup | 
     given = {name[len(_CONF) :]: value for name, value in session.conf.getAll.items() if name.lower().startswith(_CONF)}
     given |= {name[len(PREFIX) :]: value for name, value in options.items() if is_lookup_option(name)}
     return Lookup.from_options(given) if given else None
+
+
+def lookup_options(session: SparkSession, options: Mapping[str, Any], stages: Sequence[Stage], buckets: int) -> dict[str, Any]:
+    """Return the job's facts for lookup joins; refuse more tasks than connections.
+
+    Args:
+        session: of the query.
+        options: of the writer.
+        stages: of the query.
+        buckets: how many it has.
+
+    Raises:
+        OptionError: as `job_defaults` and `check_connections`.
+    """
+    defaults = job_defaults(session, options)
+    processes = 1 if buckets == 1 else min(buckets, parallelism(session))
+    more = {"lookup_processes": processes, **({} if defaults is None else {"lookup": defaults})}
+    for stage in stages:
+        if isinstance(stage, LookupJoinStage):  # of all stages these alone open connections
+            settings = stage.settings(StageOptions(more=more))
+            if settings.cache != "full":
+                check_connections(settings.max_connections, processes=processes, source=stage.table.name)
+    return more
 
 
 def check_connections(max_connections: int, *, processes: int, source: str) -> None:

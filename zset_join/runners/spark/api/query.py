@@ -1,4 +1,4 @@
-"""The handle of a running join, with the names of PySpark's StreamingQuery.
+"""The handle of a running query, with the names of PySpark's StreamingQuery.
 
 What stops the query is kept as it was raised: `exception()` and `awaitTermination()` give the engine's own error, with its
 code and facts, not the text of a Java stack trace; so they do for records that Kafka has lost, which Spark notices itself.
@@ -38,7 +38,7 @@ __all__ = ["JoinQuery", "attached_on_server", "start_query", "start_served"]
 
 
 class JoinQuery(StoredQuery):
-    """A running join; made by `JoinStreamWriter.start`.
+    """A running query; made by `JoinStreamWriter.start`.
 
     Args:
         spark_query: Spark's own handle.
@@ -161,7 +161,8 @@ class JoinQuery(StoredQuery):
             What differs; `taken` is the epoch of the checkpoint that the change is, without a batch of Spark's.
 
         Raises:
-            OptionError: `NOT_FROM_HERE`: the state is in executors; over Spark Connect also a new output that is no connector.
+            OptionError: `NOT_FROM_HERE`: executors cannot go on from their state; over Spark Connect, a new output that is no
+                connector.
             PlanError: the driver cannot run the new query.
             StateError: `QUERY_STOPPED`: it does not run; `EVOLVE_STREAM`: another stream; or as `Pipeline.evolve`. The query
                 goes on as it was.
@@ -184,6 +185,7 @@ class JoinQuery(StoredQuery):
 
         Raises:
             StateError: `NOTHING_TO_UNDO`: the query was never changed; `UNDO_GONE`: more than `undoEpochs` epochs ago.
+            OptionError: `NOT_FROM_HERE`: on executors, another process has made the change.
             ZsetJoinError: as `evolve`. The query goes on as it was.
 
         Cost: that of `evolve`.

@@ -20,6 +20,7 @@ from typing import Self
 from pyspark.sql import SparkSession
 
 from zset_join.core.errors import OptionError
+from zset_join.core.options import KeepState
 from zset_join.plan.tree import Views
 from zset_join.runners.spark.api.bound import bindings_of
 from zset_join.runners.spark.api.other_queries import register_writer_of_several
@@ -67,12 +68,12 @@ class _Several:
             views=list(self.views),
         )
 
-    def on_driver(self) -> DriverQuery:
-        """Return the views as the driver runs them."""
+    def on_driver(self, keep_state: KeepState) -> DriverQuery:
+        """Return the views as the driver runs them; `keep_state` chooses which columns of sources they store."""
         streams = {known: stream for view in self.views.values() for known, stream in view.streams.items()}
         steps = bindings_of([step for view in self.views.values() for step in view.steps], {})
         root = Views(tuple(self.views), tuple(view.node for view in self.views.values()))
-        return driver_query(root, streams, steps, name=self.name)
+        return driver_query(root, streams, steps, name=self.name, keep_state=keep_state)
 
 
 class SeveralStreamWriter(JoinStreamWriter):

@@ -57,7 +57,7 @@ def check_dataframe(df: Any, name: Any) -> None:
         )
     if not df.isStreaming:
         raise PlanError(
-            f'"{name}" is a static DataFrame; a running join reads streams. Build it with spark.readStream instead of '
+            f'"{name}" is a static DataFrame; a query reads streams. Build it with spark.readStream instead of '
             "spark.read; for a table that does not change, write it once to a directory and stream that.",
             code="NOT_STREAMING",
             name=name,

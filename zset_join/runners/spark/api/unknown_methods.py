@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 from pyspark.sql import DataFrame
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-from zset_join.core.errors import MissingMethodError
+from zset_join.core.errors import MissingMethodError, OptionError
 
-__all__ = ["missing_on_view", "missing_on_writer"]
+__all__ = ["missing_on_view", "missing_on_writer", "not_for_views"]
 
 _ROWS = "a view has rows only while its query runs: write it with writeStream to an output, and read that"
 _ON_VIEW: Mapping[str, str] = {
@@ -47,3 +48,14 @@ def _missing(owner: str, name: str, cure: str | None, *, is_of_spark: bool) -> A
         f"a {owner} has no {name}, which PySpark has; {cure or 'compute it in the DataFrame before, or where it is read'}.",
         method=name,
     )
+
+
+def not_for_views(method: str, value: Any, cure: str) -> OptionError:
+    """Return the error for a method of Spark's writer that a view has no use for.
+
+    Args:
+        method: its name.
+        value: what it was given.
+        cure: what to use in place of it.
+    """
+    return OptionError(f"{method}({value!r}) does not apply to a view: {cure}.", code="NOT_APPLICABLE", method=method)

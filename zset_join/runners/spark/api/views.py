@@ -20,6 +20,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
 from zset_join.core.errors import OptionError, PlanError
+from zset_join.core.options import KeepState
 from zset_join.core.relation import Relation
 from zset_join.expressions import Expression
 from zset_join.expressions.rows import named
@@ -118,12 +119,12 @@ class View(words.View):
     @property
     def writeStream(self) -> JoinStreamWriter:  # noqa: N802 - the name PySpark users type
         """Return a writer to choose options, an output and a trigger with."""
-        return JoinStreamWriter(_PlacedView(self.name, self.placed), lambda: self._on_driver)
+        return JoinStreamWriter(_PlacedView(self.name, self.placed), self._on_driver)
 
-    @property
-    def _on_driver(self) -> DriverQuery:
+    def _on_driver(self, keep_state: KeepState) -> DriverQuery:
         """Return the query as the driver runs it."""
-        return driver_query(self.node, self.streams, bindings_of(self.steps, {}), name=self.name)
+        steps = bindings_of(self.steps, {})
+        return driver_query(self.node, self.streams, steps, name=self.name, keep_state=keep_state)
 
     @property
     def streams(self) -> dict[int, SourceStream]:

@@ -20,15 +20,15 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 from zset_join.changelog import ChangelogForm, encoded_schema, format_named
 from zset_join.checkpoint.reading import checkpoint_folder, no_checkpoint, stored_buckets, stored_description, stored_query_id
 from zset_join.core.errors import OptionError
-from zset_join.core.options import QueryOptions
+from zset_join.core.options import KeepState, QueryOptions
 from zset_join.kernels.machine.first_use import compile_rest_in_background
 from zset_join.query.several import PlannedQuery
 from zset_join.runners.spark.api.changing_query import ChangingOnExecutors, ChangingQuery
-from zset_join.runners.spark.api.lookup_defaults import check_connections, is_lookup_option, job_defaults
+from zset_join.runners.spark.api.lookup_defaults import is_lookup_option, job_defaults, lookup_options
 from zset_join.runners.spark.api.query import JoinQuery, attached_on_server, start_query, start_served
 from zset_join.runners.spark.api.stored_query import ExecutorTools, QueryRunner, QueryTools, StoredQuery
 from zset_join.runners.spark.api.triggers import checked_trigger
-from zset_join.runners.spark.api.unknown_methods import missing_on_writer
+from zset_join.runners.spark.api.unknown_methods import missing_on_writer, not_for_views
 from zset_join.runners.spark.driver.choosing import Choice, choice_of_connect, chosen_mode, memory_budget
 from zset_join.runners.spark.driver.chosen_sink import ChosenSink
 from zset_join.runners.spark.driver.driver_query import DriverQuery
@@ -59,7 +59,7 @@ from zset_join.runners.spark.planning.placed_query import PlacedQuery, as_stored
 from zset_join.runners.spark.rows.baseline import has_baseline, with_start
 from zset_join.runners.spark.session import check_session
 from zset_join.sinks.sink import Sink
-from zset_join.stages import LookupJoinStage, Stage, StageOptions
+from zset_join.stages import Stage
 from zset_join.stages.lookup_join import explained_for
 from zset_join.stages.warm_up import warm_up
 from zset_join.storage.folder import folder_below, open_folder
@@ -91,14 +91,14 @@ class WrittenQuery(Protocol):
 
 
 class JoinStreamWriter:
-    """Collect what a running join needs; made by `View.writeStream`.
+    """Collect what a query needs; made by `View.writeStream`.
 
     Args:
         plan: the view, for executors.
-        on_driver: gives the view as the driver runs it.
+        on_driver: gives the view as the driver runs it, which stores all columns of its sources or those that it needs.
     """
 
-    def __init__(self, plan: WrittenQuery, on_driver: Callable[[], DriverQuery]) -> None:
+    def __init__(self, plan: WrittenQuery, on_driver: Callable[[KeepState], DriverQuery]) -> None:
         self._query = plan
         self._on_driver = on_driver
         self._options: dict[str, Any] = {}
@@ -118,7 +118,17 @@ class JoinStreamWriter:
         Raises:
             PlanError: the driver cannot run it.
         """
-        return self._on_driver().planned
+        return self._here().planned
+
+    @property
+    def placed(self) -> PlacedQuery:
+        """Return the query as executors run it."""
+        return self._query.placed
+
+    @property
+    def udf_version(self) -> str | None:
+        """Return the option `udfVersion`."""
+        return QueryOptions.draft(self._query_options).udf_version
 
     @property
     def session(self) -> SparkSession:
@@ -319,15 +329,15 @@ class JoinStreamWriter:
 
     def format(self, source: str) -> NoReturn:
         """Refuse; an output is chosen with toDuckDB, toDelta, toParquet, foreachBatch or toSink."""
-        raise _not_here("format", source, "choose an output with toDuckDB, toDelta, toParquet, foreachBatch or toSink")
+        raise not_for_views("format", source, "choose an output with toDuckDB, toDelta, toParquet, foreachBatch or toSink")
 
     def outputMode(self, mode: str) -> NoReturn:  # noqa: N802 - the name PySpark users type
         """Refuse; the answer is always what changed."""
-        raise _not_here("outputMode", mode, 'the answer is always what changed; choose how it is shown with form="..."')
+        raise not_for_views("outputMode", mode, 'the answer is always what changed; choose how it is shown with form="..."')
 
     def partitionBy(self, *columns: str) -> NoReturn:  # noqa: N802 - the name PySpark users type
         """Refuse; a changelog has one directory per epoch."""
-        raise _not_here("partitionBy", columns, "a changelog has one directory per epoch; use foreachBatch for others")
+        raise not_for_views("partitionBy", columns, "a changelog has one directory per epoch; use foreachBatch for others")
 
     def explain(self) -> None:
         """Print what would be started: output, where the state is to be, and the plan.
@@ -346,7 +356,7 @@ class JoinStreamWriter:
         print(explanation)  # noqa: T201 - printing is what explain() does in PySpark
 
     def _explain_on_driver(self) -> None:
-        query = self._on_driver()
+        query = self._here()
         stages = [node.stage for node in query.plan.nodes]
         with explained_for(self._lookup_options(stages, 1)):
             outputs = [f"Output to {output.describe()}" for output in self._outputs]
@@ -411,7 +421,13 @@ class JoinStreamWriter:
         before = dict(zip(other._view_names, self._sinks.values(), strict=False)) if is_one else self._sinks
         chosen = {view: other._sinks.get(view) or before.get(view) or [] for view in other._view_names}
         after._sinks = {view: [one.again() for one in sinks] for view, sinks in chosen.items()}
-        after._outputs = [*self._outputs, *other._outputs]
+        after._outputs = [*(other._outputs or self._outputs)] if is_one else [*self._outputs, *other._outputs]
+        return after
+
+    def with_outputs_of(self, other: JoinStreamWriter) -> JoinStreamWriter:
+        """Return a writer of this query that writes to the outputs of another one of one view."""
+        after, (chosen,) = type(self).__new__(type(self)), other._sinks.values()
+        vars(after).update(vars(self), _outputs=[*other._outputs], _sinks={self._view: [one.again() for one in chosen]})
         return after
 
     def changed_to_plan(self, query: PlannedQuery) -> JoinStreamWriter:
@@ -420,11 +436,11 @@ class JoinStreamWriter:
         Args:
             query: as it is planned for the driver. A view that has no outputs here has none.
         """
-        before, names = self._on_driver(), [view.name for view in query.plan.views]
+        before, names = self._here(), [view.name for view in query.plan.views]
         planned = replace(before, plan=query.plan, has_several=query.has_several)
         sinks = [*self._sinks.values()] if not query.has_several else [self._sinks.get(name, []) for name in names]
         after = type(self).__new__(type(self))
-        vars(after).update(vars(self), _on_driver=lambda: planned)
+        vars(after).update(vars(self), _on_driver=lambda _: planned)
         after._sinks = {name: [one.again() for one in chosen] for name, chosen in zip(names, sinks, strict=True)}
         return after
 
@@ -442,7 +458,7 @@ class JoinStreamWriter:
         options = QueryOptions.from_options(self._query_options)
         checkpoint_folder(options.checkpoint_location)
         self._check_output()
-        query = self._on_driver()
+        query = self._here()
         query = query if is_connect(query.session) else in_stored_order(query, options.checkpoint_location)
         for view in query.plan.views:
             encoded_schema(query.plan.output_of(view.name).schema, format_named("weight"))
@@ -452,7 +468,7 @@ class JoinStreamWriter:
             warm_up(stages, is_hybrid=options.hot_budget is not None, has_cold_groups=options.table_budget is not None)
         more = self._lookup_options(stages, 1)
         epochs = driver_epochs(query, options, self._sinks, name=self._name or self._query.name, more=more)
-        epochs.after_begin = OtherModes("driver", options, lambda: self._query.placed, self._on_driver).write
+        epochs.after_begin = OtherModes("driver", options, lambda: self._query.placed, self._here).write
         return query, epochs, options
 
     def attach(self) -> StoredQuery:
@@ -535,7 +551,7 @@ class JoinStreamWriter:
             dead_letter_path=quarantine.location,
         )
         runner.name = self._name or runner.name
-        runner.after_begin = OtherModes("executors", options, lambda: self._query.placed, self._on_driver).write
+        runner.after_begin = OtherModes("executors", options, lambda: self._query.placed, self._here).write
         return runner, tagged, options.checkpoint_location
 
     def _check_output(self) -> None:
@@ -551,17 +567,11 @@ class JoinStreamWriter:
         return {name: value for name, value in self._options.items() if not is_lookup_option(name)}
 
     def _lookup_options(self, stages: Sequence[Stage], buckets: int) -> dict[str, Any]:
-        """Return the job's facts for lookup joins; refuse more tasks than connections."""
-        session = self._query.session
-        defaults = job_defaults(session, self._options)
-        processes = 1 if buckets == 1 else min(buckets, parallelism(session))
-        more = {"lookup_processes": processes, **({} if defaults is None else {"lookup": defaults})}
-        for stage in stages:
-            if isinstance(stage, LookupJoinStage):  # of all stages these alone open connections
-                settings = stage.settings(StageOptions(more=more))
-                if settings.cache != "full":
-                    check_connections(settings.max_connections, processes=processes, source=stage.table.name)
-        return more
+        return lookup_options(self._query.session, self._options, stages, buckets)
+
+    def _here(self) -> DriverQuery:
+        """Return the query as the driver runs it."""
+        return self._on_driver(QueryOptions.draft(self._query_options).keep_state)
 
     def _of_driver(self) -> bool:
         """Return whether epochs run on the driver."""
@@ -575,8 +585,8 @@ class JoinStreamWriter:
         return chosen_mode(
             options,
             has_place=has_place,
-            plan=self._on_driver,
-            expected=lambda: expected_state(options, self._on_driver().streams),
+            plan=self._here,
+            expected=lambda: expected_state(options, self._here().streams),
         )
 
     def _to(self, output: ChosenOutput, sink: ChosenSink | None = None) -> JoinStreamWriter:
@@ -588,7 +598,3 @@ class JoinStreamWriter:
         self._outputs.append(output)
         self._sinks.setdefault(self._view, []).append(sink or ChosenSink(output.sink))
         return self
-
-
-def _not_here(method: str, value: Any, cure: str) -> OptionError:
-    return OptionError(f"{method}({value!r}) does not apply to a join: {cure}.", code="NOT_APPLICABLE", method=method)

@@ -76,7 +76,7 @@ def chosen_mode(
         expected: returns how large its state is expected to be.
 
     Raises:
-        OptionError: `SCRATCH_EXECUTORS`: an option that goes with the driver.
+        OptionError: `SCRATCH_EXECUTORS`, `KEEP_STATE_EXECUTORS`: an option that goes with the driver.
     """
     if options.spark_checkpoint_location is not None:
         if options.execution == "executors":
@@ -88,6 +88,13 @@ def chosen_mode(
                 value=options.spark_checkpoint_location,
             )
         return Choice("driver", "sparkCheckpointLocation goes with the driver")
+    if options.keep_state == "needed" and options.execution == "executors":
+        raise OptionError(
+            'keepState="needed" goes with epochs on the driver; the state of executors has all columns of its sources. Add '
+            'option("execution", "driver"), or leave the option out.',
+            code="KEEP_STATE_EXECUTORS",
+            value=options.keep_state,
+        )
     if options.execution != "auto":
         return Choice(options.execution, f'execution="{options.execution}"')
     stored = stored_mode(options.checkpoint_location) if has_place else None

@@ -14,6 +14,7 @@ from pyspark.sql import SparkSession
 
 from zset_join.changelog import format_named
 from zset_join.core.errors import OptionError
+from zset_join.core.options import KeepState
 from zset_join.plan.planner import plan_query
 from zset_join.plan.query_plan import PlanSource, QueryPlan
 from zset_join.plan.tree import Root, Views
@@ -78,7 +79,9 @@ def collected_query(plan: QueryPlan, inputs: Sequence[Mapping[str, Any]], *, has
     return PlannedQuery(plan=plan, readings=readings, has_several=has_several, inputs=tuple(inputs))
 
 
-def driver_query(root: Root, sources: Mapping[int, SourceStream], bindings: Bindings, *, name: str) -> DriverQuery:
+def driver_query(
+    root: Root, sources: Mapping[int, SourceStream], bindings: Bindings, *, name: str, keep_state: KeepState = "all"
+) -> DriverQuery:
     """Return a query as the driver runs it.
 
     Args:
@@ -86,6 +89,7 @@ def driver_query(root: Root, sources: Mapping[int, SourceStream], bindings: Bind
         sources: `id` of a source in it to its stream.
         bindings: what its steps of Spark's own do.
         name: what the only view is called.
+        keep_state: "needed" leaves out the columns of sources that nothing reads.
 
     Raises:
         PlanError: it cannot be planned; `SPARK_ONLY_STEP`: a step of Spark's own comes after a stage.
@@ -99,7 +103,7 @@ def driver_query(root: Root, sources: Mapping[int, SourceStream], bindings: Bind
     tree = lowered(root, stream, bindings.steps)
     first: dict[Hashable, str] = {}
     same = {known: first.setdefault(one.identity, known) for known, one in tree.streams.items()}
-    plan = plan_query(tree.root, name=name, same=same)
+    plan = plan_query(tree.root, name=name, same=same, keep_state=keep_state)
     refuse_spark_steps(plan, tree.left)
     used = {source.name: tree.streams[source.name] for source in plan.sources}
     return DriverQuery(plan=plan, streams=used, has_several=isinstance(root, Views))

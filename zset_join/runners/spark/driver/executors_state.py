@@ -26,9 +26,10 @@ import pyarrow as pa
 from zset_join.checkpoint.bucket import BucketState, StageContext
 from zset_join.checkpoint.files import CheckpointFiles
 from zset_join.checkpoint.leases import LEASE_SECONDS, leased_record
-from zset_join.checkpoint.other_mode import OtherMode, description_digest, read_other_mode
+from zset_join.checkpoint.other_mode import OtherMode, description_digest, other_mode_of, read_other_mode
 from zset_join.checkpoint.reading import (
     CommittedState,
+    changed_plan_of,
     no_checkpoint,
     read_committed,
     read_format,
@@ -239,6 +240,8 @@ def _other_mode(location: str, committed: CommittedState) -> OtherMode:
         StateError: `MOVE_UNKNOWN` or `MOVE_REFUSED`.
     """
     description, other = stored_description(location) or {}, read_other_mode(committed.files.folder)
+    if other is None or other.of != description_digest(description):
+        other = _noted(committed)
     if other is None or other.of != description_digest(description) or other.mode != "driver":
         raise StateError(
             f"the checkpoint {location} does not hold what its query would be on the driver, in whose form it is compared: it "
@@ -256,6 +259,13 @@ def _other_mode(location: str, committed: CommittedState) -> OtherMode:
     if reason is not None:
         raise _refused(location, reason)
     return other
+
+
+def _noted(committed: CommittedState) -> OtherMode | None:
+    """Return what the last change has written down of the query on the driver; None where there is none."""
+    changed = None if committed.last is None else changed_plan_of(committed.files.folder, committed.last)
+    written = None if changed is None else (changed.note or {}).get("on_driver")
+    return None if written is None else other_mode_of(written)
 
 
 def _refused(location: str, reason: str) -> StateError:

@@ -14,7 +14,7 @@ from zset_join.checkpoint.files import CheckpointFiles
 from zset_join.checkpoint.record import CommitRecord
 from zset_join.core.relation import Relation
 from zset_join.runners.common.rejected import Rejected
-from zset_join.runners.spark.epoch.outputs import SinkOutput, fitting_parts, read_lines
+from zset_join.runners.spark.epoch.outputs import SinkOutput, check_sink_altered, fitting_parts, given_by_sink, read_lines
 from zset_join.runners.spark.rows.schemas import spark_schema
 from zset_join.runners.spark.worker.fitting_parts import file_unfit_flags
 from zset_join.runners.spark.worker.parts import DeltaParts, PartWriter
@@ -22,6 +22,7 @@ from zset_join.sinks.delta_changelog import DeltaChangelogSink
 from zset_join.sinks.delta_files import DataFile
 from zset_join.sinks.delta_view import DeltaViewSink
 from zset_join.sinks.sink import Sink
+from zset_join.zset import ZSet
 
 __all__ = ["DeltaChangelogOutput", "DeltaViewOutput"]
 
@@ -37,9 +38,9 @@ class DeltaViewOutput(SinkOutput):
         super().__init__(sink)
         self._view = sink
 
-    def open(self, relation: Relation, query_id: str) -> None:
+    def open(self, relation: Relation, query_id: str, *, may_lack_columns: bool = False) -> None:
         """Open the view."""
-        super().open(relation, query_id)
+        super().open(relation, query_id, may_lack_columns=may_lack_columns)
         self._rows = relation.schema
 
     def contents(self, session: SparkSession) -> DataFrame | None:
@@ -75,10 +76,10 @@ class DeltaChangelogOutput:
         """Return path and form."""
         return f"Delta changelog {self._sink.log.location} ({self._sink.form})"
 
-    def open(self, relation: Relation, query_id: str) -> None:
+    def open(self, relation: Relation, query_id: str, *, may_lack_columns: bool = False) -> None:
         """Make or check the table."""
         self._rows = relation.schema
-        self._sink.open(relation, query_id)
+        self._sink.open(relation, query_id, may_lack_columns=may_lack_columns)
         writer = DeltaParts(self._sink.log.location, self._sink.form, relation.primary_key)
         self.parts = fitting_parts(self, writer, relation, query_id)
 
@@ -107,6 +108,20 @@ class DeltaChangelogOutput:
         """Commit the files."""
         written = [DataFile(part.file.name, part.file.bytes, part.file.rows) for part in record.parts]
         self._sink.commit_parts(record.epoch, written, link=record.link)
+
+    def check_altered(self, relation: Relation) -> None:
+        """Return the answer of the table."""
+        check_sink_altered(self._sink, relation)
+
+    def give_change(
+        self,
+        session: SparkSession,  # noqa: ARG002 - for other outputs
+        files: CheckpointFiles,  # noqa: ARG002 - for other outputs
+        record: CommitRecord,
+        rows: ZSet,
+    ) -> dict[str, Rejected]:
+        """Write the epoch."""
+        return given_by_sink(self._sink, self.describe(), record, rows, quarantines=self.quarantines)
 
     def contents(self, session: SparkSession) -> DataFrame | None:
         """Let Spark read the files of the newest version."""

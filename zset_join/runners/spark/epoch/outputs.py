@@ -8,6 +8,7 @@ here, Delta in `delta_outputs`), and a user's function.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
@@ -20,8 +21,9 @@ from zset_join.changelog import ChangelogForm, encoded_schema, format_named
 from zset_join.checkpoint.files import CheckpointFiles
 from zset_join.checkpoint.record import CommitRecord
 from zset_join.core.epoch_chain import accepts_argument
-from zset_join.core.errors import StateError
+from zset_join.core.errors import SinkError, StateError
 from zset_join.core.relation import Relation
+from zset_join.core.tick import Tick
 from zset_join.runners.common.rejected import Rejected
 from zset_join.runners.common.sink_epochs import SinkEpochs
 from zset_join.runners.spark.epoch.frame_sink import FrameSink
@@ -29,9 +31,11 @@ from zset_join.runners.spark.rows.schemas import spark_schema
 from zset_join.runners.spark.worker.fitting_parts import FittingParts, file_unfit_flags
 from zset_join.runners.spark.worker.parts import ArrowParts, ChangelogParts, ParquetParts, PartWriter, read_arrow_parts
 from zset_join.runners.spark.worker.quarantine import DeadLetters
+from zset_join.sinks.altering import AlterableSink
 from zset_join.sinks.parquet_changelog import ParquetChangelogSink, PartFile, are_staged, commit_epoch, committed_files
 from zset_join.sinks.sink import Sink, has_epoch
 from zset_join.storage.folder import is_local, local_path
+from zset_join.zset import ZSet
 
 __all__ = [
     "ChangelogOutput",
@@ -40,7 +44,9 @@ __all__ = [
     "Output",
     "SelectiveOutput",
     "SinkOutput",
+    "check_sink_altered",
     "fitting_parts",
+    "given_by_sink",
     "read_lines",
     "weighted",
 ]
@@ -58,8 +64,14 @@ class Output(Protocol):
         """Return what `explain` calls it."""
         ...
 
-    def open(self, relation: Relation, query_id: str) -> None:
-        """Attach it to the query."""
+    def open(self, relation: Relation, query_id: str, *, may_lack_columns: bool = False) -> None:
+        """Attach it to the query.
+
+        Args:
+            relation: the rows it is given.
+            query_id: whose it is.
+            may_lack_columns: see `AlterableSink`; `give_change` adds them.
+        """
         ...
 
     def has(self, record: CommitRecord) -> bool:
@@ -84,6 +96,24 @@ class Output(Protocol):
 
     def publish(self, session: SparkSession, files: CheckpointFiles, record: CommitRecord) -> None:
         """Take the answer of a committed epoch."""
+        ...
+
+    def check_altered(self, relation: Relation) -> None:
+        """Refuse columns that the open output cannot be given; see `AlterableSink`.
+
+        Raises:
+            SinkError: `EVOLVE_OUTPUT`.
+        """
+        ...
+
+    def give_change(
+        self, session: SparkSession, files: CheckpointFiles, record: CommitRecord, rows: ZSet
+    ) -> dict[str, Rejected]:
+        """Take the answer of an epoch in which the query changed, which lies beside the parts that tasks write.
+
+        Returns:
+            Rows that were put aside, by what `explain` calls the output.
+        """
         ...
 
     def contents(self, session: SparkSession) -> DataFrame | None:
@@ -164,9 +194,9 @@ class SinkOutput:
         """Return the sink's own words."""
         return repr(self._sink)
 
-    def open(self, relation: Relation, query_id: str) -> None:
+    def open(self, relation: Relation, query_id: str, *, may_lack_columns: bool = False) -> None:
         """Open the sink."""
-        self._sink.open(relation, query_id)
+        open_sink(self._sink, relation, query_id, may_lack_columns=may_lack_columns)
 
     def has(self, record: CommitRecord) -> bool:
         """Return the answer of the sink."""
@@ -184,6 +214,20 @@ class SinkOutput:
     def publish(self, session: SparkSession, files: CheckpointFiles, record: CommitRecord) -> None:  # noqa: ARG002 - for other outputs
         """Write the epoch."""
         self._epochs.write(record.epoch, read_arrow_parts(files, record.parts), record.link)
+
+    def check_altered(self, relation: Relation) -> None:
+        """Return the answer of the sink."""
+        check_sink_altered(self._sink, relation)
+
+    def give_change(
+        self,
+        session: SparkSession,  # noqa: ARG002 - for other outputs
+        files: CheckpointFiles,  # noqa: ARG002 - for other outputs
+        record: CommitRecord,
+        rows: ZSet,
+    ) -> dict[str, Rejected]:
+        """Write the epoch."""
+        return given_by_sink(self._sink, self.describe(), record, rows, quarantines=self.quarantines)
 
     def put_aside(self, files: CheckpointFiles, record: CommitRecord) -> dict[str, Rejected]:
         """Return the answer of the sink, where it has such rows; the rows are then read once more than they are written."""
@@ -234,10 +278,10 @@ class ChangelogOutput:
         """Return path and form."""
         return f"Parquet changelog {self._directory} ({self._form})"
 
-    def open(self, relation: Relation, query_id: str) -> None:
+    def open(self, relation: Relation, query_id: str, *, may_lack_columns: bool = False) -> None:
         """Make or check the changelog."""
         self._relation = relation
-        self._sink.open(relation, query_id)
+        self._sink.open(relation, query_id, may_lack_columns=may_lack_columns)
         writer = self.parts.writer if isinstance(self.parts, FittingParts) else self.parts
         self.parts = fitting_parts(self, writer, relation, query_id)
 
@@ -264,6 +308,20 @@ class ChangelogOutput:
     def publish(self, session: SparkSession, files: CheckpointFiles, record: CommitRecord) -> None:  # noqa: ARG002 - for other outputs
         """Make the epoch visible."""
         commit_epoch(self._directory, record.epoch, _part_files(record), link=record.link)
+
+    def check_altered(self, relation: Relation) -> None:
+        """Return the answer of the sink."""
+        check_sink_altered(self._sink, relation)
+
+    def give_change(
+        self,
+        session: SparkSession,  # noqa: ARG002 - for other outputs
+        files: CheckpointFiles,  # noqa: ARG002 - for other outputs
+        record: CommitRecord,
+        rows: ZSet,
+    ) -> dict[str, Rejected]:
+        """Write the epoch."""
+        return given_by_sink(self._sink, self.describe(), record, rows, quarantines=self.quarantines)
 
     def contents(self, session: SparkSession) -> DataFrame | None:
         """Read the committed epochs."""
@@ -309,7 +367,13 @@ class FunctionOutput:
         """Return the function's name."""
         return f"function {getattr(self._function, '__qualname__', repr(self._function))} ({self._form})"
 
-    def open(self, relation: Relation, query_id: str) -> None:  # noqa: ARG002 - a function has no memory
+    def open(
+        self,
+        relation: Relation,
+        query_id: str,  # noqa: ARG002 - a function has no memory
+        *,
+        may_lack_columns: bool = False,  # noqa: ARG002 - as above
+    ) -> None:
         """Learn the columns."""
         self._schema = encoded_schema(relation.schema, format_named(self._form))
         self.parts = ParquetParts(self._form, relation.primary_key)
@@ -329,6 +393,18 @@ class FunctionOutput:
     def publish(self, session: SparkSession, files: CheckpointFiles, record: CommitRecord) -> None:
         """Call the function."""
         self.give(self.answer(session, files, record), record.epoch, None if record.link is None else record.link.digest)
+
+    def check_altered(self, relation: Relation) -> None:
+        """Do nothing: a function is given whatever columns there are."""
+
+    def give_change(
+        self, session: SparkSession, files: CheckpointFiles, record: CommitRecord, rows: ZSet
+    ) -> dict[str, Rejected]:
+        """Call the function."""
+        tick = Tick(record.epoch, record.processing_time_us)
+        parts = self.parts.write(files, 0, tick, rows.schema, retractions_first(rows))
+        self.publish(session, files, replace(record, parts=tuple(parts)))
+        return {}
 
     def give(self, rows: DataFrame, epoch: int, digest: str | None) -> None:
         """Call the function with the lines of an epoch, and with the epoch's digest where it takes one."""
@@ -353,6 +429,42 @@ class FunctionOutput:
 
     def close(self) -> None:
         """Do nothing."""
+
+
+def open_sink(sink: Sink, relation: Relation, query_id: str, *, may_lack_columns: bool) -> None:
+    """Open a sink, which may lack columns that a change of the query adds to it."""
+    if may_lack_columns and isinstance(sink, AlterableSink):
+        sink.open(relation, query_id, may_lack_columns=True)
+    else:
+        sink.open(relation, query_id)
+
+
+def check_sink_altered(sink: Sink, relation: Relation) -> None:
+    """Refuse columns that an open sink cannot be given.
+
+    Raises:
+        SinkError: `EVOLVE_OUTPUT`.
+    """
+    if not isinstance(sink, AlterableSink):
+        raise SinkError(
+            f"the view gets other columns or another key, and the output {sink!r} has those of before. Give the view a new "
+            "output, such as evolve(view.writeStream.toDuckDB(path, table)); it is filled at once.",
+            code="EVOLVE_OUTPUT",
+        )
+    sink.check_altered(relation)
+
+
+def given_by_sink(sink: Sink, name: str, record: CommitRecord, rows: ZSet, *, quarantines: bool) -> dict[str, Rejected]:
+    """Write an epoch without tasks; return the rows that were put aside, by the name of the output."""
+    epochs = SinkEpochs(sink, quarantines=quarantines)
+    rejected = epochs.put_aside(record.epoch, [rows])
+    epochs.write(record.epoch, retractions_first(rows), record.link)
+    return {name: rejected} if len(rejected) else {}
+
+
+def retractions_first(rows: ZSet) -> list[ZSet]:
+    """Return an answer as outputs take it: retractions, then insertions."""
+    return list(rows.tidy_chunks(max(1, len(rows)))) if len(rows) else []
 
 
 def fitting_parts(output: SelectiveOutput, writer: PartWriter, relation: Relation, query_id: str) -> FittingParts:

@@ -26,10 +26,9 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
 from zset_join.checkpoint.checkpoint import Checkpoint
-from zset_join.checkpoint.earlier_descriptions import restated
 from zset_join.checkpoint.owner import Ownership
 from zset_join.checkpoint.reading import checkpoint_folder, has_commits, stored_description
-from zset_join.checkpoint.record import BucketHistory, CommitRecord
+from zset_join.checkpoint.record import BucketHistory, CommitRecord, PartEntry
 from zset_join.core.errors import SinkError, StateError
 from zset_join.core.options import QueryOptions
 from zset_join.core.progress_line import progress_line
@@ -37,10 +36,12 @@ from zset_join.core.relation import Relation
 from zset_join.core.tick import Tick
 from zset_join.runners.common.bucket_receipt import dues_after, histories_after
 from zset_join.runners.common.epoch_spans import write_epoch_span
+from zset_join.runners.common.rejected import Rejected
 from zset_join.runners.spark.epoch.changed_batches import check_same_batch, epoch_before, has_ended
 from zset_join.runners.spark.epoch.disk_failures import disk_failure
 from zset_join.runners.spark.epoch.epoch_plan import EpochPlan, dead_letters_of
 from zset_join.runners.spark.epoch.event_times import EventTimes
+from zset_join.runners.spark.epoch.given_changes import given_changes
 from zset_join.runners.spark.epoch.heartbeat import Heartbeat
 from zset_join.runners.spark.epoch.lookup_rows import keep_epoch_rows
 from zset_join.runners.spark.epoch.lost_records import lost_records
@@ -56,13 +57,12 @@ from zset_join.runners.spark.epoch.progress import (
 )
 from zset_join.runners.spark.epoch.several_outputs import SeveralOutputs
 from zset_join.runners.spark.planning.buffer_limit import QueryBuffer, limited_join
+from zset_join.runners.spark.planning.described_query import described_query
 from zset_join.runners.spark.planning.job_settings import all_rows_settings, described_jobs, job_settings, wanted_settings
 from zset_join.runners.spark.planning.normalise import TaggedStreams
 from zset_join.runners.spark.planning.placed_query import PlacedQuery
 from zset_join.runners.spark.planning.stage_names import stage_order
 from zset_join.runners.spark.planning.stages import check_rows, hybrid_stages, places_of
-from zset_join.runners.spark.rows.baseline import resolve_baselines
-from zset_join.runners.spark.rows.user_functions import with_functions
 from zset_join.runners.spark.worker.locality import Locality
 from zset_join.runners.spark.worker.quarantine import DeadLetters, forget, publish_dead_letters
 from zset_join.runners.spark.worker.receipts import TaskReceipt, error_of_receipt
@@ -194,10 +194,16 @@ class EpochRunner:
         self.progress.publish(checkpoint.query_id)
 
     def _give_change(self, checkpoint: Checkpoint) -> None:
-        """Give outputs the difference of a change of the query that no batch has followed; functions, at every start."""
-        last, changed = checkpoint.last, checkpoint.changed
-        if last is not None and changed is not None and changed.epoch == last.epoch and not self._output.has(last):
-            self._output.publish(self.query.session, checkpoint.files, last)
+        """Give outputs the difference of changes of the query that no batch has followed; functions, at every start."""
+        for change in given_changes(checkpoint, self.schema):
+            record, files = change.record, checkpoint.files
+            if self._output.has(record):
+                continue
+            if not change.is_neutral:
+                self._output.publish(self.query.session, files, record)
+            else:
+                rejected = self._output.give_change(self.query.session, files, record, change.rows(files))
+                publish_dead_letters(self.dead_letters, self._letters(checkpoint, record.epoch, rejected))
 
     def _open(self, query_id: str) -> None:
         stored = stored_description(self.options.checkpoint_location)
@@ -215,7 +221,8 @@ class EpochRunner:
             owner=self._owner,
             begins=False,
         )
-        self._output.open(self.relation, query_id)
+        adds = any(change.adds_columns for change in given_changes(checkpoint, self.schema))
+        self._output.open(self.relation, query_id, may_lack_columns=adds)
         self.is_open = True
         self.operator_options = replace(self.operator_options, hash_seed=seed_of_query(query_id))
         self._topic_ids = self._topics.start({} if checkpoint.last is None else checkpoint.last.positions)
@@ -232,11 +239,13 @@ class EpochRunner:
         Raises:
             StateError: a baseline that comes too late or was not loaded; functions that have changed.
         """
-        given = {**self.query.description(), **self.buffer.description()}
-        stored = stored if stored is None else restated(stored, given)
-        is_loaded = has_commits(self.options.checkpoint_location)
-        description = resolve_baselines(given, stored, is_loaded=is_loaded)
-        return with_functions(description, stored, self.query.functions, self.options.udf_version)
+        return described_query(
+            self.query,
+            stored,
+            is_loaded=has_commits(self.options.checkpoint_location),
+            udf_version=self.options.udf_version,
+            limits=self.buffer.description(),
+        )
 
     def _check_lacking(self, checkpoint: Checkpoint, last: CommitRecord) -> None:
         """Refuse an output without the last epoch, unless Spark gives that epoch again, or it is a change of the query.
@@ -244,9 +253,11 @@ class EpochRunner:
         Raises:
             SinkError: `SINK_EPOCH_GAP`; or the output took another epoch of this number.
         """
-        lacking, changed = self._output.lacking(last), checkpoint.changed
+        changed = checkpoint.changed
         if changed is not None and changed.epoch == last.epoch:
+            self._output.lacking(next(given_changes(checkpoint, self.schema)).record)
             return
+        lacking = self._output.lacking(last)
         batch = last.epoch - (0 if changed is None else changed.changes)
         if lacking and is_completed(self.options.checkpoint_location, batch):
             raise SinkError(
@@ -403,14 +414,14 @@ class EpochRunner:
         rejected = self._output.put_aside(checkpoint.files, answered)
         if not rejected:
             return answered
-        names = tuple(rejected)
-        letters = DeadLetters(
-            directory=self.dead_letters,
-            query_id=checkpoint.query_id,
-            names=names,
-            schemas=tuple(self.relation.schema for _ in names),
-        ).write(Tick(answered.epoch), 0, rejected)
+        letters = self._letters(checkpoint, answered.epoch, rejected)
         return replace(answered, quarantined=(*answered.quarantined, *letters))
+
+    def _letters(self, checkpoint: Checkpoint, epoch: int, rejected: dict[str, Rejected]) -> Sequence[PartEntry]:
+        """Write the rows that outputs cannot hold to the dead letters."""
+        names, schemas = tuple(rejected), tuple(self.relation.schema for _ in rejected)
+        letters = DeadLetters(directory=self.dead_letters, query_id=checkpoint.query_id, names=names, schemas=schemas)
+        return letters.write(Tick(epoch), 0, rejected) if rejected else ()
 
     def _opened(self) -> Checkpoint:
         if self.checkpoint is None:

@@ -117,12 +117,12 @@ class SeveralOutputs:
         """Return the words of all outputs."""
         return "; ".join(output.describe() for output in self._outputs)
 
-    def open(self, relation: Relation, query_id: str) -> None:
+    def open(self, relation: Relation, query_id: str, *, may_lack_columns: bool = False) -> None:
         """Open all; none stays open when one refuses."""
         try:
             for output in self._outputs:
                 self._opened.append(output)
-                output.open(relation, query_id)
+                output.open(relation, query_id, may_lack_columns=may_lack_columns)
         except BaseException:
             self.close()
             raise
@@ -149,6 +149,21 @@ class SeveralOutputs:
             own = _own(record, output)
             if not output.has(own):
                 output.publish(session, files, own)
+
+    def check_altered(self, relation: Relation) -> None:
+        """Refuse columns that one of the outputs cannot be given."""
+        for output in self._outputs:
+            output.check_altered(relation)
+
+    def give_change(
+        self, session: SparkSession, files: CheckpointFiles, record: CommitRecord, rows: ZSet
+    ) -> dict[str, Rejected]:
+        """Give the epoch of a change to those that do not have it."""
+        rejected: dict[str, Rejected] = {}
+        for output in self._outputs:
+            if not output.has(record):
+                rejected |= output.give_change(session, files, record, rows)
+        return rejected
 
     def contents(self, session: SparkSession) -> DataFrame | None:
         """Read the first output that can be read."""

@@ -48,13 +48,13 @@ class UpsertOutput(FunctionOutput):
         """Return the function's name."""
         return super().describe().replace("(weight)", "(upsert)")
 
-    def open(self, relation: Relation, query_id: str) -> None:
+    def open(self, relation: Relation, query_id: str, *, may_lack_columns: bool = False) -> None:
         """Learn the columns and the key.
 
         Raises:
             PlanError: there is no key, or it names a column that is not there.
         """
-        super().open(relation, query_id)
+        super().open(relation, query_id, may_lack_columns=may_lack_columns)
         encoded_schema(relation.schema, UpsertFormat())
         self._key = relation.primary_key if self._wanted_key is None else self._wanted_key
         if not self._key:

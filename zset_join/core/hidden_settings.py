@@ -1,0 +1,34 @@
+"""Settings behind the `?` of a URI, which may be secrets, are left out of every text that people see.
+
+>>> shown("the checkpoint s3://bucket/cp?aws_secret_access_key=hunter2, of 'abfss://box@host/out?sas_token=sv%3D1'")
+"the checkpoint s3://bucket/cp?..., of 'abfss://box@host/out?...'"
+>>> shown("GET http://host/rates?day=1 is no secret of a store; so is a path /data/a?b")
+'GET http://host/rates?day=1 is no secret of a store; so is a path /data/a?b'
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+__all__ = ["shown", "shown_value"]
+
+_SETTINGS = re.compile(r"\b((?!https?:)[A-Za-z][A-Za-z0-9+.-]*://[^\s?'\"]*)\?[^\s'\"]*[^\s'\".,;:)\]]", re.IGNORECASE)
+
+
+def shown(text: str) -> str:
+    """Return a text with `...` in place of the settings of each URI in it; those of HTTP stay, they are no store's.
+
+    Args:
+        text: any, such as a message or a location.
+    """
+    return _SETTINGS.sub(r"\1?...", text) if "?" in text else text
+
+
+def shown_value(value: Any) -> Any:
+    """Return a fact of an error as it is shown: of a text, or of texts in a list or a tuple, see `shown`."""
+    if isinstance(value, str):
+        return shown(value)
+    if type(value) in (list, tuple):
+        return type(value)(shown_value(one) for one in value)
+    return value

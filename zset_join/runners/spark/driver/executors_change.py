@@ -1,0 +1,250 @@
+"""What a change of a query on executors consists of: its form there, the state, the difference, and the record of all three.
+
+    the new query in both forms -> what `Evolution` has built, as the tables of executors, in as many buckets -> one record
+
+The law: stages that are in both queries, under one name and written alike, keep their files; others are written once. The form
+of the query before goes into the plan of the change, so that `undo` needs no program.
+
+Disk: snapshots of what is built. One Spark job per stage that is built, where there are several buckets.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from zset_join.checkpoint.changed_plans import ChangedPlan
+from zset_join.checkpoint.checkpoint import Checkpoint
+from zset_join.checkpoint.files import attempt_name
+from zset_join.checkpoint.other_mode import OtherMode, StatePair, description_digest, other_mode_of
+from zset_join.checkpoint.record import BucketHistory, CommitRecord, PartEntry
+from zset_join.checkpoint.snapshot import write_snapshot
+from zset_join.core.errors import OptionError
+from zset_join.core.tick import Tick
+from zset_join.evolution.differences import PlanDiff
+from zset_join.runners.local.directory_plans import described_plan, written_plan
+from zset_join.runners.local.evolving import Evolution
+from zset_join.runners.spark.driver.executors_state import ExecutorsState
+from zset_join.runners.spark.driver.moved_tables import MovedTables, StateTables, stages_by_name
+from zset_join.runners.spark.epoch.given_changes import NEUTRAL
+from zset_join.runners.spark.planning.mode_pairs import mode_pairs
+from zset_join.runners.spark.planning.placed_query import PlacedQuery
+from zset_join.runners.spark.tools.rescaling import rescaled_stage
+from zset_join.stages import Stage
+from zset_join.zset import ZSet
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+__all__ = ["ExecutorsChange", "ExecutorsForm", "form_before", "planned_form", "stored_form"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExecutorsForm:
+    """Hold a query as executors run it, without its program.
+
+    Args:
+        description: what a checkpoint recognises it by.
+        plan: what it takes to build its operators, see `Checkpoint`.
+        on_driver: what it is on the driver, and which state is which.
+    """
+
+    description: Mapping[str, Any]
+    plan: Mapping[str, Any]
+    on_driver: OtherMode
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it JSON-ready."""
+        return {"description": self.description, "plan": self.plan, "on_driver": asdict(self.on_driver)}
+
+
+def planned_form(
+    placed: PlacedQuery, description: Mapping[str, Any], state: ExecutorsState, evolution: Evolution
+) -> ExecutorsForm:
+    """Return the form of a query to which another one changes.
+
+    Args:
+        placed: the new query.
+        description: of it, on executors.
+        state: of the query before.
+        evolution: to the new query.
+
+    Raises:
+        OptionError: `NOT_FROM_HERE`: its states cannot be paired.
+    """
+    pairs = mode_pairs(placed.query_plan, {one.number: one.name for one in placed.planned_stages}, evolution.plan)
+    if isinstance(pairs, str):
+        raise OptionError(
+            f"the new query cannot be built from the state that executors have: {pairs}. Start it with a checkpointLocation "
+            "and outputs of its own.",
+            code="NOT_FROM_HERE",
+            what="evolve",
+        )
+    on_driver = OtherMode(
+        of=description_digest(description),
+        mode="driver",
+        description={**state.other.description, **described_plan(evolution.plan)},
+        plan=written_plan(evolution.plan),
+        sources=tuple(source.to_json() for source in evolution.plan.sources),
+        pairs=pairs,
+    )
+    return ExecutorsForm(description=description, plan=placed.to_json(), on_driver=on_driver)
+
+
+def stored_form(description: Mapping[str, Any], plan: Mapping[str, Any], state: ExecutorsState) -> ExecutorsForm:
+    """Return the form of the query that a checkpoint has."""
+    return ExecutorsForm(description=description, plan=plan, on_driver=state.other)
+
+
+def form_before(changed: ChangedPlan) -> ExecutorsForm | None:
+    """Return the form of the query before the last change; None where it is not kept: an older version made the change."""
+    written = (changed.note or {}).get("before")
+    if written is None:
+        return None
+    on_driver = other_mode_of(written["on_driver"])
+    return ExecutorsForm(description=written["description"], plan=written["plan"], on_driver=on_driver)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExecutorsChange:
+    """Write what a change consists of.
+
+    Args:
+        checkpoint: of both queries; it is owned.
+        state: of the query before, in the driver's form.
+        evolution: to the new plan, built.
+        before: the query before.
+        after: the new one.
+        undo_epochs: for how many epochs it can be undone.
+        session: gives the session that deals tables to several buckets.
+    """
+
+    checkpoint: Checkpoint
+    state: ExecutorsState
+    evolution: Evolution
+    before: ExecutorsForm
+    after: ExecutorsForm
+    undo_epochs: int
+    session: Callable[[], SparkSession]
+
+    @property
+    def tick(self) -> Tick:
+        """Return the epoch that the change takes."""
+        return Tick(self._last.epoch + 1, self._last.processing_time_us)
+
+    @property
+    def _last(self) -> CommitRecord:
+        last = self.checkpoint.last
+        assert last is not None  # noqa: S101 - without an epoch there is nothing to change
+        return last
+
+    def differing(self, diff: PlanDiff) -> tuple[ZSet, ZSet]:
+        """Return the difference as outputs that stay take it, and all rows of the view."""
+        name = self.evolution.plan.view().name
+        return diff.answers([name])[name], self.evolution.rows_after(name)
+
+    def record(
+        self,
+        diff: PlanDiff,
+        parts: Sequence[PartEntry],
+        *,
+        unseen: tuple[int, ...] = (),
+        begins: bool = False,
+        alters: bool = False,
+    ) -> tuple[CommitRecord, ChangedPlan]:
+        """Write the snapshots; return the record that makes them true, and the plan that it names.
+
+        Args:
+            diff: what differs.
+            parts: of the difference; they are written.
+            unseen: epochs before it that outputs may lack.
+            begins: outputs begin with it; they are given its neutral parts, as those that it alters.
+            alters: outputs stay and are given more columns, or were not looked at; the parts are neutral.
+        """
+        checkpoint, tick, known = self.checkpoint, self.tick, self.checkpoint.changed
+        view = self.evolution.plan.view().name
+        answer = diff.answers([view])[view]
+        altered = (view,) if alters and self.evolution.adds_columns(view) else ()
+        record = CommitRecord(
+            query_id=checkpoint.query_id,
+            epoch=tick.epoch,
+            processing_time_us=tick.processing_time_us,
+            histories=self._histories(),
+            parts=tuple(parts),
+            progress={
+                "epoch": tick.epoch,
+                "rows_in": {},
+                "retractions_in": {},
+                "quarantined": {},
+                "delta_rows": len(answer),
+                "retractions": int((answer.weights < 0).sum()),
+            },
+            watermarks=self._last.watermarks,
+            positions=self._last.positions,
+        )
+        changed = ChangedPlan(
+            epoch=tick.epoch,
+            changes=1 + (0 if known is None else known.changes),
+            before=checkpoint.plan_digest,
+            description=self.after.description,
+            plan=self.after.plan,
+            sources=tuple(self.after.plan["plan"]["sources"]),
+            begins=(view,) if begins else altered,
+            altered=altered,
+            unseen=unseen,
+            undo_epochs=self.undo_epochs,
+            note={NEUTRAL: begins or alters, "on_driver": asdict(self.after.on_driver), "before": self.before.to_json()},
+        )
+        return record, changed
+
+    def _histories(self) -> dict[str, BucketHistory]:
+        """Return what the state is made of: files that are kept, and snapshots that are written here."""
+        evolution = self.evolution
+        before, after = self.state.moved.before, stages_by_name(self.after.plan)
+        pairs = {pair.driver: pair for pair in self.after.on_driver.pairs}
+        known = {pair.driver: pair for pair in self.state.other.pairs}
+        operators = evolution.operators()
+        histories: dict[str, BucketHistory] = {}
+        for node in evolution.plan.states:
+            pair, old = pairs[node.name], evolution.unbuilt.get(node.number)
+            was = None if old is None else known[self.state.start.plan.state_of[old].name]
+            names = (pair.executors, *pair.routes.values())
+            if was is not None and _is_same(was, pair) and all(_written(before[one]) == _written(after[one]) for one in names):
+                histories |= {
+                    key: one for key, one in self.state.committed.histories.items() if key.rpartition("/")[0] in names
+                }
+                continue
+            tables = {table: [rows] for table, rows in operators[node.number].snapshot().items()}
+            moved = MovedTables(
+                before={node.name: node.stage},
+                after=after,
+                options=self.state.start.options,
+                epoch=self._last.epoch,
+                read=lambda _, given=tables: given,  # type: ignore[misc]  # of this state
+            )
+            for one, written in moved.to_executors(pair).items():
+                histories |= self._buckets(one, after[one], written)
+        return histories
+
+    def _buckets(self, name: str, stage: Stage, tables: StateTables) -> dict[str, BucketHistory]:
+        """Write the snapshots of a stage, one per bucket."""
+        checkpoint, buckets, epoch = self.checkpoint, self.checkpoint.buckets, self._last.epoch
+        snapshot = write_snapshot(
+            checkpoint.files, f"snapshot/{name}-0", tables, through_epoch=epoch, identity=attempt_name(epoch, "-changed")
+        )
+        if buckets == 1:
+            return {f"{name}/0": BucketHistory(snapshot)}
+        context = replace(checkpoint.stage(name, self.tick), histories={0: BucketHistory(snapshot)})
+        written, _ = rescaled_stage(stage, self.session(), context, (1, buckets), self.state.start.options)
+        for table in snapshot.tables.values():
+            checkpoint.files.folder.remove(table.name)
+        return written
+
+
+def _is_same(before: StatePair, after: StatePair) -> bool:
+    return (before.executors, dict(before.routes)) == (after.executors, dict(after.routes))
+
+
+def _written(stage: Stage) -> Any:
+    return stage.to_json()

@@ -1,0 +1,277 @@
+"""What is done to the checkpoint of a query on executors that does not run, by the command: `evolve` and `undo`.
+
+    the checkpoint is claimed -> its state in the driver's form -> `Evolution` -> snapshots in its buckets, the difference
+      -> one commit record; the next start gives outputs the difference
+
+The law: that of `changing_executors`. A process that dies before the record leaves the query before, one behind it the new one.
+
+Limits: those of `executors_state`. Outputs are not looked at: one that cannot take more columns is refused by the next start.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Protocol
+
+from zset_join.checkpoint.changed_plans import ChangedPlan
+from zset_join.checkpoint.checkpoint import Checkpoint
+from zset_join.checkpoint.leases import LEASE_SECONDS
+from zset_join.checkpoint.owner import Ownership
+from zset_join.checkpoint.reading import (
+    checkpoint_folder,
+    no_checkpoint,
+    read_committed,
+    stored_description,
+    stored_query_id,
+)
+from zset_join.core.errors import SinkError, StateError
+from zset_join.core.progress_line import progress_line
+from zset_join.evolution.changed_columns import ColumnWords
+from zset_join.evolution.differences import PlanDiff
+from zset_join.plan.query_plan import QueryPlan
+from zset_join.query.several import PlannedQuery
+from zset_join.runners.local.evolving import Evolution, with_words
+from zset_join.runners.local.query_changes import plan_of_program, readings_of_query
+from zset_join.runners.local.rereading import read_again
+from zset_join.runners.local.undoing import UNDO_EPOCHS, check_undo, checked_undo_epochs, nothing_to_undo
+from zset_join.runners.spark.driver.changing_executors import check_columns, check_order
+from zset_join.runners.spark.driver.executors_change import (
+    ExecutorsChange,
+    ExecutorsForm,
+    form_before,
+    planned_form,
+    stored_form,
+)
+from zset_join.runners.spark.driver.executors_state import ExecutorsState, leased_state
+from zset_join.runners.spark.epoch.given_changes import carried_parts, neutral_parts, unseen_epochs
+from zset_join.runners.spark.epoch.offsets import is_completed
+from zset_join.runners.spark.planning.described_query import described_query
+from zset_join.runners.spark.planning.placed_query import PlacedQuery
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+__all__ = ["evolve_stopped_executors", "undo_stopped_executors"]
+
+
+class PlannedWriter(Protocol):
+    """The writer of the new query."""
+
+    @property
+    def planned(self) -> PlannedQuery:
+        """Return it as the driver runs it."""
+        ...
+
+    @property
+    def placed(self) -> PlacedQuery:
+        """Return it as executors run it."""
+        ...
+
+    @property
+    def udf_version(self) -> str | None:
+        """Return the option `udfVersion`."""
+        ...
+
+
+@progress_line("changing the query")
+def evolve_stopped_executors(
+    location: str,
+    writer: PlannedWriter,
+    *,
+    words: ColumnWords | None = None,
+    reread: Mapping[str, Any] | None = None,
+    new_tables: Collection[str] = (),
+    undo_epochs: int | None = None,
+) -> PlanDiff:
+    """Let the checkpoint of a stopped query on executors be one of another query.
+
+    Args:
+        location: `checkpointLocation`.
+        writer: of the new query.
+        words: what schemas do not show of columns of sources that change.
+        reread: as for `Pipeline.evolve`.
+        new_tables: not empty: the next start gives the view new outputs, which begin with all rows.
+        undo_epochs: for how many epochs it can be undone; None: as before.
+
+    Returns:
+        What differs; `taken` is the epoch that the change is.
+
+    Raises:
+        StateError: as `evolve_executors`; `EPOCH_UNFINISHED`: outputs may lack the last epoch; `EVOLVE_UNSEEN`. Nothing has
+            changed.
+        SinkError: `EVOLVE_OUTPUT`: outputs that stay would get other columns than more behind those they have.
+
+    Cost: every live row is read once; what is built is written once, by a Spark job per stage where there are several buckets.
+    """
+    if undo_epochs is not None:
+        checked_undo_epochs(undo_epochs)
+    query, placed = writer.planned, writer.placed
+    again = read_again(reread or {}, readings_of_query(query)) if reread else {}
+
+    def form(state: ExecutorsState, evolution: Evolution, stored: Mapping[str, Any]) -> ExecutorsForm:
+        described = described_query(placed, stored, is_loaded=True, udf_version=writer.udf_version)
+        return planned_form(placed, described, state, evolution)
+
+    with _claimed(location) as checkpoint:
+        known = checkpoint.changed
+        kept = UNDO_EPOCHS if known is None else known.undo_epochs
+        stopped = _Stopped(location=location, checkpoint=checkpoint, session=lambda: placed.session)
+        return stopped.changed(
+            query, form, words, again, begins=bool(new_tables), undo_epochs=kept if undo_epochs is None else undo_epochs
+        )
+
+
+@progress_line("changing the query")
+def undo_stopped_executors(location: str, session: Callable[[], SparkSession], *, new_tables: Collection[str] = ()) -> PlanDiff:
+    """Let the checkpoint of a stopped query on executors be one of the query before its last change.
+
+    Args:
+        location: `checkpointLocation`.
+        session: gives the session that deals tables to several buckets.
+        new_tables: as for `evolve_stopped_executors`.
+
+    Raises:
+        StateError: `NOTHING_TO_UNDO`: its query was never changed; `UNDO_GONE`: longer ago than its option `undo_epochs`; or as
+            `evolve_stopped_executors`.
+    """
+    with _claimed(location) as checkpoint:
+        changed = checkpoint.changed
+        before = None if changed is None or not changed.changes else form_before(changed)
+        if changed is None or before is None or checkpoint.last is None:
+            raise nothing_to_undo(location, "zset-join evolve")
+        check_undo(checkpoint.last.epoch + 1, changed.epoch, changed.undo_epochs)
+        plan = replace(QueryPlan.from_json(before.on_driver.plan["plan"]), state_names=())
+        query = PlannedQuery(plan=plan, readings={}, has_several=False)
+        stopped = _Stopped(location=location, checkpoint=checkpoint, session=session)
+        return stopped.changed(query, lambda *_: before, None, {}, begins=bool(new_tables), undo_epochs=changed.undo_epochs)
+
+
+@contextmanager
+def _claimed(location: str) -> Iterator[Checkpoint]:
+    """Open the checkpoint of a query that does not run.
+
+    Raises:
+        StateError: there is none, a driver runs on it, it has no epoch, or its outputs may lack the last one.
+    """
+    query_id, description = stored_query_id(location), stored_description(location)
+    committed = read_committed(location)
+    if query_id is None or description is None or committed is None:
+        raise no_checkpoint(location)
+    owner = Ownership.claim(checkpoint_folder(location), query_id)
+    try:
+        with owner.reporting_lost_ownership():
+            checkpoint = Checkpoint(
+                location, query_id=query_id, buckets=committed.buckets, description=description, owner=owner
+            )
+            _check_finished(location, checkpoint)
+            yield checkpoint
+    finally:
+        owner.release()
+
+
+def _check_finished(location: str, checkpoint: Checkpoint) -> None:
+    last, changed = checkpoint.last, checkpoint.changed
+    if last is None:
+        raise StateError(
+            f"no epoch is committed in the checkpoint {location}, so there is nothing to change. Start the new query instead.",
+            code="NOTHING_COMMITTED",
+            location=location,
+        )
+    if not is_completed(location, last.epoch - _changes(changed)):
+        raise StateError(
+            f"epoch {last.epoch} of the query in {location} is committed, and its outputs may lack it: Spark has not "
+            "completed it. Nothing was changed. Start the query once as it is, stop it, and call this again.",
+            code="EPOCH_UNFINISHED",
+            epoch=last.epoch,
+        )
+
+
+def _changes(changed: ChangedPlan | None) -> int:
+    return 0 if changed is None else changed.changes
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Stopped:
+    """Change the query of a checkpoint that is claimed.
+
+    Args:
+        location: `checkpointLocation`.
+        checkpoint: it.
+        session: gives the session that deals tables to several buckets.
+    """
+
+    location: str
+    checkpoint: Checkpoint
+    session: Callable[[], SparkSession]
+
+    def changed(
+        self,
+        query: PlannedQuery,
+        form: Callable[[ExecutorsState, Evolution, Mapping[str, Any]], ExecutorsForm],
+        words: ColumnWords | None,
+        again: Mapping[str, Any],
+        *,
+        begins: bool,
+        undo_epochs: int,
+    ) -> PlanDiff:
+        """Build what differs, and commit it.
+
+        Args:
+            query: the new query, as the driver runs it.
+            form: gives its form on executors.
+            words: see `evolve_stopped_executors`.
+            again: rows of sources that were read again.
+            begins: outputs begin with it.
+            undo_epochs: for how many epochs it can be undone.
+        """
+        checkpoint, stored = self.checkpoint, stored_description(self.location) or {}
+        unseen = unseen_epochs(checkpoint, self.location)
+        with leased_state(self.location, lease_seconds=LEASE_SECONDS) as state:
+            plan = plan_of_program(query, state.start.plan)
+            state.check(plan, query)
+            check_columns(state, plan)
+            with closing(Evolution(replace(with_words(state.start, words), reread=again), plan)) as evolution:
+                after = form(state, evolution, stored)
+                check_order(stored, after.description)
+                if not begins:
+                    _check_columns_of_view(evolution)
+                evolution.build()
+                diff = evolution.diff()
+                change = ExecutorsChange(
+                    checkpoint=checkpoint,
+                    state=state,
+                    evolution=evolution,
+                    before=stored_form(stored, checkpoint.plan, state),
+                    after=after,
+                    undo_epochs=undo_epochs,
+                    session=self.session,
+                )
+                difference, rows = change.differing(diff)
+                parts = neutral_parts(checkpoint.files, change.tick, difference, rows if begins else None)
+                parts += carried_parts(checkpoint)
+                taken = checkpoint.commit_change(*change.record(diff, parts, unseen=unseen, begins=begins, alters=not begins))
+        return replace(diff, taken=taken.epoch)
+
+
+def _check_columns_of_view(evolution: Evolution) -> None:
+    """Refuse what no output that stays can take.
+
+    Raises:
+        SinkError: `EVOLVE_OUTPUT`.
+    """
+    name = evolution.plan.view().name
+    before, after = (plan.output_of(name) for plan in (evolution.origin.plan, evolution.plan))
+    is_longer = not evolution.begins(name) or evolution.adds_columns(name)
+    if is_longer and before.primary_key == after.primary_key:
+        return
+    raise SinkError(
+        f'view "{name}" has the columns {before.schema.names} with the key {list(before.primary_key)}, and would have '
+        f"{after.schema.names}, or other types, with the key {list(after.primary_key)}. Outputs that stay are given columns "
+        "behind those they have, and nothing else. Add --new-table, and start the new query with new outputs: they begin with "
+        "all rows.",
+        code="EVOLVE_OUTPUT",
+        before=before.schema.names,
+        after=after.schema.names,
+    )

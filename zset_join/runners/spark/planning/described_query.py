@@ -1,0 +1,39 @@
+"""What a checkpoint recognises a query on executors by, as it goes on remembering it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from zset_join.checkpoint.earlier_descriptions import restated
+from zset_join.runners.spark.planning.placed_query import PlacedQuery
+from zset_join.runners.spark.rows.baseline import resolve_baselines
+from zset_join.runners.spark.rows.user_functions import with_functions
+
+__all__ = ["described_query"]
+
+
+def described_query(
+    query: PlacedQuery,
+    stored: Mapping[str, Any] | None,
+    *,
+    is_loaded: bool,
+    udf_version: str | None,
+    limits: Mapping[str, Any] | None = None,
+) -> Mapping[str, Any]:
+    """Return what a checkpoint recognises a query by.
+
+    Args:
+        query: the query.
+        stored: what the checkpoint remembers so far; None of a new one.
+        is_loaded: an epoch is committed, so that baselines are loaded.
+        udf_version: the option `udfVersion`.
+        limits: what is fixed of the limit of an append-only join.
+
+    Raises:
+        StateError: a baseline that comes too late or was not loaded; functions that have changed.
+    """
+    given = {**query.description(), **(limits or {})}
+    stored = stored if stored is None else restated(stored, given)
+    description = resolve_baselines(given, stored, is_loaded=is_loaded)
+    return with_functions(description, stored, query.functions, udf_version)
