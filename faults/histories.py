@@ -22,6 +22,7 @@ from typing import Any, Literal
 
 import pyarrow as pa
 
+from property_tests.routed_join import needs_route
 from zset_join.aggregates import AggregateCall
 from zset_join.core.options import HotBudget
 from zset_join.core.relation import Relation
@@ -31,7 +32,6 @@ from zset_join.operators.aggregate import Aggregate
 from zset_join.operators.join import HashJoin
 from zset_join.operators.route import Route
 from zset_join.shapes.operator_options import OperatorOptions
-from zset_join.stages.route import needs_route
 from zset_join.testing.reference import Counts, Side, batch_join, lay_out, resolve, row_identity
 from zset_join.zset import ZSet
 

@@ -36,7 +36,7 @@ from zset_join.checkpoint.reading import checkpoint_folder, stored_buckets
 from zset_join.checkpoint.record import BucketHistory
 from zset_join.checkpoint.snapshot import write_snapshot
 from zset_join.core.tick import Tick
-from zset_join.state.rows.side_snapshot import regrouped_snapshot, snapshot_counts
+from zset_join.state.rows.side_snapshot import _facts, snapshot_counts
 from zset_join.storage.operations import observe
 
 __all__ = ["rescale", "search"]
@@ -100,7 +100,7 @@ def _moved(checkpoint: Checkpoint, stage: _Stage, buckets: int) -> dict[str, Buc
             # What was counted is counted once, in bucket 0.
             counts = [sum(found) for found in zip(*(snapshot_counts(old[name]) for old in held), strict=True)]
             rows = pa.concat_tables([_of_bucket(old[name], bucket, buckets, key, otherwise) for old in held])
-            tables[name] = regrouped_snapshot(rows, epoch=epoch, counts=counts if bucket == 0 else (0,) * len(counts))
+            tables[name] = rows.replace_schema_metadata(_facts(epoch, counts if bucket == 0 else (0,) * len(counts)))
         folder, identity = f"snapshot/{stage.name}-{bucket}", attempt_name(epoch, "-rescaled")
         snapshot = write_snapshot(checkpoint.files, folder, tables, through_epoch=epoch, identity=identity)
         made[f"{stage.name}/{bucket}"] = BucketHistory(snapshot)

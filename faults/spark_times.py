@@ -38,9 +38,10 @@ import pyarrow.parquet as pq
 from faults.spark_faults import count_worker_kills, emitted, files_read, run
 from faults.spark_program import CURRENCIES
 from faults.tally import Tally
+from property_tests.temporal_history import TemporalHistory
 from zset_join.checkpoint.reading import stored_buckets
 from zset_join.testing.reference import Counts
-from zset_join.testing.reference_temporal import TemporalHistory, TimedRow
+from zset_join.testing.reference_temporal import TimedRow
 
 __all__ = ["SEARCHES", "drivers", "executors", "expected", "main", "on_driver", "rescalings", "workers", "write_files"]
 

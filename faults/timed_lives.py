@@ -35,6 +35,7 @@ from faults.crash_states import leave_mapped_state
 from faults.disk import CrashState, Disk, Recorder, read_tree, write_tree
 from faults.processes import Send, forked, write_the_same
 from faults.tally import Tally
+from property_tests.temporal_history import TemporalHistory
 from zset_join.checkpoint import local_state as local_state_module
 from zset_join.checkpoint import owner as owner_module
 from zset_join.expressions import col
@@ -44,7 +45,7 @@ from zset_join.stages import StateTtl
 from zset_join.storage.operations import Operation, observe
 from zset_join.testing.comparison import counts_of
 from zset_join.testing.reference import Counts
-from zset_join.testing.reference_temporal import TemporalHistory, TimedRow
+from zset_join.testing.reference_temporal import TimedRow
 
 __all__ = ["KINDS", "TimedLife", "kills", "power_cuts", "warm_up"]
 

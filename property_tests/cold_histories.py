@@ -14,10 +14,10 @@ from pathlib import Path
 import numpy as np
 from hypothesis import strategies as st
 
+from property_tests.memory_store import MemoryColdStore
 from spill.cold_store import ColdRows, ColdStore, Int64s, cold_rows
 from spill.duckdb_pages import DuckDBColdStore, DuckDBFile
 from spill.file_pages import FileColdStore
-from spill.memory_store import MemoryColdStore
 
 __all__ = [
     "CODES",
@@ -32,6 +32,7 @@ __all__ = [
     "as_bag",
     "as_codes",
     "as_rows",
+    "remove_codes",
 ]
 
 ColdRow = tuple[int, int, bytes]
@@ -51,6 +52,11 @@ def as_rows(rows: Iterable[ColdRow]) -> ColdRows:
     """Return rows as a store takes them."""
     listed = list(rows)
     return cold_rows([row[0] for row in listed], [row[2] for row in listed], [row[1] for row in listed])
+
+
+def remove_codes(store: ColdStore, codes: Int64s) -> None:
+    """Take all rows of some codes out."""
+    store.remove(store.fetch(codes).places)
 
 
 def as_bag(rows: Iterable[ColdRows]) -> Counter[ColdRow]:

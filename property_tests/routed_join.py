@@ -25,13 +25,17 @@ from zset_join.core.tick import Tick
 from zset_join.expressions import Expression
 from zset_join.operators.join import HashJoin
 from zset_join.operators.route import Route
-from zset_join.stages.route import needs_route
 from zset_join.testing.reference import row_identity
 from zset_join.zset import ZSet
 
-__all__ = ["BUCKETS", "RoutedJoin"]
+__all__ = ["BUCKETS", "RoutedJoin", "needs_route"]
 
 BUCKETS = 3
+
+
+def needs_route(relation: Relation) -> bool:
+    """Return whether the join key of a live row can move without its old place being named."""
+    return relation.mode == "upsert" and not set(relation.join_key) <= set(relation.primary_key)
 
 
 class RoutedJoin:

@@ -122,13 +122,6 @@ class ColdStoreHistory(RuleBasedStateMachine):
         self.store.put(as_rows(row for row, back in zip(listed, restored.tolist(), strict=True) if not back))
         self.rows.update(listed)
 
-    @rule(codes=st.lists(CODES, max_size=3))
-    def remove_codes(self, codes: list[int]) -> None:
-        expected = self.held(codes)
-
-        assert self.store.remove_codes(as_codes(codes)) == expected.total()
-        self.rows -= expected
-
     @rule(code=CODES, chunk_bytes=st.sampled_from([1, 5_000, 1 << 20]))
     def stream(self, code: int, chunk_bytes: int) -> None:
         assert as_bag(self.store.stream(code, chunk_bytes)) == self.held([code])

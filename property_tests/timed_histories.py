@@ -16,6 +16,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from property_tests.temporal_history import TemporalHistory
 from zset_join.core.relation import Relation
 from zset_join.core.tick import Tick
 from zset_join.expressions import left, right
@@ -28,7 +29,7 @@ from zset_join.shapes.temporal_join import temporal_relation
 from zset_join.shapes.version_join import VersionJoinShape
 from zset_join.testing.comparison import delta_of
 from zset_join.testing.reference import Counts, total
-from zset_join.testing.reference_temporal import LiveRows, TemporalHistory, TimedRow, batch_as_of, first_rows
+from zset_join.testing.reference_temporal import LiveRows, Nearest, TimedRow, batch_as_of, first_rows
 from zset_join.zset import ZSet
 
 __all__ = ["KINDS", "Change", "Step", "TimedCase", "sum_of"]
@@ -275,11 +276,9 @@ class TimedCase:
                 held = batch_as_of(
                     as_of[0].rows(),
                     as_of[1].rows(),
+                    Nearest(self.op, None if self.tie == "latest_arrival" else lambda row: row.row[4], self.tolerance),
                     right_width=5,
                     how=self.how,
-                    op=self.op,
-                    tie=None if self.tie == "latest_arrival" else lambda row: row.row[4],
-                    tolerance=self.tolerance,
                     passes=self.passes,
                 )
             else:

@@ -234,10 +234,6 @@ class ColdStore(Protocol):
         """Forget what was written for rows that were revised."""
         ...
 
-    def remove_codes(self, codes: Int64s) -> int:
-        """Take all rows of some codes out; return how many there were."""
-        ...
-
     def tidy(self) -> None:
         """Do what keeps fetching fast and the disk small. An error leaves the store as before."""
         ...

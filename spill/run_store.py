@@ -287,14 +287,6 @@ class RunStore(RunSet[Run]):
         if revisions:
             self._drop([revision.new for revision in revisions])
 
-    def remove_codes(self, codes: Int64s) -> int:
-        """Take all rows of some codes out; return how many there were."""
-        removed = 0
-        for rows in self._find_in_portions(Wanted(codes, None)):
-            self.remove(rows.places)
-            removed += len(rows)
-        return removed
-
     def clear(self) -> None:
         """Forget all rows."""
         self._revisions = []

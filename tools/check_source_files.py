@@ -50,18 +50,11 @@ LONG_LISTS = frozenset(  # not yet values
     {
         "zset_join/checkpoint/checkpoint.py Checkpoint.__init__",
         "zset_join/checkpoint/row_history.py RowQuestion.__init__",
-        "zset_join/query/sources.py _view",
         "zset_join/runners/local/durable.py PipelineDirectory.__init__",
-        "zset_join/runners/local/explaining.py _Causes.__init__",
         "zset_join/runners/local/query_changes.py QueryChanges._evolve",
         "zset_join/runners/local/query_changes.py QueryChanges.evolve",
         "zset_join/runners/spark/api/streams.py _of_records",
         "zset_join/runners/spark/api/streams.py changed_stream",
-        "zset_join/runners/spark/tools/verification.py verify",
-        "zset_join/sinks/delta_parts.py write_delta_lines",
-        "zset_join/sinks/delta_parts.py write_delta_part",
-        "zset_join/sql/bind/queries.py QueryBinder._grouped",
-        "zset_join/testing/reference_temporal.py batch_as_of",
     }
 )
 SKIPPED_DIRECTORIES = frozenset({"__pycache__", "artifacts", "build", "dist"})

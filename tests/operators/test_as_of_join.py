@@ -15,7 +15,7 @@ from zset_join.expressions import left, right
 from zset_join.operators.as_of_join import AsOfJoin
 from zset_join.shapes.as_of_join import AsOfOptions
 from zset_join.testing.comparison import EmittedRows, exact_tables
-from zset_join.testing.reference_temporal import LiveRows, TimedRow, batch_as_of
+from zset_join.testing.reference_temporal import LiveRows, Nearest, TimedRow, batch_as_of
 
 TRADE_COLUMNS = pa.schema({"id": pa.int64(), "k": pa.string(), "t": pa.int64(), "x": pa.int64()})
 QUOTE_COLUMNS = pa.schema({"k": pa.string(), "pk": pa.int32(), "at": pa.int64(), "s": pa.int32()})
@@ -172,11 +172,13 @@ def test_after_every_epoch_the_answers_sum_up_to_the_plain_join_and_a_snapshot_i
         assert emitted.counts() == batch_as_of(
             lefts.rows(),
             rights.rows(),
+            Nearest(
+                reported.op,
+                None if reported.tie == "latest_arrival" else lambda quote: quote.row[1],
+                reported.tolerance,
+            ),
             right_width=4,
             how=reported.how,
-            op=reported.op,
-            tie=None if reported.tie == "latest_arrival" else lambda quote: quote.row[1],
-            tolerance=reported.tolerance,
             passes=passes,
         )
         restored = made()

@@ -7,6 +7,7 @@ import random
 import pyarrow as pa
 import pytest
 
+from property_tests.temporal_history import TemporalHistory
 from tests.epochs import delta_of, lines_of
 from zset_join import Relation, Tick
 from zset_join.expressions import left, right
@@ -15,7 +16,7 @@ from zset_join.shapes.operator_options import OperatorOptions
 from zset_join.shapes.temporal_join import TemporalOptions
 from zset_join.testing.comparison import EmittedRows, exact_tables
 from zset_join.testing.reference import total
-from zset_join.testing.reference_temporal import TemporalHistory, TimedRow
+from zset_join.testing.reference_temporal import TimedRow
 
 LONG = "a value that is longer than twelve letters"
 LEFT_COLUMNS = pa.schema({"id": pa.int64(), "k": pa.string(), "t": pa.int64(), "x": pa.int64()})

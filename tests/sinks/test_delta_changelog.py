@@ -11,8 +11,9 @@ from deltalake import DeltaTable
 
 from zset_join.core.errors import OptionError, PlanError, SinkError
 from zset_join.core.relation import Relation
+from zset_join.sinks.changelog_lines import ChangelogLines
 from zset_join.sinks.delta_changelog import DeltaChangelogSink
-from zset_join.sinks.delta_parts import write_delta_part
+from zset_join.sinks.delta_parts import DeltaPart, write_delta_part
 from zset_join.zset import ZSet
 
 SCHEMA = pa.schema({"k": pa.int64(), "v": pa.string()})
@@ -69,10 +70,14 @@ def test_the_history_of_the_table_names_the_epochs(tmp_path: Path) -> None:
     assert reported == ["zset_join epoch 1", "zset_join epoch 0", None]
 
 
+def written(directory: Path, chunks: list[ZSet]) -> DeltaPart | None:
+    """Return the part that a task writes of epoch 0."""
+    return write_delta_part(str(directory / "table"), ChangelogLines("table", SCHEMA, "weight", (), chunks, epoch=0), part=0)
+
+
 def test_parts_of_several_tasks_become_one_epoch(tmp_path: Path) -> None:
     sink = opened(tmp_path)
-    where = str(tmp_path / "table")
-    parts = [write_delta_part(where, SCHEMA, "weight", (), [chunk], epoch=0, part=0) for chunk in (OLD, NEW)]
+    parts = [written(tmp_path, [chunk]) for chunk in (OLD, NEW)]
 
     progress = sink.commit_parts(0, [part.file for part in parts if part])
 
@@ -82,7 +87,7 @@ def test_parts_of_several_tasks_become_one_epoch(tmp_path: Path) -> None:
 
 def test_committing_parts_twice_adds_them_once(tmp_path: Path) -> None:
     sink = opened(tmp_path)
-    part = write_delta_part(str(tmp_path / "table"), SCHEMA, "weight", (), [OLD], epoch=0, part=0)
+    part = written(tmp_path, [OLD])
     assert part is not None
     sink.commit_parts(0, [part.file])
 
@@ -93,7 +98,7 @@ def test_committing_parts_twice_adds_them_once(tmp_path: Path) -> None:
 
 def test_parts_can_be_committed_after_a_restart(tmp_path: Path) -> None:
     opened(tmp_path)
-    part = write_delta_part(str(tmp_path / "table"), SCHEMA, "weight", (), [OLD], epoch=0, part=0)
+    part = written(tmp_path, [OLD])
     assert part is not None
 
     opened(tmp_path).commit_parts(0, [part.file])
@@ -103,7 +108,7 @@ def test_parts_can_be_committed_after_a_restart(tmp_path: Path) -> None:
 
 def test_a_part_that_was_not_committed_is_seen_by_nobody(tmp_path: Path) -> None:
     sink = opened(tmp_path)
-    write_delta_part(str(tmp_path / "table"), SCHEMA, "weight", (), [NEW], epoch=0, part=0)
+    written(tmp_path, [NEW])
 
     sink.write(0, [OLD])
 
@@ -112,7 +117,7 @@ def test_a_part_that_was_not_committed_is_seen_by_nobody(tmp_path: Path) -> None
 
 def test_an_epoch_with_a_missing_part_stays_absent(tmp_path: Path) -> None:
     sink = opened(tmp_path)
-    part = write_delta_part(str(tmp_path / "table"), SCHEMA, "weight", (), [OLD], epoch=0, part=0)
+    part = written(tmp_path, [OLD])
     assert part is not None
     (tmp_path / "table" / part.file.name).unlink()
 
@@ -125,12 +130,12 @@ def test_an_epoch_with_a_missing_part_stays_absent(tmp_path: Path) -> None:
 def test_an_empty_share_makes_no_part(tmp_path: Path) -> None:
     opened(tmp_path)
 
-    assert write_delta_part(str(tmp_path / "table"), SCHEMA, "weight", (), [ZSet.empty(SCHEMA)], epoch=0, part=0) is None
+    assert written(tmp_path, [ZSet.empty(SCHEMA)]) is None
 
 
 def test_the_log_lists_the_files_of_an_epoch(tmp_path: Path) -> None:
     sink = opened(tmp_path)
-    part = write_delta_part(str(tmp_path / "table"), SCHEMA, "weight", (), [OLD], epoch=0, part=0)
+    part = written(tmp_path, [OLD])
     assert part is not None
     sink.commit_parts(0, [part.file])
     sink.write(1, [NEW])

@@ -152,13 +152,6 @@ def test_the_least_size_of_a_code_is_known_without_reading(store: ColdStore) -> 
     assert sizes[2] == 0
 
 
-def test_removing_codes_shows_how_many_rows_went(store: ColdStore) -> None:
-    store.put(as_rows([(7, 0, b"a"), (7, 1, b"b"), (8, 0, b"c")]))
-
-    assert store.remove_codes(as_codes([7, 9])) == 2
-    assert as_bag(store.scan()) == Counter([(8, 0, b"c")])
-
-
 def test_nothing_put_is_nothing_kept(store: ColdStore) -> None:
     store.put(as_rows([]))
 

@@ -18,7 +18,7 @@ def modules_after(statement: str) -> set[str]:
     return set(done.stdout.split())
 
 
-@pytest.mark.parametrize("module", ["spill", "spill.file_pages", "spill.memory_store", "spill.residency", "spill.row_bytes"])
+@pytest.mark.parametrize("module", ["spill", "spill.file_pages", "spill.residency", "spill.row_bytes"])
 def test_cold_stores_in_files_need_no_database(module: str) -> None:
     assert "duckdb" not in modules_after(f"import {module}")
 

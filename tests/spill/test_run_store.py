@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from property_tests.cold_histories import OWNER, ColdRow, FileShelf, Shelf, as_bag, as_codes, as_rows
+from property_tests.cold_histories import OWNER, ColdRow, FileShelf, Shelf, as_bag, as_codes, as_rows, remove_codes
 from spill.cold_store import ColdRows, ColdStore, cold_rows
 from spill.file_pages import FileColdStore
 from spill.run_set import runs_to_merge
@@ -47,7 +47,7 @@ def refusal(open_store: Callable[[], Any]) -> StateError:
 def test_a_committed_store_opens_with_all_its_rows(shelf: Shelf) -> None:
     store = shelf.open()
     rows = fill(store, puts=3, rows=200)
-    store.remove_codes(as_codes([5, 205]))
+    remove_codes(store, as_codes([5, 205]))
     store.commit(41)
 
     again = shelf.reopen(store)
@@ -74,7 +74,7 @@ def test_a_new_store_that_was_never_used_opens_again(shelf: Shelf) -> None:
 def test_what_was_removed_stays_removed_when_runs_are_merged(shelf: Shelf) -> None:
     store = shelf.open()
     rows = fill(store, puts=8, rows=150)
-    store.remove_codes(as_codes(range(0, 1200, 3)))
+    remove_codes(store, as_codes(range(0, 1200, 3)))
 
     store.tidy()
 
@@ -162,7 +162,7 @@ def test_the_space_of_removed_rows_is_given_back(tmp_path: Path) -> None:
     fill(store, puts=1, rows=10_000)
     full = store.disk_bytes()
 
-    store.remove_codes(as_codes(range(8_000)))
+    remove_codes(store, as_codes(range(8_000)))
     store.tidy()
 
     assert store.disk_bytes() < full / 4
@@ -208,7 +208,7 @@ def resident_kilobytes(file: Path) -> int:
 def test_an_index_that_is_released_leaves_memory_and_forgets_nothing(tmp_path: Path) -> None:
     store = FileShelf(tmp_path).open()
     rows = fill(store, puts=1, rows=50_000)
-    store.remove_codes(as_codes([5, 49_000]))
+    remove_codes(store, as_codes([5, 49_000]))
     prints = next((tmp_path / "rows").glob("*.prints"))
     before = resident_kilobytes(prints)
 
@@ -337,7 +337,7 @@ def test_some_row_of_each_code_costs_one_run_where_it_is_in_each(tmp_path: Path,
 def test_absent_and_removed_codes_do_not_reach_the_disk(tmp_path: Path) -> None:
     store = FileShelf(tmp_path).open()
     fill(store, puts=1, rows=2000)
-    store.remove_codes(as_codes(range(0, 2000, 2)))
+    remove_codes(store, as_codes(range(0, 2000, 2)))
     before = store.statistics()["pages_read"]
 
     found = store.fetch(as_codes([*range(0, 2000, 2), *range(2000, 4000), *range(-1000, 0)]))

@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from faults.processes import Outcome, Send, forked
-from property_tests.cold_histories import OWNER, ColdRow, DuckDBShelf, FileShelf, as_bag, as_codes, as_rows
+from property_tests.cold_histories import OWNER, ColdRow, DuckDBShelf, FileShelf, as_bag, as_codes, as_rows, remove_codes
 from spill.cold_store import ColdStore
 from spill.file_pages import FileColdStore
 from zset_join.core.errors import ResourceError, StateError
@@ -35,11 +35,11 @@ AFTER = Counter(FIRST[10:]) + Counter(SECOND)
 def work(store: ColdStore) -> None:
     """Do everything that writes, and commit it."""
     store.put(as_rows(SECOND))
-    store.remove_codes(as_codes(range(10)))
+    remove_codes(store, as_codes(range(10)))
     store.put(as_rows([(1000, 0, b"x"), (1001, 0, b"x")]))
     store.put(as_rows([(1002, 0, b"x")]))
     store.tidy()
-    store.remove_codes(as_codes([1000, 1001, 1002]))
+    remove_codes(store, as_codes([1000, 1001, 1002]))
     store.commit(1)
 
 

@@ -29,7 +29,7 @@ from zset_join.stages import (
     UnchangedStage,
     expiring_stage,
 )
-from zset_join.stages.stage import registered_kinds
+from zset_join.stages.stage import _readers
 
 __all__ = ["CONTROLLED", "EVENTS", "QUOTES", "ROWS", "SCHEMA", "STAGES", "VERSIONS", "registered"]
 
@@ -74,4 +74,4 @@ STAGES: dict[str, Stage] = {
 
 def registered() -> set[str]:
     """Return the kinds of stages there are, without those that other tests have registered."""
-    return {kind for kind in registered_kinds() if not kind.startswith("test_")}
+    return {kind for kind in _readers if not kind.startswith("test_")}

@@ -6,7 +6,7 @@ prepare the delta of an epoch once between them.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import pyarrow as pa
 
@@ -134,6 +134,32 @@ class GroupedOperator:
         self._prepared = None
         self._answers.outdate()
         self._input.absorb(prepared, tick.epoch)
+
+    def fill(self, tick: Tick, chunks: Iterable[ZSet]) -> int:
+        """Fold one epoch in that comes in chunks, each of which only inserts; return its rows. For groups in memory.
+
+        What the groups then are is what `held` lists: nothing was answered before.
+
+        Raises:
+            BadInputError: as `answer`, with policy `error`; the operator is half filled and to be closed.
+            StateError: an epoch that was absorbed before.
+
+        Cost: as `absorb`; memory of one chunk.
+        """
+        tick.check_follows(self.absorbed_epoch)
+        rows = 0
+        for chunk in chunks:
+            prepared = self._prepare(tick, chunk)
+            if prepared.rejected_rows and self.on_bad_input == "error":
+                raise describe_rejection(self.inputs[0], prepared.rejected, tick)
+            self._totals["rejected_rows"] += prepared.rejected_rows
+            self._prepared = None
+            self._answers.outdate()
+            self._input.absorb(prepared, tick.epoch)
+            rows += len(chunk)
+        for lines in self._input.held():
+            self._output.check(lines, tick, self.inputs[0].name)
+        return rows
 
     def rejections(self, tick: Tick, deltas: Sequence[ZSet]) -> pa.Table:
         """Return the rows that the groups cannot take: `input`, `row`, `weight`, `code`, `reason`."""

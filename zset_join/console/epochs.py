@@ -18,7 +18,6 @@ from zset_join.zset.protocol import NextDue
 
 __all__ = ["EpochSummary", "NumbersByName", "summary_of_progress", "summary_of_record"]
 
-STAGE_WATERMARK = "stage:"
 NumbersByName = Mapping[str, Any]
 
 

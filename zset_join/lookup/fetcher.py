@@ -17,11 +17,12 @@ Source: FLIP-234 and FLIP-232 (retries, capacity, timeout, output mode), FLIP-22
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Coroutine, Iterator, Mapping
 from dataclasses import dataclass, fields
 from random import Random
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -31,7 +32,6 @@ from zset_join.core.row_conversion import take_rows
 from zset_join.core.shown_values import counted
 from zset_join.lookup.cache import FullCache, PartialCache
 from zset_join.lookup.clock import Clock, SystemClock
-from zset_join.lookup.loop_thread import LoopThread
 from zset_join.lookup.options import LookupSettings
 from zset_join.lookup.patience import BackOff, Circuit
 from zset_join.lookup.secret import secrets_of, without_secrets
@@ -83,6 +83,43 @@ class LookupCounts:
         """Add counts by name."""
         for name, count in more.items():
             setattr(self, name, getattr(self, name) + count)
+
+
+_Result = TypeVar("_Result")
+
+
+class LoopThread:
+    """Run coroutines, one caller at a time; connections that they open stay with this loop.
+
+    Args:
+        clock: whose event loop it is.
+    """
+
+    def __init__(self, clock: Clock) -> None:
+        self._loop = clock.event_loop()
+        self._thread = threading.Thread(target=self._run, name="zset-join-lookups", daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        asyncio.set_event_loop(self._loop)
+        self._loop.run_forever()
+
+    def run(self, work: Coroutine[Any, Any, _Result]) -> _Result:
+        """Return what a coroutine returns; where the caller is interrupted, it is cancelled."""
+        future = asyncio.run_coroutine_threadsafe(work, self._loop)
+        try:
+            return future.result()
+        except BaseException:
+            future.cancel()
+            raise
+
+    def close(self) -> None:
+        """Stop the loop; closed already is no error."""
+        if self._loop.is_closed():
+            return
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
 
 
 class Fetcher:

@@ -49,6 +49,7 @@ from zset_join.state.join.changed_groups import ChangedGroups, ChangedKey, Outpu
 from zset_join.state.join.hybrid_state import HybridState
 from zset_join.state.join.join_parts import JoinParts
 from zset_join.state.join.joined_rows import JoinedRows
+from zset_join.state.join.listed_rows import ListedRows
 from zset_join.state.join.oversized_rows import OversizedRows
 from zset_join.state.join.residual_pairs import JudgedEpoch, ResidualPairs
 from zset_join.state.join.streamed_rows import Piece, Place, StreamedRows
@@ -180,8 +181,12 @@ class HashJoin:
         self._groups = ChangedGroups(self._sides, self._one_sided, part_changes=options.part_changes, residual=has_degrees)
         self._cold = [] if self._hybrid is None else [self._hybrid.cold_side(side) for side in (0, 1)]
         self._buffer = AppendBuffer(self._sides, limit, self._cold) if is_append_only else None
-        self._joined = JoinedRows(self._sides[0], self._sides[1], self.output.schema, shape.sources)
+        self._sources = tuple(shape.sources)
+        self._joined = JoinedRows(self._sides[0], self._sides[1], self.output.schema, self._sources)
         passes = residual_filter(residual, self._sides)
+        self._listed_rows = ListedRows(
+            self._sides, self._one_sided, pairs=self._pairs, passes=None if residual is None else passes
+        )
         parts = JoinParts(self._sides, self._groups, self._cold, self._one_sided, self._pairs, passes, self._output)
         self._streamed_rows, self._oversized_rows = StreamedRows(parts), OversizedRows(parts)
         self._residual: ResidualPairs | None = None
@@ -332,6 +337,36 @@ class HashJoin:
                 restore_side(side, tables[side.name])
         for side in self._sides:
             side.end_absorb(snapshot_epoch(tables[side.name]))
+
+    @property
+    def lists_answer(self) -> bool:
+        """Return whether `listed` lists the answer: all rows are in memory, and none has been forgotten."""
+        return self._hybrid is None and not any(side.evicted[0] for side in self._sides)
+
+    def listed(self, columns: Collection[str] | None = None) -> Iterator[ZSet]:
+        """Yield the sum of all answers so far in chunks of at most `chunk_rows` rows, from the state; where `lists_answer`.
+
+        Args:
+            columns: those that are wanted of the output; None: all.
+
+        Raises:
+            StateError: `ANSWER_OUTDATED`, where it is read after the state has changed.
+
+        Cost: a look-up per row of the larger side, plus the rows; memory of a chunk.
+        """
+        if self._is_closed:
+            raise closed("the join")
+        return self._answers.guarded(self._list(columns))
+
+    def _list(self, columns: Collection[str] | None) -> Iterator[ZSet]:
+        joined, schema = self._joined, self.output.schema
+        if columns is not None:
+            kept = [at for at, name in enumerate(schema.names) if name in columns]
+            schema = pa.schema([schema.field(at) for at in kept])
+            joined = JoinedRows(self._sides[0], self._sides[1], schema, [self._sources[at] for at in kept])
+        for left, right, weights in self._listed_rows.pieces(self._chunk_rows):
+            for begin, rows in self._gathered(joined, int(left.ctypes.data), int(right.ctypes.data), 0, len(weights)):
+                yield ZSet(rows, weights[begin : begin + rows.num_rows].copy())
 
     def statistics(self) -> dict[str, int]:
         """Return counts: live rows, tombstones and state bytes per side, and what was ignored or rejected so far."""
@@ -546,13 +581,20 @@ class HashJoin:
 
     def _gather(self, begin: int, count: int) -> Iterator[ZSet]:
         left, right = self._output.addresses[:2]
+        for at, rows in self._gathered(self._joined, left, right, begin, count):
+            yield ZSet(rows, self._output.weights[at : at + rows.num_rows].copy())
+
+    def _gathered(
+        self, joined: JoinedRows, left: int, right: int, begin: int, count: int
+    ) -> Iterator[tuple[int, pa.RecordBatch]]:
+        """Yield output rows in as few batches as hold their strings, each with the place of its first row."""
         try:
-            rows = self._joined.gather(left + 8 * begin, right + 8 * begin, count, keeps_none=self._hybrid is not None)
+            rows = joined.gather(left + 8 * begin, right + 8 * begin, count, keeps_none=self._hybrid is not None)
         except OverflowError:
             if count == 1:
                 raise
             half = count // 2
-            yield from self._gather(begin, half)
-            yield from self._gather(begin + half, count - half)
+            yield from self._gathered(joined, left, right, begin, half)
+            yield from self._gathered(joined, left, right, begin + half, count - half)
             return
-        yield ZSet(rows, self._output.weights[begin : begin + count].copy())
+        yield begin, rows

@@ -159,8 +159,8 @@ def temporal_join(left: _R, right: Any, words: CurrentWords) -> _R:
     request = ProcessTimeJoinRequest(
         pairs,
         _how(words.how),
-        words.snapshot,
         flags,
+        snapshot=words.snapshot,
         using=using,
         condition=more,
         names=names,

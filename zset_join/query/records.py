@@ -43,7 +43,6 @@ _GIVEN = pa.schema(
     {"key": pa.string(), "value": pa.string(), "topic": pa.string(), "partition": pa.int32(), "offset": pa.int64()}
 )
 _NOT_READ = ("timestamp", "timestampType", "headers")
-DEAD_LETTER_SCHEMA = pa.schema([*_GIVEN, pa.field("code", pa.string())])
 
 
 @dataclass(frozen=True, slots=True)

@@ -71,8 +71,8 @@ def appends(
     ['user', 'page']
     """
     given = _schema(schema, name)
-    form = AppendFormat()
-    return _view(name, given, given, "append", _names(keys), (), form, None, watermark, event_time, jump=max_watermark_jump)
+    relation = _relation(name, given, _names(keys), (), "append")
+    return _view(_timed(relation, watermark, event_time), given, AppendFormat(), jump=max_watermark_jump)
 
 
 def changes(
@@ -173,8 +173,8 @@ def changes(
         deletes = condition_on(apply_as_deletes, name, given, "apply_as_deletes")
         check_condition(deletes, given)
     mode: ChangelogMode = "upsert" if key and weight_column is None else "changelog"
-    given_time = {"watermark": watermark, "event_time": event_time, "jump": max_watermark_jump}
-    return _view(name, given, kept, mode, key, sequence, form, deletes, shown=shown, **given_time)
+    relation = _timed(_relation(name, kept, key, sequence, mode), watermark, event_time)
+    return _view(relation, given, form, deletes=deletes, shown=shown, jump=max_watermark_jump)
 
 
 def _of_format(
@@ -309,34 +309,39 @@ def with_jump(view: View, given: Any) -> View:
     return replace(view, node=rebuilt(view.node, change), bindings=bindings)
 
 
+def _relation(name: str, kept: pa.Schema, keys: tuple[str, ...], sequence: tuple[str, ...], mode: ChangelogMode) -> Relation:
+    if not str(name).strip():
+        raise OptionError(f"name={name!r}: a source needs a name of its own.", code="NAME")
+    return Relation(name=name, schema=kept, primary_key=keys, sequence_by=sequence, mode=mode)
+
+
+def _timed(relation: Relation, watermark: tuple[str, Any] | None, event_time: str | None) -> Relation:
+    """Return a relation with its event time."""
+    if watermark is None:
+        return replace(relation, event_time=event_time)
+    if event_time is not None and watermark[0] != event_time:
+        raise OptionError(
+            f'source "{relation.name}": event_time={event_time!r} and watermark={watermark!r} name two columns; keep one of '
+            "them.",
+            code="CONFLICTING_ARGUMENTS",
+            name=relation.name,
+        )
+    return with_watermark(relation, watermark)
+
+
 def _view(
-    name: str,
+    relation: Relation,
     given: pa.Schema,
-    kept: pa.Schema,
-    mode: ChangelogMode,
-    keys: tuple[str, ...],
-    sequence: tuple[str, ...],
     form: ChangelogFormat,
-    deletes: Expression | None,
-    watermark: tuple[str, Any] | None,
-    event_time: str | None,
+    *,
+    deletes: Expression | None = None,
     shown: Sequence[str] | None = None,
     jump: Any = None,
 ) -> View:
-    if not str(name).strip():
-        raise OptionError(f"name={name!r}: a source needs a name of its own.", code="NAME")
-    if watermark is not None and event_time is not None and watermark[0] != event_time:
-        raise OptionError(
-            f'source "{name}": event_time={event_time!r} and watermark={watermark!r} name two columns; keep one of them.',
-            code="CONFLICTING_ARGUMENTS",
-            name=name,
-        )
-    relation = Relation(name=name, schema=kept, primary_key=keys, sequence_by=sequence, mode=mode)
-    relation = with_watermark(relation, watermark) if watermark is not None else replace(relation, event_time=event_time)
-    hidden = () if shown is None else tuple(column for column in kept.names if column not in shown)
+    hidden = () if shown is None else tuple(column for column in relation.schema.names if column not in shown)
     source = PlanSource(relation=relation, hidden=hidden, max_watermark_jump=None if jump is None else jump_of(relation, jump))
     reading = Reading(source=source, given=given, changelog_format=form, deletes=deletes)
-    return View(node=Read(source), name=name, bindings=(reading,))
+    return View(node=Read(source), name=relation.name, bindings=(reading,))
 
 
 def _schema(schema: pa.Schema | Mapping[str, Any] | str, name: str) -> pa.Schema:

@@ -34,6 +34,10 @@ class ChangelogLines:
         committed_at_us: microseconds since 1970-01-01 UTC for the form `change_data_feed`; default: now.
 
     Attributes:
+        described: as given.
+        of: columns of the rows.
+        form: as given.
+        epoch: as given.
         schema: columns of the lines.
         rows: lines given out so far.
         retractions: those among them that take a row away.
@@ -58,17 +62,17 @@ class ChangelogLines:
         self.schema = encoded_schema(rows, format_named(form))
         self.rows = 0
         self.retractions = 0
-        self._described = described
-        self._rows = rows
-        self._form = form
+        self.described = described
+        self.of = rows
+        self.form = form
         self._key = key
         self._chunks = chunks
-        self._epoch = epoch
+        self.epoch = epoch
         self._committed_at_us = time.time_ns() // 1000 if committed_at_us is None else committed_at_us
 
     def __iter__(self) -> Iterator[pa.RecordBatch]:
         for delta in self._together():
-            lines = encode(delta, self._key, format_named(self._form), epoch=self._epoch, committed_at_us=self._committed_at_us)
+            lines = encode(delta, self._key, format_named(self.form), epoch=self.epoch, committed_at_us=self._committed_at_us)
             self.rows += lines.num_rows
             self.retractions += self._retracted(delta)
             yield lines
@@ -76,17 +80,17 @@ class ChangelogLines:
     def _together(self) -> Iterator[ZSet]:
         """Yield what is to be looked at together: each chunk alone, or all when updates are looked for."""
         checked = (chunk for chunk in self._chunks if self._fits(chunk))
-        if self._form == "weight" or not self._key:
+        if self.form == "weight" or not self._key:
             yield from checked
             return
-        whole = ZSet.concat(checked, schema=self._rows)
+        whole = ZSet.concat(checked, schema=self.of)
         if len(whole):
             yield whole
 
     def _fits(self, chunk: ZSet) -> bool:
-        check_chunk(self._described, self._epoch, self._rows, chunk)
+        check_chunk(self.described, self.epoch, self.of, chunk)
         return len(chunk) > 0
 
     def _retracted(self, delta: ZSet) -> int:
         negative = delta.weights[delta.weights < 0]
-        return len(negative) if self._form == "weight" else -int(negative.sum(dtype=np.int64))
+        return len(negative) if self.form == "weight" else -int(negative.sum(dtype=np.int64))

@@ -26,7 +26,7 @@ Source: RFC 4180.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Literal, TypeAlias, get_args
 
@@ -37,11 +37,10 @@ import pyarrow.csv
 import pyarrow.types as pt
 
 from zset_join.changelog import AppendFormat, ChangelogFormat, WeightFormat, encode, encoded_schema, format_named
-from zset_join.core.epoch_chain import ChainLink
 from zset_join.core.errors import OptionError, SinkError
 from zset_join.core.relation import Relation
-from zset_join.sinks.epoch_files import EpochFiles
-from zset_join.sinks.sink import SinkProgress, check_chunk, check_output, holds_duration
+from zset_join.sinks.epoch_files import EpochFiles, EpochFilesSink
+from zset_join.sinks.sink import check_output, holds_duration
 from zset_join.sinks.unfit_values import UnfitRows, fitting, unfit_values
 from zset_join.zset import ZSet
 
@@ -56,7 +55,7 @@ _FIRST_SECOND_OF_NANOSECONDS = -9_223_372_036  # the first whole second that 64 
 _PER_DAY = {"s": 86_400, "ms": 86_400_000, "us": 86_400_000_000}
 
 
-class CsvFilesSink:
+class CsvFilesSink(EpochFilesSink):
     """Write the answer of every epoch to a CSV file of its own.
 
     Args:
@@ -85,8 +84,10 @@ class CsvFilesSink:
         self.path = Path(path)
         self.form = form
         self._format = _FORMATS[form] if form in _FORMATS else format_named(form)
-        self._output: Relation | None = None
-        self._files = EpochFiles(repr(self), self.path, header="_query.json", prefix="epoch-", width=12, suffix=".csv")
+        described = repr(self)
+        super().__init__(
+            described, EpochFiles(described, self.path, header="_query.json", prefix="epoch-", width=12, suffix=".csv")
+        )
 
     def __repr__(self) -> str:
         return f"CsvFilesSink({str(self.path)!r}, {self.form!r})"
@@ -106,18 +107,6 @@ class CsvFilesSink:
         self._files.attach({"query_id": query_id, "form": self.form, "key": list(output.primary_key), "columns": columns})
         self._output = output
 
-    def last_epoch(self) -> int | None:
-        """Return the last epoch that was written; None before the first."""
-        return self._files.last_epoch()
-
-    def has(self, epoch: int, link: ChainLink | None) -> bool:
-        """Return whether an epoch was written already.
-
-        Raises:
-            SinkError: an epoch before it is missing, or the directory has epochs of another chain.
-        """
-        return self._files.has(epoch, link)
-
     def unfit(self, rows: pa.RecordBatch) -> Sequence[UnfitRows]:
         """Return the rows with a value that has no text in CSV."""
         texts = [pa.array(column.cast(pa.large_binary())).view(pa.large_string()) if _is_bytes(column.type) else column
@@ -128,28 +117,13 @@ class CsvFilesSink:
             found.append(UnfitRows(rows.schema.names[0], reason, np.asarray(rows.column(0).is_null())))
         return found
 
-    def write(self, epoch: int, chunks: Iterable[ZSet], *, link: ChainLink | None = None) -> SinkProgress:
-        """Write the file of an epoch.
-
-        Raises:
-            SinkError: see `has`; a row that does not fit, a retraction in the form `append`, or the file cannot be written.
-        """
-        started = time.perf_counter()
-        output = self._opened()
-        if self.has(epoch, link):
-            return SinkProgress(epoch, 0, 0, time.perf_counter() - started, replayed=True)
-        parts = []
-        for chunk in chunks:
-            check_chunk(repr(self), epoch, output.schema, chunk)
-            parts.append(chunk)
-        delta = fitting(self, ZSet.concat(parts, schema=output.schema), drops=False, epoch=epoch)
+    def _written(self, epoch: int, delta: ZSet) -> tuple[bytes | None, int, int]:
+        delta = fitting(self, delta, drops=False, epoch=epoch)
         moment = time.time_ns() // 1000
-        lines = encode(delta, output.primary_key, self._format, epoch=epoch, committed_at_us=moment)
-        if not self._files.put(epoch, link, _bytes(lines) if len(delta) else None):
-            return SinkProgress(epoch, 0, 0, time.perf_counter() - started, replayed=True)
+        lines = encode(delta, self._opened().primary_key, self._format, epoch=epoch, committed_at_us=moment)
         gone = delta.weights[delta.weights < 0]
         retractions = len(gone) if isinstance(self._format, WeightFormat) else -int(gone.sum(dtype=np.int64))
-        return SinkProgress(epoch, lines.num_rows, retractions, time.perf_counter() - started)
+        return _bytes(lines) if len(delta) else None, lines.num_rows, retractions
 
     def read(self) -> pa.Table:
         """Return the contents of the files: the rows, and `_weight`, in the order of their epochs."""
@@ -173,15 +147,6 @@ class CsvFilesSink:
             gone = pc.is_in(lines.column(len(output.schema)), value_set=pa.array(_GONE))
             weights = pc.if_else(gone, pa.scalar(-1, pa.int64()), pa.scalar(1, pa.int64()))
         return rows.append_column("_weight", weights)
-
-    def close(self) -> None:
-        """Detach from the query; what was written stays."""
-        self._output = None
-
-    def _opened(self) -> Relation:
-        if self._output is None:
-            raise SinkError(f"{self!r} is closed; call open first.", code="SINK_CLOSED")
-        return self._output
 
     def _check_columns(self, rows: pa.Schema) -> None:
         if self.form == "tp_delta" and "_tp_delta" in rows.names:

@@ -19,7 +19,6 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -35,8 +34,8 @@ from zset_join.sinks.changelog_lines import ChangelogLines
 from zset_join.sinks.delta_files import DataFile, read_data_file
 from zset_join.sinks.delta_log import ChangedTableError, DeltaLog
 from zset_join.sinks.delta_parts import EPOCH_COLUMN, delta_line_schema, write_delta_lines
+from zset_join.sinks.delta_sink import DeltaSink
 from zset_join.sinks.sink import SinkProgress, check_output
-from zset_join.sinks.unfit_values import UnfitRows, unfit_values, within_microseconds
 from zset_join.zset import ZSet
 
 __all__ = ["DeltaChangelogSink"]
@@ -45,7 +44,7 @@ _ATTEMPTS = 15
 _TARGET_BYTES = 128 << 20
 
 
-class DeltaChangelogSink:
+class DeltaChangelogSink(DeltaSink):
     """Append every delta to a Delta table.
 
     Args:
@@ -75,10 +74,7 @@ class DeltaChangelogSink:
     ) -> None:
         format_named(form)
         self.form = form
-        self.log = DeltaLog(str(location), storage_options)
-        self._output: Relation | None = None
-        self._last_epoch: int | None = None
-        self._lacks_columns = False
+        super().__init__(DeltaLog(str(location), storage_options))
 
     def __repr__(self) -> str:
         return f"DeltaChangelogSink({shown(self.log.location)!r}, {self.form!r})"
@@ -99,9 +95,7 @@ class DeltaChangelogSink:
         schema = delta_line_schema(str(self.log), output.schema, self.form)
         properties = {"kind": "changelog", "form": self.form, "key": json.dumps(output.primary_key)}
         self.log.open(schema, query_id, properties, may_lack_columns=may_lack_columns)
-        self._output = output
-        self._lacks_columns = False
-        self._last_epoch = self.log.last_epoch()
+        self._attached(output)
 
     def beside(self, name: str) -> DeltaChangelogSink:
         """Return a sink of another table in the same folder; see `TableSink`."""
@@ -112,30 +106,6 @@ class DeltaChangelogSink:
         before = self._opened()
         check_adds_columns(str(self.log), before.schema, output.schema, before.primary_key, output.primary_key)
         delta_line_schema(str(self.log), output.schema, self.form)
-
-    def alter(self, output: Relation) -> None:
-        """Give the table more columns before the next epoch is written."""
-        before = self._opened()
-        self._output = replace(output, schema=with_added_nullable(len(before.schema), output.schema))
-        self._lacks_columns = True
-
-    def last_epoch(self) -> int | None:
-        """Return the last epoch of the changelog; None before the first."""
-        self._opened()
-        return self._last_epoch
-
-    def has(self, epoch: int, link: ChainLink | None) -> bool:
-        """Return whether an epoch is there already.
-
-        Raises:
-            SinkError: an epoch before it is missing, or the table holds epochs of another chain.
-        """
-        self._opened()
-        return self.log.has(epoch, link)
-
-    def unfit(self, rows: pa.RecordBatch) -> Sequence[UnfitRows]:
-        """Return the rows with a value that a Delta table cannot hold: text that is no UTF-8, timestamps beyond 64 bits."""
-        return unfit_values(rows, within_microseconds)
 
     def write(self, epoch: int, chunks: Iterable[ZSet], *, link: ChainLink | None = None) -> SinkProgress:
         """Append the answer of one epoch.
@@ -153,16 +123,7 @@ class DeltaChangelogSink:
             self._lacks_columns = False
         lines = ChangelogLines(str(self.log), output.schema, self.form, output.primary_key, chunks, epoch=epoch)
         with self.log.failures(f"written in epoch {epoch}"):
-            files = write_delta_lines(
-                self.log.folder,
-                str(self.log),
-                output.schema,
-                self.form,
-                lines,
-                epoch=epoch,
-                part=0,
-                target_bytes=_TARGET_BYTES,
-            )
+            files = write_delta_lines(self.log.folder, lines, part=0, target_bytes=_TARGET_BYTES)
         is_ours = self._commit(epoch, files, link)
         rows, retractions = (lines.rows, lines.retractions) if is_ours else (0, 0)
         return SinkProgress(epoch, rows, retractions, time.perf_counter() - started, replayed=not is_ours)
@@ -198,17 +159,6 @@ class DeltaChangelogSink:
         schema = with_added_nullable(0, delta_line_schema(str(self.log), output.schema, self.form))
         tables = [read_data_file(self.log.folder, file, schema) for file in self.log.files()]
         return pa.concat_tables([schema.empty_table(), *tables])
-
-    def close(self) -> None:
-        """Detach from the query; the sink keeps no file open."""
-        self.log.close()
-        self._output = None
-        self._last_epoch = None
-
-    def _opened(self) -> Relation:
-        if self._output is None:
-            raise SinkError(f"{self.log} is closed; call open first.", code="SINK_CLOSED", table=self.log.location)
-        return self._output
 
     def _commit(self, epoch: int, files: Sequence[DataFile], link: ChainLink | None) -> bool:
         """Append the files; again, when others committed meanwhile: new lines contradict nothing."""

@@ -37,7 +37,6 @@ _MOST_DIGITS = 38
 _ROW_GROUP_ROWS = 128 * 1024
 _STATISTICS_COLUMNS = 32
 _STATISTICS_TEXT = 32
-_Statistics = dict[str, dict[str, Any]]
 
 
 @dataclass(frozen=True, slots=True)

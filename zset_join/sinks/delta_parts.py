@@ -6,7 +6,7 @@ driver has committed it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,7 +17,6 @@ from zset_join.core.errors import PlanError
 from zset_join.sinks.changelog_lines import ChangelogLines
 from zset_join.sinks.delta_files import DataFile, delta_schema, write_data_files
 from zset_join.storage.folder import Folder, open_folder
-from zset_join.zset import ZSet
 
 __all__ = ["EPOCH_COLUMN", "DeltaPart", "delta_line_schema", "write_delta_lines", "write_delta_part"]
 
@@ -60,28 +59,13 @@ def delta_line_schema(described: str, rows: pa.Schema, form: ChangelogForm) -> p
     return delta_schema(described, pa.schema([*lines, pa.field(EPOCH_COLUMN, pa.int64())]))
 
 
-def write_delta_part(
-    location: str,
-    rows: pa.Schema,
-    form: ChangelogForm,
-    key: tuple[str, ...],
-    chunks: Iterable[ZSet],
-    *,
-    epoch: int,
-    part: int,
-    committed_at_us: int | None = None,
-) -> DeltaPart | None:
+def write_delta_part(location: str, lines: ChangelogLines, *, part: int) -> DeltaPart | None:
     """Write one task's share of an epoch; nothing is visible before it is committed.
 
     Args:
         location: the table, a path or URI.
-        rows: columns of the output.
-        form: how a line shows its kind of change.
-        key: columns that identify a row of the output.
-        chunks: the share of the answer.
-        epoch: the epoch.
+        lines: the share of the answer.
         part: number of the part within the epoch.
-        committed_at_us: microseconds since 1970-01-01 UTC for the form `change_data_feed`; default: now.
 
     Returns:
         What to commit; None for an empty share.
@@ -90,41 +74,25 @@ def write_delta_part(
         SinkError: the chunks do not fit.
         OSError: the file cannot be written.
     """
-    described = f'Delta table "{location}"'
-    lines = ChangelogLines(described, rows, form, key, chunks, epoch=epoch, committed_at_us=committed_at_us)
     folder = open_folder(location, option="path of the Delta table")
-    files = write_delta_lines(folder, described, rows, form, lines, epoch=epoch, part=part, target_bytes=_ONE_FILE)
+    files = write_delta_lines(folder, lines, part=part, target_bytes=_ONE_FILE)
     return DeltaPart(files[0], lines.retractions) if files else None
 
 
-def write_delta_lines(
-    folder: Folder,
-    described: str,
-    rows: pa.Schema,
-    form: ChangelogForm,
-    lines: ChangelogLines,
-    *,
-    epoch: int,
-    part: int,
-    target_bytes: int,
-) -> list[DataFile]:
+def write_delta_lines(folder: Folder, lines: ChangelogLines, *, part: int, target_bytes: int) -> list[DataFile]:
     """Write lines to new files of a table.
 
     Args:
         folder: the table.
-        described: what messages call it.
-        rows: columns of the output.
-        form: how a line shows its kind of change.
         lines: the lines.
-        epoch: the epoch.
         part: number of the part within the epoch.
         target_bytes: a file that has grown past this is ended.
     """
-    schema = delta_line_schema(described, rows, form)
-    prefix = f"part-{epoch:08d}-{part:05d}"
-    return write_data_files(folder, prefix, schema, _with_epoch(lines, epoch), target_bytes=target_bytes)
+    schema = delta_line_schema(lines.described, lines.of, lines.form)
+    prefix = f"part-{lines.epoch:08d}-{part:05d}"
+    return write_data_files(folder, prefix, schema, _with_epoch(lines), target_bytes=target_bytes)
 
 
-def _with_epoch(lines: Iterable[pa.RecordBatch], epoch: int) -> Iterator[pa.RecordBatch]:
+def _with_epoch(lines: ChangelogLines) -> Iterator[pa.RecordBatch]:
     for batch in lines:
-        yield batch.append_column(EPOCH_COLUMN, pa.array(np.full(batch.num_rows, epoch, np.int64)))
+        yield batch.append_column(EPOCH_COLUMN, pa.array(np.full(batch.num_rows, lines.epoch, np.int64)))

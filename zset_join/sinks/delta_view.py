@@ -24,7 +24,6 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -39,9 +38,9 @@ from zset_join.core.relation import Relation
 from zset_join.sinks.altering import beside, check_adds_columns
 from zset_join.sinks.delta_files import DataFile, delta_schema, read_data_file, write_data_files
 from zset_join.sinks.delta_log import ChangedTableError, DeltaLog
+from zset_join.sinks.delta_sink import DeltaSink
 from zset_join.sinks.sink import SinkProgress, check_chunk, check_output
 from zset_join.sinks.stored_rows import RetractedRows, StoredRowsChange
-from zset_join.sinks.unfit_values import UnfitRows, unfit_values, within_microseconds
 from zset_join.zset import ZSet
 
 __all__ = ["DeltaViewSink"]
@@ -53,7 +52,7 @@ _TARGET_BYTES = 16 << 20
 _VACUUM_EVERY = 64
 
 
-class DeltaViewSink:
+class DeltaViewSink(DeltaSink):
     """Keep a Delta table equal to the sum of all answers.
 
     Args:
@@ -95,12 +94,9 @@ class DeltaViewSink:
                 target_bytes=target_bytes,
             )
         self.key = None if key is None else tuple(key)
-        self.log = DeltaLog(str(location), storage_options)
+        super().__init__(DeltaLog(str(location), storage_options))
         self._vacuum_hours = vacuum_hours
         self._target_bytes = target_bytes
-        self._output: Relation | None = None
-        self._last_epoch: int | None = None
-        self._lacks_columns = False
 
     def __repr__(self) -> str:
         return f"DeltaViewSink({shown(self.log.location)!r}, key={self.key!r})"
@@ -130,9 +126,7 @@ class DeltaViewSink:
         self._schema = delta_schema(str(self.log), output.schema)
         properties = {"kind": "view", "key": json.dumps(self._key)}
         self.log.open(self._schema, query_id, properties, may_lack_columns=may_lack_columns)
-        self._output = output
-        self._lacks_columns = False
-        self._last_epoch = self.log.last_epoch()
+        self._attached(output)
 
     def beside(self, name: str) -> DeltaViewSink:
         """Return a sink of another table in the same folder; see `TableSink`."""
@@ -153,28 +147,8 @@ class DeltaViewSink:
 
     def alter(self, output: Relation) -> None:
         """Give the table more columns before the next epoch is written."""
-        before = self._opened()
-        self._output = replace(output, schema=with_added_nullable(len(before.schema), output.schema))
-        self._schema = delta_schema(str(self.log), self._output.schema)
-        self._lacks_columns = True
-
-    def last_epoch(self) -> int | None:
-        """Return the last epoch the view contains; None before the first."""
-        self._opened()
-        return self._last_epoch
-
-    def has(self, epoch: int, link: ChainLink | None) -> bool:
-        """Return whether an epoch is there already.
-
-        Raises:
-            SinkError: an epoch before it is missing, or the table holds epochs of another chain.
-        """
-        self._opened()
-        return self.log.has(epoch, link)
-
-    def unfit(self, rows: pa.RecordBatch) -> Sequence[UnfitRows]:
-        """Return the rows with a value that a Delta table cannot hold: text that is no UTF-8, timestamps beyond 64 bits."""
-        return unfit_values(rows, within_microseconds)
+        super().alter(output)
+        self._schema = delta_schema(str(self.log), self._opened().schema)
 
     def write(self, epoch: int, chunks: Iterable[ZSet], *, link: ChainLink | None = None) -> SinkProgress:
         """Add the answer of one epoch to the view, in one commit.
@@ -209,17 +183,6 @@ class DeltaViewSink:
         with self.log.failures("read"):
             tables = [read_data_file(self.log.folder, file, schema) for file in self.log.files()]
         return pa.concat_tables([schema.empty_table(), *tables])
-
-    def close(self) -> None:
-        """Detach from the query; the sink keeps no file open."""
-        self.log.close()
-        self._output = None
-        self._last_epoch = None
-
-    def _opened(self) -> Relation:
-        if self._output is None:
-            raise SinkError(f"{self.log} is closed; call open first.", code="SINK_CLOSED", table=self.log.location)
-        return self._output
 
     def _checked(self, epoch: int, chunks: Iterable[ZSet]) -> Iterator[ZSet]:
         for chunk in chunks:

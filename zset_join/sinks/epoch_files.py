@@ -18,13 +18,16 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 from zset_join.core.epoch_chain import ChainLink
 from zset_join.core.errors import SinkError
-from zset_join.sinks.sink import DIGESTS_KEPT, is_same_epoch
+from zset_join.core.relation import Relation
+from zset_join.sinks.sink import DIGESTS_KEPT, SinkProgress, check_chunk, is_same_epoch
 from zset_join.sinks.stored_epochs import StoredEpochs, marks_of
 from zset_join.storage.local import (
     file_size,
@@ -35,8 +38,9 @@ from zset_join.storage.local import (
     remove_file,
     write_atomic,
 )
+from zset_join.zset import ZSet
 
-__all__ = ["HEADERS", "EpochFiles", "stored_epochs"]
+__all__ = ["HEADERS", "EpochFiles", "EpochFilesSink", "stored_epochs"]
 
 HEADERS = ("_query.json", "header.json")
 """The names of the file with the owner query, in the sinks of plain files."""
@@ -196,6 +200,65 @@ class EpochFiles:
                     expected=recorded.get(name),
                     actual=value,
                 )
+
+
+class EpochFilesSink(ABC):
+    """Write the answer of every epoch to a file of its own; a subclass makes its bytes.
+
+    Args:
+        described: what messages call the output.
+        files: of the sink.
+    """
+
+    def __init__(self, described: str, files: EpochFiles) -> None:
+        self._described = described
+        self._files = files
+        self._output: Relation | None = None
+
+    def last_epoch(self) -> int | None:
+        """Return the last epoch that was written; None before the first."""
+        return self._files.last_epoch()
+
+    def has(self, epoch: int, link: ChainLink | None) -> bool:
+        """Return whether an epoch was written already.
+
+        Raises:
+            SinkError: an epoch before it is missing, or the directory has epochs of another chain.
+        """
+        return self._files.has(epoch, link)
+
+    def write(self, epoch: int, chunks: Iterable[ZSet], *, link: ChainLink | None = None) -> SinkProgress:
+        """Write the file of an epoch.
+
+        Raises:
+            SinkError: see `has`; a row that does not fit or that the form cannot show, or the file cannot be written. Nothing
+                of the epoch is there.
+        """
+        started = time.perf_counter()
+        output = self._opened()
+        if self.has(epoch, link):
+            return SinkProgress(epoch, 0, 0, time.perf_counter() - started, replayed=True)
+        parts = []
+        for chunk in chunks:
+            check_chunk(self._described, epoch, output.schema, chunk)
+            parts.append(chunk)
+        data, rows, retractions = self._written(epoch, ZSet.concat(parts, schema=output.schema))
+        if not self._files.put(epoch, link, data):
+            return SinkProgress(epoch, 0, 0, time.perf_counter() - started, replayed=True)
+        return SinkProgress(epoch, rows, retractions, time.perf_counter() - started)
+
+    def close(self) -> None:
+        """Detach from the query; what was written stays."""
+        self._output = None
+
+    @abstractmethod
+    def _written(self, epoch: int, delta: ZSet) -> tuple[bytes | None, int, int]:
+        """Return the file of an epoch, None for one that is not to be seen, with its rows and how many are retractions."""
+
+    def _opened(self) -> Relation:
+        if self._output is None:
+            raise SinkError(f"{self._described} is closed; call open first.", code="SINK_CLOSED")
+        return self._output
 
 
 def stored_epochs(directory: Path) -> StoredEpochs:

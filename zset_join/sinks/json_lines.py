@@ -15,27 +15,25 @@ with, but for the newest hundred.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from time import perf_counter
 from typing import get_args
 
 import pyarrow as pa
 
 from zset_join.changelog import RecordForm, encoded_schema
-from zset_join.core.epoch_chain import ChainLink
 from zset_join.core.errors import OptionError, SinkError
 from zset_join.core.relation import Relation
-from zset_join.sinks.epoch_files import EpochFiles
+from zset_join.sinks.epoch_files import EpochFiles, EpochFilesSink
 from zset_join.sinks.record_texts import RECORD_FORMS, RecordWriter
-from zset_join.sinks.sink import SinkProgress, check_chunk, check_output
+from zset_join.sinks.sink import check_output
 from zset_join.sinks.unfit_values import UnfitRows
 from zset_join.zset import ZSet
 
 __all__ = ["JsonLinesSink"]
 
 
-class JsonLinesSink:
+class JsonLinesSink(EpochFilesSink):
     """Write every answer to a file of JSON lines.
 
     Args:
@@ -60,7 +58,10 @@ class JsonLinesSink:
         self.form: RecordForm = form
         self.key = None if key is None else tuple(key)
         self._writer: RecordWriter | None = None
-        self._files = EpochFiles(self._described, self.directory, header="header.json", prefix="", width=20, suffix=".jsonl")
+        described = f"the output of JSON lines in {self.directory}"
+        super().__init__(
+            described, EpochFiles(described, self.directory, header="header.json", prefix="", width=20, suffix=".jsonl")
+        )
 
     def __repr__(self) -> str:
         return f"JsonLinesSink({str(self.directory)!r}, form={self.form!r}, key={self.key!r})"
@@ -84,55 +85,24 @@ class JsonLinesSink:
                 missing=missing,
             )
         encoded_schema(output.schema, RECORD_FORMS[self.form])
-        self._schema = output.schema
         columns = [f"{field.name}: {field.type}" for field in output.schema]
         self._files.attach({"query_id": query_id, "form": self.form, "key": list(key), "columns": columns})
         self._writer = RecordWriter(output.schema, self.form, key)
-
-    def last_epoch(self) -> int | None:
-        """Return the last epoch the directory has; None before the first."""
-        return self._files.last_epoch()
-
-    def has(self, epoch: int, link: ChainLink | None) -> bool:
-        """Return whether an epoch is there already.
-
-        Raises:
-            SinkError: an epoch before it is missing, or the directory has epochs of another chain.
-        """
-        return self._files.has(epoch, link)
+        self._output = output
 
     def unfit(self, rows: pa.RecordBatch) -> Sequence[UnfitRows]:
         """Return the rows with a value that JSON texts cannot hold."""
         return () if self._writer is None else self._writer.unfit(rows)
 
-    def write(self, epoch: int, chunks: Iterable[ZSet], *, link: ChainLink | None = None) -> SinkProgress:
-        """Add the answer of one epoch.
-
-        Raises:
-            SinkError: see the module; nothing of the epoch is there.
-        """
-        started = perf_counter()
-        if self._writer is None:
-            raise SinkError(f"{self._described} is closed; call open first.", code="SINK_CLOSED")
-        if self.has(epoch, link):
-            return SinkProgress(epoch, 0, 0, perf_counter() - started, replayed=True)
-        parts = []
-        for chunk in chunks:
-            check_chunk(self._described, epoch, self._schema, chunk)
-            parts.append(chunk)
-        delta = ZSet.concat(parts, schema=self._schema).consolidated()
-        records = self._writer.records(delta, epoch=epoch) if len(delta) else []
+    def _written(self, epoch: int, delta: ZSet) -> tuple[bytes | None, int, int]:
+        delta = delta.consolidated()
+        records = self._writer.records(delta, epoch=epoch) if self._writer is not None and len(delta) else []
         lines = [json.dumps({"key": key, "value": value}, ensure_ascii=False) + "\n" for key, value, _ in records]
-        if not self._files.put(epoch, link, "".join(lines).encode()):
-            return SinkProgress(epoch, 0, 0, perf_counter() - started, replayed=True)
-        return SinkProgress(epoch, len(records), sum(one[2] for one in records), perf_counter() - started)
+        return "".join(lines).encode(), len(records), sum(one[2] for one in records)
 
     def close(self) -> None:
         """Close; what was written stays."""
         writer, self._writer = self._writer, None
         if writer is not None:
             writer.close()
-
-    @property
-    def _described(self) -> str:
-        return f"the output of JSON lines in {self.directory}"
+        super().close()

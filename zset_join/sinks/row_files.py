@@ -13,8 +13,7 @@ Cost: the rows of the epoch.
 
 from __future__ import annotations
 
-import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal, get_args
 
@@ -22,12 +21,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from zset_join.changelog import AppendFormat, encode
-from zset_join.core.epoch_chain import ChainLink
 from zset_join.core.errors import OptionError, SinkError
 from zset_join.core.relation import Relation
-from zset_join.sinks.epoch_files import EpochFiles
+from zset_join.sinks.epoch_files import EpochFiles, EpochFilesSink
 from zset_join.sinks.json_rows import JsonWriter, representable
-from zset_join.sinks.sink import SinkProgress, check_chunk, check_output
+from zset_join.sinks.sink import check_output
 from zset_join.sinks.unfit_values import UnfitRows, fitting, unfit_values, within_microseconds
 from zset_join.zset import ZSet
 
@@ -37,7 +35,7 @@ RowForm = Literal["json", "parquet"]
 _WEIGHT = "_tp_delta"
 
 
-class RowFilesSink:
+class RowFilesSink(EpochFilesSink):
     """Write the answer of every epoch to a file of its own.
 
     Args:
@@ -67,9 +65,11 @@ class RowFilesSink:
         self.path = Path(path)
         self.form = form
         self._with_weights = with_weights
-        self._output: Relation | None = None
         self._json: JsonWriter | None = None
-        self._files = EpochFiles(repr(self), self.path, header="_query.json", prefix="epoch-", width=12, suffix=f".{self.form}")
+        described = repr(self)
+        super().__init__(
+            described, EpochFiles(described, self.path, header="_query.json", prefix="epoch-", width=12, suffix=f".{self.form}")
+        )
 
     def __repr__(self) -> str:
         return f"RowFilesSink({str(self.path)!r}, {self.form!r})"
@@ -100,51 +100,24 @@ class RowFilesSink:
         self._output = output
         self._json = JsonWriter(self._schema(output.schema)) if self.form == "json" else None
 
-    def last_epoch(self) -> int | None:
-        """Return the last epoch that was written; None before the first."""
-        return self._files.last_epoch()
-
-    def has(self, epoch: int, link: ChainLink | None) -> bool:
-        """Return whether an epoch was written already.
-
-        Raises:
-            SinkError: an epoch before it is missing, or the directory has epochs of another chain.
-        """
-        return self._files.has(epoch, link)
-
     def unfit(self, rows: pa.RecordBatch) -> Sequence[UnfitRows]:
         """Return the rows that the files cannot hold: text that is no UTF-8, times without a text or beyond 64 bits."""
         return unfit_values(rows, representable if self.form == "json" else within_microseconds)
 
-    def write(self, epoch: int, chunks: Iterable[ZSet], *, link: ChainLink | None = None) -> SinkProgress:
-        """Write the file of an epoch.
-
-        Raises:
-            SinkError: see `has`; a row that does not fit, a retraction without weights, or the file cannot be written.
-        """
-        started = time.perf_counter()
-        if self._output is None:
-            raise SinkError(f"{self!r} is closed; call open first.", code="SINK_CLOSED", epoch=epoch)
-        if self.has(epoch, link):
-            return SinkProgress(epoch, 0, 0, time.perf_counter() - started, replayed=True)
-        parts = []
-        for chunk in chunks:
-            check_chunk(repr(self), epoch, self._output.schema, chunk)
-            parts.append(chunk)
-        delta = fitting(self, ZSet.concat(parts, schema=self._output.schema), drops=False, epoch=epoch)
+    def _written(self, epoch: int, delta: ZSet) -> tuple[bytes | None, int, int]:
+        delta = fitting(self, delta, drops=False, epoch=epoch)
         try:
             data = self._bytes(self._lines(delta)) if len(delta) else None
         except pa.ArrowException as error:
             raise SinkError(f"{self!r}: epoch {epoch} cannot be written: {error}.", code="SINK_IO", epoch=epoch) from error
-        if not self._files.put(epoch, link, data):
-            return SinkProgress(epoch, 0, 0, time.perf_counter() - started, replayed=True)
-        return SinkProgress(epoch, len(delta), int((delta.weights < 0).sum()), time.perf_counter() - started)
+        return data, len(delta), int((delta.weights < 0).sum())
 
     def close(self) -> None:
         """Release what writes."""
         if self._json is not None:
             self._json.close()
-        self._json = self._output = None
+        self._json = None
+        super().close()
 
     def _schema(self, rows: pa.Schema) -> pa.Schema:
         return rows.append(pa.field(_WEIGHT, pa.int64())) if self._with_weights else rows

@@ -1,6 +1,6 @@
 """Rows as JSON objects, one a text, read as `zset_join.sinks.json_rows` writes them, and as others do.
 
-    read = read_json_rows([b'{"id": 1, "day": "2024-01-02"}'], schema)
+    rows, unread = part_json_rows([b'{"id": 1, "day": "2024-01-02"}'], schema)
 
 The law: what our JSON files and topics are written as is read as the same rows. As in Spark, a name that is missing is NULL,
 one that is more is passed over, a number may be in a text, and bytes are base64. A number where a time is wanted is refused:
@@ -21,33 +21,13 @@ import pyarrow.json as pj
 import pyarrow.types as pt
 
 from zset_join.conversions import convert_values
-from zset_join.core.errors import BadInputError
 from zset_join.sources.json_values import json_values, parsed_json
 from zset_join.sources.unread import UnreadText, wanted_text
 
-__all__ = ["part_json_rows", "read_json_objects", "read_json_rows"]
+__all__ = ["part_json_rows", "read_json_objects"]
 
 _ODD = re.compile(rb"(?:\A|\})\s*null|\A\xef\xbb\xbf|-0[\s,\]}]")
 """What pyarrow reads in its own way: `null` for an object, on which it may crash, a byte order mark, the integer -0."""
-
-
-def read_json_rows(texts: Sequence[bytes], schema: pa.Schema) -> pa.Table:
-    """Return the rows of JSON texts.
-
-    Args:
-        texts: one JSON object each.
-        schema: the columns wanted; at least one.
-
-    Raises:
-        BadInputError: a text that is no such row; its fact `record` is its number among the texts.
-
-    >>> read_json_rows([b'{"day": "2024-01-02", "n": "7"}'], pa.schema({"day": pa.date32(), "n": pa.int32()})).to_pylist()
-    [{'day': datetime.date(2024, 1, 2), 'n': 7}]
-    """
-    rows, unread = part_json_rows(texts, schema)
-    if unread:
-        raise BadInputError(unread[0].shown, code=unread[0].code, record=unread[0].number)
-    return rows
 
 
 def part_json_rows(texts: Sequence[bytes], schema: pa.Schema) -> tuple[pa.Table, list[UnreadText]]:

@@ -262,10 +262,6 @@ class Session:
         """Return the id under which the running statement writes to external systems; None for a new one."""
         return self.runtime.writer_id()
 
-    def advance(self) -> None:
-        """Run an epoch without rows in every query, so that due rows are processed."""
-        self.runtime.advance()
-
     def advance_due(self) -> bool:
         """Run an epoch in the queries that are due; return whether there were any."""
         return self.runtime.advance_due()

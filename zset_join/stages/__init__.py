@@ -14,7 +14,7 @@ from zset_join.stages.join import JoinStage
 from zset_join.stages.latest import LatestStage
 from zset_join.stages.lookup_join import LookupJoinStage
 from zset_join.stages.process_time_join import ProcessTimeJoinStage
-from zset_join.stages.route import RouteStage, needs_route
+from zset_join.stages.route import RouteStage
 from zset_join.stages.shared_table import SharedTableStage
 from zset_join.stages.stage import OutputKey, Stage, StageInput, StageOptions, TableKey, read_stage, register_stage
 from zset_join.stages.temporal_join import TemporalJoinStage
@@ -41,7 +41,6 @@ __all__ = [
     "TemporalJoinStage",
     "UnchangedStage",
     "expiring_stage",
-    "needs_route",
     "read_stage",
     "register_stage",
     "state_ttls",

@@ -18,7 +18,6 @@ import pyarrow as pa
 
 from zset_join.core.relation import Relation
 from zset_join.core.shown_values import shown_buckets
-from zset_join.expressions import Expression
 from zset_join.expressions.rows import plain_column
 from zset_join.expressions.tree import Column, walk
 from zset_join.expressions.written import read_expression, write_expression
@@ -28,7 +27,7 @@ from zset_join.shapes.join import JoinShape, JoinTerms, join_shape, joined_schem
 from zset_join.stages.batch.dialect import Dialect
 from zset_join.stages.batch.tables import BatchScope, BatchTable, expression_sql, register_batch_query
 from zset_join.stages.comparisons import Comparison, compared_in_condition
-from zset_join.stages.request import ComputedKeys, InputRows, StageRequest, keys_to_compute, pairs_computed
+from zset_join.stages.request import InputRows, KeyedJoinRequest
 from zset_join.stages.stage import (
     NO_LIMIT,
     Joined,
@@ -301,37 +300,8 @@ class JoinStage(Stage):
 
 
 @dataclass(frozen=True, eq=False)
-class JoinRequest(StageRequest):
-    """Request a join.
-
-    Args:
-        keys: pairs of expressions over the left and the right row that must be equal.
-        how: inner, left, right, full, left_semi or left_anti.
-        null_safe: per pair, True for `<=>`.
-        using: the pairs are columns of the same names, and the answer shows them once.
-        condition: what must hold beside the keys, a tree over `left(...)` and `right(...)`; None for nothing.
-        names: what messages call the two sides; none: as their relations are called.
-    """
-
-    keys: tuple[tuple[Expression, Expression], ...]
-    how: str
-    null_safe: tuple[bool, ...]
-    using: bool = False
-    condition: Expression | None = None
-    names: tuple[str, str] | None = None
-
-    @property
-    def computed_keys(self) -> ComputedKeys:
-        """Return per side the keys that are no plain columns."""
-        return tuple(keys_to_compute([pair[side] for pair in self.keys]) for side in (0, 1))
-
-    def takes_upserts(self, input: int) -> bool:  # noqa: A002, ARG002 - the word the plan uses
-        """Return true for both sides: a join keeps its rows by primary key itself."""
-        return True
-
-    def with_keys_computed(self) -> JoinRequest:
-        """Return the join of the columns that hold the keys."""
-        return replace(self, keys=pairs_computed(self.keys))
+class JoinRequest(KeyedJoinRequest):
+    """Request a join: inner, left, right, full, left_semi or left_anti."""
 
     def stage(self, inputs: Sequence[InputRows]) -> JoinStage:
         """Return the join of inputs like these.
@@ -340,13 +310,7 @@ class JoinRequest(StageRequest):
             PlanError: the condition does not fit the columns.
             KeyTypeError: keys that cannot be compared.
         """
-        left, right = (
-            self._keyed(rows, tuple(str(plain_column(pair[side])) for pair in self.keys)) for side, rows in enumerate(inputs)
-        )
-        if self.names is not None:
-            left, right = replace(left, name=self.names[0]), replace(right, name=self.names[1])
-        if left.name == right.name:
-            right = replace(right, name=f"{right.name}_2")
+        left, right = self.sides(inputs, _keyed)
         return JoinStage(
             left=left,
             right=right,
@@ -381,10 +345,9 @@ class JoinRequest(StageRequest):
             return name if self.how in {"inner", "right" if side else "left", "left_semi", "left_anti"} else None
         return f"{name}_right" if side and is_of_both else name
 
-    @staticmethod
-    def _keyed(rows: InputRows, key: tuple[str, ...]) -> Relation:
-        primary_key = () if rows.is_derived else rows.relation.primary_key
-        return replace(rows.relation, join_key=key, primary_key=primary_key)
+
+def _keyed(rows: InputRows, key: tuple[str, ...]) -> Relation:
+    return replace(rows.relation, join_key=key, primary_key=() if rows.is_derived else rows.relation.primary_key)
 
 
 def _row_key(rows: InputRows) -> tuple[str, ...] | None:

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, cast
 
@@ -15,8 +15,6 @@ import pyarrow as pa
 from zset_join.core.errors import PlanError
 from zset_join.core.relation import Relation
 from zset_join.core.shown_values import shown_buckets
-from zset_join.expressions import Expression
-from zset_join.expressions.rows import plain_column
 from zset_join.expressions.written import read_expression, write_expression
 from zset_join.operators.process_time_join import ProcessTimeJoin
 from zset_join.shapes.join import joined_schema
@@ -26,14 +24,7 @@ from zset_join.stages.batch.tables import BatchScope, BatchTable, expression_sql
 from zset_join.stages.comparisons import Comparison, compared_in_condition
 from zset_join.stages.current_versions import CurrentVersionsStage, held_versions, version_columns
 from zset_join.stages.memory_only import refuse_hybrid
-from zset_join.stages.request import (
-    ComputedKeys,
-    InputRows,
-    NamedColumnsRequest,
-    keyed_rows,
-    keys_to_compute,
-    pairs_computed,
-)
+from zset_join.stages.request import InputRows, KeyedJoinRequest, NamedColumnsRequest, keyed_rows
 from zset_join.stages.stage import (
     Joined,
     OutputKey,
@@ -239,43 +230,18 @@ class ProcessTimeJoinStage(Stage):
 
 
 @dataclass(frozen=True, eq=False)
-class ProcessTimeJoinRequest(NamedColumnsRequest):
-    """Request a join with another input as it is when a row comes.
+class ProcessTimeJoinRequest(NamedColumnsRequest, KeyedJoinRequest):
+    """Request a join with another input as it is when a row comes, inner or left.
 
     Args:
-        keys: pairs of expressions over the left and the right row that must be equal.
-        how: inner or left.
         snapshot: `current` or `previous`.
-        null_safe: per pair, True for `<=>`.
-        using: the pairs are columns of the same names, and the answer shows them once.
-        condition: what must hold beside the keys; None for nothing.
-        names: what messages call the two sides; none: as their relations are called.
         index: the declared index of the right table; None: none.
         find_by: its columns; none: the whole key.
     """
 
-    keys: tuple[tuple[Expression, Expression], ...]
-    how: str
-    snapshot: str
-    null_safe: tuple[bool, ...]
-    using: bool = False
-    condition: Expression | None = None
-    names: tuple[str, str] | None = None
+    snapshot: str = "current"
     index: str | None = None
     find_by: tuple[str, ...] = ()
-
-    @property
-    def computed_keys(self) -> ComputedKeys:
-        """Return per side the keys that are no plain columns."""
-        return tuple(keys_to_compute([pair[side] for pair in self.keys]) for side in (0, 1))
-
-    def takes_upserts(self, input: int) -> bool:  # noqa: A002, ARG002 - the word the plan uses
-        """Return True: both sides may be upserts."""
-        return True
-
-    def with_keys_computed(self) -> ProcessTimeJoinRequest:
-        """Return the join of the columns that hold the keys."""
-        return replace(self, keys=pairs_computed(self.keys))
 
     def stage(self, inputs: Sequence[InputRows]) -> ProcessTimeJoinStage:
         """Return the join of inputs like these.
@@ -284,13 +250,7 @@ class ProcessTimeJoinRequest(NamedColumnsRequest):
             PlanError: keys, columns or names that do not go together.
             KeyTypeError: keys that cannot be compared.
         """
-        left, right = (
-            keyed_rows(rows, tuple(str(plain_column(pair[side])) for pair in self.keys)) for side, rows in enumerate(inputs)
-        )
-        if self.names is not None:
-            left, right = replace(left, name=self.names[0]), replace(right, name=self.names[1])
-        if left.name == right.name:
-            right = replace(right, name=f"{right.name}_2")
+        left, right = self.sides(inputs, keyed_rows)
         return ProcessTimeJoinStage(
             left=left,
             right=right,

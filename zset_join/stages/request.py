@@ -7,7 +7,7 @@ caller looks at its class.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol, Self
 
@@ -21,6 +21,7 @@ from zset_join.stages.stage import Stage
 __all__ = [
     "ComputedKeys",
     "InputRows",
+    "KeyedJoinRequest",
     "NamedColumnsRequest",
     "StageRequest",
     "TableCall",
@@ -223,3 +224,51 @@ class NamedColumnsRequest(StageRequest):
     def shown_as(self, name: str, side: int, *, is_of_both: bool) -> str | None:  # noqa: ARG002 - the same on every side
         """Return the column under its own name, where one input has it."""
         return None if is_of_both else name
+
+
+@dataclass(frozen=True, eq=False)
+class KeyedJoinRequest(StageRequest):
+    """Request a join of rows whose keys are equal.
+
+    Args:
+        keys: pairs of expressions over the left and the right row that must be equal.
+        how: which rows are kept without a match; see the kinds of joins.
+        null_safe: per pair, True for `<=>`.
+        using: the pairs are columns of the same names, and the answer shows them once.
+        condition: what must hold beside the keys, a tree over `left(...)` and `right(...)`; None for nothing.
+        names: what messages call the two sides; none: as their relations are called.
+    """
+
+    keys: tuple[tuple[Expression, Expression], ...]
+    how: str
+    null_safe: tuple[bool, ...]
+    using: bool = False
+    condition: Expression | None = None
+    names: tuple[str, str] | None = None
+
+    @property
+    def computed_keys(self) -> ComputedKeys:
+        """Return per side the keys that are no plain columns."""
+        return tuple(keys_to_compute([pair[side] for pair in self.keys]) for side in (0, 1))
+
+    def takes_upserts(self, input: int) -> bool:  # noqa: A002, ARG002 - the word the plan uses
+        """Return true for both sides: a join keeps its rows by primary key itself."""
+        return True
+
+    def with_keys_computed(self) -> Self:
+        """Return the join of the columns that hold the keys."""
+        return replace(self, keys=pairs_computed(self.keys))
+
+    def sides(self, inputs: Sequence[InputRows], keyed: Callable[[InputRows, tuple[str, ...]], Relation]) -> list[Relation]:
+        """Return the rows of both sides by their keys, under names that differ.
+
+        Args:
+            inputs: both inputs, left first.
+            keyed: returns the rows of an input by a key.
+        """
+        left, right = (
+            keyed(rows, tuple(str(plain_column(pair[side])) for pair in self.keys)) for side, rows in enumerate(inputs)
+        )
+        if self.names is not None:
+            left, right = replace(left, name=self.names[0]), replace(right, name=self.names[1])
+        return [left, replace(right, name=f"{right.name}_2") if left.name == right.name else right]

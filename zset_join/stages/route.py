@@ -21,7 +21,7 @@ from zset_join.stages.stage import OutputKey, Stage, StageInput, StageOptions, T
 from zset_join.stages.written import read_relation, write_relation
 from zset_join.zset.protocol import DurableOperator
 
-__all__ = ["RouteRequest", "RouteStage", "needs_route"]
+__all__ = ["RouteRequest", "RouteStage"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,18 +102,6 @@ class RouteStage(Stage):
     def to_json(self) -> dict[str, Any]:
         """Return everything about the route, JSON-ready."""
         return {"kind": self.kind, "source": write_relation(self.source)}
-
-
-def needs_route(relation: Relation) -> bool:
-    """Return whether the join key of a live row can move without its old place being named.
-
-    >>> import pyarrow as pa
-    >>> orders = Relation(name="o", schema=pa.schema({"id": pa.int64(), "customer": pa.int64()}),
-    ...                   join_key=("customer",), primary_key=("id",), mode="upsert")
-    >>> needs_route(orders)
-    True
-    """
-    return relation.mode == "upsert" and not set(relation.join_key) <= set(relation.primary_key)
 
 
 @dataclass(frozen=True, eq=False)

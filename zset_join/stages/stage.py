@@ -56,7 +56,6 @@ __all__ = [
     "compared_keys",
     "read_stage",
     "register_stage",
-    "registered_kinds",
 ]
 
 NO_LIMIT = BufferLimit(max_bytes=0)
@@ -500,11 +499,6 @@ _readers: dict[str, Callable[[Mapping[str, Any]], Stage]] = {}
 def register_stage(kind: str, read: Callable[[Mapping[str, Any]], Stage]) -> None:
     """Let `read_stage` build stages of a kind from their JSON."""
     _readers[kind] = read
-
-
-def registered_kinds() -> list[str]:
-    """Return the kinds of stages there are."""
-    return sorted(_readers)
 
 
 def read_stage(fields: Mapping[str, Any]) -> Stage:

@@ -1,8 +1,7 @@
 """The answer key of questions about time: dicts and sorted dicts, computed from everything that arrived.
 
 *Versions* answer "what was valid at t": the newest version at or before it, a DELETE meaning nothing. *As-of* takes the nearest
-row. *First rows* are ROW_NUMBER() <= n. Nothing here is incremental, but for the rule of what is late, and nothing imports
-Arrow, NumPy or the engine.
+row. *First rows* are ROW_NUMBER() <= n. Nothing here is incremental, and nothing imports Arrow, NumPy or the engine.
 
 Rows are tuples. A change is `(key, time, row, weight)` beside its order of arrival. A key with None matches nothing.
 Ties: the larger sequence, then the later arrival. A retraction takes the oldest equal copy.
@@ -13,7 +12,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from zset_join.core.extras import needed_for
@@ -24,13 +23,12 @@ with needed_for("zset_join.testing.reference_temporal, unlike the rest of zset_j
 
 __all__ = [
     "LiveRows",
-    "TemporalHistory",
+    "Nearest",
     "TimedRow",
     "Versions",
     "batch_as_of",
     "batch_temporal",
     "first_rows",
-    "nearest",
 ]
 
 Key = tuple[Any, ...]
@@ -156,40 +154,43 @@ _HOLDS: Mapping[str, Callable[[int, int], bool]] = {
 }
 
 
-def nearest(
-    row: TimedRow, candidates: Sequence[TimedRow], *, op: str, tie: Callable[[TimedRow], Any] | None, tolerance: int | None
-) -> TimedRow | None:
-    """Return the nearest candidate for which `row.time op candidate.time` holds.
+@dataclass(frozen=True, slots=True)
+class Nearest:
+    """Choose the nearest row for which `row.time op candidate.time` holds.
 
     Args:
-        row: the left row.
-        candidates: right rows in order of arrival.
         op: one of `>=`, `>`, `<=`, `<`.
         tie: of several at one time the one with the smallest value of this; None: the latest arrival.
         tolerance: the largest distance, None for any.
     """
-    if None in row.key or row.time is None:
-        return None
-    matching = [one for one in candidates if one.key == row.key and one.time is not None and _HOLDS[op](row.time, one.time)]
-    matching = [one for one in matching if tolerance is None or abs(row.time - one.time) <= tolerance]
-    if not matching:
-        return None
-    times = [one.time for one in matching]
-    near = max(times) if op.startswith(">") else min(times)
-    tied = [one for one in matching if one.time == near]
-    # Among equals of the tie rule the latest arrival wins too, so look from the back.
-    return tied[-1] if tie is None else min(reversed(tied), key=tie)
+
+    op: str = ">="
+    tie: Callable[[TimedRow], Any] | None = None
+    tolerance: int | None = None
+
+    def to(self, row: TimedRow, candidates: Sequence[TimedRow]) -> TimedRow | None:
+        """Return the candidate nearest to a left row, candidates in order of arrival; None where none is."""
+        if None in row.key or row.time is None:
+            return None
+        holds = _HOLDS[self.op]
+        matching = [one for one in candidates if one.key == row.key and one.time is not None and holds(row.time, one.time)]
+        matching = [one for one in matching if self.tolerance is None or abs(row.time - one.time) <= self.tolerance]
+        if not matching:
+            return None
+        times = [one.time for one in matching]
+        near = max(times) if self.op.startswith(">") else min(times)
+        tied = [one for one in matching if one.time == near]
+        # Among equals of the tie rule the latest arrival wins too, so look from the back.
+        return tied[-1] if self.tie is None else min(reversed(tied), key=self.tie)
 
 
 def batch_as_of(
     left: Iterable[TimedRow],
     right: Sequence[TimedRow],
+    nearest: Nearest,
     *,
     right_width: int,
     how: str = "inner",
-    op: str = ">=",
-    tie: Callable[[TimedRow], Any] | None = None,
-    tolerance: int | None = None,
     passes: Predicate | None = None,
 ) -> Counts:
     """Return the as-of join of all rows of both sides, `right` in order of arrival. Cost: every pair with one key."""
@@ -198,7 +199,7 @@ def batch_as_of(
         candidates.setdefault(row.key, []).append(row)
     counts = dict[Key, int]()
     for row in left:
-        chosen = nearest(row, candidates.get(row.key, ()), op=op, tie=tie, tolerance=tolerance)
+        chosen = nearest.to(row, candidates.get(row.key, ()))
         joined = _joined(row.row, None if chosen is None else chosen.row, right_width, how, passes)
         if joined is not None:
             counts[row_identity(joined)] = counts.get(row_identity(joined), 0) + 1
@@ -228,105 +229,3 @@ def first_rows(rows: Iterable[tuple[Key, Key, Key]], *, descending: Sequence[boo
         for _, _, row in ranked[:n]:
             counts[row_identity(row)] = counts.get(row_identity(row), 0) + 1
     return counts
-
-
-@dataclass(slots=True)
-class TemporalHistory:
-    """A temporal join by event time, epoch by epoch, that never forgets.
-
-    A left row at or before the watermark *before* its epoch is late: it is set aside, or with `late="join"` answered where the
-    version of its time cannot have been freed. A version is ignored where a newer one of its key was past already, and so is a
-    retraction of what is past. In mode `on_watermark` a row leaves in the epoch whose watermark *after* it has reached the row,
-    with the version known by then; what is emitted stays. In eager mode an answer is final once the watermark minus `keep`
-    has passed its row.
-
-    Args:
-        right_width: columns of the right side.
-        how: `inner` or `left`.
-        passes: the rest of ON.
-        keep: how long after the watermark left rows still count, in eager mode.
-        late: `side_output`, `drop` or `join`.
-        late_rows: left rows of the last epoch that were set aside, one per change.
-        late_versions: versions of the last epoch that were ignored.
-        late_corrections: retractions of the last epoch that were ignored, of both sides.
-    """
-
-    right_width: int
-    how: str = "inner"
-    passes: Predicate | None = None
-    keep: int = 0
-    late: str = "side_output"
-    versions: LiveRows = field(default_factory=LiveRows)
-    left: LiveRows = field(default_factory=LiveRows)
-    late_rows: list[TimedRow] = field(default_factory=list)
-    late_versions: list[TimedRow] = field(default_factory=list)
-    late_corrections: list[TimedRow] = field(default_factory=list)
-    _waiting: list[TimedRow] = field(default_factory=list)
-    _final: Counts = field(default_factory=dict)
-
-    def epoch(
-        self,
-        left: Sequence[tuple[TimedRow, int]],
-        right: Sequence[tuple[TimedRow, int]],
-        *,
-        before: int | None,
-        after: int | None,
-    ) -> tuple[Counts, Counts]:
-        """Take in one epoch; return what `on_watermark` emits in it, and what `once` does."""
-        past = None if before is None else before - self.keep
-        newest = self._newest(past)
-        self.late_rows, self.late_versions, self.late_corrections = [], [], []
-        taken = []
-        for row, weight in left:
-            if before is None or past is None or row.time > before or (weight < 0 and row.time > past):
-                taken.append((row, weight))
-            elif weight < 0:
-                self.late_corrections.append(row)
-            elif self.late == "join" and (row.time > past or newest.get(row_identity(row.key), row.time) <= row.time):
-                taken.append((row, weight))
-            else:
-                self.late_rows.append(row)
-        known = []
-        for row, weight in right:
-            if past is None or row.time > past:
-                known.append((row, weight))
-            elif weight < 0:
-                self.late_corrections.append(row)
-            elif newest.get(row_identity(row.key), row.time) > row.time:
-                self.late_versions.append(row)
-            else:
-                known.append((row, weight))
-        self.versions.add(known)
-        self.left.add(taken)
-        came = [row for row, weight in taken for _ in range(max(weight, 0))]
-        self._waiting.extend(came)
-        due = [row for row in self._waiting if after is not None and row.time <= after]
-        self._waiting = [row for row in self._waiting if after is None or row.time > after]
-        self._finish(None if after is None else after - self.keep)
-        return self._join(due), self._join(came)
-
-    def everything(self) -> Counts:
-        """Return the sum of what `eager` has emitted: what is final, and the join of what may still be corrected."""
-        counts = dict(self._final)
-        for row, count in self._join(self.left.rows()).items():
-            counts[row] = counts.get(row, 0) + count
-        return counts
-
-    def _newest(self, past: int | None) -> dict[Key, int]:
-        """Return the newest time of each key up to a time."""
-        times: dict[Key, int] = {}
-        for row in self.versions.rows():
-            if past is not None and row.time <= past:
-                key = row_identity(row.key)
-                times[key] = max(row.time, times.get(key, row.time))
-        return times
-
-    def _finish(self, past: int | None) -> None:
-        """Make the answers final that are past."""
-        final = [row for row in self.left.rows() if past is not None and row.time <= past]
-        self.left.add((row, -1) for row in final)
-        for row, count in self._join(final).items():
-            self._final[row] = self._final.get(row, 0) + count
-
-    def _join(self, left: Iterable[TimedRow]) -> Counts:
-        return batch_temporal(left, self.versions.rows(), right_width=self.right_width, how=self.how, passes=self.passes)

@@ -14,7 +14,7 @@ epoch whose watermark or processing time has come that far. Without `next_due`, 
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
@@ -26,8 +26,10 @@ from zset_join.zset import ZSet
 
 __all__ = [
     "NOTHING_DUE",
+    "AnswerListingOperator",
     "CorrectingOperator",
     "DurableOperator",
+    "FillingOperator",
     "ListingOperator",
     "NextDue",
     "Operator",
@@ -139,6 +141,29 @@ class ListingOperator(Protocol):
         Raises:
             StateError: a part of the state is not in memory.
         """
+        ...
+
+
+@runtime_checkable
+class AnswerListingOperator(Protocol):
+    """An operator that can list its answer, any columns of it, though it does not remember it."""
+
+    @property
+    def lists_answer(self) -> bool:
+        """Return whether its state suffices for that now."""
+        ...
+
+    def listed(self, columns: Collection[str] | None = None) -> Iterator[ZSet]:
+        """Yield the sum of its answers so far in bounded chunks, from the state, with some of its columns or all."""
+        ...
+
+
+@runtime_checkable
+class FillingOperator(ListingOperator, Protocol):
+    """An operator that lists its answer, and whose first rows may come in chunks."""
+
+    def fill(self, tick: Tick, chunks: Iterable[ZSet]) -> int:
+        """Fold one epoch in that comes in chunks, each of which only inserts; return its rows."""
         ...
 
 

@@ -184,3 +184,21 @@ def test_nothing_is_logged_of_short_waits_and_of_other_libraries(
     compile_with(notice, kernel)
 
     assert not caplog.records
+
+
+def test_what_kernels_call_is_compiled_once_for_all_values_and_linked_into_their_callers() -> None:
+    @kernel
+    def moved(number: int, by: int) -> int:
+        return number + by
+
+    @kernel
+    def by_one(number: int) -> int:
+        return moved(number, 1)
+
+    @kernel
+    def by_three(number: int) -> int:
+        return by_one(moved(number, 2))
+
+    assert by_three(10) == 13
+    assert (len(moved.signatures), len(moved._part.signatures)) == (0, 1)  # type: ignore[attr-defined]
+    assert moved(5, 6) == 11  # and Python still may

@@ -92,6 +92,21 @@ def test_groups_of_a_join_move_and_a_second_call_does_nothing(
     assert reports[0].rows > reports[1].rows == 0
 
 
+def test_a_checkpoint_whose_spark_files_are_copies_moves_to_executors(
+    orders: Source, customers: Source, run: Run, tmp_path: Path
+) -> None:
+    sink, location, scratch = Collected(), str(tmp_path / "checkpoint"), tmp_path / "scratch"
+    first(orders, customers)
+    run(join_of(orders, customers, "full"), sink, execution="driver", sparkCheckpointLocation=str(scratch))
+    shutil.rmtree(scratch)
+
+    move(location, execution="executors")
+    moves_and_deletes(orders, customers)
+    run(join_of(orders, customers, "full"), sink, execution="executors")
+
+    assert sink.total() == joined_now(orders, customers, "full")
+
+
 def test_a_move_is_no_change_of_the_query_to_undo(orders: Source, customers: Source, run: Run, tmp_path: Path) -> None:
     sink, location = Collected(), str(tmp_path / "checkpoint")
     query = partial(join_of, orders, customers)

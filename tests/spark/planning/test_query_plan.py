@@ -10,6 +10,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
+from tests.stages.every_stage import registered
 from zset_join.lookup import ArrowSource
 from zset_join.plan.query_plan import QueryPlan
 from zset_join.plan.row_steps import OpaqueStep, SelectStep
@@ -17,7 +18,6 @@ from zset_join.query.looking_up import PROCESSING_TIME
 from zset_join.spark import StateTtl, View, appends, changes
 from zset_join.spark import functions as F  # noqa: N812 - as PySpark users write it
 from zset_join.sql import connect
-from zset_join.stages.stage import registered_kinds
 
 IN_PROCESS_ALONE = {"shared_table"}
 CODES = pa.table({"sku": [1, 2], "name": ["pen", "ink"]})
@@ -61,8 +61,7 @@ def test_a_plan_with_any_kind_of_stage_comes_back_from_json(views: dict[str, Vie
     assert {kind: plan.to_json() for kind, plan in again.items()} == {kind: plan.to_json() for kind, plan in plans.items()}
     assert {kind: plan.explain() for kind, plan in again.items()} == {kind: plan.explain() for kind, plan in plans.items()}
     assert [kind for kind, plan in plans.items() if kind not in {node.stage.kind for node in plan.nodes}] == []
-    kinds = {kind for kind in registered_kinds() if not kind.startswith("test_")}  # those of other tests of this process
-    assert set(plans) == kinds - IN_PROCESS_ALONE
+    assert set(plans) == registered() - IN_PROCESS_ALONE
 
 
 def test_streams_are_sources_and_routes_are_stages_between(views: dict[str, View]) -> None:

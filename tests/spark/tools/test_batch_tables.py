@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import reduce
 
 import pyarrow as pa
@@ -12,11 +12,13 @@ from pyspark.sql import functions as F  # noqa: N812 - PySpark's own habit
 from property_tests.batch_views import VIEWS, ran
 from zset_join import Relation
 from zset_join.pipeline import Pipeline
-from zset_join.runners.local.verification import _changes_of, batch_view
+from zset_join.plan.query_plan import QueryPlan
+from zset_join.runners.local.history import InputHistory
+from zset_join.runners.local.verification import _changes_of, _connection, _register
 from zset_join.runners.spark.planning.job_settings import job_settings
 from zset_join.runners.spark.tools.batch_tables import BatchTables, table_prefix
 from zset_join.stages import JoinStage
-from zset_join.tools.batch import EPOCHS, SPARK, BatchTimes, batch_parts, source_name
+from zset_join.tools.batch import DUCKDB, EPOCHS, SPARK, BatchTimes, batch_parts, one_statement, source_name
 
 ALIKE = {"inner", "right", "left_semi", "everything"}
 """Views whose query is that of another one but for a word."""
@@ -35,6 +37,14 @@ def lines(number: str, rows: DataFrame, weight: int) -> DataFrame:
     """Return rows as lists of texts, each with a weight."""
     texts: list[Column] = [F.col(name).cast("string") for name in rows.columns]
     return rows.select(F.lit(number).alias("view"), F.array(*texts).alias("row"), F.lit(weight).alias("weight"))
+
+
+def batch_view(plan: QueryPlan, history: InputHistory, times: Sequence[BatchTimes]) -> pa.Table:
+    """Return the view as DuckDB computes it from everything that came."""
+    with _connection() as connection:
+        _register(connection, plan, history)
+        table = connection.sql(one_statement(batch_parts(plan, times, DUCKDB))).to_arrow_table()
+        return table.rename_columns(plan.output.schema.names).cast(plan.output.schema)
 
 
 def compared(spark: SparkSession, name: str, pipeline: Pipeline, tables: BatchTables) -> Iterator[DataFrame]:

@@ -16,16 +16,20 @@ from zset_join.state.rows import side_snapshot
 from zset_join.state.rows.side import SideState
 from zset_join.state.rows.side_snapshot import (
     SNAPSHOT_WATERMARK,
-    regrouped_snapshot,
+    _facts,
     restore_side,
     side_reader,
     snapshot_counts,
     snapshot_epoch,
-    snapshot_side,
 )
 from zset_join.testing.comparison import exact_tables
 
 LONG = "a text that is longer than twelve bytes"
+
+
+def snapshot_side(side: SideState) -> pa.Table:
+    """Return the rows of a side in memory as one table."""
+    return side_reader(side).read_all()
 
 
 def full_of_life(mode: ChangelogMode, **options: Any) -> SideState:
@@ -176,7 +180,7 @@ def test_rows_of_several_snapshots_become_one_whose_oldest_tombstones_wait_first
         absorb(side, delete((10 * number, None, None, 2)), watermark=50 - number)
         parts.append(snapshot_side(side).replace_schema_metadata(None))
 
-    whole = regrouped_snapshot(pa.concat_tables(parts), epoch=7, counts=(1, 2, 3, 4, 5))
+    whole = pa.concat_tables(parts).replace_schema_metadata(_facts(7, (1, 2, 3, 4, 5)))
     again = make_side("upsert", sequenced=True)
     restore_side(again, whole)
 

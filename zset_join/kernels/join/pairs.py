@@ -52,7 +52,6 @@ from zset_join.kernels.rows.side import ROWS, STRIDE, word
 from zset_join.kernels.values.columns import NEXT, WEIGHT
 
 __all__ = [
-    "CURSOR_WORDS",
     "OVERFLOW",
     "SHOWN_MATCHED",
     "SHOWN_UNMATCHED",
@@ -65,7 +64,6 @@ __all__ = [
 
 OVERFLOW = -7
 SHOWN_UNMATCHED, SHOWN_MATCHED = 1, 2
-CURSOR_WORDS = 6
 
 _AHEAD = 32
 _SMALL = 1 << 31

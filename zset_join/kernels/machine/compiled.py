@@ -7,7 +7,7 @@ never meets code of another version, what did not change is not compiled again, 
 versions share it. Where they are, and which are used, is in `zset_join.kernels.machine.kept_code`;
 `NUMBA_CACHE_DIR` moves them (to a directory `zset_join` in there; nothing else in it is touched).
 
-Cost: about half a minute of compiling after an upgrade; 0.2 s of loading afterwards. A program that waits for it gets, once, a
+Cost: about ten seconds of compiling after an upgrade; 0.2 s of loading afterwards. A program that waits for it gets, once, a
 warning of the logger `zset_join`.
 """
 
@@ -184,7 +184,7 @@ class CompileNotice(event.Listener):  # type: ignore[misc]  # numba has no types
         if not self._told and self._seconds + now - self._begun >= self._after_seconds:
             self._told = True
             logging.getLogger("zset_join").warning(
-                "compiling the kernels this query calls into %s: half a minute, once per user of this machine and version",
+                "compiling the kernels this query calls into %s: ten seconds or more, once per user and version",
                 compiled_kernels_directory,
             )
 

@@ -4,7 +4,8 @@ A process registers hundreds of kernels and calls a few dozen. numba's own dispa
 a compiler, a registration and a cache; that is 0.6 ms for each, more than the imports of all modules together. Here
 the C part alone is made, which is all that a first call looks at; the first call that finds nothing compiled, and every access
 to an attribute that is not there yet (numba's own, when another kernel calls this one), makes the rest. Calls of compiled
-kernels pass through nothing of this: they are the C part's.
+kernels pass through nothing of this: they are the C part's. What other kernels call is compiled by a second dispatcher, see
+`zset_join.kernels.machine.whole_code`.
 
 Source: `numba.core.dispatcher.Dispatcher.__init__`, whose work `_make` does later and whole.
 """
@@ -24,6 +25,8 @@ from numba.core.dispatcher import OmittedArg
 from numba.core.registry import CPUDispatcher
 from numba.core.runtime import rtsys
 from numba.core.typeconv.rules import default_type_manager
+
+from zset_join.kernels.machine.whole_code import PartKernel, WholeCompiler
 
 __all__ = ["OPTIONS", "LazyCache", "LazyKernel"]
 
@@ -72,6 +75,19 @@ class LazyKernel(CPUDispatcher):  # type: ignore[misc]  # numba has no types
     def _compilation_chain_init_hook(self) -> None:
         """Read no extensions of numba: compiled code is loaded without them, `LazyCache` reads them before compiling."""
 
+    @functools.cached_property
+    def _part(self) -> PartKernel:
+        """Return the dispatcher of callers that are kernels."""
+        return PartKernel(self.py_func, self.targetoptions)
+
+    def get_call_template(self, args: Any, kws: Any) -> Any:
+        """Return what a kernel that is compiled calls."""
+        return self._part.get_call_template(args, kws)
+
+    def get_overload(self, sig: Any) -> Any:
+        """Return what a kernel that is compiled calls, once its signature is known."""
+        return self._part.get_overload(sig)
+
     def _make(self) -> bool:
         """Make what `__init__` left out; return whether there was anything to make."""
         with _making:
@@ -79,7 +95,7 @@ class LazyKernel(CPUDispatcher):  # type: ignore[misc]  # numba has no types
             if waiting is None:
                 return False
             py_func, locals_, options, prepare = waiting
-            super().__init__(py_func, locals_, dict(options))
+            super().__init__(py_func, locals_, dict(options), pipeline_class=WholeCompiler)
             if prepare is not None:
                 prepare(self)
             return True

@@ -10,10 +10,9 @@ cannot be opened.
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 from urllib.parse import quote
 
 import pyarrow as pa
@@ -22,8 +21,7 @@ from zset_join.core.errors import LookupFailedError
 from zset_join.core.extras import needed_for
 from zset_join.lookup.source import LookupClient, Opening, TransientLookupError
 from zset_join.lookup.sources.answers import table_of
-from zset_join.lookup.sources.written import register_source
-from zset_join.lookup.written_schema import read_schema, write_schema
+from zset_join.lookup.sources.written import WrittenSource, register_source
 
 __all__ = ["DuckDBFileSource", "SQLiteFileSource"]
 
@@ -36,7 +34,7 @@ def _quoted(name: str) -> str:
 
 
 @dataclass(frozen=True, kw_only=True)
-class _FileSource:
+class _FileSource(WrittenSource):
     """Describe a table in a file.
 
     Args:
@@ -65,9 +63,6 @@ class _FileSource:
         """Return what messages call the kind of file."""
         raise NotImplementedError
 
-    def _json(self, kind: str) -> dict[str, Any]:
-        return {"kind": kind, "name": self.name, "schema": write_schema(self.schema), "path": self.path, "table": self.table}
-
     def refused(self, error: Exception) -> LookupFailedError:
         """Return the error of a file that cannot be read."""
         return LookupFailedError(
@@ -90,6 +85,8 @@ class DuckDBFileSource(_FileSource):
         table: its name in there.
     """
 
+    kind: ClassVar[str] = "duckdb_file"
+
     @property
     def kind_shown(self) -> str:
         """Return "DuckDB"."""
@@ -98,15 +95,6 @@ class DuckDBFileSource(_FileSource):
     def open(self, opening: Opening) -> LookupClient:
         """Return a client."""
         return _DuckDBClient(self, opening)
-
-    def to_json(self) -> dict[str, Any]:
-        """Return everything about it."""
-        return self._json("duckdb_file")
-
-    @classmethod
-    def from_json(cls, fields: Mapping[str, Any]) -> DuckDBFileSource:
-        """Build from what `to_json` gave."""
-        return cls(name=fields["name"], schema=read_schema(fields["schema"]), path=fields["path"], table=fields["table"])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -120,6 +108,8 @@ class SQLiteFileSource(_FileSource):
         table: its name in there.
     """
 
+    kind: ClassVar[str] = "sqlite_file"
+
     @property
     def kind_shown(self) -> str:
         """Return "SQLite"."""
@@ -128,15 +118,6 @@ class SQLiteFileSource(_FileSource):
     def open(self, opening: Opening) -> LookupClient:
         """Return a client."""
         return _SQLiteClient(self, opening)
-
-    def to_json(self) -> dict[str, Any]:
-        """Return everything about it."""
-        return self._json("sqlite_file")
-
-    @classmethod
-    def from_json(cls, fields: Mapping[str, Any]) -> SQLiteFileSource:
-        """Build from what `to_json` gave."""
-        return cls(name=fields["name"], schema=read_schema(fields["schema"]), path=fields["path"], table=fields["table"])
 
 
 register_source("duckdb_file", DuckDBFileSource.from_json)

@@ -30,7 +30,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from time import monotonic
-from typing import Any
+from typing import Any, ClassVar
 
 import pyarrow as pa
 
@@ -41,8 +41,7 @@ from zset_join.lookup.source import LookupClient, Opening, TransientLookupError
 from zset_join.lookup.sources.answers import table_of_records
 from zset_join.lookup.sources.http_bodies import ACCEPTED_ENCODINGS, BodyError, BoundedBody
 from zset_join.lookup.sources.http_paths import COLUMN, UnnameableKeyError, columns_before_the_path, url_of_key
-from zset_join.lookup.sources.written import register_source
-from zset_join.lookup.written_schema import read_schema, write_schema
+from zset_join.lookup.sources.written import WrittenSource, register_source
 
 __all__ = ["HttpSource"]
 
@@ -51,7 +50,7 @@ _SECONDS = re.compile(r"[0-9]+")
 
 
 @dataclass(frozen=True, kw_only=True)
-class HttpSource:
+class HttpSource(WrittenSource):
     """Describe a service.
 
     Args:
@@ -69,6 +68,9 @@ class HttpSource:
     >>> HttpSource(name="crm", schema=pa.schema({"id": pa.int64()}), url="https://crm/customers/{id}").explain()
     'HTTP https://crm/customers/{id}'
     """
+
+    kind: ClassVar[str] = "http"
+    secrets: ClassVar[tuple[str, ...]] = ("token",)
 
     name: str
     schema: pa.Schema
@@ -139,32 +141,6 @@ class HttpSource:
     def explain(self) -> str:
         """Return the URL up to `?`."""
         return f"HTTP {self.url.partition('?')[0]}"
-
-    def to_json(self) -> dict[str, Any]:
-        """Return everything but token and secret headers, of which only where they come from."""
-        secret = as_secret(self.token)
-        return {
-            "kind": "http",
-            "name": self.name,
-            "schema": write_schema(self.schema),
-            "url": self.url,
-            "many": self.many,
-            "rows_at": self.rows_at,
-            "headers": {name: value.to_json() if isinstance(value, Secret) else value for name, value in self.headers.items()},
-            "token": None if secret is None else secret.to_json(),
-            "timeout_seconds": self.timeout_seconds,
-            "max_answer_bytes": self.max_answer_bytes,
-        }
-
-    @classmethod
-    def from_json(cls, fields: Mapping[str, Any]) -> HttpSource:
-        """Build from what `to_json` gave."""
-        secret = None if fields["token"] is None else Secret.from_json(fields["token"])
-        headers = {
-            name: Secret.from_json(value) if isinstance(value, Mapping) else value for name, value in fields["headers"].items()
-        }
-        given = {name: value for name, value in fields.items() if name != "kind"}
-        return cls(**{**given, "schema": read_schema(fields["schema"]), "headers": headers, "token": secret})
 
 
 register_source("http", HttpSource.from_json)

@@ -26,9 +26,9 @@ import os
 import socket
 import threading
 import time
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import pyarrow as pa
 import pyarrow.types as pt
@@ -39,8 +39,7 @@ from zset_join.lookup.secret import Secret, as_secret, refuse_credentials, witho
 from zset_join.lookup.source import LookupClient, Opening, TransientLookupError
 from zset_join.lookup.sources.answers import table_of, table_of_columns
 from zset_join.lookup.sources.postgres_arrays import binary_array, possible_keys, register_binary_arrays
-from zset_join.lookup.sources.written import register_source
-from zset_join.lookup.written_schema import read_schema, write_schema
+from zset_join.lookup.sources.written import WrittenSource, register_source
 
 __all__ = ["PostgresSource"]
 
@@ -58,7 +57,7 @@ _KEY_ARRAYS = (
 
 
 @dataclass(frozen=True, kw_only=True)
-class PostgresSource:
+class PostgresSource(WrittenSource):
     """Describe a table of PostgreSQL.
 
     Args:
@@ -81,6 +80,9 @@ class PostgresSource:
     >>> "hunter2" in repr(source) or "hunter2" in str(source.to_json())
     False
     """
+
+    kind: ClassVar[str] = "postgres"
+    secrets: ClassVar[tuple[str, ...]] = ("password",)
 
     name: str
     schema: pa.Schema
@@ -111,31 +113,6 @@ class PostgresSource:
         """Return table, server and user."""
         shown = "a query" if self.table.lstrip().startswith("(") else self.table
         return f"PostgreSQL {shown} at {self.host}:{self.port}/{self.database} as {self.user}"
-
-    def to_json(self) -> dict[str, Any]:
-        """Return everything but the password, of which only its origin."""
-        secret = as_secret(self.password)
-        return {
-            "kind": "postgres",
-            "name": self.name,
-            "schema": write_schema(self.schema),
-            "table": self.table,
-            "host": self.host,
-            "port": self.port,
-            "database": self.database,
-            "user": self.user,
-            "password": None if secret is None else secret.to_json(),
-            "connect_timeout_seconds": self.connect_timeout_seconds,
-            "statement_timeout_seconds": self.statement_timeout_seconds,
-            "sslmode": self.sslmode,
-        }
-
-    @classmethod
-    def from_json(cls, fields: Mapping[str, Any]) -> PostgresSource:
-        """Build from what `to_json` gave."""
-        secret = None if fields["password"] is None else Secret.from_json(fields["password"])
-        given = {name: value for name, value in fields.items() if name != "kind"}
-        return cls(**{**given, "schema": read_schema(fields["schema"]), "password": secret})
 
     @property
     def answer_seconds(self) -> float:

@@ -18,7 +18,7 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import pyarrow as pa
 
@@ -27,14 +27,13 @@ from zset_join.core.extras import needed_for
 from zset_join.lookup.secret import Secret, as_secret, refuse_credentials, without_secrets
 from zset_join.lookup.source import LookupClient, Opening, TransientLookupError
 from zset_join.lookup.sources.answers import table_of_records
-from zset_join.lookup.sources.written import register_source
-from zset_join.lookup.written_schema import read_schema, write_schema
+from zset_join.lookup.sources.written import WrittenSource, register_source
 
 __all__ = ["RedisSource"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class RedisSource:
+class RedisSource(WrittenSource):
     """Describe rows in Redis.
 
     Args:
@@ -53,6 +52,9 @@ class RedisSource:
     >>> RedisSource(name="c", schema=pa.schema({"id": pa.int64()}), key_pattern="customer:{id}").explain()
     'Redis hash customer:{id} at localhost:6379/0'
     """
+
+    kind: ClassVar[str] = "redis"
+    secrets: ClassVar[tuple[str, ...]] = ("password",)
 
     name: str
     schema: pa.Schema
@@ -114,31 +116,6 @@ class RedisSource:
     def explain(self) -> str:
         """Return pattern and server."""
         return f"Redis {self.layout} {self.key_pattern} at {self.host}:{self.port}/{self.database}"
-
-    def to_json(self) -> dict[str, Any]:
-        """Return everything but the password, of which only its origin."""
-        secret = as_secret(self.password)
-        return {
-            "kind": "redis",
-            "name": self.name,
-            "schema": write_schema(self.schema),
-            "key_pattern": self.key_pattern,
-            "layout": self.layout,
-            "host": self.host,
-            "port": self.port,
-            "database": self.database,
-            "user": self.user,
-            "password": None if secret is None else secret.to_json(),
-            "ssl": self.ssl,
-            "timeout_seconds": self.timeout_seconds,
-        }
-
-    @classmethod
-    def from_json(cls, fields: Mapping[str, Any]) -> RedisSource:
-        """Build from what `to_json` gave."""
-        secret = None if fields["password"] is None else Secret.from_json(fields["password"])
-        given = {name: value for name, value in fields.items() if name != "kind"}
-        return cls(**{**given, "schema": read_schema(fields["schema"]), "password": secret})
 
 
 register_source("redis", RedisSource.from_json)

@@ -9,14 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import pyarrow as pa
 
 from zset_join.core.errors import OptionError, PlanError
 from zset_join.core.extras import needed_for
 from zset_join.lookup.source import LookupClient, Opening, TransientLookupError
-from zset_join.lookup.sources.written import register_source
+from zset_join.lookup.sources.written import WrittenSource, register_source
 from zset_join.lookup.written_schema import read_schema, write_schema
 
 __all__ = ["ArrowSource", "DeltaSource", "ParquetSource"]
@@ -36,7 +36,7 @@ class _LoadedClient(LookupClient):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ParquetSource:
+class ParquetSource(WrittenSource):
     """Describe a Parquet file, or a folder of them.
 
     Args:
@@ -44,6 +44,8 @@ class ParquetSource:
         path: of the file or the folder.
         schema: the columns that may be requested; None: those of the files, read now.
     """
+
+    kind: ClassVar[str] = "parquet"
 
     name: str
     path: str
@@ -67,18 +69,9 @@ class ParquetSource:
         """Return the path."""
         return f"Parquet {self.path}"
 
-    def to_json(self) -> dict[str, Any]:
-        """Return everything about it."""
-        return {"kind": "parquet", "name": self.name, "path": self.path, "schema": write_schema(self.schema)}
-
-    @classmethod
-    def from_json(cls, fields: Mapping[str, Any]) -> ParquetSource:
-        """Build from what `to_json` gave."""
-        return cls(name=fields["name"], path=fields["path"], schema=read_schema(fields["schema"]))
-
 
 @dataclass(frozen=True, kw_only=True)
-class DeltaSource:
+class DeltaSource(WrittenSource):
     """Describe a Delta table, of which each load takes the newest version.
 
     Args:
@@ -86,6 +79,8 @@ class DeltaSource:
         path: of the table.
         schema: the columns that may be requested; None: those of the table, read now.
     """
+
+    kind: ClassVar[str] = "delta"
 
     name: str
     path: str
@@ -108,15 +103,6 @@ class DeltaSource:
     def explain(self) -> str:
         """Return the path."""
         return f"Delta table {self.path}"
-
-    def to_json(self) -> dict[str, Any]:
-        """Return everything about it."""
-        return {"kind": "delta", "name": self.name, "path": self.path, "schema": write_schema(self.schema)}
-
-    @classmethod
-    def from_json(cls, fields: Mapping[str, Any]) -> DeltaSource:
-        """Build from what `to_json` gave."""
-        return cls(name=fields["name"], path=fields["path"], schema=read_schema(fields["schema"]))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -3,14 +3,61 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from dataclasses import fields
+from typing import Any, ClassVar, Self
+
+import pyarrow as pa
 
 from zset_join.core.errors import PlanError
+from zset_join.lookup.secret import Secret
 from zset_join.lookup.source import LookupSource
+from zset_join.lookup.written_schema import read_schema, write_schema
 
-__all__ = ["read_source", "register_source"]
+__all__ = ["WrittenSource", "read_source", "register_source"]
 
 _readers: dict[str, Callable[[Mapping[str, Any]], LookupSource]] = {}
+
+
+class WrittenSource:
+    """A source as a dataclass of which every field is written under its name; secrets only by where they come from.
+
+    Attributes:
+        kind: the name its description is stored under.
+        secrets: the fields that are secrets, or None.
+    """
+
+    kind: ClassVar[str]
+    secrets: ClassVar[tuple[str, ...]] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        """Return everything about it but the values of secrets."""
+        return {"kind": self.kind, **{one.name: _written(getattr(self, one.name)) for one in fields(self)}}  # type: ignore[arg-type]
+
+    @classmethod
+    def from_json(cls, fields: Mapping[str, Any]) -> Self:
+        """Build from what `to_json` gave."""
+        return cls(**{name: cls._read(name, value) for name, value in fields.items() if name != "kind"})
+
+    @classmethod
+    def _read(cls, name: str, value: Any) -> Any:
+        if name == "schema":
+            return read_schema(value)
+        if name in cls.secrets:
+            return None if value is None else Secret.from_json(value)
+        if isinstance(value, Mapping):
+            return {key: Secret.from_json(one) if isinstance(one, Mapping) else one for key, one in value.items()}
+        return value
+
+
+def _written(value: Any) -> Any:
+    match value:
+        case pa.Schema():
+            return write_schema(value)
+        case Secret():
+            return value.to_json()
+        case Mapping():
+            return {key: _written(one) for key, one in value.items()}
+    return value
 
 
 def register_source(kind: str, read: Callable[[Mapping[str, Any]], LookupSource]) -> None:

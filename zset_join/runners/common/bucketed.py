@@ -16,7 +16,7 @@ Cost: beside the operators' own, a hash and a copy of every row that comes, and 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -39,7 +39,16 @@ from zset_join.state.rows.guarded import guarded
 from zset_join.state.rows.side_snapshot import snapshot_counts, snapshot_epoch, with_unknown_deletes
 from zset_join.state.rows.usage import check_same_epoch
 from zset_join.zset import ZSet, single_batch
-from zset_join.zset.protocol import DurableOperator, ListingOperator, NextDue, corrections_of, due_of, earliest, is_timed
+from zset_join.zset.protocol import (
+    AnswerListingOperator,
+    DurableOperator,
+    ListingOperator,
+    NextDue,
+    corrections_of,
+    due_of,
+    earliest,
+    is_timed,
+)
 
 __all__ = ["Bucketed", "in_buckets", "why_in_one_bucket"]
 
@@ -398,6 +407,20 @@ class _TimedListing(_Timed, _Listing):
     """Run the operators of a stage that does both."""
 
 
+class _AnswerListing(Bucketed):
+    """Run the operators of a stage that can list its answer, though it does not remember it."""
+
+    @property
+    def lists_answer(self) -> bool:
+        """Return whether all buckets can list their part now."""
+        return all(cast("AnswerListingOperator", one).lists_answer for one in self.operators)
+
+    def listed(self, columns: Collection[str] | None = None) -> Iterator[ZSet]:
+        """Yield the sum of the answers so far, bucket by bucket."""
+        for one in self.operators:
+            yield from cast("AnswerListingOperator", one).listed(columns)
+
+
 def in_buckets(stage: Stage, options: StageOptions, directory: str | None, workers: Workers) -> DurableOperator:
     """Return a stage in as many buckets as there are threads, over mapped files in a directory, or in memory when given None.
 
@@ -426,7 +449,7 @@ def in_buckets(stage: Stage, options: StageOptions, directory: str | None, worke
         opened.pop_all()
     timed, lists = is_timed(operators[0]), isinstance(operators[0], ListingOperator)
     kind = {(False, False): Bucketed, (True, False): _Timed, (False, True): _Listing, (True, True): _TimedListing}[timed, lists]
-    return kind(stage, operators, workers)
+    return (_AnswerListing if isinstance(operators[0], AnswerListingOperator) else kind)(stage, operators, workers)
 
 
 def _placed(judged: pa.Table, spread: _Spread, bucket: int, names: Sequence[str]) -> pa.Table:

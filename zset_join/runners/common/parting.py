@@ -13,7 +13,7 @@ Cost: beside that of the operator, a few additions per epoch. While it is copied
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, cast
 
@@ -25,7 +25,15 @@ from zset_join.runners.common.bucketed import in_buckets
 from zset_join.runners.common.workers import Workers
 from zset_join.stages.stage import Stage, StageOptions
 from zset_join.zset import ZSet
-from zset_join.zset.protocol import DurableOperator, ListingOperator, NextDue, corrections_of, due_of, is_timed
+from zset_join.zset.protocol import (
+    AnswerListingOperator,
+    DurableOperator,
+    ListingOperator,
+    NextDue,
+    corrections_of,
+    due_of,
+    is_timed,
+)
 
 __all__ = ["Parting", "parted_when_large"]
 
@@ -163,6 +171,19 @@ class _TimedListing(_Timed, _Listing):
     """Run a stage that does both."""
 
 
+class _AnswerListing(Parting):
+    """Run a stage that can list its answer, though it does not remember it."""
+
+    @property
+    def lists_answer(self) -> bool:
+        """Return whether its state suffices for that now."""
+        return cast("AnswerListingOperator", self.inner).lists_answer
+
+    def listed(self, columns: Collection[str] | None = None) -> Iterator[ZSet]:
+        """Return the sum of the answers so far, in chunks."""
+        return cast("AnswerListingOperator", self.inner).listed(columns)
+
+
 def parted_when_large(stage: Stage, options: StageOptions, workers: Workers) -> DurableOperator:
     """Return a stage in memory that is in as many buckets as there are threads while its epochs are large.
 
@@ -173,6 +194,6 @@ def parted_when_large(stage: Stage, options: StageOptions, workers: Workers) -> 
     """
     one = stage.build(options, None)
     kinds = {(False, False): Parting, (True, False): _Timed, (False, True): _Listing, (True, True): _TimedListing}
-    kind = kinds[is_timed(one), isinstance(one, ListingOperator)]
+    kind = _AnswerListing if isinstance(one, AnswerListingOperator) else kinds[is_timed(one), isinstance(one, ListingOperator)]
     one.close()
     return kind(partial(stage.build, options, None), partial(in_buckets, stage, options, None, workers))

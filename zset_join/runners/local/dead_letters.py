@@ -29,7 +29,7 @@ from zset_join.runners.common.rejected import Rejected, RejectedRows
 from zset_join.sources.unread import Undecodable
 from zset_join.storage.folder import open_folder
 
-__all__ = ["SCHEMA", "PartlyRead", "dead_letters", "read_dead_letters", "write_dead_letters"]
+__all__ = ["SCHEMA", "PartlyRead", "dead_letters", "write_dead_letters"]
 
 SCHEMA = pa.schema(
     [
@@ -111,9 +111,3 @@ def write_dead_letters(directory: str | Path, epoch: int, table: pa.Table) -> No
     written = pa.BufferOutputStream()
     pq.write_table(table, written)
     folder.put(name, written.getvalue().to_pybytes())
-
-
-def read_dead_letters(directory: Path) -> pa.Table:
-    """Return the rows of all epochs."""
-    tables = [pq.read_table(path) for path in sorted(directory.glob("*.parquet"))]
-    return pa.concat_tables([SCHEMA.empty_table(), *tables], promote_options="default")

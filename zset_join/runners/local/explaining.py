@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import datetime
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -80,7 +81,16 @@ def explain_row(
             answered = engine.answer(states, past.epoch, past.deltas, past.processing_time_us)
             emitted = _matching(answered.delta, row)
             if emitted:
-                causes = _Causes(engine, watermarks, states, past, row, emitted, answered.times, most_changes).find()
+                causes = _Causes(
+                    engine=engine,
+                    watermarks=watermarks,
+                    states=states,
+                    past=past,
+                    row=row,
+                    emitted=emitted,
+                    times=answered.times,
+                    most_changes=most_changes,
+                ).find()
                 explained = tuple(_input_change(past, cause) for cause in causes)
                 events.append(
                     RowEvent(past.epoch, tuple(emitted), explained, time="" if explained else _time_cause(plan, past))
@@ -122,32 +132,22 @@ class _PastStates(MemoryStates):
         return [*fed, fetched.get(number, ZSet.empty(operator.inputs[-1].schema))]
 
 
+@dataclass(frozen=True, kw_only=True)
 class _Causes:
     """Find the changes of one epoch without which the rows requested come out otherwise."""
 
-    def __init__(
-        self,
-        engine: Engine,
-        watermarks: _PastWatermarks,
-        states: MemoryStates,
-        past: PastEpoch,
-        row: Mapping[str, Any],
-        emitted: _Rows,
-        times: KnownTimes,
-        most_changes: int,
-    ) -> None:
-        self._engine = engine
-        self._watermarks = watermarks
-        self._states = states
-        self._past = past
-        self._row = row
-        self._emitted = emitted
-        self._times = times
-        self._most_changes = most_changes
+    engine: Engine
+    watermarks: _PastWatermarks
+    states: MemoryStates
+    past: PastEpoch
+    row: Mapping[str, Any]
+    emitted: _Rows
+    times: KnownTimes
+    most_changes: int
 
     def find(self) -> list[_Change]:
         """Return them, by source and place."""
-        changes = [(name, at) for name, delta in self._past.deltas.items() for at in range(len(delta))]
+        changes = [(name, at) for name, delta in self.past.deltas.items() for at in range(len(delta))]
         causes: list[_Change] = []
         waiting: list[tuple[list[_Change], list[_Change]]] = []  # changes that matter where others are left out as well
         if changes and self._matters(changes):
@@ -156,12 +156,12 @@ class _Causes:
             group, without = waiting.pop()
             if len(group) == 1:
                 causes += group
-                if len(causes) > self._most_changes:
+                if len(causes) > self.most_changes:
                     raise OptionError(
-                        f"explain_row({dict(self._row)!r}): more than {counted(self._most_changes, 'change')} of epoch "
-                        f"{self._past.epoch} made these rows; select fewer rows, or raise most_changes.",
+                        f"explain_row({dict(self.row)!r}): more than {counted(self.most_changes, 'change')} of epoch "
+                        f"{self.past.epoch} made these rows; select fewer rows, or raise most_changes.",
                         code="ROW_QUESTION",
-                        epoch=self._past.epoch,
+                        epoch=self.past.epoch,
                     )
                 continue
             first, second = group[: len(group) // 2], group[len(group) // 2 :]
@@ -174,11 +174,11 @@ class _Causes:
 
     def _matters(self, left_out: Sequence[_Change], *, is_held: bool = False) -> bool:
         """Return whether the rows come out otherwise without some changes; `is_held`: the watermarks are moved all the same."""
-        past = self._past
+        past = self.past
         deltas = {name: _without(delta, {at for one, at in left_out if one == name}) for name, delta in past.deltas.items()}
-        self._watermarks.held = self._times if is_held else None
+        self.watermarks.held = self.times if is_held else None
         try:
-            answered = self._engine.answer(self._states, past.epoch, deltas, past.processing_time_us)
+            answered = self.engine.answer(self.states, past.epoch, deltas, past.processing_time_us)
         except BadInputError:
             return True
         except StateError as error:
@@ -186,8 +186,8 @@ class _Causes:
                 raise
             return True  # without these changes another key would have been requested
         finally:
-            self._watermarks.held = None
-        return _matching(answered.delta, self._row) != self._emitted
+            self.watermarks.held = None
+        return _matching(answered.delta, self.row) != self.emitted
 
 
 def _without(delta: ZSet, places: set[int]) -> ZSet:

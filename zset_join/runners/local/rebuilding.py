@@ -6,14 +6,18 @@ stage is fed the rows of its inputs, and dropped.
 
 Nothing is built of a stage whose answer depends on when rows came: it is kept as it is, or refused.
 
-Cost: every row that is read is fed once. Memory: all rows of an input, and of an answer, at a time.
+Cost: every row that is read is fed once. Memory: all rows of an input, and of an answer, at a time; groups over the pairs of a
+join that is kept are fed a chunk of them at a time.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain
+from typing import cast
 
+import numpy as np
 import pyarrow as pa
 
 from zset_join.core.relation import Relation
@@ -26,11 +30,11 @@ from zset_join.plan.query_plan import Feed
 from zset_join.plan.row_steps import RowStep, SelectStep, relation_after
 from zset_join.runners.common.stage_bucket import StageBucket
 from zset_join.runners.local.feeding import Feeding, transforms_of
-from zset_join.runners.local.stored_rows import StoredRows, gaps_of
+from zset_join.runners.local.stored_rows import Chunks, StoredRows, gaps_of
 from zset_join.stages.effect import EffectPlace, Effects, has_effect
 from zset_join.stages.stage import StageOptions
 from zset_join.zset import ZSet
-from zset_join.zset.protocol import DurableOperator
+from zset_join.zset.protocol import DurableOperator, FillingOperator
 
 __all__ = ["Rebuilding"]
 
@@ -42,6 +46,11 @@ class _Part:
     kept: StoredRows | None
     steps: tuple[RowStep, ...] = ()
     feed: Feed | None = None
+
+    @property
+    def is_streamed(self) -> bool:
+        """Return whether its rows are computed while they are read."""
+        return self.kept is not None and self.kept.chunks is not None
 
 
 @dataclass
@@ -182,6 +191,8 @@ class Rebuilding:
         return ZSet.concat([_as(part, wanted) for part in parts if len(part)], schema=wanted.schema)
 
     def _part(self, part: _Part, wanted: Relation) -> ZSet:
+        if part.is_streamed:
+            return ZSet.concat(list(self._streamed(part, wanted)), schema=wanted.schema)
         if part.kept is not None:
             rows = self._table(part.kept)
             for transform in transforms_of(part.steps, part.kept.relation):
@@ -191,6 +202,18 @@ class Rebuilding:
             return ZSet.empty(wanted.schema)
         origin = part.feed.origin
         return Feeding(self.plan, [part.feed], wanted.schema).collect({origin: self._answer(origin)})
+
+    def _streamed(self, part: _Part, wanted: Relation) -> Iterator[ZSet]:
+        """Yield what steps make of rows that are computed while they are read, chunk by chunk."""
+        kept = cast("StoredRows", part.kept)
+        transforms, count = transforms_of(part.steps, kept.relation), 0
+        for chunk in cast("Chunks", kept.chunks)(_columns_read(part.steps, wanted)):
+            count += len(chunk)
+            for transform in transforms:
+                chunk = transform(chunk) if len(chunk) else chunk
+            if len(chunk):
+                yield chunk
+        self.read[kept.what] = count
 
     def _table(self, kept: StoredRows) -> ZSet:
         if id(kept) not in self._tables:
@@ -215,6 +238,9 @@ class Rebuilding:
         shown, fed = node.stage.output.schema, list[ZSet]()
         if self._is_empty[number]:
             return ZSet.empty(shown)
+        if absorbs and isinstance(operator, FillingOperator) and self._fill(number, operator):
+            rows = [ZSet(chunk.rows, np.ones(len(chunk), np.int64)) for chunk in operator.held()]
+            return ZSet.concat([_as(chunk, node.stage.output) for chunk in rows], schema=shown)
         for given, feeds in zip(node.stage.inputs, node.feeds, strict=True):
             delta = self.rows(feeds, given.relation, f"stage {node.name}", gaps_of(given))
             fed.append(delta if given.reduce is None else given.reduce.reduce(delta))
@@ -229,6 +255,28 @@ class Rebuilding:
         if absorbs:
             operator.absorb(tick, fed)
         return answer
+
+    def _fill(self, number: int, operator: FillingOperator) -> bool:
+        """Fill the operator of a stage chunk by chunk, where its rows are computed while they are read; return whether it is.
+
+        Chunks only insert, since rows that are listed have positive weights.
+        """
+        node = self.plan.nodes[number]
+        given, feeds = node.stage.inputs[0], node.feeds[0]
+        options = self.plan.state_of[number].options(self.options)
+        if options.on_bad_input != "error" or options.table_budget is not None or given.reduce is not None:
+            return False
+        wanted = given.relation
+        parts = self._parts(feeds, wanted, f"stage {node.name}", gaps_of(given))
+        if not all(part.is_streamed for part in parts):
+            return False
+        chunks = chain.from_iterable(self._streamed(part, wanted) for part in parts)
+        first = next(chunks, None)
+        if first is None:
+            return False
+        tick = replace(self.tick, watermark_us=self.reached.get(number))
+        self.fed[number] = operator.fill(tick, (_as(chunk, wanted) for chunk in chain([first], chunks)))
+        return True
 
     def _completed(self, number: int, operator: DurableOperator, fed: list[ZSet]) -> list[ZSet]:
         """Return what an operator is fed, with the rows of an external table that it reads: they are fetched now."""
@@ -247,6 +295,16 @@ def _fits(there: Relation, wanted: Relation) -> bool:
     """Return whether rows have all columns that are wanted, in their types."""
     types = dict(zip(there.schema.names, there.schema.types, strict=True))
     return all(types.get(field.name) == field.type for field in wanted.schema)
+
+
+def _columns_read(steps: Sequence[RowStep], wanted: Relation) -> set[str]:
+    """Return the columns that steps read of the rows before them, where so much is wanted behind them."""
+    read = set[str]()
+    for step in steps:
+        read |= step.filters_by or frozenset()
+        if step.needs is not None:
+            return read | step.needs
+    return read | set(wanted.schema.names)
 
 
 def _as(rows: ZSet, wanted: Relation) -> ZSet:

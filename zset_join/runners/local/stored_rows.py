@@ -8,7 +8,7 @@ Cost: making the list is a look at every stage; reading an entry is a copy of it
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -26,11 +26,14 @@ from zset_join.runners.local.contents import Contents
 from zset_join.runners.local.history import PastEpoch
 from zset_join.stages.stage import StageInput, StageOptions
 from zset_join.zset import ZSet, single_batch
-from zset_join.zset.protocol import DurableOperator, ListingOperator, UnorderedOperator
+from zset_join.zset.protocol import AnswerListingOperator, DurableOperator, ListingOperator, UnorderedOperator
 
-__all__ = ["StoredRows", "gaps_of", "stored_inputs", "stored_rows"]
+__all__ = ["Chunks", "StoredRows", "gaps_of", "stored_inputs", "stored_rows"]
 
 _WEIGHT, _SEQUENCE = "_zset_weight", "_zset_sequence_"
+
+Chunks = Callable[[Collection[str] | None], Iterator[ZSet]]
+"""Yields rows that are computed while they are read, with some of their columns, or all."""
 
 
 @dataclass(frozen=True)
@@ -44,6 +47,7 @@ class StoredRows:
         count: how many there are.
         read: returns them.
         gaps: columns in which none of them is NULL, because such rows were of no use.
+        chunks: yields them with some columns or all, where they are many and computed while they are read.
     """
 
     feeds: tuple[FeedPrint, ...]
@@ -52,6 +56,7 @@ class StoredRows:
     count: int
     read: Callable[[], ZSet]
     gaps: tuple[str, ...] = ()
+    chunks: Chunks | None = None
 
     @cached_property
     def text(self) -> str:
@@ -149,6 +154,11 @@ def _of_stage(prints: Fingerprints, state: StateNode, operator: DurableOperator,
         feed = prints.feed(Feed(state.number))
         listed = _Listed(operator, stage.output, keeps_copies=False)
         yield StoredRows((feed,), stage.output, f"the groups of {node.name}", groups, listed)
+    if isinstance(operator, AnswerListingOperator) and operator.lists_answer:
+        whole = _AnswerListing(operator, stage.output)
+        count = sum(counts[f"{name}_rows"] for name in stage.state_tables)
+        feed, what = prints.feed(Feed(state.number)), f"the pairs of {node.name}"
+        yield StoredRows((feed,), stage.output, what, count, whole, chunks=whole.chunks)
 
 
 @dataclass(frozen=True)
@@ -201,6 +211,25 @@ class _Listed:
             rows = pa.RecordBatch.from_arrays(chunk.rows.columns, schema=schema)
             parts.append(ZSet(rows, chunk.weights if self.keeps_copies else np.ones(len(chunk), np.int64)))
         return ZSet.concat(parts, schema=schema)
+
+
+@dataclass(frozen=True)
+class _AnswerListing:
+    """Read the answer of an operator that lists it from its state."""
+
+    operator: AnswerListingOperator
+    relation: Relation
+
+    def __call__(self) -> ZSet:
+        return ZSet.concat(list(self.chunks(None)), schema=self.relation.schema)
+
+    def chunks(self, columns: Collection[str] | None) -> Iterator[ZSet]:
+        shown = self.relation.schema.names
+        wanted = [name for name in shown if columns is None or name in columns] or shown[:1]
+        schema = pa.schema([self.relation.schema.field(name) for name in wanted])
+        for chunk in self.operator.listed(wanted):
+            rows = [chunk.rows.column(name) for name in wanted]
+            yield ZSet(pa.RecordBatch.from_arrays(rows, schema=schema), chunk.weights)
 
 
 @dataclass(frozen=True)

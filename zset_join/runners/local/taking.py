@@ -8,12 +8,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from zset_join.core.errors import PlanError
+import numpy as np
+
+from zset_join.core.errors import BadInputError, PlanError
+from zset_join.core.relation import Relation
 from zset_join.core.row_conversion import conform
 from zset_join.plan.query_plan import QueryPlan
 from zset_join.query.reading import Reading
 from zset_join.runners.common.rejected import RejectedRows
-from zset_join.runners.local.append_only import check_appends
 from zset_join.runners.local.dead_letters import PartlyRead
 from zset_join.runners.local.far_times import FarTimes
 from zset_join.runners.local.watermarks import KnownTimes
@@ -21,6 +23,30 @@ from zset_join.sources.unread import Undecodable
 from zset_join.zset import ZSet
 
 __all__ = ["RowTaking"]
+
+
+def check_appends(name: str, relation: Relation, delta: ZSet, *, epoch: int) -> None:
+    """Refuse retractions from a source whose rows are only added.
+
+    Args:
+        name: the source.
+        relation: its rows.
+        delta: its rows.
+        epoch: the epoch it came in.
+
+    Raises:
+        BadInputError: a row retracts.
+    """
+    if relation.mode != "append" or not (delta.weights < 0).any():
+        return
+    row = int(np.flatnonzero(delta.weights < 0)[0])
+    raise BadInputError(
+        f'source "{name}", epoch {epoch}: row {row} retracts, and rows of an append-only source are only added; '
+        "nothing of the epoch was applied. Describe the source with changes(...).",
+        code="RETRACTION_IN_APPEND",
+        relation=name,
+        epoch=epoch,
+    )
 
 
 class RowTaking:

@@ -33,7 +33,7 @@ from zset_join.runners.local.history import InputHistory
 from zset_join.tools.batch import DUCKDB, EPOCHS, BatchTimes, batch_parts, one_statement, source_name
 from zset_join.zset import ZSet
 
-__all__ = ["Verification", "batch_view", "verify"]
+__all__ = ["Verification", "verify"]
 
 _WEIGHT = "w"
 _DIGITS = 9
@@ -147,18 +147,6 @@ def verify(
             unjudged_rows=int(counts[3]),
             differences=tuple(_split(line, schema) for line in shown_rows(different)),
         )
-
-
-def batch_view(plan: QueryPlan, history: InputHistory, times: Sequence[BatchTimes]) -> pa.Table:
-    """Return the view as DuckDB computes it from everything that came.
-
-    Raises:
-        PlanError: DuckDB cannot run a part of the plan.
-    """
-    with _connection() as connection:
-        _register(connection, plan, history)
-        table = connection.sql(one_statement(batch_parts(plan, times, DUCKDB))).to_arrow_table()
-        return table.rename_columns(plan.output.schema.names).cast(plan.output.schema)
 
 
 @contextmanager

@@ -231,7 +231,11 @@ class QueryBinder:
         planner.state_ttls.check_alone(scope.items, self.warnings, remembers=remembers)
         state_ttl = planner.state_ttls.of_group(scope.items)
         if has_aggregates(node):
-            view, binder = self._grouped(node, subqueries, view, binder, outputs, row_number, listed, state_ttl)
+            if not all(isinstance(one, exp.Expr) for _, one in outputs):
+                raise SqlError("name the columns of a grouped query instead of *.", code="NOT_OFFERED", at=self.at(node))
+            aggregation = Aggregation(self, scope, view, binder)
+            view = aggregation.group(node, outputs, row_number=row_number, state_ttl=state_ttl)
+            view, binder = self._grouped(node, subqueries, aggregation, view, outputs, listed)
         elif node.args.get("having") is not None:
             raise SqlError(
                 "HAVING needs GROUP BY or an aggregate; write WHERE.", code="NOT_OFFERED", at=self.at(node.args.get("having"))
@@ -387,18 +391,12 @@ class QueryBinder:
         self,
         node: exp.Select,
         subqueries: ScalarSubqueries,
-        view: View,
-        binder: ScalarBinder,
+        aggregation: Aggregation,
+        grouped: View,
         outputs: Sequence[tuple[str, Expression | exp.Expr]],
-        row_number: exp.Alias | None,
         listed: Mapping[str, Expression],
-        state_ttl: StateTtl | None,
     ) -> tuple[View, ScalarBinder]:
         """Return the groups that HAVING keeps, and what binds expressions over them."""
-        if not all(isinstance(one, exp.Expr) for _, one in outputs):
-            raise SqlError("name the columns of a grouped query instead of *.", code="NOT_OFFERED", at=self.at(node))
-        aggregation = Aggregation(self, subqueries.scope, view, binder)
-        grouped = aggregation.group(node, outputs, row_number=row_number, state_ttl=state_ttl)
         having = node.args.get("having")
         before = {id(one) for part in _before_groups(node) for one in part.walk()}
         parts = [one for _, one in outputs if isinstance(one, exp.Expr)] + ([] if having is None else [having])

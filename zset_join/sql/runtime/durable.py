@@ -321,10 +321,6 @@ class DirectoryRuntime(DurableChanges):
             done += 1
         return done
 
-    def advance(self) -> None:
-        """Let an epoch without rows pass."""
-        self._take({}, self._clock())
-
     def advance_due(self) -> bool:
         """Let an epoch pass if the pipeline is due; return whether it was."""
         if not any(one.is_due(self._clock()) for one in self.running if not one.is_paused):

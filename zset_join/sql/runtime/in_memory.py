@@ -97,11 +97,6 @@ class MemoryRuntime(ProcessRuntime):
                 source = source_of(table, lambda _, rows: rows, settings)  # INSERT completes them
                 self._sources[name] = (table, DecodedRecords(source, table, settings) if has_records(table) else source)
 
-    def advance(self) -> None:
-        """Let an epoch without rows pass in every query, so that what is due is done."""
-        for running in self._by_pipeline():
-            self._step({running: {}}, self._clock())
-
     def advance_due(self) -> bool:
         """Let an epoch pass in the queries that are due by now; return whether there were any."""
         now = self._clock()

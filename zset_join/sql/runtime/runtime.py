@@ -175,10 +175,6 @@ class Runtime(ABC):
         """Wait until every query has answered what is there."""
 
     @abstractmethod
-    def advance(self) -> None:
-        """Let an epoch without rows pass in every query."""
-
-    @abstractmethod
     def advance_due(self) -> bool:
         """Let an epoch pass in the queries that are due by now; return whether there were any."""
 

@@ -37,7 +37,6 @@ __all__ = [
     "KIND",
     "PADDED",
     "PARKED",
-    "PARKED_KINDS",
     "PARKED_PADDED",
     "SILENT",
     "TIMES",
@@ -50,7 +49,6 @@ Int64s = npt.NDArray[np.int64]
 
 JOINED, PADDED, SILENT, PARKED, PARKED_PADDED = 1, 2, 3, 4, 5
 EMITTED_KINDS = (JOINED, PADDED, PARKED_PADDED)
-PARKED_KINDS = (PARKED, PARKED_PADDED)
 
 KIND, ARRIVAL, TIMES = "_zset_kind", "_zset_arrival", "_zset_times"
 DUE_US, ATTEMPTS = "_zset_due_us", "_zset_attempts"

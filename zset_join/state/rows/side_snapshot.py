@@ -35,13 +35,11 @@ __all__ = [
     "SNAPSHOT_SEQUENCE",
     "SNAPSHOT_WATERMARK",
     "SNAPSHOT_WEIGHT",
-    "regrouped_snapshot",
     "restore_side",
     "side_reader",
     "snapshot_counts",
     "snapshot_epoch",
     "snapshot_parts",
-    "snapshot_side",
     "with_unknown_deletes",
 ]
 
@@ -79,11 +77,6 @@ def side_reader(
     facts = _facts(side.absorbed_epoch, (*side.ignored, *side.evicted))
     schema = _snapshot_schema(side).with_metadata(facts)
     return pa.RecordBatchReader.from_batches(schema, _batches(side, cold, cold_tombstones, keeps_order))
-
-
-def snapshot_side(side: SideState) -> pa.Table:
-    """Return the rows of a side in memory as one table, as `side_reader`."""
-    return side_reader(side).read_all()
 
 
 def snapshot_parts(rows: pa.Table | pa.RecordBatchReader) -> Iterator[pa.Table]:
@@ -170,17 +163,6 @@ def with_unknown_deletes(table: pa.Table, count: int) -> pa.Table:
         return table
     stale, _, rejected = json.loads(metadata[_IGNORED])
     return table.replace_schema_metadata({**metadata, _IGNORED: json.dumps([stale, count, rejected])})
-
-
-def regrouped_snapshot(table: pa.Table, *, epoch: int, counts: Sequence[int]) -> pa.Table:
-    """Return rows out of several snapshots of one relation as one snapshot.
-
-    Args:
-        table: rows with the columns of a snapshot; live rows of one join key in the order they had in theirs.
-        epoch: the epoch it is at.
-        counts: as `snapshot_counts`.
-    """
-    return table.replace_schema_metadata(_facts(epoch, counts))
 
 
 def _facts(epoch: int, counts: Sequence[int]) -> dict[bytes, str]:

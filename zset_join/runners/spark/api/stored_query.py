@@ -137,11 +137,19 @@ class ExecutorTools:
     def __init__(self, runner: EpochRunner) -> None:
         self._runner = runner
 
-    def verify(self, **given: Any) -> VerificationReport:
+    def verify(
+        self,
+        *,
+        left_df: DataFrame | None,
+        right_df: DataFrame | None,
+        tables: Mapping[str, DataFrame] | None,
+        **options: Any,
+    ) -> VerificationReport:
         """Compare what was emitted with Spark's batch join."""
-        from zset_join.runners.spark.tools.verification import verify
+        from zset_join.runners.spark.tools.verification import given_tables, verify
 
-        return verify(self._runner.query, self._runner, **given)
+        given = given_tables(self._runner.query, left_df=left_df, right_df=right_df, tables=tables)
+        return verify(self._runner.query, self._runner, given=given, **options)
 
     def explain_row(self, row: Mapping[str, Any], *, most_rows: int) -> RowHistory:
         """Find the row in the log that is kept."""

@@ -306,7 +306,11 @@ class DriverEpochs:
         with self.lock:
             pipeline, self._pipeline = self._pipeline, None
             if pipeline is not None:
-                pipeline.close()
+                try:
+                    if self._files is not None and not self.settings.is_served:
+                        self._files.keep_ended()
+                finally:
+                    pipeline.close()
             if self.topics is not None:
                 self.topics.close()
 

@@ -10,7 +10,8 @@ leaves a mark of its own in the directory; a run that finds another's copies and
 emptied is not what Spark has removed.
 
 Limits: the processes of Spark's server see one directory: on one machine any, on several a volume. What Spark notes at the end
-of a run, that its last epoch is done, is not copied: the next run requests that epoch again, and its answer is known.
+of a run, that its last epoch is done, is copied by a classic session. Over Spark Connect, and behind a kill, it is not: the
+next run requests that epoch again, and its answer is known.
 
 Cost: one put per new file of Spark's, two or three of a few hundred bytes in an epoch; a start reads each once.
 """
@@ -94,6 +95,22 @@ class SparkFiles:
             if name != _METADATA:
                 self._folder.remove(name)
         self._kept = set(found)
+
+    def keep_ended(self) -> None:
+        """Copy what Spark has noted of epochs that are done, once its query has ended; nothing where another start came.
+
+        Raises:
+            StateError: `SPARK_FILES_DIFFER`, as `keep`.
+            OSError: the store or the directory fails.
+        """
+        kept = self._kept or set()
+        ended = [name for name in self._written() if name.startswith("commits/") and name not in kept]
+        copied = [(name, (self._scratch / name).read_bytes()) for name in ended]
+        if self._kept is None or self._start == _EMPTIED or self._marked()[1] != self._start:
+            return
+        for name, content in copied:
+            self._copy(name, content, _number(name))
+        self._kept.update(ended)
 
     def _older(self, epoch: int) -> set[str]:
         """Return the names that the checkpoint has, but those that a driver beside this one may have put meanwhile."""

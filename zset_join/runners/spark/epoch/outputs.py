@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
@@ -37,6 +37,9 @@ from zset_join.sinks.sink import Sink, has_epoch
 from zset_join.storage.folder import is_local, local_path
 from zset_join.zset import ZSet
 
+if TYPE_CHECKING:  # only who writes Delta tables has deltalake
+    from zset_join.sinks.delta_changelog import DeltaChangelogSink
+
 __all__ = [
     "ChangelogOutput",
     "ChosenOutput",
@@ -44,8 +47,8 @@ __all__ = [
     "Output",
     "SelectiveOutput",
     "SinkOutput",
+    "TaskFiles",
     "check_sink_altered",
-    "fitting_parts",
     "given_by_sink",
     "read_lines",
     "weighted",
@@ -253,21 +256,21 @@ class SinkOutput:
         self._sink.close()
 
 
-class ChangelogOutput:
-    """Let the tasks write the files of a Parquet changelog.
+class TaskFiles:
+    """Let the tasks write the files of a changelog; a subclass commits them.
 
     Args:
-        directory: the changelog, a path or URI.
-        form: how weights are shown.
+        sink: the changelog.
+        described: what `explain` calls it.
+        parts: what writes a task's piece.
     """
 
-    def __init__(self, directory: str, form: ChangelogForm) -> None:
-        self._directory = str(local_path(directory)) if is_local(directory) else directory
-        self._form = form
-        self._sink = ParquetChangelogSink(self._directory, form)
+    def __init__(self, sink: ParquetChangelogSink | DeltaChangelogSink, described: str, parts: PartWriter) -> None:
+        self._sink = sink
+        self._described = described
         self.quarantines = False
         self.dead_letter_path = ""
-        self.parts: PartWriter = ChangelogParts(self._directory)
+        self.parts = parts
 
     @property
     def sink(self) -> Sink:
@@ -276,14 +279,16 @@ class ChangelogOutput:
 
     def describe(self) -> str:
         """Return path and form."""
-        return f"Parquet changelog {self._directory} ({self._form})"
+        return self._described
 
     def open(self, relation: Relation, query_id: str, *, may_lack_columns: bool = False) -> None:
         """Make or check the changelog."""
-        self._relation = relation
+        self._rows = relation.schema
         self._sink.open(relation, query_id, may_lack_columns=may_lack_columns)
-        writer = self.parts.writer if isinstance(self.parts, FittingParts) else self.parts
-        self.parts = fitting_parts(self, writer, relation, query_id)
+        letters = DeadLetters(
+            directory=self.dead_letter_path, query_id=query_id, names=(self._described,), schemas=(relation.schema,)
+        )
+        self.parts = FittingParts(self._writer(relation), self._described, letters if self.quarantines else None)
 
     def has(self, record: CommitRecord) -> bool:
         """Look into the changelog."""
@@ -301,14 +306,6 @@ class ChangelogOutput:
         """Return the rows that the tasks put aside."""
         return file_unfit_flags(rows)
 
-    def can_publish(self, files: CheckpointFiles, record: CommitRecord) -> bool:  # noqa: ARG002 - for other outputs
-        """Look whether all parts are still staged."""
-        return are_staged(self._directory, record.epoch, _part_files(record))
-
-    def publish(self, session: SparkSession, files: CheckpointFiles, record: CommitRecord) -> None:  # noqa: ARG002 - for other outputs
-        """Make the epoch visible."""
-        commit_epoch(self._directory, record.epoch, _part_files(record), link=record.link)
-
     def check_altered(self, relation: Relation) -> None:
         """Return the answer of the sink."""
         check_sink_altered(self._sink, relation)
@@ -323,17 +320,46 @@ class ChangelogOutput:
         """Write the epoch."""
         return given_by_sink(self._sink, self.describe(), record, rows, quarantines=self.quarantines)
 
+    def close(self) -> None:
+        """Close the changelog."""
+        self._sink.close()
+
+    def _writer(self, relation: Relation) -> PartWriter:
+        raise NotImplementedError
+
+
+class ChangelogOutput(TaskFiles):
+    """Let the tasks write the files of a Parquet changelog.
+
+    Args:
+        directory: the changelog, a path or URI.
+        form: how weights are shown.
+    """
+
+    def __init__(self, directory: str, form: ChangelogForm) -> None:
+        self._directory = str(local_path(directory)) if is_local(directory) else directory
+        self._form = form
+        sink = ParquetChangelogSink(self._directory, form)
+        super().__init__(sink, f"Parquet changelog {self._directory} ({form})", ChangelogParts(self._directory))
+
+    def can_publish(self, files: CheckpointFiles, record: CommitRecord) -> bool:  # noqa: ARG002 - for other outputs
+        """Look whether all parts are still staged."""
+        return are_staged(self._directory, record.epoch, _part_files(record))
+
+    def publish(self, session: SparkSession, files: CheckpointFiles, record: CommitRecord) -> None:  # noqa: ARG002 - for other outputs
+        """Make the epoch visible."""
+        commit_epoch(self._directory, record.epoch, _part_files(record), link=record.link)
+
     def contents(self, session: SparkSession) -> DataFrame | None:
         """Read the committed epochs."""
-        return read_lines(session, committed_files(self._directory), self._relation.schema, self._form)
+        return read_lines(session, committed_files(self._directory), self._rows, self._form)
 
     def at_rest(self) -> tuple[str, ...]:
         """Return its directory."""
         return (self._directory,)
 
-    def close(self) -> None:
-        """Close the changelog."""
-        self._sink.close()
+    def _writer(self, relation: Relation) -> PartWriter:  # noqa: ARG002 - its parts are the same for every relation
+        return self.parts.writer if isinstance(self.parts, FittingParts) else self.parts
 
 
 class FunctionOutput:
@@ -465,14 +491,6 @@ def given_by_sink(sink: Sink, name: str, record: CommitRecord, rows: ZSet, *, qu
 def retractions_first(rows: ZSet) -> list[ZSet]:
     """Return an answer as outputs take it: retractions, then insertions."""
     return list(rows.tidy_chunks(max(1, len(rows)))) if len(rows) else []
-
-
-def fitting_parts(output: SelectiveOutput, writer: PartWriter, relation: Relation, query_id: str) -> FittingParts:
-    """Return what writes the rows that a changelog can hold, and puts the others aside or refuses them."""
-    letters = DeadLetters(
-        directory=output.dead_letter_path, query_id=query_id, names=(output.describe(),), schemas=(relation.schema,)
-    )
-    return FittingParts(writer, output.describe(), letters if output.quarantines else None)
 
 
 def read_lines(session: SparkSession, paths: Sequence[str], rows: pa.Schema, form: ChangelogForm) -> DataFrame:

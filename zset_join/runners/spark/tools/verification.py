@@ -36,16 +36,14 @@ from zset_join.runners.spark.tools.past_epochs import plan_of_places
 from zset_join.runners.spark.tools.sampling import sample_of
 from zset_join.runners.spark.tools.view_comparison import ExpectedView, VerificationReport, compare_outputs
 
-__all__ = ["numbered_rows", "verify"]
+__all__ = ["given_tables", "numbered_rows", "verify"]
 
 
 def verify(
     joined: PlacedQuery,
     runner: EpochRunner,
     *,
-    left_df: DataFrame | None = None,
-    right_df: DataFrame | None = None,
-    tables: Mapping[str, DataFrame] | None = None,
+    given: Mapping[str, DataFrame],
     actual_df: DataFrame | None = None,
     most_differences: int = 20,
     sample: float | None = None,
@@ -55,9 +53,7 @@ def verify(
     Args:
         joined: the join.
         runner: what runs its epochs.
-        left_df: the final left table as a batch DataFrame; by name, columns in any order, others are ignored.
-        right_df: the final right table.
-        tables: name of a stream to its final table; for a chain of joins, whose sides are not all streams.
+        given: see `given_tables`; none: the tables are read from the checkpoint.
         actual_df: what was emitted, with a column `_weight`; for outputs that cannot be read back.
         most_differences: differing rows to put into the report.
         sample: a share of the view to check instead of all of it, see `zset_join.runners.spark.tools.sampling`.
@@ -72,7 +68,6 @@ def verify(
     checkpoint = runner.checkpoint
     if checkpoint is None:
         raise StateError("the query was not attached to its checkpoint", code="NOT_ATTACHED")
-    given = _given_tables(joined, left_df, right_df, tables)
     names = [stream.name for stream in joined.streams]
     if runner.buffer.evicts and set(given) != set(names):
         raise OptionError(
@@ -116,10 +111,24 @@ def verify(
         return replace(report, sample=chosen.share, sampled_by=chosen.columns, sampled_streams=tuple(chosen.by_input))
 
 
-def _given_tables(
-    joined: PlacedQuery, left_df: DataFrame | None, right_df: DataFrame | None, tables: Mapping[str, DataFrame] | None
+def given_tables(
+    joined: PlacedQuery,
+    *,
+    left_df: DataFrame | None = None,
+    right_df: DataFrame | None = None,
+    tables: Mapping[str, DataFrame] | None = None,
 ) -> dict[str, DataFrame]:
-    """Return the tables that were given, by the names of their streams."""
+    """Return the tables that were given, by the names of their streams.
+
+    Args:
+        joined: the join.
+        left_df: the final left table as a batch DataFrame; by name, columns in any order, others are ignored.
+        right_df: the final right table.
+        tables: name of a stream to its final table; for a chain of joins, whose sides are not all streams.
+
+    Raises:
+        OptionError: a table of something that is not a stream.
+    """
     given = dict(tables or {})
     for (name, is_stream), argument, table in zip(joined.sides, ("left_df", "right_df"), (left_df, right_df), strict=False):
         if table is None:

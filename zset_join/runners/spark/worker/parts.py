@@ -163,16 +163,16 @@ class DeltaParts:
         first = next(counted, None)
         if first is None:
             return []
-        part = write_delta_part(
-            self.location,
+        lines = ChangelogLines(
+            f'Delta table "{self.location}"',
             schema,
             self.form,
             self.key,
             with_first(first, counted),
             epoch=tick.epoch,
-            part=bucket,
             committed_at_us=tick.processing_time_us,
         )
+        part = write_delta_part(self.location, lines, part=bucket)
         return [] if part is None else [PartEntry(bucket, _listed(part.file), part.retractions, "delta")]
 
 

@@ -134,12 +134,6 @@ class MemoryColdStore:
         """Forget what rows were to be."""
         self._revised = []
 
-    def remove_codes(self, codes: Int64s) -> int:
-        """Take all rows of some codes out; return how many there were."""
-        removed = self.fetch(codes)
-        self.remove(removed.places)
-        return len(removed)
-
     def tidy(self) -> None:
         """Let the places of removed rows go; a dict is always tidy."""
         self._restorable.clear()
