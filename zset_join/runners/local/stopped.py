@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from zset_join.checkpoint.plan import query_plan
-from zset_join.checkpoint.reading import changed_plan_of, plan_before, read_committed, stored_description
+from zset_join.checkpoint.reading import changed_plan_of, no_checkpoint, plan_before, read_committed, stored_description
 from zset_join.core.errors import OptionError, StateError
 from zset_join.core.tick import Tick
 from zset_join.evolution.changed_columns import ColumnWords
@@ -166,12 +166,15 @@ def undo_of_directory(directory: str | Path, *, new_tables: Collection[str] = ()
         new_tables: as for `evolve_directory`.
 
     Raises:
-        StateError: `NOTHING_TO_UNDO`: its query was never changed; `UNDO_GONE`: longer ago than its option `undo_epochs`;
-            `UNDO_COLUMNS`: columns of sources of which values are gone; or as `evolve_directory`.
+        StateError: `NO_CHECKPOINT`: nothing is there; `NOTHING_TO_UNDO`: its query was never changed; `UNDO_GONE`: longer
+            ago than its option `undo_epochs`; `UNDO_COLUMNS`: columns of sources of which values are gone; or as
+            `evolve_directory`.
     """
     location = _location(directory)
     committed = read_committed(location)
     last = None if committed is None else committed.last
+    if committed is None and stored_description(location) is None:
+        raise no_checkpoint(location)
     if committed is None or last is None or last.plan is None:
         raise nothing_to_undo(location, "zset-join evolve")
     changed = changed_plan_of(committed.files.folder, last)
