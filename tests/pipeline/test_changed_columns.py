@@ -8,10 +8,9 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from zset_join.core.errors import StateError
+from zset_join.core.errors import OptionError, StateError
 from zset_join.pipeline import Pipeline, View, appends, changes
 from zset_join.pipeline import functions as F  # noqa: N812 - as PySpark users import theirs
-from zset_join.runners.local.stopped import check_streams
 
 BEFORE = {"id": pa.int64(), "who": pa.string(), "total": pa.int32(), "note": pa.string()}
 PEOPLE = changes("people", {"who": pa.string(), "city": pa.string()}, keys="who")
@@ -187,12 +186,12 @@ def test_a_stage_that_names_a_changed_column_is_built_again() -> None:
     assert pipeline.view().to_pylist() == [{"total": 0, "n": 1}, {"total": 2**40, "n": 1}]
 
 
-def test_columns_of_a_stream_inside_spark_do_not_change_in_place() -> None:
-    before, after = (orders(columns).plan() for columns in (BEFORE, ADDED))
+@pytest.mark.parametrize("words", [{"renamed": ["note"]}, {"defaults": {"orders": "shop"}}])
+def test_words_that_are_no_mapping_are_refused(words: Any) -> None:
+    pipeline = Pipeline(orders(BEFORE))
 
-    with pytest.raises(StateError, match="EVOLVE_STREAM"):
-        check_streams(before, after, {"inputs": []})
-    check_streams(before, before, {"inputs": []})
+    with pytest.raises(OptionError, match=r"ARGUMENT.*such as (renamed|defaults)=\{'orders'"):
+        pipeline.evolve(orders(ADDED), **words)
 
 
 def test_a_new_column_under_the_name_of_a_renamed_one_is_not_that_one() -> None:

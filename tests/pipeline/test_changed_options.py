@@ -60,6 +60,25 @@ def test_rows_live_as_long_as_the_new_query_has_it_and_downstream_is_fed_nothing
     pipeline.close()
 
 
+@pytest.mark.parametrize("of", ["row", "key"])
+@pytest.mark.parametrize(
+    ("after", "ending"), [("10 seconds", {"state_ttl-0": 1}), ("14 seconds", {"state_ttl-0": 1}), ("15 seconds", {})]
+)
+def test_a_difference_counts_what_a_shorter_time_ends_with_the_next_epoch(of: str, after: str, ending: dict[str, int]) -> None:
+    pipeline = Pipeline(by_city("100 seconds", of=of))
+    people = [{"who": "a", "city": "Oslo"}, {"who": "b", "city": "Rome"}]
+    pipeline.step({"orders": [{"id": 1, "who": "b"}], "people": people}, processing_time=0)
+    pipeline.step({"orders": [{"id": 2, "who": "a"}]}, processing_time=14 * SECOND)
+
+    diff = pipeline.diff(by_city(after, of=of))
+    pipeline.evolve(by_city(after, of=of))
+    pipeline.step({}, processing_time=14 * SECOND)
+
+    assert diff.ending == ending
+    assert ("ends with the next epoch" in str(diff)) == bool(ending)
+    assert len(counted(pipeline)) == 2 - sum(ending.values())
+
+
 def test_what_has_ended_stays_so_and_undo_brings_back_the_time_not_the_rows() -> None:
     pipeline = Pipeline(by_city("100 seconds"))
     pipeline.step({"orders": [{"id": 1, "who": "a"}], "people": [{"who": "a", "city": "Oslo"}]}, processing_time=0)

@@ -168,3 +168,13 @@ def test_the_command_line_reads_a_source_again(tmp_path: Path) -> None:
 
     with Pipeline(WIDE, tmp_path / "dir", keep_state="needed") as pipeline:
         assert sorted(row["note"] for row in pipeline.view().to_pylist()) == [f"n{at}" for at in range(6)]
+
+
+def test_a_pipeline_that_keeps_what_it_needs_does_so_after_each_change_and_opens_again(tmp_path: Path) -> None:
+    with Pipeline(JOINED, tmp_path / "dir", keep_state="needed") as pipeline:
+        pipeline.step(ROWS)
+        pipeline.evolve(NARROW)
+        assert "not kept, since nothing reads them: total, note" in pipeline.plan.explain(buckets=1)
+
+    with Pipeline(NARROW, tmp_path / "dir", keep_state="needed") as pipeline:
+        assert pipeline.view().sort_by("id").to_pylist()[:2] == [{"id": 0, "city": "Oslo"}, {"id": 1, "city": "Rome"}]

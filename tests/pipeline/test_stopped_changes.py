@@ -17,7 +17,7 @@ from zset_join.core.errors import StateError
 from zset_join.expressions import col
 from zset_join.pipeline import Pipeline, changes
 from zset_join.runners.local.outputs import PipelineOutputs
-from zset_join.runners.local.stopped import diff_of_directory, evolve_directory
+from zset_join.runners.local.stopped import diff_of_directory, evolve_directory, undo_of_directory
 from zset_join.sinks.duckdb_view import DuckDBViewSink
 from zset_join.sql.changed_queries import views_of_file
 
@@ -178,3 +178,9 @@ def test_columns_of_a_source_are_renamed_and_filled_by_command(tmp_path: Path, c
     assert rows == [{"id": 1, "who": "a", "amount": 2, "day": datetime.date(2024, 2, 29)}]
     with Pipeline(changes("orders", columns, keys="id"), tmp_path / "dir") as back:
         assert back.view().to_pylist() == [{"id": 1, "who": "a", "total": 2}]
+
+
+def test_undo_where_nothing_is_names_the_place(tmp_path: Path) -> None:
+    with pytest.raises(StateError, match=f"no checkpoint of a query at {tmp_path}") as refused:
+        undo_of_directory(tmp_path)
+    assert refused.value.code == "NO_CHECKPOINT"

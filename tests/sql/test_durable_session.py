@@ -393,3 +393,35 @@ def test_a_query_whose_drop_fails_goes_on(tmp_path: Path, monkeypatch: pytest.Mo
         assert sorted(row["k"] for row in session.views()["ids"].to_pylist()) == [1, 2]
         session.sql("DROP MATERIALIZED VIEW ids")
         assert "ids" not in session.views()
+
+
+def test_a_session_joins_only_the_columns_that_views_need_and_a_later_view_may_need_more(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    joined = "FROM orders o JOIN names n ON o.customer = n.customer"
+
+    def session(*more: str) -> Session:
+        made = connect(dialect="flink", directory=tmp_path / "state")
+        made.sql("SET 'keep_state' = 'needed';" + DECLARED.format(path=tmp_path))
+        made.sql(f"CREATE MATERIALIZED VIEW ids AS SELECT o.id, n.name {joined}")
+        for text in more:
+            made.sql(text)
+        return made
+
+    order(tmp_path, 1)
+    with session() as opened:
+        opened.sql("INSERT INTO names VALUES ('a', 'Ada'), ('b', 'Bob')")
+        opened.read(wait_seconds=0)
+        opened.running[0].whole.explain()
+        assert 'reads "orders": Select id, customer AS o.customer\n' in capsys.readouterr().out
+    order(tmp_path, 2)
+    wider = f"CREATE MATERIALIZED VIEW sums AS SELECT n.name, o.total {joined}"
+    with session(wider) as opened:
+        opened.read(wait_seconds=0)
+    order(tmp_path, 3)
+    with session(wider) as opened:
+        opened.read(wait_seconds=0)
+        assert table(opened, "SELECT * FROM ids") == [(1, "Bob"), (2, "Ada"), (3, "Bob")]
+        assert table(opened, "SELECT * FROM sums") == [("Ada", 2), ("Bob", 1), ("Bob", 3)]
+        with pytest.warns(UserWarning, match="'keep_state' has no effect"):
+            opened.sql("SET 'keep_state' = 'all'; CREATE MATERIALIZED VIEW more AS SELECT id FROM ids")

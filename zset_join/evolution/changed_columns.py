@@ -21,7 +21,7 @@ import pyarrow as pa
 import pyarrow.types as pt
 
 from zset_join.conversions.python_values import python_values
-from zset_join.core.errors import StateError
+from zset_join.core.errors import OptionError, StateError
 from zset_join.expressions import Expression
 from zset_join.expressions.rows import named
 from zset_join.expressions.tree import Cast, Literal
@@ -43,11 +43,25 @@ class ColumnWords:
         renamed: by source, names of columns before to their names after.
         defaults: by source, values of added columns in rows from before; NULL where none is given.
         may_narrow: sources of which no row has come under the wider types, so that these may go back.
+
+    Raises:
+        OptionError: `ARGUMENT`: one of the first two is no mapping of sources to mappings.
     """
 
     renamed: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     defaults: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     may_narrow: frozenset[str] = frozenset()
+
+    def __post_init__(self) -> None:
+        given: Any
+        examples = {"orders": {"total": "amount"}}, {"orders": {"place": "shop"}}
+        for name, given, example in zip(("renamed", "defaults"), (self.renamed, self.defaults), examples, strict=True):
+            if not isinstance(given, Mapping) or not all(isinstance(one, Mapping) for one in given.values()):
+                raise OptionError(
+                    f"{name}={given!r}: expected columns by the names of their sources, such as {name}={example}.",
+                    code="ARGUMENT",
+                    option=name,
+                )
 
 
 def no_words() -> ColumnWords:

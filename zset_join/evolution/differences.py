@@ -176,6 +176,8 @@ class PlanDiff:
         rejected: rows that the new stages put aside as bad input.
         late: of each source, the rows that came too late for the plan before; the new one does not get them either.
         taken: the epoch in which a pipeline took the change; None where only the difference was computed.
+        ending: of each stage with a shorter `state_ttl`, the rows, or keys where these end as one, that end with the next
+            epoch. What it then retracts is in no view of this difference.
     """
 
     epoch: int | None
@@ -187,6 +189,7 @@ class PlanDiff:
     rejected: int = 0
     late: Mapping[str, int] = field(default_factory=dict)
     taken: int | None = None
+    ending: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def is_empty(self) -> bool:
@@ -215,6 +218,9 @@ class PlanDiff:
         if self.rejected:
             yield f"bad input to the new stages, left out: {counted(self.rejected, 'row')}"
         late = {name: rows for name, rows in self.late.items() if rows}
+        if self.ending:
+            ended = ", ".join(f"{name} {rows:,}" for name, rows in self.ending.items())
+            yield f"rows or keys that the shorter state_ttl ends with the next epoch, not shown above: {ended}"
         if late:
             yield "late rows stay out: " + ", ".join(f"{name} {rows:,}" for name, rows in late.items())
 

@@ -9,7 +9,7 @@ emitted twice, once for each life of a row, is there twice.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from typing import Any, Literal, get_args
@@ -29,7 +29,7 @@ from zset_join.stages.memory_only import refuse_hybrid
 from zset_join.stages.request import ComputedKeys, InputRows, StageRequest
 from zset_join.stages.stage import OutputKey, Stage, StageInput, StageOptions, TableKey, read_stage, register_stage
 from zset_join.stages.written import read_relation, write_relation
-from zset_join.state.time.expiring_rows import TimeToLive, later
+from zset_join.state.time.expiring_rows import TimeToLive, ended_by, later
 from zset_join.zset.protocol import DurableOperator
 
 __all__ = ["ExpiringRequest", "ExpiringStage", "StateTtl", "expiring_stage", "lasting", "state_ttls"]
@@ -277,15 +277,35 @@ class ExpiringStage(Stage):
         """Return a snapshot whose rows end as if they had always lived as long as here; what has ended stays so."""
         assert isinstance(before, ExpiringStage)  # noqa: S101 - `lasting` is the same
         carried = dict(self.inside.carried(before.inside, tables))
+        for number, _, by in self._moved(before):
+            carried |= {name: later(carried[name], by) for name in _tables_of(number) if name in carried}
+        return carried
+
+    def ended_when_carried(
+        self,
+        before: Stage,
+        tables: Mapping[str, pa.RecordBatchReader],
+        *,
+        processing_time_us: int | None,
+        watermark_us: int | None,
+    ) -> Mapping[str, int]:
+        """Return by table how many rows, or keys, live now and not with the durations of this stage."""
+        ended = dict[str, int]()
+        for number, new, by in self._moved(before):
+            now, name = watermark_us if new.by_event_time else processing_time_us, _tables_of(number)[new.by_key]
+            if now is not None and name in tables:
+                ended[name] = ended_by(tables[name].read_all(), by, now)
+        return {name: count for name, count in ended.items() if count}
+
+    def _moved(self, before: Stage) -> Iterator[tuple[int, TimeToLive, int]]:
+        """Yield the inputs with another duration: the number, how long rows live now, and how much later they end."""
+        assert isinstance(before, ExpiringStage)  # noqa: S101 - `lasting` is the same
         for number, (source, old, new) in enumerate(zip(self.sources, before.ttls, self.ttls, strict=True)):
             if old is None or new is None or old.after == new.after:
                 continue
             time = EventTime([source], [str(source.event_time)], has_watermark=True) if new.by_event_time else None
             by = new.after - old.after if time is None else time.of_delay(new.after) - time.of_delay(old.after)
-            carried |= {
-                name: later(table, by) for name, table in carried.items() if name in (f"ttl_{number}", f"ttl_{number}_keys")
-            }
-        return carried
+            yield number, new, by
 
     def build(self, options: StageOptions, directory: str | None) -> DurableOperator:
         """Return the operator of one bucket.
@@ -324,6 +344,11 @@ class ExpiringStage(Stage):
             "sources": [write_relation(source) for source in self.sources],
             "ttls": [None if ttl is None else asdict(ttl) for ttl in self.ttls],
         }
+
+
+def _tables_of(number: int) -> tuple[str, str]:
+    """Return the tables of a snapshot that have times of an input: of its rows, and of its keys where these decide."""
+    return f"ttl_{number}", f"ttl_{number}_keys"
 
 
 def _described(source: Relation, ttl: TimeToLive) -> str:

@@ -339,6 +339,24 @@ class Stage(Protocol):
         """
         return tables
 
+    def ended_when_carried(
+        self,
+        before: Stage,  # noqa: ARG002 - for overrides
+        tables: Mapping[str, pa.RecordBatchReader],  # noqa: ARG002
+        *,
+        processing_time_us: int | None,  # noqa: ARG002
+        watermark_us: int | None,  # noqa: ARG002
+    ) -> Mapping[str, int]:
+        """Return by table how many rows live now, and end with the next epoch if its operator goes on as `carried`.
+
+        Args:
+            before: the other stage; `lasting` is the same.
+            tables: what reads the snapshot of its operator; only tables with times are read.
+            processing_time_us: of now; None: there is none.
+            watermark_us: of now.
+        """
+        return {}
+
     def passes(self, columns: frozenset[str]) -> frozenset[str] | None:  # noqa: ARG002 - for overrides
         """Return which input columns that it does not name its answer shows; None where the rest of it may depend on them."""
         return None

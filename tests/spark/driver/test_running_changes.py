@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from copy import copy
 from pathlib import Path
 from typing import Any
 from unittest import mock
 
 import duckdb
+import pyarrow as pa
 import pytest
 from pyspark.sql import functions as SF  # noqa: N812 - PySpark's own habit
 
@@ -101,6 +103,43 @@ def test_a_user_function_is_given_the_difference_once(orders: Source, customers:
         {("ANNA", 1): 1},
         {("ANNA", 1): -1, ("ANNA", 2): 1},
     ]
+
+
+def _priced(orders: Source, customers: Source, *, has_prices: bool) -> Any:
+    """Return per name how many orders there are, or the sum of their prices."""
+    left = changes(orders.stream(), name="orders", keys=["order_id"], sequence_by="ts", apply_as_deletes="op = 'd'")
+    right = changes(customers.stream(), name="customers", keys=["customer_id"], sequence_by="ts")
+    article = "article" if has_prices else "item"
+    joined = left.join(right.select("customer_id", "name"), on="customer_id").where(f"{article} <> 'ink'")
+    return joined.groupBy("name").agg((F.sum("price") if has_prices else F.count()).alias("n"))
+
+
+def test_a_stream_gets_a_column_and_another_name_for_one_and_loses_both(
+    orders: Source, customers: Source, running: Any, tmp_path: Path
+) -> None:
+    """Rows from before have the default; rows of later batches the new columns, also of the program that starts afterwards."""
+    _filled(orders, customers)
+    priced = copy(orders)
+    renamed = [field.with_name("article") if field.name == "item" else field for field in orders.schema]
+    priced.schema = pa.schema([*renamed, pa.field("price", pa.int64())])
+    query = running(_priced(orders, customers, has_prices=False))
+    first = _stored(tmp_path)
+    words: Any = {"renamed": {"orders": {"item": "article"}}, "defaults": {"orders": {"price": 5}}}
+    query.evolve(_priced(priced, customers, has_prices=True), **words)
+    second = _stored(tmp_path)
+    priced.add((None, 5, 10, "bag", 4, 70))
+    query.processAllAvailable()
+    third = _stored(tmp_path)
+    query.undo()
+    fourth = _stored(tmp_path)
+    query.evolve(_priced(priced, customers, has_prices=True), **words)
+    query.stop()
+    priced.add((None, 6, 11, "bag", 4, 80))
+    running(_priced(priced, customers, has_prices=True)).stop()
+
+    assert (first, second) == ([("Anna", 1), ("Bob", 1)], [("Anna", 5), ("Bob", 5)])
+    assert (third, fourth) == ([("Anna", 75), ("Bob", 5)], [("Anna", 2), ("Bob", 1)])
+    assert _stored(tmp_path) == [("Anna", 10), ("Bob", 85)]
 
 
 def test_what_is_refused_leaves_the_query_running_as_it_was(

@@ -355,7 +355,23 @@ class Evolution:
             read={**self._old.read, **self._new.read},
             rejected=self._new.rejected,
             late={name: time.late_rows for name, time in one.known.sources.items()},
+            ending={names[number]: count for number in sorted(self._copied) if (count := self._ending(number))},
         )
+
+    def _ending(self, number: int) -> int:
+        """Return how many rows, or keys, of a state that goes on as a copy end with the next epoch because of its options."""
+        old, state = self.kept[number], self.plan.state_of[number]
+        before = self.origin.plan.state_of[old]
+        if number in self._places or state.stage.lasting == state.stage.to_json():
+            return 0
+        times = [self.origin.known.stages[at] for at in before.readers]
+        ended = state.stage.ended_when_carried(
+            before.stage,
+            self.origin.states[old].snapshot_readers(),
+            processing_time_us=self.origin.processing_time_us,
+            watermark_us=times[0] if times else None,
+        )
+        return sum(ended.values())
 
     def _view_diff(self, name: str, status: str) -> ViewDiff:
         if status == "unchanged":

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from zset_join.checkpoint.plan import query_plan
-from zset_join.checkpoint.reading import changed_plan_of, plan_before, read_committed, stored_description
+from zset_join.checkpoint.reading import changed_plan_of, no_checkpoint, plan_before, read_committed, stored_description
 from zset_join.core.errors import OptionError, StateError
 from zset_join.core.tick import Tick
 from zset_join.evolution.changed_columns import ColumnWords
@@ -166,12 +166,15 @@ def undo_of_directory(directory: str | Path, *, new_tables: Collection[str] = ()
         new_tables: as for `evolve_directory`.
 
     Raises:
-        StateError: `NOTHING_TO_UNDO`: its query was never changed; `UNDO_GONE`: longer ago than its option `undo_epochs`;
-            `UNDO_COLUMNS`: columns of sources of which values are gone; or as `evolve_directory`.
+        StateError: `NO_CHECKPOINT`: nothing is there; `NOTHING_TO_UNDO`: its query was never changed; `UNDO_GONE`: longer
+            ago than its option `undo_epochs`; `UNDO_COLUMNS`: columns of sources of which values are gone; or as
+            `evolve_directory`.
     """
     location = _location(directory)
     committed = read_committed(location)
     last = None if committed is None else committed.last
+    if committed is None and stored_description(location) is None:
+        raise no_checkpoint(location)
     if committed is None or last is None or last.plan is None:
         raise nothing_to_undo(location, "zset-join evolve")
     changed = changed_plan_of(committed.files.folder, last)
@@ -284,8 +287,7 @@ def not_kept_here(location: str) -> OptionError:
     """Return the error of a checkpoint whose state is not that of a pipeline."""
     return OptionError(
         f"{location} is the checkpoint of a query whose state lies in Spark's executors; it is not changed here. "
-        "Start its program and call query.evolve(view); or start the new query with a checkpointLocation and outputs of its "
-        "own.",
+        "Stop it and run zset-join evolve, or start its program and call query.evolve(view).",
         code="NOT_FROM_HERE",
         what="evolve",
     )
@@ -329,16 +331,6 @@ def check_streams(before: QueryPlan, after: QueryPlan, described: Mapping[str, A
             before=sorted(known),
             after=sorted(wanted),
         )
-    for source in after.sources:
-        schemas = [one.source(source.name).relation.schema for one in (before, after)]
-        if not schemas[0].equals(schemas[1]):
-            raise StateError(
-                f'the stream "{source.name}" has the columns {schemas[1].names} in the new query, and {schemas[0].names} or '
-                "other types in the checkpoint. Inside Spark the columns of a stream do not change in place. Keep them, or "
-                "start the new query with a checkpointLocation and outputs of its own.",
-                code="EVOLVE_STREAM",
-                stream=source.name,
-            )
     has_clock = any(one.get("baseline") for one in described["inputs"]) or _waits(before)
     if _waits(after) and not has_clock:
         raise StateError(

@@ -139,13 +139,13 @@ class DirectoryRuntime(DurableChanges):
     def _check_options(self, query: Query) -> None:
         """Refuse settings of a query that its stages cannot have by themselves, and that differ from those of the session.
 
-        Threads and snapshots are those of the session too: they change no answer, so others warn.
+        Threads, snapshots and the columns that are stored are those of the session too: they change no answer, so others warn.
         """
         if self._is_restoring:
             return
         whole = {"on_bad_input": _bad_input, "idle_timeout": idle_timeout}
         wanted, had = driver_options(query.settings), driver_options(self._settings)
-        for name in ("driver_threads", "snapshot_after_bytes"):
+        for name in ("driver_threads", "keep_state", "snapshot_after_bytes"):
             if getattr(wanted, name) != getattr(had, name):
                 warnings.warn(
                     SqlWarning(

@@ -46,7 +46,6 @@ from zset_join.sql.tables.table_sources import DecodingCatalog, TableSource, dec
 from zset_join.sql.tables.view_groups import GroupView
 from zset_join.sql_expressions.dialects import Statement
 from zset_join.stages.own_options import own_of
-from zset_join.stages.stage import StageOptions
 from zset_join.zset import ZSet
 
 __all__ = ["BASE", "ROWS", "DurablePlan", "options_of"]
@@ -187,6 +186,7 @@ class DurablePlan(ProcessRuntime):
             idle_timeout_seconds=idle_timeout(settings),
             snapshot_after_bytes=driver_options(settings).snapshot_after_bytes,
             threads=driver_options(settings).driver_threads,
+            keep_state=driver_options(settings).keep_state,
             keep_inputs=self._keep_inputs,
             before_begin=open_sources,
         )
@@ -528,10 +528,11 @@ class DurablePlan(ProcessRuntime):
         return []
 
 
-def options_of(settings: Mapping[str, str]) -> tuple[StageOptions, float | None, int, int]:
+def options_of(settings: Mapping[str, str]) -> tuple[Any, ...]:
     """Return what a pipeline has of settings for as long as it is open."""
     driver = driver_options(settings)
-    return stage_options(settings), idle_timeout(settings), driver.driver_threads, driver.snapshot_after_bytes
+    of_driver = (driver.driver_threads, driver.keep_state, driver.snapshot_after_bytes)
+    return stage_options(settings), idle_timeout(settings), *of_driver
 
 
 def base_view() -> View:

@@ -9,6 +9,7 @@
 | `driver_memory` | bytes of state that a session on Spark may have; half of the memory |
 | `max_delta_bytes` | bytes of rows that a batch of Spark's may have; 1 GiB, `0`: any |
 | `driver_threads` | threads that work on an epoch of a session with a directory or on Spark, 1 to 64 |
+| `keep_state` | `all`; `needed`: joins and groups of such a session store only the columns that views read |
 | `snapshot_after_bytes` | bytes of input after which such a session writes a snapshot of its state |
 | `join_max_buffered_bytes` | a number |
 | `join_buffer_policy` | `abort`, `evict_oldest`, `spill` |
@@ -64,7 +65,8 @@ __all__ = [
 
 SETTINGS = (
     "cold_store", "default_hash_join", "default_hash_table", "driver_memory", "driver_threads",
-    "execution", "idle_timeout", "join_buffer_policy", "join_max_buffered_bytes", "max_delta_bytes", "max_hot_bytes",
+    "execution", "idle_timeout", "join_buffer_policy", "join_max_buffered_bytes", "keep_state", "max_delta_bytes",
+    "max_hot_bytes",
     "max_hot_keys", "max_watermark_jump", "on_bad_input", "on_evict", "snapshot_after_bytes",
     "state_ttl", "state_ttl_by", "state_ttl_on_expire", "state_ttl_refreshed_by", "table.exec.async-lookup.buffer-capacity",
     "table.exec.async-lookup.output-mode", "temporal_join_emit",
@@ -75,10 +77,11 @@ SETTINGS = (
 _HOT_BYTES = 268_435_456
 _CHOICES = {
     "execution": ("auto", "driver", "executors"),
+    "keep_state": ("all", "needed"),
     "on_bad_input": ("error", "quarantine"),
     "temporal_join_emit": ("eager", "on_watermark", "once"),
 }
-_OF_DRIVER = frozenset({"driver_memory", "driver_threads", "max_delta_bytes", "snapshot_after_bytes"})
+_OF_DRIVER = frozenset({"driver_memory", "driver_threads", "keep_state", "max_delta_bytes", "snapshot_after_bytes"})
 """Settings that are options of a query on the driver, see `zset_join.core.options`."""
 _OF_LOOKUPS = {"buffer-capacity": "capacity", "output-mode": "output-mode", "timeout": "timeout"}
 """What settings of Flink that begin with `table.exec.async-lookup.` are called in a LOOKUP hint."""

@@ -42,7 +42,7 @@ from zset_join.state.time.expiries import Expiries
 from zset_join.state.time.order_words import time_words
 from zset_join.zset import ZSet
 
-__all__ = ["COUNTERS", "ExpiringEpoch", "ExpiringRows", "TimeToLive", "later"]
+__all__ = ["COUNTERS", "ExpiringEpoch", "ExpiringRows", "TimeToLive", "ended_by", "later"]
 
 _Words = npt.NDArray[np.int64]
 _NONE = np.zeros(0, np.int64)
@@ -80,6 +80,18 @@ def later(table: pa.Table, by: int) -> pa.Table:
     times = table.column(at).to_numpy()
     moved = np.where(np.abs(times) >= NEVER, times, np.clip(times, -NEVER + abs(by), NEVER - abs(by)) + by)
     return table.set_column(at, table.schema.field(at), pa.array(moved, pa.int64()))
+
+
+def ended_by(table: pa.Table, by: int, now: int) -> int:
+    """Return how many rows of a table of a snapshot live at a time, and would not if they ended later by so much.
+
+    Args:
+        table: rows with their times.
+        by: as of `later`; a negative number lets rows end earlier.
+        now: the time.
+    """
+    times, moved = (one.column(_TIMES).to_numpy() for one in (table, later(table, by)))
+    return int(np.count_nonzero((np.abs(times) < NEVER) & (times > now) & (moved <= now)))
 
 
 @dataclass(slots=True)

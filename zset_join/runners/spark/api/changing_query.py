@@ -16,6 +16,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 from zset_join.core.errors import OptionError, PlanError
+from zset_join.evolution.changed_columns import ColumnWords
 from zset_join.evolution.differences import PlanDiff
 from zset_join.runners.local.undoing import check_undo, nothing_to_undo
 from zset_join.runners.spark.api.other_queries import planned_writer
@@ -85,11 +86,13 @@ class ChangeableEpochs(Protocol):
     has_ended: bool
     progress: ProgressLog
 
-    def evolve(self, query: PlannedQuery, outputs: Mapping[str, Sequence[ChosenSink]]) -> PlanDiff:
+    def evolve(
+        self, query: PlannedQuery, outputs: Mapping[str, Sequence[ChosenSink]], words: ColumnWords | None = None
+    ) -> PlanDiff:
         """Change the query between two epochs; see `DriverEpochs.evolve`."""
         ...
 
-    def undo(self) -> tuple[PlanDiff, PlannedQuery]:
+    def undo(self, *, has_streams: bool = False) -> tuple[PlanDiff, PlannedQuery]:
         """Go back to the query before the last change; see `DriverEpochs.undo`."""
         ...
 
@@ -100,26 +103,34 @@ class ChangingQuery:
     Args:
         writer: that it was started with.
         epochs: what runs them.
+
+    Attributes:
+        before: the writer of the query before the last change, where both have one view and this process has made it.
     """
 
     def __init__(self, writer: ChangeableWriter, epochs: ChangeableEpochs) -> None:
         self._writer = writer
         self._epochs = epochs
+        self.before: ChangeableWriter | None = None
 
     @property
     def has_ended(self) -> bool:
         """Return whether a change counts, so that the epochs of before have come to an end."""
         return self._epochs.has_ended
 
-    def changed(self, view: Any) -> tuple[PlanDiff, ChangeableWriter]:
+    def changed(self, view: Any, words: ColumnWords | None = None) -> tuple[PlanDiff, ChangeableWriter]:
         """Change the query in its checkpoint; return the difference, and the writer that it goes on with.
+
+        Args:
+            view: see `JoinQuery.evolve`.
+            words: what schemas do not show of columns of streams that change.
 
         Raises:
             ZsetJoinError: as `JoinQuery.evolve`.
         """
         other = _writer_of(view, self._writer)
         after = self._writer.changed_to(other)
-        return self._epochs.evolve(after.planned, other.chosen_sinks), after
+        return self._epochs.evolve(after.planned, other.chosen_sinks, words), after
 
     def undone(self) -> tuple[PlanDiff, ChangeableWriter]:
         """Go back to the query before the last change; return the difference, and the writer that it goes on with.
@@ -127,13 +138,18 @@ class ChangingQuery:
         Raises:
             ZsetJoinError: as `JoinQuery.undo`.
         """
-        diff, query = self._epochs.undo()
+        before = self.before
+        diff, query = self._epochs.undo(has_streams=before is not None)
+        if before is not None:
+            return diff, before.with_outputs_of(self._writer)
         return diff, self._writer.changed_to_plan(query)
 
     def started(self, after: ChangeableWriter, diff: PlanDiff) -> Any:
         """Start the new query once Spark has stopped the one before."""
         started = after.start_behind_change(diff.taken)
         started.keep_progress_of(self._epochs.progress)
+        if len(self._writer.planned.plan.views) == len(after.planned.plan.views) == 1:
+            started.changing.before = self._writer
         return started
 
 
@@ -158,13 +174,24 @@ class ChangingOnExecutors:
         """Return whether a change counts, so that the epochs of before have come to an end."""
         return self._runner.has_ended
 
-    def changed(self, view: Any) -> tuple[PlanDiff, ChangeableWriter]:
+    def changed(self, view: Any, words: ColumnWords | None = None) -> tuple[PlanDiff, ChangeableWriter]:
         """Change the query in its checkpoint; return the difference, and the writer that it goes on with.
+
+        Args:
+            view: see `JoinQuery.evolve`.
+            words: what schemas do not show of columns of streams that change.
 
         Raises:
             ZsetJoinError: as `JoinQuery.evolve`.
         """
         other = _writer_of(view, self._writer)
+        if words is not None and (words.renamed or words.defaults):
+            raise OptionError(
+                "evolve() on executors takes no renamed= and no defaults=: columns of streams stay as they are there. Run the "
+                "query on the driver (zset-join rescale CHECKPOINT --execution driver), and change it then.",
+                code="NOT_FROM_HERE",
+                what="evolve",
+            )
         after, is_given = self._writer.changed_to(other), any(other.chosen_sinks.values())
         return self._evolved(other.planned, after, is_given=is_given), after
 

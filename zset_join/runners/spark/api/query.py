@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +22,7 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 from zset_join.checkpoint.reading import stored_query_id
 from zset_join.core.errors import StateError, ZsetJoinError
 from zset_join.core.notebook import html_progress, html_text
+from zset_join.evolution.changed_columns import ColumnWords
 from zset_join.runners.local.stopped import not_kept_here
 from zset_join.runners.spark.api.stored_query import QueryRunner, QueryTools, StoredQuery
 from zset_join.runners.spark.driver.epochs import DriverSettings
@@ -147,7 +148,13 @@ class JoinQuery(StoredQuery):
         self.spark_query.stop()
         self._closer.join()
 
-    def evolve(self, view: Any) -> PlanDiff:
+    def evolve(
+        self,
+        view: Any,
+        *,
+        renamed: Mapping[str, Mapping[str, str]] | None = None,
+        defaults: Mapping[str, Mapping[str, Any]] | None = None,
+    ) -> PlanDiff:
         """Go on with another query: outputs get the difference once, and Spark's batch ids go on.
 
         The change is made between two epochs. Stages that are in both queries keep their state. This object is then the handle
@@ -156,6 +163,8 @@ class JoinQuery(StoredQuery):
         Args:
             view: the new query over the same streams: a view, all views by name, or the `writeStream` of one. Options, trigger
                 and outputs stay; a view for which outputs were chosen in that writer gets these instead, with all its rows.
+            renamed: by stream, names of columns before to their names now; on the driver.
+            defaults: by stream, values of added columns in rows from before, instead of NULL; on the driver.
 
         Returns:
             What differs; `taken` is the epoch of the checkpoint that the change is, without a batch of Spark's.
@@ -172,7 +181,8 @@ class JoinQuery(StoredQuery):
 
         Cost: that of `Pipeline.evolve`, and a stop and a start of Spark's query; epochs wait meanwhile.
         """
-        return self._changed("evolve", lambda changing: changing.changed(view))
+        words = ColumnWords(renamed={} if renamed is None else renamed, defaults={} if defaults is None else defaults)
+        return self._changed("evolve", lambda changing: changing.changed(view, words))
 
     def undo(self) -> PlanDiff:
         """Go back to the query before the last change, as `evolve` does: a change like any other, undone by another `undo`.

@@ -39,6 +39,7 @@ from zset_join.core.errors import StateError
 from zset_join.core.options import QueryOptions
 from zset_join.core.progress_line import progress_line
 from zset_join.core.tick import Tick
+from zset_join.evolution.changed_columns import ColumnWords
 from zset_join.evolution.differences import PlanDiff
 from zset_join.query.several import PlannedQuery
 from zset_join.runners.local.pipeline import Pipeline
@@ -320,12 +321,15 @@ class DriverEpochs:
         with self.lock:
             yield
 
-    def evolve(self, query: PlannedQuery, outputs: Mapping[str, Sequence[ChosenSink]]) -> PlanDiff:
+    def evolve(
+        self, query: PlannedQuery, outputs: Mapping[str, Sequence[ChosenSink]], words: ColumnWords | None = None
+    ) -> PlanDiff:
         """Change the query between two epochs; outputs get the difference. This object takes no epoch any more.
 
         Args:
             query: the new one.
             outputs: new outputs by view; one that has none here keeps its own.
+            words: what schemas do not show of columns of streams that change.
 
         Raises:
             ZsetJoinError: as `Pipeline.evolve`; where the change does not count, the query goes on as it was.
@@ -333,16 +337,26 @@ class DriverEpochs:
         with self.lock:
             sinks = {view: [one.sink for one in chosen] for view, chosen in outputs.items() if chosen}
             given = sinks if query.has_several else [sink for chosen in sinks.values() for sink in chosen]
-            return self._changed(query, lambda pipeline: pipeline.evolve(query, outputs=given or None))
+            words = ColumnWords() if words is None else words
+            return self._changed(
+                query,
+                lambda pipeline: pipeline.evolve(query, outputs=given or None, renamed=words.renamed, defaults=words.defaults),
+            )
 
-    def undo(self) -> tuple[PlanDiff, PlannedQuery]:
+    def undo(self, *, has_streams: bool = False) -> tuple[PlanDiff, PlannedQuery]:
         """Go back to the query before the last change, as `evolve`; return the difference, and that query.
 
+        Args:
+            has_streams: the caller has the streams of the query before, whose columns may be others.
+
         Raises:
+            StateError: `EVOLVE_STREAM`: the change gave streams other columns, and the caller does not have those of before.
             ZsetJoinError: as `Pipeline.undo` and `evolve`; where the change does not count, the query goes on as it was.
         """
         with self.lock:
             query = self.opened().query_before().query
+            if not has_streams:
+                self._check_columns(query)
             return self._changed(query, lambda pipeline: pipeline.undo()), query
 
     def _changed(self, query: PlannedQuery, change: Callable[[Pipeline[Any]], PlanDiff]) -> PlanDiff:
@@ -354,6 +368,18 @@ class DriverEpochs:
             return change(pipeline)
         finally:
             self.has_ended = pipeline.plan is not before
+
+    def _check_columns(self, query: PlannedQuery) -> None:
+        now = {source.name: source.relation.schema for source in self.opened().plan.sources}
+        for source in query.plan.sources:
+            if source.name in now and not source.relation.schema.equals(now[source.name]):
+                raise StateError(
+                    f'the last change gave the stream "{source.name}" the columns {now[source.name].names}, and it had '
+                    f"{source.relation.schema.names} or other types: the program of the query before is needed to read them. "
+                    f"Give evolve() that query; or stop this one, run zset-join undo {self.location}, and start that program.",
+                    code="EVOLVE_STREAM",
+                    stream=source.name,
+                )
 
     def backup(self, directory: str | Path) -> Savepoint:
         """Copy checkpoint and outputs between two epochs, also after the query has stopped."""

@@ -72,6 +72,7 @@ def written_diff(diff: PlanDiff) -> _Written:
         "rejected": diff.rejected,
         "late": dict(diff.late),
         "taken": diff.taken,
+        "ending": dict(diff.ending),
     }
 
 

@@ -24,7 +24,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from zset_join.checkpoint.reading import checkpoint_folder, no_checkpoint, stored_query_id
 from zset_join.core import errors
-from zset_join.core.errors import PlanError, StateError, ZsetJoinError
+from zset_join.core.errors import OptionError, PlanError, StateError, ZsetJoinError
 from zset_join.core.options import QueryOptions
 from zset_join.kernels.machine.first_use import compile_rest_in_background
 from zset_join.runners.local.pinned import diff_of_running, diff_wherever
@@ -46,6 +46,7 @@ from zset_join.zset import ZSet, single_batch
 
 if TYPE_CHECKING:
     from zset_join.checkpoint.row_history import RowHistory
+    from zset_join.evolution.changed_columns import ColumnWords
     from zset_join.evolution.differences import PlanDiff
     from zset_join.query.several import PlannedQuery
     from zset_join.runners.spark.tools.view_comparison import VerificationReport
@@ -180,12 +181,25 @@ class ServedQuery:
         )
         return found
 
-    def evolve(self, query: PlannedQuery, outputs: Mapping[str, Sequence[ChosenSink]]) -> PlanDiff:
-        """Change the query between two epochs, on the server; see `DriverEpochs.evolve`."""
+    def evolve(
+        self, query: PlannedQuery, outputs: Mapping[str, Sequence[ChosenSink]], words: ColumnWords | None = None
+    ) -> PlanDiff:
+        """Change the query between two epochs, on the server; see `DriverEpochs.evolve`.
+
+        Raises:
+            OptionError: `NOT_FROM_HERE`: columns are renamed or have defaults.
+        """
+        if words is not None and (words.renamed or words.defaults):
+            raise OptionError(
+                "over Spark Connect evolve() takes no renamed= and no defaults=. Stop the query, and run zset-join evolve with "
+                "--rename and --default beside the server.",
+                code="NOT_FROM_HERE",
+                what="evolve",
+            )
         given = {"query": written_query(query), "outputs": written_outputs(outputs)}
         return self._changed("evolve", given)[0]
 
-    def undo(self) -> tuple[PlanDiff, PlannedQuery]:
+    def undo(self, *, has_streams: bool = False) -> tuple[PlanDiff, PlannedQuery]:  # noqa: ARG002 - the server has none
         """Go back to the query before the last change, on the server; see `DriverEpochs.undo`."""
         return self._changed("undo", {})
 
