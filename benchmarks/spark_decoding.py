@@ -4,9 +4,10 @@
 
 Both begin with a column of texts in Spark's memory and end in a sink that takes every column and keeps none. The rows are those
 of an orders table: a number, another one, a decimal as text, a text of 40 characters, an instant in microseconds and a float.
-Flat: `from_json` with the types of the table. Debezium: updates, as `changes(df, format="debezium-json")` prepares a stream,
-with weight, order and what is bad; a record is 2.7 times as long as its row. Both by turns, three runs to warm up.
-It prints seconds of CPU of the JVM and of this process (min, median, max), and the ratios.
+Flat: `from_json` with the types of the table. Debezium: updates, as `changes(df, format="debezium-json")` prepares a stream for
+executors, with weight, order and what is bad; a record is 2.7 times as long as its row. All by turns, three runs to warm up.
+It prints seconds of CPU of this process and those below it, JVM and Python workers (min, median, max), and the ratios.
+With `--texts` also the reading by Spark, which is left for nested columns and sessions without DuckDB.
 
 The same twice more, as queries on the driver take them: rows come by `toArrow()` and are taken apart. Spark has read
 the columns of flat JSON; records of Debezium are read by this process, see `zset_join.runners.spark.driver.record_decoder`.
@@ -16,22 +17,22 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import statistics
 import sys
-import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame
 
+from benchmarks.nexmark_spark import cpu_seconds
 from zset_join.changelog.formats import RecordOptions
 from zset_join.runners.spark.driver.collected import collected_layout, united_rows
 from zset_join.runners.spark.planning.source_stream import SourceStream
+from zset_join.runners.spark.rows.json_records import read_records
 from zset_join.runners.spark.rows.record_streams import RecordTable, control_of, records_as_rows
 from zset_join.runners.spark.rows.row_reading import CONTROL, RAW, REJECT, WEIGHT, RowReading
 from zset_join.runners.spark.rows.schemas import arrow_schema
@@ -84,6 +85,12 @@ def _flat(records: DataFrame) -> DataFrame:
         "created_at": "timestampadd(MICROSECOND, created_at, TIMESTAMP_NTZ'1970-01-01 00:00:00')",
     }
     return parsed.selectExpr(*(f"{made.get(name, name)} AS {name}" for name in parsed.columns))
+
+
+def _by_spark(records: DataFrame) -> DataFrame:
+    """Return the lines that Spark itself reads of the records, as texts."""
+    options = replace(_OPTIONS, metadata={"position": "position", "offset": "offset"})
+    return read_records(records.drop("flat"), "debezium-json", _TABLE, ["id"], options, source="orders")
 
 
 def _debezium(records: DataFrame) -> SourceStream:
@@ -162,22 +169,15 @@ def _taken(stream: SourceStream, count: int) -> Callable[[], None]:
     return take
 
 
-def _seconds(session: SparkSession, runs: Mapping[str, Callable[[], None]], count: int) -> dict[str, list[float]]:
-    """Return the CPU seconds of the JVM and of this process of each run, by turns; after some runs that do not count."""
+def _seconds(runs: Mapping[str, Callable[[], None]], count: int) -> dict[str, list[float]]:
+    """Return the CPU seconds of the whole tree of processes of each run, by turns; after some runs that do not count."""
     found: dict[str, list[float]] = {name: [] for name in runs}
-    gateway: Any = session.sparkContext._gateway
-    process = int(gateway.jvm.java.lang.ProcessHandle.current().pid())
     for _ in range(count + _WARM_UPS):
         for name, run in runs.items():
-            before = _cpu_seconds(process) + time.process_time()
+            before = cpu_seconds()
             run()
-            found[name].append(_cpu_seconds(process) + time.process_time() - before)
+            found[name].append(cpu_seconds() - before)
     return {name: seconds[_WARM_UPS:] for name, seconds in found.items()}
-
-
-def _cpu_seconds(process: int) -> float:
-    times = Path(f"/proc/{process}/stat").read_text().rsplit(")", 1)[1].split()
-    return (int(times[11]) + int(times[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -186,6 +186,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--rows", type=int, default=200_000)
     parser.add_argument("--runs", type=int, default=5)
     parser.add_argument("--explain", action="store_true", help="print the plan")
+    parser.add_argument("--texts", action="store_true", help="also what Spark reads of the records itself")
     parser.add_argument("--taken", action="store_true", help="only what queries on the driver take")
     given = parser.parse_args(arguments)
     session = local_session("spark_decoding", cores=1, options={"spark.ui.enabled": "false"})
@@ -198,9 +199,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if given.explain:
             debezium.prepared.explain(True)
         plans = {"flat": _flat(records), "debezium": debezium.prepared}
+        if given.texts:
+            plans["debezium, by Spark"] = _by_spark(records)
         runs = {name: _into_nothing(rows) for name, rows in plans.items()} if not given.taken else {}
         runs |= {"flat, taken": _taken(flat, given.rows), "debezium, taken": _taken(debezium, given.rows)}
-        seconds = _seconds(session, runs, given.runs)
+        seconds = _seconds(runs, given.runs)
         for name, found in seconds.items():
             middle = statistics.median(found)
             print(

@@ -55,7 +55,6 @@ LONG_LISTS = frozenset(  # not yet values
         "zset_join/runners/local/query_changes.py QueryChanges.evolve",
         "zset_join/runners/spark/api/streams.py _of_records",
         "zset_join/runners/spark/api/streams.py changed_stream",
-        "zset_join/runners/spark/rows/json_records.py read_records",
     }
 )
 SKIPPED_DIRECTORIES = frozenset({"__pycache__", "artifacts", "build", "dist"})

@@ -136,6 +136,10 @@ def test_budgets_of_hybrid_state_change_while_the_query_runs_and_no_stage_is_fed
     assert ("at most 0 keys" in pipeline.explanation()) is not grows
     with pytest.raises(OptionError, match=r"OPTION_VALUE.*on_bad_input"):
         pipeline.evolve(query, options=StageOptions(on_bad_input="quarantine"))
+    assert pipeline.undo().rebuilt == {}
+    assert ("at most 0 keys" in pipeline.explanation()) is grows
+    pipeline.step({"orders": [{"id": 4, "who": "b"}]})
+    assert counted(pipeline) == {"Rome": 4}
     pipeline.close()
 
 

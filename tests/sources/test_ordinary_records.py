@@ -1,4 +1,4 @@
-"""Ordinary records of Debezium are read in bulk, and mean what the statements read of them, with anything between them."""
+"""Ordinary records are read in bulk, and mean what the statements read of them, with anything between them."""
 
 from __future__ import annotations
 
@@ -74,12 +74,85 @@ VALUES = {
     ],
     "s": ['"text"', '"__debezium_unavailable_value"', '"\\u0000"', "5", "null", "[1]", '"é😀"', '"1.50"', '"NaN"'],
 }
+TEXTS = {
+    **VALUES,
+    "price": [
+        '"1.50"',
+        "1.5",
+        "1.50",
+        "-0.0",
+        "1.505",
+        "1e2",
+        "123456",
+        '"01"',
+        '"1e2"',
+        '"+1"',
+        '"1."',
+        '".5"',
+        '" 1"',
+        "null",
+    ],
+    "part": ['"0.125"', "0.125", "0", '"1"', "1e-400", "0.1234"],
+    "day": ['"2024-01-02"', '"2024-02-30"', '"2024-1-2"', '"0000-01-01"', '"2024-01-02T00:00:00"', "19000", "null"],
+    "made": [
+        '"2024-01-02 03:04:05"',
+        '"2024-01-02T03:04:05.123456"',
+        '"2024-01-02 03:04:05.1234567"',
+        '"2024-01-02 03:04:05Z"',
+        '"2024-02-30 00:00:00"',
+        '"2024-01-02"',
+        "5",
+        "null",
+    ],
+}
+"""What a format writes that has times as texts; decimals may be numbers."""
+CANALS = {
+    **TEXTS,
+    "id": [
+        '"1"',
+        '"-0"',
+        '"1.0"',
+        '"1e2"',
+        '"01"',
+        '"+1"',
+        '"9223372036854775807"',
+        '"9223372036854775808"',
+        '""',
+        "5",
+        "null",
+    ],
+    "n": ['"1"', '"9999"', '"32767"', '"32768"', '"1.5"', '" 1"', "3", "null"],
+    "w": [
+        '"1"',
+        '"0.1"',
+        '"-0.0"',
+        '"0.30000000000000004"',
+        '"1e400"',
+        '"NaN"',
+        '"1."',
+        '"123456789012345678.5"',
+        "1.5",
+        "null",
+    ],
+}
+WRAPPED = {
+    "maxwell-json": ("insert", '{"database":"d","table":%(table)s,"type":"%(what)s","ts":1,"data":%(row)s,"old":%(old)s}'),
+    "dms-json": (
+        "update",
+        '{"data":%(row)s,"before-image":%(old)s,"metadata":{"operation":"%(what)s","table-name":%(table)s,"schema-name":"d"}}',
+    ),
+    "canal-json": (
+        "UPDATE",
+        '{"data":%(rows)s,"database":"d","old":%(olds)s,"table":%(table)s,"type":"%(what)s","mysqlType":{"id":"bigint"}}',
+    ),
+    "upsert-json": ("", "%(row)s"),
+}
 WRITTEN: Any = {"decimals": "text", "time_unit": {"made": "ms"}}
 
 
-def _row(draw: random.Random, odd: float) -> str:
+def _row(draw: random.Random, odd: float, values: dict[str, list[str]] = VALUES) -> str:
     parts = []
-    for name, choices in VALUES.items():
+    for name, choices in values.items():
         if draw.random() >= 0.05 * odd:
             parts.append(f'"{name}":{draw.choice(choices) if draw.random() < 0.3 * odd else choices[0]}')
         if draw.random() < 0.03 * odd:
@@ -102,6 +175,27 @@ def _record(draw: random.Random, odd: float) -> str | None:
     text = f'{{"op":"{operation}","before":{before},"after":{after},"source":{"null" if rarely(0.05) else place}}}'
     others = [" " + text, text + text, text[: draw.randrange(len(text))], None, "{}", f'{{"schema":null,"payload":{text}}}']
     return draw.choice([*others, text.replace("{", "{\n ", 1)]) if rarely(0.15) else text
+
+
+def _wrapped(draw: random.Random, odd: float, format_name: str, values: dict[str, list[str]]) -> str | None:
+    def rarely(share: float) -> bool:
+        return draw.random() < share * odd
+
+    word, text = WRAPPED[format_name]
+    row = "null" if rarely(0.1) else _row(draw, odd, values)
+    key = f'{{"id":{values["id"][0]},"k":"a"}}'
+    old = draw.choice([key, key.replace("1", "2"), _row(draw, odd, values), "5", "{}"]) if rarely(0.5) else "null"
+    parts = {
+        "row": row,
+        "rows": draw.choice([f"[{row},{row}]", "[]", "null", row]) if rarely(0.3) else f"[{row}]",
+        "old": old,
+        "olds": draw.choice([f"[{old},{old}]", "[]", "null", old]) if rarely(0.3) else "null" if old == "null" else f"[{old}]",
+        "what": draw.choice(["delete", "Insert", "truncate", "bootstrap-start", "noise", "load"]) if rarely(0.3) else word,
+        "table": draw.choice(['"o2"', '""', "null", "7"]) if rarely(0.2) else '"orders"',
+    }
+    written = text % parts
+    others = [" " + written, written + written, written[:-2], None, f'{{"schema":{{"fields":[]}},"payload":{written}}}']
+    return draw.choice(others) if rarely(0.1) else written
 
 
 def _lines(read: ReadRecords) -> list[str]:
@@ -132,6 +226,32 @@ def test_they_mean_what_the_statements_read_of_them(odd: float) -> None:
     assert counts[0] == counts[1] if not odd else 0 < counts[0] < counts[1] or odd == 1
 
 
+@pytest.mark.parametrize("format_name", sorted(WRAPPED))
+def test_those_of_other_formats_do_too(format_name: str) -> None:
+    draw = random.Random(format_name)
+    is_list = format_name == "canal-json"
+    table = pa.schema([field for field in TABLE if not (is_list and pa.types.is_boolean(field.type))])
+    given: Any = {"options": RecordOptions(metadata={"position": "p", "offset": "o"}), "source": "orders"}
+    reader, statements = (JsonRecordReader(format_name, table, ["id", "k"], **given) for _ in range(2))
+    ordinary = reader._ordinary
+    assert ordinary is not None
+    statements._ordinary = None
+    values = {name: one for name, one in (CANALS if is_list else TEXTS).items() if name in table.names}
+    for odd, share in ((0.0, 1.0), (0.02, 0.2), (0.1, 0.0), (1.0, 0.0)):
+        counts = [0, 0]
+        for size in (1, 20, 20):
+            texts = pa.array([_wrapped(draw, odd, format_name, values) for _ in range(size)], pa.string())
+            keys = pa.array([None if draw.random() < 0.5 else '{"id":1,"k":"b"}' for _ in range(size)], pa.string())
+            records = pa.table({"key": keys, "value": texts, "offset": pa.array(range(size), pa.int64())})
+            counts = [counts[0] + len(ordinary.read(records)[0]), counts[1] + size]
+
+            read, expected = reader.read(records), statements.read(records)
+
+            assert read.rows.schema == expected.rows.schema
+            assert _lines(read) == _lines(expected)
+        assert counts[0] >= share * counts[1]
+
+
 def test_columns_that_json_has_no_value_for_are_left_to_the_statements() -> None:
     times = pa.schema({"id": pa.int64(), "at": pa.timestamp("us")})
     prices = pa.schema({"id": pa.int64(), "price": pa.decimal128(7, 2)})
@@ -142,4 +262,5 @@ def test_columns_that_json_has_no_value_for_are_left_to_the_statements() -> None
     plain = RecordOptions(unavailable="-")
     assert JsonRecordReader("debezium-json", pa.schema({"id": pa.int64()}), ["id"], plain)._ordinary is None
     assert JsonRecordReader("debezium-json", TABLE, [], RecordOptions())._ordinary is None
-    assert JsonRecordReader("maxwell-json", TABLE, ["id"])._ordinary is None
+    assert JsonRecordReader("canal-json", pa.schema({"id": pa.int64(), "b": pa.bool_()}), ["id"])._ordinary is None
+    assert JsonRecordReader("maxwell-json", prices, ["id"], RecordOptions(decimals="base64"))._ordinary is None

@@ -1,16 +1,17 @@
-"""Ordinary records of Debezium, read at once in the types of their columns by Arrow's parser of JSON.
+"""Ordinary records, read at once in the types of their columns by Arrow's parser of JSON.
 
-A record is ordinary when it is one object without an envelope that inserts, reads or updates a whole row, keeps the key, is of
-the table of the source, and has the JSON values of the columns' types. All others are left to `json_records`.
+A record is ordinary when it is one object without an envelope that inserts, reads or updates one whole row, keeps the key,
+is of the table of the source, and has the JSON values of the columns' types, or, of Canal, their texts. All others are left
+to `json_records`.
 
 The law: what is read here, `json_records` reads the same. Arrow's parser raises where a value is not of the type of its column,
 or a name comes twice; then none of the records of the chunk counts as ordinary.
 
 Cost: one pass over the texts, without a copy where all records of a chunk are ordinary.
 
-Limits: tables with a key whose columns are whole numbers of 16 bits and more, doubles, booleans, strings, decimals as text,
-dates, timestamps with a declared unit and instants as text, read from records of any database and without other metadata than
-the position and Kafka's.
+Limits: tables with a key whose columns are whole numbers of 16 bits and more, doubles, booleans (not of Canal), strings,
+decimals that are no bytes, dates, timestamps with a declared unit or as text, and instants as text, read from records of any
+database and without other metadata than the position and Kafka's.
 """
 
 from __future__ import annotations
@@ -28,14 +29,18 @@ import pyarrow.types as pt
 
 from zset_join.changelog.formats import METADATA, RecordFormat, RecordOptions
 from zset_join.changelog.formats.record_sql import FIRST_DAY, LAST_DAY, first_and_last
-from zset_join.changelog.formats.records import UNAVAILABLE, TimeUnit
+from zset_join.changelog.formats.records import UNAVAILABLE, TimeUnit, placeholders
 
 __all__ = ["OrdinaryRecords", "ordinary_reader"]
 
 _PLAIN = {pa.bool_(), pa.int16(), pa.int32(), pa.int64(), pa.float64(), pa.string()}
 _OF_KAFKA = ("topic", "partition", "offset")
-_UPSERTS = pa.array(["c", "r", "u"])
-_INSTANT = r"^[1-9][0-9]{3}-[01][0-9]-[0-3][0-9]T[0-2][0-9]:[0-5][0-9]:[0-5][0-9](\.[0-9]{1,6})?Z$"
+_DAY = "[1-9][0-9]{3}-[01][0-9]-[0-3][0-9]"
+_TIME = r"[0-2][0-9]:[0-5][0-9]:[0-5][0-9](\.[0-9]{1,6})?"
+_DIGITS = {pa.int16(): 4, pa.int32(): 9, pa.int64(): 18}
+"""As many as every number has room for."""
+_FLOAT = r"^-?(0|[1-9][0-9]{0,14})(\.[0-9]{1,15})?$"
+_PLACEHOLDERS = pa.array(placeholders(UNAVAILABLE))
 _CHUNK_ROWS = 1 << 16
 _MOST_TABLES = 16
 
@@ -52,14 +57,13 @@ def ordinary_reader(
         options: what the format leaves open.
         source: what the source is called; None: records of any table are read.
     """
-    is_known = record.name == "debezium-json" and bool(keys) and options.tables is None and options.databases is None
+    is_known = bool(keys) and options.tables is None and options.databases is None
     is_known &= options.unavailable == UNAVAILABLE and {*options.metadata} <= {"position", *_OF_KAFKA}
-    values = {field.name: _value_of(field, options) for field in schema}
+    values = {field.name: _value_of(field, record, options) for field in schema}
     if not is_known or None in values.values():
         return None
-    return OrdinaryRecords(
-        schema, tuple(keys), options.metadata, source, {name: one for name, one in values.items() if one is not None}
-    )
+    known = {name: one for name, one in values.items() if one is not None}
+    return OrdinaryRecords(record, schema, tuple(keys), options.metadata, source if record.table else None, known)
 
 
 @dataclass(frozen=True)
@@ -69,24 +73,26 @@ class _Value:
     Args:
         written: the type they are parsed as.
         kind: the type of the column.
+        pattern: what texts match that have a value; None: they are no texts.
         unit: of a number that is a timestamp.
     """
 
     written: pa.DataType
     kind: pa.DataType
+    pattern: str | None = None
     unit: TimeUnit = "us"
 
     def read(self, column: pa.Array) -> tuple[pa.Array, npt.NDArray[np.bool_]]:
         """Return values, and which could be read; those that could not are NULL."""
         if self.written == self.kind:
             return column, np.ones(len(column), np.bool_)
-        if self.written == pa.string():
-            fits = pc.match_substring_regex(column, _decimal(self.kind) if pt.is_decimal(self.kind) else _INSTANT)
+        if self.pattern is not None:
+            fits = pc.match_substring_regex(column, self.pattern)
         else:
             first, last = (FIRST_DAY, LAST_DAY) if pt.is_date(self.kind) else first_and_last(self.unit)
             fits = pc.and_(pc.greater_equal(column, first), pc.less_equal(column, last))
         column = pc.if_else(fits, column, pa.scalar(None, column.type))
-        if self.written != pa.string():
+        if self.pattern is None:
             column = column.cast(pa.int32() if pt.is_date(self.kind) else pa.timestamp(self.unit))
         try:
             return column.cast(self.kind), np.asarray(pc.fill_null(fits, True))
@@ -94,20 +100,34 @@ class _Value:
             return pa.nulls(len(column), self.kind), np.zeros(len(column), np.bool_)
 
 
-def _value_of(field: pa.Field, options: RecordOptions) -> _Value | None:
+def _value_of(field: pa.Field, record: RecordFormat, options: RecordOptions) -> _Value | None:
     """Return how the values of a column are written; None where they have no single form."""
     kind, unit = field.type, options.unit_of(field.name)
+    if kind == pa.string():
+        return _Value(kind, kind)
+    if pt.is_decimal128(kind) and kind.scale >= 0 and (options.decimals or record.decimals) == "text":
+        may_be_number = not (record.counts_times or record.is_list)
+        return _Value(kind, kind) if may_be_number else _Value(pa.string(), kind, _decimal(kind))
+    if pt.is_date32(kind):
+        return _Value(pa.int64(), kind) if record.counts_times else _Value(pa.string(), kind, f"^{_DAY}$")
+    if pt.is_timestamp(kind) and kind.unit == "us" and unit is None:
+        if kind.tz is None:
+            return None if record.counts_times else _Value(pa.string(), kind, f"^{_DAY}[T ]{_TIME}$")
+        return _Value(pa.string(), kind, f"^{_DAY}T{_TIME}Z$") if kind.tz == "UTC" else None
+    if record.is_list:
+        return _text_of_number(kind)
     if kind in _PLAIN:
         return _Value(kind, kind)
-    if pt.is_decimal128(kind) and kind.scale >= 0 and options.decimals == "text":
-        return _Value(pa.string(), kind)
-    if pt.is_date32(kind):
-        return _Value(pa.int64(), kind)
-    if pt.is_timestamp(kind) and kind.unit == "us" and kind.tz == "UTC" and unit is None:
-        return _Value(pa.string(), kind)
     if pt.is_timestamp(kind) and kind.unit == "us" and kind.tz is None and unit in ("s", "ms", "us"):
-        return _Value(pa.int64(), kind, unit)
+        return _Value(pa.int64(), kind, unit=unit)
     return None
+
+
+def _text_of_number(kind: pa.DataType) -> _Value | None:
+    """Return how Canal writes the values of a column: as texts."""
+    if kind in _DIGITS:
+        return _Value(pa.string(), kind, f"^-?(0|[1-9][0-9]{{0,{_DIGITS[kind] - 1}}})$")
+    return _Value(pa.string(), kind, _FLOAT) if kind == pa.float64() else None
 
 
 def _decimal(kind: pa.Decimal128Type) -> str:
@@ -122,6 +142,7 @@ class OrdinaryRecords:
     """Read the ordinary ones among records.
 
     Args:
+        record: the format.
         schema: the columns of the table.
         keys: its key columns.
         metadata: the other fields of the record, to the name of its column.
@@ -129,6 +150,7 @@ class OrdinaryRecords:
         values: by column, how its values are written.
     """
 
+    record: RecordFormat
     schema: pa.Schema
     keys: tuple[str, ...]
     metadata: Mapping[str, str]
@@ -157,8 +179,8 @@ class OrdinaryRecords:
     def _chunk(self, table: pa.Table) -> tuple[npt.NDArray[np.int64], list[pa.Array]]:
         nothing: tuple[npt.NDArray[np.int64], list[pa.Array]] = (np.zeros(0, np.int64), [])
         values = _one(table.column("value"))
-        looks = pc.and_(pc.starts_with(values, "{"), pc.ends_with(values, "}"))
-        numbers = np.flatnonzero(np.asarray(pc.fill_null(looks, False)))
+        looks = np.asarray(pc.fill_null(pc.and_(pc.starts_with(values, "{"), pc.ends_with(values, "}")), False))
+        numbers = np.flatnonzero(looks & self._is_open(table))
         if not len(numbers):
             return nothing
         if len(numbers) < len(values):
@@ -169,53 +191,94 @@ class OrdinaryRecords:
             return nothing
         if parsed.num_rows != len(numbers):
             return nothing
-        after, before, place = (_one(parsed.column(name)) for name in ("after", "before", "source"))
-        good = np.asarray(pc.fill_null(pc.is_in(_one(parsed.column("op")), _UPSERTS), False)) & np.asarray(after.is_valid())
-        fields = {name: after.field(name) for name in self.schema.names}
+        fields, good = self._row(parsed, self.record.row)
+        before, has_before = self._row(parsed, self.record.moved) if self.record.moved else ({}, good)
+        good = good & self._is_upsert(parsed)
+        if self.record.is_list and self.record.moved:
+            good &= has_before | ~np.asarray(_one(parsed.column(self.record.moved[0])).is_valid())
         for field in self.schema:
             column = fields[field.name]
             if field.name in self.keys:
                 good &= np.asarray(column.is_valid())
-                old = before.field(field.name)
-                same = pc.fill_null(pc.equal(old, column), False)
-                good &= ~np.asarray(before.is_valid()) | ~np.asarray(old.is_valid()) | np.asarray(same)
+                if before:
+                    old = before[field.name]
+                    same = pc.fill_null(pc.equal(old, column), False)
+                    good &= ~has_before | ~np.asarray(old.is_valid()) | np.asarray(same)
             fields[field.name], is_read = self.values[field.name].read(column)
             good &= is_read
             if pt.is_string(field.type):
-                good &= ~np.asarray(pc.fill_null(pc.equal(column, UNAVAILABLE), False))
+                was_not_sent = pc.or_(pc.is_in(column, _PLACEHOLDERS), pc.match_substring(column, UNAVAILABLE))
+                good &= ~np.asarray(pc.fill_null(was_not_sent, False))
             elif pt.is_floating(field.type):
-                good &= np.asarray(pc.fill_null(pc.is_finite(column), True))
+                good &= np.asarray(pc.fill_null(pc.is_finite(fields[field.name]), True))
         given = table.take(pa.array(numbers)) if len(numbers) < table.num_rows else table
         if self.source is not None:
-            good &= self._is_of_table(place, given)
-        columns = [*fields.values(), *(self._metadata_of(name, place, given) for name in self.metadata)]
+            good &= self._is_of_table(_at(parsed, self.record.table), given)
+        columns = [
+            *(fields[name] for name in self.schema.names),
+            *(self._metadata_of(name, parsed, given) for name in self.metadata),
+        ]
         if good.all():
             return numbers, columns
         chosen = np.flatnonzero(good)
         return numbers[chosen], [column.take(pa.array(chosen)) for column in columns]
 
     def _parsed(self, values: pa.StringArray) -> pa.Table:
-        """Return records as the columns `op`, `before` with the key, `after` and `source`."""
-        beside: list[Any] = [pa.field("table", pa.string())] if self.source is not None else []
-        beside += [pa.field("lsn", pa.int64())]
-        wanted = pa.schema(
-            [
-                ("op", pa.string()),
-                ("before", pa.struct([pa.field(name, self.values[name].written) for name in self.keys])),
-                ("after", pa.struct([pa.field(name, self.values[name].written) for name in self.schema.names])),
-                ("source", pa.struct(beside)),
-            ]
-        )
+        """Return what is read of records, as columns and the structs that they are in."""
+        record, written = self.record, {name: one.written for name, one in self.values.items()}
+        fields: _Fields = {}
+        for path, names in ((record.moved, self.keys), (record.row, self.schema.names)):
+            row: pa.DataType = pa.struct([pa.field(name, written[name]) for name in names])
+            _put(fields, path, pa.list_(row) if record.is_list else row)
+        if not record.row:
+            fields |= written
+        _put(fields, record.operation, pa.string())
+        _put(fields, record.table if self.source is not None else (), pa.string())
+        _put(fields, record.position if "position" in self.metadata else (), pa.int64())
+        wanted = pa.schema([pa.field(name, _type_of(inner)) for name, inner in fields.items()])
         offsets, text = values.buffers()[1:]
         bounds = np.frombuffer(offsets, np.int32)[[values.offset, values.offset + len(values)]].tolist()
         read = pj.ReadOptions(use_threads=False, block_size=max(1, bounds[1] - bounds[0] + 1))
         parse = pj.ParseOptions(explicit_schema=wanted, unexpected_field_behavior="ignore")
         return pj.read_json(pa.BufferReader(text.slice(bounds[0], bounds[1] - bounds[0])), read, parse)
 
-    def _is_of_table(self, place: pa.StructArray, given: pa.Table) -> npt.NDArray[np.bool_]:
+    def _is_open(self, table: pa.Table) -> npt.NDArray[np.bool_]:
+        """Return which records have no schema beside them that may define how a value is written.
+
+        A record of a format with operations has none then, for it would be in the envelope.
+        """
+        found = np.ones(table.num_rows, np.bool_)
+        if not self.record.enveloped:
+            return found
+        beside = [] if self.record.operation else ["value"]
+        if beside or not {self.schema.field(name).type for name in self.keys} <= _PLAIN:
+            beside += ["key"] if "key" in table.column_names else []
+        for name in beside:
+            found &= ~np.asarray(pc.fill_null(pc.match_substring(_one(table.column(name)), "payload"), False))
+        return found
+
+    def _row(self, parsed: pa.Table, path: Sequence[str]) -> tuple[dict[str, pa.Array], npt.NDArray[np.bool_]]:
+        """Return the columns of a row of records, and which have it, and no other one."""
+        if not path:
+            return {name: _one(parsed.column(name)) for name in self.schema.names}, np.ones(parsed.num_rows, np.bool_)
+        rows = _at(parsed, path)
+        if self.record.is_list:
+            is_one = np.asarray(pc.fill_null(pc.equal(pc.list_value_length(rows), 1), False))
+            places = pa.array(np.asarray(rows.offsets)[:-1], mask=~is_one)
+            rows = rows.values.take(places)
+        kind: pa.StructType = rows.type
+        return {field.name: rows.field(field.name) for field in kind}, np.asarray(rows.is_valid())
+
+    def _is_upsert(self, parsed: pa.Table) -> npt.NDArray[np.bool_]:
+        if not self.record.operation:
+            return np.ones(parsed.num_rows, np.bool_)
+        upserts = pa.array([word for word, means in self.record.operations.items() if means == "upsert"])
+        words = pc.ascii_lower(_at(parsed, self.record.operation))
+        return np.asarray(pc.fill_null(pc.is_in(words, upserts), False))
+
+    def _is_of_table(self, table: pa.StringArray, given: pa.Table) -> npt.NDArray[np.bool_]:
         """Return which records name no table, that of the source, or the one that their topic ends with."""
-        table = place.field("table")
-        good: npt.NDArray[np.bool_] = np.asarray(pc.fill_null(pc.equal(table, ""), True)) | ~np.asarray(place.is_valid())
+        good: npt.NDArray[np.bool_] = np.asarray(pc.fill_null(pc.equal(table, ""), True))
         names = [name for name in table.unique().to_pylist() if name]
         for name in names[:_MOST_TABLES]:
             own = np.asarray(pc.fill_null(pc.equal(table, name), False))
@@ -228,13 +291,38 @@ class OrdinaryRecords:
             good |= own
         return good
 
-    def _metadata_of(self, name: str, place: pa.StructArray, given: pa.Table) -> pa.Array:
+    def _metadata_of(self, name: str, parsed: pa.Table, given: pa.Table) -> pa.Array:
         """Return the fields beside the rows."""
-        if name == "position":
-            return place.field("lsn")
+        if name == "position" and self.record.position:
+            return _at(parsed, self.record.position)
         if name not in given.column_names:
             return pa.nulls(given.num_rows, METADATA[name])
         return _one(given.column(name)).cast(METADATA[name])
+
+
+_Fields = dict[str, Any]
+
+
+def _put(fields: _Fields, path: Sequence[str], kind: pa.DataType) -> None:
+    """Add a field at a path; none where the path is empty."""
+    for name in path[:-1]:
+        fields = fields.setdefault(name, {})
+    if path:
+        fields[path[-1]] = kind
+
+
+def _type_of(inner: _Fields | pa.DataType) -> pa.DataType:
+    if isinstance(inner, dict):
+        return pa.struct([pa.field(name, _type_of(one)) for name, one in inner.items()])
+    return inner
+
+
+def _at(parsed: pa.Table, path: Sequence[str]) -> Any:
+    """Return what is at a path of records; NULL where there is nothing on the way."""
+    column = _one(parsed.column(path[0]))
+    for name in path[1:]:
+        column = pc.struct_field(column, name)
+    return column
 
 
 def _one(column: pa.ChunkedArray | pa.Array) -> Any:

@@ -19,6 +19,7 @@ from zset_join.runners.spark.api import streams
 from zset_join.runners.spark.driver.collected import collected_layout, united_rows
 from zset_join.runners.spark.driver.source_rows import SourceRows
 from zset_join.runners.spark.planning.source_stream import SourceStream
+from zset_join.runners.spark.rows import record_streams
 
 ODD = table_of(
     {"key": '{"id":1}', "value": '{"op":"c","after":{"id":1,"v":"a"},"source":{"lsn":5}}'},
@@ -37,7 +38,7 @@ SHORT = ("bad records", "odd ones", "values that were not sent, by type")
 
 
 def both(spark: SparkSession, stream: SourceStream, directory: Path) -> tuple[SourceRows, SourceRows]:
-    """Return the rows of a stream as the driver reads them, and as Spark does for executors."""
+    """Return the rows of a stream as the driver reads them, and as executors do."""
     assert stream.undecoded is not None
     found = []
     for number, (one, rows) in enumerate([(False, stream.collected), (True, stream.prepared)]):
@@ -63,11 +64,8 @@ def check_same(ours: SourceRows, sparks: SourceRows, keys: Any) -> None:
 
 
 @pytest.mark.parametrize("name", some_of(sorted(ALL), short=SHORT))
-def test_they_are_the_rows_and_the_reasons_that_spark_reads(
-    spark: SparkSession, tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_they_are_the_rows_and_the_reasons_that_executors_read(spark: SparkSession, tmp_path: Path, name: str) -> None:
     format_name, schema, keys, options, records = ALL[name]
-    monkeypatch.setattr(streams, "can_decode", lambda *_: True)
     given = stream_of(spark, tmp_path / "records", records)
     stream = streams.changed_stream(given, name="t", format=format_name, schema=schema, keys=keys, options=options)
     ours, sparks = both(spark, stream, tmp_path)
@@ -75,7 +73,10 @@ def test_they_are_the_rows_and_the_reasons_that_spark_reads(
     check_same(ours, sparks, keys)
 
 
-def test_bytes_that_are_no_text_are_rejected_with_their_base64(spark: SparkSession, tmp_path: Path) -> None:
+def test_without_our_reader_spark_reads_the_same_of_bytes_that_are_no_text(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(record_streams, "can_map", lambda _: False)
     good, bad = b'{"op":"c","after":{"id":1,"v":"a"},"source":{"table":"t"}}', b'{"op":"c","after":{"id":2,"v":"\xff"}}'
     schema = pa.schema({"key": pa.binary(), "value": pa.binary(), "offset": pa.int64()})
     columns = [[b'{"id":1}', b"\xfe", b"\xfe", None], [good, good, bad, bad], [4, 5, 6, 7]]

@@ -12,9 +12,13 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - PySpark's own habit
+from pyspark.sql.functions import udf
 
 from tests.spark.conftest import Collected
+from tests.spark.driver.test_record_decoder import both, check_same
+from zset_join.changelog.formats import RecordOptions
 from zset_join.core.errors import PlanError
+from zset_join.runners.spark.api.streams import changed_stream
 from zset_join.spark import appends
 
 NOON = dt.datetime(2024, 1, 1, 12, tzinfo=dt.UTC)
@@ -106,3 +110,26 @@ def test_aggregates_and_their_keys_are_computed_in_the_zone_of_the_session(tokyo
     found = run(appends(given, name="t").groupBy(key).agg(most), tmp_path)
 
     assert found == shown(batch.groupBy(key).agg(most).toArrow())
+
+
+def test_records_and_udfs_have_the_instants_that_were_written(tokyo: SparkSession, tmp_path: Path) -> None:
+    table = pa.schema({"id": pa.int64(), "at": pa.timestamp("us", "UTC"), "made": pa.timestamp("us")})
+    value = '{"op":"c","ts_us":1704110400000000,"after":{"id":1,"at":"2024-01-01T12:00:00Z","made":1704110400000}}'
+    (tmp_path / "records").mkdir()
+    pq.write_table(pa.table({"key": ['{"id":1}'], "value": [value]}), tmp_path / "records" / "1.parquet")
+    given = tokyo.readStream.schema("key string, value string").parquet(str(tmp_path / "records"))
+    options = RecordOptions(time_unit="ms", metadata={"record_time": "written"})
+    shape: dict[str, Any] = {"format": "debezium-json", "schema": table, "keys": ["id"], "options": options}
+    stream = changed_stream(given, name="t", **shape)
+
+    ours, executors = both(tokyo, stream, tmp_path)
+
+    check_same(ours, executors, ["id"])
+    columns = ours.delta.rows.select(["id", "at", "made", "written"]).to_pylist()
+    assert columns == [{"id": 1, "at": NOON, "made": NOON.replace(tzinfo=None), "written": NOON}]
+
+    local = udf(lambda at: at and at.isoformat(), "string")
+    rows = stream_of(tokyo, tmp_path / "rows")
+    batch = tokyo.read.schema(rows.schema).parquet(str(tmp_path / "rows"))
+    found = run(appends(rows, name="u").select("id", local("at").alias("x")), tmp_path)
+    assert found == shown(batch.select("id", local("at").alias("x")).toArrow())

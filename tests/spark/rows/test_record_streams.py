@@ -78,6 +78,7 @@ def test_debezium_needs_a_format_and_a_name(spark: SparkSession, tmp_path: Path)
     stream = changes(df, format="debezium-json", name="orders")
 
     assert (stream.stream.mode, stream.stream.keys) == ("upsert", ("id",))
+    assert stream.stream.functions == ()  # what reads the records is no function of the user's
     assert set(KEPT) <= set(stream.stream.columns)
     assert stream.stream.sequence_by == ("__sequence_0", "__sequence_1")
     assert stream.stream.hidden == (*stream.stream.sequence_by, "__control")

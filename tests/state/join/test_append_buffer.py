@@ -67,6 +67,15 @@ def test_the_newest_rows_of_both_sides_are_kept_however_often_the_queue_is_made(
     )
 
 
+def test_the_queue_may_be_as_long_as_there_are_rows() -> None:
+    join = join_of(3)
+    feed(join, 0, (0, 3))
+
+    feed(join, 1, (3, 4))
+
+    assert kept(join) == ([1, 2, 3], [])
+
+
 def test_freed_records_are_used_again_and_age_does_not_follow_their_order() -> None:
     join = join_of(4)
     feed(join, 0, (0, 4))

@@ -18,7 +18,7 @@ Bits of `__unavailable`: column i of the table was not sent. Columns from the 63
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -30,9 +30,7 @@ from zset_join.changelog.formats.records import METADATA, RecordFormat, RecordOp
 __all__ = [
     "CHANGE",
     "FIRST_DAY",
-    "IN_KAFKA",
     "LAST_DAY",
-    "MOST_MARKED",
     "PER_SECOND",
     "REJECT",
     "UNAVAILABLE_BITS",
@@ -42,8 +40,8 @@ __all__ = [
 ]
 
 CHANGE, UNAVAILABLE_BITS, REJECT = "__change", "__unavailable", "__reject"
-MOST_MARKED = 62
-IN_KAFKA = ("topic", "partition", "offset")
+_MOST_MARKED = 62
+_IN_KAFKA = ("topic", "partition", "offset")
 FIRST_DAY, LAST_DAY = -719_162, 2_932_896
 """The days since 1970-01-01 that lie in the years 1 to 9999: another number is no date, for not every system has it."""
 PER_SECOND = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}
@@ -116,7 +114,7 @@ class RecordStatements:
         through = [*goes_along, *map(_inside, self._in_kafka())]
         first = [*goes_along, *(f"{dialect.quoted(name)} AS {_inside(name)}" for name in self._in_kafka())]
         steps = []
-        if self.is_enveloped:
+        if self._is_enveloped:
             opened = [f"{dialect.is_envelope(text)} AS __{text}_is_envelope" for text in ("key", "value")]
             steps.append(Step("__opened", (*first, "key", "value", *opened), source))
             unwrapped = [self._unwrapped(text) for text in ("key", "value")]
@@ -183,12 +181,12 @@ class RecordStatements:
         return self.record.key_in_record_key and bool(self.keys)
 
     @property
-    def is_enveloped(self) -> bool:
+    def _is_enveloped(self) -> bool:
         """Return whether records may be beside a schema; not where a table has columns of the envelope's names."""
         return self.opens and self.record.enveloped and not {"schema", "payload"} <= set(self.schema.names)
 
     def _in_kafka(self) -> list[str]:
-        return [name for name in IN_KAFKA if name in self.options.metadata or (name == "topic" and self._reads_topic)]
+        return [name for name in _IN_KAFKA if name in self.options.metadata or (name == "topic" and self._reads_topic)]
 
     @property
     def _reads_topic(self) -> bool:
@@ -196,12 +194,6 @@ class RecordStatements:
 
     def _unwrapped(self, text: str) -> str:
         return f"CASE WHEN __{text}_is_envelope THEN {self.dialect.payload(text)} ELSE {text} END AS {text}"
-
-    def unwrapped(self, text: str) -> str:
-        """Return the expression for the text of a record outside of Connect's envelope."""
-        if not self.is_enveloped:
-            return text
-        return f"CASE WHEN {self.dialect.is_envelope(text)} THEN {self.dialect.payload(text)} ELSE {text} END"
 
     def _spellings(self) -> str:
         """Return the spellings of the columns by the record's schema, or by its key's."""
@@ -219,21 +211,11 @@ class RecordStatements:
         kind = self.schema.field(position).type
         if self.record.types:
             return bool(pt.is_binary(kind) or pt.is_large_binary(kind))
-        return self.is_enveloped and needs_schema(kind)
+        return self._is_enveloped and needs_schema(kind)
 
     def _spelling(self, position: int) -> Spelling:
         coding = f"__s{position}" if self._has_spelling(position) else None
-        return self.spelling(position, f"__t{position}", coding)
-
-    def spelling(self, position: int, text: str, coding: str | None = None) -> Spelling:
-        """Return what reads a column.
-
-        Args:
-            position: of the column.
-            text: that has its text.
-            coding: that has the record's encoding.
-        """
-        field = self.schema.field(position)
+        field, text = self.schema.field(position), f"__t{position}"
         return Spelling(record=self.record, field=field, options=self.options, dialect=self.dialect, text=text, coding=coding)
 
     def _parsed_record(self) -> str:
@@ -247,7 +229,7 @@ class RecordStatements:
         if record.moved and self.keys:
             _put(fields, record.moved, None if record.is_list else self._row_fields(self.keys))
         times = [path for path, _ in record.times.values()]
-        for path in (record.operation, *times, *record.older_times.values(), record.position, *self.table_paths):
+        for path in (record.operation, *times, *record.older_times.values(), record.position, *self._table_paths):
             _put(fields, path, None)
         if record.types:
             coding = dict.fromkeys(name for at, name in enumerate(self.schema.names) if self._has_spelling(at))
@@ -264,7 +246,7 @@ class RecordStatements:
         operation = f"lower({self._path('__record', record.operation)})"
         cases = " ".join(f"WHEN {text(coding)} THEN {text(means)}" for coding, means in record.operations.items())
         is_bad = self.dialect.is_bad("__record")  # of a record that breaks off, what was read before may be an operation
-        left_out, unsaid = self.other_table(lambda path: self._path("__record", path), _inside("topic"))
+        left_out, unsaid = self._other_table()
         what = (
             f"CASE WHEN value IS NULL OR ({left_out}) THEN 'ignore' WHEN {is_bad} THEN NULL ELSE CASE {operation} {cases} END "
             "END AS __what"
@@ -282,20 +264,19 @@ class RecordStatements:
         return [what, bad, *([] if self.keys else [update])]
 
     @property
-    def table_paths(self) -> list[tuple[str, ...]]:
+    def _table_paths(self) -> list[tuple[str, ...]]:
         """Return where a record names its database and table, as far as that is read."""
         paths = [self.record.table] if self.options.tables is not None or self._reads_topic else []
         paths += [self.record.database] if self.options.databases is not None else []
         return [path for path in paths if path]
 
-    def other_table(self, path: Callable[[Sequence[str]], str], topic: str) -> tuple[str, str]:
-        """Return the conditions, never NULL, that a record is of a table that is left out, and that it may be of another table.
+    def _other_table(self) -> tuple[str, str]:
+        """Return the conditions, never NULL, that a record is of a table that is left out, and that it may be of another."""
 
-        Args:
-            path: gives the expression for what is at a path of a record.
-            topic: the column that has the record's topic.
-        """
-        record, left_out, unsaid = self.record, [], []
+        def path(of: Sequence[str]) -> str:
+            return self._path("__record", of)
+
+        record, topic, left_out, unsaid = self.record, _inside("topic"), [], []
         for at, names in ((record.database, self.options.databases), (record.table, self.options.tables)):
             if at and names is not None:
                 left_out.append(f"coalesce({path(at)} NOT IN ({self.dialect.listing(names)}), false)")
@@ -426,7 +407,7 @@ class RecordStatements:
             text, mark, value = f"__t{position}", f"__m{position}", f"__v{position}"
             columns.append(f"CASE WHEN {mark} THEN NULL ELSE {value} END AS {self.dialect.quoted(field.name)}")
             unread = f"{text} IS NOT NULL AND NOT ({mark}) AND ({value}) IS NULL"
-            if position > MOST_MARKED:
+            if position > _MOST_MARKED:
                 unread = f"{text} IS NOT NULL AND ({mark} OR ({value}) IS NULL)"
             else:
                 marked.append(f"CASE WHEN {mark} THEN CAST({1 << position} AS BIGINT) ELSE CAST(0 AS BIGINT) END")
@@ -445,7 +426,7 @@ class RecordStatements:
         return columns
 
     def _metadata(self, name: str) -> str:
-        if name in IN_KAFKA:
+        if name in _IN_KAFKA:
             return _inside(name)
         if name == "position":
             return "TRY_CAST(__meta_position AS BIGINT)" if self.record.position else "CAST(NULL AS BIGINT)"

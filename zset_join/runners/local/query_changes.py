@@ -64,12 +64,14 @@ class QueryBefore:
         views: as it was given, by name; None where it was one, or is read from the directory.
         query: as it was planned.
         columns: what the change did to columns of sources.
+        options: of its operators, where the change gave them other budgets of hybrid state in this process.
     """
 
     epoch: int
     views: Mapping[str, View] | None
     query: PlannedQuery
     columns: tuple[ColumnChange, ...] = ()
+    options: StageOptions | None = None
 
 
 class QueryChanges:
@@ -252,7 +254,8 @@ class QueryChanges:
             if opened is not None:
                 evolution.close()
         if after is not None:
-            self._options = after
+            assert self._before is not None  # noqa: S101 - the query has changed
+            self._before, self._options = replace(self._before, options=self._options), after
             if place is not None:
                 place.go_on_with(after)
         self._outputs.settle()
@@ -291,7 +294,7 @@ class QueryChanges:
         before = self.query_before()
         view: Mapping[str, View] | PlannedQuery = before.query if before.views is None else before.views
         words = words_back(before.columns, is_at_once=self.epoch == before.epoch + 1)
-        return self._evolve(view, outputs, new_table, note, (), words, {})
+        return self._evolve(view, outputs, new_table, note, (), words, {}, options=before.options)
 
     def query_before(self) -> QueryBefore:
         """Return the query before the last change, which `undo` goes back to.

@@ -54,6 +54,7 @@ from zset_join.runners.spark.frames.facts import reader_of
 from zset_join.runners.spark.planning.source_stream import SourceStream
 from zset_join.runners.spark.rows.baseline import NULL_AFTER_BASELINE, check_baseline, check_overlap, in_types_of, used_columns
 from zset_join.runners.spark.rows.layout import WEIGHT
+from zset_join.runners.spark.rows.mapped_records import can_map
 from zset_join.runners.spark.rows.names import first_line, quoted
 from zset_join.runners.spark.rows.record_streams import (
     RecordTable,
@@ -74,7 +75,7 @@ from zset_join.runners.spark.rows.row_reading import (
 )
 from zset_join.runners.spark.rows.schemas import arrow_schema, refuse_collations
 from zset_join.runners.spark.rows.text_select import select_text
-from zset_join.runners.spark.rows.undecoded_records import RecordsRead, UndecodedRecords, can_decode, collected_records
+from zset_join.runners.spark.rows.undecoded_records import RecordsRead, UndecodedRecords, collected_records
 from zset_join.runners.spark.rows.user_functions import functions_in
 from zset_join.runners.spark.rows.watermark import with_watermark
 
@@ -343,9 +344,7 @@ def _of_records(
     )
     stream = _make(rows, name, reading, baseline, None, reading.of_first_rows())
     order_of = records.order_of if given["sequence_by"] is None else {}
-    is_known = {*reading.hidden} <= {*order_of, CONTROL}
-    is_known = is_known and can_decode(format_name, table.schema, table.keys, records.read, name)
-    found = collected_records(df) if is_known else None
+    found = collected_records(df) if can_map(table.schema) and {*reading.hidden} <= {*order_of, CONTROL} else None
     if found is None:
         return stream
     read = RecordsRead(

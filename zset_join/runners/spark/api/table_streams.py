@@ -28,10 +28,17 @@ from zset_join.core.errors import OptionError, PlanError
 from zset_join.core.relation import Relation
 from zset_join.runners.spark.api.streams import appended_stream, changed_stream
 from zset_join.runners.spark.planning.source_stream import SourceStream
-from zset_join.runners.spark.rows.conversions import exact_json, of_parsed, of_text, parsed_type, text_of_parsed
+from zset_join.runners.spark.rows.conversions import (
+    CORRUPT,
+    exact_json,
+    of_parsed,
+    of_text,
+    parsed_json,
+    parsed_type,
+    text_of_parsed,
+)
 from zset_join.runners.spark.rows.names import column_named, first_line, literal, quoted
 from zset_join.runners.spark.rows.schemas import arrow_schema, field_type, refuse_collations, spark_schema
-from zset_join.runners.spark.rows.typed_records import CORRUPT, parsed_json
 
 __all__ = [
     "STORED_WEIGHT",

@@ -11,9 +11,9 @@ Memory: the rows of a batch beside its records.
 
 from __future__ import annotations
 
-import base64
 import json
 import re
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -24,6 +24,7 @@ import pyarrow.compute as pc
 from zset_join.core.row_conversion import take_rows
 from zset_join.runners.spark.driver.source_rows import SourceRows
 from zset_join.runners.spark.rows.layout import as_type
+from zset_join.runners.spark.rows.record_bytes import as_texts
 from zset_join.runners.spark.rows.undecoded_records import IN_RECORD, RecordsRead
 from zset_join.shapes.latest import MOST_COLUMNS, TRUNCATE
 from zset_join.zset import ZSet
@@ -33,7 +34,6 @@ if TYPE_CHECKING:
 
 __all__ = ["RecordDecoder"]
 
-_NOT_UTF8 = "bytes that are no UTF-8"
 _CONTROL = re.compile(r"(?<!\\)((?:\\\\)*)\\u00([01][0-9a-f])")
 _FIRST = -1
 """The position of a record that has none."""
@@ -73,7 +73,7 @@ class RecordDecoder:
             from zset_join.sources.json_records import JsonRecordReader  # needs DuckDB, which not every driver has
 
             self._reader = JsonRecordReader(read.format_name, read.table, read.keys, read.options, source=read.name)
-        texts, not_text = _texts(records)
+        texts, not_text = as_texts(records)
         lines = self._reader.read(texts)
         control = _control(lines, self._places())
         codes = self._codes(lines, control)
@@ -134,37 +134,8 @@ def _control(lines: ReadRecords, places: list[int | None]) -> npt.NDArray[np.int
     return np.where(is_truncate, np.int64(TRUNCATE), np.where(is_delete, np.int64(0), found))
 
 
-def _texts(records: pa.RecordBatch) -> tuple[pa.Table, dict[str, pa.Array]]:
-    """Return records with key and value as text; where some are no UTF-8, the columns of what Spark shows, and their base64."""
-    not_text: dict[str, pa.Array] = {}
-    table = pa.Table.from_batches([records])
-    for at, field in enumerate(records.schema):
-        if field.type != pa.binary():
-            continue
-        column = records.column(at)
-        try:
-            texts = column.cast(pa.string())
-        except pa.ArrowInvalid:
-            decoded = [_text(one) for one in column.to_pylist()]
-            texts, shown, coded = (pa.array(part, pa.string()) for part in zip(*decoded, strict=True))
-            not_text |= {field.name: shown, f"{field.name}_base64": coded}
-        table = table.set_column(at, field.name, texts)
-    return table, not_text
-
-
-def _text(given: bytes | None) -> tuple[str | None, str | None, str | None]:
-    """Return bytes as text, and as they are shown; what is no UTF-8 as a text that no format reads, and as base64 too."""
-    if given is None:
-        return None, None, None
-    try:
-        text = given.decode()
-    except UnicodeDecodeError:
-        return _NOT_UTF8, given.decode(errors="replace"), base64.b64encode(given).decode()
-    return text, text, None
-
-
 def _raw(
-    codes: pa.Array, lines: ReadRecords, bad: npt.NDArray[np.int64], texts: pa.Table, not_text: dict[str, pa.Array]
+    codes: pa.Array, lines: ReadRecords, bad: npt.NDArray[np.int64], texts: pa.Table, not_text: Mapping[str, pa.Array]
 ) -> list[str]:
     """Return per rejected line its code with the record as JSON, as Spark writes it."""
     numbers = pa.array(lines.records[bad])

@@ -10,32 +10,35 @@ has it. `exact_json` marks the numbers that Spark's parser would turn into other
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import pyarrow as pa
 import pyarrow.types as pt
 
 from zset_join.changelog.formats.exact_numbers import MARK, MARKED, RISKY, RISKY_NUMBER
+from zset_join.changelog.formats.record_spellings import EXACT
 from zset_join.changelog.formats.record_sql import FIRST_DAY, LAST_DAY, PER_SECOND, first_and_last
-from zset_join.runners.spark.rows.names import literal
+from zset_join.runners.spark.rows.names import literal, quoted
 from zset_join.runners.spark.rows.schemas import spark_type
 
 __all__ = [
-    "counted_day",
-    "counted_instant",
+    "CORRUPT",
     "exact_json",
-    "is_odd",
     "json_value",
-    "of_either",
     "of_json",
     "of_nested",
     "of_parsed",
     "of_text",
     "of_variant",
+    "parsed_json",
     "parsed_type",
     "plain_string",
     "plain_text",
+    "struct_fields",
     "text_of_parsed",
 ]
 
+CORRUPT = "__corrupt"
 _BLANK = r"[\\x00-\\x20\\x7f]*"
 _ZONE = r"[0-9]:[0-9]{1,2}:[0-9]{1,2}(\\.[0-9]*)? *[^0-9. \\x00-\\x20\\x7f]"
 _PARTS = r'"[^"\\]*+(?:\\[\s\S][^"\\]*+)*+"|[^"]++|"'
@@ -50,16 +53,38 @@ _HALF_PAIR = (
 _LOST_FRACTION = r"\\.[0-9]{6}[0-9]*[1-9]"
 
 
+def parsed_json(text: str, fields: Mapping[str, object]) -> str:
+    """Return an expression that reads an object of JSON; what cannot be read is in its field `CORRUPT`."""
+    wanted = literal(struct_fields({**fields, CORRUPT: "STRING"}))
+    options = f"'mode', 'PERMISSIVE', 'columnNameOfCorruptRecord', '{CORRUPT}', 'allowSingleQuotes', 'false'"
+    return f"from_json({text}, {wanted}, map({options}))"
+
+
+def struct_fields(fields: Mapping[str, object], between: str = " ") -> str:
+    """Return the fields of a struct, by type or by their own fields, None for text; inside STRUCT<> they have colons."""
+    return ", ".join(
+        f"{quoted(name)}{between}"
+        + (
+            f"STRUCT<{struct_fields(inner, ': ')}>"
+            if isinstance(inner, Mapping)
+            else "VARIANT"
+            if inner == EXACT
+            else str(inner or "STRING")
+        )
+        for name, inner in fields.items()
+    )
+
+
 def exact_json(text: str) -> str:
     """Return the expression for JSON in which the numbers that Spark's parser may change are marked; `no JSON` of odd text."""
     parts = f"regexp_extract_all({text}, {literal(_PARTS)}, 0)"
     quoted_number = f'"{MARK}$0"'
     marked = f"regexp_replace(s, {literal(RISKY_NUMBER)}, {literal(quoted_number)})"
     exact = f"array_join(transform({parts}, s -> CASE WHEN s LIKE '\"%' THEN s ELSE {marked} END), '')"
-    return f"CASE WHEN {is_odd(text)} THEN 'no JSON' WHEN {text} RLIKE {literal(RISKY)} THEN {exact} ELSE {text} END"
+    return f"CASE WHEN {_is_odd(text)} THEN 'no JSON' WHEN {text} RLIKE {literal(RISKY)} THEN {exact} ELSE {text} END"
 
 
-def is_odd(text: str) -> str:
+def _is_odd(text: str) -> str:
     """Return the condition that a text is JSON for Spark's parser alone.
 
     It stops behind the first value, and passes over what follows it; of half a surrogate pair it makes a question mark.
@@ -128,18 +153,6 @@ def of_text(text: str, kind: pa.DataType) -> str:
     return cast
 
 
-def of_either(text: str, kind: pa.DataType) -> str:
-    """Return the expression for a text that may have been a JSON string or number; NULL also where it matters which it was."""
-    if pt.is_date(kind) or pt.is_timestamp(kind):
-        return rf"CASE WHEN {text} RLIKE '^{_BLANK}[+]?[0-9]{{4,7}}-' THEN {of_text(text, kind)} END"
-    if pt.is_boolean(kind):
-        return "CAST(NULL AS BOOLEAN)"
-    if pt.is_decimal(kind):  # Spark's reader has put numbers with a point through a double
-        few = rf"NOT {text} RLIKE '[.eE]' OR length({text}) <= 15"
-        return f"CASE WHEN {few} THEN {of_text(text, kind)} END"
-    return of_text(text, kind)
-
-
 def of_json(value: str, kind: pa.DataType, *, counts_days: bool = False, unit: str | None = None) -> str:
     """Return the expression for a JSON value as a value of a type; NULL where it is none.
 
@@ -161,10 +174,12 @@ def _of_number(value: str, kind: pa.DataType, *, counts_days: bool, unit: str | 
     if pt.is_integer(kind):
         return _whole(value, wanted)
     if pt.is_date(kind):
-        return counted_day(_whole(value, "bigint")) if counts_days else f"CAST(NULL AS {wanted})"
+        return _counted_day(_whole(value, "bigint")) if counts_days else f"CAST(NULL AS {wanted})"
     if pt.is_timestamp(kind):
         return (
-            counted_instant(_whole(value, "bigint"), unit, with_zone=kind.tz is not None) if unit else f"CAST(NULL AS {wanted})"
+            _counted_instant(_whole(value, "bigint"), unit, with_zone=kind.tz is not None)
+            if unit
+            else f"CAST(NULL AS {wanted})"
         )
     return of_text(value, kind)
 
@@ -271,12 +286,12 @@ def _is_exact(text: str, scale: int) -> str:
     return f"({is_plain} OR rtrim('0', {digits}) = '' OR {places} - {zeros} - {exponent} <= {scale})"
 
 
-def counted_day(number: str) -> str:
+def _counted_day(number: str) -> str:
     """Return the date of a number of days since 1970; NULL outside of the years 1 to 9999."""
     return f"CASE WHEN {number} BETWEEN {FIRST_DAY} AND {LAST_DAY} THEN date_add(DATE'1970-01-01', CAST({number} AS INT)) END"
 
 
-def counted_instant(number: str, unit: str, *, with_zone: bool) -> str:
+def _counted_instant(number: str, unit: str, *, with_zone: bool) -> str:
     """Return the instant of a number of units since 1970; NULL outside of the years 1 to 9999."""
     first, last = first_and_last(unit)
     begin = "TIMESTAMP'1970-01-01 00:00:00Z'" if with_zone else "TIMESTAMP_NTZ'1970-01-01 00:00:00'"

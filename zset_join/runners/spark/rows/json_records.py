@@ -2,16 +2,15 @@
 
 The law: the same lines as `zset_join.sources.json_records` reads in process.
 
-Records of formats with one row each, of tables with a key, are read by `typed_records` first; what is out of the ordinary
-among them, and all others, as texts by the statements.
+Only what `mapped_records` has no reader for is read here: structs, maps, and lists of decimals or bytes among the columns, and
+records in a session without DuckDB.
 
-Cost: an ordinary record is parsed once, as texts once more; see `benchmarks/README.md`.
+Cost: about sixteen times that of flat JSON, and planning takes a second; see `benchmarks/README.md`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 import pyarrow as pa
 import pyarrow.types as pt
@@ -19,29 +18,20 @@ from pyspark.sql import DataFrame
 
 from zset_join.changelog.formats import RecordOptions, record_format
 from zset_join.changelog.formats.record_spellings import Dialect, Fields, is_exact
-from zset_join.changelog.formats.record_sql import CHANGE, REJECT, UNAVAILABLE_BITS, RecordStatements, Step
+from zset_join.changelog.formats.record_sql import RecordStatements
 from zset_join.runners.spark.rows.conversions import (
+    CORRUPT,
     exact_json,
-    is_odd,
     json_value,
-    of_either,
     of_json,
     of_nested,
     of_text,
+    parsed_json,
     plain_string,
     plain_text,
-)
-from zset_join.runners.spark.rows.names import literal, quoted
-from zset_join.runners.spark.rows.typed_records import (
-    CORRUPT,
-    IS_TYPED,
-    LINE,
-    TOO_LONG,
-    TypedRecords,
-    can_read_values,
-    parsed_json,
     struct_fields,
 )
+from zset_join.runners.spark.rows.names import literal, quoted
 
 __all__ = ["read_records"]
 
@@ -56,7 +46,6 @@ def read_records(
     options: RecordOptions | None = None,
     *,
     kept: Sequence[str] = (),
-    values_first: bool = True,
     source: str | None = None,
 ) -> DataFrame:
     """Return the lines of records: `kept`, `__change`, the columns of the table, `__unavailable`, `__reject`, the metadata.
@@ -68,14 +57,12 @@ def read_records(
         keys: its key columns; none for a table without a key.
         options: what the format leaves open.
         kept: columns of `records` that go along.
-        values_first: try to read values as they are before texts; the lines are the same.
         source: what the stream is called, and its table where no option names one; None: records of any table are read.
 
     Raises:
         OptionError: there is no such format.
     """
     record = record_format(format_name)
-    reads_values = values_first and can_read_values(record, keys)
     statements = RecordStatements(
         record=record,
         schema=schema,
@@ -90,31 +77,10 @@ def read_records(
     no_topic = [] if "topic" in records.columns else ["CAST(NULL AS STRING) AS topic"]
     rows = records.selectExpr(*columns, *no_topic, key, "CAST(value AS STRING) AS value")
     columns += ["topic"] if no_topic else []
-    if not reads_values:
-        return _by_steps(rows.selectExpr(*columns, *exact), statements.steps("", kept))
-    odd = f"{is_odd('value')} OR value RLIKE {literal(TOO_LONG)}"
-    odd += f" OR {statements.dialect.is_envelope('value')}" if statements.is_enveloped else ""
-    text = f"CASE WHEN NOT ({odd}) THEN value END"
-    typed = TypedRecords(statements=replace(statements, dialect=_SparkDialect(is_typed=True)))
-    for step in typed.steps(columns, text):
-        rows = rows.selectExpr(*step)
-    rows = rows.selectExpr(*columns, IS_TYPED, LINE, *exact)
-    *before, last = statements.steps("", [*kept, IS_TYPED, LINE])
-    records_read = _by_steps(rows, before).where(f"{IS_TYPED} OR {last.where}").selectExpr(*last.columns)
-    return records_read.selectExpr(*map(quoted, kept), *_of_both(schema, statements.options))
-
-
-def _by_steps(rows: DataFrame, steps: Sequence[Step]) -> DataFrame:
-    for step in steps:
+    rows = rows.selectExpr(*columns, *exact)
+    for step in statements.steps("", kept):
         rows = (rows if step.where is None else rows.where(step.where)).selectExpr(*step.columns)
     return rows
-
-
-def _of_both(schema: pa.Schema, options: RecordOptions) -> list[str]:
-    """Return the columns of a line, from its values or from texts."""
-    names = [CHANGE, *schema.names, UNAVAILABLE_BITS, REJECT, *options.metadata.values()]
-    typed = {name: f"{LINE}.{quoted(name)}" for name in names} | {REJECT: "NULL"}
-    return [f"CASE WHEN {IS_TYPED} THEN {typed[name]} ELSE {quoted(name)} END AS {quoted(name)}" for name in names]
 
 
 class _SparkDialect(Dialect):
@@ -122,11 +88,10 @@ class _SparkDialect(Dialect):
 
     Args:
         counts_days: whether the format has numbers of days as dates.
-        is_typed: whether Spark's reader has made texts of values, so that it is not known which of them were strings.
     """
 
-    def __init__(self, *, counts_days: bool = False, is_typed: bool = False) -> None:
-        self._counts_days, self._is_typed = counts_days, is_typed
+    def __init__(self, *, counts_days: bool) -> None:
+        self._counts_days = counts_days
 
     def quoted(self, name: str) -> str:
         return quoted(name)
@@ -226,8 +191,6 @@ class _SparkDialect(Dialect):
             return of_nested(text, data_type)
         if not is_exact(data_type):
             return of_text(text, data_type)
-        if self._is_typed:
-            return of_either(text, data_type)
         days = self._counts_days and pt.is_date(data_type)
         unit = options.time_unit if isinstance(options.time_unit, str) else None
         return of_json(text, data_type, counts_days=days, unit=unit)

@@ -41,6 +41,7 @@ from zset_join.changelog.formats.record_sql import REJECT as LINE_REJECT
 from zset_join.core.errors import OptionError, PlanError
 from zset_join.runners.spark.frames.facts import reader_of
 from zset_join.runners.spark.rows.json_records import read_records
+from zset_join.runners.spark.rows.mapped_records import can_map, mapped_records
 from zset_join.runners.spark.rows.names import column_named
 from zset_join.runners.spark.rows.row_reading import RowOperation
 from zset_join.runners.spark.rows.schemas import arrow_schema
@@ -155,16 +156,13 @@ def records_as_rows(
     options = replace(options, metadata=wanted)
     place = [column for column in IN_RECORD if column in df.columns]
     raw_bytes = [one for one in ("key", "value") if one in place and isinstance(df.schema[one].dataType, BinaryType)]
-    others = [column_named(one) for one in df.columns if one not in raw_bytes]
-    records = df.select(
-        *others,
-        *(_text_of(one).alias(one) for one in raw_bytes),
-        *(F.col(one).cast("string").alias(f"{_RECORD}{one}") for one in place),
-        *(_not_utf8(one).alias(f"{_RECORD}{one}_base64") for one in raw_bytes),
-    )
     place += [f"{one}_base64" for one in raw_bytes]
-    kept = [f"{_RECORD}{one}" for one in place]
-    lines = read_records(records, format_name, table.schema, table.keys, options, kept=kept, source=name)
+    kept = {one: f"{_RECORD}{one}" for one in place}
+    if can_map(table.schema):
+        lines = mapped_records(df, format_name, table.schema, table.keys, options, kept=kept, source=name)
+    else:
+        records = _with_record(df, kept, raw_bytes)
+        lines = read_records(records, format_name, table.schema, table.keys, options, kept=[*kept.values()], source=name)
     rows = lines.withColumnRenamed(LINE_REJECT, _BAD)
     sources = ("position", "offset") if orders_by_offset else ("position",)
     ordering = [what for what in sources if what in wanted and table.keys]
@@ -186,6 +184,23 @@ def records_as_rows(
         may_be_partial=may_be_partial,
         read=options,
         order_of={f"__sequence_{at}": wanted[what] for at, what in enumerate(ordering)},
+    )
+
+
+def _with_record(df: DataFrame, kept: Mapping[str, str], raw_bytes: Sequence[str]) -> DataFrame:
+    """Return records with key and value as text, and with what is shown of them where they cannot be read.
+
+    Args:
+        df: the records.
+        kept: columns of theirs, or these with `_base64`, to the columns that they become.
+        raw_bytes: the columns of bytes.
+    """
+    others = [column_named(one) for one in df.columns if one not in raw_bytes]
+    as_base64 = {f"{one}_base64": one for one in raw_bytes}
+    return df.select(
+        *others,
+        *(_text_of(one).alias(one) for one in raw_bytes),
+        *((_not_utf8(as_base64[one]) if one in as_base64 else F.col(one).cast("string")).alias(to) for one, to in kept.items()),
     )
 
 

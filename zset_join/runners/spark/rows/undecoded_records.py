@@ -6,8 +6,7 @@ for records that cannot be read.
 
 from __future__ import annotations
 
-import importlib.util
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import pyarrow as pa
@@ -15,11 +14,10 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - PySpark's own habit
 from pyspark.sql.types import BinaryType, DataType, IntegralType, StringType
 
-from zset_join.changelog.formats import RecordOptions, record_format
+from zset_join.changelog.formats import RecordOptions
 from zset_join.runners.spark.rows.row_reading import RAW, REJECT, WEIGHT
-from zset_join.sources.ordinary_records import ordinary_reader
 
-__all__ = ["IN_RECORD", "RecordsRead", "UndecodedRecords", "can_decode", "collected_records"]
+__all__ = ["IN_RECORD", "RecordsRead", "UndecodedRecords", "collected_records"]
 
 IN_RECORD = ("topic", "partition", "offset", "key", "value")
 """The columns of Kafka's that go with a record that cannot be read."""
@@ -71,20 +69,6 @@ class UndecodedRecords:
     schema: pa.Schema
     read: RecordsRead
     prepared: DataFrame = field(repr=False)
-
-
-def can_decode(format_name: str, table: pa.Schema, keys: Sequence[str], options: RecordOptions, name: str) -> bool:
-    """Return whether ordinary records of a table are read faster in process than by Spark, and DuckDB is there for the others.
-
-    Args:
-        format_name: one of `RECORD_FORMATS`.
-        table: the columns that records have.
-        keys: the key columns.
-        options: what the format leaves open.
-        name: of the stream.
-    """
-    has_reader = ordinary_reader(record_format(format_name), table, keys, options, name) is not None
-    return has_reader and importlib.util.find_spec("duckdb") is not None
 
 
 def collected_records(df: DataFrame) -> tuple[DataFrame, pa.Schema] | None:

@@ -73,7 +73,8 @@ def functions_in(rows: DataFrame) -> list[UserFunction]:
 
     Cost: a few calls to the JVM where there are none; one per column of the plans that hold one.
     """
-    return list(dict.fromkeys(map(_known, reader_of(rows.sparkSession).functions(rows))))
+    known = map(_known, reader_of(rows.sparkSession).functions(rows))
+    return list(dict.fromkeys(one for one in known if one is not None))
 
 
 def fingerprint(function: Any) -> tuple[str, tuple[str, ...]]:
@@ -166,7 +167,8 @@ def with_functions(
     return {**description, "functions": given} if functions or version else description
 
 
-def _known(found: FoundFunction) -> UserFunction:
+def _known(found: FoundFunction) -> UserFunction | None:
+    """Return a function; None for one of this library, which a version of it may change."""
     if found.command is None:
         return UserFunction(found.name, "of the JVM", ("its code, which is of the JVM",))
     try:
@@ -174,6 +176,8 @@ def _known(found: FoundFunction) -> UserFunction:
         function = loaded[0] if isinstance(loaded, tuple) else loaded
     except (PySparkException, ImportError, AttributeError, TypeError, ValueError, EOFError) as error:
         return UserFunction(found.name, "unreadable", (f"all of it ({type(error).__name__} when it was read)",))
+    if getattr(function, "is_of_library", False):
+        return None
     digest, unknown = fingerprint(function)
     return UserFunction(found.name, digest, unknown)
 

@@ -1,0 +1,150 @@
+"""Records of JSON read on executors by the reader of pipelines in process, in front of all that Spark does with their rows.
+
+    key, value, topic, partition, offset -> mapInArrow(LinesRead) -> kept columns, change, row, left out, reject, metadata
+
+The law: the same lines as `zset_join.runners.spark.rows.json_records` lets Spark read.
+
+Cost: one pass through a Python worker; ordinary records take some microseconds there, see `zset_join.sources.json_records`.
+Columns that go along only for dead letters come back where one may be written, so a good record is sent one way.
+
+Memory: a batch of Spark's and its rows.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import TYPE_CHECKING, ClassVar
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql import DataFrame
+
+from zset_join.changelog.formats import METADATA, RecordOptions
+from zset_join.changelog.formats.record_sql import CHANGE, REJECT, UNAVAILABLE_BITS
+from zset_join.runners.spark.rows.layout import fitted_batch
+from zset_join.runners.spark.rows.record_bytes import as_texts
+from zset_join.runners.spark.rows.schemas import spark_schema
+
+if TYPE_CHECKING:
+    from zset_join.sources.json_records import JsonRecordReader, ReadRecords
+
+__all__ = ["LinesRead", "can_map", "mapped_records"]
+
+_SENT: Mapping[str, str | None] = {"topic": "string", "partition": "int", "offset": "bigint", "key": None, "value": None}
+_MOST_READERS = 16
+
+
+def can_map(schema: pa.Schema) -> bool:
+    """Return whether the reader has every type of a table, and DuckDB is here, which some records need.
+
+    It is expected on executors then too.
+    """
+    if importlib.util.find_spec("duckdb") is None:
+        return False
+    from zset_join.sources.json_records import duckdb_type  # needs DuckDB, which not every driver has
+
+    return all(duckdb_type(kind) is not None for kind in schema.types)
+
+
+def mapped_records(
+    records: DataFrame,
+    format_name: str,
+    schema: pa.Schema,
+    keys: Sequence[str],
+    options: RecordOptions,
+    *,
+    kept: Mapping[str, str],
+    source: str,
+) -> DataFrame:
+    """Return the lines of records: `kept`, `__change`, the columns of the table, `__unavailable`, `__reject`, the metadata.
+
+    Args:
+        records: `value`, and `key`, `topic`, `partition`, `offset` where they are known; key and value as text or bytes.
+        format_name: one of `RECORD_FORMATS`.
+        schema: the columns of the table.
+        keys: its key columns; none for a table without a key.
+        options: what the format leaves open.
+        kept: columns of `records`, or these with `_base64`, to the columns of text that they become; NULL for upserts and
+            deletes of whole values.
+        source: what the stream is called, and its table where no option names one.
+    """
+    fields = [pa.field(name, pa.string()) for name in (*kept.values(), CHANGE)]
+    fields += [*schema, pa.field(UNAVAILABLE_BITS, pa.int64()), pa.field(REJECT, pa.string())]
+    fields += [pa.field(column, METADATA[name]) for name, column in options.metadata.items()]
+    read = LinesRead(
+        format_name=format_name,
+        table=schema,
+        keys=tuple(keys),
+        options=options,
+        kept=kept,
+        source=source,
+        lines=pa.schema(fields),
+    )
+    wanted = [f"CAST({name} AS {kind}) AS {name}" if kind else name for name, kind in _SENT.items() if name in records.columns]
+    return records.selectExpr(*wanted).mapInArrow(read, spark_schema(read.lines))
+
+
+@dataclass(frozen=True, kw_only=True)
+class LinesRead:
+    """Read the lines of records; callable, for `mapInArrow`.
+
+    Args:
+        format_name: one of `RECORD_FORMATS`.
+        table: the columns that records have.
+        keys: its key columns.
+        options: what the format leaves open.
+        kept: columns that go along, to the columns that they become.
+        source: what the stream is called.
+        lines: the columns of a line.
+
+    Raises:
+        MissingPackageError: DuckDB is not installed where a task runs.
+    """
+
+    format_name: str
+    table: pa.Schema
+    keys: tuple[str, ...]
+    options: RecordOptions
+    kept: Mapping[str, str]
+    source: str
+    lines: pa.Schema
+    is_of_library: ClassVar[bool] = True
+
+    def __hash__(self) -> int:
+        return hash((self.format_name, self.keys, self.source))
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Yield the lines of every batch."""
+        reader: JsonRecordReader | None = None
+        for batch in batches:
+            if batch.num_rows:
+                reader = reader or _reader(self)
+                texts, shown = as_texts(batch)
+                yield self._lines(reader.read(texts), {**dict(zip(texts.column_names, texts.columns, strict=True)), **shown})
+
+    def _lines(self, read: ReadRecords, given: Mapping[str, pa.Array | pa.ChunkedArray]) -> pa.RecordBatch:
+        columns = dict(zip(read.rows.schema.names, read.rows.columns, strict=True))
+        columns |= {CHANGE: read.changes, UNAVAILABLE_BITS: pa.array(read.unavailable), REJECT: read.rejects}
+        is_shown = np.asarray(pc.is_valid(read.rejects)) | (read.unavailable != 0)
+        is_shown |= np.asarray(pc.fill_null(pc.equal(read.changes, "truncate"), False))
+        places = pa.array(read.records, pa.int64(), mask=~is_shown)
+        for name, column in self.kept.items():
+            if name in given:
+                columns[column] = _whole(given[name]).cast(pa.string()).take(places)
+        return fitted_batch(self.lines, columns, len(read.records))
+
+
+def _whole(column: pa.Array | pa.ChunkedArray) -> pa.Array:
+    return column.chunk(0) if isinstance(column, pa.ChunkedArray) else column
+
+
+@lru_cache(maxsize=_MOST_READERS)
+def _reader(read: LinesRead) -> JsonRecordReader:
+    """Return the reader of a stream, which a worker keeps over its tasks."""
+    from zset_join.sources.json_records import JsonRecordReader  # needs DuckDB, which not every driver has
+
+    return JsonRecordReader(read.format_name, read.table, read.keys, read.options, source=read.source)
