@@ -77,8 +77,9 @@ class Clearing:
 
 
 def _is_of_no_state(name: str, record: CommitRecord) -> bool:
-    """Return whether a part of a record is there for outputs alone: an answer in a file of its own, or in the log of a view
-    that has begun again since, which changes carry on that outputs have not seen.
+    """Return whether a part of a record is there for outputs alone.
+
+    It is a file of its own, or the log of a view that has begun again since, which changes carry on that outputs have not seen.
     """
     if name.startswith("delta/"):
         return True

@@ -100,7 +100,7 @@ def chosen_mode(
 
 
 def _choice(options: QueryOptions, has_place: bool, plan: Callable[[], object], expected: Callable[[], Expectation]) -> Choice:
-    """Return where epochs run, as `chosen_mode`, of a query whose options say nothing else about the driver."""
+    """Return where epochs run, as `chosen_mode`, of a query without options that go with the driver."""
     if options.execution != "auto":
         return Choice(options.execution, f'execution="{options.execution}"')
     stored = stored_mode(options.checkpoint_location) if has_place else None
