@@ -197,8 +197,8 @@ def is_same_epoch(
     is_there = is_replay(sink, last_epoch, epoch)
     if link is not None and link.begins and not is_there:
         raise SinkError(
-            f"{sink} holds epochs up to {last_epoch}. The query was changed so that its view has new outputs (--new-table): they "
-            f"begin with epoch {epoch} and all rows, which an output with rows of before would hold twice. Nothing was written. "
+            f"{sink} holds epochs up to {last_epoch}. The query was changed so that its view has new outputs (--new-table), "
+            f"which begin with epoch {epoch} and all rows; this one would hold rows twice. Nothing was written. "
             "Start the query with outputs that are new.",
             code="EVOLVE_OUTPUT",
             output=sink,

@@ -287,7 +287,8 @@ def test_a_change_by_command_that_is_killed_at_any_file_leaves_the_old_or_the_ne
     orders: Source, customers: Source, tmp_path: Path, part: str
 ) -> None:
     """And it goes on from there: what was killed before it counted is done by the same command."""
-    before, after = (described_rows(orders, customers, **given).writeStream for given in ({}, {"least": 2, "has_more": True}))
+    before = described_rows(orders, customers).writeStream
+    after = described_rows(orders, customers, least=2, has_more=True).writeStream
     first(orders, customers)
     moves_and_deletes(orders, customers)
     places = {"checkpointLocation": str(tmp_path / "old"), "execution": "executors", "buckets": 1}

@@ -93,8 +93,8 @@ class ListedRows:
             if cursor[0] == OVERFLOW:
                 left, right = (side.relation.name for side in self._sides)
                 raise WeightOverflowError(
-                    f'the rows of the join of "{left}" and "{right}": the product of two weights does not fit an int64, and they '
-                    "cannot be read from its state. Retract duplicate rows on one side; a weight is the number of copies of a row.",
+                    f'the rows of the join of "{left}" and "{right}": the product of two weights does not fit an int64, and '
+                    "they cannot be read from its state. Retract duplicate rows on one side; a weight is the number of copies.",
                     code="WEIGHT_OVERFLOW",
                 )
             if filled:

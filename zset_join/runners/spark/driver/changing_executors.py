@@ -53,8 +53,8 @@ def evolve_executors(runner: EpochRunner, query: PlannedQuery, after: EpochRunne
 
     Raises:
         StateError: as `Pipeline.evolve`; `MOVE_UNKNOWN` or `MOVE_REFUSED`: one of the queries has no form on the driver.
-        SinkError: `EVOLVE_OUTPUT`: an output that stays would get other columns than more behind those it has, or one that is to
-            be new has epochs.
+        SinkError: `EVOLVE_OUTPUT`: an output that stays would get other columns than more behind those it has, or one that is
+            to be new has epochs.
         OptionError: `NOT_FROM_HERE`: the states of the new query cannot be paired.
 
     Cost: every live row is read once; what is built is written once.
@@ -105,7 +105,8 @@ def _commit(runner: EpochRunner, after: EpochRunner, change: ExecutorsChange, di
     if is_given:
         after.output.open(after.relation, checkpoint.query_id)
         try:
-            begin = CommitRecord(checkpoint.query_id, change.tick.epoch, None, link=ChainLink("", begins=True))
+            link = ChainLink("", begins=True)
+            begin = CommitRecord(query_id=checkpoint.query_id, epoch=change.tick.epoch, processing_time_us=None, link=link)
             after.output.lacking(begin)  # refuses outputs that have epochs: they would hold rows of before twice
         finally:
             after.output.close()
