@@ -590,15 +590,3 @@ def test_the_digests_of_a_hundred_epochs_are_kept(sink: Any) -> None:
     assert sink.has(1, LINKS[1])
     with pytest.raises(SinkError, match="another one"):
         sink.has(1, ChainLink("other"))
-
-
-def test_an_epoch_that_outputs_begin_with_is_refused_by_one_that_has_epochs(make: Make) -> None:
-    old, answers = make(), history(5, epochs=2)
-    old.open(OUTPUT, "query")
-    old.write(0, answers[0], link=LINKS[0])
-    begins = ChainLink(LINKS[1].digest, LINKS[1].before, begins=True)
-
-    with pytest.raises(SinkError, match="EVOLVE_OUTPUT"):
-        old.has(1, begins)
-    old.write(1, answers[1], link=LINKS[1])
-    assert old.has(1, begins)
