@@ -133,7 +133,11 @@ def _session(mode: str) -> Iterator[Any]:
     with tempfile.TemporaryDirectory() as directory:
         server = Server(Path(directory)).start()
         try:
-            yield SparkSession.builder.remote(server.url).getOrCreate()
+            session = SparkSession.builder.remote(server.url).getOrCreate()
+            try:
+                yield session
+            finally:
+                session.stop()  # a client whose server is gone tries to reach it for minutes before it ends
         finally:
             server.kill()
 

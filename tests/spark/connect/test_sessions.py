@@ -176,3 +176,43 @@ def test_streams_with_a_start_and_views_of_the_server_are_tables_of_a_client_tha
 
     assert left == []
     assert joined == [(1, "oslo", 100), (2, "rome", None)]
+
+
+def _lagging(spark: SparkSession, place: Path) -> list[Any]:
+    (place / "in").mkdir(exist_ok=True)
+    found: list[Any] = []
+    waiting = place / "of server" / "orders" / "zset" / "batches"
+
+    def staged(count: int, seconds: float) -> int:
+        ends = time.monotonic() + seconds
+        while time.monotonic() < ends and len(list(waiting.glob("*.json"))) < count:
+            time.sleep(0.1)
+        return len(list(waiting.glob("*.json")))
+
+    def running(session: Any) -> None:
+        session.sql("SET max_waiting_batches = 2")
+        session.runtime.run_as(once=False, trigger="0 seconds")
+        session.sql(ORDERS.format(place=place) + "CREATE MATERIALIZED VIEW ids AS SELECT id FROM orders")
+        session.read(wait_seconds=0.5)
+
+    with opened(spark, place) as session:
+        running(session)
+        for number in (1, 2):
+            put(place, number, (number, "ada", 5))
+            staged(number, 60)
+        put(place, 3, (3, "ada", 5))
+        found.append(staged(3, 4))
+    with opened(spark, place) as session:  # closing has ended the query that waited
+        running(session)
+        ends = time.monotonic() + 60
+        while time.monotonic() < ends and len(rows(session.running[0])) < 3:
+            session.read(wait_seconds=1.0)
+        found.append(rows(session.running[0]))
+    return found
+
+
+def test_a_server_that_runs_on_waits_for_a_client_that_takes_nothing(client: Client, tmp_path: Path) -> None:
+    waiting, taken = client(_lagging, tmp_path)
+
+    assert waiting == 2
+    assert taken == [(1,), (2,), (3,)]

@@ -16,6 +16,7 @@ from typing import Any
 import pyarrow as pa
 
 from zset_join.core.errors import SinkError, SqlError
+from zset_join.core.shown_values import counted
 from zset_join.runners.local.pipeline import Pipeline
 from zset_join.runners.local.prepared import PreparedEpoch
 from zset_join.sql.dml.shared_epochs import SharedEpoch, in_order
@@ -423,4 +424,4 @@ def _line(running: Running, prepared: PreparedEpoch) -> str:
     added, removed = int(delta.weights[delta.weights > 0].sum()), -int(delta.weights[delta.weights < 0].sum())
     if isinstance(view, GroupView) and view.begins:
         return f'view "{running.name}" changes its columns: {added:,} rows after'
-    return f'view "{running.name}": adds {added:,} rows, removes {removed:,}'
+    return f'view "{running.name}": adds {counted(added, "row")}, removes {removed:,}'

@@ -29,6 +29,7 @@ import uuid
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -56,7 +57,7 @@ from zset_join.sql.tables.arrow_rows import registered
 from zset_join.sql.tables.catalog import NamedView, Table
 from zset_join.sql.tables.file_names import file_name
 from zset_join.sql.tables.results import Query, Running
-from zset_join.sql.tables.settings import driver_options, stage_options
+from zset_join.sql.tables.settings import driver_options, max_waiting_batches, stage_options
 from zset_join.sql.tables.table_sources import DecodingCatalog, TableSource, recorded_rows
 from zset_join.sql_expressions.places import Place
 from zset_join.zset import ZSet
@@ -202,13 +203,16 @@ class SparkRuntime(DirectoryRuntime):
         if is_kept and not self._is_restoring and f"{ROWS}{name}" not in self._views:  # it is read from its beginning
             self._remove_place(name)
             self._read_places.add(name)
-        made = StagedRows if is_connect(self.spark) else PolledRows
+        is_endless = self._mode == "continuous"
+        made: Callable[..., TableSource] = partial(PolledRows, is_endless=is_endless)
+        if is_connect(self.spark):
+            most = (lambda: max_waiting_batches(self.catalog.settings)) if is_endless else None
+            made = partial(StagedRows, most_waiting=most)
         return made(
             self.tables.stream(table.rows.bindings[0].source),
             self._place_of(name),
             on_bad_input=stage_options(self._settings).on_bad_input,
             is_kept=is_kept,
-            is_endless=self._mode == "continuous",
             trigger=self._trigger,
             max_bytes=lambda: driver_options(self.catalog.settings).max_delta_bytes,
         )

@@ -8,6 +8,7 @@
 | `cold_store` | `files`, `duckdb`: where the rest of hybrid state lies |
 | `driver_memory` | bytes of state that a session on Spark may have; half of the memory |
 | `max_delta_bytes` | bytes of rows that a batch of Spark's may have; 1 GiB, `0`: any |
+| `max_waiting_batches` | batches that may wait for a session over Spark Connect in a run without end; 16, `0`: any |
 | `driver_threads` | threads that work on an epoch of a session with a directory or on Spark, 1 to 64 |
 | `keep_state` | `all`; `needed`: joins and groups of such a session store only the columns that views read |
 | `snapshot_after_bytes` | bytes of input after which such a session writes a snapshot of its state |
@@ -55,6 +56,7 @@ __all__ = [
     "jump_in",
     "known_setting",
     "lookup_defaults",
+    "max_waiting_batches",
     "seconds_of",
     "stage_options",
     "state_ttl_of",
@@ -66,8 +68,8 @@ __all__ = [
 SETTINGS = (
     "cold_store", "default_hash_join", "default_hash_table", "driver_memory", "driver_threads",
     "execution", "idle_timeout", "join_buffer_policy", "join_max_buffered_bytes", "keep_state", "max_delta_bytes",
-    "max_hot_bytes",
-    "max_hot_keys", "max_watermark_jump", "on_bad_input", "on_evict", "snapshot_after_bytes",
+    "max_hot_bytes", "max_hot_keys", "max_waiting_batches", "max_watermark_jump",
+    "on_bad_input", "on_evict", "snapshot_after_bytes",
     "state_ttl", "state_ttl_by", "state_ttl_on_expire", "state_ttl_refreshed_by", "table.exec.async-lookup.buffer-capacity",
     "table.exec.async-lookup.output-mode", "temporal_join_emit",
     "table.exec.async-lookup.timeout", "table.exec.source.idle-timeout", "table.exec.state.ttl", "tombstone_retention",
@@ -75,6 +77,7 @@ SETTINGS = (
 
 
 _HOT_BYTES = 268_435_456
+_WAITING_BATCHES = 16
 _CHOICES = {
     "execution": ("auto", "driver", "executors"),
     "keep_state": ("all", "needed"),
@@ -148,6 +151,7 @@ def check_setting(name: str, value: str, *, at: Place | None = None) -> str:
         driver_options({plain: value})
         state_ttl_of({plain: value})
         watermark_jump({plain: value})
+        max_waiting_batches({plain: value})
         Lookup.from_options(lookup_defaults({plain: value}))
     except PlanError as error:
         raise SqlError(error.message, code=error.code, at=at, name=name) from error
@@ -195,6 +199,12 @@ def driver_options(settings: Mapping[str, str]) -> QueryOptions:
     """
     given = {name: settings[name] for name in _OF_DRIVER & settings.keys()}
     return QueryOptions.from_options({"checkpointLocation": "/", **given})
+
+
+def max_waiting_batches(settings: Mapping[str, str]) -> int:
+    """Return how many batches a server of Spark Connect writes down before it waits for the session; 0: any number."""
+    given = _number(settings, "max_waiting_batches")
+    return _WAITING_BATCHES if given is None else given
 
 
 def without_effect(settings: Mapping[str, str]) -> list[str]:

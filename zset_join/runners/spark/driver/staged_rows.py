@@ -40,6 +40,7 @@ from zset_join.runners.spark.driver.staging import (
     StagedBatch,
     Staging,
     batch_uri,
+    note_reader,
     remove_place,
     staged_batches,
     stored_name,
@@ -62,7 +63,8 @@ class StagedRows:
         location: where Spark keeps what it has read, of this stream alone; on the server.
         on_bad_input: `error` or `quarantine`.
         is_kept: others read on when this ends; False: the location is removed.
-        is_endless: the query runs on and on; else it reads what is there and ends.
+        most_waiting: returns how many batches may wait before Spark reads nothing more, of a query that runs on and on; 0: any
+            number. None: the query reads what is there and ends.
         trigger: the time between two batches of a query that runs on and on; None: none.
         max_bytes: returns the most bytes that a batch may have in Arrow; 0: any.
     """
@@ -74,7 +76,7 @@ class StagedRows:
         *,
         on_bad_input: str,
         is_kept: bool = True,
-        is_endless: bool = False,
+        most_waiting: Callable[[], int] | None = None,
         trigger: str | None = None,
         max_bytes: Callable[[], int],
     ) -> None:
@@ -82,11 +84,12 @@ class StagedRows:
         self._location = location
         self._on_bad_input = on_bad_input
         self._is_kept = is_kept
+        self._is_endless = is_endless = most_waiting is not None
         self._trigger: dict[str, Any] = {} if is_endless else {"availableNow": True}
         if is_endless and trigger is not None:
             self._trigger = {"processingTime": trigger}
-        self._is_endless = is_endless
-        self._max_bytes = max_bytes
+        self._max_bytes, self._most_waiting = max_bytes, most_waiting
+        self._reader = uuid.uuid4().hex
         self._layout = collected_layout({stream.name: stream})
         self._done: dict[str, Any] | None = None
         self._held: tuple[int, Any, dict[str, Any]] | None = None
@@ -155,6 +158,9 @@ class StagedRows:
     def close(self) -> None:
         """End the query; a batch that was not committed comes again."""
         if self._query is not None:
+            location = self._location
+            if self._is_endless:  # it may wait for room, and cannot be stopped then
+                on_server(self._stream.session, lambda: note_reader(location, ""))
             self._query.stop()
             self._query = None
         if not self._is_kept:
@@ -191,9 +197,9 @@ class StagedRows:
         Raises:
             StateError: as `poll`.
         """
-        location, through, done = self._location, self._through, self._done
+        location, through, done, reader = self._location, self._through, self._done, self._reader
         committed = -1 if done is None else int(done["batch"])
-        found = json.loads(on_server(self._stream.session, lambda: staged_batches(location, through, committed)))
+        found = json.loads(on_server(self._stream.session, lambda: staged_batches(location, through, committed, reader)))
         if done is not None and found["query"] != done["query"]:
             raise foreign_reading(self._stream.name, location, found["query"], done["query"])
         if found["taken"] > committed:
@@ -254,9 +260,11 @@ class StagedRows:
         if self._has_start:
             rows = with_made_start(rows, location)
         self._run, self._taken = uuid.uuid4().hex, set()
+        most_waiting = 0 if self._most_waiting is None else self._most_waiting()
+        staging = Staging(location, self._run, self._stored_names, self._reader, most_waiting)
         writer = rows.writeStream.option("checkpointLocation", location).trigger(**self._trigger)
         try:
-            self._query = writer.foreachBatch(Staging(location, self._run, self._stored_names)).start()
+            self._query = writer.foreachBatch(staging).start()
         except PySparkException as error:
             raise reading_failed(error, stream.name, location) from error
 

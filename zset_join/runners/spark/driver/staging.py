@@ -7,22 +7,29 @@ The law: a batch that is listed is whole. Spark completes a batch after that, so
 itself. Columns are found by the names that they have in the stream, so a batch that waits while its table gets more columns has
 NULL in these.
 
-Cost: a batch is written once and read once, beside Spark's own files.
+Back-pressure: where as many batches wait as may, the next one is not written, and Spark reads nothing more, until some are
+taken. That wait ends as soon as another reader lists the batches, or the reader closes: the query fails then, and its batch
+comes again.
+
+Cost: a batch is written once and read once, beside Spark's own files; of a batch that waits, one look at the folder per half
+second.
 """
 
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - PySpark's own habit
 
+from zset_join.core.errors import StateError
 from zset_join.runners.spark.driver.epochs import spark_query_id
 from zset_join.runners.spark.epoch.offsets import offsets_digest
 from zset_join.runners.spark.rows.baseline import has_start, uri_below
-from zset_join.storage.folder import is_local, local_path, open_folder
+from zset_join.storage.folder import Folder, is_local, local_path, open_folder
 from zset_join.storage.local import remove_tree
 
 __all__ = [
@@ -30,6 +37,7 @@ __all__ = [
     "StagedBatch",
     "Staging",
     "batch_uri",
+    "note_reader",
     "note_taken",
     "remove_place",
     "staged_batches",
@@ -42,6 +50,9 @@ PLACE = "__at"
 _BATCHES = "zset/batches"
 _TAKEN = "zset/taken"
 """The number of the last batch that was committed elsewhere."""
+_READER = "zset/reader"
+"""Who takes the batches."""
+_LOOK_SECONDS = 0.5
 
 
 @dataclass(frozen=True)
@@ -71,15 +82,32 @@ class Staging:
         location: `checkpointLocation`.
         run: of this start of the query.
         names: what the columns of its rows are stored as.
+        reader: who takes them.
+        most_waiting: how many batches may wait; 0: any number.
     """
 
     location: str
     run: str
     names: Mapping[str, str]
+    reader: str
+    most_waiting: int
 
     def __call__(self, batch: DataFrame, number: int) -> None:
-        """Write a batch down."""
+        """Write a batch down, once there is room for it.
+
+        Raises:
+            StateError: `OWNER_LOST`: it waits for a reader that has ended.
+        """
         folder, name = open_folder(self.location), f"{_BATCHES}/{number}.json"
+        while self.most_waiting and len({*_listed(folder)} - {name}) >= self.most_waiting:
+            if bytes(folder.read(_READER) or b"").decode() != self.reader:
+                raise StateError(
+                    f"batch {number} waits in {self.location} for a reader that has ended, or that another one has replaced. "
+                    "Read the table again: the batch comes again.",
+                    code="OWNER_LOST",
+                    epoch=number,
+                )
+            time.sleep(_LOOK_SECONDS)
         folder.remove(name)
         placed = batch.withColumnsRenamed(dict(self.names)).withColumn(PLACE, F.monotonically_increasing_id())
         placed.write.mode("overwrite").parquet(batch_uri(self.location, number))
@@ -113,23 +141,31 @@ def note_taken(location: str, number: int) -> None:
     open_folder(location).put(_TAKEN, str(number).encode())
 
 
-def staged_batches(location: str, through: int, done: int) -> str:
+def note_reader(location: str, reader: str) -> None:
+    """Note who takes the batches; none has an empty name."""
+    open_folder(location).put(_READER, reader.encode())
+
+
+def staged_batches(location: str, through: int, done: int, reader: str) -> str:
     """Return as JSON the id of Spark's query, all batches that are there, whether it reads a start of ours, and what is noted.
 
-    Batches that are taken are removed.
+    Batches that are taken are removed; a query that waits for another reader ends.
 
     Args:
         location: `checkpointLocation`.
         through: the last batch that is taken; -1: none. These are returned too.
         done: the last one of them that had rows, which is committed; -1: none.
+        reader: who takes the others.
     """
     folder, noted = open_folder(location), taken_through(location)
     if noted > done:
         return json.dumps({"query": spark_query_id(location), "batches": [], "start": has_start(location), "taken": noted})
     if noted < done:
         note_taken(location, done)
+    if bytes(folder.read(_READER) or b"").decode() != reader:
+        note_reader(location, reader)
     found: list[StagedBatch] = []
-    for name in [one for one in folder.names(_BATCHES) if one.endswith(".json")]:
+    for name in _listed(folder):
         content = folder.read(name)
         if content is not None:
             found.append(StagedBatch(**json.loads(bytes(content))))
@@ -139,6 +175,11 @@ def staged_batches(location: str, through: int, done: int) -> str:
             _remove(location, f"{_BATCHES}/{one.number}")
     shown = [asdict(one) for one in sorted(found, key=lambda one: one.number)]
     return json.dumps({"query": spark_query_id(location), "batches": shown, "start": has_start(location), "taken": done})
+
+
+def _listed(folder: Folder) -> list[str]:
+    """Return the files of the batches that are whole."""
+    return [one for one in folder.names(_BATCHES) if one.endswith(".json")]
 
 
 def remove_place(location: str) -> None:
