@@ -89,6 +89,24 @@ def test_a_damaged_file_is_named_and_the_rest_is_shown(tmp_path: Path) -> None:
     assert watched.rows("revenue", {})["total"] > 0
 
 
+def test_a_commit_record_that_is_missing_between_two_is_damage_and_one_that_was_cleared_away_is_not(tmp_path: Path) -> None:
+    commits = tmp_path / "zset" / "commits"
+    with shop(tmp_path) as pipeline:
+        run(pipeline, 1)
+        (first,) = commits.iterdir()
+        content = first.read_bytes()
+        run(pipeline, 11, first=1)
+    first.write_bytes(content)  # as if it could not be removed when the next one was
+    watched = WatchedCheckpoint(tmp_path)
+    assert (len(list(commits.iterdir())), watched.damage()["found"]) == (11, [])
+
+    missing = commits / f"{5:020d}.json"
+    missing.unlink()
+
+    (found,) = watched.damage()["found"]
+    assert (found["code"], found["file"]) == ("DAMAGED_FILE", str(missing))
+
+
 def test_a_damaged_plan_is_trouble_and_not_the_end_of_the_page(tmp_path: Path) -> None:
     with shop(tmp_path) as pipeline:
         run(pipeline, 1)

@@ -12,6 +12,7 @@ import functools
 from collections.abc import Iterator
 from typing import Any
 
+from zset_join.checkpoint.clearing import RECORDS_KEPT
 from zset_join.checkpoint.files import CheckpointFiles, FileEntry
 from zset_join.checkpoint.plan import query_plan
 from zset_join.checkpoint.reading import (
@@ -60,11 +61,17 @@ def damage_of(location: str) -> dict[str, Any]:
 
 
 def known_records(files: CheckpointFiles, *, after: int = -1) -> tuple[list[CommitRecord], list[dict[str, Any]]]:
-    """Return the commit records behind an epoch that can be read, oldest first, and what is wrong with the others."""
+    """Return the commit records behind an epoch that can be read, oldest first, and what is wrong with the others.
+
+    Epochs have no holes: of the newest records, which are never cleared away, one that is missing between two is wrong, too.
+    """
     matches = [RECORD_NAME.fullmatch(name) for name in files.folder.names("commits")]
+    epochs = {int(match[1]) for match in matches if match is not None}
+    if epochs:
+        epochs.update(range(max(min(epochs), max(epochs) - RECORDS_KEPT + 1), max(epochs)))
     records: list[CommitRecord] = []
     found: list[dict[str, Any]] = []
-    for epoch in sorted(int(match[1]) for match in matches if match is not None and int(match[1]) > after):
+    for epoch in sorted(epoch for epoch in epochs if epoch > after):
         record = _tried(found, functools.partial(read_record, files, epoch))
         if record is not None:
             records.append(record)
