@@ -10,6 +10,7 @@ import pytest
 
 from tests.console.shop import HOSTILE, run, shop
 from zset_join.console import WatchedBundle, WatchedCheckpoint
+from zset_join.console.watched_checkpoint import QueryAnswers
 from zset_join.console.watched_bundle import write_bundle
 from zset_join.core.errors import OptionError, StateError
 
@@ -105,6 +106,16 @@ def test_a_commit_record_that_is_missing_between_two_is_damage_and_one_that_was_
 
     (found,) = watched.damage()["found"]
     assert (found["code"], found["file"]) == ("DAMAGED_FILE", str(missing))
+
+
+def test_settings_of_a_place_are_not_on_the_page(tmp_path: Path) -> None:
+    options = {"deadLetterPath": "s3://bucket/letters?aws_secret_access_key=hunter2"}
+    watched = WatchedCheckpoint(f"file://{tmp_path}/nothing?token=hunter2", QueryAnswers(options=options))
+
+    overview, damage = watched.overview(), watched.damage()
+
+    assert overview["in_force"] == {"deadLetterPath": "s3://bucket/letters?..."}
+    assert "hunter2" not in json.dumps([overview, damage])
 
 
 def test_a_damaged_plan_is_trouble_and_not_the_end_of_the_page(tmp_path: Path) -> None:

@@ -24,6 +24,7 @@ from zset_join.checkpoint.reading import (
 )
 from zset_join.checkpoint.record import CommitRecord
 from zset_join.core.errors import ZsetJoinError
+from zset_join.core.hidden_settings import shown
 
 __all__ = ["damage_of", "known_records"]
 
@@ -43,7 +44,8 @@ def damage_of(location: str) -> dict[str, Any]:
         _tried(found, lambda: query_plan(location))
         if committed is None:
             if not found:
-                found.append({"file": location, "code": "NO_CHECKPOINT", "what": f"there is no checkpoint in {location}"})
+                place = shown(location)
+                found.append({"file": place, "code": "NO_CHECKPOINT", "what": f"there is no checkpoint in {place}"})
             return {"checked": 0, "bytes": 0, "found": found}
         checked, read_bytes = 0, 0
         for entry in _listed(committed):
