@@ -10,8 +10,8 @@ import pytest
 
 from tests.console.shop import HOSTILE, run, shop
 from zset_join.console import WatchedBundle, WatchedCheckpoint
-from zset_join.console.watched_checkpoint import QueryAnswers
 from zset_join.console.watched_bundle import write_bundle
+from zset_join.console.watched_checkpoint import QueryAnswers
 from zset_join.core.errors import OptionError, StateError
 
 

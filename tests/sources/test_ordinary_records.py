@@ -261,7 +261,7 @@ def test_a_number_without_a_fraction_has_room_for_it(number: str, reject: str | 
     assert read.rejects.to_pylist() == [reject]
 
 
-def test_two_records_in_one_text_do_not_stand_for_one_that_goes_over_two_texts() -> None:
+def test_two_records_in_one_text_are_no_row_of_one_that_goes_over_two_texts() -> None:
     reader = JsonRecordReader("upsert-json", pa.schema({"id": pa.int64()}), ["id"])
 
     read = reader.read(pa.table({"value": ['{"a":"}', '{"}', '{"id":1} {"id":2}', '{"id":3}']}))

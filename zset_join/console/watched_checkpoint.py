@@ -121,9 +121,7 @@ class WatchedCheckpoint:
             "view_columns": {} if plan is None else {v.name: list(plan.output_of(v.name).schema.names) for v in plan.views},
             "described": [shown_setting(str(description[name])) for name in lines],
             "options": {
-                shown_text(str(name)): shown_setting(value)
-                for name, value in description.items()
-                if name not in lines
+                shown_text(str(name)): shown_setting(value) for name, value in description.items() if name not in lines
             },
             "in_force": {name: shown_setting(value) for name, value in self._answers.options.items()},
             "can": {
