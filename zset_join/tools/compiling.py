@@ -19,6 +19,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
+from multiprocessing.connection import wait
 
 import pyarrow as pa
 
@@ -123,7 +124,12 @@ def _end_with_parent() -> None:
     """End this worker as soon as the process that started it is gone: a worker waits for work that nobody would give it."""
     parent = multiprocessing.parent_process()
     if parent is not None:
-        threading.Thread(target=lambda: (parent.join(), os._exit(1)), name="end with parent", daemon=True).start()
+        threading.Thread(target=_end_after, args=[parent.sentinel], name="end with parent", daemon=True).start()
+
+
+def _end_after(parent: int) -> None:
+    wait([parent])
+    os._exit(1)
 
 
 def _compile(name: str) -> float:

@@ -317,8 +317,8 @@ class DriverEpochs:
                     self._files.keep_ended()
                 except OSError as error:
                     _log.warning(
-                        "that the last epoch of %s is done could not be copied (%s): the next run requests that epoch again, and "
-                        "its answer is known",
+                        "that the last epoch of %s is done could not be copied (%s): the next run requests that epoch "
+                        "again, and its answer is known",
                         shown(self.location),
                         error,
                     )
