@@ -15,9 +15,10 @@ from zset_join.checkpoint.record import BucketHistory, CommitRecord
 from zset_join.checkpoint.rescaling import RESCALINGS, rescaling_numbers
 from zset_join.storage.folder import Folder
 
-__all__ = ["Clearing"]
+__all__ = ["RECORDS_KEPT", "Clearing"]
 
-_RECORDS_KEPT = 10
+RECORDS_KEPT = 10
+"""As many of the newest commit records are there, or all where there were fewer epochs."""
 
 
 class Clearing:
@@ -47,8 +48,8 @@ class Clearing:
         held = leased_names(self._folder) | {part.file.name for part in record.parts} if removable else set()
         self._garbage += [name for name in removable if name in held]
         removable = [name for name in removable if name not in held]
-        if record.epoch >= _RECORDS_KEPT:
-            removable.append(record_name(record.epoch - _RECORDS_KEPT))
+        if record.epoch >= RECORDS_KEPT:
+            removable.append(record_name(record.epoch - RECORDS_KEPT))
         for name in removable:
             self._folder.remove(name)
 
@@ -72,7 +73,7 @@ class Clearing:
         for name in [*self._folder.names("commits"), *self._folder.names(RESCALINGS)]:
             match = RECORD_NAME.fullmatch(name)
             numbers = (int(match[1]), 0) if match is not None else rescaling_numbers(name)
-            if numbers is not None and numbers[0] <= last.epoch - _RECORDS_KEPT:
+            if numbers is not None and numbers[0] <= last.epoch - RECORDS_KEPT:
                 self._folder.remove(name)
 
 
