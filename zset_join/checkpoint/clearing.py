@@ -60,12 +60,16 @@ class Clearing:
 
         Args:
             last: the newest record.
-            states: what the state is made of after the epochs that can be gone back to.
+            states: what the state is made of after the epochs that can be gone back to; first that of now, which is of the last
+                epoch or of a rescaling after it.
         """
-        of_last = last.state_files()
-        of_states = {name for histories in states for history in histories.values() for name in history.file_names()}
-        self._garbage = sorted({*self._garbage, *(of_states - of_last)})
-        listed = of_last | of_states | {part.file.name for part in last.parts} | leased_names(self._folder)
+        of_newest, *of_earlier = (
+            {name for history in histories.values() for name in history.file_names()} for histories in states
+        )
+        kept = last.state_files() | of_newest
+        earlier = {name for names in of_earlier for name in names}
+        self._garbage = sorted({*self._garbage, *(earlier - kept)})
+        listed = kept | earlier | {part.file.name for part in last.parts} | leased_names(self._folder)
         for under in ("log", "snapshot", "delta"):
             for name in list(self._folder.names(under)):
                 if _is_before(name, last.epoch) and name not in listed:
