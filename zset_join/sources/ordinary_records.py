@@ -18,7 +18,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from decimal import Decimal
 from typing import Any
 
 import numpy as np
@@ -31,6 +30,7 @@ import pyarrow.types as pt
 from zset_join.changelog.formats import METADATA, RecordFormat, RecordOptions
 from zset_join.changelog.formats.record_sql import FIRST_DAY, LAST_DAY, first_and_last
 from zset_join.changelog.formats.records import UNAVAILABLE, TimeUnit, placeholders
+from zset_join.sources.json_values import within_precision
 
 __all__ = ["OrdinaryRecords", "ordinary_reader"]
 
@@ -86,9 +86,8 @@ class _Value:
 
     def read(self, column: pa.Array) -> tuple[pa.Array, npt.NDArray[np.bool_]]:
         """Return values, and which could be read; those that could not are NULL."""
-        if pt.is_decimal128(self.written):  # Arrow checks the digits before it adds those of the scale
-            most = pa.scalar(Decimal(f"{'9' * self.kind.precision}E-{self.kind.scale}"), self.kind)
-            return column, np.asarray(pc.fill_null(pc.less_equal(pc.abs(column), most), True))
+        if pt.is_decimal128(self.written):
+            return column, np.asarray(pc.fill_null(within_precision(column), True))
         if self.written == self.kind:
             return column, np.ones(len(column), np.bool_)
         if self.pattern is not None:
