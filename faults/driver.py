@@ -312,7 +312,7 @@ def tiny_thresholds() -> Iterator[None]:
     """Let logs be merged and records be forgotten after a few epochs, and nobody wait long for a lock."""
     with (
         mock.patch.object(record_module, "MERGE_AFTER_FILES", _MERGE_AFTER_FILES),
-        mock.patch.object(clearing_module, "_RECORDS_KEPT", _RECORDS_KEPT),
+        mock.patch.object(clearing_module, "RECORDS_KEPT", _RECORDS_KEPT),
         mock.patch.object(local_state_module, "_PATIENCE_SECONDS", _PATIENCE_SECONDS),
     ):
         yield

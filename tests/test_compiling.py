@@ -2,6 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
 import pytest
 
 from zset_join.stages.stage import Stage
@@ -29,3 +36,41 @@ def test_a_group_is_compiled_and_each_is_reported(capsys: pytest.CaptureFixture[
     assert reported[1].startswith("  1 of 1: joins on disk")
     assert reported[-1].startswith("done in")
     assert seconds > 0
+
+
+WAITS = """
+import os, sys, time
+from zset_join.tools import compiling
+
+def wait(name):
+    print(os.getpid(), flush=True)
+    time.sleep(60)
+
+if __name__ == "__main__":
+    compiling._compile = wait
+    compiling.compile_kernels(["joins on disk"], report=lambda line: None)
+"""
+
+
+def is_running(process: int) -> bool:
+    stat = Path(f"/proc/{process}/stat")
+    return stat.exists() and stat.read_text().rpartition(")")[2].split()[0] != "Z"
+
+
+def test_a_worker_ends_when_the_process_that_started_it_is_killed(tmp_path: Path) -> None:
+    (tmp_path / "waits.py").write_text(WAITS)
+    environment = {**os.environ, "PYTHONPATH": str(Path(compiling.__file__).parents[2])}
+    with subprocess.Popen(
+        [sys.executable, str(tmp_path / "waits.py")], env=environment, stdout=subprocess.PIPE, text=True
+    ) as parent:
+        assert parent.stdout is not None
+        worker = int(parent.stdout.readline())
+        os.kill(parent.pid, signal.SIGKILL)
+    try:
+        waited_until = time.monotonic() + 20
+        while is_running(worker) and time.monotonic() < waited_until:
+            time.sleep(0.02)
+        assert not is_running(worker)
+    finally:
+        if is_running(worker):
+            os.kill(worker, signal.SIGKILL)

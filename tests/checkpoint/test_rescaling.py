@@ -128,6 +128,16 @@ def test_the_epoch_after_a_rescaling_is_answered_again_from_the_new_buckets(chec
     assert again.buckets_of(2) == 3
 
 
+def test_a_start_after_a_rescaling_and_its_first_epoch_leave_the_new_files(checkpoint: Checkpoint, location: str) -> None:
+    checkpoint.rescale(3, moved(checkpoint, 1, 3))
+    owner = Ownership.claim(checkpoint_folder(location), "q")
+    again = opened(location, 3, owner=owner)
+    record = committed(again, 2, 3)
+    owner.release()
+
+    assert [name for name in record.state_files() if again.files.folder.size(name) is None] == []
+
+
 def test_a_checkpoint_may_be_rescaled_often_between_two_epochs(checkpoint: Checkpoint, location: str) -> None:
     for buckets in (3, 1, 4):
         checkpoint.rescale(buckets, moved(checkpoint, 1, buckets))

@@ -11,6 +11,7 @@ import pytest
 from tests.console.shop import HOSTILE, run, shop
 from zset_join.console import WatchedBundle, WatchedCheckpoint
 from zset_join.console.watched_bundle import write_bundle
+from zset_join.console.watched_checkpoint import QueryAnswers
 from zset_join.core.errors import OptionError, StateError
 
 
@@ -87,6 +88,34 @@ def test_a_damaged_file_is_named_and_the_rest_is_shown(tmp_path: Path) -> None:
     assert (found["code"], found["file"]) == ("DAMAGED_FILE", str(log))
     assert len(watched.epochs(-1)) == 3
     assert watched.rows("revenue", {})["total"] > 0
+
+
+def test_a_commit_record_that_is_missing_between_two_is_damage_and_one_that_was_cleared_away_is_not(tmp_path: Path) -> None:
+    commits = tmp_path / "zset" / "commits"
+    with shop(tmp_path) as pipeline:
+        run(pipeline, 1)
+        (first,) = commits.iterdir()
+        content = first.read_bytes()
+        run(pipeline, 11, first=1)
+    first.write_bytes(content)  # as if it could not be removed when the next one was
+    watched = WatchedCheckpoint(tmp_path)
+    assert (len(list(commits.iterdir())), watched.damage()["found"]) == (11, [])
+
+    missing = commits / f"{5:020d}.json"
+    missing.unlink()
+
+    (found,) = watched.damage()["found"]
+    assert (found["code"], found["file"]) == ("DAMAGED_FILE", str(missing))
+
+
+def test_settings_of_a_place_are_not_on_the_page(tmp_path: Path) -> None:
+    options = {"deadLetterPath": "s3://bucket/letters?aws_secret_access_key=hunter2"}
+    watched = WatchedCheckpoint(f"file://{tmp_path}/nothing?token=hunter2", QueryAnswers(options=options))
+
+    overview, damage = watched.overview(), watched.damage()
+
+    assert overview["in_force"] == {"deadLetterPath": "s3://bucket/letters?..."}
+    assert "hunter2" not in json.dumps([overview, damage])
 
 
 def test_a_damaged_plan_is_trouble_and_not_the_end_of_the_page(tmp_path: Path) -> None:

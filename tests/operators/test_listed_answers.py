@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from zset_join.core.errors import BadInputError, StateError
+from zset_join.core.errors import BadInputError, StateError, WeightOverflowError
 from zset_join.core.relation import Relation
 from zset_join.core.tick import Tick
 from zset_join.operators.aggregate import Aggregate
@@ -24,6 +24,7 @@ from zset_join.zset import ZSet
 
 SCHEMA = pa.schema({"k": pa.int64(), "v": pa.int64()})
 LEFT, RIGHT = (Relation(name=name, schema=SCHEMA, join_key=("k",), mode="changelog") for name in ("l", "r"))
+NOTHING = ZSet.empty(SCHEMA)
 ROWS = [ZSet.of({"k": [n % 7 for n in range(40)], "v": list(range(40))}), ZSet.of({"k": [1, 1, 2, 9], "v": [1, 2, 3, 4]})]
 
 
@@ -55,6 +56,15 @@ def test_a_list_is_refused_once_the_state_has_changed() -> None:
 
     with pytest.raises(StateError, match="ANSWER_OUTDATED"):
         next(late)
+
+
+def test_a_row_whose_copies_no_int64_counts_is_not_listed() -> None:
+    join, rows = HashJoin(LEFT, RIGHT, "inner"), ZSet.of({"k": [1], "v": [2]}, [2**31])
+    for epoch, deltas in enumerate([[rows, NOTHING], [NOTHING, rows], [rows, NOTHING]]):
+        join.absorb(Tick(epoch), deltas)
+
+    with pytest.raises(WeightOverflowError, match='join of "l" and "r"'):
+        list(join.listed())
 
 
 def _summed() -> Aggregate:

@@ -178,3 +178,14 @@ def test_a_pipeline_that_keeps_what_it_needs_does_so_after_each_change_and_opens
 
     with Pipeline(NARROW, tmp_path / "dir", keep_state="needed") as pipeline:
         assert pipeline.view().sort_by("id").to_pylist()[:2] == [{"id": 0, "city": "Oslo"}, {"id": 1, "city": "Rome"}]
+
+
+def test_the_command_line_keeps_what_is_needed_where_the_query_before_needed_all(tmp_path: Path) -> None:
+    whole = JOINED.select("id", "who", "total", "note", "city")
+    with Pipeline(whole, tmp_path / "dir", keep_state="needed") as pipeline:
+        pipeline.step(ROWS)
+
+    assert main(["evolve", str(tmp_path / "dir"), "tests.pipeline.test_rereading:NARROW"]) == 0
+
+    with Pipeline(NARROW, tmp_path / "dir", keep_state="needed") as pipeline:
+        assert pipeline.view().sort_by("id").to_pylist()[:2] == [{"id": 0, "city": "Oslo"}, {"id": 1, "city": "Rome"}]

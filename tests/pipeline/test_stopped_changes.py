@@ -184,3 +184,24 @@ def test_undo_where_nothing_is_names_the_place(tmp_path: Path) -> None:
     with pytest.raises(StateError, match=f"no checkpoint of a query at {tmp_path}") as refused:
         undo_of_directory(tmp_path)
     assert refused.value.code == "NO_CHECKPOINT"
+
+
+def test_the_log_of_a_view_that_begins_again_stays_until_outputs_have_it_and_no_longer(tmp_path: Path) -> None:
+    def logs() -> set[str]:
+        return {path.name for path in (tmp_path / "dir" / "zset" / "log" / "view-0").iterdir()}
+
+    with Pipeline(ORDERS, tmp_path / "dir", keep_inputs=True) as pipeline:
+        pipeline.step({"orders": ROWS["orders"]})
+        (first,) = logs()
+    evolve_directory(tmp_path / "dir", ORDERS.select("total"))
+    evolve_directory(tmp_path / "dir", ORDERS.select("id"))
+    assert first in logs()
+
+    with Pipeline(ORDERS.select("id"), tmp_path / "dir", keep_inputs=True) as pipeline:
+        for _ in range(2):
+            pipeline.step({})
+        (third,) = logs()  # neither the first one, which no state has, nor the second, of a process that has ended
+        pipeline.evolve(ORDERS.select("who"))
+        for _ in range(2):
+            pipeline.step({})
+        assert (len(logs()), third in logs()) == (1, False)

@@ -224,3 +224,11 @@ def test_a_decimal_of_many_digits_is_read_as_text_and_as_a_number() -> None:
     assert found.rows.column(0).to_pylist() == [decimal.Decimal(long), decimal.Decimal(long), decimal.Decimal("1.5")]
     assert found.rejects.to_pylist() == [None, None, None]
     reader.close()
+
+
+def test_a_record_that_is_cut_short_is_rejected_wherever_the_message_about_it_cuts_a_character() -> None:
+    reader = JsonRecordReader("debezium-json", pa.schema({"id": pa.int64(), "v": pa.string()}), ["id"])
+    texts = ['{"op":"c","after":{"id":1,"v":"' + "a" * length + "é" * 90 for length in range(4)]
+
+    for text in texts:
+        assert reader.read(pa.table({"value": [text]})).rejects.to_pylist() == ["UNDECODABLE_RECORD"]

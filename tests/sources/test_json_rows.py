@@ -69,3 +69,12 @@ def test_a_text_that_is_no_row_is_refused_with_its_number(text: bytes, code: str
 
     assert read.to_pylist() == [{"id": 1, "at": None}]
     assert [(one.code, one.number) for one in unread] == [(code, 1)]
+
+
+def test_a_number_with_more_digits_than_its_decimal_is_no_value() -> None:
+    schema = pa.schema({"price": pa.decimal128(7, 2)})
+
+    rows, unread = part_json_rows([b'{"price": -99999.99}', b'{"price": 123456}', b'{"price": null}'], schema)
+
+    assert rows.to_pylist() == [{"price": decimal.Decimal("-99999.99")}, {"price": None}]
+    assert [one.number for one in unread] == [1]

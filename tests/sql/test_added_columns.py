@@ -151,3 +151,13 @@ def test_a_table_of_a_connector_is_declared_again_with_more_columns_and_goes_on(
     assert session("a INT, b INT", '{"a": 1, "b": 2, "c": 3}') == {"s": [(2,)]}
     assert session("a INT, b INT, c INT", '{"a": 1, "b": 5, "c": 4}') == {"s": [(7,)], "c": [(1, 2, None), (1, 5, 4)]}
     assert session("a INT, b INT, c INT", "") == {"s": [(7,)], "c": [(1, 2, None), (1, 5, 4)]}
+
+
+@pytest.mark.parametrize("where", ["memory", "directory"])
+def test_a_query_joins_a_table_and_a_view_from_before_it_got_columns(where: str, tmp_path: Path) -> None:
+    with connect(directory=None if where == "memory" else tmp_path) as session:
+        session.sql("CREATE TABLE t (k INT, PRIMARY KEY (k)); CREATE MATERIALIZED VIEW star AS SELECT * FROM t")
+        session.sql("INSERT INTO t VALUES (1); ALTER TABLE t ADD COLUMN c INT DEFAULT 5; ALTER TABLE t ADD COLUMN d INT")
+        session.sql("CREATE MATERIALIZED VIEW both AS SELECT t.k, t.c FROM t JOIN star ON t.k = star.k")
+        session.sql("INSERT INTO t VALUES (2, 6, 7)")
+        assert _shown(session)["both"] == [(1, 5), (2, 6)]

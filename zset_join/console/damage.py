@@ -12,6 +12,7 @@ import functools
 from collections.abc import Iterator
 from typing import Any
 
+from zset_join.checkpoint.clearing import RECORDS_KEPT
 from zset_join.checkpoint.files import CheckpointFiles, FileEntry
 from zset_join.checkpoint.plan import query_plan
 from zset_join.checkpoint.reading import (
@@ -23,6 +24,7 @@ from zset_join.checkpoint.reading import (
 )
 from zset_join.checkpoint.record import CommitRecord
 from zset_join.core.errors import ZsetJoinError
+from zset_join.core.hidden_settings import shown
 
 __all__ = ["damage_of", "known_records"]
 
@@ -42,7 +44,8 @@ def damage_of(location: str) -> dict[str, Any]:
         _tried(found, lambda: query_plan(location))
         if committed is None:
             if not found:
-                found.append({"file": location, "code": "NO_CHECKPOINT", "what": f"there is no checkpoint in {location}"})
+                place = shown(location)
+                found.append({"file": place, "code": "NO_CHECKPOINT", "what": f"there is no checkpoint in {place}"})
             return {"checked": 0, "bytes": 0, "found": found}
         checked, read_bytes = 0, 0
         for entry in _listed(committed):
@@ -60,11 +63,17 @@ def damage_of(location: str) -> dict[str, Any]:
 
 
 def known_records(files: CheckpointFiles, *, after: int = -1) -> tuple[list[CommitRecord], list[dict[str, Any]]]:
-    """Return the commit records behind an epoch that can be read, oldest first, and what is wrong with the others."""
+    """Return the commit records behind an epoch that can be read, oldest first, and what is wrong with the others.
+
+    Epochs have no holes: of the newest records, which are never cleared away, one that is missing between two is wrong, too.
+    """
     matches = [RECORD_NAME.fullmatch(name) for name in files.folder.names("commits")]
+    epochs = {int(match[1]) for match in matches if match is not None}
+    if epochs:
+        epochs.update(range(max(min(epochs), max(epochs) - RECORDS_KEPT + 1), max(epochs)))
     records: list[CommitRecord] = []
     found: list[dict[str, Any]] = []
-    for epoch in sorted(int(match[1]) for match in matches if match is not None and int(match[1]) > after):
+    for epoch in sorted(epoch for epoch in epochs if epoch > after):
         record = _tried(found, functools.partial(read_record, files, epoch))
         if record is not None:
             records.append(record)

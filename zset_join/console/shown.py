@@ -13,6 +13,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from zset_join.core import hidden_settings
 from zset_join.core.errors import OptionError
 from zset_join.core.row_conversion import rows_having
 from zset_join.core.shown_values import shown_column
@@ -24,6 +25,7 @@ __all__ = [
     "row_text",
     "shown",
     "shown_columns",
+    "shown_setting",
     "shown_table",
     "shown_text",
     "typed_values",
@@ -64,6 +66,12 @@ def shown_text(text: str, length: int | None = None, unit: str = "characters") -
     whole = len(text) if length is None else length
     cut = text if len(text) <= LONGEST else f"{text[:LONGEST]}… ({whole:,} {unit})"
     return cut.encode("utf-8", "backslashreplace").decode()
+
+
+def shown_setting(value: Any) -> Any:
+    """Return a location or the value of an option, without the settings behind the `?` of a store's URI."""
+    text = shown(value)
+    return hidden_settings.shown(text) if isinstance(text, str) else text
 
 
 def shown_columns(schema: pa.Schema) -> list[str]:

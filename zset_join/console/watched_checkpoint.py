@@ -36,7 +36,7 @@ from zset_join.console.changelog_rows import changes_of, logged_changes, newest
 from zset_join.console.damage import damage_of, known_records
 from zset_join.console.epochs import EpochSummary, summary_of_record
 from zset_join.console.plan_graph import plan_graph
-from zset_join.console.shown import shown, shown_text, typed_values
+from zset_join.console.shown import shown, shown_setting, shown_text, typed_values
 from zset_join.console.state_tables import StateTables
 from zset_join.console.view_rows import keeps_views, view_rows
 from zset_join.console.watched import Answer
@@ -111,7 +111,7 @@ class WatchedCheckpoint:
         plan: QueryPlan | None = tried(lambda: query_plan(self.location), None)
         owner = tried(lambda: self._owner(), None)
         return {
-            "name": shown_text(self.location),
+            "name": shown_setting(self.location),
             "kind": "checkpoint",
             "query_id": query_id,
             "owner": owner,
@@ -119,9 +119,11 @@ class WatchedCheckpoint:
             "plan": None if plan is None else plan_graph(plan, buckets=buckets),
             "views": [] if plan is None else [view.name for view in plan.views],
             "view_columns": {} if plan is None else {v.name: list(plan.output_of(v.name).schema.names) for v in plan.views},
-            "described": [shown_text(str(description[name])) for name in lines],
-            "options": {shown_text(str(name)): shown(value) for name, value in description.items() if name not in lines},
-            "in_force": {name: shown(value) for name, value in self._answers.options.items()},
+            "described": [shown_setting(str(description[name])) for name in lines],
+            "options": {
+                shown_text(str(name)): shown_setting(value) for name, value in description.items() if name not in lines
+            },
+            "in_force": {name: shown_setting(value) for name, value in self._answers.options.items()},
             "can": {
                 "verify": self._answers.verify is not None,
                 "explain_row": self._answers.explain_row is not None,
@@ -225,7 +227,7 @@ class WatchedCheckpoint:
         stages = [_history(key, history) for key, history in sorted(committed.histories.items())]
         parts = () if committed.last is None else committed.last.parts
         return {
-            "location": shown_text(self.location),
+            "location": shown_setting(self.location),
             "owner": self._owner(),
             "buckets": committed.buckets,
             "stages": stages,

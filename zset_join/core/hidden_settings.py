@@ -2,6 +2,10 @@
 
 >>> shown("the checkpoint s3://bucket/cp?aws_secret_access_key=hunter2, of 'abfss://box@host/out?sas_token=sv%3D1'")
 "the checkpoint s3://bucket/cp?..., of 'abfss://box@host/out?...'"
+>>> shown("s3://bucket/my dir/it's?token=a'b&c=d, then https://host/rates?day=1, is it? 's3://b/p?a=1','s3://b/q?a=2'")
+"s3://bucket/my dir/it's?..., then https://host/rates?day=1, is it? 's3://b/p?...','s3://b/q?...'"
+>>> shown_value({"outputs": ["s3://bucket/cp?token=hunter2"]})
+{'outputs': ['s3://bucket/cp?...']}
 >>> shown("GET http://host/rates?day=1 is no secret of a store; so is a path /data/a?b")
 'GET http://host/rates?day=1 is no secret of a store; so is a path /data/a?b'
 """
@@ -13,7 +17,10 @@ from typing import Any
 
 __all__ = ["shown", "shown_value"]
 
-_SETTINGS = re.compile(r"\b((?!https?:)[A-Za-z][A-Za-z0-9+.-]*://[^\s?'\"]*)\?[^\s'\"]*[^\s'\".,;:)\]]", re.IGNORECASE)
+_PLACE = r"\b(?!https?:)[A-Za-z][A-Za-z0-9+.-]*://(?:(?!\w://)[^?\n])*"
+_SETTING = r"(?:[^\s'\"]|['\"](?=[\w&=%+/-]))*[^\s'\".,;:)\]]"
+_SETTINGS = re.compile(rf"({_PLACE})\?{_SETTING}", re.IGNORECASE)
+"""A place may have spaces and quotes in it, but no other URI; a quote is of the settings where they go on behind it."""
 
 
 def shown(text: str) -> str:
@@ -26,9 +33,11 @@ def shown(text: str) -> str:
 
 
 def shown_value(value: Any) -> Any:
-    """Return a fact of an error as it is shown: of a text, or of texts in a list or a tuple, see `shown`."""
+    """Return a fact of an error as it is shown: of a text, or of texts in a list, a tuple or a dictionary, see `shown`."""
     if isinstance(value, str):
         return shown(value)
     if type(value) in (list, tuple):
         return type(value)(shown_value(one) for one in value)
+    if type(value) is dict:
+        return {shown_value(name): shown_value(one) for name, one in value.items()}
     return value

@@ -92,4 +92,4 @@ def plan_query(
     for run in passes(buckets=buckets, is_spread=is_spread, keep_state=keep_state):
         dropped = unread_columns(root) if run is prune_columns else dropped
         root = run(root)
-    return replace(share_tables(number_stages(root, name), same), dropped=dropped)
+    return replace(share_tables(number_stages(root, name), same), dropped=dropped, keep_state=keep_state)

@@ -215,6 +215,7 @@ class QueryPlan:
         state_names: what states are called that have been in a plan before this one, by their numbers; the others are called by
             their kind and number.
         dropped: sources that are narrower in the plan than they come in, each with the columns that nothing reads.
+        keep_state: which columns it was planned to keep, and another query in its place keeps; "needed" though it reads all.
 
     Raises:
         OptionError: sources, or views, of one name.
@@ -228,6 +229,7 @@ class QueryPlan:
     copies: tuple[tuple[int, str], ...] = ()
     state_names: tuple[tuple[int, str], ...] = ()
     dropped: tuple[tuple[str, tuple[str, ...]], ...] = ()
+    keep_state: KeepState = "all"
 
     def __post_init__(self) -> None:
         names = [source.name for source in self.sources]
@@ -368,11 +370,6 @@ class QueryPlan:
             name=name,
         )
 
-    @property
-    def keep_state(self) -> KeepState:
-        """Return which columns another query in place of this one can keep: those it reads where some were dropped."""
-        return "needed" if self.dropped else "all"
-
     def relation_of(self, origin: str | int) -> Relation:
         """Return the rows of a source or a stage."""
         return self.source(origin).relation if isinstance(origin, str) else self.nodes[origin].stage.output
@@ -449,6 +446,7 @@ class QueryPlan:
             "copies": [list(one) for one in self.copies],
             **({"state_names": [list(one) for one in self.state_names]} if self.state_names else {}),
             **({"dropped": [[name, list(columns)] for name, columns in self.dropped]} if self.dropped else {}),
+            **({} if self.keep_state == "all" else {"keep_state": self.keep_state}),
         }
 
     @classmethod
@@ -486,6 +484,7 @@ class QueryPlan:
             copies=tuple((int(number), why) for number, why in written.get("copies", ())),
             state_names=tuple((int(number), name) for number, name in written.get("state_names", ())),
             dropped=tuple((name, tuple(columns)) for name, columns in written.get("dropped", ())),
+            keep_state=written.get("keep_state", "needed" if written.get("dropped") else "all"),
         )
 
     def explain(self, *, buckets: int | None = None) -> str:

@@ -185,7 +185,8 @@ def is_same_epoch(
         link: its place in the chain; None where it has none.
 
     Raises:
-        SinkError: between the last epoch and this one others are missing, or the output holds epochs of another chain.
+        SinkError: between the last epoch and this one others are missing, or the output holds epochs of another chain;
+            `EVOLVE_OUTPUT`: outputs begin with this one, and this output has epochs of before.
 
     >>> known = {3: "c"}
     >>> is_same_epoch("view", 3, known.get, 3, ChainLink("c")), is_same_epoch("view", 3, known.get, 4, ChainLink("d", "c"))
@@ -194,6 +195,16 @@ def is_same_epoch(
     if link is not None and link.begins and last_epoch is None:
         return False
     is_there = is_replay(sink, last_epoch, epoch)
+    if link is not None and link.begins and not is_there:
+        raise SinkError(
+            f"{sink} holds epochs up to {last_epoch}. The query was changed so that its view has new outputs (--new-table), "
+            f"which begin with epoch {epoch} and all rows; this one would hold rows twice. Nothing was written. "
+            "Start the query with outputs that are new.",
+            code="EVOLVE_OUTPUT",
+            output=sink,
+            last_epoch=last_epoch,
+            epoch=epoch,
+        )
     if link is None or last_epoch is None or digest_of(last_epoch) is None:
         return is_there
     compared, expected = (epoch, link.digest) if is_there else (epoch - 1, link.before)

@@ -74,7 +74,7 @@ class ExactRecords:
         try:
             try:
                 found = self._connection.sql(lists.format(names)).fetchall()
-            except duckdb.Error:  # a text is no JSON
+            except (duckdb.Error, UnicodeDecodeError):  # a text is no JSON; the message may cut a character of it in two
                 names = f"SELECT place, CASE WHEN json_valid(text) THEN {self._names} END AS names FROM {_TEXTS}"
                 found = self._connection.sql(lists.format(names)).fetchall()
             doubled = [shown for lists, shown in found if _has_double(lists)]

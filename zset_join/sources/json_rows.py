@@ -17,11 +17,12 @@ from collections.abc import Sequence
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.json as pj
 import pyarrow.types as pt
 
 from zset_join.conversions import convert_values
-from zset_join.sources.json_values import json_values, parsed_json
+from zset_join.sources.json_values import json_values, parsed_json, within_precision
 from zset_join.sources.unread import UnreadText, wanted_text
 
 __all__ = ["part_json_rows", "read_json_objects"]
@@ -65,7 +66,10 @@ def read_json_objects(text: bytes, schema: pa.Schema) -> pa.Table | None:
         return None
     columns = []
     for field in schema:
-        converted = convert_values(rows.column(field.name), field.type)
+        column = rows.column(field.name)
+        if pt.is_decimal(column.type) and not pc.all(within_precision(column), min_count=0).as_py():
+            return None
+        converted = convert_values(column, field.type)
         if converted.unfit is not None or (converted.values.null_count and not field.nullable):
             return None
         columns.append(converted.values)

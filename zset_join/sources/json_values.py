@@ -19,13 +19,14 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.types as pt
 
 from zset_join.changelog.formats.exact_numbers import holds_exactly
 from zset_join.conversions import Converted, python_values
 from zset_join.expressions.text_casts import java_number
 
-__all__ = ["json_values", "parsed_json", "text_of_value"]
+__all__ = ["json_values", "parsed_json", "text_of_value", "within_precision"]
 
 _QUOTED = json.JSONEncoder(ensure_ascii=False).encode
 _BASE64 = re.compile(r"[A-Za-z0-9+/]*={0,2}")
@@ -111,3 +112,13 @@ def _bytes(value: Any) -> bytes | None:
         return base64.b64decode(plain + "=" * (-len(plain) % 4))
     except binascii.Error:
         return None
+
+
+def within_precision(numbers: pa.Array) -> pa.Array:
+    """Return which decimals that Arrow read from JSON have no more digits than their type; NULL for NULL.
+
+    Arrow counts the digits before it adds those of the scale: it reads 123456 as a decimal(7, 2).
+    """
+    kind: pa.Decimal128Type = numbers.type
+    most = pa.scalar(decimal.Decimal(f"{'9' * kind.precision}E{-kind.scale}"), kind)
+    return pc.less_equal(pc.abs(numbers), most)

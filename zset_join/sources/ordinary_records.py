@@ -30,6 +30,7 @@ import pyarrow.types as pt
 from zset_join.changelog.formats import METADATA, RecordFormat, RecordOptions
 from zset_join.changelog.formats.record_sql import FIRST_DAY, LAST_DAY, first_and_last
 from zset_join.changelog.formats.records import UNAVAILABLE, TimeUnit, placeholders
+from zset_join.sources.json_values import within_precision
 
 __all__ = ["OrdinaryRecords", "ordinary_reader"]
 
@@ -39,6 +40,7 @@ _DAY = "[1-9][0-9]{3}-[01][0-9]-[0-3][0-9]"
 _TIME = r"[0-2][0-9]:[0-5][0-9]:[0-5][0-9](\.[0-9]{1,6})?"
 _DIGITS = {pa.int16(): 4, pa.int32(): 9, pa.int64(): 18}
 """As many as every number has room for."""
+_TWO = r"\}[ \t\r\n]*\{"
 _FLOAT = r"^-?(0|[1-9][0-9]{0,14})(\.[0-9]{1,15})?$"
 _PLACEHOLDERS = pa.array(placeholders(UNAVAILABLE))
 _CHUNK_ROWS = 1 << 16
@@ -84,6 +86,8 @@ class _Value:
 
     def read(self, column: pa.Array) -> tuple[pa.Array, npt.NDArray[np.bool_]]:
         """Return values, and which could be read; those that could not are NULL."""
+        if pt.is_decimal128(self.written):
+            return column, np.asarray(pc.fill_null(within_precision(column), True))
         if self.written == self.kind:
             return column, np.ones(len(column), np.bool_)
         if self.pattern is not None:
@@ -180,6 +184,8 @@ class OrdinaryRecords:
         nothing: tuple[npt.NDArray[np.int64], list[pa.Array]] = (np.zeros(0, np.int64), [])
         values = _one(table.column("value"))
         looks = np.asarray(pc.fill_null(pc.and_(pc.starts_with(values, "{"), pc.ends_with(values, "}")), False))
+        # Without two objects in one text, as many objects as texts mean one each: none goes over two.
+        looks &= ~np.asarray(pc.fill_null(pc.match_substring_regex(values, _TWO), False))
         numbers = np.flatnonzero(looks & self._is_open(table))
         if not len(numbers):
             return nothing

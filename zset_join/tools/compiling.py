@@ -8,16 +8,18 @@ What is compiled is what a row on its way in and out of every kind of stage call
 groups, with the state on disk. Rare kernels (compacting, merging runs) are compiled when they are first needed, in a second
 or two each.
 
-Cost: about a minute on two cores; almost nothing when all of it is there.
+Cost: about a minute on two cores; almost nothing when all of it is there. The processes end with the one that started them.
 """
 
 from __future__ import annotations
 
 import multiprocessing
 import os
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
+from multiprocessing.connection import wait
 
 import pyarrow as pa
 
@@ -106,7 +108,8 @@ def compile_kernels(
     started = time.monotonic()
     report(f"compiling the kernels of this version into {compiled_kernels_directory}")
     context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(min(len(names), processes or os.cpu_count() or 1), mp_context=context) as pool:
+    workers = min(len(names), processes or os.cpu_count() or 1)
+    with ProcessPoolExecutor(workers, context, initializer=_end_with_parent) as pool:
         waiting = {pool.submit(_compile, name): name for name in names}
         for number, done in enumerate(as_completed(waiting), start=1):
             report(f"  {number} of {len(names)}: {waiting[done]}, {done.result():.0f} s")
@@ -115,6 +118,18 @@ def compile_kernels(
     seconds = time.monotonic() - started
     report(f"done in {seconds:.0f} s; later programs of this user load them")
     return seconds
+
+
+def _end_with_parent() -> None:
+    """End this worker as soon as the process that started it is gone: a worker waits for work that nobody would give it."""
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        threading.Thread(target=_end_after, args=[parent.sentinel], name="end with parent", daemon=True).start()
+
+
+def _end_after(parent: int) -> None:
+    wait([parent])
+    os._exit(1)
 
 
 def _compile(name: str) -> float:

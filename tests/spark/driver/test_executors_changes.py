@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections import Counter
 from collections.abc import Iterator
 from functools import partial
@@ -15,10 +16,13 @@ from pyspark.sql import functions as F  # noqa: N812 - PySpark's own habit
 from tests.spark.api.test_query import Run, join_of, names, upserts
 from tests.spark.conftest import Collected, Source
 from tests.spark.tools.test_rescaling import final_tables, first, late_and_new, moves_and_deletes
+from tests.sql.test_killed_sessions import Killed, killed_at
+from tests.sweeps import some_of
 from zset_join import cli
 from zset_join.checkpoint.checkpoint import Checkpoint
 from zset_join.checkpoint.reading import read_committed
 from zset_join.core.errors import SinkError, StateError
+from zset_join.runners.any_mode import evolve_wherever, undo_wherever
 from zset_join.runners.spark.driver.executors_state import diff_of_executors
 from zset_join.sinks.parquet_changelog import ParquetChangelogSink, read_changelog
 from zset_join.spark import JoinQuery
@@ -262,6 +266,8 @@ def test_outputs_of_a_running_query_get_columns_or_are_new(orders: Source, custo
         query.processAllAvailable()
         with pytest.raises(SinkError, match="EVOLVE_OUTPUT"):
             query.evolve(labelled(orders, customers, key="name"))
+        with pytest.raises(SinkError, match="EVOLVE_OUTPUT"):
+            query.evolve(view(least=2).writeStream.toDuckDB(table, "v", hold_seconds=0))
         query.evolve(view(has_more=True))
         wide = table_of(table), counted_now(orders, customers)
         query.evolve(labelled(orders, customers, key="item").writeStream.toDuckDB(other, "v", hold_seconds=0))
@@ -274,3 +280,42 @@ def test_outputs_of_a_running_query_get_columns_or_are_new(orders: Source, custo
     assert wide[0] == wide[1] == table_of(table)
     assert begun[0] == begun[1] != table_of(other)
     assert table_of(other) == labelled_now(orders, customers, key="item")
+
+
+@pytest.mark.parametrize("part", some_of([str(one) for one in range(5)], short=["4"]))
+def test_a_change_by_command_that_is_killed_at_any_file_leaves_the_old_or_the_new_query(
+    orders: Source, customers: Source, tmp_path: Path, part: str
+) -> None:
+    """And it goes on from there: what was killed before it counted is done by the same command."""
+    before = described_rows(orders, customers).writeStream
+    after = described_rows(orders, customers, least=2, has_more=True).writeStream
+    first(orders, customers)
+    moves_and_deletes(orders, customers)
+    places = {"checkpointLocation": str(tmp_path / "old"), "execution": "executors", "buckets": 1}
+    query = before.options(**places).toDuckDB(tmp_path / "view.duckdb", "v", hold_seconds=0).start()
+    query.processAllAvailable()
+    query.stop()
+
+    def evolved(place: Path) -> None:
+        evolve_wherever(str(place), after)
+
+    def undone(place: Path) -> None:
+        undo_wherever(str(place), failing, new_tables=["w"])
+
+    def differs(place: Path, other: Any) -> int:
+        views = diff_of_executors(str(place), other.planned).views.values()
+        return sum(len(view.removed) + len(view.added) for view in views)
+
+    evolved(Path(shutil.copytree(tmp_path / "old", tmp_path / "new")))
+    for change, start, old, new in ((evolved, "old", before, after), (undone, "new", after, before)):
+        with killed_at(None) as files:
+            change(Path(shutil.copytree(tmp_path / start, tmp_path / f"{start}-whole")))
+        for number in range(int(part), files["files"], 5):
+            place = Path(shutil.copytree(tmp_path / start, tmp_path / f"{start}-{number}"))
+            with pytest.raises(Killed), killed_at(number):
+                change(place)
+            is_old = not differs(place, old)
+            assert is_old != (not differs(place, new))
+            if is_old:
+                change(place)
+            assert not differs(place, new)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import shutil
+import threading
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -13,6 +15,7 @@ from tests.spark.conftest import Collected, Source
 from tests.spark.tools.test_rescaling import first, moves_and_deletes
 from tests.storage.object_store import ObjectStore, install
 from zset_join.core.errors import OptionError, StateError, ZsetJoinError
+from zset_join.runners.spark.driver.epochs import DriverEpochs
 from zset_join.runners.spark.driver.spark_files import SparkFiles
 
 LOCATION = "objects://bucket/cp"
@@ -154,3 +157,17 @@ def test_a_classic_query_goes_on_without_the_disk_it_had(
     assert json.dumps(sorted(map(repr, sink.total().items()))) != before
     assert set(sink.total().values()) == {1}
     assert refused.value.code == "SCRATCH_EXECUTORS"
+
+
+def test_a_store_that_is_down_at_the_end_of_a_run_costs_a_repeated_epoch_and_leaves_nothing_open(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    epochs = DriverEpochs.__new__(DriverEpochs)
+    pipeline, topics, files = Mock(), Mock(), Mock(**{"keep_ended.side_effect": OSError("no route to the store")})
+    epochs.__dict__ |= {"lock": threading.RLock(), "_pipeline": pipeline, "topics": topics, "_files": files}
+    epochs.__dict__ |= {"settings": Mock(**{"is_served": False, "options.checkpoint_location": LOCATION})}
+
+    epochs.close()
+
+    assert (pipeline.close.call_count, topics.close.call_count) == (1, 1)
+    assert "no route to the store" in caplog.text

@@ -201,7 +201,7 @@ class Evolution:
             taken.add(self.kept[number])
 
     def _match_part(self, number: int) -> None:
-        """Let joins go on with their part of a table that more joins have shared."""
+        """Let joins keep their part of a table that more joins have shared."""
         joins = [self._after.nodes[at] for at in self.plan.state_of[number].readers]
         for old in self.origin.plan.states:
             places = places_of(joins, [self._before.nodes[at] for at in old.readers]) if old.is_shared else None

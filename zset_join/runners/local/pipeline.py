@@ -150,7 +150,7 @@ class Pipeline(PipelineQuestions, Snapshots, QueryChanges, Generic[Answer]):
         threads: int = 1,
         before_begin: Callable[[Mapping[str, Any]], None] | None = None,
     ) -> None:
-        query, self._keep_state = planned(view, keep_state=keep_state), keep_state
+        query = planned(view, keep_state=keep_state)
         self._undo_epochs = checked_undo_epochs(undo_epochs)
         self._has_several, self.plan, self._readings = query.has_several, query.plan, query.readings
         self._views = view if isinstance(view, Mapping) else None

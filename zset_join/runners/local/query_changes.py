@@ -11,7 +11,6 @@ import pyarrow as pa
 
 from zset_join.connectors import sinks_of
 from zset_join.core.errors import OptionError
-from zset_join.core.options import KeepState
 from zset_join.core.progress_line import progress_line
 from zset_join.core.tick import Tick
 from zset_join.evolution.changed_columns import ColumnChange, ColumnWords
@@ -88,7 +87,6 @@ class QueryChanges:
     _engine: Engine
     _has_several: bool
     _history: InputHistory | None
-    _keep_state: KeepState
     _last: Mapping[str, ZSet] | None
     _memory: MemoryStates | None
     _options: StageOptions
@@ -143,10 +141,7 @@ class QueryChanges:
         zset_join.core.errors.StateError: [EVOLVE_NO_ROWS] ...
         """
         self._check_usable()
-        plan, words = (
-            plan_of_change(view, self.plan, self._keep_state),
-            ColumnWords(renamed=renamed or {}, defaults=defaults or {}),
-        )
+        plan, words = plan_of_change(view, self.plan), ColumnWords(renamed=renamed or {}, defaults=defaults or {})
         again = read_again(reread or {}, readings_of_query(view))
         if self._directory is None:
             with closing(
@@ -231,7 +226,7 @@ class QueryChanges:
         after = None if options is None else with_budgets(self._options, options)
         again = read_again(reread or {}, readings_of_query(view))
         self._outputs.settle()
-        plan = plan_of_change(view, self.plan, self._keep_state)
+        plan = plan_of_change(view, self.plan)
         with ExitStack() as stack:
             place, tick = self._directory, Tick(self.epoch, self._processing_time_us)
             opened = None if place is None else stack.enter_context(place.epoch(tick))
@@ -539,20 +534,14 @@ def readings_of_query(view: View | Mapping[str, View] | PlannedQuery) -> Mapping
     return readings_of(several.bindings_of(view) if isinstance(view, Mapping) else view.bindings)
 
 
-def plan_of_change(
-    view: View | Mapping[str, View] | PlannedQuery, before: QueryPlan, keep_state: KeepState = "all"
-) -> QueryPlan:
-    """Return the plan of a query; the only view of one is the only view of the other, whatever it is called.
+def plan_of_change(view: View | Mapping[str, View] | PlannedQuery, before: QueryPlan) -> QueryPlan:
+    """Return the plan of a query, which keeps of sources what the one before does.
 
-    Args:
-        view: the query.
-        before: the plan that it replaces; where that has left out columns, so does the new one.
-        keep_state: as the pipeline was opened with.
+    The only view of one is the only view of the other, whatever it is called.
     """
-    keep = before.keep_state if keep_state == "all" else keep_state
     if isinstance(view, Mapping):
-        return several.plan_of(view, keep_state=keep)
-    plan = view.plan if isinstance(view, PlannedQuery) else view.plan(keep_state=keep)
+        return several.plan_of(view, keep_state=before.keep_state)
+    plan = view.plan if isinstance(view, PlannedQuery) else view.plan(keep_state=before.keep_state)
     is_one = len(before.views) == len(plan.views) == 1
     return replace(plan, views=(replace(plan.view(), name=before.name),)) if is_one else plan
 

@@ -60,7 +60,9 @@ def over_more_columns(bound: BoundQuery, table: Table) -> BoundQuery:
     made: dict[int, tuple[PlanSource, Node]] = {}
     for one in bound.view.bindings:
         if one.source.name == table.name and one.source.relation.schema != whole.source.relation.schema:
-            source = replace(whole.source, max_watermark_jump=one.source.max_watermark_jump)
+            jump = one.source.max_watermark_jump
+            is_alike = jump == whole.source.max_watermark_jump  # one source of both, so that one query can read both
+            source = whole.source if is_alike else replace(whole.source, max_watermark_jump=jump)
             columns = tuple((name, named(name)) for name in one.source.relation.schema.names)
             made[id(one.source)] = source, Apply(Read(source), SelectStep(columns))
     if not made:

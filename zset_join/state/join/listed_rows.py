@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from zset_join.core.errors import WeightOverflowError
 from zset_join.kernels.join.listed_rows import LISTED_CURSOR_WORDS, emit_listed_rows
 from zset_join.kernels.join.pairs import OVERFLOW
 from zset_join.kernels.rows.side import H_LIVE_ROWS, H_ROWS_END
@@ -49,7 +50,7 @@ class ListedRows:
         """Yield left and right record addresses (0: padded) and weights, at most so many; each is valid until the next.
 
         Raises:
-            OverflowError: a weight that no int64 holds.
+            WeightOverflowError: a weight that no int64 holds.
         """
         words = np.empty((3, rows), np.int64)
         alone = list(self._one_sided)
@@ -90,6 +91,11 @@ class ListedRows:
                 capacity,
             )
             if cursor[0] == OVERFLOW:
-                raise OverflowError("product of two weights")
+                left, right = (side.relation.name for side in self._sides)
+                raise WeightOverflowError(
+                    f'the rows of the join of "{left}" and "{right}": the product of two weights does not fit an int64, and '
+                    "they cannot be read from its state. Retract duplicate rows on one side; a weight is the number of copies.",
+                    code="WEIGHT_OVERFLOW",
+                )
             if filled:
                 yield words[0, :filled], words[1, :filled], words[2, :filled]

@@ -25,6 +25,8 @@ import pyarrow as pa
 
 from zset_join.checkpoint.leases import LEASE_SECONDS
 from zset_join.checkpoint.reading import stored_description
+from zset_join.checkpoint.record import CommitRecord
+from zset_join.core.epoch_chain import ChainLink
 from zset_join.core.errors import StateError
 from zset_join.evolution.differences import PlanDiff
 from zset_join.evolution.refusals import source_changed
@@ -51,7 +53,8 @@ def evolve_executors(runner: EpochRunner, query: PlannedQuery, after: EpochRunne
 
     Raises:
         StateError: as `Pipeline.evolve`; `MOVE_UNKNOWN` or `MOVE_REFUSED`: one of the queries has no form on the driver.
-        SinkError: `EVOLVE_OUTPUT`: an output that stays would get other columns than more behind those it has.
+        SinkError: `EVOLVE_OUTPUT`: an output that stays would get other columns than more behind those it has, or one that is
+            to be new has epochs.
         OptionError: `NOT_FROM_HERE`: the states of the new query cannot be paired.
 
     Cost: every live row is read once; what is built is written once.
@@ -101,7 +104,12 @@ def _commit(runner: EpochRunner, after: EpochRunner, change: ExecutorsChange, di
         return
     if is_given:
         after.output.open(after.relation, checkpoint.query_id)
-        after.output.close()
+        try:
+            link = ChainLink("", begins=True)
+            begin = CommitRecord(query_id=checkpoint.query_id, epoch=change.tick.epoch, processing_time_us=None, link=link)
+            after.output.lacking(begin)  # refuses outputs that have epochs: they would hold rows of before twice
+        finally:
+            after.output.close()
     else:
         runner.output.check_altered(after.relation)
     parts = neutral_parts(checkpoint.files, change.tick, difference, rows)

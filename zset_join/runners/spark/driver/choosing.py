@@ -88,13 +88,19 @@ def chosen_mode(
                 value=options.spark_checkpoint_location,
             )
         return Choice("driver", "sparkCheckpointLocation goes with the driver")
-    if options.keep_state == "needed" and options.execution == "executors":
+    choice = _choice(options, has_place, plan, expected)
+    if options.keep_state == "needed" and choice.mode == "executors":
         raise OptionError(
-            'keepState="needed" goes with epochs on the driver; the state of executors has all columns of its sources. Add '
-            'option("execution", "driver"), or leave the option out.',
+            f'keepState="needed" goes with epochs on the driver, and these run on executors ({choice.reason}), whose state '
+            'has all columns of its sources. Add option("execution", "driver"), or leave the option out.',
             code="KEEP_STATE_EXECUTORS",
             value=options.keep_state,
         )
+    return choice
+
+
+def _choice(options: QueryOptions, has_place: bool, plan: Callable[[], object], expected: Callable[[], Expectation]) -> Choice:
+    """Return where epochs run, as `chosen_mode`, of a query without options that go with the driver."""
     if options.execution != "auto":
         return Choice(options.execution, f'execution="{options.execution}"')
     stored = stored_mode(options.checkpoint_location) if has_place else None

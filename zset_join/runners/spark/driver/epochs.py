@@ -20,7 +20,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -36,6 +36,7 @@ from zset_join.checkpoint.reading import (
     stored_description,
 )
 from zset_join.core.errors import StateError
+from zset_join.core.hidden_settings import shown
 from zset_join.core.options import QueryOptions
 from zset_join.core.progress_line import progress_line
 from zset_join.core.tick import Tick
@@ -304,16 +305,23 @@ class DriverEpochs:
 
     def close(self) -> None:
         """Close the outputs and release the checkpoint, once no epoch runs."""
-        with self.lock:
+        with self.lock, ExitStack() as closing:
             pipeline, self._pipeline = self._pipeline, None
-            if pipeline is not None:
-                try:
-                    if self._files is not None and not self.settings.is_served:
-                        self._files.keep_ended()
-                finally:
-                    pipeline.close()
             if self.topics is not None:
-                self.topics.close()
+                closing.callback(self.topics.close)
+            if pipeline is None:
+                return
+            closing.callback(pipeline.close)
+            if self._files is not None and not self.settings.is_served:
+                try:
+                    self._files.keep_ended()
+                except OSError as error:
+                    _log.warning(
+                        "that the last epoch of %s is done could not be copied (%s): the next run requests that epoch "
+                        "again, and its answer is known",
+                        shown(self.location),
+                        error,
+                    )
 
     @contextmanager
     def pause(self) -> Iterator[None]:

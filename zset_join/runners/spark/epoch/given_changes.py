@@ -78,8 +78,8 @@ def unseen_epochs(checkpoint: Checkpoint, location: str) -> tuple[int, ...]:
     unseen = (*(changed.unseen or (epoch_before(checkpoint, changed),)), last.epoch)
     if len(unseen) > MOST_UNSEEN:
         raise StateError(
-            f"the query in {location} was changed {MOST_UNSEEN} times since it last ran, and its outputs may lack all these "
-            "changes. Start it once, so that they get them, and change it again.",
+            f"the query in {location} was changed {MOST_UNSEEN} times since its last batch, and its outputs may lack all these "
+            "changes. Start it, so that they get them, let it answer a batch, and change it again.",
             code="EVOLVE_UNSEEN",
             epochs=unseen,
         )
