@@ -370,7 +370,7 @@ def test_what_are_no_rows_no_text_and_no_dialect_is_refused_with_a_code(rows: An
 
 
 def test_a_name_is_not_taken_by_rows_that_are_refused(session: Session) -> None:
-    with pytest.raises(PlanError, match="KEY_LEFT_OUT"):
+    with pytest.raises(PlanError, match="UNKNOWN_COLUMN"):
         session.register("r", {"x": [1]}, keys="y")
 
     assert "r" not in session.catalog.relations()

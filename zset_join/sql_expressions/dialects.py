@@ -22,7 +22,7 @@ from sqlglot.tokenizer_core import Token, TokenType
 
 from zset_join.core.errors import OptionError, SqlError
 from zset_join.sql_expressions.consumed import tracked
-from zset_join.sql_expressions.places import Place, place_of
+from zset_join.sql_expressions.places import Place, near, place_of
 
 # What the parser cannot read becomes an error of ours; it need not be logged as well.
 logging.getLogger("sqlglot").setLevel(logging.ERROR)
@@ -198,7 +198,7 @@ def dialect_named(name: str) -> type[StreamSql]:
     dialect = DIALECTS.get(str(name).lower())
     if dialect is None:
         raise OptionError(
-            f"dialect={name!r} is not known; choose one of {', '.join(DIALECTS)}.",
+            f"dialect={name!r} is not known.{near(str(name), DIALECTS)}",
             code="UNKNOWN_DIALECT",
             dialect=name,
         )

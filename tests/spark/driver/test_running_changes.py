@@ -279,6 +279,9 @@ def test_the_writer_that_runs_and_a_query_of_another_session_are_refused() -> No
         def chosen_sinks(self) -> Any:
             raise AssertionError
 
+        def changed_to(self, other: Any) -> Any:
+            raise AssertionError
+
     session = object()
     mine: Any = Writer(session)
     query = ChangingQuery(mine, mock.Mock())
