@@ -279,7 +279,7 @@ def test_the_writer_that_runs_and_a_query_of_another_session_are_refused() -> No
         def chosen_sinks(self) -> Any:
             raise AssertionError
 
-        def changed_to(self, other: Any) -> Any:
+        def changed_to(self, _: Any) -> Any:
             raise AssertionError
 
     session = object()
