@@ -212,7 +212,7 @@ def test_a_checkpoint_whose_joins_have_copies_of_their_own_goes_on_with_these(
     chained = chain(both)
     apart = replace(chained.placed, shares_tables=False)
     view = SimpleNamespace(name=apart.name, placed=apart, session=apart.session)
-    run(SimpleNamespace(writeStream=JoinStreamWriter(view, lambda: chained._on_driver)), sink, buckets=2)
+    run(SimpleNamespace(writeStream=JoinStreamWriter(view, chained._on_driver)), sink, buckets=2)
     add(both, ROUNDS[2:])
 
     run(chain(both), sink, buckets=2)

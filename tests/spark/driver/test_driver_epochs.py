@@ -171,7 +171,7 @@ def test_what_spark_calls_can_be_pickled_and_opens_the_checkpoint_by_itself(
     orders: Source, customers: Source, tmp_path: Path
 ) -> None:
     _filled(orders, customers)
-    query, place = _joined(orders, customers)._on_driver, str(tmp_path / "cp")
+    query, place = _joined(orders, customers)._on_driver("all"), str(tmp_path / "cp")
     options = QueryOptions.from_options({"checkpointLocation": place, "execution": "driver"})
     sinks = {query.plan.name: [ChosenSink(None, "duckdb", {"path": str(tmp_path / "v.duckdb"), "table": "v"})]}
     written = driver_epochs(query, options, sinks, name="q", more={})
