@@ -14,7 +14,7 @@ from faults.tally import Tally
 SAMPLE = chosen(short=75, long=None)
 BYTES = chosen(short=75, long=15_000)
 SWAPS = chosen(short=45, long=None)
-FILES = chosen(short=115, long=1_600)  # the long profile: 482 swaps, and every file missing, empty, longer
+FILES = chosen(short=100, long=840)  # the long profile: 227 swaps, and every file missing, empty, longer
 
 pytestmark = pytest.mark.usefixtures("warm")
 
