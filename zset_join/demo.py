@@ -89,7 +89,7 @@ def run_demo(print_line: Callable[[str], None], *, is_colored: bool = False, wai
         waits: at the end serve the console of the pipeline until Ctrl-C.
     """
     if not is_compiled():
-        print_line("(First use of this version: what the story calls is compiled now, which takes up to half a minute, once.)")
+        print_line("(First use of this version: what the story calls is compiled now, which takes ten seconds or more, once.)")
     print_line("A view over three changing tables, as a program writes it:\n")
     print_line(_indented(_QUERY))
     with _only_what_is_called(), Pipeline(_revenue(), keep_inputs=True) as pipeline:
