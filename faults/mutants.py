@@ -121,6 +121,11 @@ def _flips(directory: Path, tally: Tally) -> None:
     damage.search_bytes("flips", directory, tally, sample=300)
 
 
+def _many_flips(directory: Path, tally: Tally) -> None:
+    """Flip enough bytes to hit the values of a record, whichever bytes are drawn."""
+    damage.search_bytes("flips", directory, tally, sample=900)
+
+
 def _swaps(directory: Path, tally: Tally) -> None:
     damage.search_files(directory, tally, sample=None, among="commits/")
 
@@ -295,7 +300,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "record_checksum_ignored",
         "a commit record is believed as it comes",
         _replaced(record_module, "unseal", _unsealed_without_looking),
-        _flips,
+        _many_flips,
     ),
     Mutant(
         "record_of_another_epoch_believed",
