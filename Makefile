@@ -46,7 +46,7 @@ bench: java $(READY) ## run the benchmarks of the README and draw its chart, abo
 	$(PY) -m benchmarks.run $(ARGS)
 	$(if $(ARGS),,$(PY) -m benchmarks.nexmark | tee benchmarks/results/nexmark.txt)
 	$(if $(ARGS),,$(PY) -m benchmarks.pipeline --output benchmarks/results/pipeline.txt)
-	$(if $(ARGS),,$(PY) -m benchmarks.session_views)
+	$(if $(ARGS),,$(PY) -m benchmarks.session_views --output benchmarks/results/session_views.txt)
 	$(if $(ARGS),,$(PY) -m benchmarks.speed_figure)
 
 bench-hybrid: $(READY) ## run the benchmarks of state that is larger than memory, forty minutes; results go to benchmarks/results

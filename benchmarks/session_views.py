@@ -56,7 +56,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def measured(rounds: int, count: int, views: int) -> list[str]:
     """Return the lines of the report."""
-    added, alone, shared, apart = list[float](), list[float](), list[float](), list[float]()
+    shared, apart = list[float](), list[float]()
     rng, customers = np.random.default_rng(SEED), np.arange(CUSTOMER_COUNT)
     tables = {
         "customers": pa.table({"customer": customers, "city": customers % GROUPS}),
@@ -64,22 +64,7 @@ def measured(rounds: int, count: int, views: int) -> list[str]:
     }
     with opened(views, tables, apart=False) as session, opened(views, tables, apart=True) as split:
         text = query(views)
-        bound = session.sql(text)
-        assert isinstance(bound, Query)
-        for number in range(-1, rounds):  # the first one takes memory that the later ones find
-            began = user_seconds()
-            with Pipeline(bound.bound.view) as pipeline:
-                pipeline.step(tables)
-                spent = user_seconds() - began
-                wanted = pipeline.view().sort_by("g")
-            began = user_seconds()
-            session.sql(f"CREATE MATERIALIZED VIEW added AS {text}")
-            if number >= 0:
-                alone.append(spent)
-                added.append(user_seconds() - began)
-            if not wanted.equals(session.running[-1].table().sort_by("g")):
-                raise AssertionError("the view in the session holds something else")
-            session.sql("DROP MATERIALIZED VIEW added")
+        added, alone = view_more(session, text, tables, rounds)
         for _ in range(rounds):
             later = [orders(rng, rng.integers(0, count, EPOCH), views) for _ in range(EPOCHS)]
             for times, one in ((shared, session), (apart, split)):
@@ -103,6 +88,43 @@ def measured(rounds: int, count: int, views: int) -> list[str]:
     ]
 
 
+def view_more(
+    session: Session, text: str, tables: dict[str, pa.Table], rounds: int, *, directory: str | None = None
+) -> tuple[list[float], list[float]]:
+    """Return the seconds of adding a view, and of building it alone, by turns.
+
+    Args:
+        session: with the tables.
+        text: the query of the view.
+        tables: the rows.
+        rounds: how often, after one that is thrown away: it takes memory that the later ones find.
+        directory: where the view that is built alone is kept; None: in memory.
+
+    Raises:
+        AssertionError: both hold other rows.
+    """
+    added, alone = list[float](), list[float]()
+    bound = session.sql(text)
+    assert isinstance(bound, Query)
+    for number in range(-1, rounds):
+        began = user_seconds()
+        with Pipeline(bound.bound.view, directory) as pipeline:
+            pipeline.step(tables)
+            spent = user_seconds() - began
+            wanted = pipeline.view().sort_by("g")
+        if directory is not None:
+            shutil.rmtree(directory)
+        began = user_seconds()
+        session.sql(f"CREATE MATERIALIZED VIEW added AS {text}")
+        if number >= 0:
+            alone.append(spent)
+            added.append(user_seconds() - began)
+        if not wanted.equals(session.running[-1].table().sort_by("g")):
+            raise AssertionError("the view in the session holds something else")
+        session.sql("DROP MATERIALIZED VIEW added")
+    return added, alone
+
+
 def measured_in_directory(rounds: int, count: int, views: int) -> list[str]:
     """Return the lines of the report of sessions in directories."""
     rng, customers = np.random.default_rng(SEED), np.arange(CUSTOMER_COUNT)
@@ -112,26 +134,9 @@ def measured_in_directory(rounds: int, count: int, views: int) -> list[str]:
     }
     text, lines = query(views), list[str]()
     for kind in ("upserts", "appends"):
-        added, alone = list[float](), list[float]()
         is_keyed = kind == "upserts"
         with TemporaryDirectory() as place, opened(views, tables, directory=f"{place}/s", has_key=is_keyed) as session:
-            bound = session.sql(text)
-            assert isinstance(bound, Query)
-            for number in range(-1, rounds):  # the first one takes memory that the later ones find
-                began = user_seconds()
-                with Pipeline(bound.bound.view, f"{place}/alone{number}") as pipeline:
-                    pipeline.step(tables)
-                    spent = user_seconds() - began
-                    wanted = pipeline.view().sort_by("g")
-                shutil.rmtree(f"{place}/alone{number}")
-                began = user_seconds()
-                session.sql(f"CREATE MATERIALIZED VIEW added AS {text}")
-                if number >= 0:
-                    alone.append(spent)
-                    added.append(user_seconds() - began)
-                if not wanted.equals(session.running[-1].table().sort_by("g")):
-                    raise AssertionError("the view in the session holds something else")
-                session.sql("DROP MATERIALIZED VIEW added")
+            added, alone = view_more(session, text, tables, rounds, directory=f"{place}/alone")
         lines += [
             f"One view more beside {views} over the same join in a directory, {count:,} orders ({kind}), seconds of CPU:",
             *(

@@ -5,6 +5,7 @@ Arguments, filters and keys that are expressions become columns of a selection b
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
@@ -27,6 +28,7 @@ from zset_join.stages.expiring import lasting
 __all__ = ["Aggregated", "GroupedView", "ShortAggregates"]
 
 _R = TypeVar("_R", bound=Rows)
+_V = TypeVar("_V")
 _ARGUMENT = "__argument_"
 _FILTER = "__filter_"
 
@@ -73,43 +75,43 @@ class Aggregated:
         return f"{self.function}({arguments})" if any(isinstance(one, Expression) for one in self.columns) else ""
 
 
-class ShortAggregates:
+class ShortAggregates(ABC, Generic[_V]):
     """PySpark's short words for one aggregate of several columns: `groupBy(...).sum("total")`, in both runners.
 
     Results are named as PySpark names them, such as `sum(total)`.
     """
 
-    def agg(self, *calls: Any, state_ttl: Any = None) -> Any:
+    @abstractmethod
+    def agg(self, *calls: Any, state_ttl: Any = None) -> _V:
         """Return one row per group: the key columns, then one column per aggregate."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _values(self) -> pa.Schema:
         """Return the columns that are no keys."""
-        raise NotImplementedError
 
-    def count(self, *, state_ttl: Any = None) -> Any:
+    def count(self, *, state_ttl: Any = None) -> _V:
         """Return the number of rows of each group, as column `count`."""
         return self.agg(Aggregated(function="count", name="count"), state_ttl=state_ttl)
 
-    def sum(self, *columns: str) -> Any:
+    def sum(self, *columns: str) -> _V:
         """Return the sum of columns per group; without names, of every number that is no key."""
         return self._each("sum", columns)
 
-    def avg(self, *columns: str) -> Any:
+    def avg(self, *columns: str) -> _V:
         """Return the average of columns per group; without names, of every number that is no key."""
         return self._each("avg", columns)
 
     mean = avg
 
-    def min(self, *columns: str) -> Any:
+    def min(self, *columns: str) -> _V:
         """Return the smallest value of columns per group; without names, of every number that is no key."""
         return self._each("min", columns)
 
-    def max(self, *columns: str) -> Any:
+    def max(self, *columns: str) -> _V:
         """Return the largest value of columns per group; without names, of every number that is no key."""
         return self._each("max", columns)
 
-    def _each(self, function: str, columns: Sequence[str]) -> Any:
+    def _each(self, function: str, columns: Sequence[str]) -> _V:
         numbers = [field.name for field in self._values() if _is_number(field.type)]
         return self.agg(*(Aggregated(function=function, columns=(name,)) for name in columns or numbers))
 
@@ -119,7 +121,7 @@ def _is_number(kind: pa.DataType) -> bool:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class GroupedView(ShortAggregates, Generic[_R]):
+class GroupedView(ShortAggregates[_R], Generic[_R]):
     """The rows of a view in groups; made by `View.groupBy`.
 
     Args:

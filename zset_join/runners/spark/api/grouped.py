@@ -177,7 +177,7 @@ class Grouping:
 
 
 @dataclass(frozen=True)
-class GroupedStream(ShortAggregates):
+class GroupedStream(ShortAggregates[Any]):
     """The rows of a view in groups; made by `View.groupBy`.
 
     Args:

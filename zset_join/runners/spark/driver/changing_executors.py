@@ -17,29 +17,23 @@ Limits: those of `executors_state`.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from contextlib import closing
 from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
 
-from zset_join.checkpoint.leases import LEASE_SECONDS
-from zset_join.checkpoint.reading import stored_description
 from zset_join.checkpoint.record import CommitRecord
 from zset_join.core.epoch_chain import ChainLink
 from zset_join.core.errors import StateError
 from zset_join.evolution.differences import PlanDiff
-from zset_join.evolution.refusals import source_changed
-from zset_join.plan.query_plan import QueryPlan
 from zset_join.query.several import PlannedQuery
 from zset_join.runners.local.evolving import Evolution
-from zset_join.runners.local.query_changes import plan_of_program
-from zset_join.runners.spark.driver.executors_change import ExecutorsChange, planned_form, stored_form
-from zset_join.runners.spark.driver.executors_state import ExecutorsState, leased_state
+from zset_join.runners.spark.driver.executors_change import ChangedCheckpoint, ExecutorsChange, ExecutorsForm, planned_form
+from zset_join.runners.spark.driver.executors_state import ExecutorsState
 from zset_join.runners.spark.epoch.given_changes import neutral_parts
 from zset_join.runners.spark.epoch.runner import EpochRunner
 
-__all__ = ["check_columns", "check_order", "evolve_executors"]
+__all__ = ["evolve_executors"]
 
 
 def evolve_executors(runner: EpochRunner, query: PlannedQuery, after: EpochRunner, *, is_given: bool = False) -> PlanDiff:
@@ -68,26 +62,19 @@ def evolve_executors(runner: EpochRunner, query: PlannedQuery, after: EpochRunne
                 code="NOTHING_COMMITTED",
                 location=runner.options.checkpoint_location,
             )
-        stored = stored_description(runner.options.checkpoint_location) or {}
-        with leased_state(runner.options.checkpoint_location, lease_seconds=LEASE_SECONDS) as state:
-            plan = plan_of_program(query, state.start.plan)
-            state.check(plan, query)
-            check_columns(state, plan)
-            with closing(Evolution(state.start, plan)) as evolution:
-                form = planned_form(after.query, after.described(stored), state, evolution)
-                check_order(stored, form.description)
-                evolution.build()
-                diff = evolution.diff()
-                change = ExecutorsChange(
-                    checkpoint=checkpoint,
-                    state=state,
-                    evolution=evolution,
-                    before=stored_form(stored, checkpoint.plan, state),
-                    after=form,
-                    undo_epochs=runner.options.undo_epochs,
-                    session=lambda: after.query.session,
-                )
-                _commit(runner, after, change, diff, is_given=is_given)
+        changed = ChangedCheckpoint(
+            location=runner.options.checkpoint_location,
+            checkpoint=checkpoint,
+            session=lambda: after.query.session,
+            undo_epochs=runner.options.undo_epochs,
+        )
+
+        def form(state: ExecutorsState, evolution: Evolution, stored: Mapping[str, Any]) -> ExecutorsForm:
+            return planned_form(after.query, after.described(stored), state, evolution)
+
+        with changed.built(query, form) as change:
+            diff = change.evolution.diff()
+            _commit(runner, after, change, diff, is_given=is_given)
         runner.has_ended = True
     return replace(diff, taken=last.epoch + 1)
 
@@ -114,39 +101,6 @@ def _commit(runner: EpochRunner, after: EpochRunner, change: ExecutorsChange, di
         runner.output.check_altered(after.relation)
     parts = neutral_parts(checkpoint.files, change.tick, difference, rows)
     checkpoint.commit_change(*change.record(diff, parts, begins=is_given, alters=not is_given))
-
-
-def check_columns(state: ExecutorsState, plan: QueryPlan) -> None:
-    """Refuse other columns of a stream: logs that are kept hold those of before.
-
-    Raises:
-        StateError: `EVOLVE_SOURCE`.
-    """
-    for source in plan.sources:
-        if source.relation.schema != state.start.plan.source(source.name).relation.schema:
-            raise source_changed(source.name, was_dropped=False)
-
-
-def check_order(before: Mapping[str, Any], after: Mapping[str, Any]) -> None:
-    """Refuse streams in another order: Spark's own files name its sources by it.
-
-    Args:
-        before: what the query before is recognised by.
-        after: the same of the new one.
-
-    Raises:
-        StateError: `EVOLVE_STREAM`.
-    """
-    known, wanted = ([stream["name"] for stream in one["inputs"]] for one in (before, after))
-    if known != wanted:
-        raise StateError(
-            f"the new query reads the streams {wanted}, and that of the checkpoint {known}, in this order. Spark's own files "
-            "beside the checkpoint number its streams. Write the new query in their order, or start it with a "
-            "checkpointLocation and outputs of its own.",
-            code="EVOLVE_STREAM",
-            before=known,
-            after=wanted,
-        )
 
 
 def _under(rows: Any, schema: pa.Schema) -> Any:

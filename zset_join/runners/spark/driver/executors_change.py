@@ -10,22 +10,30 @@ Disk: snapshots of what is built. One Spark job per stage that is built, where t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from zset_join.checkpoint.changed_plans import ChangedPlan
 from zset_join.checkpoint.checkpoint import Checkpoint
 from zset_join.checkpoint.files import attempt_name
+from zset_join.checkpoint.leases import LEASE_SECONDS
 from zset_join.checkpoint.other_mode import OtherMode, StatePair, description_digest, other_mode_of
+from zset_join.checkpoint.reading import stored_description
 from zset_join.checkpoint.record import BucketHistory, CommitRecord, PartEntry
 from zset_join.checkpoint.snapshot import write_snapshot
-from zset_join.core.errors import OptionError
+from zset_join.core.errors import OptionError, StateError
 from zset_join.core.tick import Tick
+from zset_join.evolution.changed_columns import ColumnWords
 from zset_join.evolution.differences import PlanDiff
+from zset_join.evolution.refusals import source_changed
+from zset_join.plan.query_plan import QueryPlan
+from zset_join.query.several import PlannedQuery
 from zset_join.runners.local.directory_plans import described_plan, written_plan
-from zset_join.runners.local.evolving import Evolution
-from zset_join.runners.spark.driver.executors_state import ExecutorsState
+from zset_join.runners.local.evolving import Evolution, with_words
+from zset_join.runners.local.query_changes import plan_of_program
+from zset_join.runners.spark.driver.executors_state import ExecutorsState, leased_state
 from zset_join.runners.spark.driver.moved_tables import MovedTables, StateTables, stages_by_name
 from zset_join.runners.spark.epoch.given_changes import NEUTRAL
 from zset_join.runners.spark.planning.mode_pairs import mode_pairs
@@ -37,7 +45,7 @@ from zset_join.zset import ZSet
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["ExecutorsChange", "ExecutorsForm", "form_before", "planned_form", "stored_form"]
+__all__ = ["ChangedCheckpoint", "ExecutorsChange", "ExecutorsForm", "FormOf", "form_before", "planned_form"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,6 +65,10 @@ class ExecutorsForm:
     def to_json(self) -> dict[str, Any]:
         """Return it JSON-ready."""
         return {"description": self.description, "plan": self.plan, "on_driver": asdict(self.on_driver)}
+
+
+FormOf = Callable[[ExecutorsState, Evolution, Mapping[str, Any]], ExecutorsForm]
+"""Gives the form of the new query, of the state, the evolution and what the checkpoint describes."""
 
 
 def planned_form(
@@ -92,7 +104,7 @@ def planned_form(
     return ExecutorsForm(description=description, plan=placed.to_json(), on_driver=on_driver)
 
 
-def stored_form(description: Mapping[str, Any], plan: Mapping[str, Any], state: ExecutorsState) -> ExecutorsForm:
+def _stored_form(description: Mapping[str, Any], plan: Mapping[str, Any], state: ExecutorsState) -> ExecutorsForm:
     """Return the form of the query that a checkpoint has."""
     return ExecutorsForm(description=description, plan=plan, on_driver=state.other)
 
@@ -242,9 +254,103 @@ class ExecutorsChange:
         return written
 
 
+@dataclass(frozen=True, kw_only=True)
+class ChangedCheckpoint:
+    """Read a checkpoint that is owned in the driver's form, and build what another query needs.
+
+    Args:
+        location: `checkpointLocation`.
+        checkpoint: it.
+        session: gives the session that deals tables to several buckets.
+        undo_epochs: for how many epochs the change can be undone.
+    """
+
+    location: str
+    checkpoint: Checkpoint
+    session: Callable[[], SparkSession]
+    undo_epochs: int
+
+    @contextmanager
+    def built(
+        self,
+        query: PlannedQuery,
+        form: FormOf,
+        *,
+        words: ColumnWords | None = None,
+        reread: Mapping[str, Any] | None = None,
+        check: Callable[[Evolution], None] | None = None,
+    ) -> Iterator[ExecutorsChange]:
+        """Yield the change; nothing is committed.
+
+        Args:
+            query: the new query, as the driver runs it.
+            form: gives its form on executors.
+            words: what schemas do not show of columns of sources that change.
+            reread: rows of sources that were read again.
+            check: refuses the evolution, before anything is built.
+
+        Raises:
+            StateError: as `evolve_executors`.
+        """
+        stored = stored_description(self.location) or {}
+        with leased_state(self.location, lease_seconds=LEASE_SECONDS) as state:
+            plan = plan_of_program(query, state.start.plan)
+            state.check(plan, query)
+            _check_columns(state, plan)
+            origin = replace(with_words(state.start, words), reread=reread or {})
+            with closing(Evolution(origin, plan)) as evolution:
+                after = form(state, evolution, stored)
+                _check_order(stored, after.description)
+                if check is not None:
+                    check(evolution)
+                evolution.build()
+                yield ExecutorsChange(
+                    checkpoint=self.checkpoint,
+                    state=state,
+                    evolution=evolution,
+                    before=_stored_form(stored, self.checkpoint.plan, state),
+                    after=after,
+                    undo_epochs=self.undo_epochs,
+                    session=self.session,
+                )
+
+
 def _is_same(before: StatePair, after: StatePair) -> bool:
     return (before.executors, dict(before.routes)) == (after.executors, dict(after.routes))
 
 
 def _written(stage: Stage) -> Any:
     return stage.to_json()
+
+
+def _check_columns(state: ExecutorsState, plan: QueryPlan) -> None:
+    """Refuse other columns of a stream: logs that are kept hold those of before.
+
+    Raises:
+        StateError: `EVOLVE_SOURCE`.
+    """
+    for source in plan.sources:
+        if source.relation.schema != state.start.plan.source(source.name).relation.schema:
+            raise source_changed(source.name, was_dropped=False)
+
+
+def _check_order(before: Mapping[str, Any], after: Mapping[str, Any]) -> None:
+    """Refuse streams in another order: Spark's own files name its sources by it.
+
+    Args:
+        before: what the query before is recognised by.
+        after: the same of the new one.
+
+    Raises:
+        StateError: `EVOLVE_STREAM`.
+    """
+    known, wanted = ([stream["name"] for stream in one["inputs"]] for one in (before, after))
+    if known != wanted:
+        raise StateError(
+            f"the new query reads the streams {wanted}, and that of the checkpoint {known}, in this order. Spark's own files "
+            "beside the checkpoint number its streams. Write the new query in their order, or start it with a "
+            "checkpointLocation and outputs of its own.",
+            code="EVOLVE_STREAM",
+            before=known,
+            after=wanted,
+        )

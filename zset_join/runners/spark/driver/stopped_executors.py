@@ -11,13 +11,12 @@ Limits: those of `executors_state`. Outputs are not looked at: one that cannot t
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import closing, contextmanager
-from dataclasses import dataclass, replace
+from contextlib import contextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 from zset_join.checkpoint.changed_plans import ChangedPlan
 from zset_join.checkpoint.checkpoint import Checkpoint
-from zset_join.checkpoint.leases import LEASE_SECONDS
 from zset_join.checkpoint.owner import Ownership
 from zset_join.checkpoint.reading import (
     checkpoint_folder,
@@ -32,19 +31,18 @@ from zset_join.evolution.changed_columns import ColumnWords
 from zset_join.evolution.differences import PlanDiff
 from zset_join.plan.query_plan import QueryPlan
 from zset_join.query.several import PlannedQuery
-from zset_join.runners.local.evolving import Evolution, with_words
-from zset_join.runners.local.query_changes import plan_of_program, readings_of_query
+from zset_join.runners.local.evolving import Evolution
+from zset_join.runners.local.query_changes import readings_of_query
 from zset_join.runners.local.rereading import read_again
 from zset_join.runners.local.undoing import UNDO_EPOCHS, check_undo, checked_undo_epochs, nothing_to_undo
-from zset_join.runners.spark.driver.changing_executors import check_columns, check_order
 from zset_join.runners.spark.driver.executors_change import (
-    ExecutorsChange,
+    ChangedCheckpoint,
     ExecutorsForm,
+    FormOf,
     form_before,
     planned_form,
-    stored_form,
 )
-from zset_join.runners.spark.driver.executors_state import ExecutorsState, leased_state
+from zset_join.runners.spark.driver.executors_state import ExecutorsState
 from zset_join.runners.spark.epoch.given_changes import carried_parts, neutral_parts, unseen_epochs
 from zset_join.runners.spark.epoch.offsets import is_completed
 from zset_join.runners.spark.planning.described_query import described_query
@@ -117,10 +115,13 @@ def evolve_stopped_executors(
     with _claimed(location) as checkpoint:
         known = checkpoint.changed
         kept = UNDO_EPOCHS if known is None else known.undo_epochs
-        stopped = _Stopped(location=location, checkpoint=checkpoint, session=lambda: placed.session)
-        return stopped.changed(
-            query, form, words, again, begins=bool(new_tables), undo_epochs=kept if undo_epochs is None else undo_epochs
+        changed = ChangedCheckpoint(
+            location=location,
+            checkpoint=checkpoint,
+            session=lambda: placed.session,
+            undo_epochs=kept if undo_epochs is None else undo_epochs,
         )
+        return _changed(changed, query, form, begins=bool(new_tables), words=words, reread=again)
 
 
 @progress_line("changing the query")
@@ -144,8 +145,8 @@ def undo_stopped_executors(location: str, session: Callable[[], SparkSession], *
         check_undo(checkpoint.last.epoch + 1, changed.epoch, changed.undo_epochs)
         plan = replace(QueryPlan.from_json(before.on_driver.plan["plan"]), state_names=())
         query = PlannedQuery(plan=plan, readings={}, has_several=False)
-        stopped = _Stopped(location=location, checkpoint=checkpoint, session=session)
-        return stopped.changed(query, lambda *_: before, None, {}, begins=bool(new_tables), undo_epochs=changed.undo_epochs)
+        stopped = ChangedCheckpoint(location=location, checkpoint=checkpoint, session=session, undo_epochs=changed.undo_epochs)
+        return _changed(stopped, query, lambda *_: before, begins=bool(new_tables))
 
 
 @contextmanager
@@ -192,67 +193,35 @@ def _changes(changed: ChangedPlan | None) -> int:
     return 0 if changed is None else changed.changes
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Stopped:
-    """Change the query of a checkpoint that is claimed.
+def _changed(
+    changed: ChangedCheckpoint,
+    query: PlannedQuery,
+    form: FormOf,
+    *,
+    begins: bool,
+    words: ColumnWords | None = None,
+    reread: Mapping[str, Any] | None = None,
+) -> PlanDiff:
+    """Build what differs, and commit it; outputs are given it by the next start.
 
     Args:
-        location: `checkpointLocation`.
-        checkpoint: it.
-        session: gives the session that deals tables to several buckets.
+        changed: the checkpoint.
+        query: the new query, as the driver runs it.
+        form: gives its form on executors.
+        begins: outputs begin with all rows.
+        words: see `evolve_stopped_executors`.
+        reread: rows of sources that were read again.
     """
-
-    location: str
-    checkpoint: Checkpoint
-    session: Callable[[], SparkSession]
-
-    def changed(
-        self,
-        query: PlannedQuery,
-        form: Callable[[ExecutorsState, Evolution, Mapping[str, Any]], ExecutorsForm],
-        words: ColumnWords | None,
-        again: Mapping[str, Any],
-        *,
-        begins: bool,
-        undo_epochs: int,
-    ) -> PlanDiff:
-        """Build what differs, and commit it.
-
-        Args:
-            query: the new query, as the driver runs it.
-            form: gives its form on executors.
-            words: see `evolve_stopped_executors`.
-            again: rows of sources that were read again.
-            begins: outputs begin with it.
-            undo_epochs: for how many epochs it can be undone.
-        """
-        checkpoint, stored = self.checkpoint, stored_description(self.location) or {}
-        unseen = unseen_epochs(checkpoint, self.location)
-        with leased_state(self.location, lease_seconds=LEASE_SECONDS) as state:
-            plan = plan_of_program(query, state.start.plan)
-            state.check(plan, query)
-            check_columns(state, plan)
-            with closing(Evolution(replace(with_words(state.start, words), reread=again), plan)) as evolution:
-                after = form(state, evolution, stored)
-                check_order(stored, after.description)
-                if not begins:
-                    _check_columns_of_view(evolution)
-                evolution.build()
-                diff = evolution.diff()
-                change = ExecutorsChange(
-                    checkpoint=checkpoint,
-                    state=state,
-                    evolution=evolution,
-                    before=stored_form(stored, checkpoint.plan, state),
-                    after=after,
-                    undo_epochs=undo_epochs,
-                    session=self.session,
-                )
-                difference, rows = change.differing(diff)
-                parts = neutral_parts(checkpoint.files, change.tick, difference, rows if begins else None)
-                parts += carried_parts(checkpoint)
-                taken = checkpoint.commit_change(*change.record(diff, parts, unseen=unseen, begins=begins, alters=not begins))
-        return replace(diff, taken=taken.epoch)
+    checkpoint = changed.checkpoint
+    unseen = unseen_epochs(checkpoint, changed.location)
+    check = None if begins else _check_columns_of_view
+    with changed.built(query, form, words=words, reread=reread, check=check) as change:
+        diff = change.evolution.diff()
+        difference, rows = change.differing(diff)
+        parts = neutral_parts(checkpoint.files, change.tick, difference, rows if begins else None)
+        parts += carried_parts(checkpoint)
+        taken = checkpoint.commit_change(*change.record(diff, parts, unseen=unseen, begins=begins, alters=not begins))
+    return replace(diff, taken=taken.epoch)
 
 
 def _check_columns_of_view(evolution: Evolution) -> None:

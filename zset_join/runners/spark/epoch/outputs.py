@@ -7,6 +7,7 @@ here, Delta in `delta_outputs`), and a user's function.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
@@ -141,6 +142,12 @@ class ChosenOutput(Output, Protocol):
         ...
 
 
+class SinkBackedOutput(ChosenOutput, Protocol):
+    """An output that gives its sink a change of the query; rows that it can never hold are put aside or refused."""
+
+    quarantines: bool
+
+
 @runtime_checkable
 class SelectiveOutput(Output, Protocol):
     """An output that may never be able to hold some rows, which is decided before an epoch is committed.
@@ -166,7 +173,25 @@ class SelectiveOutput(Output, Protocol):
         ...
 
 
-class SinkOutput:
+class ChangesOfSinks:
+    """Give the change of a query to the sink of an output; for outputs that have one."""
+
+    def check_altered(self: SinkBackedOutput, relation: Relation) -> None:
+        """Return the answer of the sink."""
+        check_sink_altered(self.sink, relation)
+
+    def give_change(
+        self: SinkBackedOutput,
+        session: SparkSession,  # noqa: ARG002 - for other outputs
+        files: CheckpointFiles,  # noqa: ARG002 - for other outputs
+        record: CommitRecord,
+        rows: ZSet,
+    ) -> dict[str, Rejected]:
+        """Write the epoch."""
+        return given_by_sink(self.sink, self.describe(), record, rows, quarantines=self.quarantines)
+
+
+class SinkOutput(ChangesOfSinks):
     """Pass the answer to a sink on the driver.
 
     Args:
@@ -218,20 +243,6 @@ class SinkOutput:
         """Write the epoch."""
         self._epochs.write(record.epoch, read_arrow_parts(files, record.parts), record.link)
 
-    def check_altered(self, relation: Relation) -> None:
-        """Return the answer of the sink."""
-        check_sink_altered(self._sink, relation)
-
-    def give_change(
-        self,
-        session: SparkSession,  # noqa: ARG002 - for other outputs
-        files: CheckpointFiles,  # noqa: ARG002 - for other outputs
-        record: CommitRecord,
-        rows: ZSet,
-    ) -> dict[str, Rejected]:
-        """Write the epoch."""
-        return given_by_sink(self._sink, self.describe(), record, rows, quarantines=self.quarantines)
-
     def put_aside(self, files: CheckpointFiles, record: CommitRecord) -> dict[str, Rejected]:
         """Return the answer of the sink, where it has such rows; the rows are then read once more than they are written."""
         rejected = self._epochs.put_aside(record.epoch, read_arrow_parts(files, record.parts))
@@ -256,7 +267,7 @@ class SinkOutput:
         self._sink.close()
 
 
-class TaskFiles:
+class TaskFiles(ChangesOfSinks, ABC):
     """Let the tasks write the files of a changelog; a subclass commits them.
 
     Args:
@@ -306,26 +317,13 @@ class TaskFiles:
         """Return the rows that the tasks put aside."""
         return file_unfit_flags(rows)
 
-    def check_altered(self, relation: Relation) -> None:
-        """Return the answer of the sink."""
-        check_sink_altered(self._sink, relation)
-
-    def give_change(
-        self,
-        session: SparkSession,  # noqa: ARG002 - for other outputs
-        files: CheckpointFiles,  # noqa: ARG002 - for other outputs
-        record: CommitRecord,
-        rows: ZSet,
-    ) -> dict[str, Rejected]:
-        """Write the epoch."""
-        return given_by_sink(self._sink, self.describe(), record, rows, quarantines=self.quarantines)
-
     def close(self) -> None:
         """Close the changelog."""
         self._sink.close()
 
+    @abstractmethod
     def _writer(self, relation: Relation) -> PartWriter:
-        raise NotImplementedError
+        """Return what writes a task's piece of these rows."""
 
 
 class ChangelogOutput(TaskFiles):
