@@ -29,7 +29,17 @@ __all__ = ["View"]
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class View(Rows):
-    """Rows that change; made by `changes` and `appends`, and by the methods here."""
+    """A query over changing rows. `changes`, `appends`, `versioned` and `records` return one, and so do its methods.
+
+    Rows: `where`, `select`, `selectExpr`, `withColumn`, `withColumnRenamed`, `drop`, `union`, `distinct`,
+        `dropDuplicates`, `dedup`, `every_change`.
+    Joins: `join`, `temporal_join`, `join_asof`, `lookup_join`; `alias` names a side, `create_index` names an index.
+    Groups: `groupBy(...).agg(...)`, `agg`.
+    Time: `versioned_by`.
+    Inspect: `columns`, `schema`, `describe`, `explain`, `plan`.
+
+    A view is immutable and holds no rows; `Pipeline(view)` runs it. `view["column"]` is a column in an expression.
+    """
 
     if not TYPE_CHECKING:  # a type checker is to find unknown names
 

@@ -50,6 +50,9 @@ _WAIT_SECONDS = 2.0
 class Session:
     """Run SQL statements.
 
+    Statements: `sql`, `run`, `once`. Rows: `register`, `insert`, `read`, `register_lookup`.
+    Queries: `running`, `views`, `start`, `stop`, `pause`, `resume`, `settle`, `advance_due`, `console`.
+
     Args:
         engine: `local`, in this process, or `spark`.
         spark: a SparkSession, for `engine="spark"`; default: the active one, or a new one on this machine.

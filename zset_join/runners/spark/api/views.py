@@ -53,9 +53,17 @@ __all__ = ["ChangeStream", "GroupedStream", "JoinedStream", "UnionedStream", "Vi
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class View(words.View):
-    """Rows that follow from streams, which can be kept up to date with `writeStream`; made by `changes` and `appends`.
+    """A query over streams. `changes`, `appends` and `versioned` return one, and so do its methods.
 
-    Every method returns another view and leaves this one as it is.
+    Rows: `where`, `select`, `selectExpr`, `withColumn`, `withColumnRenamed`, `drop`, `union`, `distinct`,
+        `dropDuplicates`, `dedup`, `every_change`.
+    Joins: `join`, `temporal_join`, `join_asof`, `lookup_join`; `alias` names a side, `create_index` names an index.
+    Groups: `groupBy(...).agg(...)`, `agg`.
+    Time: `versioned_by`.
+    Inspect: `columns`, `schema`, `describe`, `explain`, `plan`.
+    Run: `writeStream`, with options, an output and a trigger.
+
+    A view is immutable. `view["column"]` is a column in an expression.
     """
 
     @classmethod
