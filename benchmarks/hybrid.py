@@ -73,7 +73,7 @@ _MOVED = ("fetched per change", "spilled", "restored")
 
 @dataclass(frozen=True, kw_only=True)
 class Measured:
-    """What one join did.
+    """Measurements of one join.
 
     Args:
         changes_per_cpu_second: over the timed epochs.

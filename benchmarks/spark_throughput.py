@@ -86,7 +86,7 @@ SETTINGS = {
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """What is measured of one workload.
+    """Measurements of one workload.
 
     Args:
         workload: its name in the JSON rows.

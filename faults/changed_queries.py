@@ -58,7 +58,7 @@ _Disturbing = Callable[[], AbstractContextManager[Any]]
 
 
 class ChangedBank:
-    """Where a pipeline and its outputs lie.
+    """Directories of a pipeline and its outputs.
 
     Args:
         root: of the files.

@@ -99,7 +99,7 @@ def _profiled(profile: Callable[[FrameType, str, Any], None]) -> Iterator[None]:
 
 @dataclass
 class _Output:
-    """What an output holds: the delta of each epoch, as one that keeps the number of an epoch has it."""
+    """Content of an output: the delta of each epoch."""
 
     epochs: dict[int, list[tuple[tuple[Any, ...], int]]] = field(default_factory=dict)
 

@@ -52,7 +52,7 @@ _Seam = Callable[[], None]
 
 @dataclass(frozen=True)
 class Bank:
-    """Where a pipeline and its outputs lie.
+    """Directories of a pipeline and its outputs.
 
     Args:
         root: of the files.

@@ -83,7 +83,7 @@ _SMALL_SECONDS = 0.05
 
 @dataclass
 class Counted:
-    """What has happened so far."""
+    """Counts so far."""
 
     epochs: int = 0
     changes: int = 0
@@ -103,7 +103,7 @@ class Counted:
 
 @dataclass(frozen=True)
 class _Held:
-    """What the process holds when no driver is open: memory that nobody uses is given back to the system first."""
+    """Memory of the process while no driver is open, after free memory was returned to the system."""
 
     anonymous: int
     resident: int
@@ -123,7 +123,7 @@ class _Held:
 
 @dataclass(frozen=True)
 class Sample:
-    """What was measured at one moment, in bytes; memory and descriptors are those when the driver was closed last."""
+    """One measurement, in bytes; memory and descriptors are those when the driver was closed last."""
 
     seconds: float
     anonymous: int

@@ -1,4 +1,4 @@
-"""What a cold store is: rows on disk, found by a 64-bit code.
+"""The cold store: rows on disk, found by a 64-bit code.
 
 The law: a store holds a bag of rows, each with a code and a subcode. `fetch` returns exactly the rows that have the codes
 requested and changes nothing; `put` adds, `remove` takes away, nothing else does. What goes in comes out bit for bit,

@@ -46,7 +46,7 @@ class ColdStores(ABC):
 
         Args:
             name: of the store, and of its directory.
-            owner: whose rows they are and what their bytes depend on.
+            owner: the owner of the rows and what their bytes depend on.
             with_subcodes: whether rows are also found by subcode.
 
         Raises:

@@ -312,7 +312,7 @@ class DuckDBColdStore(RunStore):
         directory: of this store alone, for its manifest and its index; made when it is not there.
         file: shared by the stores of a bucket; its opener closes it.
         name: of the store, any text.
-        owner: whose rows they are and what their bytes depend on; compared when the store is opened again.
+        owner: the owner of the rows and what their bytes depend on; compared when the store is opened again.
         with_subcodes: whether rows are also found by subcode; without, subcodes are not kept.
 
     Raises:

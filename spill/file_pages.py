@@ -61,7 +61,7 @@ class FileColdStore(RunStore):
 
     Args:
         directory: of this store alone; made when it is not there.
-        owner: whose rows they are and what their bytes depend on; compared when the store is opened again.
+        owner: the owner of the rows and what their bytes depend on; compared when the store is opened again.
         with_subcodes: whether rows are also found by subcode; without, subcodes are not kept.
 
     Raises:

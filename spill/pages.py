@@ -1,4 +1,4 @@
-"""Where the pages of a run lie: the part of a cold store that differs from one kind of disk storage to another.
+"""Page storage of a run: the part of a cold store that depends on the storage.
 
 The law: `read` returns the bytes that were appended to that run under that page number; a run that was not finished leaves
 nothing behind once it is discarded. Pages contain no rows, codes or liveness.

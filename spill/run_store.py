@@ -59,7 +59,7 @@ class RunStore(RunSet[Run]):
     Args:
         directory: of this store alone; made when it is not there.
         pages: where the pages of the runs lie.
-        owner: whose rows they are and what their bytes depend on: query, bucket, layout. Compared when the store is opened.
+        owner: the owner of the rows and what their bytes depend on: query, bucket, layout. Compared when the store is opened.
         with_subcodes: whether rows are also found by subcode; without, subcodes are not kept.
 
     Raises:

@@ -1,4 +1,4 @@
-"""What a group remembers for its aggregates: counts and exact sums.
+"""Aggregate state of a group: counts and exact sums.
 
 An *accumulator* owns some state words of every group and adds the rows of a delta to them. Several aggregates may read one
 accumulator: sum(x), avg(x) and count(x) share one. Its first word always counts the values that are not NULL (and pass
@@ -56,7 +56,7 @@ _EXACT_INTEGERS, _EXACT_POWERS = 1 << 53, 22  # integers and powers of ten that 
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """What an accumulator reads.
+    """Inputs of an accumulator.
 
     Args:
         columns: names of input columns.

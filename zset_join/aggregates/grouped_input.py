@@ -41,7 +41,7 @@ _EPOCH_METADATA = b"zset_join.absorbed_epoch"
 
 @dataclass(slots=True)
 class PreparedGroups:
-    """What one delta does, before anything is done; valid until the next delta is prepared.
+    """Effect of one delta, computed before it is applied; valid until the next delta is prepared.
 
     Args:
         lines: the touched groups before and after.

@@ -1,4 +1,4 @@
-"""What min, max, count distinct, lists and sets remember: every value of a group, in order, with its number of copies.
+"""State of min, max, count distinct, lists and sets: every value of a group, in order, with its number of copies.
 
 A maximum that is retracted must give way to the next one, however far down it is: after 10, 9, 8, 7, 6 come and 10, 9, 8 go,
 the maximum is 7. So nothing is cut off and nothing is guessed.

@@ -54,7 +54,7 @@ _INTEGER_DIGITS = {8: 3, 16: 5, 32: 10, 64: 20}
 
 @dataclass(frozen=True, slots=True)
 class Decoded:
-    """What `decode` made of n rows.
+    """Result of `decode` for n rows.
 
     Args:
         delta: the changes, with the columns of the relation.

@@ -42,10 +42,10 @@ _READERS_PATIENCE_SECONDS = 600.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageContext:
-    """What the tasks of one stage need in one epoch.
+    """Context of the tasks of one stage in one epoch.
 
     Args:
-        query_id: whose state it is.
+        query_id: the query that owns the state.
         stage: name of the stage.
         tick: the epoch to be answered.
         root: folder of the checkpoint, an absolute path or a URI.

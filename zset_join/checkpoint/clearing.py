@@ -1,4 +1,4 @@
-"""What is removed from a checkpoint: files that no record lists any more, records that are old, what dead attempts left.
+"""Cleaning of a checkpoint: removes unlisted files, old records, and leftovers of failed attempts.
 
 The law: the two newest epochs can be gone back to, and no file goes that a lease holds (`zset_join.checkpoint.leases`), or that
 the newest record still has for outputs: such a file is tried again after the next commit.

@@ -27,7 +27,7 @@ __all__ = ["CheckpointFiles", "FileEntry", "NewFile", "attempt_name"]
 
 @dataclass(frozen=True, slots=True)
 class FileEntry:
-    """What a listed file must be.
+    """Expected properties of a listed file.
 
     Args:
         name: path relative to the folder of the checkpoint.

@@ -63,11 +63,11 @@ _held: set[str] = set()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Claim:
-    """Who a driver is.
+    """Identity of a driver.
 
     Args:
         number: which claim of this checkpoint it is, from 1.
-        token: a name nobody else has.
+        token: a unique name.
         query_id: the query.
         host: name of the host.
         boot: which boot of the host; empty where the host has none.

@@ -34,7 +34,7 @@ class Rescaling:
 
     Args:
         number: which rescaling of this checkpoint it is, from 1.
-        query_id: whose it is.
+        query_id: the query.
         epoch: the epoch it was made after.
         record: digest of the bytes of that epoch's commit record.
         buckets: into how many buckets.

@@ -1,4 +1,4 @@
-"""What the page shows one of: a checkpoint, a pipeline in memory, a bundle.
+"""Subjects of the page: a checkpoint, a pipeline in memory, or a bundle.
 
 The law: every answer is JSON-ready, of bounded size, and about what was committed; reading changes nothing. A number that was
 not recorded is absent, never zero. Methods may be called by any thread.

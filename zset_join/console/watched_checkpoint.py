@@ -54,7 +54,7 @@ _PLAN_LINE = re.compile(r"line \d+")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueryAnswers:
-    """What the process that runs a query answers about it, beside what is in its checkpoint.
+    """Answers of the process that runs a query, in addition to its checkpoint.
 
     Args:
         verify: compares a view with its batch query; given the view, and what reports each step.

@@ -1,4 +1,4 @@
-"""What a changed plan answers otherwise: per view the rows that go and those that come, with counts for people.
+"""Difference between the answers of two plans: per view the removed and the added rows, with counts.
 
 The law: the rows before, minus those removed, plus those added, are the rows after. A row that is the same before and after is
 in neither. Where the columns of a view change, all its rows are in both.

@@ -1,4 +1,4 @@
-"""What a worker remembers of an external table: rows of some keys (partial), or the whole table (full).
+"""Cache of an external table in a worker: rows of some keys (partial), or the whole table (full).
 
 A partial cache believes a row for `ttl`, and holds at most `max_rows`: rows that were not requested lately go first. It is two
 generations of rows: what is requested is kept in the young one, and when that is half full it becomes the old one. An absent

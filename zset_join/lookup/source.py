@@ -82,7 +82,7 @@ class LookupClient:
 
 @runtime_checkable
 class LookupSource(Protocol):
-    """What is known of an external table."""
+    """Description of an external table."""
 
     @property
     def name(self) -> str:

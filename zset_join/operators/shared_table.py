@@ -29,7 +29,7 @@ __all__ = ["SharedState", "SharedTable", "TableReader"]
 
 
 class SharedState(Protocol):
-    """What the readers remember together."""
+    """State shared by the readers."""
 
     @property
     def absorbed_epoch(self) -> int:

@@ -1,4 +1,4 @@
-"""What makes a stage of one plan the same as a stage of another: then its state may be kept.
+"""Equality of stages of two plans: an equal stage may keep its state.
 
 The law: two stages have one fingerprint iff they do the same to the same rows, from the sources up: what is written of a stage,
 the columns of its answer, the row steps before it, and the same below. What relations and views are called does not count; what

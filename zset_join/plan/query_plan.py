@@ -165,7 +165,7 @@ class SharedIndex:
 
 @dataclass(frozen=True)
 class StateNode:
-    """What has one state, one log and one snapshot: a stage, or a table with the joins that look up in it.
+    """Unit with one state, one log and one snapshot: a stage, or a table with the joins that look up in it.
 
     Args:
         number: of the stage, or of the first of the joins.

@@ -1,4 +1,4 @@
-"""What a plan does to rows one by one, between stages: keep some, compute columns.
+"""Row steps between the stages of a plan: filter rows, compute columns.
 
 The law: a step depends on the row alone, so a retraction becomes what its insertion became.
 

@@ -91,7 +91,7 @@ def _preparing(plan: QueryPlan, feeds: Sequence[Feed]) -> Iterator[int]:
 
 @dataclass(frozen=True)
 class _Kept:
-    """What a join keeps of its right side.
+    """State that a join keeps for its right side.
 
     Args:
         rows: where they come from, as text.

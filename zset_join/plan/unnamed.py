@@ -1,4 +1,4 @@
-"""What plans hold as text, without what relations are called: two stages may differ in those names alone, or in columns."""
+"""Text of a plan without the names of relations, since two stages may differ in these names alone, or in columns."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `Pipeline.step` is given for a source, as columns of the source's types; what does not convert is parted from it.
+"""Conversion of the rows given to `Pipeline.step` to the types of their source; rows that do not convert are separated.
 
 The law: the same values convert to the same row, or are refused with row and column, in whatever they come: a list of dicts, a
 dict of columns, an Arrow table or batch, a frame of pandas or polars. `zset_join.conversions` has the rule.

@@ -1,4 +1,4 @@
-"""What the table of current versions looks like from outside."""
+"""Shape of the table of current versions."""
 
 from __future__ import annotations
 

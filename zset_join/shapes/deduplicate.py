@@ -1,4 +1,4 @@
-"""What a dedup looks like from outside: its order, its output, and what it refuses."""
+"""Shape of a dedup: order, output and rejected arguments."""
 
 from __future__ import annotations
 

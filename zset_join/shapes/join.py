@@ -1,4 +1,4 @@
-"""What a join looks like from outside: its arguments, its output columns and their key.
+"""Shape of a join: arguments, output columns and their key.
 
 Order of the output: left columns, then right columns (semi and anti joins: left only). With `using`, the key columns come
 first and once, as Spark's `USING` puts them; where either side may be missing (FULL) they are coalesced.

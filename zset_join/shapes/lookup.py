@@ -1,4 +1,4 @@
-"""What a join of rows with looked-up rows looks like: its keys, its second input, its output.
+"""Shape of a lookup join: keys, second input, output.
 
 The second input of a lookup join, the *fetched* rows, has the columns of the external table, then the requested key
 (`_zset_key_0`, ...) and `_zset_found`. A key that nothing was found for has one row, with `_zset_found` false and NULL

@@ -1,4 +1,4 @@
-"""What a temporal join by event time looks like from outside: its options, the rows it brings together, its output."""
+"""Shape of a temporal join by event time: options, paired rows, output."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ class AlterableSink(Sink, Protocol):
 
         Args:
             output: what it is given.
-            query_id: whose it is.
+            query_id: the query.
             may_lack_columns: what is there may lack the last columns; the next epoch adds them.
         """
         ...

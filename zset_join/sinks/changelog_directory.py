@@ -74,10 +74,10 @@ class PartFile:
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """What every writer and reader of a changelog needs.
+    """Header of a changelog, for its writers and readers.
 
     Args:
-        query_id: whose changelog it is.
+        query_id: the query that writes the changelog.
         form: how a line shows its kind of change.
         key: columns that identify a row of the output.
         schema: columns of the output.
@@ -91,10 +91,10 @@ class Header:
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """What an epoch consists of.
+    """Content of an epoch.
 
     Args:
-        query_id: whose epoch it is.
+        query_id: the query of the epoch.
         epoch: the epoch.
         files: its files.
         digest: its place in the chain of epochs; None where it came without.

@@ -105,7 +105,7 @@ class ParquetChangelogSink:
 
         Args:
             output: the rows it is given.
-            query_id: whose changelog it is.
+            query_id: the query that writes the changelog.
             may_lack_columns: see `AlterableSink`.
 
         What was written for the epoch after the last one and not committed stays: a restarted query may commit it.

@@ -52,7 +52,7 @@ DIGESTS_KEPT = 100
 
 @dataclass(frozen=True, slots=True)
 class SinkProgress:
-    """What one `write` did.
+    """Result of one `write`.
 
     Args:
         epoch: the epoch that was written.
@@ -71,7 +71,7 @@ class SinkProgress:
 
 @runtime_checkable
 class Sink(Protocol):
-    """What the runner expects of an output. A sink is used by one thread."""
+    """Interface of an output. A sink is used by one thread."""
 
     def open(self, output: Relation, query_id: str) -> None:
         """Attach the sink to a query, making the output when it is not there yet.

@@ -18,10 +18,10 @@ __all__ = ["StoredEpochs", "marks_of", "stored_views"]
 
 @dataclass(frozen=True, slots=True)
 class StoredEpochs:
-    """What one output holds.
+    """Position of one output.
 
     Args:
-        query_id: whose output it is; of one of several views `<query>/<view>`.
+        query_id: the query that writes the output; of one of several views `<query>/<view>`.
         last: its last epoch; None before the first.
         mark_of: gives the short mark (see `epoch_chain.short_mark`) of an epoch it holds; None where it has none, is not there,
             or is too long ago.

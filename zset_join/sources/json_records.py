@@ -59,7 +59,7 @@ _NOT_UTF8 = "bytes that are no UTF-8"
 
 @dataclass(frozen=True, kw_only=True)
 class ReadRecords:
-    """What was read of n records.
+    """Result of reading n records.
 
     Args:
         rows: the columns of the table, then those of the metadata; one row per line.

@@ -15,7 +15,7 @@ __all__ = ["Source"]
 
 @runtime_checkable
 class Source(Protocol):
-    """What `run` expects of a source. It is used by one thread."""
+    """Interface of a source for `run`. It is used by one thread."""
 
     def open(self, position: Any) -> None:
         """Go to a position.

@@ -1,4 +1,4 @@
-"""What a source was fed and cannot be read: texts of rows and records, each with what is wrong with it.
+"""Unreadable input of a source: texts of rows and records, each with its error.
 
     rows, unread = read_csv_rows(text, schema, CsvForm())
     letters = unread_records(unread, topic="1.csv")

@@ -62,7 +62,7 @@ def run_file(
     Args:
         path: of the file.
         engine: `local` or `spark`.
-        dialect: whose SQL it is.
+        dialect: of the SQL.
         once: end when everything that is there has been read; else run until Ctrl-C.
         directory: where rows, checkpoints and state are kept; None: they end with the run.
         trigger: inside Spark, an interval between epochs, such as "5 seconds".

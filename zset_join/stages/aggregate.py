@@ -52,7 +52,7 @@ _KEEP_VALUES = ("min", "max", "count_distinct", "collect_list", "collect_set", "
 
 @dataclass(frozen=True, kw_only=True)
 class _Reduced(Reduction):
-    """What a `Preaggregation` leaves; rebuilt where it is used, so that the stage can travel."""
+    """Output of a `Preaggregation`; rebuilt where it is used, so that the stage can be pickled."""
 
     source: Relation
     group_by: tuple[str, ...]

@@ -99,7 +99,7 @@ class VersionsBelow:
 
 
 class StageRequest(Protocol):
-    """What a query requires of a stage; subclass it for its defaults."""
+    """Request of a query for a stage; subclass it for its defaults."""
 
     @property
     def computed_keys(self) -> ComputedKeys:

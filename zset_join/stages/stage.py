@@ -63,7 +63,7 @@ _EPOCH = b"zset_join.absorbed_epoch"
 
 
 class Reduction(Protocol):
-    """What brings the rows of an input down before they travel; the output is what the operator is fed."""
+    """Reduction of the rows of an input before a shuffle; the operator receives its output."""
 
     @property
     def relation(self) -> Relation:
@@ -115,7 +115,7 @@ class StageInput:
 
 @dataclass(frozen=True, kw_only=True)
 class OutputKey:
-    """What is known of the rows of a stage's answer, all that fusing needs.
+    """Key properties of the output rows of a stage, as needed by fusing.
 
     Args:
         columns: output columns that identify a row; none where that is not known.
@@ -165,7 +165,7 @@ class Joined:
 
 @dataclass(frozen=True, kw_only=True)
 class TableUse:
-    """What a join keeps of its lookup table, so that it can be shared.
+    """Requirements of a join on its lookup table, for sharing.
 
     Args:
         index: the declared index that is looked up in, None for none.
@@ -218,7 +218,7 @@ class StageOptions:
 
 @runtime_checkable
 class Stage(Protocol):
-    """What both runners run; subclass it, so that defaults apply."""
+    """A stage, as both runners run it; subclass it, so that defaults apply."""
 
     @property
     def kind(self) -> str:
@@ -417,7 +417,7 @@ class Stage(Protocol):
 
 
 class EquiJoin(Stage, Protocol):
-    """What tools read of a join of two inputs by equal keys."""
+    """Interface of a join of two inputs by equal keys, for the tools."""
 
     @property
     def left(self) -> Relation:

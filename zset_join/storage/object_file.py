@@ -13,7 +13,7 @@ KEPT_BYTES = 16 << 20
 
 
 class ObjectStreams(Protocol):
-    """What a folder writes an object with."""
+    """Streams through which a folder writes an object."""
 
     def put(self, name: str, data: bytes) -> None:
         """Make or replace an object."""

@@ -1,4 +1,4 @@
-"""What must hold for every operator, as functions for your own tests.
+"""Laws of every operator, as functions for your own tests.
 
 Each law is given a way to make the operator afresh and the epochs to feed it, and raises `LawBrokenError`, an
 `AssertionError`, where the operator breaks it. `assert_laws` checks all of them that need no oracle;

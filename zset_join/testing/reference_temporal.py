@@ -86,7 +86,7 @@ class LiveRows:
 
 
 class Versions:
-    """What is known of every key over time.
+    """Versions of every key over time.
 
     Args:
         rows: the versions in order of arrival.

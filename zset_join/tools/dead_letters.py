@@ -1,4 +1,4 @@
-"""What a query has put aside, of a pipeline in process or of a query inside Spark: listed, and sent again.
+"""Dead letters of a pipeline in process or of a query inside Spark: listing and replay.
 
     in process    <directory>/dead-letters/<epoch>.parquet
     Spark         <checkpoint>/quarantine/epoch=<epoch>/part-*.parquet, or in `deadLetterPath`

@@ -1,4 +1,4 @@
-"""What is installed here, what is missing, and what to do: `zset-join doctor`.
+"""Check of the installation: `zset-join doctor` prints what is installed, what is missing, and what to do.
 
 Every check has one of three outcomes. `ok`: nothing to do. `note`: something that only some uses need is missing, with the line
 that brings it. `wrong`: what every use needs, or what is there and does not work; the exit code is 1 then.

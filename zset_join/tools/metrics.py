@@ -1,4 +1,4 @@
-"""What the newest epoch of a checkpoint did, as Prometheus reads it: `zset-join metrics CHECKPOINT`.
+"""Prometheus metrics of the newest epoch of a checkpoint: `zset-join metrics CHECKPOINT`.
 
 The law: every number is in a commit record; what the newest record does not contain is left out, and nothing is estimated.
 

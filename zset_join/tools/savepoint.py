@@ -60,10 +60,10 @@ _CHUNK_BYTES = 8 << 20
 
 @dataclass(frozen=True, slots=True)
 class Savepoint:
-    """What was copied.
+    """Description of a savepoint.
 
     Args:
-        query_id: whose it is.
+        query_id: the query.
         epoch: the last epoch in it; None before the first.
         checkpoint: where the checkpoint was, or is now.
         outputs: where its outputs were, or are now.
@@ -100,7 +100,7 @@ def backup(
         is_held: the caller is the driver of the query, and runs no epoch meanwhile.
 
     Returns:
-        What was copied.
+        Description of a savepoint.
 
     Raises:
         OptionError: the directory has files in it, or an output is not there.

@@ -71,7 +71,7 @@ NOTHING_DUE = NextDue()
 
 @runtime_checkable
 class Operator(Protocol):
-    """What the engine, the checkpoint and the laws expect of an operator."""
+    """Interface of an operator, for the engine, the checkpoint and the laws."""
 
     inputs: tuple[Relation, ...]
     output: Relation

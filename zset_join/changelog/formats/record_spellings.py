@@ -49,7 +49,7 @@ _BINARY_TYPE = "^(binary|varbinary|tinyblob|blob|mediumblob|longblob|bit|geometr
 
 
 class SpellingWords(ABC):
-    """What one engine calls the functions that read spellings."""
+    """Names of the functions that parse spellings, in one engine."""
 
     @abstractmethod
     def is_envelope(self, text: str) -> str:
@@ -111,7 +111,7 @@ class SpellingWords(ABC):
 
 
 class Dialect(SpellingWords):
-    """What one engine calls the few functions that the statements need."""
+    """Names of the few functions that the statements need, in one engine."""
 
     @abstractmethod
     def quoted(self, name: str) -> str:

@@ -1,4 +1,4 @@
-"""Where compiled kernels are kept, and what is believed of what lies there.
+"""Cache of compiled kernels, and the checks of its files.
 
 The law: code is loaded only from files that nobody but the user of this process could have written, and only whole ones. So a
 directory is taken if it belongs to the user and nobody else may write to it or replace it; it is made with mode 0700, its files

@@ -81,7 +81,7 @@ class _KeyColumn:
 
 @dataclass(frozen=True, kw_only=True)
 class _Rows:
-    """What is known of the rows that leave a stage.
+    """Properties of the rows that leave a stage.
 
     Args:
         number: of the stage.

@@ -1,4 +1,4 @@
-"""What an epoch has left of one bucket of one stage, and what a commit record makes of all of these.
+"""Receipt of an epoch for one bucket of one stage, and the commit record built from all receipts.
 
 The law: a receipt lists files that nobody believes in yet; the commit record of the epoch makes them count. A runner that keeps
 its state in this process, and one whose tasks send their receipts to a driver, commit by the same rule.

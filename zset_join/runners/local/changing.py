@@ -41,7 +41,7 @@ __all__ = ["ChangingPipeline"]
 
 @dataclass(frozen=True)
 class _Parts:
-    """What a pipeline goes on with, whatever its plan becomes.
+    """Parts that a pipeline keeps when its plan changes.
 
     Args:
         operators: by the number of their state.

@@ -1,4 +1,4 @@
-"""What a view holds: the sum of its deltas, kept as they come and brought together when it pays.
+"""Contents of a view: the sum of its deltas, stored as they arrive and consolidated from time to time.
 
 Cost: adding a delta is O(1) and its rows once more for every doubling; reading costs the rows since the last reading.
 Memory: at most twice the rows of the view, and those of the newest deltas.

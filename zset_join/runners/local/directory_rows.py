@@ -1,4 +1,4 @@
-"""What a directory keeps of rows beside its stages: the contents of views, and the inputs of all epochs where they are kept."""
+"""Rows in a directory besides its stages: the contents of views, and kept inputs."""
 
 from __future__ import annotations
 

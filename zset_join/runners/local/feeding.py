@@ -28,7 +28,7 @@ Transform = Callable[[ZSet], ZSet]
 
 
 class Feeding:
-    """What one input of a stage, or the output, is made of.
+    """Sources of one input of a stage, or of the output.
 
     Args:
         plan: the plan.

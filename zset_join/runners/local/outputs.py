@@ -1,4 +1,4 @@
-"""Where the deltas of a pipeline go beside its caller: sinks, and functions.
+"""Receivers of the deltas of a pipeline, besides its caller: sinks and functions.
 
 The law: a sink gets every epoch exactly once, in order, without the rows that it can never hold: these are refused before the
 epoch counts, or become dead letters (see `zset_join.sinks.unfit_values`). With a directory an epoch that was committed and not

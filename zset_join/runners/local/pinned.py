@@ -1,4 +1,4 @@
-"""What another query would answer over the directory of one that runs: its files are read at one epoch, under a lease.
+"""`diff` over the directory of a running pipeline: its files are read at one epoch, under a lease.
 
     diff_of_running(path, view)     as `diff_of_directory`, while the query goes on
     diff_wherever(path, view)       one or the other, as the directory is in use or not

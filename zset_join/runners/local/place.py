@@ -1,4 +1,4 @@
-"""Where a pipeline lasts, for runners that have a place of their own, and what a pipeline takes beside its query and place."""
+"""Location of a durable pipeline, for runners with their own storage, and the other arguments of a pipeline."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["PipelineOptions", "Place", "place_of"]
 
 
 class PipelineOptions(TypedDict, total=False):
-    """What a pipeline takes beside its query and its directory; see `Pipeline`."""
+    """Arguments of a pipeline besides its query and its directory; see `Pipeline`."""
 
     keep_view: bool
     keep_inputs: bool
@@ -33,7 +33,7 @@ class PipelineOptions(TypedDict, total=False):
 
 @dataclass(frozen=True, kw_only=True)
 class Place:
-    """Where a pipeline keeps its files.
+    """Storage of a pipeline.
 
     Args:
         location: of the checkpoint: a whole path, or a URI.

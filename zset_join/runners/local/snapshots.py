@@ -1,4 +1,4 @@
-"""What all views hold after one epoch, for other threads than the one that steps.
+"""Contents of all views after one epoch, for threads other than the one that calls `step`.
 
     pipeline.snapshot().tables()        {"by_city": ..., "by_day": ...}, both after the same epoch
 

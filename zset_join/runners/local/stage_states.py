@@ -1,4 +1,4 @@
-"""Where the operators of an epoch come from: memory, or the directory of a pipeline.
+"""Operators of an epoch, from memory or from the directory of a pipeline.
 
 Joins that look up in one table (`zset_join.plan.sharing`) have one state: each answers by its own number, and their epoch is
 folded in once.

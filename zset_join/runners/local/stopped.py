@@ -1,4 +1,4 @@
-"""What is done to a directory whose pipeline does not run, without its program: its own query is there as a plan.
+"""Changes to the directory of a stopped pipeline without its program: the directory contains its query as a plan.
 
     diff_of_directory(path, view)       what another query would answer; no file of the checkpoint is written
     evolve_directory(path, view)        the other query from here on; outputs get the difference when it is started next

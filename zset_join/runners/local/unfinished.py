@@ -1,4 +1,4 @@
-"""What a pipeline reports once an epoch of its was interrupted: whether the epoch counts, and what to do.
+"""Error of a pipeline whose epoch was interrupted: whether the epoch counts, and what to do.
 
 The law: an exception of any kind, at any line of a step, leaves a pipeline that goes on as if nothing had happened, or one that
 refuses every further step. What it reports of the epoch follows from the commit record.

@@ -31,7 +31,7 @@ __all__ = ["KnownTimes", "SourceTime", "Watermarks", "time_values"]
 
 @dataclass(frozen=True, slots=True)
 class SourceTime:
-    """What is known of the event time of a source.
+    """Event time of a source.
 
     Args:
         watermark_us: how far it has come; None before the first row.
@@ -46,7 +46,7 @@ class SourceTime:
 
 @dataclass(frozen=True, slots=True)
 class KnownTimes:
-    """What is known of event time after an epoch.
+    """Event time of all sources and stages after an epoch.
 
     Args:
         sources: by name, those with a watermark.

@@ -1,4 +1,4 @@
-"""What the parts of a query need from its binder, as protocols, so that they do not import each other.
+"""Protocols between the binder and the parts of a query, which avoid circular imports.
 
 `QueryBinder` of `queries` is a `QueryContext`, `JoinPlanner` of `joins` a `JoinContext`.
 """
@@ -21,7 +21,7 @@ __all__ = ["JoinContext", "QueryContext", "conjuncts_of", "subquery_of"]
 
 
 class QueryContext(Protocol):
-    """What binds the queries of a statement."""
+    """Binder of the queries of a statement."""
 
     catalog: Catalog
     statement: Statement
@@ -50,7 +50,7 @@ class QueryContext(Protocol):
 
 
 class JoinContext(Protocol):
-    """What plans the joins of a SELECT."""
+    """Planner of the joins of a SELECT."""
 
     @property
     def query(self) -> QueryContext:

@@ -45,7 +45,7 @@ _MOST_NESTED = 40
 
 @dataclass(frozen=True)
 class _Apart:
-    """What a SELECT list holds beside its columns.
+    """Contents of a SELECT list besides its columns.
 
     Args:
         shows_delta: `_tp_delta` is in it.

@@ -40,7 +40,7 @@ _NOW = frozenset({"CURRENT_TIMESTAMP", "LOCALTIMESTAMP", "NOW", "PROCTIME"})
 
 @dataclass(frozen=True)
 class Version:
-    """What FOR SYSTEM_TIME AS OF requests.
+    """Request of FOR SYSTEM_TIME AS OF.
 
     Args:
         time: the expression behind AS OF.

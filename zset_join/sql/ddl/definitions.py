@@ -85,7 +85,7 @@ class _Declared:
 
 @dataclass(frozen=True)
 class Model:
-    """What a declaration copies of the table it is LIKE.
+    """Parts that a declaration copies from the table it is LIKE.
 
     Args:
         columns: its columns; they come first.

@@ -48,7 +48,7 @@ _PAUSE = "PAUSE MATERIALIZED VIEW lets the others take rows that one view cannot
 
 
 class EpochContext(Protocol):
-    """What a shared epoch uses of a session."""
+    """Interface of a session for a shared epoch."""
 
     running: list[Running]
     claims: dict[str, KeyClaims]

@@ -1,4 +1,4 @@
-"""What a session in a directory consists of: its statements and registered tables, in their order, as small files.
+"""Catalog of a session in a directory: its statements and registered tables, in order, as small files.
 
     catalog/000000000007.json       statements that made what is there now
 
@@ -83,7 +83,7 @@ class Declaration:
 
 @dataclass(frozen=True, kw_only=True)
 class QueryNote:
-    """What a declaration keeps of its query; the arguments are those of `Declaration`."""
+    """Note of a declaration about its query; the arguments are those of `Declaration`."""
 
     paused: Mapping[str, Any] | None
     since: int

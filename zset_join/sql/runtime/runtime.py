@@ -1,4 +1,4 @@
-"""What a session uses of that which runs its queries, and what all of these have in common.
+"""Interface between a session and its runtime, and the part shared by all runtimes.
 
 | runtime | of | rows and state |
 |---|---|---|

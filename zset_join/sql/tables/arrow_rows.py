@@ -1,4 +1,4 @@
-"""What is inserted by a program, as Arrow: in the types of its table where it names that table's columns."""
+"""Rows inserted by a program, as Arrow: columns of the table get the table's types."""
 
 from __future__ import annotations
 

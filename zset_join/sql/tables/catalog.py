@@ -1,4 +1,4 @@
-"""What names in statements represent: tables and streams, views, temporal table functions, and settings.
+"""Catalog of a session: tables and streams, views, temporal table functions, and settings.
 
 A name is looked up as it is written, and then without regard to case, where only one fits.
 

@@ -1,4 +1,4 @@
-"""What a statement gives back: a message, a query that can be started, or a query that runs.
+"""Results of a statement: a message, a query that can be started, or a running query.
 
 A `Query` is a view that the fluent API continues (`query.view`), with `table()` for what it holds now and `start()` for its
 changes. A `Running` keeps the changes of its newest epochs and, as every pipeline, the contents of its view.
@@ -53,7 +53,7 @@ class Message:
 
 
 class QueryRunner(Protocol):
-    """What runs queries: a session."""
+    """Interface of a session that runs queries."""
 
     def explain(self, query: Query) -> str:
         """Return what a query does, and what it must remember."""
@@ -153,7 +153,7 @@ class Query:
 
 
 class TableOutput(Protocol):
-    """What writes the deltas of a query into a table of the session."""
+    """Writer of the deltas of a query into a table of the session."""
 
     @property
     def table(self) -> Table:

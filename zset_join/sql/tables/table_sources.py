@@ -1,4 +1,4 @@
-"""What gives the rows of the tables of a session in process, and how far they have been read.
+"""Sources of the tables of a session in process, and their positions.
 
 | table | position |
 |---|---|

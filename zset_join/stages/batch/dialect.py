@@ -1,4 +1,4 @@
-"""What DuckDB and Spark write differently in a batch query; everything else is one text.
+"""Differences between DuckDB and Spark in the text of a batch query; the rest is shared.
 
 Times: DuckDB compares timestamps and dates as they are. Spark compares microseconds, for its arithmetic on dates and timestamps
 without zone depends on the session's time zone.

@@ -1,4 +1,4 @@
-"""What the batch query of a kind of stage is given, and where it is registered.
+"""Inputs of the batch query of a kind of stage, and its registry.
 
 A table here is a bag: a row is in it as often as it is there. Its columns are called c0, c1, ... in the order of its
 schema, whatever their names are: DuckDB and Spark take names that differ by case for one.
@@ -52,10 +52,10 @@ class BatchTimes:
 
 @dataclass(frozen=True, kw_only=True)
 class BatchScope:
-    """What surrounds the query of a stage.
+    """Context of the query of a stage.
 
     Args:
-        dialect: whose SQL it is.
+        dialect: of the SQL.
         times: how far time had come when the last epoch ended.
         epochs: the table of the processing time `t` of every epoch `e`.
         has_all_epochs: every epoch is in that table; else those are in which a row came.

@@ -1,4 +1,4 @@
-"""What dedup, temporal and as-of joins share as batch queries.
+"""Shared batch SQL of dedup, temporal and as-of joins.
 
 Window functions over all pairs of equal keys: no index and no order is used, so a mistake of the engine's is not
 made twice. What is late, and what was known when a row was released or, in eager mode, was past correction, is computed from

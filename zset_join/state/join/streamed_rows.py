@@ -1,4 +1,4 @@
-"""What an epoch's changes make of rows that have no room in memory: they are read from disk, paired and released.
+"""Streaming of rows that do not fit in memory: they are read from disk, paired and released.
 
 The law: the answer is that of the same rows in memory. No row that passes is changed by the epoch, for those are brought in by
 their identity; and where it matters whether a side has rows of a key, one that stays is in memory (`match_witnesses`).
@@ -107,7 +107,7 @@ class StreamedRows:
 
 @dataclass(frozen=True, slots=True)
 class Gains:
-    """What a group of rows that passed gains in degree: the place on disk, the hash and the gain of each row that gains any."""
+    """Changed match counts of streamed rows: position on disk, hash and gain of each row that gains any."""
 
     places: _Words
     codes: _Words

@@ -1,4 +1,4 @@
-"""What is before an operator: the checks of how it is used, the same for all.
+"""Usage checks in front of an operator, the same for all operators.
 
     @guarded("the dedup")
     class Deduplicate: ...

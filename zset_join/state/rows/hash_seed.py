@@ -1,4 +1,4 @@
-"""What hashes of keys are seeded with, so that nobody can choose keys in advance that all collide.
+"""Seeds of key hashes, so that colliding keys cannot be chosen in advance.
 
 The law: a seed changes hashes and nothing else. All tables of one operator share one; state that is mapped from files is opened
 again with the seed it was written with. The seed is an option of an operator; a query takes that of its checkpoint. Where

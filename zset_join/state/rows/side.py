@@ -57,7 +57,7 @@ def _no_rows() -> npt.NDArray[np.int64]:
 
 @dataclass(slots=True)
 class PreparedSide:
-    """What one delta does to one side, before anything is done.
+    """Effect of one delta on one side, computed before it is applied.
 
     Valid until the same side prepares its next delta. `evicted` are numbers of state rows that leave in the same epoch;
     `shows_evicted`: whether that is a change like any other.

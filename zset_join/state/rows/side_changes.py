@@ -1,4 +1,4 @@
-"""What a delta changes on one side, as rows: those that go and those that come.
+"""Changes of a delta on one side, as removed and added rows.
 
 `SideChanges` turns a delta of any changelog mode into *net* changes: per identity at most one row that goes (or loses copies)
 and one that comes (or gains copies). An identical upsert is no change, nor is a row that comes and goes in the same epoch.

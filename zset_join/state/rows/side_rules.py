@@ -1,4 +1,4 @@
-"""What an operator chooses about the rows of a side; apart from `side`, which is as long as a file may be."""
+"""Rules of an operator for the rows of a side; split from `side` for length."""
 
 from __future__ import annotations
 

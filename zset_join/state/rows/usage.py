@@ -1,4 +1,4 @@
-"""What every operator checks about how it is used: inputs, directory and its files, tables to restore, and that it is open.
+"""Usage checks of every operator: inputs, directory and its files, tables to restore, and that it is open.
 
 The law: wrong use is an error with a code and the operator's own words, before anything is changed.
 """

@@ -105,7 +105,7 @@ class _Keys:
 
 @dataclass(slots=True)
 class ExpiringEpoch:
-    """What one epoch does to the rows of an input.
+    """Effect of one epoch on the rows of an input.
 
     Args:
         answered: the delta to answer.

@@ -38,7 +38,7 @@ _Marks = npt.NDArray[np.bool_]
 
 @dataclass(slots=True)
 class PreparedRows:
-    """What the rows of an epoch do to one `VersionedRows`.
+    """Effect of the rows of an epoch on one `VersionedRows`.
 
     Args:
         count: rows.

@@ -1,4 +1,4 @@
-"""What the parts of a view represent inside Spark, beside the tree of the request."""
+"""Bindings of the parts of a view inside Spark, beside the tree of the query."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ __all__ = ["ChangeableWriter", "ChangingOnExecutors", "ChangingQuery"]
 
 
 class ChangeableWriter(Protocol):
-    """What a change needs of the writer of a query."""
+    """Interface of a writer that a change of the query uses."""
 
     @property
     def session(self) -> SparkSession:
@@ -76,7 +76,7 @@ class ChangeableWriter(Protocol):
 
 
 class ChangeableEpochs(Protocol):
-    """What changes the query: what runs its epochs, here or in a process of the server.
+    """Interface to change a query, implemented by the runner of its epochs, here or in a server process.
 
     Attributes:
         has_ended: a change counts, so that the epochs of before have come to an end.

@@ -1,4 +1,4 @@
-"""What `diff` and `evolve` take as the other query: a view, several by their names, or the writer of one.
+"""The other query of `diff` and `evolve`: a view, several by name, or the writer of one.
 
 The writer of several views registers itself, so that neither a query that runs nor its questions import it.
 """

@@ -38,7 +38,7 @@ __all__ = ["ExecutorTools", "QueryRunner", "QueryTools", "StoredQuery"]
 
 
 class QueryRunner(Protocol):
-    """What runs the epochs of a query, wherever they run.
+    """Interface of the runner of a query's epochs.
 
     Attributes:
         error: what stopped the query, as it was raised; None while it runs.
@@ -95,7 +95,7 @@ class QueryRunner(Protocol):
 
 
 class QueryTools(Protocol):
-    """What answers questions about a query."""
+    """Interface of the tools of a query."""
 
     def verify(
         self,

@@ -68,7 +68,7 @@ __all__ = ["JoinStreamWriter"]
 
 
 class WrittenQuery(Protocol):
-    """What is written: a view, or several."""
+    """The written view, or several."""
 
     @property
     def name(self) -> str:

@@ -1,4 +1,4 @@
-"""Where the epochs of a query run, and how much memory they may have on the driver.
+"""Choice between driver and executors, and the memory of a query on the driver.
 
     driver       the plan runs there, and no option requests executors; its state stays below the budget
     executors    a step of Spark's own comes after a stage, or the option `buckets` requests several
@@ -41,7 +41,7 @@ Mode = Literal["driver", "executors"]
 
 @dataclass(frozen=True)
 class Choice:
-    """Where epochs run.
+    """The chosen mode.
 
     Args:
         mode: `driver` or `executors`.

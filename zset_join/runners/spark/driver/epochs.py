@@ -83,7 +83,7 @@ def _nothing() -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class DriverSettings:
-    """What the epochs of a query are run with; it can be pickled.
+    """Settings of the epochs of a query; picklable.
 
     Args:
         query: what is computed.

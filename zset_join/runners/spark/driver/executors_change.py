@@ -1,4 +1,4 @@
-"""What a change of a query on executors consists of: its form there, the state, the difference, and the record of all three.
+"""Parts of a change of a query on executors: its form there, the state, the difference, and their record.
 
     the new query in both forms -> what `Evolution` has built, as the tables of executors, in as many buckets -> one record
 

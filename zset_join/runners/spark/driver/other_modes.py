@@ -1,4 +1,4 @@
-"""What a query would be in the mode in which it does not run, for `zset-join rescale --execution`.
+"""Plan of a query in its other mode, for `zset-join rescale --execution`.
 
 The law: it is planned from the program that starts, with the options it starts with, and written down at the end of a start
 that nothing has refused. A start whose checkpoint has it already plans nothing.

@@ -1,4 +1,4 @@
-"""What stops the reading of a table by Spark, in our words; whichever way its rows come to the pipeline."""
+"""Errors of Spark while it reads a table, translated."""
 
 from __future__ import annotations
 

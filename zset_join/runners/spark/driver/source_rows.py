@@ -1,4 +1,4 @@
-"""What one source had in an epoch: the rows that could be read, and the others."""
+"""Rows of one source in an epoch: readable and unreadable ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is done to the checkpoint of a query on executors that does not run, by the command: `evolve` and `undo`.
+"""The commands `evolve` and `undo` for the checkpoint of a stopped query on executors.
 
     the checkpoint is claimed -> its state in the driver's form -> `Evolution` -> snapshots in its buckets, the difference
       -> one commit record; the next start gives outputs the difference

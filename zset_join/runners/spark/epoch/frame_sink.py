@@ -39,7 +39,7 @@ class TakesSession(Protocol):
 
 
 class TakesFrames(Protocol):
-    """What calls a function with lines."""
+    """Output that calls a function with lines."""
 
     @property
     def form(self) -> ChangelogForm:

@@ -1,4 +1,4 @@
-"""Where the answer of an epoch goes, seen from the driver.
+"""Outputs of an epoch, from the view of the driver.
 
 An output decides how tasks leave their parts, takes the parts of a committed epoch exactly once, and, for `verify`, can be read
 back as a Z-set. Three kinds: a sink on the driver (the views), a changelog whose files the tasks write themselves (Parquet
@@ -73,7 +73,7 @@ class Output(Protocol):
 
         Args:
             relation: the rows it is given.
-            query_id: whose it is.
+            query_id: the query.
             may_lack_columns: see `AlterableSink`; `give_change` adds them.
         """
         ...

@@ -1,4 +1,4 @@
-"""What an epoch did, in numbers, for people: `lastProgress["join"]`, and the same from Spark's own listener.
+"""Counts of an epoch for users: `lastProgress["join"]`, and the same for Spark's own listener.
 
 | key | what it counts |
 |---|---|

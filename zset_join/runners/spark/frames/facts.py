@@ -1,4 +1,4 @@
-"""What the library reads from a plan of Spark, whichever kind of session made it.
+"""Facts that the library reads from a plan of Spark, for both kinds of sessions.
 
 Two modules implement `FrameReader`: `classic.reading` reads the analysed plan in the JVM, `connect` the plan that a client
 sends to its server. `reader_of` returns the one of a session. The package `classic` alone reaches into a JVM, and is imported
@@ -44,7 +44,7 @@ class FoundFunction:
 
 @dataclass(frozen=True, kw_only=True)
 class StepFacts:
-    """What a call such as `where` or `select` does to rows.
+    """Effect of a call such as `where` or `select` on rows.
 
     Args:
         foreign: the first node of the plan that looks at more than one row, by its class in Spark; None where there is none.

@@ -1,4 +1,4 @@
-"""What a checkpoint recognises a query on executors by, as it goes on remembering it."""
+"""Description by which a checkpoint recognises a query on executors."""
 
 from __future__ import annotations
 

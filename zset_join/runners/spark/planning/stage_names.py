@@ -1,4 +1,4 @@
-"""What the stages of a query are called in receipts, commit records and directories.
+"""Names of the stages of a query in receipts, commit records and directories.
 
 A stage is what has state: a join, a route, an aggregate. They are numbered in the order of an epoch, from 0, routes left out;
 the first stage is without a number where it is a join, and a route has that of the stage it leads to.

@@ -59,7 +59,7 @@ class HasStage(Protocol):
 
 
 class Stream(Protocol):
-    """What feeds a stage from outside: the rows of a streaming DataFrame, ready to be sent to their buckets."""
+    """Source input of a stage: the rows of a streaming DataFrame, ready to be sent to their buckets."""
 
     @property
     def name(self) -> str:

@@ -85,7 +85,7 @@ _CONNECT: Mapping[str, pa.DataType] = {
 
 @dataclass(frozen=True, kw_only=True)
 class RecordTable:
-    """What a sample shows of a table.
+    """Description of a table, inferred from a sample.
 
     Args:
         schema: its columns.

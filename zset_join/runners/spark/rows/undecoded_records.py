@@ -31,7 +31,7 @@ _ARROW = {"topic": pa.string(), "partition": pa.int32(), "offset": pa.int64()}
 
 @dataclass(frozen=True, kw_only=True)
 class RecordsRead:
-    """What is read of the records of a stream; it can be pickled.
+    """Settings for reading the records of a stream; picklable.
 
     Args:
         name: of the stream, and of its table where no option names one.

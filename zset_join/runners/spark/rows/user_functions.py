@@ -1,4 +1,4 @@
-"""What a checkpoint remembers of the Python functions of a query, so that a changed one is noticed.
+"""Fingerprints of the Python functions of a query, which detect a changed one.
 
 The law: a function has the fingerprint it had as long as its code, the defaults, the closure and the functions and constants it
 names have not changed, in whichever process it is computed; a change of one of them is a change of the fingerprint.

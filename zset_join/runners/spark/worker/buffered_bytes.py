@@ -1,4 +1,4 @@
-"""What a bucket reports of the bytes that an append-only join holds; the driver adds them up (`planning.buffer_limit`)."""
+"""Bytes of an append-only join that a bucket reports; the driver adds them up (`planning.buffer_limit`)."""
 
 from __future__ import annotations
 

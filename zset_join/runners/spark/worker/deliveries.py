@@ -45,7 +45,7 @@ REDUCED_ROWS = 1 << 20
 
 
 class Delivery(Protocol):
-    """What takes the answer of one stage in one bucket; it travels to the worker."""
+    """Receiver of the answer of one stage in one bucket; sent to the worker."""
 
     @property
     def schema(self) -> pa.Schema:

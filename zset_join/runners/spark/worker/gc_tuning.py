@@ -1,4 +1,4 @@
-"""What a Python worker has loaded for good is not looked through after every task.
+"""Garbage collection of a Python worker skips the objects loaded at its start.
 
 PySpark's daemon collects garbage behind each task of a worker. With the engine and its kernels loaded that looks at some
 200,000 objects and takes 50 to 80 ms of a core, several times what a small epoch of a bucket takes. None of them goes before

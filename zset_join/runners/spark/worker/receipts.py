@@ -1,4 +1,4 @@
-"""What a task reports to the driver: one JSON line per stage and bucket.
+"""Receipts of a task for the driver: one JSON line per stage and bucket.
 
 The receipts of the attempts that won are all the driver believes in; they travel as the output of the task, so Spark itself
 decides which attempt they come from.

@@ -1,4 +1,4 @@
-"""What a task does for one bucket of one stage in one epoch: bring its state to the point before, answer, log the input.
+"""A task of one bucket of one stage in one epoch: restore the previous state, answer, log the input.
 
 The law: a task reads committed state and writes files nobody lists yet; only its receipt makes them count. It may run twice,
 at the same time or later, and both attempts report the same answer.

@@ -170,7 +170,7 @@ class _NoClientError(Exception):
 
 @dataclass(frozen=True, kw_only=True)
 class _Read:
-    """What a stream reads.
+    """Topics that a stream reads.
 
     Args:
         stream: its name.
