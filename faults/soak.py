@@ -6,8 +6,8 @@ state, comes back to an epoch that was committed and not published, or is given 
 
 What is compared: the sum of everything the output was given with the plain join of two dicts, every `_COMPARE_EVERY` epochs and
 at the end. What is measured: memory, open files, bytes on the disk, seconds per epoch. The keys are bounded and all of them
-are there from the first epoch on, so after the warm-up none of these has a reason to grow. Straight lines are laid through the
-measured part; what they gain from its beginning to its end must stay below
+are present from the first epoch on, so after the warm-up none of these has a reason to grow. Straight lines are laid through
+the measured part; what they gain from its beginning to its end must stay below
 
 | of | limit |
 |---|---|
@@ -412,7 +412,7 @@ def held_against_limits(counted: Counted, samples: Sequence[Sample], seconds: Se
 
     Args:
         counted: what happened.
-        samples: what was measured, the warm-up left out.
+        samples: what was measured, the warm-up omitted.
         seconds: seconds of every epoch.
         minutes: how long it was to run.
     """

@@ -1,4 +1,5 @@
-"""After a power cut, whatever the disk kept: the newest epoch whose commit returned is there, and no epoch is there by half."""
+"""After a power cut, whatever the disk kept: the newest epoch whose commit returned is present, and no epoch is present by
+half."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Kills between any two outputs of several views: each is whole, they are one epoch apart at most, and all go on together."""
+"""Kills between any two outputs of several views: each is whole, they are one epoch apart at most, and all continue
+together."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ class ColdStores(ABC):
     """Make the stores of a directory.
 
     Args:
-        directory: of these stores alone; made when it is not there.
+        directory: of these stores alone; created if it does not exist.
     """
 
     def __init__(self, directory: Path) -> None:
@@ -50,7 +50,7 @@ class ColdStores(ABC):
             with_subcodes: whether rows are also found by subcode.
 
         Raises:
-            StateError: what is there belongs to something else, or was being changed when its process died.
+            StateError: the present content belongs to something else, or was being changed when its process died.
         """
         return RunStore(self.directory / name, pages=self._pages(name), owner=owner, with_subcodes=with_subcodes)
 

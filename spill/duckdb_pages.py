@@ -109,14 +109,14 @@ def identifier(name: str) -> str:
 _lent: WeakValueDictionary[str, DuckDBFile] = WeakValueDictionary()
 """Files whose lock was given away, by path."""
 _inherited: list[duckdb.DuckDBPyConnection] = []
-"""What a process has from the one it was forked from: closing it would wait for threads that are not there."""
+"""What a process has from the one it was forked from: closing it would wait for threads that do not exist."""
 
 
 class DuckDBFile:
     """Open a DuckDB file for the stores of one bucket.
 
     Args:
-        path: the file; made when it is not there. A directory beside it, with `.temporary` added, takes what does not fit
+        path: the file; created if it does not exist. A directory beside it, with `.temporary` added, takes what does not fit
             memory.
         memory_bytes: the most memory DuckDB may take; at least 16 MiB.
         temporary_bytes: the most disk space for what does not fit memory.
@@ -309,7 +309,7 @@ class DuckDBColdStore(RunStore):
     """Keep cold rows in a DuckDB file.
 
     Args:
-        directory: of this store alone, for its manifest and its index; made when it is not there.
+        directory: of this store alone, for its manifest and its index; created if it does not exist.
         file: shared by the stores of a bucket; its opener closes it.
         name: of the store, any text.
         owner: the owner of the rows and what their bytes depend on; compared when the store is opened again.
@@ -335,7 +335,7 @@ class DuckDBStores(ColdStores):
     """Keep the pages of all stores of a directory in one DuckDB file there.
 
     Args:
-        directory: of these stores alone, with a lock that keeps other processes out while they are used; it is there.
+        directory: of these stores alone, with a lock that keeps other processes out while they are used; it is present.
         memory_bytes: the most memory DuckDB may take.
 
     Raises:
@@ -370,7 +370,7 @@ class DuckDBPages:
 
     def __init__(self, file: DuckDBFile, name: str) -> None:
         self._file = file
-        # What is read lies in DuckDB's memory for a moment, beside the blocks that it is read from.
+        # What is read is in DuckDB's memory for a moment, beside the blocks that it is read from.
         self.group_bytes = min(max(file.memory_bytes // _READ_PART, _LEAST_GROUP_BYTES), _MOST_GROUP_BYTES)
         self._schema = f"cold.{identifier(name)}"
         file.execute(f"CREATE SCHEMA IF NOT EXISTS {self._schema}")

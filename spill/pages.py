@@ -29,7 +29,7 @@ class ReadPages:
         owner: keeps the memory.
         read_bytes: what was read for them, gaps included.
         windows: of the files that are mapped, one line of `WINDOW_WORDS` each, as `find_windows` makes them. The pages of a
-            window are there from `open_window` on until `close_window`.
+            window are present from `open_window` on until `close_window`.
     """
 
     addresses: Int64s
@@ -97,7 +97,7 @@ class Pages(Protocol):
         ...
 
     def check(self, run: int, *, pages: int, size: int) -> None:
-        """Raise StateError if a run is not there, or has not as many pages, or as many bytes, as its directory records."""
+        """Raise StateError if a run is absent, or has not as many pages, or as many bytes, as its directory records."""
         ...
 
     def drop(self, run: int) -> None:

@@ -61,7 +61,7 @@ def chain(both: tuple[Source, Source], emit: str = "on_watermark", *, is_dedupli
 
 
 def logs(checkpoint: Path) -> set[str]:
-    """Return which states have logs, buckets left out."""
+    """Return which states have logs, buckets omitted."""
     return {path.name.rpartition("-")[0] for path in (checkpoint / "zset" / "log").iterdir()}
 
 

@@ -1,8 +1,8 @@
-"""A stage of a kind that the product does not have, in one file: rows of keys that came at least so many times.
+"""A stage of a kind that the product does not have, in one file: rows of keys that arrived at least so many times.
 
     repeated(clicks, "user", times=2)          SELECT * FROM repeated(clicks, user, 2)
 
-The law: after every epoch the sum of all answers is the rows of the input whose key is there `times` times or more.
+The law: after every epoch the sum of all answers is the rows of the input whose key is present `times` times or more.
 
 It imports what any other package may: the contracts of operators, stages, requests and batch queries, and the registries of
 stages, of batch queries and of table functions. Rows are tuples in dictionaries; a directory holds one Arrow file.
@@ -40,7 +40,7 @@ _Rows = Counter[tuple[Any, ...]]
 
 
 class Repeated:
-    """Keep the rows of keys that are there so many times.
+    """Keep the rows of keys that are present so many times.
 
     Args:
         relation: in append or changelog mode.
@@ -77,7 +77,7 @@ class Repeated:
         return Counter({row: weight for row, weight in rows.items() if weight})
 
     def answer(self, _tick: Tick, deltas: Sequence[ZSet]) -> Iterator[ZSet]:
-        """Yield rows of keys that are there too seldom now, then those of keys that have become frequent."""
+        """Yield rows of keys that are present too seldom now, then those of keys that have become frequent."""
         before, after = self._shown(self._rows), self._shown(self._after(deltas[0]))
         for change in (before - after, after - before):
             if change:
@@ -220,7 +220,7 @@ class RepeatedRequest(StageRequest):
         """Return the stage over an input like this.
 
         Raises:
-            PlanError: a column that is not there.
+            PlanError: a column that does not exist.
         """
         relation = inputs[0].relation
         missing = [name for name in self.key if name not in relation.schema.names]
@@ -239,7 +239,7 @@ class RepeatedRequest(StageRequest):
 
 
 def repeated(view: View, *key: str, times: int) -> View:
-    """Keep the rows of keys that are there so many times."""
+    """Keep the rows of keys that are present so many times."""
     return view.operate(RepeatedRequest(key, times)).alias(f"{view.name}_repeated")
 
 

@@ -15,7 +15,7 @@ its filter), so a retraction that takes more than there is shows.
 | `zset_join.aggregates.multisets.ValuesOf` | 3 | min, max, count distinct, lists and sets |
 
 The law: the words after an epoch depend on the live rows of the group and on nothing else, neither on their order nor on rows
-that came and went.
+that arrived and went.
 """
 
 from __future__ import annotations

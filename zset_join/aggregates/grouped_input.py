@@ -1,10 +1,10 @@
 """One input, grouped: what a delta does to every group, and the state behind it.
 
 `prepare` reads the state and returns what each touched group was and will be; `absorb` writes exactly that. A row that the
-groups cannot take is found here: a retraction of a value, or from a group, that is not there.
+groups cannot take is found here: a retraction of a value, or from a group, that does not exist.
 
 Known limit: groups do not remember rows. A retraction of a row that was never inserted goes unnoticed when its group has rows
-and all its values are there in other rows, or when no aggregate keeps single values; a sum that is not 0 when the last row
+and all its values are present in other rows, or when no aggregate keeps single values; a sum that is not 0 when the last row
 leaves gives it away at last.
 """
 
@@ -45,7 +45,7 @@ class PreparedGroups:
 
     Args:
         lines: the touched groups before and after.
-        rejected: the rows that were left out.
+        rejected: the rows that were omitted.
         rejected_rows: how many.
         rows: the rows, rejected ones included.
         contradiction: an entry that has lost its last row but still has a sum, or -1.
@@ -64,7 +64,7 @@ class GroupedInput:
     Args:
         accumulation: the relation and what is accumulated of it.
         group_by: the key columns; none for one global group.
-        preaggregated: whether partial lines come in, see `zset_join.aggregates.preaggregation`.
+        preaggregated: whether partial lines arrive in, see `zset_join.aggregates.preaggregation`.
         tables: where the state lies, and how keys are hashed.
         name: first part of the file names.
         budget: how much may be in memory, and the rest on disk; None for everything.

@@ -3,7 +3,7 @@
 A maximum that is retracted must give way to the next one, however far down it is: after 10, 9, 8, 7, 6 come and 10, 9, 8 go,
 the maximum is 7. So nothing is cut off and nothing is guessed.
 
-The law: a multiset holds exactly the values of the live rows of its group (NULLs and rows that fail the filter left out).
+The law: a multiset holds exactly the values of the live rows of its group (NULLs and rows that fail the filter omitted).
 
 Cost: see `zset_join.kernels.aggregate.tree`.
 """

@@ -73,7 +73,7 @@ def decode(rows: pa.Table | pa.RecordBatch, relation: Relation, changelog_format
     """Turn what a source delivers into a delta.
 
     Args:
-        rows: n rows with the columns of the relation, those of the format, and any others, which are left out.
+        rows: n rows with the columns of the relation, those of the format, and any others, which are omitted.
         relation: what the rows are changes of; its mode decides what an operation means.
         changelog_format: the form of a row's operation.
 

@@ -89,7 +89,7 @@ def default_local_state_dir() -> Path:
     """Return where this host keeps mapped state by default; the same after a restart.
 
     Raises:
-        StateError: the directory is there and belongs to somebody else, or others may write to it.
+        StateError: the directory is present and belongs to somebody else, or others may write to it.
     """
     base = Path(tempfile.gettempdir()) / f"zset_join-{os.getuid()}"
     local.make_directory(base, 0o700)

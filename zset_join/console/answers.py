@@ -40,7 +40,7 @@ def rows_of_view(contents: ZSet, where: Mapping[str, str]) -> Answer:
 
 
 def events_of(history: RowHistory) -> Answer:
-    """Return how rows came and went, for `Watched.explain_row`."""
+    """Return how rows arrived and went, for `Watched.explain_row`."""
     events = [
         {
             "epoch": event.epoch,

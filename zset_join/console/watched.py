@@ -35,7 +35,7 @@ class Watched(Protocol):
         ...
 
     def rows(self, table: str | None, where: Mapping[str, str]) -> Answer:
-        """Return rows that are there now: `tables` that can be searched, `table`, `columns`, `rows`, `weights`, `total`."""
+        """Return rows that are present now: `tables` that can be searched, `table`, `columns`, `rows`, `weights`, `total`."""
         ...
 
     def explain_row(self, view: str | None, where: Mapping[str, str]) -> Answer:

@@ -42,7 +42,7 @@ def write_bundle(watched: Watched, path: str | Path, *, rows: bool = False) -> d
         rows: also put in values of rows: the newest rows of the changelog and of the first table, hottest keys, dead letters.
 
     Raises:
-        OptionError: the file is there, or cannot be made.
+        OptionError: the file is present, or cannot be made.
     """
     answers: dict[str, Any] = {}
     for name in ANSWERS:

@@ -292,7 +292,7 @@ class Expression(ABC):
     isNaN = is_nan  # noqa: N815 - the name PySpark users type
 
     def getItem(self, key: Any) -> Expression:  # noqa: N802 - the name PySpark users type
-        """Return an element of an array by its place, the first is 0; one that is not there fails the epoch."""
+        """Return an element of an array by its place, the first is 0; one that does not exist fails the epoch."""
         if not isinstance(key, int) or isinstance(key, bool) or key < 0:
             raise OptionError(
                 f"{describe(self)}[{key!r}]: expected the place of an element, the first is 0; for a computed place use "

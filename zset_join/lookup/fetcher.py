@@ -50,7 +50,7 @@ class LookupCounts:
     Args:
         calls: to the source.
         keys: requested in them.
-        rows: that came.
+        rows: that arrived.
         misses: keys without an answer, per call.
         retries: keys that were requested again.
         waited_us: between attempts.

@@ -4,7 +4,7 @@ A `LookupSource` has the name of the table, its columns, and the modes in which 
 connection, and its JSON and its `repr` no credentials. `open` gives a `LookupClient`, once per worker; `close` ends it.
 
 The law a client obeys: `lookup(keys)` returns every row of the table whose key is among the given ones, with at least the
-columns of the opening, the key among them; none for a key that is absent. Rows of other keys are ignored. It raises
+columns of the opening, the key among them; none for a key that does not exist. Rows of other keys are ignored. It raises
 `TransientLookupError` for what may pass if tried again (a dropped connection, a rate limit) and anything else for what will
 not.
 

@@ -11,7 +11,7 @@ which they arrived, and precede what arrives in the epoch in which they become d
 
 Remembers per key the version that holds, a DELETE too, for good; of versions that may be retracted (changelog mode) all.
 Beside them every version of the future with its arrival, 8 bytes, and 32 bytes for its time; in changelog mode its net rows
-once more, against which retractions are checked.
+again, against which retractions are checked.
 
 Edge cases. A version older than the one that holds emits nothing. In upsert mode weight -1 is a DELETE at its own time; in
 changelog mode it retracts a version. NULL in the time or in the key is bad input. A timestamp without zone and a date are
@@ -80,7 +80,7 @@ class CurrentVersions:
         options: how it runs, and where its state lies.
 
     Raises:
-        PlanError: columns that are not there, or no event time.
+        PlanError: columns that do not exist, or no event time.
         KeyTypeError: a key, time or sequence of a type that cannot be compared.
         StateError: the directory holds something else.
 

@@ -72,7 +72,7 @@ class Deduplicate:
         options: how it runs, and where its state lies.
 
     Raises:
-        PlanError: columns that are not there, or a relation in upsert mode.
+        PlanError: columns that do not exist, or a relation in upsert mode.
         OptionError: an option that is not allowed.
         KeyTypeError: a key or order column of a type that cannot be compared.
         StateError: the directory holds something else.

@@ -1,6 +1,6 @@
-"""The temporal join by processing time: each left row meets the right side as it is when the row comes.
+"""The temporal join by processing time: each left row meets the right side as it is when the row arrives.
 
-The law: only left changes emit. A row that comes is joined with the right side as it comes after this epoch's right changes
+The law: only left changes emit. A row that arrives is joined with the right side as it comes after this epoch's right changes
 (`snapshot="current"`) or as it was before them (`"previous"`). A row that goes retracts what it was joined with, whatever
 the right side is by now. While the right side does not advance, the sum of the answers is the batch join.
 
@@ -316,7 +316,7 @@ class ProcessTimeJoin:
         return self._prepared
 
     def _answered(self, prepared: _Prepared) -> Answer:
-        """Join the left rows that come, once per epoch."""
+        """Join the left rows that arrive, once per epoch."""
         if prepared.answer is not None:
             return prepared.answer
         tick, left = prepared.tick, prepared.left

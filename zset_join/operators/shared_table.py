@@ -49,7 +49,7 @@ class SharedState(Protocol):
         ...
 
     def statistics(self) -> dict[str, int]:
-        """Return counts for people."""
+        """Return counts for users."""
         ...
 
     def resident_bytes(self) -> int:

@@ -78,7 +78,8 @@ class TimedJoin:
         return self._join.answer(tick, deltas)
 
     def corrections(self) -> int | None:
-        """Return how many earlier answers the last one retracted because a right row came, changed or went; eager ones may."""
+        """Return how many earlier answers the last one retracted because a right row arrived, changed or went; eager ones
+        may."""
         return self._join.pairs.corrections if self._join.shape.emit == "eager" else None
 
     def absorb(self, tick: Tick, deltas: Sequence[ZSet]) -> None:

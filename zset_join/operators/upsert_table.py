@@ -200,7 +200,7 @@ class UpsertTable:
 
     @staticmethod
     def _old_and_new(changes: npt.NDArray[np.int64]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-        """Return the addresses of the rows that go, and of those that come."""
+        """Return the addresses of the rows that go, and of those that arrive."""
         goes = changes[:, _BEFORE] == 1
         refs = changes[:, _REF]
         return np.ascontiguousarray(refs[goes]), np.ascontiguousarray(refs[~goes])

@@ -110,7 +110,7 @@ class Fingerprints:
         }
 
     def written(self, number: int) -> str:
-        """Return a state with the rows of its inputs: under one fingerprint, it goes on as it is iff this is equal too.
+        """Return a state with the rows of its inputs: under one fingerprint, it continues as it is iff this is equal too.
 
         Columns may have the names and types of before, and be computed from another column of the source.
         """

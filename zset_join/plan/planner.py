@@ -38,7 +38,7 @@ def passes(
     Args:
         buckets: how many parts the state has; None when not yet known.
         is_spread: stages run in tasks on executors, and rows travel between them.
-        keep_state: "needed" leaves out the columns of sources that nothing reads; "all" keeps them.
+        keep_state: "needed" omits the columns of sources that nothing reads; "all" keeps them.
     """
     summing, pruning = ((sum_pairs,), (prune_columns,)) if keep_state == "needed" else ((), ())
     spread = (pass_on_sources, reduce_first, one_reader) if is_spread else ()
@@ -73,7 +73,7 @@ def plan_query(
         name: what the view is called; several have names of their own.
         buckets: how many parts the state has; None when not yet known, so that it may be more than one.
         is_spread: stages run in tasks on executors, and rows travel between them; every stage has one reader then.
-        keep_state: "needed" leaves out the columns of sources that nothing reads, so that no state holds them; "all" keeps
+        keep_state: "needed" omits the columns of sources that nothing reads, so that no state holds them; "all" keeps
             them for changes of the query to come.
         same: name of a source to that of another one that has the same rows.
 

@@ -41,7 +41,7 @@ SEVERAL_VIEWS_FORMAT = 2
 
 @dataclass(frozen=True, kw_only=True)
 class PlanSource:
-    """Describe where changes come in.
+    """Describe where changes arrive in.
 
     Args:
         relation: its columns, keys, mode and event time, hidden columns included.
@@ -111,7 +111,7 @@ class StageNode:
         stage: what it does.
         feeds: per input, where its rows come from.
         own: options that it has in place of those of the pipeline; None: it has none.
-        since: the epoch at which it came, where its answer depends on that; 0: it was there before the first rows.
+        since: the epoch at which it came, where its answer depends on that; 0: it was present before the first rows.
     """
 
     number: int
@@ -207,7 +207,7 @@ class QueryPlan:
     """Describe a query.
 
     Args:
-        sources: where changes come in.
+        sources: where changes arrive in.
         nodes: the stages, in the order of an epoch.
         views: the answers, one or more.
         shared: the tables that several joins look up in.

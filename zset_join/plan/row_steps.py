@@ -277,7 +277,7 @@ class Renaming(Protocol):
 
 
 def name_after(steps: Sequence[Renaming], name: str) -> str | None:
-    """Return what a column is called behind some steps; None where it is computed, added up or left out."""
+    """Return what a column is called behind some steps; None where it is computed, added up or omitted."""
     current: str | None = name
     for step in steps:
         current = None if current is None else step.renamed(current)

@@ -63,7 +63,7 @@ def undo_wherever(directory: str, session: Callable[[], Any], **given: Any) -> P
 
     Args:
         directory: of a pipeline, or `checkpointLocation`.
-        session: gives a Spark session, where state lies in several buckets.
+        session: gives a Spark session, where state is in several buckets.
         given: as for `undo_of_directory` and `undo_stopped_executors`.
     """
     if not _is_on_executors(directory):

@@ -24,7 +24,7 @@ def current_relation(versions: Relation, key: Sequence[str], delete_column: str 
         hidden: columns that are in the input only to order its changes.
 
     Raises:
-        PlanError: columns that are not there, or no event time.
+        PlanError: columns that do not exist, or no event time.
         KeyTypeError: a key, time or sequence of a type that cannot be compared.
     """
     time = time_column(versions, role="versioned side")

@@ -74,7 +74,7 @@ def check_dedup(
     """Refuse what makes no dedup.
 
     Raises:
-        PlanError: columns that are not there, or a relation in upsert mode.
+        PlanError: columns that do not exist, or a relation in upsert mode.
         OptionError: an option that is not allowed.
         KeyTypeError: a key or order column of a type that cannot be compared.
     """

@@ -112,7 +112,7 @@ class KafkaTopicSink:
         """Connect, fence off other drivers of the query, and learn how far the topic goes.
 
         Raises:
-            SinkError: the broker cannot be reached, the topic is not there, belongs to another query, or was written with other
+            SinkError: the broker cannot be reached, the topic is absent, belongs to another query, or was written with other
                 columns, key or form; or `upsert` without a key.
         """
         check_output(self._described, output)
@@ -150,7 +150,7 @@ class KafkaTopicSink:
         return self._last_epoch
 
     def has(self, epoch: int, link: ChainLink | None) -> bool:
-        """Return whether an epoch is there already.
+        """Return whether an epoch is present already.
 
         Raises:
             SinkError: an epoch before it is missing, or the topic holds epochs of another chain.

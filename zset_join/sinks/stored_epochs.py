@@ -23,7 +23,7 @@ class StoredEpochs:
     Args:
         query_id: the query that writes the output; of one of several views `<query>/<view>`.
         last: its last epoch; None before the first.
-        mark_of: gives the short mark (see `epoch_chain.short_mark`) of an epoch it holds; None where it has none, is not there,
+        mark_of: gives the short mark (see `epoch_chain.short_mark`) of an epoch it holds; None where it has none, is absent,
             or is too long ago.
         table: name of the table, where there are several in one place.
         detail: other facts for reading it, such as the form.

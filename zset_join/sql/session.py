@@ -1,7 +1,7 @@
 """A session: tables, the queries that run over them, and the statements that make and feed them.
 
     session = zset_join.sql.Session()                                             in memory, in this process
-    session = zset_join.sql.Session(directory="shop")                             it lasts: run its statements again to go on
+    session = zset_join.sql.Session(directory="shop")                             it lasts: run its statements again to continue
     session = zset_join.sql.Session(engine="spark", directory="/data/shop")       the same; Spark reads
 
     session.sql("CREATE TABLE orders (id INT, customer STRING, total INT, PRIMARY KEY (id))")

@@ -253,7 +253,7 @@ def _insert(session: StatementContext, statement: Statement) -> Message | Query:
 
 
 def _written_once(session: StatementContext, table: Table, query: Query, statement: Statement) -> Message:
-    """Write what a query of stored rows gives, as one epoch; where the statement is run again, it is there already."""
+    """Write what a query of stored rows gives, as one epoch; where the statement is run again, it is present already."""
     writer = writer_of(session, table, query, at=statement.place(0))
     assert isinstance(writer, SinkWriter)  # noqa: S101 - the caller has checked
     try:

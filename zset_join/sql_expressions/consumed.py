@@ -136,7 +136,7 @@ def _shown(node: exp.Expr, name: str, value: object) -> str:
 
 
 def flattened(node: exp.Expr) -> list[exp.Expr]:
-    """Return the operands of a chain of one operator, in order; brackets around an operand are left out."""
+    """Return the operands of a chain of one operator, in order; brackets around an operand are omitted."""
     waiting, operands = [node], []
     while waiting:
         one = waiting.pop()

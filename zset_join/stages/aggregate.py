@@ -135,7 +135,7 @@ class AggregateStage(Stage):
 
     @property
     def comparisons(self) -> tuple[Comparison, ...]:
-        """Return the group key, arguments, and columns of filters; a count only checks whether a value is there."""
+        """Return the group key, arguments, and columns of filters; a count only checks whether a value is present."""
         looked_at = [(call.columns, f"an argument of {call.kind}") for call in self.calls if call.kind != "count"]
         filters = [(call.where, f"part of the filter of {call.kind}") for call in self.calls if call.where is not None]
         looked_at += [(tuple(references(where)[0]), use) for where, use in filters]
@@ -168,7 +168,7 @@ class AggregateStage(Stage):
 
     @property
     def emits_without_input(self) -> bool:
-        """Return true for a global aggregate: its row is there from the first epoch on."""
+        """Return true for a global aggregate: its row is present from the first epoch on."""
         return not self.group_by
 
     @property

@@ -1,7 +1,7 @@
 """State that ends by time as a stage: another stage, and how long the rows of each of its inputs live.
 
-It lies in the same buckets as the stage inside. What it answers has no event time, and no key where rows are forgotten: a row
-emitted twice, once for each life of a row, is there twice.
+It is in the same buckets as the stage inside. What it answers has no event time, and no key where rows are forgotten: a row
+emitted twice, once for each life of a row, is present twice.
 """
 
 # ruff: noqa: S608 - names cannot be parameters of a statement; columns are c0, c1, ... here, and expressions are quoted by
@@ -387,7 +387,7 @@ class ExpiringRequest(StageRequest):
         return self.ttls[input] is None and self.inside.takes_upserts(input)
 
     def with_keys_computed(self) -> ExpiringRequest:
-        """Return the same request once the keys are there."""
+        """Return the same request once the keys are present."""
         return replace(self, inside=self.inside.with_keys_computed())
 
     def stage(self, inputs: Sequence[InputRows]) -> Stage:
@@ -422,14 +422,14 @@ def expiring_sql(stage: ExpiringStage, inputs: Sequence[BatchTable], scope: Batc
     """Return the query of the stage inside over the rows that are alive.
 
     Raises:
-        PlanError: what is alive does not follow from the rows that came.
+        PlanError: what is alive does not follow from the rows that arrived.
     """
     parts, tables = _living(stage, inputs, scope)
     return f"WITH {', '.join(parts)} SELECT * FROM ({batch_query(stage.inside, tables, scope)})"
 
 
 def expiring_tied(stage: ExpiringStage, inputs: Sequence[BatchTable], scope: BatchScope) -> str | None:
-    """Return the rows of the stage inside among which arrival decides: when a row came is only in the state.
+    """Return the rows of the stage inside among which arrival decides: when a row arrived is only in the state.
 
     Raises:
         PlanError: as `expiring_sql`.

@@ -170,7 +170,7 @@ class LookupJoinStage(Stage):
 
     @cached_property
     def output(self) -> Relation:
-        """Return the relation of the answer, hidden columns left out."""
+        """Return the relation of the answer, hidden columns omitted."""
         pads = self.settings(StageOptions()).emit_padded_first
         whole = looked_up_relation(self.shape, self.how, residual=self.residual, emits_padded_first=pads)
         shown = pa.schema([column for column in whole.schema if column.name not in self.hidden])

@@ -111,7 +111,7 @@ class StageRequest(Protocol):
         return False
 
     def with_keys_computed(self) -> Self:
-        """Return the same request once the columns of `computed_keys` are there."""
+        """Return the same request once the columns of `computed_keys` are present."""
         return self
 
     def shown_as(self, name: str, side: int, *, is_of_both: bool) -> str | None:  # noqa: ARG002 - for those that show columns
@@ -185,12 +185,12 @@ def keys_to_compute(keys: Sequence[Expression]) -> tuple[tuple[str, Expression],
 
 
 def keys_computed(keys: Sequence[Expression]) -> list[Expression]:
-    """Return keys as columns, once those of `keys_to_compute` are there."""
+    """Return keys as columns, once those of `keys_to_compute` are present."""
     return [named(f"{_KEY}{at}") if plain_column(one) is None else one for at, one in enumerate(keys)]
 
 
 def pairs_computed(pairs: Sequence[tuple[Expression, Expression]]) -> tuple[tuple[Expression, Expression], ...]:
-    """Return pairs of keys as columns, once those of `keys_to_compute` are there."""
+    """Return pairs of keys as columns, once those of `keys_to_compute` are present."""
     mine, theirs = (keys_computed([pair[side] for pair in pairs]) for side in (0, 1))
     return tuple(zip(mine, theirs, strict=True))
 

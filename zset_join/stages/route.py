@@ -89,7 +89,7 @@ class RouteStage(Stage):
         return Route(self.source, options=options.of_operator(directory, budget=options.hot_budget))
 
     def explain(self, buckets: int | None) -> list[str]:  # noqa: ARG002 - the stage behind it prints them
-        """Return why it is there, and what it remembers."""
+        """Return why it is present, and what it remembers."""
         key = self.source.primary_key
         moving = " or ".join(name for name in self.source.join_key if name not in key)
         kept = ", ".join(self.source.join_key + self.source.sequence_by)

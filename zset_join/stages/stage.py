@@ -15,8 +15,8 @@ What a runner reads, and what for:
 | `output`, `output_key`, `never_null` | the next stage, and whether its rows are in their bucket already (fusing) |
 | `build` | the operator of a bucket |
 | `state_tables`, `regrouped` | another number of buckets, and the state as tables |
-| `emits_without_input` | an answer in the first epoch though no row came |
-| `waits_for_time` | an answer when time passes though no row came |
+| `emits_without_input` | an answer in the first epoch though no row arrived |
+| `waits_for_time` | an answer when time passes though no row arrived |
 | `comparisons` | refusing values that the runner would compare in another way |
 | `kind` | the batch query that verifies it |
 
@@ -256,7 +256,7 @@ class Stage(Protocol):
 
     @property
     def emits_without_input(self) -> bool:
-        """Return whether bucket 0 answers in the first epoch though no row came."""
+        """Return whether bucket 0 answers in the first epoch though no row arrived."""
         return False
 
     @property
@@ -331,7 +331,7 @@ class Stage(Protocol):
         return self.to_json()
 
     def carried(self, before: Stage, tables: Mapping[str, pa.Table]) -> Mapping[str, pa.Table]:  # noqa: ARG002 - for overrides
-        """Return the snapshot with which its operator goes on from that of a stage that differs from it in options.
+        """Return the snapshot with which its operator continues from that of a stage that differs from it in options.
 
         Args:
             before: the other stage; `lasting` is the same.
@@ -347,7 +347,7 @@ class Stage(Protocol):
         processing_time_us: int | None,  # noqa: ARG002
         watermark_us: int | None,  # noqa: ARG002
     ) -> Mapping[str, int]:
-        """Return by table how many rows live now, and end with the next epoch if its operator goes on as `carried`.
+        """Return by table how many rows live now, and end with the next epoch if its operator continues as `carried`.
 
         Args:
             before: the other stage; `lasting` is the same.
@@ -399,7 +399,7 @@ class Stage(Protocol):
             name: of the table.
             table: its rows; those of one key in their old order.
             epoch: the epoch it is at.
-            metadata: of the tables whose counts this one goes on with; what is JSON in it is added up.
+            metadata: of the tables whose counts this one continues with; what is JSON in it is added up.
         """
         return table.replace_schema_metadata({**_summed(metadata), _EPOCH: str(epoch).encode()})
 
@@ -476,7 +476,7 @@ class EquiJoin(Stage, Protocol):
 
     @property
     def shape(self) -> JoinShape:
-        """Return what it looks like from outside, hidden columns left out."""
+        """Return what it looks like from outside, hidden columns omitted."""
         ...
 
 

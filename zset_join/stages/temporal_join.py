@@ -326,7 +326,7 @@ def _untimed(stage: TemporalJoinStage, left: BatchTable, right: BatchTable, scop
 
 
 def _timed(stage: TemporalJoinStage, left: BatchTable, right: BatchTable, scope: BatchScope) -> list[str]:
-    """Return the tables `versions` and `lefts`, with the epoch after which nothing that comes changes the answer of a row."""
+    """Return the tables `versions` and `lefts`, with the epoch after which nothing that arrives changes the answer of a row."""
     dialect, emit, kind = scope.dialect, stage.options.emit, stage.shape.times.kind
     kept = -stage.shape.times.as_watermark(stage.shape.keep_probe_for) if emit == "eager" else 0
     before, time = dialect.moved("h.before", kind, kept), _time_of(left, dialect, "h")

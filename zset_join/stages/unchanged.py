@@ -45,7 +45,7 @@ class UnchangedStage(Stage):
 
     @cached_property
     def inputs(self) -> tuple[StageInput, ...]:
-        """Return the one input, bucketed by its columns; those that cannot be hashed are left out."""
+        """Return the one input, bucketed by its columns; those that cannot be hashed are omitted."""
         plain = [field for field in self.source.schema if not _is_nested(field.type)]
         types = tuple(storage_type(field.type) for field in plain)
         return (StageInput(relation=self.source, key=tuple(field.name for field in plain), key_types=types),)

@@ -102,7 +102,7 @@ class Folder(Protocol):
         ...
 
     def names(self, under: str) -> Iterator[str]:
-        """Yield the names of all files below a folder inside this one, in no order; none when it is not there."""
+        """Yield the names of all files below a folder inside this one, in no order; none when it is absent."""
         ...
 
     def move(self, name: str, target: str) -> None:

@@ -22,7 +22,7 @@ class ObjectStreams(Protocol):
         """Remove an object."""
 
     def begin_stream(self, name: str) -> Any:
-        """Open an object that is there once the stream is closed."""
+        """Open an object that is present once the stream is closed."""
 
     def append(self, stream: Any, name: str, view: memoryview) -> None:
         """Write to a stream."""

@@ -36,7 +36,7 @@ def why_foreign(status: os.stat_result, *, own_group: bool = False) -> str | Non
 
 
 def is_own(path: str | Path) -> bool:
-    """Return whether a path is there and nobody else may write to it; a link is not followed."""
+    """Return whether a path is present and nobody else may write to it; a link is not followed."""
     try:
         return why_foreign(os.lstat(path)) is None
     except OSError:

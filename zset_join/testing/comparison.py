@@ -74,7 +74,7 @@ class EmittedRows:
         """Add the answer of one epoch.
 
         Raises:
-            IllegalAnswerError: a retraction of more than is there.
+            IllegalAnswerError: a retraction of more than is present.
         """
         gone: Counts = {}
         for row, weight in (line for chunk in answer for line in chunk.to_pylist()):

@@ -44,7 +44,7 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class NextDue:
-    """When an operator must answer again though no row comes.
+    """When an operator must answer again though no row arrives.
 
     Args:
         watermark_us: as soon as the watermark reaches this; None: it waits for no event time.
@@ -163,7 +163,7 @@ class FillingOperator(ListingOperator, Protocol):
     """An operator that lists its answer, and whose first rows may come in chunks."""
 
     def fill(self, tick: Tick, chunks: Iterable[ZSet]) -> int:
-        """Fold one epoch in that comes in chunks, each of which only inserts; return its rows."""
+        """Fold one epoch in that arrives in chunks, each of which only inserts; return its rows."""
         ...
 
 
@@ -191,7 +191,7 @@ class DurableOperator(Operator, Protocol):
         ...
 
     def statistics(self) -> dict[str, int]:
-        """Return counts for people."""
+        """Return counts for users."""
         ...
 
     def is_current(self) -> bool:

@@ -42,7 +42,7 @@ MODES = ("executors", "driver", "executors")
 
 
 def joined_now(orders: Source, customers: Source, how: str) -> dict[tuple[Any, ...], int]:
-    """Return what Spark's own batch join makes of everything that came."""
+    """Return what Spark's own batch join makes of everything that arrived."""
     left, right = final_tables(orders, customers)
     rows = left.join(right, on="customer_id", how=how).select("customer_id", "order_id", "item", "name").collect()
     return {tuple(row): 1 for row in rows}

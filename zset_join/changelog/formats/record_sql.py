@@ -43,7 +43,7 @@ CHANGE, UNAVAILABLE_BITS, REJECT = "__change", "__unavailable", "__reject"
 _MOST_MARKED = 62
 _IN_KAFKA = ("topic", "partition", "offset")
 FIRST_DAY, LAST_DAY = -719_162, 2_932_896
-"""The days since 1970-01-01 that lie in the years 1 to 9999: another number is no date, for not every system has it."""
+"""The days since 1970-01-01 that are in the years 1 to 9999: another number is no date, for not every system has it."""
 PER_SECOND = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}
 
 
@@ -271,7 +271,7 @@ class RecordStatements:
         return [path for path in paths if path]
 
     def _other_table(self) -> tuple[str, str]:
-        """Return the conditions, never NULL, that a record is of a table that is left out, and that it may be of another."""
+        """Return the conditions, never NULL, that a record is of a table that is omitted, and that it may be of another."""
 
         def path(of: Sequence[str]) -> str:
             return self._path("__record", of)
@@ -371,7 +371,7 @@ class RecordStatements:
         return texts
 
     def _texts(self) -> list[str]:
-        """Return the text of every column, of the row that comes or of the one that goes, and its spelling."""
+        """Return the text of every column, of the row that arrives or of the one that goes, and its spelling."""
         record, q = self.record, self.dialect.quoted
         texts = []
         for position, name in enumerate(self.schema.names):

@@ -352,7 +352,7 @@ def _absorb_others(view: int, delta: int, watermark: int) -> None:
 def absorb_upserts(view: int, delta: int, keep_tombstones: bool, watermark: int) -> None:
     """Do what `changes_of_upserts` planned; `D_NUMBERS` gets the row number of every delta row that was stored.
 
-    Rows that go are first, so that their records are there for those that come.
+    Rows that go are first, so that their records are present for those that arrive.
     """
     _absorb_deleted(view, delta, keep_tombstones, watermark)
     _absorb_overwritten(view, delta)

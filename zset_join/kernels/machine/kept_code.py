@@ -135,7 +135,7 @@ class KeptCode:
         return key, None if content is None else content[_DIGEST_BYTES:]
 
     def save(self, key: Any, data: Any) -> None:
-        """Keep the code for a signature; where that fails, log it and go on."""
+        """Keep the code for a signature; where that fails, log it and continue."""
         try:
             self._write(self.path_of(key), dumps((key, self._stamp, data)))
         except OSError as error:

@@ -3,7 +3,7 @@
 A process registers hundreds of kernels and calls a few dozen. numba's own dispatcher reads the signature of the function, makes
 a compiler, a registration and a cache; that is 0.6 ms for each, more than the imports of all modules together. Here
 the C part alone is made, which is all that a first call looks at; the first call that finds nothing compiled, and every access
-to an attribute that is not there yet (numba's own, when another kernel calls this one), makes the rest. Calls of compiled
+to an attribute that does not exist yet (numba's own, when another kernel calls this one), makes the rest. Calls of compiled
 kernels pass through nothing of this: they are the C part's. What other kernels call is compiled by a second dispatcher, see
 `zset_join.kernels.machine.whole_code`.
 
@@ -89,7 +89,7 @@ class LazyKernel(CPUDispatcher):  # type: ignore[misc]  # numba has no types
         return self._part.get_overload(sig)
 
     def _make(self) -> bool:
-        """Make what `__init__` left out; return whether there was anything to make."""
+        """Make what `__init__` omitted; return whether there was anything to make."""
         with _making:
             waiting = self.__dict__.pop("_not_made", None)
             if waiting is None:

@@ -6,7 +6,7 @@ kernel of its own. Here a kernel has two dispatchers. That of its callers in Pyt
 calls, directly or not, is linked once, optimized once and emitted. That of its callers among the kernels (`PartKernel`) makes
 a *part*: IR without optimization, machine code or wrapper, one for all values of literal arguments. Parts are never kept.
 
-Source: `numba.core.codegen.CPUCodeLibrary` and `numba.core.typed_passes.NativeLowering`, whose steps these leave out.
+Source: `numba.core.codegen.CPUCodeLibrary` and `numba.core.typed_passes.NativeLowering`, whose steps these omit.
 
 Known limits: kernels cannot raise what is known only when they run, or work on Python's objects: the environment that numba has
 for that is set for wholes alone.

@@ -16,7 +16,7 @@ Row steps between two stages move no row to another partition, so these are fuse
 They can be in one place of a task only, or behind each other: a task has one stream of rows.
 
 The law: buckets, state, logs and receipts of a fused stage are those of one that is not. A checkpoint does not record the
-difference, and goes on with either.
+difference, and continues with either.
 
 Known limits: a NULL that a `where` excludes is not known to be excluded. An aggregate by more than the join key is shuffled:
 its groups are in one bucket each, but not in the one that its checkpoint has them in.

@@ -13,7 +13,7 @@ one row per key, behind which selections only rename, and which nobody else read
 rounded in another order, and a global group has a row without pairs. A source in changelog mode is left to pairs as well: its
 `-1` is compared with the row that it retracts.
 
-Only sums are kept: the rows of the sides are not there for an evolution.
+Only sums are kept: the rows of the sides are absent for an evolution.
 """
 
 from __future__ import annotations
@@ -210,7 +210,7 @@ def _is_summed(call: AggregateCall, schema: pa.Schema) -> bool:
 
 
 def _has_rows_kept(node: Node) -> bool:
-    """Return whether rows come straight from a source in changelog mode."""
+    """Return whether rows arrive straight from a source in changelog mode."""
     return node.relation.mode == "changelog" and not is_derived(node)
 
 

@@ -10,7 +10,7 @@ An upsert whose key may move between buckets is a delete in every bucket that ma
 
 A raise while an epoch is answered has changed nothing in any bucket; `absorb` answers first where that has not been done.
 
-Cost: beside the operators' own, a hash and a copy of every row that comes, and a copy of every row that goes.
+Cost: beside the operators' own, a hash and a copy of every row that arrives, and a copy of every row that goes.
 """
 
 from __future__ import annotations

@@ -6,8 +6,8 @@ repeated writes the same file again.
 
     <directory>/dead-letters/<epoch>.parquet
 
-A row that a stage refused is there as JSON, with its weight; a record that could not be decoded with its bytes, key and value,
-and its place in Kafka. `zset-join dead-letters` lists them, see `zset_join.tools.dead_letters`.
+A row that a stage refused is present as JSON, with its weight; a record that could not be decoded with its bytes, key and
+value, and its place in Kafka. `zset-join dead-letters` lists them, see `zset_join.tools.dead_letters`.
 
 Memory: the rows of the last epoch.
 """

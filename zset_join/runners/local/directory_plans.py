@@ -1,4 +1,4 @@
-"""How a directory of a pipeline recognises its plan, and what a pipeline goes on with there under another one."""
+"""How a directory of a pipeline recognises its plan, and what a pipeline continues with there under another one."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _LINE = "line "
 
 @dataclass(frozen=True, kw_only=True)
 class DirectoryChange:
-    """Hold what a pipeline goes on with under another plan.
+    """Hold what a pipeline continues with under another plan.
 
     Args:
         plan: the new plan; states that are kept have the names that they had.

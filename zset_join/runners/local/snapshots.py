@@ -57,7 +57,7 @@ class Snapshot:
         """Return each distinct row of a view with its weight.
 
         Args:
-            name: of the view; may be left out where there is one.
+            name: of the view; may be omitted where there is one.
 
         Raises:
             OptionError: `VIEW_NAME`, see `QueryPlan.view`.
@@ -65,7 +65,7 @@ class Snapshot:
         return self._held[self._plan.view(name).name].rows()
 
     def table(self, name: str | None = None) -> pa.Table:
-        """Return a view as a table: a row is there as often as its weight.
+        """Return a view as a table: a row is present as often as its weight.
 
         Raises:
             OptionError: as `contents`.

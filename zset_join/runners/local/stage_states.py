@@ -28,7 +28,8 @@ _CHUNK_ROWS = 1 << 18
 
 
 def with_long_chunks(options: StageOptions) -> StageOptions:
-    """Return options under which an answer comes in fewer pieces, since the engine brings them into one; own ones are kept."""
+    """Return options under which an answer arrives in fewer pieces, since the engine brings them into one; own ones are
+    kept."""
     return replace(options, chunk_rows=_CHUNK_ROWS) if options.chunk_rows == StageOptions().chunk_rows else options
 
 

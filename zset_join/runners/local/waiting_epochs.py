@@ -33,7 +33,7 @@ def waiting_epochs(
     """Yield the epochs that outputs may lack, oldest first.
 
     An epoch is its number, the answer of each view, its link, and all rows of the views whose outputs begin with it. A view
-    that was not there then, or had columns that are there no more, is left out.
+    that was absent then, or had columns that are there no more, is omitted.
 
     Args:
         checkpoint: of the directory.

@@ -321,7 +321,7 @@ class WatchedPipeline:
 
 
 def verified(pipeline: WatchablePipeline, published: PublishedEpochs, view: str | None, on_step: Callable[[str], None]) -> Any:
-    """Return the report of a verification, which runs while the pipeline goes on."""
+    """Return the report of a verification, which runs while the pipeline continues."""
     on_step("waiting until no epoch is being taken")
     with published.lock:
         work = pipeline.verification(view=view)

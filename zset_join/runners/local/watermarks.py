@@ -36,7 +36,7 @@ class SourceTime:
     Args:
         watermark_us: how far it has come; None before the first row.
         active_us: processing time of its last rows; None before.
-        late_rows: rows that came at or before the watermark of their epoch, so far.
+        late_rows: rows that arrived at or before the watermark of their epoch, so far.
     """
 
     watermark_us: int | None = None
@@ -62,7 +62,7 @@ class Watermarks:
 
     Args:
         plan: the plan.
-        idle_timeout_us: processing time after which a silent source is left out; None for never.
+        idle_timeout_us: processing time after which a silent source is omitted; None for never.
 
     Attributes:
         known: what is known after the last epoch that counts.
@@ -110,7 +110,7 @@ class Watermarks:
         return KnownTimes(sources, tuple(stages))
 
     def of_plan(self, plan: QueryPlan, known: KnownTimes) -> Watermarks:
-        """Return the watermarks of another plan, which goes on from what is known; silence is counted as before."""
+        """Return the watermarks of another plan, which continues from what is known; silence is counted as before."""
         following = Watermarks(plan, idle_timeout_us=self.idle_timeout_us)
         following.known, following._now_us = known, self._now_us
         following._began_us = self._began_us
@@ -155,7 +155,7 @@ class Watermarks:
 
 
 def _of_sources(sources: Mapping[str, SourceTime]) -> tuple[dict[str, int | None], dict[str, int | None]]:
-    """Return, by name, the watermarks of sources and when their last rows came."""
+    """Return, by name, the watermarks of sources and when their last rows arrived."""
     return {name: one.watermark_us for name, one in sources.items()}, {name: one.active_us for name, one in sources.items()}
 
 

@@ -141,7 +141,7 @@ class ScalarSubqueries:
                 code="NOT_OFFERED",
                 at=self.query.at(node),
             )
-        # Whether rows are there does not depend on what is selected of them.
+        # Whether rows are present does not depend on what is selected of them.
         disregard([*select.expressions, select.args.get("distinct")])
         counted = copied(select)
         counted.set("expressions", [exp.Count(this=exp.Star())])

@@ -44,7 +44,7 @@ class LikeClause:
         name: of the table that is like.
         name_index: the token of that name.
         end: the token behind the clause.
-        taken: the parts that come along.
+        taken: the parts that are taken along.
     """
 
     name: str

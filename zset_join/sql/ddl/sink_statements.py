@@ -39,7 +39,7 @@ def create_sink(session: StatementContext, reader: Reader, *, replace: bool) -> 
     """Run CREATE SINK, from behind the word SINK on.
 
     Raises:
-        SqlError: it cannot be read, or requests what is not there.
+        SqlError: it cannot be read, or requests what is absent.
         SinkError: the outside cannot be reached, or holds something else.
     """
     may_exist, begin, at = reader.has("IF", "NOT", "EXISTS"), reader.index, reader.statement.place(reader.index)

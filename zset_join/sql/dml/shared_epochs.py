@@ -77,7 +77,7 @@ class Accepted:
     Args:
         rows: these.
         aside: by the names of queries, the rows that failed in them, as `Undecodable` lists them.
-        places: by the names of queries, the numbers of these rows among all that came.
+        places: by the names of queries, the numbers of these rows among all that arrived.
     """
 
     rows: Rows
@@ -265,7 +265,7 @@ def accepted_rows(running: Iterable[Running], name: str, rows: Rows, *, refuses:
     Args:
         running: the queries.
         name: of the table.
-        rows: all that came.
+        rows: all that arrived.
         refuses: raise for a row that fails in a query which puts nothing aside; for queries that cannot answer first.
 
     Raises:

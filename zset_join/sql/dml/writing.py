@@ -52,7 +52,7 @@ def fitted(query: Query, table: Table, names: Sequence[str] | None, *, at: Place
     """
     given = [column for column in table.columns if column.is_given and column.metadata is None]
     wanted = given if names is None else [column for column in given if column.name in names]
-    if names is None and len(query.schema) < len(given):  # what was written before the table got columns goes on
+    if names is None and len(query.schema) < len(given):  # what was written before the table got columns continues
         wanted = given = [column for column in given if column.name not in table.added]
     wanted = wanted if names is None else sorted(wanted, key=lambda column: list(names).index(column.name))
     schema = query.schema

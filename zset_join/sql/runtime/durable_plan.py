@@ -51,7 +51,7 @@ from zset_join.zset import ZSet
 __all__ = ["BASE", "ROWS", "DurablePlan", "options_of"]
 
 BASE = "(session)"
-"""A view without rows, so that the pipeline is there before the first table."""
+"""A view without rows, so that the pipeline is present before the first table."""
 ROWS = "rows of "
 """Before the name of a table: the view that keeps its rows."""
 _CATALOG = ("tables", "views", "functions", "sinks", "indexes")
@@ -64,7 +64,7 @@ class DurablePlan(ProcessRuntime):
         directory: where everything is kept; of one session at a time.
         dialect: whose SQL statements are written in.
         clock: returns the processing time in microseconds since 1970; None: the wall clock.
-        keep_inputs: let running queries keep every change that comes, for `Running.verify()`.
+        keep_inputs: let running queries keep every change that arrives, for `Running.verify()`.
         catalog: what names represent; None: a new one.
 
     Raises:
@@ -276,7 +276,7 @@ class DurablePlan(ProcessRuntime):
             self._statement = None
 
     def declare(self, table: Table) -> bool:
-        """Keep a table that a program registers; return False where it was there before."""
+        """Keep a table that a program registers; return False where it was present before."""
         wanted = Declaration(names=(table.name,), table=described_table(table))
         found = next((one for one in self._restored if one.is_same(wanted)), None)
         if found is not None:
@@ -324,7 +324,7 @@ class DurablePlan(ProcessRuntime):
         return with_queries(kept if made is None else [*kept, made], queries)
 
     def _holds_rows(self, statement: Statement, names: Sequence[str]) -> bool:
-        """Return whether a statement makes a table of rows that are there: CREATE TABLE t AS SELECT FROM table(s)."""
+        """Return whether a statement makes a table of rows that are present: CREATE TABLE t AS SELECT FROM table(s)."""
         is_table = len(names) == 1 and names[0] in self.catalog.tables
         words = statement.words
         return (
@@ -417,7 +417,7 @@ class DurablePlan(ProcessRuntime):
         first_rows: Mapping[str, ZSet] | None = None,
         defaults: Mapping[str, Mapping[str, Any]] | None = None,
     ) -> PlanDiff | None:
-        """Let the pipeline be one of the tables and queries that are there now; or leave it as it was. Return what differs.
+        """Let the pipeline be one of the tables and queries that are present now; or leave it as it was. Return what differs.
 
         Args:
             outputs: of queries that are new, by name.

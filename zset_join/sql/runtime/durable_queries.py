@@ -49,7 +49,7 @@ class DurableQuery(Running):
     """A query of the pipeline.
 
     Attributes:
-        is_restored: it was there when the session was opened, and nobody has started it again.
+        is_restored: it was present when the session was opened, and nobody has started it again.
         held: while it is paused, the rows of the source that has its place in the pipeline.
         since: the epoch at which it came, where its tables had rows.
     """

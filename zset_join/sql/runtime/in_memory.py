@@ -45,7 +45,7 @@ class MemoryRuntime(ProcessRuntime):
         dialect: of computed columns.
         clock: returns the processing time in microseconds since 1970; None: the wall clock.
         keep_tables: keep the rows of tables.
-        keep_inputs: let running queries keep every change that comes, for `Running.verify()`.
+        keep_inputs: let running queries keep every change that arrives, for `Running.verify()`.
     """
 
     def __init__(
@@ -132,7 +132,7 @@ class MemoryRuntime(ProcessRuntime):
         return running
 
     def pause(self, running: Running) -> None:
-        """Let a query take nothing until `resume`; it shows what it holds, and the others go on.
+        """Let a query take nothing until `resume`; it shows what it holds, and the others continue.
 
         Raises:
             SqlError: `TABLES_NOT_KEPT`: there is nothing that it could catch up from.
@@ -152,7 +152,7 @@ class MemoryRuntime(ProcessRuntime):
         self._publish()
 
     def resume(self, running: Running) -> None:
-        """Let a query catch up with its tables and go on; its first epoch has what became of its rows meanwhile.
+        """Let a query catch up with its tables and continue; its first epoch has what became of its rows meanwhile.
 
         Raises:
             ZsetJoinError: it cannot be answered; it stays as it was.
@@ -175,7 +175,7 @@ class MemoryRuntime(ProcessRuntime):
             self._publish()
 
     def add_columns(self, table: Table, queries: Mapping[Running, Query]) -> None:
-        """Give a table more columns: its rows are kept once more, and its queries built over them."""
+        """Give a table more columns: its rows are kept again, and its queries built over them."""
         if table.name in self._sources or not self.kept_in_memory(table):
             raise SqlError(
                 f'"{table.name}" is filled by its connector: in memory it keeps its columns. Use a directory.',

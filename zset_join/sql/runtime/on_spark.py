@@ -80,10 +80,10 @@ class SparkRuntime(DirectoryRuntime):
         dialect: whose SQL statements are written in.
         clock: returns the processing time in microseconds since 1970; None: the wall clock.
         directory: where everything is kept; None: a temporary one.
-        keep_inputs: let running queries keep every change that comes, for `Running.verify()`.
+        keep_inputs: let running queries keep every change that arrives, for `Running.verify()`.
         spark_directory: where Spark keeps what it has read, a path or a URI of its own; None: `spark` in `directory`.
 
-    Rows that Spark reads are taken by `read` and, but after `run_as`, when a query starts: what is there.
+    Rows that Spark reads are taken by `read` and, but after `run_as`, when a query starts: the present content.
     """
 
     _layout = 3
@@ -311,7 +311,7 @@ class SparkRuntime(DirectoryRuntime):
         return self._nodes[key]
 
     def close(self) -> None:
-        """Release the directory; the Spark session goes on."""
+        """Release the directory; the Spark session continues."""
         super().close()
         if self._is_temporary:
             shutil.rmtree(self._directory, ignore_errors=True)

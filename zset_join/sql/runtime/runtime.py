@@ -3,7 +3,7 @@
 | runtime | of | rows and state |
 |---|---|---|
 | `in_memory.MemoryRuntime` | `Session()` | in this process; views share stages |
-| `durable.DirectoryRuntime` | `Session(directory=...)` | in a directory: one pipeline, which goes on after a stop or a crash |
+| `durable.DirectoryRuntime` | `Session(directory=...)` | in a directory: one pipeline, which continues after a stop or a crash |
 | `on_spark.SparkRuntime` | `Session(engine="spark")` | the same; Spark reads files, topics and DataFrames |
 
 The law: statements are bound and dispatched by the session, once; a runtime is given bound queries and complete tables.
@@ -57,7 +57,7 @@ class Runtime(ABC):
         """
 
     def repeated(self, statement: Statement, settings: Mapping[str, str]) -> tuple[str, ...] | None:  # noqa: ARG002 - of a directory
-        """Return the names that a statement made when it ran before, and that are there; None where it has to run."""
+        """Return the names that a statement made when it ran before, and that are present; None where it has to run."""
         return None
 
     @contextmanager
@@ -147,7 +147,7 @@ class Runtime(ABC):
 
     @abstractmethod
     def resume(self, running: Running) -> None:
-        """Let a query catch up, and go on."""
+        """Let a query catch up, and continue."""
 
     @abstractmethod
     def change(self, change: QueryChange, *, is_preview: bool) -> list[str]:
@@ -172,7 +172,7 @@ class Runtime(ABC):
     # ---------------------------------------------------------------- time
 
     def settle(self) -> None:  # noqa: B027 - in memory every query has
-        """Wait until every query has answered what is there."""
+        """Wait until every query has answered the present content."""
 
     @abstractmethod
     def advance_due(self) -> bool:

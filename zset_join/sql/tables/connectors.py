@@ -148,7 +148,7 @@ def _is_of_format(connector: TableSide, option: str) -> bool:
 
 
 def _check_value(option: str, known: Option | None, value: str, columns: Collection[str], at: Place | None) -> None:
-    """Refuse a value that an option cannot have, and an option of a column that is not there."""
+    """Refuse a value that an option cannot have, and an option of a column that does not exist."""
     expected = None if known is None else known.expected(value)
     if option.startswith("fields."):
         column, _, what = option.removeprefix("fields.").rpartition(".")

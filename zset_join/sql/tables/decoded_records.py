@@ -54,7 +54,7 @@ class DecodedRecords:
     Args:
         records: gives them.
         table: of the records.
-        settings: of the session; with `on_bad_input = 'quarantine'` a record that cannot be read warns, and is left out.
+        settings: of the session; with `on_bad_input = 'quarantine'` a record that cannot be read warns, and is omitted.
 
     Known limits: it begins with the source, whose position is of no use without the rows that are kept here.
     """

@@ -41,7 +41,7 @@ class Message:
     """The result of a statement that is no query.
 
     Args:
-        text: for people.
+        text: for users.
         rows: for programs, where there are some.
     """
 
@@ -80,7 +80,7 @@ class QueryRunner(Protocol):
         ...
 
     def resume(self, running: Running) -> None:
-        """Let a query catch up, and go on."""
+        """Let a query catch up, and continue."""
         ...
 
 
@@ -317,7 +317,7 @@ def changelog_table(delta: ZSet) -> pa.Table:
 
 
 def has_row_of_nothing(bound: BoundQuery) -> bool:
-    """Return whether a query aggregates without GROUP BY, whose one row is there before any row of a table, as in Spark."""
+    """Return whether a query aggregates without GROUP BY, whose one row is present before any row of a table, as in Spark."""
     waiting = [bound.view.node]
     while waiting:
         node = waiting.pop()

@@ -1,6 +1,6 @@
 """Inputs of the batch query of a kind of stage, and its registry.
 
-A table here is a bag: a row is in it as often as it is there. Its columns are called c0, c1, ... in the order of its
+A table here is a bag: a row is in it as often as it is present. Its columns are called c0, c1, ... in the order of its
 schema, whatever their names are: DuckDB and Spark take names that differ by case for one.
 """
 
@@ -58,7 +58,7 @@ class BatchScope:
         dialect: of the SQL.
         times: how far time had come when the last epoch ended.
         epochs: the table of the processing time `t` of every epoch `e`.
-        has_all_epochs: every epoch is in that table; else those are in which a row came.
+        has_all_epochs: every epoch is in that table; else those are in which a row arrived.
         marks: a table of the watermark of the stage `before` every epoch `e` and behind it, `mark`, as the dialect compares
             times; None: it follows from the rows.
     """
@@ -163,7 +163,7 @@ def numbered(schema: pa.Schema) -> list[str]:
 def newest_first(relation: Relation, table: str = "", goes: str | None = None) -> list[str]:
     """Return the terms that order the changes of one key, the newest first.
 
-    Of one commit of a change feed (the relation has `IMAGE`), the rows that come are newer than those that go. That is read
+    Of one commit of a change feed (the relation has `IMAGE`), the rows that arrive are newer than those that go. That is read
     from their weights, not from the column by which the engine orders them.
 
     Args:

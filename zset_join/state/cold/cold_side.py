@@ -5,8 +5,8 @@ The law: a row is in memory or in the cold store, never in both and never in nei
 
 Rows lie by the hash of their join key and, below it, that of their identity. Where a delta names a row by a primary key
 that does not contain the join key, a second store (`keys`, of pairs) holds the hash of the join key by that of the primary
-key. It has an entry for the hashes of every cold row. An entry stays when its row comes into memory, and is there when the row
-goes again under the same join key; entries of rows that moved or were deleted are only looked up in vain, and when half as
+key. It has an entry for the hashes of every cold row. An entry stays when its row arrives into memory, and is present when the
+row goes again under the same join key; entries of rows that moved or were deleted are only looked up in vain, and when half as
 many as there are rows have gathered, the store is written again. Both hashes have 32 bits and are not verified here: a stranger
 of the same hash comes into memory and does no harm.
 
@@ -67,7 +67,7 @@ class ColdSide:
         stores: makes the stores of the operator; its maker closes it.
 
     Attributes:
-        taken_rows: that came into memory since rows were expected last.
+        taken_rows: that arrived into memory since rows were expected last.
 
     Raises:
         StateError: the directory holds something else, or a store that was being changed when its process died.

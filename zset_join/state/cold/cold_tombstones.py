@@ -11,7 +11,7 @@ Remembers on disk the record of each; in memory 4.5 bytes, and for each piece th
 the last of them was left, 16 bytes, of 1,024 pieces at most.
 
 Known limits. Opening the state again loses the age of each one: what expired before goes from the disk later, when
-the newest that was there then has expired.
+the newest that was present then has expired.
 """
 
 from __future__ import annotations

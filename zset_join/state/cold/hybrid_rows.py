@@ -130,7 +130,7 @@ class HybridRows:
 
         Raises:
             ResourceError: the disk cannot be read or written; nothing was lost.
-            StateError: what lies on the disk is damaged.
+            StateError: what is on the disk is damaged.
         """
         self._begin(prepared)
         is_first = self._make_room(sum(own.count for own in prepared if own is not None))
@@ -194,7 +194,7 @@ class HybridRows:
 
     @contextmanager
     def rewriting(self) -> Iterator[None]:
-        """Let rows on disk be written as they will be when the epoch is absorbed; absorbing goes on right behind."""
+        """Let rows on disk be written as they will be when the epoch is absorbed; absorbing continues right behind."""
         self._refuse_half_written()
         self._give_back()
         with self._moving(ends=False):

@@ -57,7 +57,7 @@ class BufferedEpoch:
         evicted_rows: rows of either side that leave in this epoch.
         evicted_bytes: what those counted for.
         new_rows: per side, positions in the delta of rows that leave in the epoch they came in.
-        from_queue: how many rows leave that were there before.
+        from_queue: how many rows leave that were present before.
     """
 
     before: tuple[int, int]
@@ -200,7 +200,7 @@ class AppendBuffer:
         return 0 if queue is None else queue.sides.nbytes + queue.numbers.nbytes + queue.sizes.nbytes + queue.ends.nbytes
 
     def _oldest(self, needed: int) -> _Queue:
-        """Return a queue that begins with the oldest rows and holds `needed` bytes, or all rows that are there."""
+        """Return a queue that begins with the oldest rows and holds `needed` bytes, or all rows that are present."""
         queue, numbering = self._queue, tuple(side.numbering for side in self._sides)
         if queue is None or queue.numbering != numbering:
             queue = self._make_queue(numbering, _QUEUED_LEAST)

@@ -9,7 +9,7 @@ So an epoch is worked off part by part: the pairs in memory, those with rows tha
 (`zset_join.state.join.streamed_rows`), and then the rows alone. Where rows pass, parts are ranges of the hash.
 
 Remembers until the epoch is absorbed a bit per candidate pair, and what `ResidualDegrees` and `Gains` do. Cost: the candidate
-pairs; rows that pass are read as often as without a predicate, and those whose degree changes once more.
+pairs; rows that pass are read as often as without a predicate, and those whose degree changes again.
 """
 
 from __future__ import annotations

@@ -41,7 +41,7 @@ class Region:
 
     Args:
         capacity: bytes to start with, at least one page.
-        path: file to map; created when it is not there, else opened as it is (and then `capacity` is its size at least).
+        path: file to map; created when it is absent, else opened as it is (and then `capacity` is its size at least).
         grows: whether to reserve address space for growing.
     """
 

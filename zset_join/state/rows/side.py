@@ -476,7 +476,7 @@ class SideState:
 
     @property
     def ignored(self) -> tuple[int, int, int]:
-        """Return how many rows came too late for their sequence, deleted what was not there, or were rejected, so far."""
+        """Return how many rows came too late for their sequence, deleted what was absent, or were rejected, so far."""
         stale, unknown_deletes, rejected = self.header[_COUNTS].tolist()
         return stale, unknown_deletes, rejected
 

@@ -3,7 +3,7 @@
 A row lives until its time: the processing time of its last write plus a duration, or its event time plus that, or as long as
 its key is written or read. `resolve` reads; `absorb` writes what it found.
 
-The law: after every epoch exactly the rows are kept that came, were not retracted, and whose time is after `now` of the
+The law: after every epoch exactly the rows are kept that arrived, were not retracted, and whose time is after `now` of the
 epoch.
 
 Remembers every live row (`layout.stride` bytes and long strings), 13 to 26 bytes for finding it, 32 for its time; where keys
@@ -215,7 +215,7 @@ class ExpiringRows:
 
         Args:
             tick: the epoch.
-            delta: rows that come and rows that go.
+            delta: rows that arrive and rows that go.
             read: keys that other inputs read in this epoch.
         """
         now, before = self._now(tick), self._before(tick)
@@ -369,7 +369,7 @@ class ExpiringRows:
             self._expiries.count(place, amount)
 
     def _new_numbers(self, prepared: PreparedSide) -> _Words:
-        """Return the numbers of the rows that were not there before."""
+        """Return the numbers of the rows that were absent before."""
         numbers = prepared.numbers
         if self.relation.mode == "append":
             return np.array(numbers[: prepared.count][prepared.status[: prepared.count] == 0], np.int64)

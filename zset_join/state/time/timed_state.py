@@ -1,4 +1,4 @@
-"""All an operator about time keeps: its keys, the rows of its inputs, and counts for people.
+"""All an operator about time keeps: its keys, the rows of its inputs, and counts for users.
 
 The state is marked while it is written. A snapshot has a table per input; the keys are not in it, they are found again.
 """

@@ -190,7 +190,7 @@ class VersionJoin:
         return Transitions(rows.refs, np.full(count, -1, np.int64), versions, rows.weights)
 
     def _corrections(self, epoch: VersionEpoch) -> Transitions:
-        """Return the transitions of the left rows that are kept, and of those that come and go."""
+        """Return the transitions of the left rows that are kept, and of those that arrive and go."""
         left, right, groups, rows = epoch.left, epoch.right, epoch.groups, self.left
         if left is None or not isinstance(rows, VersionedRows):
             raise AssertionError("eager left rows are in runs")
@@ -419,7 +419,7 @@ class VersionJoin:
         return keys, epoch.counts
 
     def _store(self, epoch: VersionEpoch, tick: Tick) -> _Words:
-        """Store the rows that came, release what is due; return the keys of released rows."""
+        """Store the rows that arrived, release what is due; return the keys of released rows."""
         groups, right, rows = epoch.groups, epoch.right, self.left
         wanted, run_bytes = np.zeros(groups.count, np.bool_), 0
         if self._owns_table:

@@ -83,7 +83,7 @@ class NewRows:
         rows: with the columns of the schema.
         order: the order words of each row, without the arrival.
         weights: of each row; below 0 a retraction, where there are such.
-        status: of each row; what is not OK is left out. Retractions of what is not there are marked in it.
+        status: of each row; what is not OK is omitted. Retractions of what is not there are marked in it.
         deletes: which rows are DELETEs; None: none is.
         arrivals: the arrival of each row, where it does not come now.
     """

@@ -98,7 +98,7 @@ class Grouping:
             named_keys: expressions by name.
 
         Raises:
-            PlanError: a column that is not there, is not a name or a Column, or is named twice.
+            PlanError: a column that does not exist, is not a name or a Column, or is named twice.
         """
         given = columns[0] if len(columns) == 1 and isinstance(columns[0], list | tuple) else columns
         wanted = []

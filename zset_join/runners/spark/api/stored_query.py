@@ -43,7 +43,7 @@ class QueryRunner(Protocol):
     Attributes:
         error: what stopped the query, as it was raised; None while it runs.
         progress: what the newest epochs did.
-        heartbeat: brings an epoch when something is due though no row comes; None where nothing waits for a time.
+        heartbeat: brings an epoch when something is due though no row arrives; None where nothing waits for a time.
     """
 
     error: BaseException | None
@@ -259,7 +259,7 @@ class StoredQuery:
 
         Args:
             row: columns of the output to values; name its key, or at least few rows. Of a group, columns of its key: the answer
-                are the rows that came into it and left it.
+                are the rows that arrived into it and left it.
             most_rows: rows and input changes to report at most, per join of a chain.
 
         Raises:
@@ -275,7 +275,7 @@ class StoredQuery:
     def diff(self, view: Any, *, lease_seconds: float = LEASE_SECONDS) -> PlanDiff:
         """Return what another query would answer otherwise, over everything that came up to one epoch, which it names.
 
-        The files of that epoch are held by a lease while they are read; epochs go on meanwhile, and nothing else is written.
+        The files of that epoch are held by a lease while they are read; epochs continue meanwhile, and nothing else is written.
 
         Args:
             view: the other query: a view of the same streams, or all views by name.
@@ -286,7 +286,7 @@ class StoredQuery:
             StateError: there is no epoch yet; what the query needs was not kept (see `zset_join.pipeline.Pipeline.evolve`); or
                 the lease ran out (`LEASE_EXPIRED`); of executors also `MOVE_UNKNOWN` and `MOVE_REFUSED`.
 
-        Cost: every snapshot and log is read, and the state is built once more as mapped files in the temporary directory.
+        Cost: every snapshot and log is read, and the state is built again as mapped files in the temporary directory.
         """
         return self._tools.diff(planned_writer(view).planned, lease_seconds=lease_seconds)
 

@@ -11,7 +11,7 @@ Three ways to give the operation of a row:
 | `weight_column` | changelog | that many copies more, or less when negative |
 | `row_kind_column` | changelog, or upsert with `keys` | +I -U +U -D, INSERT UPDATE_BEFORE ..., or insert update_preimage ... |
 
-With `row_kind_column` and `keys`, an update's old row (-U) is left out: the key already identifies the row that is replaced.
+With `row_kind_column` and `keys`, an update's old row (-U) is omitted: the key already identifies the row that is replaced.
 
 The order of two changes of one key is `sequence_by`; without it the order of arrival, of which Spark promises only that it
 holds within one partition of one source.
@@ -100,7 +100,7 @@ def appends(
         keys: columns that identify a row, when there are any; the engine trusts them.
         baseline: a batch DataFrame of the rows to start from; needs `after_baseline`.
         after_baseline: condition, as SQL text or Column, that is true for the rows of the stream that are not in the
-            baseline; the others are left out. `"true"` when the stream begins where the baseline ends.
+            baseline; the others are omitted. `"true"` when the stream begins where the baseline ends.
         watermark: the event-time column, and how far its watermark stays behind the largest time, such as
             `("ts", "10 seconds")`, or a number in the unit of an integer column; default: that of `df.withWatermark`.
         max_watermark_jump: how far ahead of the watermark a row may be, written as the delay; a row further ahead is bad

@@ -1,6 +1,6 @@
 """Views of Spark: the words of a pipeline's views, over streaming DataFrames, with Spark's own expressions.
 
-A view is a tree (`zset_join.plan.tree`) over named sources; which stream a name represents lies beside it (`bound`). Joins,
+A view is a tree (`zset_join.plan.tree`) over named sources; which stream a name represents is beside it (`bound`). Joins,
 groups, versions and lookups are the words that a pipeline in process has. What is done to single rows may be written as PySpark
 users do, with text, Columns and functions of their own: such a step is Spark's, and opaque to the plan.
 
@@ -232,14 +232,14 @@ class View(words.View):
             computed: expressions by the names of their columns.
 
         Raises:
-            PlanError: a column that is not there, or cannot be grouped by.
+            PlanError: a column that does not exist, or cannot be grouped by.
         """
         return GroupedStream(Grouping.of(self, columns, computed))
 
     groupby = groupBy  # type: ignore[assignment]
 
     def agg(self, *calls: Aggregated | Column | Mapping[str, str]) -> Any:
-        """Aggregate all rows into one, which is there from the first epoch on; see `GroupedStream.agg`."""
+        """Aggregate all rows into one, which is present from the first epoch on; see `GroupedStream.agg`."""
         return self.groupBy().agg(*calls)
 
     # ---------------------------------------------------------------- several views
@@ -361,7 +361,7 @@ class View(words.View):
         condition: Expression | str | None = None,
         alias: str | None = None,
     ) -> Self:
-        """Join with the rows of an external table when a row comes; see `zset_join.query.View.lookup_join`.
+        """Join with the rows of an external table when a row arrives; see `zset_join.query.View.lookup_join`.
 
         Args:
             source: the outside table, such as `PostgresSource(...)`; workers open it, each with connections of its own. A batch

@@ -164,9 +164,9 @@ class JoinStreamWriter:
 
         Args:
             processingTime: an interval such as "5 seconds".
-            once: all that is there in one epoch, then stop.
+            once: all that is present in one epoch, then stop.
             continuous: not possible; an epoch needs a batch.
-            availableNow: all that is there in as many epochs as the sources make of it, then stop.
+            availableNow: all that is present in as many epochs as the sources make of it, then stop.
         """
         given = {"processingTime": processingTime, "once": once, "continuous": continuous, "availableNow": availableNow}
         self._trigger = checked_trigger(given)
@@ -247,7 +247,7 @@ class JoinStreamWriter:
         """Keep a table of a catalog of the session equal to the view by MERGE, or, with `form`, append every change to it.
 
         Args:
-            name: of the table, as Spark's SQL writes it, such as `"lake.shop.orders"`; it is made where it is not there.
+            name: of the table, as Spark's SQL writes it, such as `"lake.shop.orders"`; it is made where it is absent.
             form: weight, row_kind or change_data_feed for a changelog, with the epoch in `_epoch`; None for a view.
             key: columns that identify a row of the view; default: what the keys of the inputs imply.
             format: of a table that is made, such as `"delta"`; default: the catalog's. A view needs one that has MERGE.

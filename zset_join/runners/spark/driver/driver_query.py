@@ -89,7 +89,7 @@ def driver_query(
         sources: `id` of a source in it to its stream.
         bindings: what its steps of Spark's own do.
         name: what the only view is called.
-        keep_state: "needed" leaves out the columns of sources that nothing reads.
+        keep_state: "needed" omits the columns of sources that nothing reads.
 
     Raises:
         PlanError: it cannot be planned; `SPARK_ONLY_STEP`: a step of Spark's own comes after a stage.

@@ -1,8 +1,8 @@
 """Questions about a query whose epochs run on the driver; answered by its pipeline from the inputs that `retainInputLog` keeps.
 
-Expected: DuckDB's batch query over everything that came. Actual: what every output that can be read back holds. Epochs wait.
+Expected: DuckDB's batch query over everything that arrived. Actual: what every output that can be read back holds. Epochs wait.
 
-Cost: of `verify`, one batch query per output over all that came; of `explain_row`, a replay of all that came.
+Cost: of `verify`, one batch query per output over all that arrived; of `explain_row`, a replay of all that arrived.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class DriverTools:
         actual: Callable[[], pa.Table] | None = None,
         **given: Any,
     ) -> VerificationReport:
-        """Compare what the outputs hold with DuckDB's batch query over everything that came.
+        """Compare what the outputs hold with DuckDB's batch query over everything that arrived.
 
         Args:
             actual_df: what was emitted, with a column `_weight`, in place of the outputs.
@@ -100,7 +100,7 @@ class DriverTools:
         )
 
     def explain_row(self, row: Mapping[str, Any], *, most_rows: int) -> RowHistory:
-        """Return which changes made and unmade rows, from everything that came.
+        """Return which changes made and unmade rows, from everything that arrived.
 
         Raises:
             OptionError: `INPUTS_NOT_KEPT`; `ROW_QUESTION`, see `Pipeline.explain_row`.
@@ -110,7 +110,7 @@ class DriverTools:
             return epochs.opened().explain_row(row, most_changes=most_rows)
 
     def diff(self, query: PlannedQuery, *, lease_seconds: float) -> PlanDiff:
-        """Return what another query would answer otherwise; epochs go on meanwhile. See `StoredQuery.diff`."""
+        """Return what another query would answer otherwise; epochs continue meanwhile. See `StoredQuery.diff`."""
         from zset_join.runners.local.pinned import diff_of_running
 
         return diff_of_running(self._epochs.location, query, lease_seconds=lease_seconds)

@@ -112,7 +112,7 @@ class DriverSettings:
     is_served: bool = False
 
     def described(self, stored: Mapping[str, Any] | None) -> Mapping[str, Any]:
-        """Return what a checkpoint remembers beside the plan, under which the query goes on.
+        """Return what a checkpoint remembers beside the plan, under which the query continues.
 
         Args:
             stored: what it remembers so far; None of a new one.
@@ -142,7 +142,7 @@ class DriverEpochs:
     Attributes:
         error: what stopped the query, as it was raised here; None while it runs.
         progress: what the newest epochs did.
-        heartbeat: brings an epoch when something is due though no row comes; None where nothing waits for a time.
+        heartbeat: brings an epoch when something is due though no row arrives; None where nothing waits for a time.
         lock: held while an epoch runs.
         after_begin: called at the end of a start, while the checkpoint is held.
         has_ended: the query has changed, and another object runs its epochs; this one takes none any more.
@@ -340,7 +340,7 @@ class DriverEpochs:
             words: what schemas do not show of columns of streams that change.
 
         Raises:
-            ZsetJoinError: as `Pipeline.evolve`; where the change does not count, the query goes on as it was.
+            ZsetJoinError: as `Pipeline.evolve`; where the change does not count, the query continues as it was.
         """
         with self.lock:
             sinks = {view: [one.sink for one in chosen] for view, chosen in outputs.items() if chosen}
@@ -359,7 +359,7 @@ class DriverEpochs:
 
         Raises:
             StateError: `EVOLVE_STREAM`: the change gave streams other columns, and the caller does not have those of before.
-            ZsetJoinError: as `Pipeline.undo` and `evolve`; where the change does not count, the query goes on as it was.
+            ZsetJoinError: as `Pipeline.undo` and `evolve`; where the change does not count, the query continues as it was.
         """
         with self.lock:
             query = self.opened().query_before().query

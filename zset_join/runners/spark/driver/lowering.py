@@ -1,6 +1,6 @@
 """Steps that only Spark can do, done to the rows of their source before these are collected.
 
-    where(text or Column)     a column holds whether a row passes; rows without key and event time are left out by Spark
+    where(text or Column)     a column holds whether a row passes; rows without key and event time are omitted by Spark
     select, withColumn, ...   the columns are computed beside the key, what orders changes, and the event time
 
 The law: the rows that the plan sees after the steps are those of the steps done behind the source. A step depends on the row

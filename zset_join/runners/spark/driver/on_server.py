@@ -152,7 +152,7 @@ def _parts(content: bytes) -> Iterator[pa.RecordBatch]:
 
 
 def _whole(parts: Sequence[Row]) -> bytes:
-    """Return the answer of one task, whose rows come in their order."""
+    """Return the answer of one task, whose rows arrive in their order."""
     return b"".join(bytes(part[0]) for part in parts)
 
 

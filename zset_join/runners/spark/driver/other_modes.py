@@ -44,9 +44,9 @@ class OtherModes:
     on_driver: Callable[[], DriverQuery]
 
     def write(self) -> None:
-        """Write down what the other mode would be, where it is not there already.
+        """Write down what the other mode would be, where it is absent already.
 
-        Cost: one read; the first time, planning the query once more and one write.
+        Cost: one read; the first time, planning the query again and one write.
         """
         location = self.options.checkpoint_location
         description = stored_description(location)

@@ -32,7 +32,7 @@ def replanned(name: str, location: str, number: int, done: int) -> StateError:
 
 
 def rolled_back(name: str, location: str, taken: int, done: int) -> StateError:
-    """Return the error where a later batch was committed than the one that is, so that rows would be left out."""
+    """Return the error where a later batch was committed than the one that is, so that rows would be omitted."""
     return StateError(
         f'batch {taken} of "{name}" was committed, and the directory is at {"none" if done < 0 else f"batch {done}"}: it is '
         f"older than what Spark has read in {location}, which would not read the rows between again. {_WHOLE}",

@@ -119,7 +119,7 @@ class ServedQuery:
         error: what stopped the query; None while it runs, and where Spark did.
         progress: what the newest epochs did, as the checkpoint has it.
         heartbeat: None: it is the server's.
-        has_ended: the query has changed, and goes on as another one.
+        has_ended: the query has changed, and continues as another one.
     """
 
     settings: DriverSettings
@@ -239,7 +239,7 @@ def refuse_served(settings: DriverSettings, session: SparkSession) -> None:
 
 
 def refuse_missing(settings: DriverSettings, session: SparkSession) -> None:
-    """Refuse a checkpoint that is not there, or does not take the query.
+    """Refuse a checkpoint that does not exist, or does not take the query.
 
     Raises:
         ZsetJoinError: what it raises.
@@ -290,7 +290,7 @@ class ServedTools:
         self._is_active = query.is_active
 
     def verify(self, *, actual_df: DataFrame | None = None, most_differences: int = 20, **given: Any) -> VerificationReport:
-        """Compare what the outputs hold with DuckDB's batch query over everything that came; see `DriverTools.verify`."""
+        """Compare what the outputs hold with DuckDB's batch query over everything that arrived; see `DriverTools.verify`."""
         refuse_given(given)
         found: VerificationReport = self._answer("verify", {"most_differences": most_differences}, actual_df)
         return found

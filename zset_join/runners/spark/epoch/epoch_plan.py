@@ -187,7 +187,7 @@ class EpochPlan:
         return {number: layout for one in self.fused_stages if one.fed for number, layout in self._layouts(one).items()}
 
     def _due(self, planned: PlannedStage) -> frozenset[int]:
-        """Return the buckets of a stage that may have rows to emit though no row comes.
+        """Return the buckets of a stage that may have rows to emit though no row arrives.
 
         Those whose time has come, as returned when they were opened last; and those that had rows in the last epoch, or were
         moved since, which are folded only now: their due time is not known yet.

@@ -125,7 +125,7 @@ def given_changes(checkpoint: Checkpoint, schema: pa.Schema) -> Iterator[GivenCh
 
 
 def _begins(changed: ChangedPlan) -> bool:
-    """Return whether outputs begin with a change: those of before do not go on."""
+    """Return whether outputs begin with a change: those of before do not continue."""
     return bool({*changed.begins} - {*changed.altered})
 
 

@@ -113,7 +113,7 @@ class Output(Protocol):
     def give_change(
         self, session: SparkSession, files: CheckpointFiles, record: CommitRecord, rows: ZSet
     ) -> dict[str, Rejected]:
-        """Take the answer of an epoch in which the query changed, which lies beside the parts that tasks write.
+        """Take the answer of an epoch in which the query changed, which is beside the parts that tasks write.
 
         Returns:
             Rows that were put aside, by what `explain` calls the output.
@@ -153,7 +153,7 @@ class SelectiveOutput(Output, Protocol):
     """An output that may never be able to hold some rows, which is decided before an epoch is committed.
 
     Attributes:
-        quarantines: such rows are put aside and left out; else they are refused.
+        quarantines: such rows are put aside and omitted; else they are refused.
         dead_letter_path: where tasks put them that write the output themselves.
     """
 
@@ -244,7 +244,7 @@ class SinkOutput(ChangesOfSinks):
         self._epochs.write(record.epoch, read_arrow_parts(files, record.parts), record.link)
 
     def put_aside(self, files: CheckpointFiles, record: CommitRecord) -> dict[str, Rejected]:
-        """Return the answer of the sink, where it has such rows; the rows are then read once more than they are written."""
+        """Return the answer of the sink, where it has such rows; the rows are then read again than they are written."""
         rejected = self._epochs.put_aside(record.epoch, read_arrow_parts(files, record.parts))
         return {self.describe(): rejected} if len(rejected) else {}
 
@@ -367,7 +367,7 @@ class FunctionOutput:
 
     Args:
         function: takes the DataFrame and the epoch; and where it has an argument `chain`, the epoch's digest, by which it can
-            distinguish an epoch that comes again from another one of the same number (see `epoch_chain`).
+            distinguish an epoch that arrives again from another one of the same number (see `epoch_chain`).
         form: how weights are shown.
     """
 

@@ -4,7 +4,7 @@
 |---|---|
 | `epoch`, `replayed` | Spark's batch id; whether the answer was committed before this run |
 | `batch` | on the driver, where the query was changed: Spark's batch id; `epoch` is ahead of it by one per change |
-| `rows_in`, `retractions_in`, `quarantined` | per stream: rows that came, deletes and retractions applied, rows put aside |
+| `rows_in`, `retractions_in`, `quarantined` | per stream: rows that arrived, deletes and retractions applied, rows put aside |
 | `delta_rows`, `retractions` | rows of the answer, and those of them that retract |
 | `fan_out` | the join key that made the most pairs, old and new ones, and how many; None where there was none |
 | `corrections` | per temporal and as-of join, by its stage: earlier answers that it retracted; absent without one |
@@ -19,10 +19,10 @@
 | `log_bytes`, `snapshot_bytes` | what the checkpoint holds to make the state from |
 | `locality` | buckets whose state was where they ran (`hits`), and had to be fetched (`misses`); `executors` that ran them |
 | `rows_by_stage` | rows that reached each input of a stage, by its name |
-| `rebuilt_buckets` | buckets whose local state was there and could not be used |
+| `rebuilt_buckets` | buckets whose local state was present and could not be used |
 | `seconds` | `total`, and in it `job`, `commit`, `output`; per stage its slowest bucket, and the slowest in each step |
 
-Spark's own progress has no room for them: the `observedMetrics` of a query are computed inside its plan, from rows that come
+Spark's own progress has no room for them: the `observedMetrics` of a query are computed inside its plan, from rows that arrive
 in, and our numbers are known when the function of `foreachBatch` returns. But what Spark reports to a `StreamingQueryListener`
 comes after the epoch and to the driver's process, so `join_progress(event.progress)` finds these numbers for it.
 
@@ -189,7 +189,7 @@ def recorded_seconds(seconds: Mapping[str, float], before: Mapping[str, float]) 
     """Return the seconds in the commit record of an epoch: its own, and those that the last one took after its record.
 
     Args:
-        seconds: `job`, and those of `stage_seconds`; steps of stages are left out.
+        seconds: `job`, and those of `stage_seconds`; steps of stages are omitted.
         before: `commit` and `output` of the epoch before, where it ran here.
 
     >>> recorded_seconds({"job": 2.0, "join": 1.0, "join.answer": 0.5}, {"commit": 0.25})

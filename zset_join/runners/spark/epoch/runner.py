@@ -460,7 +460,7 @@ class EpochRunner:
         return bool(self._times.timed)
 
     def next_due(self) -> tuple[int, int] | None:
-        """Return the last epoch, and the processing time at which a stage must answer though no row comes; None for never.
+        """Return the last epoch, and the processing time at which a stage must answer though no row arrives; None for never.
 
         The rows of the last epoch are folded only by the next one: where rows may wait in it, that one is due now.
         """

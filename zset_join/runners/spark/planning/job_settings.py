@@ -43,7 +43,7 @@ def wanted_settings(max_records_per_batch: int, *, is_routed: bool) -> dict[str,
 def all_rows_settings(session: SparkSession) -> dict[str, str]:
     """Return what a job needs besides whose tasks have filters of Spark behind them.
 
-    Where no row can pass a condition, Spark would leave out everything before it: the tasks, their logs and receipts.
+    Where no row can pass a condition, Spark would omit everything before it: the tasks, their logs and receipts.
     """
     excluded = session.conf.get(_EXCLUDED_RULES, "")
     return {_EXCLUDED_RULES: ",".join(filter(None, (excluded, _PRUNE_FILTERS)))}

@@ -60,7 +60,7 @@ class RowStep:
         description: what a checkpoint remembers of it.
         zone: the time zone its expressions are evaluated in.
         transform: what the call does to a DataFrame.
-        kept: per column before it that is there afterwards as it was, its name then.
+        kept: per column before it that is present afterwards as it was, its name then.
         functions: the user's own functions in its expressions.
         reads: the columns before it that it reads; those it passes on are among them.
         is_selection: it chooses and computes columns, and keeps all rows.

@@ -1,6 +1,6 @@
 """Names of the stages of a query in receipts, commit records and directories.
 
-A stage is what has state: a join, a route, an aggregate. They are numbered in the order of an epoch, from 0, routes left out;
+A stage is what has state: a join, a route, an aggregate. They are numbered in the order of an epoch, from 0, routes omitted;
 the first stage is without a number where it is a join, and a route has that of the stage it leads to.
 
 | name | is |

@@ -251,7 +251,7 @@ def check_rows(
     buckets: int,
     epoch: int,
 ) -> None:
-    """Count the rows that came, that stages sent each other, and their receipts.
+    """Count the rows that arrived, that stages sent each other, and their receipts.
 
     Raises:
         StateError: some are missing.

@@ -103,7 +103,7 @@ def described_functions(functions: Sequence[UserFunction], version: str | None) 
 
 
 def agree(given: Mapping[str, Any], stored: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
-    """Return what the checkpoint goes on remembering: what it holds, where it is of the same functions.
+    """Return what the checkpoint continues remembering: what it holds, where it is of the same functions.
 
     Args:
         given: of the query that starts.
@@ -149,7 +149,7 @@ def explained_functions(functions: Sequence[UserFunction], version: str | None) 
 def with_functions(
     description: Mapping[str, Any], stored: Mapping[str, Any] | None, functions: Sequence[UserFunction], version: str | None
 ) -> Mapping[str, Any]:
-    """Return the description of a query with its functions, as its checkpoint goes on remembering them.
+    """Return the description of a query with its functions, as its checkpoint continues remembering them.
 
     Args:
         description: of the query that starts, without functions.

@@ -111,7 +111,7 @@ def rescale(
         checkpoint: `checkpointLocation` of the query, a path or a URI.
         buckets: the new number, 1 to 4096.
         session: runs the jobs; default: the active session.
-        local_state_dir: `localStateDir` of the query; state that is there is used, and other is built there.
+        local_state_dir: `localStateDir` of the query; state that is present is used, and other is built there.
 
     Returns:
         What was done; `print` shows it.

@@ -1,6 +1,6 @@
-"""A join of a query with what lies behind it, and the history of rows behind its steps.
+"""A join of a query with what is behind it, and the history of rows behind its steps.
 
-Of what lies behind a join its own steps are followed back; what a stage makes of rows only as far as its group key. Joins whose
+Of what is behind a join its own steps are followed back; what a stage makes of rows only as far as its group key. Joins whose
 rows end by time are followed like any other. What other stages make is not; `unfollowed` names them.
 
 Cost: as `RowQuestion`; with steps one small Spark job, and where no column of the join is requested, a batch join of all row
@@ -112,7 +112,7 @@ class Branch:
 
 
 def branches_of(stages: Sequence[PlannedStage], rows: Sequence[PlannedStage], schema: pa.Schema) -> tuple[Branch, ...]:
-    """Return the joins that rows are made of, without those behind their sides, each with all that lies behind it.
+    """Return the joins that rows are made of, without those behind their sides, each with all that is behind it.
 
     Args:
         stages: of the query.
@@ -192,7 +192,7 @@ class Question:
             if not join_rows.num_rows:
                 return RowHistory(self.row, is_complete=all(history.snapshot is None for history in histories))
             narrowing = {at.name: pc.unique(join_rows.column(at.name)) for at in shown if not pt.is_nested(at.type)}
-        # Rows in quarantine are in the log; they are left out here as they were left out then.
+        # Rows in quarantine are in the log; they are omitted here as they were omitted then.
         build = partial(branch.join.stage.build, replace(self.options, on_bad_input="quarantine"))
         question = RowQuestion(
             build,
@@ -299,7 +299,7 @@ class Question:
         return answer
 
     def _versions(self, branch: Branch, side: int) -> DataFrame:
-        """Return every row that came in on one side, as far back as the log goes."""
+        """Return every row that arrived in on one side, as far back as the log goes."""
         schemas = [given.fed.schema for given in branch.join.stage.inputs]
         table = list(branch.inside.state_tables)[side]
         changes = logged_changes(self.session, self.checkpoint, self._histories(branch), schemas, side, table=table)

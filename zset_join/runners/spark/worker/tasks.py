@@ -61,7 +61,7 @@ class FansOut(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class StageTask:
-    """Answer one epoch of one bucket of a stage; it travels to the worker, where a `BucketTask` runs it.
+    """Answer one epoch of one bucket of a stage; sent to the worker, where a `BucketTask` runs it.
 
     Args:
         context: the epoch and what is committed.
