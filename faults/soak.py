@@ -408,7 +408,7 @@ def gain(samples: Sequence[Sample], name: str) -> tuple[float, float]:
 
 
 def held_against_limits(counted: Counted, samples: Sequence[Sample], seconds: Sequence[float], minutes: float) -> list[str]:
-    """Return what is wrong, in words.
+    """Return the error as text.
 
     Args:
         counted: what happened.

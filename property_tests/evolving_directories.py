@@ -45,7 +45,7 @@ class Lasting:
         self.alter(output)
 
     def check_altered(self, output: Relation) -> None:
-        """Refuse what is no addition of columns."""
+        """Reject changes other than added columns."""
         assert self.output is not None
         before = self.output
         check_adds_columns("the output", before.schema, output.schema, before.primary_key, output.primary_key)

@@ -231,11 +231,11 @@ class ColdStore(Protocol):
         ...
 
     def forget_revised(self) -> None:
-        """Forget what was written for rows that were revised."""
+        """Clear the entries of revised rows."""
         ...
 
     def tidy(self) -> None:
-        """Do what keeps fetching fast and the disk small. An error leaves the store as before."""
+        """Merge runs, so that fetching stays fast and the disk small. An error leaves the store as before."""
         ...
 
     def commit(self, epoch: int) -> None:

@@ -60,11 +60,11 @@ class ColdStores(ABC):
 
     @abstractmethod
     def is_current(self) -> bool:
-        """Return whether what the stores share is as this process left it."""
+        """Return whether the shared files are as this process left them."""
 
     @abstractmethod
     def close(self) -> None:
-        """Release what the stores share; they are closed."""
+        """Release the shared files of closed stores."""
 
 
 class FileStores(ColdStores):
@@ -83,7 +83,7 @@ class FileStores(ColdStores):
 
 @contextmanager
 def closing_on_error(close: Callable[[], object]) -> Iterator[None]:
-    """Close what was opened so far when opening the rest fails."""
+    """Close opened stores when opening the rest fails."""
     try:
         yield
     except BaseException:

@@ -186,7 +186,7 @@ class DuckDBFile:
         os.close(os.open(self.path, os.O_RDONLY | os.O_CLOEXEC))
 
     def _signature(self) -> tuple[int, int, int] | None:
-        """Return what changes when somebody else writes to the file, or puts another one in its place."""
+        """Return a signature that changes when another process writes or replaces the file."""
         try:
             status = os.stat(self.path)  # noqa: PTH116 - Path.stat() is slower
         except FileNotFoundError:
@@ -410,7 +410,7 @@ class DuckDBPages:
         return self._checked(pa.concat_tables(parts), page_runs << _AT_SHIFT | pages, ends - begins, requested)
 
     def _query(self, run: int, at: int, pages: Int64s) -> str:
-        """Return what requests some pages of a run, which is the one at a place among several.
+        """Return the query for some pages of a run, which is the one at a place among several.
 
         Lines were inserted in the order of their pages, so the number of a line in its table, by which DuckDB finds it, is that
         of its page. Where many of the pages between the first and the last are wanted, passing over the others costs more than

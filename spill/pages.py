@@ -105,7 +105,7 @@ class Pages(Protocol):
         ...
 
     def commit(self) -> None:
-        """Let what was written be found by the next process that opens the store."""
+        """Make the written rows visible to the next process that opens the store."""
         ...
 
     def disk_bytes(self) -> int:

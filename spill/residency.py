@@ -43,7 +43,7 @@ _BINS = 1 << 16
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResidencyPolicy:
-    """Decide what stays in memory.
+    """Policy that decides which entries stay in memory.
 
     Args:
         max_hot_bytes: bytes of the entries in memory; None for no limit.

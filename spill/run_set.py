@@ -74,7 +74,7 @@ class StoredRun(Protocol):
         ...
 
     def release(self) -> None:
-        """Let what is mapped of its index leave the memory of this process."""
+        """Release the mapped index from the memory of this process."""
         ...
 
     def index_bytes(self) -> int:
@@ -82,7 +82,7 @@ class StoredRun(Protocol):
         ...
 
     def staying_bytes(self) -> int:
-        """Return what of these `release` leaves in memory."""
+        """Return the bytes that `release` leaves in memory."""
         ...
 
     def file_bytes(self) -> int:
@@ -373,7 +373,7 @@ class RunSet(ABC, Generic[R]):
         return sum(run.staying_bytes() for run in self._runs)
 
     def lingering_bytes(self) -> int:
-        """Return what else of an index that may not be kept can be in memory: a small one stays from a look-up to `release`."""
+        """Return the further bytes in memory of a small index, kept from a look-up to `release`."""
         return self._index_bytes - self.staying_bytes() if self._keeps_index and not self.keep_index else 0
 
     def close(self) -> None:

@@ -109,7 +109,7 @@ class RunStore(RunSet[Run]):
         return _joined(list(self.fetch_parts(codes, subcodes)))
 
     def fetch_parts(self, codes: Int64s, subcodes: Int64s | None = None) -> Iterator[ColdRows]:
-        """Yield what `fetch` returns as it is read, the rows of some MB of pages at a time.
+        """Yield the result of `fetch` while it is read, the rows of some MB of pages at a time.
 
         Rows that were yielded may be removed before the next ones are requested, and others may be put or restored.
         """
@@ -282,7 +282,7 @@ class RunStore(RunSet[Run]):
             revision.old.live -= revision.new.rows
 
     def forget_revised(self) -> None:
-        """Forget what was written for rows that were revised."""
+        """Clear the entries of revised rows."""
         revisions, self._revisions = self._revisions, []
         if revisions:
             self._drop([revision.new for revision in revisions])

@@ -509,7 +509,7 @@ def _console(options: argparse.Namespace) -> int:
 
 
 def _diff_of(checkpoint: str, program: str, dialect: str, lease_seconds: float, **words: Any) -> Any:
-    """Return what another query would answer otherwise over a directory, whose query may run."""
+    """Return how the answers of another query would differ over a directory, whose query may run."""
     from zset_join.runners.any_mode import diff_wherever
 
     def on_pinned(epoch: int) -> None:

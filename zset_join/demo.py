@@ -113,7 +113,7 @@ def run_demo(print_line: Callable[[str], None], *, is_colored: bool = False, wai
 
 
 def _show_page(pipeline: Pipeline, print_line: Callable[[str], None], *, waits: bool) -> None:
-    """Print what to do next; the last line is the address of the console, or what brings it."""
+    """Print the next steps; the last line is the address of the console, or how to install it."""
     print_line("\nNext:")
     for line in (
         "zset-join doctor                     what is installed here, what is missing, what to do",

@@ -102,7 +102,7 @@ class Repeated:
         return {"rows": table.replace_schema_metadata({_EPOCH: str(self.absorbed_epoch).encode()})}
 
     def snapshot_readers(self) -> Mapping[str, pa.RecordBatchReader]:
-        """Return what reads them."""
+        """Return their readers."""
         return {name: table.to_reader() for name, table in self.snapshot().items()}
 
     def restore(self, tables: Mapping[str, pa.Table | pa.RecordBatchReader]) -> None:
@@ -189,7 +189,7 @@ class RepeatedStage(Stage):
         return Repeated(self.source, self.key, self.times, directory)
 
     def explain(self, buckets: int | None) -> list[str]:
-        """Return what it does and remembers."""
+        """Return a description of the stage and its state."""
         return [
             f"Repeated by {', '.join(self.key)}: keys that are there {self.times} times",
             f"  remembers: every row; in {buckets or 'one per core'} buckets",

@@ -107,11 +107,11 @@ class Accumulator(Protocol):
         ...
 
     def store(self, heap: StateHeap, lines: Lines) -> None:
-        """Move what `after` keeps outside of the lines into the heap."""
+        """Move the values of `after` that lie outside the lines into the heap."""
         ...
 
     def copy(self, old: int, new: int, groups: int, copied: int, state_offset: int) -> None:
-        """Rewrite what copied groups keep in the heap, from one state to another."""
+        """Copy the heap values of copied groups from one state to another."""
         ...
 
 
@@ -381,14 +381,14 @@ class SumOfFloats:
         return int(floats.find_leftover(lines.entries, lines.line_words, lines.after_address, self.block_at, lines.heap))
 
     def store(self, heap: StateHeap, lines: Lines) -> None:
-        """Move what `after` keeps outside of the lines into the heap."""
+        """Move the values of `after` that lie outside the lines into the heap."""
         heap.make_heap_room(0 if self._owners is None else 2 * len(self._owners))
         floats.store_float_blocks(
             heap.view, lines.entries, lines.line_words, lines.before_address, lines.after_address, self.block_at, self.squares
         )
 
     def copy(self, old: int, new: int, groups: int, copied: int, state_offset: int) -> None:
-        """Rewrite what copied groups keep in the heap, from one state to another."""
+        """Copy the heap values of copied groups from one state to another."""
         floats.copy_float_blocks(old, new, groups, copied, state_offset + 8 * (self.block_at - 1), self.squares)
 
 

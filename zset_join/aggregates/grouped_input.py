@@ -100,7 +100,7 @@ class GroupedInput:
     # ---------------------------------------------------------------- reading
 
     def prepare(self, delta: ZSet) -> PreparedGroups:
-        """Return what a delta changes. Cost: the rows of the delta."""
+        """Return the changes of a delta. Cost: the rows of the delta."""
         count = len(delta)
         rows = conform(delta.rows, self.relation)
         if self.hybrid is not None:
@@ -203,7 +203,7 @@ class GroupedInput:
     # ---------------------------------------------------------------- writing
 
     def absorb(self, prepared: PreparedGroups | None, epoch: int) -> None:
-        """Store what `prepare` found (None: nothing). Cost: the touched groups, amortised."""
+        """Store the result of `prepare` (None: nothing). Cost: the touched groups, amortised."""
         self.state.begin()
         if prepared is not None:
             self.state.store(prepared.lines)
@@ -212,7 +212,7 @@ class GroupedInput:
         self._end(epoch)
 
     def snapshot_readers(self) -> Mapping[str, pa.RecordBatchReader]:
-        """Return what reads the groups, and the values of every multiset, as tables with the key columns in front.
+        """Return readers of the groups, and the values of every multiset, as tables with the key columns in front.
 
         Memory: a copy of the groups in memory, and a chunk of those on disk.
         """

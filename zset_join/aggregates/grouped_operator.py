@@ -191,7 +191,7 @@ class GroupedOperator:
         return {name: reader.read_all() for name, reader in self.snapshot_readers().items()}
 
     def snapshot_readers(self) -> Mapping[str, pa.RecordBatchReader]:
-        """Return what reads the tables of `snapshot`, batch by batch, until the state changes; groups on disk in chunks."""
+        """Return readers of the tables of `snapshot`, batch by batch, until the state changes; groups on disk in chunks."""
         return self._input.snapshot_readers()
 
     def restore(self, tables: Mapping[str, pa.Table | pa.RecordBatchReader]) -> None:

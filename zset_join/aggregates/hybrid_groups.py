@@ -191,7 +191,7 @@ class HybridGroups:
                 self._state.cold_groups += 0 if number else part.num_rows
 
     def written(self, table: int) -> Iterator[pa.RecordBatch]:
-        """Yield what one table holds of the groups on disk, in chunks."""
+        """Yield the rows of one table for the groups on disk, in chunks."""
         return self._cold.scan(table)
 
     def resident_bytes(self) -> int:
@@ -210,7 +210,7 @@ class HybridGroups:
         }
 
     def close(self) -> None:
-        """Remove what is on disk."""
+        """Remove the files."""
         self._unused.close()
         self._cold.close()
 

@@ -149,7 +149,7 @@ class ValuesOf:
         return -1
 
     def store(self, heap: StateHeap, lines: Lines) -> None:
-        """Move what `after` keeps outside of the lines into the heap."""
+        """Move the values of `after` that lie outside the lines into the heap."""
         cells = lines.cells.get(self.at)
         if cells is None or not cells.count:
             return
@@ -177,6 +177,6 @@ class ValuesOf:
             )
 
     def copy(self, old: int, new: int, groups: int, copied: int, state_offset: int) -> None:
-        """Rewrite what copied groups keep in the heap, from one state to another."""
+        """Copy the heap values of copied groups from one state to another."""
         place = state_offset + 8 * (self.at - 1)
         copy_values(old, new, groups, copied, place, self.codec.words, self.codec.texts)

@@ -70,7 +70,7 @@ class Decoded:
 
 
 def decode(rows: pa.Table | pa.RecordBatch, relation: Relation, changelog_format: ChangelogFormat) -> Decoded:
-    """Turn what a source delivers into a delta.
+    """Decode input rows into a delta.
 
     Args:
         rows: n rows with the columns of the relation, those of the format, and any others, which are omitted.

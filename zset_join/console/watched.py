@@ -67,7 +67,7 @@ class Watched(Protocol):
         ...
 
     def diff(self) -> Answer:
-        """Return what a changed query would answer otherwise: `epoch`, `lines`, `views` with counts and pairs of rows."""
+        """Return how the answers of a changed query would differ: `epoch`, `lines`, `views` with counts and pairs of rows."""
         ...
 
     def metrics(self) -> str:

@@ -143,11 +143,11 @@ class WatchedBundle:
         return self._answer("files")
 
     def damage(self) -> Answer:
-        """Return what was damaged when the bundle was made."""
+        """Return the damage found when the bundle was made."""
         return self._answer("damage")
 
     def diff(self) -> Answer:
-        """Return what a changed query would have answered otherwise, where rows were put in."""
+        """Return how the answers of a changed query would have differed, if rows are included."""
         return self._answer("diff")
 
     def metrics(self) -> str:

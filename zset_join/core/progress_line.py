@@ -39,7 +39,7 @@ class _Screen(Protocol):
 
 
 class ProgressLine:
-    """Show what work is doing; made by `progress_line`.
+    """Progress of running work; made by `progress_line`.
 
     Args:
         title: what the work is.

@@ -77,7 +77,7 @@ class ViewDiff:
 
     @property
     def answer(self) -> ZSet:
-        """Return what an epoch that takes the change answers: `delta`; the rows before have NULL in columns that are added.
+        """Return the answer of the epoch of the change: `delta`; the rows before have NULL in columns that are added.
 
         Under columns that are not only added to it is all rows.
         """
@@ -164,7 +164,7 @@ class ViewDiff:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class PlanDiff:
-    """Hold what a changed plan answers otherwise, and what changing to it does.
+    """Difference between the answers of two plans, and the effect of the change.
 
     Args:
         epoch: the last epoch that both answers are of; None before the first.
@@ -197,7 +197,7 @@ class PlanDiff:
         return all(view.is_empty for view in self.views.values())
 
     def answers(self, names: Iterable[str]) -> dict[str, ZSet]:
-        """Return what an epoch that takes the change answers, by view; see `ViewDiff.answer`.
+        """Return the answer of the epoch of the change, by view; see `ViewDiff.answer`.
 
         Args:
             names: of the views of the new plan.

@@ -56,7 +56,7 @@ def no_rows(
 
 
 def _lack(feed: Feed, wanted: set[str], steps: Sequence[RowStep], kept: Sequence[str], gaps: Sequence[str]) -> str:
-    """Return what rows lack that are kept."""
+    """Return the columns that stored rows lack."""
     unmet = unmet_conditions(steps, feed.steps)
     if unmet:
         return f"are only those where {' and '.join(map(describe, unmet))}"

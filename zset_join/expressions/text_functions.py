@@ -166,7 +166,7 @@ def _paired(function: Callable[[str, str], Any]) -> Callable[[Call, Sequence[Vec
 
 
 def _concat_ws(_: Call, operands: Sequence[Vector], result: pa.DataType) -> Computed:
-    """Join what is not NULL; NULL only where the separator is."""
+    """Join the values that are not NULL; NULL only if the separator is NULL."""
     length = joint_length(*(len(operand.valid) for operand in operands))
     separator, *texts = (texts_of(spread(operand, length)) for operand in operands)
     # Arrow omits a row where every text is NULL; joined it is the empty text.

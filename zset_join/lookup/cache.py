@@ -100,7 +100,7 @@ class PartialCache:
     def remember(
         self, keys: pa.RecordBatch, rows: pa.RecordBatch, *, own_keys: pa.RecordBatch, missing: bool, now_us: int
     ) -> None:
-        """Keep what was found.
+        """Store the found rows.
 
         Args:
             keys: the keys that were requested.

@@ -45,7 +45,7 @@ __all__ = ["Fetcher", "LookupCounts"]
 
 @dataclass(slots=True)
 class LookupCounts:
-    """Count what was done, since the worker began.
+    """Counts since the start of the worker.
 
     Args:
         calls: to the source.
@@ -105,7 +105,7 @@ class LoopThread:
         self._loop.run_forever()
 
     def run(self, work: Coroutine[Any, Any, _Result]) -> _Result:
-        """Return what a coroutine returns; where the caller is interrupted, it is cancelled."""
+        """Run a coroutine and return its result; cancel it if the caller is interrupted."""
         future = asyncio.run_coroutine_threadsafe(work, self._loop)
         try:
             return future.result()

@@ -61,7 +61,7 @@ class FetchJournal:
         self.replays = 0
 
     def fetched(self, epoch: int, keys: pa.RecordBatch, fetch: Callable[[pa.RecordBatch], pa.RecordBatch]) -> pa.RecordBatch:
-        """Return what was fetched for some keys in an epoch; fetch only if there is no answer yet.
+        """Return the rows fetched for some keys in an epoch; fetch them only if no answer is stored.
 
         Args:
             epoch: its number.

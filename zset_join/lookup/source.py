@@ -74,10 +74,10 @@ class LookupClient:
         raise NotImplementedError(type(self).__name__)
 
     def close(self) -> None:
-        """Release what is open; closed already is no error."""
+        """Release open resources. May be called twice."""
 
     async def aclose(self) -> None:
-        """Release what was opened on the event loop; called before `close`, where the client was async."""
+        """Release the resources of the event loop; called before `close`, where the client was async."""
 
 
 @runtime_checkable
@@ -86,7 +86,7 @@ class LookupSource(Protocol):
 
     @property
     def name(self) -> str:
-        """Return what it is called in plans and messages."""
+        """Return the name in plans and messages."""
         ...
 
     @property
@@ -104,7 +104,7 @@ class LookupSource(Protocol):
         ...
 
     def explain(self) -> str:
-        """Return what it is, in a line, without credentials."""
+        """Return a description in one line, without credentials."""
         ...
 
     def to_json(self) -> dict[str, Any]:

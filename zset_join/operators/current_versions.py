@@ -156,7 +156,7 @@ class CurrentVersions:
         return NOTHING_DUE if first is None else NextDue(processing_time_us=first)
 
     def answer(self, tick: Tick, deltas: Sequence[ZSet]) -> Iterator[ZSet]:
-        """Yield what holds no more, then what holds now.
+        """Yield the retracted rows, then the inserted ones.
 
         Raises:
             BadInputError: rows that break the relation's contract, with policy `error`.
@@ -225,7 +225,7 @@ class CurrentVersions:
         return {name: reader.read_all() for name, reader in self.snapshot_readers().items()}
 
     def snapshot_readers(self) -> Mapping[str, pa.RecordBatchReader]:
-        """Return what reads the tables of `snapshot`, batch by batch, until the state changes."""
+        """Return readers of the tables of `snapshot`, batch by batch, until the state changes."""
         readers = dict(self._shown.snapshot_readers())
         for rows in self._future:
             readers |= rows.snapshot_readers()
@@ -322,7 +322,7 @@ class CurrentVersions:
 
 
 def _rows_of_the_future(relation: Relation, name: str, tables: HashTables) -> ExpiringRows:
-    """Return what keeps rows until the clock has reached their time."""
+    """Return the store of rows whose time has not been reached."""
     to_live = TimeToLive(after=0, by_event_time=True)
     return ExpiringRows(relation, to_live, key=(), key_types=(), null_safe=(), name=name, tables=tables)
 

@@ -41,7 +41,7 @@ class SharedState(Protocol):
         ...
 
     def snapshot_readers(self) -> Mapping[str, pa.RecordBatchReader]:
-        """Return what reads the tables of a snapshot."""
+        """Return readers of the tables of a snapshot."""
         ...
 
     def restore(self, tables: Mapping[str, pa.Table | pa.RecordBatchReader]) -> None:
@@ -217,7 +217,7 @@ class SharedTable:
         return {name: reader.read_all() for name, reader in self.snapshot_readers().items()}
 
     def snapshot_readers(self) -> Mapping[str, pa.RecordBatchReader]:
-        """Return what reads the tables of `snapshot`, batch by batch, until the state changes."""
+        """Return readers of the tables of `snapshot`, batch by batch, until the state changes."""
         return self._state.snapshot_readers()
 
     def restore(self, tables: Mapping[str, pa.Table | pa.RecordBatchReader]) -> None:

@@ -73,7 +73,7 @@ class StatelessOperator(ABC):
 
     @abstractmethod
     def mapped(self, deltas: Sequence[ZSet]) -> ZSet:
-        """Return what the deltas of one epoch become, tidy or not."""
+        """Return the mapped deltas of one epoch, consolidated or not."""
 
     def answer(self, tick: Tick, deltas: Sequence[ZSet]) -> Iterator[ZSet]:
         """Yield the change of the output in chunks of at most `chunk_rows` rows; all retractions come first.

@@ -96,7 +96,7 @@ class Fingerprints:
         return tuple(self._feeds[id(feed)] for feed in feeds)
 
     def text(self, feeds: Sequence[Feed]) -> str:
-        """Return what is equal for inputs, or views, of the same rows."""
+        """Return a text that is equal for inputs, or views, of the same rows."""
         return text_of([one.text for one in self.feeds(feeds)])
 
     @cached_property

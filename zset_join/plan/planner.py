@@ -33,7 +33,7 @@ __all__ = ["passes", "plan_query"]
 def passes(
     *, buckets: int | None = 1, is_spread: bool = False, keep_state: KeepState = "all"
 ) -> tuple[Callable[[Root], Root], ...]:
-    """Return what is done to a tree, in this order, before its stages are numbered.
+    """Return the passes over a tree, in order, before its stages are numbered.
 
     Args:
         buckets: how many parts the state has; None when not yet known.

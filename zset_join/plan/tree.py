@@ -271,8 +271,7 @@ def with_own_options(root: Node, own: OwnOptions) -> Node:
 
 
 def which_came(root: Node, epoch: int, others: Mapping[int, int]) -> Node:
-    """Return a query that arrived at an epoch: its stages whose answer depends on when rows arrive are not those of another
-    one.
+    """Return a query as started at an epoch: stages whose answer depends on arrival differ from those of other epochs.
 
     Args:
         root: the query.

@@ -64,7 +64,7 @@ class Aggregated:
 
     @property
     def title(self) -> str:
-        """Return what the result is called."""
+        """Return the name of the result."""
         if self.name is not None:
             return self.name
         if self.shown is not None:

@@ -189,7 +189,7 @@ def loaded_table(given: Any) -> LookupSource:
 
 
 def check_reloaded(*, snapshot: str, null_safe: bool | Sequence[bool], index: str | None) -> None:
-    """Refuse what a join with a table that is loaded cannot honour.
+    """Reject options that a join with a loaded table does not support.
 
     Raises:
         OptionError: such an option.

@@ -301,7 +301,7 @@ def _is_column(value: Any) -> bool:
 
 
 def _text(given: Any) -> Any:
-    """Return what a record or its key is, as text or bytes; a parsed one is written again."""
+    """Return a record or its key as text or bytes; a parsed one is written again."""
     return json.dumps(given) if isinstance(given, Mapping) else given
 
 

@@ -50,7 +50,7 @@ class Rows:
 
     @property
     def row_source(self) -> object:
-        """Return what is the same object for the same rows: how they come about."""
+        """Return an object that identifies the rows: their node."""
         return self.node
 
     @property
@@ -80,7 +80,7 @@ class Rows:
         return plan_query(self.node, name=self.name, keep_state=keep_state)
 
     def explain(self) -> None:
-        """Print what the query will do and what it must remember, as DataFrame.explain does."""
+        """Print the plan of the query and its state, as DataFrame.explain does."""
         print(self.plan().explain(buckets=1))  # noqa: T201 - printing is what explain() does in PySpark
 
     def alias(self, name: str) -> Self:

@@ -82,7 +82,7 @@ def plan_of(views: Mapping[str, Rows], *, keep_state: KeepState = "all") -> Quer
 
 
 def bindings_of(views: Mapping[str, Rows]) -> tuple[Binding, ...]:
-    """Return what the sources of all views get their rows from.
+    """Return the bindings of the sources of all views.
 
     Raises:
         OptionError: `SAME_NAME`: two views describe a source of one name in two ways.

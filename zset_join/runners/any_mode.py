@@ -17,7 +17,7 @@ __all__ = ["diff_wherever", "evolve_wherever", "undo_wherever"]
 
 
 def diff_wherever(directory: str, query: Any, **given: Any) -> PlanDiff:
-    """Return what another query would answer otherwise; see `pinned.diff_wherever` and `diff_of_executors`.
+    """Return how the answers of another query would differ; see `pinned.diff_wherever` and `diff_of_executors`.
 
     Args:
         directory: of a pipeline, or `checkpointLocation`.

@@ -15,7 +15,7 @@ __all__ = ["current_relation"]
 
 
 def current_relation(versions: Relation, key: Sequence[str], delete_column: str | None, hidden: Sequence[str] = ()) -> Relation:
-    """Return what holds now: the columns of the versions but for marks and hidden ones, one row per key.
+    """Return the current rows: the columns of the versions but for marks and hidden ones, one row per key.
 
     Args:
         versions: the input, in any mode, with an event time.

@@ -64,7 +64,7 @@ class RetryPolicy:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LookupTerms:
-    """Hold what decides the answer of a lookup join, besides the treatment of a miss.
+    """Terms of a lookup join, besides the treatment of a miss.
 
     Args:
         how: `inner` or `left`.
@@ -88,7 +88,7 @@ class LookupTerms:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProcessTimeTerms:
-    """Hold what decides the answer of a join by processing time.
+    """Terms of a join by processing time.
 
     Args:
         how: `inner` or `left`.

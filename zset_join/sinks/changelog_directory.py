@@ -216,7 +216,7 @@ class ChangelogDirectory:
         return data
 
     def part_uri(self, epoch: int, part: PartFile) -> str:
-        """Return what others can open a listed file by."""
+        """Return a URI by which other systems can open a listed file."""
         return self.folder.uri(published_name(epoch, part.name))
 
     # -- writing ------------------------------------------------------------------------------------------------------
@@ -291,7 +291,7 @@ class ChangelogDirectory:
 
     @contextlib.contextmanager
     def failures(self) -> Iterator[None]:
-        """Turn what the file system refuses into a SinkError."""
+        """Convert errors of the file system into a SinkError."""
         try:
             yield
         except (OSError, pa.ArrowException) as error:
@@ -335,7 +335,7 @@ class ChangelogDirectory:
         return True
 
     def _remove_attempts(self, epoch: int, listed: set[str] | None) -> None:
-        """Remove what other attempts left for an epoch that is present now; a late twin's file goes when `open` clears.
+        """Remove the files of other attempts for a present epoch; a late twin's file goes when `open` clears.
 
         Args:
             epoch: the epoch.
@@ -369,7 +369,7 @@ def _remove_half_made(path: str) -> None:
 
 
 def first_checksum(query_id: str, epoch: int, name: str) -> int:
-    """Return what the checksum of a part starts from."""
+    """Return the initial checksum of a part."""
     return zlib.crc32(json.dumps([query_id, epoch, name]).encode())
 
 

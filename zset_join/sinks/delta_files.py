@@ -258,7 +258,7 @@ def _delta_type(kind: pa.DataType) -> pa.DataType | None:
 
 
 def _stated(metadata: Any, schema: pa.Schema) -> tuple[dict[str, Any], dict[str, Any], dict[str, int]]:
-    """Return what is true of every row group: the least, the most, the NULLs of each plain column."""
+    """Return the statistics of every row group: minimum, maximum and NULLs of each plain column."""
     least: dict[str, Any] = {}
     most: dict[str, Any] = {}
     nulls: dict[str, int] = {}

@@ -295,7 +295,7 @@ class DeltaLog:
 
     @contextlib.contextmanager
     def failures(self, what: str) -> Iterator[None]:
-        """Turn what delta-rs and the file system refuse into a SinkError.
+        """Convert errors of delta-rs and the file system into a SinkError.
 
         Args:
             what: "could not be ..." in the message.

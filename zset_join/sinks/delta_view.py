@@ -190,7 +190,7 @@ class DeltaViewSink(DeltaSink):
             yield chunk
 
     def _commit(self, epoch: int, change: StoredRowsChange, link: ChainLink | None) -> bool:
-        """Rewrite what the change touches and commit it; again, when others changed the table meanwhile.
+        """Rewrite the touched files and commit them; again, when others changed the table meanwhile.
 
         Files of a commit that failed in any other way are left for VACUUM: it may have reached the log all the same.
         """
@@ -214,7 +214,7 @@ class DeltaViewSink(DeltaSink):
         ) from conflict
 
     def _rewrite(self, epoch: int, change: StoredRowsChange) -> tuple[list[DataFile], list[DataFile]]:
-        """Write what the change makes of the files it touches; return the new files, and those they replace."""
+        """Write the changed content of the touched files; return the new files, and those they replace."""
         if not len(change.delta):
             return [], []
         files = self.log.files()

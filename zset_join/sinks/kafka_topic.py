@@ -393,7 +393,7 @@ def stored_epochs(config: Mapping[str, Any], topic: str, *, patience_seconds: fl
 
 
 def _marks(config: Mapping[str, Any], topic: str, group: str, seconds: float) -> Iterator[dict[str, Any]]:
-    """Yield what was committed on the topic of the epochs about this topic, oldest first."""
+    """Yield the committed epoch marks of this topic, oldest first."""
     settings = {
         **config,
         "group.id": group,

@@ -113,7 +113,7 @@ class RowFilesSink(EpochFilesSink):
         return data, len(delta), int((delta.weights < 0).sum())
 
     def close(self) -> None:
-        """Release what writes."""
+        """Release the writers."""
         if self._json is not None:
             self._json.close()
         self._json = None

@@ -130,7 +130,7 @@ class DatabaseSink(Sink, Protocol):
 
     @property
     def database(self) -> Hashable:
-        """Return what is equal for sinks that can share a transaction."""
+        """Return an identity of the database; sinks with the same one can share a transaction."""
         ...
 
     def together(self, others: Sequence[Sink]) -> AbstractContextManager[None]:

@@ -37,7 +37,7 @@ class StoredEpochs:
 
 
 def marks_of(digests: Mapping[int, str | None]) -> Callable[[int], str | None]:
-    """Return what gives the mark of an epoch, from the digests of epochs."""
+    """Return a function from an epoch to its mark, given the digests of epochs."""
 
     def mark_of(epoch: int) -> str | None:
         digest = digests.get(epoch)

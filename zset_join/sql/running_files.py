@@ -153,7 +153,7 @@ def _step(session: Session, next_look: float) -> tuple[bool, float]:
 
 
 class _Progress:
-    """Print what the queries do, now and then."""
+    """Print the progress of the queries periodically."""
 
     def __init__(self, session: Session, seconds: float, stream: TextIO) -> None:
         self._session = session

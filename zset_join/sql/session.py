@@ -372,7 +372,7 @@ class Session:
         return self.runtime.snapshot(query)
 
     def explain(self, query: Query) -> str:
-        """Return what a query computes and stores, as text."""
+        """Return a text that describes what a query computes and stores."""
         return self.runtime.explain(query)
 
     def console(self, name: str | None = None, *, port: int = 0) -> Any:

@@ -137,7 +137,7 @@ class StateTtl:
 
 
 def state_ttls(given: Any, inputs: int) -> tuple[StateTtl | None, ...]:
-    """Return what was given as `state_ttl=`, per input.
+    """Return the values of `state_ttl=`, per input.
 
     Args:
         given: a duration or a `StateTtl` for all inputs, a pair (left, right) of them or None, or None.
@@ -269,7 +269,7 @@ class ExpiringStage(Stage):
 
     @property
     def lasting(self) -> dict[str, Any]:
-        """Return what is written of it but for how long rows live."""
+        """Return its description without the lifetime of rows."""
         ttls = [None if ttl is None else {**asdict(ttl), "after": None} for ttl in self.ttls]
         return {**self.to_json(), "inside": self.inside.lasting, "ttls": ttls}
 
@@ -404,7 +404,7 @@ class ExpiringRequest(StageRequest):
         return expiring_stage(self.inside.stage(changing), [rows.relation for rows in inputs], self.ttls)
 
     def shown_as(self, name: str, side: int, *, is_of_both: bool) -> str | None:
-        """Return what the request inside calls it."""
+        """Return the title of the inner request."""
         return self.inside.shown_as(name, side, is_of_both=is_of_both)
 
 

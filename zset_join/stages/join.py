@@ -107,7 +107,7 @@ class JoinStage(Stage):
 
     @cached_property
     def shape(self) -> JoinShape:
-        """Return what the join looks like from outside, hidden columns omitted."""
+        """Return the shape of the join without hidden columns."""
         terms = JoinTerms(how=self.how, null_safe=self.flags, using=self.using, residual=self.residual, hidden=self.hidden)
         return join_shape(self.left, self.right, terms)
 

@@ -149,7 +149,7 @@ class LatestRequest(NamedColumnsRequest):
         return LatestStage(source=replace(inputs[0].relation, join_key=()), hidden=hidden, control=self.control)
 
     def needs(self, stage: Stage, shown: Collection[str]) -> tuple[frozenset[str] | None, ...]:  # noqa: ARG002 - as the contract
-        """Return what shows; all where the control column counts columns."""
+        """Return the visible columns; all if the control column counts columns."""
         return (None if self.control is not None else frozenset(shown),)
 
 

@@ -148,12 +148,12 @@ class ProcessTimeJoinStage(Stage):
         return Joined(left=self.left, right=self.right, how=self.how, using=self.using)
 
     def table_use(self, origins: Mapping[str, str]) -> TableUse:  # noqa: ARG002 - as the protocol has it
-        """Return what it keeps of the current rows."""
+        """Return the use of the table of current rows."""
         return TableUse(index=self.index, is_using=self.using, by_event_time=False)
 
     @property
     def lasting(self) -> dict[str, Any]:
-        """Return what is written of it but for the name of its index."""
+        """Return its description without the name of its index."""
         return {**self.to_json(), "index": None}
 
     def build(self, options: StageOptions, directory: str | None) -> DurableOperator:

@@ -72,7 +72,7 @@ class TableCall:
 
 @dataclass(frozen=True)
 class VersionsOf:
-    """Name what has versions.
+    """Description of the versioned input.
 
     Args:
         key: its columns.
@@ -115,7 +115,7 @@ class StageRequest(Protocol):
         return self
 
     def shown_as(self, name: str, side: int, *, is_of_both: bool) -> str | None:  # noqa: ARG002 - for those that show columns
-        """Return what the answer calls a column of an input; None where it does not have it as it is.
+        """Return the name in the answer of an input's column; None if the answer does not contain it unchanged.
 
         Args:
             name: of the column.

@@ -119,7 +119,7 @@ class RouteRequest(StageRequest):
         return True
 
     def needs(self, stage: Stage, shown: Collection[str]) -> tuple[frozenset[str] | None, ...]:  # noqa: ARG002 - as the contract
-        """Return what shows, and the key."""
+        """Return the visible columns and the key."""
         return (frozenset((*shown, *self.key)),)
 
     def stage(self, inputs: Sequence[InputRows]) -> RouteStage:

@@ -77,7 +77,7 @@ class Reduction(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class StageInput:
-    """Describe what a stage is fed, and how its rows are spread over the buckets.
+    """Input of a stage, and the distribution of its rows over the buckets.
 
     Args:
         relation: the rows, with event time and watermark delay where they have them.
@@ -182,7 +182,7 @@ class TableUse:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageOptions:
-    """Hold what operators take from the options of a query; a stage uses what concerns it.
+    """Options of operators; a stage uses those that apply to it.
 
     Args:
         on_bad_input: `error` or `quarantine`.
@@ -205,7 +205,7 @@ class StageOptions:
     more: Mapping[str, Any] = field(default_factory=dict)
 
     def of_operator(self, directory: str | None, *, budget: HotBudget | None = None) -> OperatorOptions:
-        """Return what an operator takes whose state is mapped from a directory, with a budget where it can be hybrid."""
+        """Return the options of an operator with mapped state, including a budget if it can be hybrid."""
         return OperatorOptions(
             on_bad_input=self.on_bad_input,
             tombstone_retention_seconds=self.tombstone_retention_seconds,
@@ -227,7 +227,7 @@ class Stage(Protocol):
 
     @property
     def inputs(self) -> tuple[StageInput, ...]:
-        """Return what it is fed, one or more."""
+        """Return its inputs, one or more."""
         ...
 
     @property
@@ -237,7 +237,7 @@ class Stage(Protocol):
 
     @property
     def output_key(self) -> OutputKey:
-        """Return what is known of the rows of the answer."""
+        """Return the properties of the rows of the answer."""
         ...
 
     @property
@@ -300,7 +300,7 @@ class Stage(Protocol):
         return False
 
     def table_use(self, origins: Mapping[str, str]) -> TableUse | None:  # noqa: ARG002 - for those that look up in one
-        """Return what it keeps of a table that other joins may look up in too; None where there is none.
+        """Return the use of a table that other joins may share; None without such a table.
 
         Args:
             origins: what its second input calls a column, to what the column is called below all renaming.
@@ -314,7 +314,7 @@ class Stage(Protocol):
 
     @property
     def lists_input(self) -> bool:
-        """Return whether what its operators list (`ListingOperator`) is their input, each row with its copies."""
+        """Return whether its operators list (`ListingOperator`) their input, each row with its copies."""
         return False
 
     @property
@@ -327,7 +327,7 @@ class Stage(Protocol):
 
     @property
     def lasting(self) -> dict[str, Any]:
-        """Return what is written of it without the options that its state outlasts: see `carried`."""
+        """Return its description without options that may change under the same state: see `carried`."""
         return self.to_json()
 
     def carried(self, before: Stage, tables: Mapping[str, pa.Table]) -> Mapping[str, pa.Table]:  # noqa: ARG002 - for overrides
@@ -408,7 +408,7 @@ class Stage(Protocol):
         ...
 
     def explain(self, buckets: int | None) -> list[str]:
-        """Return what it does and remembers: a title, then indented facts."""
+        """Return a description of the stage and its state: a title, then indented facts."""
         ...
 
     def to_json(self) -> dict[str, Any]:
@@ -461,7 +461,7 @@ class EquiJoin(Stage, Protocol):
 
     @property
     def residual(self) -> Any:
-        """Return what a pair must satisfy as well; None for nothing."""
+        """Return the residual condition of a pair, or None."""
         ...
 
     @property
@@ -476,7 +476,7 @@ class EquiJoin(Stage, Protocol):
 
     @property
     def shape(self) -> JoinShape:
-        """Return what it looks like from outside, hidden columns omitted."""
+        """Return the shape without hidden columns."""
         ...
 
 

@@ -78,7 +78,7 @@ class UnchangedStage(Stage):
         return Unchanged(self.source, on_bad_input=options.on_bad_input, chunk_rows=options.chunk_rows, directory=directory)
 
     def explain(self, buckets: int | None) -> list[str]:  # noqa: ARG002 - it keeps nothing anywhere
-        """Return what it does."""
+        """Return a description of the stage."""
         return [f'Rows of "{self.source.name}"', "  remembers: nothing"]
 
     def to_json(self) -> dict[str, Any]:

@@ -278,7 +278,7 @@ class LinkError(OSError):
 
 
 def file_marks(directory: str | Path, *, skip: str = "") -> dict[str, list[int]]:
-    """Return what changes when a file does: device, inode, size and time of change of every file below a directory, by name.
+    """Return values that change with a file: device, inode, size and time of change of every file below a directory, by name.
 
     Args:
         directory: it; one that does not exist has no files.

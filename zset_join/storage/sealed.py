@@ -52,7 +52,7 @@ def seal(body: Mapping[str, Any], *, version: int, name: str) -> bytes:
 
 
 def unseal(data: bytes, *, version: int, name: str) -> dict[str, Any]:
-    """Return what was sealed.
+    """Return the payload of a sealed file.
 
     Args:
         data: all bytes of the file.

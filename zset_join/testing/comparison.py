@@ -152,7 +152,7 @@ def compare_counts(actual: Counts, expected: Counts, moment: str, *context: obje
 
 
 def exact(value: Any) -> Any:
-    """Return what is equal only to the same bits."""
+    """Return a value that is equal only to the same bits."""
     if isinstance(value, float):
         return struct.pack("<d", value)
     if isinstance(value, dict):

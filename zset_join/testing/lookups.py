@@ -146,7 +146,7 @@ class ScriptedSource:
         return _ScriptedClient(self, opening)
 
     def explain(self) -> str:
-        """Return what it is."""
+        """Return a description."""
         return "scripted table"
 
     def to_json(self) -> dict[str, Any]:

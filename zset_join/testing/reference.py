@@ -68,7 +68,7 @@ class _NotANumber(Enum):
 
 
 def identity(value: Any) -> Hashable:
-    """Return what represents `value` when values are compared.
+    """Return the value that represents `value` in comparisons.
 
     Decimals, dates and zoned timestamps compare by value and by instant in Python already; floats do not.
 

@@ -81,7 +81,7 @@ class LiveRows:
                 del self._rows[self._arrivals[row].popleft()]
 
     def rows(self) -> list[TimedRow]:
-        """Return what is live, oldest arrival first."""
+        """Return the live rows, oldest arrival first."""
         return list(self._rows.values())
 
 

@@ -36,7 +36,7 @@ _GROUPS = "/sys/fs/cgroup"
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """Hold what was found of one thing.
+    """Result of one check.
 
     Args:
         name: what was looked at.

@@ -163,7 +163,7 @@ class _Shown:
 
 
 def _shown(name: str, stage: Stage, limit: BufferLimit) -> _Shown:
-    """Return what is shown of a stage."""
+    """Return the description of a stage."""
     # Nothing is refused and nothing expires here: what was committed is shown as it is.
     options = StageOptions(on_bad_input="quarantine", tombstone_retention_seconds=_LONG_SECONDS, buffer_limit=limit)
     operator = stage.build(options, None)
@@ -285,7 +285,7 @@ def _tables(committed: CommittedState, history: BucketHistory, stage: _Shown, di
 
 
 def _state_of(operator: DurableOperator) -> dict[str, pa.Table]:
-    """Return what an operator remembers, in tables: of an aggregate the groups as they were answered last."""
+    """Return the state of an operator, as tables: of an aggregate the groups as they were answered last."""
     if not isinstance(operator, _ShowsGroups):
         return dict(operator.snapshot())
     field = pa.field(_GROUP_ROWS, pa.int64())

@@ -200,7 +200,7 @@ def _names(folder: Folder) -> list[str]:
 
 
 def _checkpoint_files(folder: Folder) -> Iterator[str]:
-    """Yield what belongs to a checkpoint, in the order in which it is copied; `format.json` is the last."""
+    """Yield the files of a checkpoint, in the order in which they are copied; `format.json` is the last."""
     names = [name for name in _names(folder) if not name.startswith(_OWNERS) and not name.endswith(".tmp")]
     first = [name for prefix in _FIRST for name in names if name.startswith(prefix)]
     yield from first

@@ -127,7 +127,7 @@ class UnorderedOperator(Protocol):
     """An operator that has the rows of its state sooner where their order does not count."""
 
     def rows_readers(self) -> Mapping[str, pa.RecordBatchReader]:
-        """Return what reads the tables of `snapshot`, their rows in any order, until the state changes."""
+        """Return readers of the tables of `snapshot`, their rows in any order, until the state changes."""
         ...
 
 
@@ -203,7 +203,7 @@ class DurableOperator(Operator, Protocol):
         ...
 
     def snapshot_readers(self) -> Mapping[str, pa.RecordBatchReader]:
-        """Return what reads the tables of `snapshot`, batch by batch, until the state changes."""
+        """Return readers of the tables of `snapshot`, batch by batch, until the state changes."""
         ...
 
     def restore(self, tables: Mapping[str, pa.Table | pa.RecordBatchReader]) -> None:

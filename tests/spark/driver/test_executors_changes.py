@@ -149,7 +149,7 @@ def test_a_running_query_is_changed_and_goes_on(orders: Source, customers: Sourc
 
 
 def histories(place: Path) -> dict[str, Any]:
-    """Return what the state of a checkpoint is made of."""
+    """Return the histories of the state of a checkpoint."""
     committed = read_committed(str(place / "checkpoint"))
     assert committed is not None
     return dict(committed.histories)

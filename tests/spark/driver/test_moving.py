@@ -280,7 +280,7 @@ def test_each_reason_that_the_last_epoch_shows(last: Any, changed: Any, reason: 
 
 
 def planned(view: Any, mode: str, tmp_path: Path) -> OtherMode:
-    """Return what a query would be in the other mode, without running it."""
+    """Return the query in the other mode, without running it."""
     options = QueryOptions.from_options({"checkpointLocation": str(tmp_path / "cp")})
     writer = view.writeStream
     return OtherModes(mode, options, lambda: writer._query.placed, lambda: writer._on_driver("all"))._planned("digest", {})

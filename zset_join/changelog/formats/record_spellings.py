@@ -159,11 +159,11 @@ class Dialect(SpellingWords):
         return self.exact_text(value) if self.keeps_json(data_type) else value
 
     def once(self, name: str, value: str) -> str:
-        """Return what gives a column its name so that its value is computed once per row, however often it is used."""
+        """Return a named column, so that its value is computed once per row, however often it is used."""
         return f"{value} AS {name}"
 
     def exact_text(self, value: str) -> str:
-        """Return what was parsed as `EXACT` as text."""
+        """Return a value parsed as `EXACT` as text."""
         return value
 
     def literal(self, text: str) -> str:

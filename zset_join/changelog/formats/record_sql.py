@@ -237,7 +237,7 @@ class RecordStatements:
         return self.dialect.parsed("value", fields)
 
     def _written_as(self) -> list[str]:
-        """Return what the record does, and why it is bad."""
+        """Return the operation of a record, and its error."""
         record, text = self.record, self.dialect.literal
         if not record.operation:
             is_bad = f"value IS NOT NULL AND {self.dialect.is_bad('__record')}"
@@ -343,7 +343,7 @@ class RecordStatements:
         return f"coalesce(__what = 'upsert' AND {new} IS NULL OR __what = 'delete' AND {old} IS NULL, false)"
 
     def _marks(self) -> list[str]:
-        """Return what the line does, and why its record is bad."""
+        """Return the operation of a line, and the error of its record."""
         if self.keys and not self.record.moved:
             return ["__what", "__reject_record"]
         return ["CASE WHEN __what = 'upsert' AND __side = 0 THEN 'delete' ELSE __what END AS __what", "__reject_record"]
@@ -447,7 +447,7 @@ class RecordStatements:
 
 
 def _inside(name: str) -> str:
-    """Return what the place of a record in Kafka is called between the steps."""
+    """Return the name of a record's Kafka position between the steps."""
     return f"__in_{name}"
 
 

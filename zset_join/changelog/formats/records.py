@@ -276,7 +276,7 @@ def _names(given: str | Sequence[str] | None) -> tuple[str, ...] | None:
 
 
 def placeholders(text: str) -> tuple[str, ...]:
-    """Return what Debezium writes for a value that was not sent, by the types that columns have, as compact JSON or plain text.
+    """Return Debezium's placeholders for a value that was not sent, by type, as compact JSON or plain text.
 
     Args:
         text: `unavailable.value.placeholder`.

@@ -40,7 +40,7 @@ def emit_listed_rows(
     filled: int,
     capacity: int,
 ) -> int:
-    """Append what the join shows of rows of one side at `filled`; return how far the output is filled.
+    """Append the join's output for rows of one side at `filled`; return the new fill position.
 
     Args:
         own: view of the side that is walked.

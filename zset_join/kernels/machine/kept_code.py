@@ -116,7 +116,7 @@ class KeptCode:
         self._stamp = stamp
 
     def load(self, key: Any) -> Any:
-        """Return what is kept for a signature, or what the installation brought for it; None where there is nothing whole."""
+        """Return the cached code of a signature, or the installed code; None if neither is complete."""
         content = self._read(self.path_of(key))
         if content is None:
             key, content = self._shipped(key)
@@ -126,7 +126,7 @@ class KeptCode:
         return data if (kept_key, stamp) == (key, self._stamp) else None
 
     def _shipped(self, key: Any) -> tuple[Any, bytes | None]:
-        """Return what the installation brought for a signature, and the key it was filed under."""
+        """Return the installed code of a signature, and its key."""
         shipped = shipped_code()
         if shipped is None:
             return key, None
@@ -146,7 +146,7 @@ class KeptCode:
         return str(Path(self._path) / f"{self._name}.{hashlib.sha256(repr(key).encode()).hexdigest()[:16]}.nbc")
 
     def _read(self, path: str) -> bytes | None:
-        """Return what a file holds behind its digest; None where there is no such file, or not a whole one of ours."""
+        """Return the content of a file after its digest; None if the file is absent, incomplete or foreign."""
         try:
             descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
         except OSError:

@@ -81,15 +81,15 @@ class LazyKernel(CPUDispatcher):  # type: ignore[misc]  # numba has no types
         return PartKernel(self.py_func, self.targetoptions)
 
     def get_call_template(self, args: Any, kws: Any) -> Any:
-        """Return what a kernel that is compiled calls."""
+        """Return the function that a compiled kernel calls."""
         return self._part.get_call_template(args, kws)
 
     def get_overload(self, sig: Any) -> Any:
-        """Return what a kernel that is compiled calls, once its signature is known."""
+        """Return the function that a compiled kernel calls, once its signature is known."""
         return self._part.get_overload(sig)
 
     def _make(self) -> bool:
-        """Make what `__init__` omitted; return whether there was anything to make."""
+        """Create the parts that `__init__` omitted; return whether there were any."""
         with _making:
             waiting = self.__dict__.pop("_not_made", None)
             if waiting is None:
@@ -102,7 +102,7 @@ class LazyKernel(CPUDispatcher):  # type: ignore[misc]  # numba has no types
 
 
 class LazyCache(FunctionCache):  # type: ignore[misc]  # numba has no types
-    """Load what is kept without numba's rules of typing and lowering: 70 modules that only compiling needs.
+    """Load cached code without numba's rules of typing and lowering: 70 modules that only compiling needs.
 
     Code that is kept may call numba's runtime, which is made ready first.
     """

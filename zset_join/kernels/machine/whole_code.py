@@ -139,7 +139,7 @@ class PartKernel(CPUDispatcher):  # type: ignore[misc]  # numba has no types
         super().__init__(function, None, {**options, "no_cpython_wrapper": True}, pipeline_class=_PartCompiler)
 
     def get_call_template(self, args: Sequence[Any], kws: Mapping[str, Any]) -> Any:
-        """Return what a call with these types calls; a literal is a value like others."""
+        """Return the function for these argument types; a literal counts as a value."""
         return super().get_call_template(
             tuple(unliteral(one) for one in args), {name: unliteral(one) for name, one in kws.items()}
         )

@@ -58,7 +58,7 @@ _LOW = 0xFFFFFFFF
 
 @kernel
 def _touched(score: Any, now: Any) -> Any:
-    """Return what a score becomes by a touch; the formula is that of `spill.residency.ResidencyPolicy.touched`."""
+    """Return a score after a touch; the formula is that of `spill.residency.ResidencyPolicy.touched`."""
     return now + np.log2(np.float32(1) + np.exp2(score - now))
 
 

@@ -174,7 +174,7 @@ def remove_slot(slots: int, bits: int, position: int) -> None:
 
 @kernel
 def rehash(old_slots: int, old_bits: int, new_slots: int, new_bits: int, begin: int, end: int) -> None:
-    """Put what is between two slots of a table into another one; done from the first to the last, the order stays."""
+    """Copy the entries between two slots of a table into another one; done from the first to the last, the order stays."""
     for position in range(begin, min(end, 1 << old_bits)):
         slot = load_u64(old_slots + position * 8)
         if slot != 0:

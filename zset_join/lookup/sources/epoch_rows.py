@@ -94,7 +94,7 @@ class DataFrameSource:
         )
 
     def explain(self) -> str:
-        """Return what it is."""
+        """Return a description."""
         return "a DataFrame, " + ("read once per epoch" if not self.interval_us else f"read every {self.reload_interval}")
 
     def to_json(self) -> dict[str, Any]:

@@ -165,7 +165,7 @@ class _Pairs:
         return Operate(request, (Apply(self.sides[side], step),))
 
     def _products(self, call: AggregateCall) -> list[tuple[str, str, Expression]]:
-        """Return what is summed of every pair of groups: a name, how it is brought together, and its value."""
+        """Return the sums of every pair of groups: a name, how it is brought together, and its value."""
         if not call.columns:
             return [(_COUNT, "sum", named(_of(0, _COUNT)) * named(_of(1, _COUNT)))]
         side, column = self.columns[call.columns[0]]
@@ -179,7 +179,7 @@ class _Pairs:
 
 
 def _of(side: int, name: str) -> str:
-    """Return what the pass calls a column of one side; no column of a user has such a name by accident."""
+    """Return the name in this pass for a column of one side; no column of a user has such a name by accident."""
     return f"{_SIDES[side]}: {name}"
 
 

@@ -60,7 +60,7 @@ class BucketReceipt:
 def histories_after(
     before: Mapping[str, BucketHistory], receipts: Iterable[BucketReceipt], states: Mapping[str, str]
 ) -> dict[str, BucketHistory]:
-    """Return what the state is made of after an epoch.
+    """Return the histories of the state after an epoch.
 
     Args:
         before: "state/bucket" to what it was made of.

@@ -138,7 +138,7 @@ class Parting:
         return self.inner.snapshot()
 
     def snapshot_readers(self) -> Mapping[str, pa.RecordBatchReader]:
-        """Return what reads the tables of `snapshot`, batch by batch, until the state changes."""
+        """Return readers of the tables of `snapshot`, batch by batch, until the state changes."""
         return self.inner.snapshot_readers()
 
     def restore(self, tables: Mapping[str, pa.Table | pa.RecordBatchReader]) -> None:

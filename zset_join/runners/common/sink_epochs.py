@@ -39,7 +39,7 @@ class SinkEpochs:
 
     @property
     def name(self) -> str:
-        """Return what messages call the sink."""
+        """Return the name of the sink for messages."""
         return repr(self.sink)
 
     @property

@@ -116,7 +116,7 @@ def log_input(state: BucketState, deltas: Sequence[ZSet], receipt: BucketReceipt
 
 
 def report(state: BucketState, receipt: BucketReceipt) -> None:
-    """Report what an open bucket is like, and what was written on the way."""
+    """Report the state of an open bucket, and the files written."""
     receipt.seconds.update(state.seconds)
     receipt.snapshot, receipt.merged = state.snapshot, state.merged
     receipt.is_warm, receipt.was_rebuilt = state.is_warm, state.was_rebuilt

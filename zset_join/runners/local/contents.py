@@ -21,7 +21,7 @@ _LEAST_ROWS = 4096
 
 
 class HeldRows:
-    """Hold what a view held at one moment; nothing is copied, and any thread may read it.
+    """Contents of a view at one moment; nothing is copied, and any thread may read them.
 
     Args:
         schema: columns of the view.
@@ -73,7 +73,7 @@ class Contents:
         return self._consolidated
 
     def held(self) -> HeldRows:
-        """Return what is held now, in O(1); later deltas do not change it."""
+        """Return the present contents in O(1); later deltas do not change them."""
         return HeldRows(self._schema, self._consolidated, self._pending, len(self._pending))
 
     def replace(self, rows: ZSet) -> None:

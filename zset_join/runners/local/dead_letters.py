@@ -50,7 +50,7 @@ SCHEMA = pa.schema(
 
 @dataclass(frozen=True)
 class PartlyRead:
-    """Hold what a reader could and could not read; `Pipeline.step` takes it as the rows of a source, and puts aside the rest.
+    """Decoded and undecodable rows of a reader; `Pipeline.step` processes the former and rejects the latter.
 
     Args:
         rows: what could be read.

@@ -149,7 +149,7 @@ class PipelineDirectory:
             raise
 
     def _described(self, plan: QueryPlan) -> dict[str, Any]:
-        """Return what the directory is recognised by under a plan."""
+        """Return the description of the directory under a plan."""
         kept = {"keeps_view": self._contents is not None, "keeps_inputs": self._history is not None}
         return {**described_plan(plan), **kept, **self._place.described(stored_description(self.location))}
 
@@ -407,7 +407,7 @@ class PipelineDirectory:
         write_dead_letters(self._dead_letters, epoch, letters)
 
     def answers(self, record: CommitRecord) -> dict[str, ZSet]:
-        """Return what each view answered in a committed epoch, by its name.
+        """Return the answer of each view in a committed epoch, by name.
 
         Raises:
             StateError: a file is missing or damaged.
@@ -417,7 +417,7 @@ class PipelineDirectory:
         return {view.name: self._answer(record, view.name) for view in self._plan.views}
 
     def newest_answers(self, record: CommitRecord, newest_answer: Mapping[str, ZSet]) -> Iterator[GivenEpoch]:
-        """Yield what outputs may lack, oldest first; see `waiting_epochs`.
+        """Yield the epochs that outputs may lack, oldest first; see `waiting_epochs`.
 
         Args:
             record: the newest one.
@@ -489,7 +489,7 @@ class PipelineDirectory:
             load_inputs(self.checkpoint.files, record, self._sources, self._history, changes)
 
     def _folder(self, number: int) -> str:
-        """Return what the log of a view is called, by its place in the plan."""
+        """Return the name of a view's log, by its place in the plan."""
         return view_folder(self._plan, number)
 
     def _log_inputs(self, histories: dict[str, BucketHistory], tick: Tick, deltas: Mapping[str, ZSet]) -> None:

@@ -69,7 +69,7 @@ class DurableEpoch:
         return operators_of(self.plan.state_of[number], self.state(number, tick))[number]
 
     def state(self, number: int, tick: Tick) -> DurableOperator:
-        """Return what keeps the state of a stage: of joins that share a table, that of all of them."""
+        """Return the state of a stage; joins that share a table share one."""
         node = self.plan.state_of[number]
         state = self.states.get(node.number)
         if state is not None:

@@ -262,7 +262,7 @@ class Evolution:
         return [state for state in self.plan.states if state.number not in self.kept]
 
     def _check(self) -> None:
-        """Refuse what cannot be had, before any row is read."""
+        """Reject impossible requests before any row is read."""
         for state in self._rebuilt:
             for number in state.readers:
                 self._new.check_stage(number)
@@ -337,7 +337,7 @@ class Evolution:
         return None if held is None else held[name].rows()
 
     def diff(self) -> PlanDiff:
-        """Return what the new plan answers otherwise, and what is built for it.
+        """Return how the answers of the new plan differ, and the stages built for it.
 
         Raises:
             BadInputError: the new plan cannot take a row; nothing has changed.
@@ -394,7 +394,7 @@ class Evolution:
         return self._old.rows(plan.view(name).feeds, plan.output_of(name), f'view "{name}" as it was').consolidated()
 
     def rows_after(self, name: str) -> ZSet:
-        """Return what a view of the new plan holds; of one that is unchanged as well."""
+        """Return the contents of a view of the new plan, changed or not."""
         if name not in self._rows:
             view, shown = self.plan.view(name), self.plan.output_of(name)
             if not self.origin.epoch:
@@ -442,7 +442,7 @@ class Evolution:
         return [operator for number, operator in self.origin.states.items() if number not in used]
 
     def known_times(self) -> KnownTimes:
-        """Return what is known of event time under the new plan."""
+        """Return the event time under the new plan."""
         old, fresh = self.origin.known, Watermarks(self.plan).known
         numbers: dict[int, int] = {}
         for number, before in self.kept.items():
@@ -466,7 +466,7 @@ class Evolution:
         return reached
 
     def contents(self, before: Mapping[str, Contents]) -> dict[str, Contents]:
-        """Return what the views of the new plan hold; those that are unchanged are the objects of before."""
+        """Return the contents of the views of the new plan; unchanged views keep their objects."""
         held: dict[str, Contents] = {}
         for view in self.plan.views:
             there = before.get(view.name)
@@ -477,13 +477,13 @@ class Evolution:
         return held
 
     def close(self) -> None:
-        """Drop what was built."""
+        """Drop the built state."""
         for operator in self.built.values():
             operator.close()
         self.built = {}
 
 
 def _budget(state: StateNode, options: StageOptions) -> HotBudget | None:
-    """Return what of a state may be in memory; None where all of it is."""
+    """Return the memory budget of a state; None without a budget."""
     own, kind = state.options(options), state.stage.cold_state
     return None if kind is None else own.table_budget if kind == "groups" else own.hot_budget

@@ -110,7 +110,7 @@ class _PastWatermarks(Watermarks):
     held: KnownTimes | None = None
 
     def after(self, deltas: Mapping[str, ZSet], processing_time_us: int | None) -> KnownTimes:
-        """Return what was known after the epoch."""
+        """Return the event time after the epoch."""
         if self.held is not None:
             return self.held
         recorded = self.past.watermarks
@@ -208,7 +208,7 @@ def _is_same(one: Any, other: Any) -> bool:
 
 
 def _time_cause(plan: QueryPlan, past: PastEpoch) -> str:
-    """Return what time did to rows that no change of the epoch explains."""
+    """Return the effect of time on rows that no change of the epoch explains."""
     lives = [ttl for node in plan.nodes if isinstance(node.stage, ExpiringStage) for ttl in node.stage.ttls if ttl is not None]
     kinds = {ttl.by_event_time for ttl in lives}
     waits = any(not isinstance(node.stage, ExpiringStage) and node.stage.kind in _WAITING for node in plan.nodes)

@@ -146,7 +146,7 @@ class FunctionSink:
         return () if self._writer is None else self._writer.unfit(rows)
 
     def close(self) -> None:
-        """Release what makes texts."""
+        """Release the text encoder."""
         writer, self._writer = self._writer, None
         if writer is not None:
             writer.close()
@@ -162,7 +162,7 @@ class _Pending:
     begins: Mapping[str, ZSet]
 
     def of(self, view: str, sink: Sink) -> tuple[ZSet | None, ChainLink | None]:
-        """Return what an output of a view is given: one without any epoch begins with all rows, where the view begins.
+        """Return the first epoch of an output: all rows for an output without epochs, if the view begins.
 
         None: nothing, since the view was absent, or not with these columns.
         """
@@ -425,7 +425,7 @@ class PipelineOutputs:
                     epochs.write(given.epoch, [rows], link)
 
     def close(self) -> None:
-        """Close what was opened."""
+        """Close the opened resources."""
         while self._opened:
             self._opened.pop()[1].sink.close()
 

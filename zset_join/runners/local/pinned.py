@@ -65,7 +65,7 @@ def diff_of_running(
     lease_seconds: float = LEASE_SECONDS,
     on_pinned: Callable[[int], object] | None = None,
 ) -> PlanDiff:
-    """Return what another query would answer otherwise over what a directory holds, whose query may run.
+    """Return how the answers of another query would differ over what a directory holds, whose query may run.
 
     Args:
         directory: of a pipeline, or the checkpoint of a query inside Spark that runs on the driver.
@@ -106,7 +106,7 @@ def diff_wherever(
     lease_seconds: float = LEASE_SECONDS,
     on_pinned: Callable[[int], object] | None = None,
 ) -> PlanDiff:
-    """Return what `diff_of_directory` does, and of a directory that is in use what `diff_of_running` does."""
+    """Return `diff_of_directory`, or `diff_of_running` for a directory in use."""
     try:
         return diff_of_directory(directory, view, words=words, reread=reread)
     except StateError as error:

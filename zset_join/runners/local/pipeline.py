@@ -439,13 +439,13 @@ class Pipeline(PipelineQuestions, Snapshots, QueryChanges, Generic[Answer]):
         return earliest(dues)
 
     def explanation(self) -> str:
-        """Return what the query computes and stores, as text."""
+        """Return a text that describes what the query computes and stores."""
         with explained_for(self._options.more):
             text = self.plan.explain(buckets=1)
         return text + explained_budgets(self._options) + explained_threads(self.plan, self._options, self._workers.threads)
 
     def explain(self) -> None:
-        """Print what the query computes and stores."""
+        """Print a description of the query and its state."""
         print(self.explanation())  # noqa: T201 - printing is what explain() does in PySpark
 
     def close(self) -> None:
@@ -572,7 +572,7 @@ class Pipeline(PipelineQuestions, Snapshots, QueryChanges, Generic[Answer]):
         return self._last
 
     def _lookups(self) -> dict[str, dict[str, int]]:
-        """Return what was fetched, by stage."""
+        """Return the fetched rows, by stage."""
         owner = self._memory if self._memory is not None else self._directory
         return {} if owner is None else owner.effects.counts()
 

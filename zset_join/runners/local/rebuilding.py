@@ -167,7 +167,7 @@ class Rebuilding:
         return _Part(None, feed=feed)
 
     def _kept_under(self, feed: Feed) -> tuple[str, tuple[RowStep, ...], list[str]]:
-        """Return what rows of an origin are kept under, what makes them rows of now, and their columns before that."""
+        """Return where rows of an origin are kept, the conversion to present rows, and their earlier columns."""
         change = self.columns.get(feed.origin) if isinstance(feed.origin, str) else None
         if change is None or self.before is None:
             return self.prints.rows(feed.origin), (), self.plan.relation_of(feed.origin).schema.names
@@ -205,7 +205,7 @@ class Rebuilding:
         return Feeding(self.plan, [part.feed], wanted.schema).collect({origin: self._answer(origin)})
 
     def _streamed(self, part: _Part, wanted: Relation) -> Iterator[ZSet]:
-        """Yield what steps make of rows that are computed while they are read, chunk by chunk."""
+        """Yield the rows after steps, computed chunk by chunk while they are read."""
         kept = cast("StoredRows", part.kept)
         transforms, count = transforms_of(part.steps, kept.relation), 0
         for chunk in cast("Chunks", kept.chunks)(_columns_read(part.steps, wanted)):
@@ -280,7 +280,7 @@ class Rebuilding:
         return True
 
     def _completed(self, number: int, operator: DurableOperator, fed: list[ZSet]) -> list[ZSet]:
-        """Return what an operator is fed, with the rows of an external table that it reads: they are fetched now."""
+        """Return the input of an operator, with the rows of its external table, which are fetched now."""
         node = self.plan.nodes[number]
         if not has_effect(node.stage):
             return fed

@@ -32,7 +32,7 @@ __all__ = ["check_reread", "read_again"]
 
 
 def read_again(given: Mapping[str, Any], readings: Mapping[str, Reading]) -> dict[str, ZSet]:
-    """Return what sources hold now, as changes.
+    """Return the present rows of sources, as changes.
 
     Args:
         given: by source, what `rows_again` reads.

@@ -36,7 +36,7 @@ _WEIGHT = "__weight"
 
 @dataclass(frozen=True, kw_only=True)
 class SavedState:
-    """Hold what a pipeline continues from, beside its operators.
+    """Position that a pipeline continues from, besides its operators.
 
     Args:
         epoch: number of the next epoch.

@@ -30,7 +30,7 @@ __all__ = ["Snapshot", "Snapshots"]
 
 
 class Snapshot:
-    """Hold what all views of a pipeline hold after one epoch; it never changes, and any thread may read it.
+    """Contents of all views of a pipeline after one epoch; immutable, and readable by any thread.
 
     Attributes:
         epoch: the epoch; None before the first.

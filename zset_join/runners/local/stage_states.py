@@ -28,8 +28,7 @@ _CHUNK_ROWS = 1 << 18
 
 
 def with_long_chunks(options: StageOptions) -> StageOptions:
-    """Return options under which an answer arrives in fewer pieces, since the engine brings them into one; own ones are
-    kept."""
+    """Return options with larger chunks, since the engine concatenates them; given options are kept."""
     return replace(options, chunk_rows=_CHUNK_ROWS) if options.chunk_rows == StageOptions().chunk_rows else options
 
 
@@ -142,7 +141,7 @@ class MemoryStates:
 
 
 def built(state: StateNode, options: StageOptions, directory: str | None, workers: Workers) -> DurableOperator:
-    """Return what keeps a state, where its rows can be parted in as many buckets as there are threads.
+    """Return the operator of a state, in one bucket per thread if its rows can be partitioned.
 
     In memory it is in buckets while its epochs are large; over a directory, where an epoch costs more, always.
     """

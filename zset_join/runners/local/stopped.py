@@ -74,7 +74,7 @@ def diff_of_directory(
     words: ColumnWords | None = None,
     reread: Mapping[str, Any] | None = None,
 ) -> PlanDiff:
-    """Return what another query would answer otherwise over what a directory holds.
+    """Return how the answers of another query would differ over what a directory holds.
 
     Args:
         directory: of a pipeline that does not run: a path, or of a query inside Spark that runs on the driver.

@@ -60,7 +60,7 @@ class StoredRows:
 
     @cached_property
     def text(self) -> str:
-        """Return what is equal for rows of the same feeds."""
+        """Return a text that is equal for rows of the same feeds."""
         return text_of([one.text for one in self.feeds])
 
 

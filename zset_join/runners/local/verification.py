@@ -1,4 +1,4 @@
-"""Compare what a pipeline answered with DuckDB's batch query over everything that arrived.
+"""Compare the contents of a pipeline with DuckDB's batch query over all input.
 
 Expected: the plan as one query, over all changes of all sources (`zset_join.tools.batch`). Actual: the sum of the
 answers. Both are compared as Z-sets: every distinct row with its expected and its actual weight. Floats, and averages of
@@ -202,7 +202,7 @@ def _numbered(rows: pa.RecordBatch, more: dict[str, pa.Array]) -> pa.Table:
 
 
 def _compared(column: str, kind: pa.DataType) -> str:
-    """Return what two values of a column are compared by: floats by their first digits."""
+    """Return the comparison value of a column: of floats the first digits."""
     if pt.is_floating(kind):
         return f"CASE WHEN {column} = 0 THEN '0' ELSE format('{{:.{_DIGITS}e}}', CAST({column} AS DOUBLE)) END"
     return column

@@ -89,7 +89,7 @@ class Watermarks:
         self.known = KnownTimes(dict.fromkeys(self._timed, SourceTime()), (None,) * len(plan.nodes))
 
     def after(self, deltas: Mapping[str, ZSet], processing_time_us: int | None) -> KnownTimes:
-        """Return what is known after an epoch with these rows; it counts once it is put into `known`."""
+        """Return the event time after an epoch with these rows; it counts once it is stored in `known`."""
         if not self._timed:
             return self.known
         self._clock.begin(processing_time_us)
@@ -160,7 +160,7 @@ def _of_sources(sources: Mapping[str, SourceTime]) -> tuple[dict[str, int | None
 
 
 def _moved(before: SourceTime, times: Any, delay: int, processing_time_us: int | None) -> SourceTime:
-    """Return what is known of a source after rows with these times came."""
+    """Return the event time of a source after rows with these times."""
     if not len(times):
         return SourceTime(before.watermark_us, processing_time_us, before.late_rows)
     late = 0 if before.watermark_us is None else int((times <= before.watermark_us).sum())

@@ -37,7 +37,7 @@ class QueryContext(Protocol):
         ...
 
     def check_clauses(self, node: exp.Select) -> None:
-        """Refuse what a SELECT may not have."""
+        """Reject unsupported clauses of a SELECT."""
         ...
 
     def item_of(self, name: str, alias: str, at: Place | None, ctes: Mapping[str, BoundQuery]) -> Item:
@@ -54,12 +54,12 @@ class JoinContext(Protocol):
 
     @property
     def query(self) -> QueryContext:
-        """Return what binds the query."""
+        """Return the binder of the query."""
         ...
 
     @property
     def hints(self) -> Hints:
-        """Return what the SELECT suggests."""
+        """Return the hints of the SELECT."""
         ...
 
     def emit(self) -> Any:

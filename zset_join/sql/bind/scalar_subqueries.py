@@ -149,7 +149,7 @@ class ScalarSubqueries:
         return counted
 
     def _made(self, output: exp.Expr, tied: _Tied, names: list[str], joined: View) -> Expression:
-        """Return what is made of the aggregates that a join has brought."""
+        """Return the expression over the aggregates that a join provides."""
 
         def replaced(node: exp.Expr) -> Expression | None:
             place = next((place for place, call in enumerate(tied.calls) if call is node or call == node), None)

@@ -187,7 +187,7 @@ class Scope:
         raise SqlError(f'{whose} "{node.name}".{near(node.name, names)}', code="UNKNOWN_COLUMN", at=at, name=node.name)
 
     def search(self, node: exp.Column) -> tuple[Item, str] | None:
-        """Return what `find` does, or None where no item has it.
+        """Return the result of `find`, or None if no item matches.
 
         Raises:
             SqlError: several have it.

@@ -166,7 +166,7 @@ def temporal_join(
 
 
 def _in_words_of_sql(error: PlanError, view: View, item: Item) -> str:
-    """Return what a join by event time lacks, with the cure in SQL."""
+    """Return the error of a join by event time, with the cure in SQL."""
     left, right = view.name, item.alias
     match error.code:
         case "NOT_VERSIONED":

@@ -105,7 +105,7 @@ def _into_table(session: StatementContext, reader: Reader, name: str, *, at: Pla
 
 
 def _query(session: StatementContext, reader: Reader) -> Query:
-    """Bind what a sink writes, and go behind it."""
+    """Bind the query of a sink, and advance past it."""
     if reader.has("FROM"):
         at = reader.statement.place(reader.index)
         entry = session.catalog.find(reader.name("a view"), at=at)

@@ -41,7 +41,7 @@ def refuse_both(replaces: bool, may_exist: bool, *, at: Place) -> None:
 
 
 def release(session: StatementContext, name: str, replaces: bool, *, at: Place) -> None:
-    """End what runs under a name that is given again, and forget its rows, as DROP does.
+    """End the query of a redefined name and release its rows, as DROP does.
 
     Raises:
         SqlError: something reads or writes what the name represents, and would continue with that.

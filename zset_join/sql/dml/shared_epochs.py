@@ -85,7 +85,7 @@ class Accepted:
     places: Mapping[str, Sequence[int]] = field(default_factory=dict)
 
     def of(self, queries: Sequence[Running]) -> Rows | PartlyRead:
-        """Return what the pipeline of queries is fed: the query that a row failed in lists it."""
+        """Return the input of the pipeline of queries: the query that a row failed in lists it."""
         unread = [self.aside[running.name] for running in queries if running.name in self.aside]
         return PartlyRead(self.rows, pa.concat_tables(unread)) if unread else self.rows
 

@@ -100,7 +100,7 @@ def _is_assignable(source: pa.DataType, target: pa.DataType) -> bool:
 
 
 def writer_of(session: StatementContext, table: Table, query: Query, *, at: Place) -> SinkWriter | TableWriter:
-    """Return what takes the deltas of a query that fits a table.
+    """Return the writer of the deltas of a query into a table.
 
     Raises:
         SqlError: the table is append-only, and the query retracts rows; the query reads what it would write; or it

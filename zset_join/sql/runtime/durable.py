@@ -240,7 +240,7 @@ class DirectoryRuntime(DurableChanges):
         running.pipeline.pause()
 
     def snapshot(self, query: Query) -> pa.Table:
-        """Return what a query holds over what its tables hold."""
+        """Return the result of a query over the contents of its tables."""
         known = [name for name in sorted(query.bound.reads) if f"{ROWS}{name}" in self._views]
         if any(len(self.catalog.tables[name].hidden) for name in known) and self.pipeline.epoch:
             view = self._fed(read_with_writers(query.bound.view, self._written(), self._added))
@@ -270,7 +270,7 @@ class DirectoryRuntime(DurableChanges):
         return pa.Table.from_batches([whole.rows]).take(pa.array(np.repeat(np.arange(len(whole)), whole.weights)))
 
     def _read_whole(self, table: Table) -> pa.Table | ZSet | None:
-        """Return what a connector has from its beginning, of a table that no query reads."""
+        """Return all rows of a connector, for a table that no query reads."""
         source = self._source(table, is_kept=False)
         try:
             source.open(None)
@@ -536,7 +536,7 @@ class DirectoryRuntime(DurableChanges):
             number += 1
 
     def forget(self, name: str) -> None:
-        """Release what is kept of a dropped table or view, and end the queries of it: one change of the plan."""
+        """Release the state of a dropped table or view, and end its queries: one change of the plan."""
         self._gone.add(name)
         try:
             self._ended([one for one in self.running if name in one.reads or one.name == name])

@@ -59,7 +59,7 @@ class DurableQuery(Running):
     since: int = 0
 
     def noted(self) -> QueryNote:
-        """Return what its declaration keeps of it."""
+        """Return its note for the declaration."""
         return QueryNote(paused=None if self.held is None else write_relation(self.held), since=self.since)
 
 

@@ -257,7 +257,7 @@ class MemoryRuntime(ProcessRuntime):
         return lines
 
     def _check_change(self, change: QueryChange) -> None:
-        """Refuse what cannot be built from the tables, or what is written could not follow."""
+        """Reject a change that the tables cannot build, or that written tables cannot follow."""
         for running, query in change.queries.items():
             if not self._keep_tables and query.bound.reads:
                 raise SqlError(
@@ -336,14 +336,14 @@ class MemoryRuntime(ProcessRuntime):
                 running.output.close()
 
     def snapshot(self, query: Query) -> pa.Table:
-        """Return what a query holds over the current contents of its tables."""
+        """Return the result of a query over the current contents of its tables."""
         with self._pipeline(query) as pipeline:
             rows = self._contents(query)
             pipeline.step(rows, processing_time=self._clock())
             return sorted_rows(pipeline.view(), query.bound)
 
     def forget(self, name: str) -> None:
-        """Release what is kept of a dropped table."""
+        """Release the state of a dropped table."""
         for running in [one for one in self.running if name in one.reads or one.name == name]:
             self.stop(running)
         self._fed.discard(name)
@@ -419,7 +419,7 @@ class MemoryRuntime(ProcessRuntime):
 
 
 def _line(running: Running, prepared: PreparedEpoch) -> str:
-    """Return what a change does to a query."""
+    """Return the effect of a change on a query."""
     delta, view = running.answer_in(prepared), running.pipeline
     added, removed = int(delta.weights[delta.weights > 0].sum()), -int(delta.weights[delta.weights < 0].sum())
     if isinstance(view, GroupView) and view.begins:

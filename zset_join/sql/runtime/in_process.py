@@ -35,7 +35,7 @@ class ProcessRuntime(Runtime):
         self._keep_inputs = keep_inputs
 
     def table_pipeline(self, table: Table) -> Pipeline | None:  # noqa: ARG002 - in memory
-        """Return what keeps the rows of a table; None where they are in files, or nowhere."""
+        """Return the pipeline with the rows of a table; None if they are in files or not kept."""
         return None
 
     def close(self) -> None:

@@ -171,7 +171,7 @@ class SparkRuntime(DirectoryRuntime):
         return table.name not in self.tables.dataframes and super().is_inserted(table)
 
     def forget(self, name: str) -> None:
-        """Release what is kept of a dropped table or view, and end the queries of it."""
+        """Release the state of a dropped table or view, and end its queries."""
         super().forget(name)
         self.tables.forget(name)
         self._remove_place(name)
@@ -188,7 +188,7 @@ class SparkRuntime(DirectoryRuntime):
         return f"{self._spark_directory}/{file_name(name)}"
 
     def _remove_place(self, name: str) -> None:
-        """Remove what Spark has read of a table."""
+        """Remove the rows that Spark has read of a table."""
         if not is_connect(self.spark):
             remove_place(self._place_of(name))
         elif name in self._read_places:
@@ -263,7 +263,7 @@ class SparkRuntime(DirectoryRuntime):
         return View.of_tree(query.bound.view.node, self.tables.stream)
 
     def explain(self, query: Query) -> str:
-        """Return what a query does, what it must remember, and what Spark reads for it."""
+        """Return a description of a query, of its state, and of Spark's part in reading."""
         if query.settings.get("execution") == "executors":
             return str(self.view_of(query).placed.explanation())
         plan = self._fed(self.as_run(query)).plan()

@@ -230,7 +230,7 @@ class TableIndex:
 
 
 class Catalog:
-    """Keep what names represent.
+    """Catalog of names.
 
     Attributes:
         sinks: queries that write into a table, by their name.

@@ -68,7 +68,7 @@ def form_of(options: Mapping[str, str]) -> str:
 
 
 def holds_records(options: Mapping[str, str]) -> bool:
-    """Return whether what a connector reads are records of changes, which are decoded."""
+    """Return whether a connector reads change records, which are decoded."""
     return options.get("connector") in {"kafka", "upsert-kafka", "filesystem"} and form_of(options) in RECORD_FORMATS
 
 

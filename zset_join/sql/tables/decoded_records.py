@@ -72,7 +72,7 @@ class DecodedRecords:
         self._records.open(position)
 
     def poll(self, *, wait_seconds: float) -> tuple[ZSet | None, Any]:
-        """Return what the next records mean: of a versioned table every change, of others what has changed since the last call.
+        """Return the changes of the next records: of a versioned table all changes, of others the net changes.
 
         Raises:
             BadInputError: a record that cannot be read.

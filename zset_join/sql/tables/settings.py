@@ -159,7 +159,7 @@ def check_setting(name: str, value: str, *, at: Place | None = None) -> str:
 
 
 def stage_options(settings: Mapping[str, str]) -> StageOptions:
-    """Return what the operators of a query take from its settings.
+    """Return the operator options from the settings of a query.
 
     Raises:
         OptionError: a value that is not allowed.

@@ -64,7 +64,7 @@ def source_of(
     settings: Mapping[str, str] | None = None,
     names: Path | None = None,
 ) -> TableSource:
-    """Return what gives the rows of a table.
+    """Return the source of the rows of a table.
 
     Args:
         table: it.

@@ -157,17 +157,17 @@ class GroupView:
         return self.group.pipeline.dead_letters
 
     def view(self) -> pa.Table:
-        """Return what it holds."""
+        """Return its contents."""
         return repeated(self.contents(), self.schema)
 
     def seen(self) -> Callable[[], pa.Table]:
-        """Return what reads its contents as they are now, from any thread."""
+        """Return a reader of the present contents, usable from any thread."""
         if self._held is not None:
             return partial(repeated, self._held, self.schema)
         return partial(self.group.pipeline.snapshot().table, self._name)
 
     def contents(self) -> ZSet:
-        """Return what it holds, each distinct row with its weight."""
+        """Return its contents, each distinct row with its weight."""
         return self.group.pipeline.contents(self._name) if self._held is None else self._held
 
     def answer_of(self, answers: Mapping[str, ZSet]) -> ZSet:

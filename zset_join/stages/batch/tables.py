@@ -88,7 +88,7 @@ class BatchTable:
     versions: tuple[Any, BatchTable] | None = None
 
     def column(self, name: str) -> str:
-        """Return what a column is called."""
+        """Return the name of a column."""
         return column(self.relation.schema, name)
 
     @property
@@ -109,7 +109,7 @@ _TIED_QUERIES: dict[str, TiedQuery] = {}
 
 
 def register_batch_query(kind: str, query: BatchQuery, *, tied: TiedQuery | None = None) -> None:
-    """Register what a kind of stage is as a batch query, and which rows a tie leaves open.
+    """Register the batch query of a kind of stage, and the rows that a tie leaves open.
 
     Args:
         kind: of the stage.
@@ -122,7 +122,7 @@ def register_batch_query(kind: str, query: BatchQuery, *, tied: TiedQuery | None
 
 
 def batch_query(stage: Stage, inputs: Sequence[BatchTable], scope: BatchScope) -> str:
-    """Return what a stage is as a batch query.
+    """Return the batch query of a stage.
 
     Raises:
         PlanError: there is none for this kind of stage, or its answer does not follow from these inputs.
@@ -151,12 +151,12 @@ def tied_query(stage: Stage, inputs: Sequence[BatchTable], scope: BatchScope) ->
 
 
 def column(schema: pa.Schema, name: str) -> str:
-    """Return what a column of a table is called."""
+    """Return the name of a column of a table."""
     return f"c{schema.get_field_index(name)}"
 
 
 def numbered(schema: pa.Schema) -> list[str]:
-    """Return what the columns of a table are called."""
+    """Return the names of the columns of a table."""
     return [f"c{at}" for at in range(len(schema))]
 
 

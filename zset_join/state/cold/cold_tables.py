@@ -151,7 +151,7 @@ class ColdTables:
             self._counts["spilled_groups"] += int(np.count_nonzero(subcodes == 0))
 
     def tidy(self) -> None:
-        """Do what keeps finding fast and the disk small; apart from `store`, whose rows are present whatever becomes of this.
+        """Merge runs, so that finding stays fast and the disk small; an error here does not undo `store`.
 
         Raises:
             ResourceError: the disk is full or cannot be written; no row was lost.
@@ -178,15 +178,15 @@ class ColdTables:
         return self._store.resident_bytes()
 
     def resident_bytes(self) -> int:
-        """Return what of them is in memory between two epochs."""
+        """Return their bytes in memory between two epochs."""
         return self.index_bytes() if self._store.keep_index else self.staying_bytes()
 
     def staying_bytes(self) -> int:
-        """Return what of them stays in memory whatever happens."""
+        """Return their bytes that always stay in memory."""
         return self._store.staying_bytes()
 
     def lingering_bytes(self) -> int:
-        """Return what else of them may be in memory, because it was looked at."""
+        """Return their further bytes in memory because of reads."""
         return self._store.lingering_bytes()
 
     def disk_bytes(self) -> int:

@@ -123,7 +123,7 @@ class ColdTombstones:
             self._pieces = [(max(a, b), more + others) for (a, more), (b, others) in pairs] + odd
 
     def tidy(self) -> None:
-        """Take what expired off the disk when it is half of all, and do what keeps fetching fast. Cost: amortised O(1) each."""
+        """Remove expired rows from disk when they are half of all, and merge runs. Cost: amortised O(1) each."""
         horizon = self._side.horizon
         if horizon is not None:
             self._expired += sum(count for newest, count in self._pieces if newest <= horizon)

@@ -153,7 +153,7 @@ class HybridRows:
         self._fetch_named(prepared)
 
     def _make_room(self, delta_rows: int) -> bool:
-        """Spill what the last epoch could not, and what has no room beside what an epoch of so many rows will need.
+        """Spill the rows that the last epoch could not, and those without room besides an epoch of so many rows.
 
         Returns:
             Whether the epoch is fetched for the first time.
@@ -564,5 +564,5 @@ def _release(opened: list[ColdSide], shared: list[ColdStores], private: PrivateD
 
 
 def _beyond(held: int, limit: int | None, slack: float, most: int) -> int:
-    """Return what must go of what is held, where a limit is exceeded; more than that goes at a time, so that it is rare."""
+    """Return the number of rows to spill beyond a limit; more are spilled at a time, so that it is rare."""
     return 0 if limit is None else max(0, held - limit + min(int(limit * slack), most))

@@ -58,7 +58,7 @@ class RowLimit:
         self._spare_as_of(budget_bytes or 0)
 
     def _spare_as_of(self, all_budgets: int) -> None:
-        """Set what is spared where the budgets that count together are so many bytes."""
+        """Set the spared bytes for common budgets of so many bytes."""
         short = 0 if self._budget_bytes is None else max(0, WHOLE_BUDGET_BYTES - all_budgets)
         self.spared = min(_SPARED_BYTES, short // _SPARED_PART)
         self.spare = max((self._budget_bytes or 0) // _SPARE_PART, _LEAST_SPARE_BYTES) + self.spared

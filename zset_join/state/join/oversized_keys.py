@@ -60,7 +60,7 @@ class OversizedKeys:
         self.codes = [_NONE, _NONE]
 
     def forget(self) -> None:
-        """Forget what was left, when an epoch has been absorbed."""
+        """Clear the remainder after an epoch was absorbed."""
         self.codes = [_NONE, _NONE]
         self.streams = [False, False]
         self._asked = [_NONE, _NONE]  # codes that were left since an epoch was absorbed

@@ -115,7 +115,7 @@ class Gains:
 
 
 class DegreesOnTheWay:
-    """Count what the rows of a group gain in degree, and return what the join then emits for each alone.
+    """Count the matches that the rows of a group gain, and return the rows that the join then emits for each alone.
 
     Args:
         cold: their side.
@@ -135,7 +135,7 @@ class DegreesOnTheWay:
         np.add.at(self._gains, rows, other_is.astype(np.int64) - other_was)
 
     def gains(self) -> Gains:
-        """Return what was gained."""
+        """Return the gains."""
         at, lying = np.flatnonzero(self._gains), self._found.lying
         return Gains(lying.places[at], lying.codes[at], self._gains[at])
 

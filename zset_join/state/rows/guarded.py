@@ -37,7 +37,7 @@ class _Guard:
 
 
 def guarded(title: str) -> Callable[[_Class], _Class]:
-    """Return what lets a class of operators be guarded.
+    """Return a class decorator that guards operators.
 
     Args:
         title: what messages call an operator of the class.

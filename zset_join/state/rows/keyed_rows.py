@@ -197,7 +197,7 @@ class KeyedRows:
         self.side.clear()
 
     def reader(self) -> pa.RecordBatchReader:
-        """Return what reads a snapshot of the rows, batch by batch."""
+        """Return a reader of a snapshot of the rows, batch by batch."""
         return side_reader(self.side)
 
     def restore(self, table: pa.Table | pa.RecordBatchReader) -> None:

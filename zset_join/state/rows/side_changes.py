@@ -68,7 +68,7 @@ class SideChanges:
         self.schema = pa.schema([field.with_nullable(True) for field in side.relation.schema])
 
     def resolve(self, delta: ZSet, *, ignores_absent: bool = False) -> NetChanges:
-        """Return what a delta changes. Cost: the rows of the delta.
+        """Return the changes of a delta. Cost: the rows of the delta.
 
         Args:
             delta: the delta.
@@ -107,5 +107,5 @@ class SideChanges:
         return pa.RecordBatch.from_arrays(columns, schema=self.schema)
 
     def absorb(self, changes: NetChanges | None, processing_time_us: int | None) -> None:
-        """Store what was resolved."""
+        """Store the resolved epoch."""
         self.side.absorb(None if changes is None or not self.stores else changes.prepared, processing_time_us)

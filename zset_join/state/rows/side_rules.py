@@ -10,7 +10,7 @@ __all__ = ["SideRules"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SideRules:
-    """Decide what is kept of the rows of a side, and for how long.
+    """Rules for keeping the rows of a side.
 
     Args:
         keeps_unmatchable: whether rows whose key can never match matter (a preserved side).

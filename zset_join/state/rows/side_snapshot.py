@@ -150,7 +150,7 @@ def snapshot_epoch(table: pa.Table | pa.RecordBatchReader) -> int:
 
 
 def snapshot_counts(table: pa.Table | pa.RecordBatchReader) -> tuple[int, ...]:
-    """Return what the side has counted: stale rows, unknown deletes, rejected rows, evicted rows and their bytes."""
+    """Return the counts of the side: stale rows, unknown deletes, rejected rows, evicted rows and their bytes."""
     metadata = table.schema.metadata or {}
     ignored, evicted = json.loads(metadata.get(_IGNORED, b"[0, 0, 0]")), json.loads(metadata.get(_EVICTED, b"[0, 0]"))
     return (*ignored, *evicted)

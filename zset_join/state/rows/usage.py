@@ -52,7 +52,7 @@ def check_same_epoch(epochs: Iterable[int], directory: str | None) -> None:
 def check_tables(
     operator: str, wanted: Mapping[str, Sequence[str]], tables: Mapping[str, pa.Table | pa.RecordBatchReader]
 ) -> None:
-    """Refuse what is no snapshot of an operator.
+    """Reject tables that are not a snapshot of the operator.
 
     Args:
         operator: what messages call it.

@@ -129,7 +129,7 @@ class ExpiringEpoch:
 
     @property
     def prepared(self) -> PreparedSide | None:
-        """Return what the delta was found to be."""
+        """Return the resolved delta."""
         return None if self.changes is None else self.changes.prepared
 
 
@@ -193,7 +193,7 @@ class ExpiringRows:
 
     @property
     def sides(self) -> list[SideState]:
-        """Return what is kept, for who marks it as being written."""
+        """Return the sides, to mark them as being written."""
         return [self.side] if self._keys is None else [self.side, self._keys.side]
 
     @property
@@ -211,7 +211,7 @@ class ExpiringRows:
         return pa.RecordBatch.from_arrays(columns_of_key, schema=self._key_schema)
 
     def resolve(self, tick: Tick, delta: ZSet, read: pa.RecordBatch | None) -> ExpiringEpoch:
-        """Return what an epoch does. Cost: the rows of the delta, those that are due, and the keys that are read.
+        """Return the effect of an epoch. Cost: the rows of the delta, those that are due, and the keys that are read.
 
         Args:
             tick: the epoch.
@@ -347,7 +347,7 @@ class ExpiringRows:
     # ---------------------------------------------------------------- writing
 
     def absorb(self, tick: Tick, epoch: ExpiringEpoch) -> None:
-        """Store what was found."""
+        """Store the resolved epoch."""
         changes, now = epoch.changes, self._now(tick)
         gone = _NONE
         if changes is not None:
@@ -427,7 +427,7 @@ class ExpiringRows:
         return {f"{self.name}_rows": rows, **{f"{self.name}_{name}": count for name, count in counted}}
 
     def snapshot_readers(self) -> Mapping[str, pa.RecordBatchReader]:
-        """Return what reads the rows with their times, and where keys have times those."""
+        """Return readers of the rows with their times, and where keys have times those."""
         counts = {_COUNTS: json.dumps(self._expiries.counts(len(COUNTERS))).encode()}
         readers = {self.name: _timed_reader(self.side, self._expiries, counts)}
         if self._keys is not None:
@@ -469,7 +469,7 @@ def _chosen(rows: pa.RecordBatch, copies: _Words, chosen: npt.NDArray[np.bool_])
 
 
 def _timed_reader(side: SideState, expiries: Expiries, facts: Mapping[bytes, bytes]) -> pa.RecordBatchReader:
-    """Return what reads the rows of a side, each with its time."""
+    """Return readers of the rows of a side, each with its time."""
     reader = side_reader(side)
     schema = reader.schema.append(pa.field(_TIMES, pa.int64()))
     schema = schema.with_metadata({**(reader.schema.metadata or {}), **facts})

@@ -125,7 +125,7 @@ class JoinedPairs:
         return passing
 
     def lines(self, transitions: Transitions) -> Iterator[ZSet]:
-        """Yield what is retracted, then what is inserted."""
+        """Yield retractions, then insertions."""
         befores = self._passing(transitions.refs, transitions.befores)
         afters = self._passing(transitions.refs, transitions.afters)
         if not self._is_outer:

@@ -96,7 +96,7 @@ class TimedState:
         return self.keys.is_current() and all(rows.is_current() for rows in self.inputs)
 
     def snapshot_readers(self) -> Mapping[str, pa.RecordBatchReader]:
-        """Return what reads the rows of each input, batch by batch, until the state changes."""
+        """Return readers of the rows of each input, batch by batch, until the state changes."""
         facts = {
             _EPOCH: str(self.absorbed_epoch),
             _COUNTS: json.dumps(list(self.counts().values())),

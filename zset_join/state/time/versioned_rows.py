@@ -210,11 +210,11 @@ class VersionedRows(RowStore):
         return prepared.begin[1:] > prepared.begin[:-1]
 
     def run_bytes(self, prepared: PreparedRows, groups: KeyGroups) -> int:
-        """Return what the blocks of the runs may take more."""
+        """Return the bytes by which the blocks of the runs may grow."""
         return int(r.run_bytes_needed(self.keys.view, self.place, groups.numbers, groups.count, prepared.begin))
 
     def absorb(self, prepared: PreparedRows, groups: KeyGroups, *, supersedes: bool, limit: int = 0) -> None:
-        """Do what `prepare` found; the keys have their numbers, and room for their runs. Cost: the changes, amortised.
+        """Apply the result of `prepare`; the keys have their numbers, and room for their runs. Cost: the changes, amortised.
 
         Args:
             prepared: the rows.

@@ -53,7 +53,7 @@ class BoundTransform:
 
 
 def bindings_of(steps: Sequence[BoundTransform], streams: Mapping[str, SourceStream]) -> Bindings:
-    """Return what the names of a plan represent.
+    """Return the bindings of the names of a plan.
 
     Args:
         steps: of a view.

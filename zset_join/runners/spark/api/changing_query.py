@@ -63,7 +63,7 @@ class ChangeableWriter(Protocol):
         ...
 
     def on_executors(self) -> EpochRunner:
-        """Return what runs the epochs of the query on executors."""
+        """Return the runner of the query on executors."""
         ...
 
     def start(self) -> Any:
@@ -98,7 +98,7 @@ class ChangeableEpochs(Protocol):
 
 
 class ChangingQuery:
-    """Hold what a running query is started again with when it changes.
+    """Arguments to restart a running query with after a change.
 
     Args:
         writer: that it was started with.
@@ -154,7 +154,7 @@ class ChangingQuery:
 
 
 class ChangingOnExecutors:
-    """Hold what a running query on executors is started again with when it changes.
+    """Arguments to restart a running query on executors with after a change.
 
     Args:
         writer: that it was started with.

@@ -16,7 +16,7 @@ _OF_SEVERAL: list[Callable[[Any], Any]] = []
 
 
 def register_writer_of_several(make: Callable[[Any], Any]) -> None:
-    """Register what makes the writer of several views, given them by their names."""
+    """Register the constructor of the writer of several views by name."""
     _OF_SEVERAL[:] = [make]
 
 

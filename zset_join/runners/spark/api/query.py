@@ -235,7 +235,7 @@ class JoinQuery(StoredQuery):
         log.extendleft(reversed([one for one in before.entries if one not in log]))
 
     def exception(self) -> BaseException | None:
-        """Return what stopped the query; None when it runs or was stopped."""
+        """Return the error of the query; None while it runs or after `stop`."""
         own = self._runner.error
         if isinstance(own, ZsetJoinError):
             return own

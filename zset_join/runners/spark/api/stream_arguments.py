@@ -42,7 +42,7 @@ def check_stream_name(name: Any) -> None:
 
 
 def check_dataframe(df: Any, name: Any) -> None:
-    """Refuse what is no streaming DataFrame, and columns that Spark or the engine would take for others.
+    """Reject anything but a streaming DataFrame, and columns that Spark or the engine would confuse.
 
     Raises:
         OptionError: no DataFrame, or no name.

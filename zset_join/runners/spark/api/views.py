@@ -140,7 +140,7 @@ class View(words.View):
         return {id(one.source): one.stream for one in self._sources}
 
     def explain(self) -> None:
-        """Print what the query will do and what it must remember, as DataFrame.explain does."""
+        """Print the plan of the query and its state, as DataFrame.explain does."""
         placed = self.placed
         print("\n".join([*placed.explained_indexes(), placed.explanation()]))  # noqa: T201 - printing is what explain() does in PySpark
 
@@ -402,12 +402,12 @@ class View(words.View):
 
     @property
     def row_source(self) -> object:
-        """Return what is the same object for the same rows: a stream that has a second name has the same ones."""
+        """Return an object that identifies the rows; two names of one stream share it."""
         return self.stream.prepared if isinstance(self.node, Read) else self.node
 
     @property
     def _own_source(self) -> BoundSource:
-        """Return what a view that is one stream is bound to."""
+        """Return the binding of a view that is one stream."""
         return next(one for one in self._sources if isinstance(self.node, Read) and one.source is self.node.source)
 
     @property

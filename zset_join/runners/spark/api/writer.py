@@ -72,7 +72,7 @@ class WrittenQuery(Protocol):
 
     @property
     def name(self) -> str:
-        """Return what messages call it."""
+        """Return the name for messages."""
         ...
 
     @property
@@ -91,7 +91,7 @@ class WrittenQuery(Protocol):
 
 
 class JoinStreamWriter:
-    """Collect what a query needs; made by `View.writeStream`.
+    """Settings of a query; made by `View.writeStream`.
 
     Args:
         plan: the view, for executors.
@@ -340,7 +340,7 @@ class JoinStreamWriter:
         raise not_for_views("partitionBy", columns, "a changelog has one directory per epoch; use foreachBatch for others")
 
     def explain(self) -> None:
-        """Print what would be started: output, where the state is to be, and the plan.
+        """Print the query as it would start: output, location of the state, and the plan.
 
         Raises:
             OptionError: an option is unknown, or its value is not allowed.
@@ -382,7 +382,7 @@ class JoinStreamWriter:
         return started
 
     def on_executors(self) -> EpochRunner:
-        """Return what runs the epochs of the query on executors; nothing is opened."""
+        """Return the runner of the query on executors; nothing is opened."""
         return self._prepared()[0]
 
     def start_behind_change(self, given_through: int | None) -> JoinQuery:

@@ -90,7 +90,7 @@ class _Sources:
         return self._made[id(written)]
 
     def stepped(self, written: PlanSource, steps: Sequence[Apply]) -> Node:
-        """Return what is done to a source by steps of which one is Spark's own."""
+        """Return the transformation of a source by steps that include one of Spark's."""
         stream = replace(self.given(written), name=written.name)
         rows = _SteppedRows(stream)
         for one in steps:
@@ -268,7 +268,7 @@ def _steps_over_source(node: Node) -> tuple[PlanSource, list[Apply]] | None:
 
 
 def _names_of(name: str) -> Iterator[str]:
-    """Yield what a source may be called: rows that Spark prepares in two ways are two sources."""
+    """Yield the possible names of a source: rows that Spark prepares in two ways are two sources."""
     yield name
     yield from (f"{name} ({at})" for at in count(2))
 

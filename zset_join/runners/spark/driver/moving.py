@@ -59,7 +59,7 @@ _FOLDING = StageOptions(on_bad_input="quarantine", tombstone_retention_seconds=1
 
 @dataclass(frozen=True, kw_only=True)
 class MoveReport:
-    """Report what `move` did.
+    """Report of `move`.
 
     Args:
         before: the mode that the checkpoint had.
@@ -132,7 +132,7 @@ def move(checkpoint: str | Path, *, execution: str, local_state_dir: str | None 
 
 
 def _other_mode(opened: Checkpoint, location: str, description: Mapping[str, Any], execution: str) -> OtherMode:
-    """Return what the query is to be.
+    """Return the query in the new mode.
 
     Raises:
         StateError: `MOVE_UNKNOWN`, `MOVE_REFUSED` or `EPOCH_UNFINISHED`.

@@ -168,7 +168,7 @@ class QuestionWatch:
 
 
 def opened_for_a_look(settings: DriverSettings) -> DriverEpochs:
-    """Return what runs the epochs of a checkpoint that exists, attached, with a state directory of its own.
+    """Return a runner attached to an existing checkpoint, with a separate state directory.
 
     Outputs that write by Spark are omitted: a task has no session.
 
@@ -304,7 +304,7 @@ def _taken_answer(location: str, name: str) -> Any:
 
 
 def _patiently(function: Callable[[], Any]) -> Any:
-    """Return what a function returns; a process that is about to end may hold the checkpoint for some seconds."""
+    """Call a function again for some seconds, since a process that is ending may own the checkpoint."""
     ends = time.monotonic() + _IN_USE_SECONDS / 4
     while True:
         try:

@@ -42,7 +42,7 @@ def rolled_back(name: str, location: str, taken: int, done: int) -> StateError:
 
 
 def reading_failed(error: BaseException, name: str, location: str) -> BaseException:
-    """Return what a query of Spark that read a table has ended of."""
+    """Return the error that ended a query of Spark that read a table."""
     if isinstance(error, ZsetJoinError):
         return error
     known = lost_records(error, location)

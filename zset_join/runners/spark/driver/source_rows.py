@@ -12,7 +12,7 @@ __all__ = ["SourceRows"]
 
 @dataclass(frozen=True)
 class SourceRows:
-    """Hold what one source had in an epoch.
+    """Rows of one source in an epoch.
 
     Args:
         delta: the rows that could be read.

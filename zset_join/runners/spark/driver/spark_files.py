@@ -77,7 +77,7 @@ class SparkFiles:
         self._mark(uuid.uuid4().hex)
 
     def keep(self, epoch: int) -> None:
-        """Copy what is new in the directory, up to the plan of an epoch, and remove what Spark has removed.
+        """Copy new files of the directory up to the plan of an epoch, and remove files that Spark has removed.
 
         Raises:
             StateError: `SPARK_FILES_DIFFER`: the checkpoint has another file of that name, or another start has the directory.
@@ -97,7 +97,7 @@ class SparkFiles:
         self._kept = set(found)
 
     def keep_ended(self) -> None:
-        """Copy what Spark has noted of epochs that are done, once its query has ended; nothing where another start came.
+        """Copy Spark's notes of finished epochs after its query has ended; nothing where another start came.
 
         Raises:
             StateError: `SPARK_FILES_DIFFER`, as `keep`.

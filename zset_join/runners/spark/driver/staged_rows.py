@@ -238,7 +238,7 @@ class StagedRows:
 
     @cached_property
     def _stored_names(self) -> dict[str, str]:
-        """Return what the slots of the columns are stored as."""
+        """Return the stored names of the columns."""
         slots = self._layout.slots
         columns = zip(slots.slots[0], slots.schemas[0].names, strict=True)
         return {slots.names[slot]: stored_name(name) for slot, name in columns}

@@ -117,7 +117,7 @@ class Staging:
 
 
 def stored_name(column: str) -> str:
-    """Return what a column is stored as, whatever letters it has: Spark ignores their case.
+    """Return the stored name of a column, whatever letters it has: Spark ignores their case.
 
     >>> stored_name("a b")
     'c612062'
@@ -147,8 +147,7 @@ def note_reader(location: str, reader: str) -> None:
 
 
 def staged_batches(location: str, through: int, done: int, reader: str) -> str:
-    """Return as JSON the id of Spark's query, all batches that are present, whether it reads a start of ours, and what is
-    noted.
+    """Return as JSON the id of Spark's query, all present batches, whether it reads from our start, and the notes.
 
     Batches that are taken are removed; a query that waits for another reader ends.
 

@@ -202,7 +202,7 @@ def _changed(
     words: ColumnWords | None = None,
     reread: Mapping[str, Any] | None = None,
 ) -> PlanDiff:
-    """Build what differs, and commit it; outputs are given it by the next start.
+    """Build the changed stages and commit them; the next start passes the difference to the outputs.
 
     Args:
         changed: the checkpoint.
@@ -225,7 +225,7 @@ def _changed(
 
 
 def _check_columns_of_view(evolution: Evolution) -> None:
-    """Refuse what no output that stays can take.
+    """Reject columns that a kept output cannot store.
 
     Raises:
         SinkError: `EVOLVE_OUTPUT`.

@@ -47,7 +47,7 @@ class TakesFrames(Protocol):
         ...
 
     def describe(self) -> str:
-        """Return what `explain` calls it."""
+        """Return the title for `explain`."""
         ...
 
     def open(self, relation: Relation, query_id: str) -> None:

@@ -23,7 +23,7 @@ class NamedStage(Protocol):
 
     @property
     def name(self) -> str:
-        """Return what its state is called."""
+        """Return the name of its state."""
         ...
 
     @property

@@ -61,11 +61,11 @@ class Output(Protocol):
 
     @property
     def parts(self) -> PartWriter:
-        """Return what writes a task's piece of the answer."""
+        """Return the writer of a task's share of the answer."""
         ...
 
     def describe(self) -> str:
-        """Return what `explain` calls it."""
+        """Return the title for `explain`."""
         ...
 
     def open(self, relation: Relation, query_id: str, *, may_lack_columns: bool = False) -> None:
@@ -87,7 +87,7 @@ class Output(Protocol):
         ...
 
     def lacking(self, record: CommitRecord) -> tuple[str, ...]:
-        """Return what `explain` calls the outputs in it without a committed epoch; one that keeps no epochs is not among them.
+        """Return the titles of outputs without a committed epoch, for `explain`; one that keeps no epochs is not among them.
 
         Raises:
             SinkError: see `has`.
@@ -138,7 +138,7 @@ class ChosenOutput(Output, Protocol):
 
     @property
     def sink(self) -> Sink:
-        """Return what takes the epochs where they run on the driver."""
+        """Return the sink for epochs on the driver."""
         ...
 
 
@@ -323,7 +323,7 @@ class TaskFiles(ChangesOfSinks, ABC):
 
     @abstractmethod
     def _writer(self, relation: Relation) -> PartWriter:
-        """Return what writes a task's piece of these rows."""
+        """Return the writer of a task's share of these rows."""
 
 
 class ChangelogOutput(TaskFiles):
@@ -384,7 +384,7 @@ class FunctionOutput:
 
     @property
     def sink(self) -> Sink:
-        """Return what calls the function with what the driver has."""
+        """Return the sink that calls the function on the driver."""
         return FrameSink(self)
 
     def describe(self) -> str:

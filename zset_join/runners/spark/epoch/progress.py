@@ -53,7 +53,7 @@ _logs_lock = threading.Lock()
 
 @dataclass(slots=True, weakref_slot=True)
 class ProgressLog:
-    """Keep what the newest epochs of one query did.
+    """Keep the progress of the newest epochs of one query.
 
     Args:
         entries: the newest epochs, oldest first.
@@ -67,14 +67,14 @@ class ProgressLog:
             _logs[query_id] = self
 
     def of_epoch(self, epoch: int) -> dict[str, Any] | None:
-        """Return what the epoch of one of Spark's batches did; None when it has not run here, or long ago.
+        """Return the progress of the epoch of one of Spark's batches; None when it has not run here, or long ago.
 
         Behind a change of the query the epochs of a checkpoint are ahead of Spark's batches; such an entry has its `batch`.
         """
         return next((one for one in reversed(list(self.entries)) if one.get("batch", one["epoch"]) == epoch), None)
 
     def of_epochs(self, epochs: Sequence[int]) -> dict[int, dict[str, Any] | None]:
-        """Return what each of some epochs did, as `of_epoch`."""
+        """Return the progress of several epochs, as `of_epoch`."""
         return {epoch: self.of_epoch(epoch) for epoch in epochs}
 
 
@@ -210,7 +210,7 @@ def _rows_by_stage(receipts: Sequence[TaskReceipt]) -> dict[str, list[int]]:
 
 
 def epoch_title(name: str, epoch: int, kinds: Sequence[str]) -> str:
-    """Return what Spark's pages call the job of an epoch: query, epoch and the kinds of its stages; routes are named once."""
+    """Return the title of an epoch's job on Spark's pages: query, epoch and the kinds of its stages; routes are named once."""
     shown = [kind for at, kind in enumerate(kinds) if kind != "route" or "route" not in kinds[:at]]
     return f"{name} epoch {epoch}: {', '.join(shown)}"
 

@@ -110,7 +110,7 @@ class SeveralOutputs:
 
     @property
     def parts(self) -> PartWriter:
-        """Return what writes the parts of all outputs."""
+        """Return the writer of the parts of all outputs."""
         return SharedParts({_way(output): output.parts for output in self._outputs})
 
     def describe(self) -> str:

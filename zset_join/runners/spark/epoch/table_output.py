@@ -188,7 +188,7 @@ class TableSink:
         self._session.sql(f"CREATE TABLE {self.name} ({declared}){using}{parted}")
 
     def _attach(self, columns: Sequence[tuple[str, str]]) -> None:
-        """Check whose table it is, and make it ours when it is nobody's and empty."""
+        """Check the owner of the table, and claim it if it has none and is empty."""
         described = self._session.sql(f"DESCRIBE TABLE EXTENDED {self.name}").collect()
         self._format = next((str(row[1]).lower() for row in described if row[0] == "Provider"), "")
         if self.form is None:

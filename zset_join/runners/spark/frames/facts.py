@@ -139,7 +139,7 @@ class FrameReader(Protocol):
         ...
 
     def step(self, rows: DataFrame, transformed: DataFrame) -> StepFacts:
-        """Return what a call did to rows.
+        """Return the effect of a call on rows.
 
         Args:
             rows: before it.
@@ -159,7 +159,7 @@ class FrameReader(Protocol):
         ...
 
     def expression(self, rows: DataFrame, column: Column) -> ReadExpression:
-        """Return what an expression over a row is."""
+        """Return the facts of an expression over a row."""
         ...
 
     def paths(self, rows: DataFrame) -> list[str] | None:
@@ -187,7 +187,7 @@ def is_connect(session: SparkSession) -> bool:
 
 
 def reader_of(session: SparkSession) -> FrameReader:
-    """Return what reads the plans of a session."""
+    """Return the plan reader of a session."""
     name = "connect" if is_connect(session) else "classic.reading"
     return cast("FrameReader", importlib.import_module(f"zset_join.runners.spark.frames.{name}").READER)
 

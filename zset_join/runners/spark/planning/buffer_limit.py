@@ -134,7 +134,7 @@ class QueryBuffer:
         return self._limit.share(buckets) if self.evicts else NO_LIMIT
 
     def description(self) -> dict[str, Any]:
-        """Return what is to be fixed for the life of a checkpoint."""
+        """Return the settings to fix for the life of a checkpoint."""
         return self._limit.description() if self.evicts else {}
 
     def uncounted(self, histories: Mapping[str, BucketHistory], known: _Held) -> frozenset[int]:
@@ -145,7 +145,7 @@ class QueryBuffer:
         return frozenset(int(bucket) for bucket in with_state - set(known))
 
     def held(self, known: _Held, receipts: Sequence[TaskReceipt]) -> dict[str, tuple[int, int]]:
-        """Return what every bucket holds after an epoch: what its receipt reports, or what was recorded before.
+        """Return the bytes of every bucket after an epoch: those in its receipt, or those recorded before.
 
         Nothing where nothing is counted: a later count must not start from numbers of today.
         """

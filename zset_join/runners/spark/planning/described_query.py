@@ -21,7 +21,7 @@ def described_query(
     udf_version: str | None,
     limits: Mapping[str, Any] | None = None,
 ) -> Mapping[str, Any]:
-    """Return what a checkpoint recognises a query by.
+    """Return the description by which a checkpoint recognises a query.
 
     Args:
         query: the query.

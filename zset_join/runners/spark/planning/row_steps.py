@@ -86,7 +86,7 @@ class RowStep:
     stage: ClassVar[None] = None
 
     def renamed(self, name: str) -> str | None:
-        """Return what a column is called after it; None where it does not leave as it came."""
+        """Return the name of a column after it; None where it does not leave as it came."""
         return self.kept.get(name)
 
     def apply(self, rows: DataFrame, beside: Sequence[str] = (WEIGHT,)) -> DataFrame:
@@ -165,7 +165,7 @@ def template(session: SparkSession, relation: Relation) -> DataFrame:
 
 
 def _check_facts(facts: StepFacts, call: str) -> None:
-    """Refuse what does not depend on the row alone.
+    """Reject expressions that depend on more than the row.
 
     Raises:
         PlanError: `NOT_PER_ROW`, `NOT_DETERMINISTIC`.

@@ -38,7 +38,7 @@ def stage_name(kind: str, number: int, *, side: int = 0) -> str:
 
 
 def rows_stage(number: int) -> str:
-    """Return what the receipts of the function behind the expressions of a stage are called."""
+    """Return the name of the receipts of the function after a stage's expressions."""
     return f"rows-{number}"
 
 

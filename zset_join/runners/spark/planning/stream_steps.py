@@ -145,7 +145,7 @@ def _row_step(session: SparkSession, before: Relation, after: Relation, texts: S
 
 
 def _made_of(stream: SourceStream, step: WhereStep | SelectStep) -> tuple[SourceStream, tuple[PlanStep, ...]]:
-    """Return what a stream is made of after one more step."""
+    """Return the composition of a stream after one more step."""
     origin, steps = stream.origin
     return origin, (*steps, step)
 

@@ -87,7 +87,7 @@ def check_overlap(name: str, mode: ChangelogMode, baseline: Any, after_baseline:
 
 
 def check_baseline(baseline: Any, name: str, needed: Sequence[str]) -> None:
-    """Refuse what is no batch DataFrame with the needed columns.
+    """Reject anything but a batch DataFrame with the needed columns.
 
     Raises:
         OptionError: it is something else, or it streams.

@@ -80,7 +80,7 @@ class SlotLayout:
 
 @dataclass(slots=True)
 class Arrivals:
-    """Hold what one task was given.
+    """Input of one task.
 
     Args:
         deltas: one delta per side, in order of arrival.

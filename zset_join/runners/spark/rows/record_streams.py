@@ -120,7 +120,7 @@ class RecordRows:
 
     @property
     def operation_of_parts(self) -> RowOperation:
-        """Return what rows do where a control column holds what they omit: only what cannot be read is rejected."""
+        """Return the operations of rows whose control column lists omitted columns: only unreadable ones are rejected."""
         return replace(self.operation, reject=_unreadable())
 
 
@@ -205,7 +205,7 @@ def _with_record(df: DataFrame, kept: Mapping[str, str], raw_bytes: Sequence[str
 
 
 def control_of(records: RecordRows, table: RecordTable, columns: Sequence[str], *, hidden: int) -> Column | None:
-    """Return what rows omit, as bits of the columns of a relation; None where nothing can be omitted, or be marked.
+    """Return the omitted columns of rows, as bits; None if no column can be omitted or marked.
 
     Args:
         records: the rows.
@@ -234,7 +234,7 @@ def _unreadable() -> Column:
 
 
 def _control_column(places: Sequence[int | None]) -> Column:
-    """Return what rows omit, for columns at some places of the table; None for a column that is always there."""
+    """Return the omitted columns of rows, for some columns of the table; None for a column that is always given."""
     bits = F.col(UNAVAILABLE_BITS)
     known = [place for place in places if place is not None and place < MOST_COLUMNS]
     if all(at == place for at, place in enumerate(places) if place is not None):

@@ -47,7 +47,7 @@ _OLD_ROWS = ("-u", "update_before", "update_preimage")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowOperation:
-    """Describe what one row does.
+    """Operation of one row.
 
     Args:
         weight: copies that arrive or go.

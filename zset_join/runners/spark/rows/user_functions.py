@@ -91,7 +91,7 @@ def fingerprint(function: Any) -> tuple[str, tuple[str, ...]]:
 
 
 def described_functions(functions: Sequence[UserFunction], version: str | None) -> dict[str, Any]:
-    """Return what a checkpoint remembers of functions.
+    """Return the description of functions in a checkpoint.
 
     Args:
         functions: the functions.
@@ -103,7 +103,7 @@ def described_functions(functions: Sequence[UserFunction], version: str | None) 
 
 
 def agree(given: Mapping[str, Any], stored: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
-    """Return what the checkpoint continues remembering: what it holds, where it is of the same functions.
+    """Return the description that the checkpoint keeps: the stored one, if it is of the same functions.
 
     Args:
         given: of the query that starts.

@@ -36,7 +36,7 @@ _OF_TEXTS = {"spark.sql.variable.substitute": "false", "spark.sql.parser.escaped
 
 
 def table_prefix() -> str:
-    """Return what the names of the views of one query begin with."""
+    """Return the prefix of the names of the views of one query."""
     return f"zset_join_{uuid.uuid4().hex}_"
 
 

@@ -82,7 +82,7 @@ class Branch:
 
     @property
     def before(self) -> Relation:
-        """Return what the next stage is given; without one, the view."""
+        """Return the input of the next stage; without one, the view."""
         return self.join.after
 
     @cached_property
@@ -101,7 +101,7 @@ class Branch:
 
     @property
     def causes(self) -> CauseFinder:
-        """Return what distinguishes which changes belong to which rows of the join."""
+        """Return the condition that assigns changes to rows of the join."""
         shown = dict(zip(self.sources, self.join.before.schema.names, strict=True))
         return CauseFinder(self.inside.relations, shown, self.inside.flags)
 
@@ -143,7 +143,7 @@ def are_of_a_stream(rows: Sequence[PlannedStage]) -> bool:
 
 
 def unfollowed(stages: Sequence[PlannedStage], rows: Sequence[PlannedStage]) -> list[str]:
-    """Return what makes rows that are not followed back, as `explain` calls it; nothing where all of them are."""
+    """Return the titles of stages whose rows are not traced; empty if all are."""
     titles: list[str] = []
     for one in rows:
         if join_in(one.stage) is None:
@@ -255,7 +255,7 @@ class Question:
         )
 
     def _behind_steps(self, branch: Branch, lines: Sequence[_Line]) -> tuple[pa.Table, np.ndarray[Any, np.dtype[np.int64]]]:
-        """Return what the row steps make of join rows, and of which line each is."""
+        """Return the join rows after the row steps, and the line of each."""
         rows = pa.Table.from_pylist([line.row for line in lines], branch.join.before.schema)
         # The number of a line takes the place of its weight, so that each result is matched with its line.
         numbered = self.session.createDataFrame(rows.append_column(WEIGHT, pa.array(range(len(lines)), pa.int64())))

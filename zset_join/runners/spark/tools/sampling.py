@@ -195,7 +195,7 @@ def _renamed(key: _Key, names: Mapping[str, str]) -> Iterator[_Key]:
 
 
 def _filters(stages: Sequence[PlannedStage], rows: Sequence[PlannedStage], key: _Key) -> dict[_Place, _Key]:
-    """Return what has to be hashed of what streams bring so that of some rows those that are in a sample are all there.
+    """Return the columns of the streams to hash, so that a sample contains all partners of its rows.
 
     Args:
         stages: of the query.

@@ -50,13 +50,13 @@ class ClosingTask:
     first_partition: int = 0
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Yield what the delivery makes of the rows, and of this task's receipt behind those of the tasks before."""
+        """Yield the delivery's output for the rows, and of this task's receipt behind those of the tasks before."""
         receipt = TaskReceipt(stage=self.stage, bucket=task_bucket(self.first_partition), executor=executor_name())
         yield from self.run(batches, receipt)
         yield from self.delivery.finish([*self.task_buffer.take(), receipt.to_json()])
 
     def run(self, batches: Iterable[pa.RecordBatch], receipt: TaskReceipt) -> Iterator[pa.RecordBatch]:
-        """Yield what the delivery makes of the rows, and take all of them: what is passed on is present then."""
+        """Yield the delivery's output for the rows, and take all of them: what is passed on is present then."""
         started = time.perf_counter()
         came = self._pieces(batches, receipt)
         try:

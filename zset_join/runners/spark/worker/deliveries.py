@@ -202,7 +202,7 @@ class ToSameTask:
             receipt.emitted[0] += len(rows)
 
     def unpacked(self, batch: pa.RecordBatch) -> ZSet:
-        """Return what was delivered as a delta."""
+        """Return the delivered rows as a delta."""
         *columns, weights = batch.columns
         return ZSet(pa.RecordBatch.from_arrays(columns, schema=self.rows), np.asarray(weights, dtype=np.int64))
 

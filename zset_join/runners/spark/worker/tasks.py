@@ -90,7 +90,7 @@ class StageTask:
     is_tidied: bool = False
 
     def run(self, arrivals: Arrivals, receipt: TaskReceipt) -> Iterator[pa.RecordBatch]:
-        """Yield what the delivery makes of the answer to these rows; the receipt holds the rest."""
+        """Yield the delivery's output for the answer to these rows; the receipt holds the rest."""
         begins = self.bucket.begins(receipt.bucket, is_first=receipt.bucket not in self.context.histories)
         may_be_due = begins or receipt.bucket in self.context.due_buckets
         try:
@@ -116,7 +116,7 @@ class StageTask:
 
     @property
     def build(self) -> Callable[[str], DurableOperator]:
-        """Return what makes the operator over a directory."""
+        """Return the constructor of the operator over a directory."""
         return partial((self.stage if self.shared is None else self.shared.stage).build, self.options)
 
     def read_by(self, state: BucketState) -> DurableOperator:
@@ -204,7 +204,7 @@ class ReplayTask:
     logs: Mapping[int, LogEntry]
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Yield what the delivery makes of the answer and of this task's receipt."""
+        """Yield the delivery's output for the answer and of this task's receipt."""
         for _ in batches:
             pass
         context = self.task.context

@@ -186,7 +186,7 @@ class _Read:
 
 
 def _reads(name: str, rows: DataFrame) -> list[_Read]:
-    """Return what a stream reads of Kafka and must not lose."""
+    """Return the topics that a stream reads and must not lose."""
     leaves: Any = rows._jdf.queryExecution().analyzed().collectLeaves()
     reads = []
     for number in range(leaves.size()):
