@@ -11,8 +11,8 @@ Cost: one pass over the texts, without a copy where all records of a chunk are o
 
 Limits: tables with a key whose columns are whole numbers of 16 bits and more, doubles, booleans (not of Canal), strings,
 decimals that are no bytes, dates, timestamps with a declared unit or as text, and instants as text; beside the key also lists
-and structs, whose times are texts (not of Canal); read from records of any database and without other metadata than the position
-and Kafka's.
+and structs, whose times are texts (not of Canal); of records of any database and without other metadata than the position and
+Kafka's.
 """
 
 from __future__ import annotations

@@ -243,7 +243,7 @@ class _Column:
         return self.inside.written
 
     def read(self, column: pa.Array) -> _Read:
-        """Return values, and which could be read; not those that may stand for one that was not sent.
+        """Return values, and which could be read; not those that may mean one that was not sent.
 
         They are a struct without one of its fields, and the bytes of a text as numbers; texts are no ordinary values anyway.
         """
