@@ -21,8 +21,8 @@ import sys
 from pathlib import Path
 
 from zset_join.core.errors import StateError
-from zset_join.storage.local import remove_file, rename
 from zset_join.state.rows.unused_memory import populate
+from zset_join.storage.local import remove_file, rename
 from zset_join.storage.operations import perform
 from zset_join.storage.ownership import refuse_foreign
 
