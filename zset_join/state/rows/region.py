@@ -54,7 +54,7 @@ class Region:
         self._shift = 0
         self._inode = (0, 0)
         self._backed = 0  # of a file: so many of the first bytes have blocks, as far as is known
-        self._populated = 0  # of a file: nobody asks for pages of the bytes before
+        self._populated = 0  # of a file: the pages of so many of the first bytes are not requested again
         if path is None:
             self._map = _map_anonymous(capacity, grows=grows)
         else:
