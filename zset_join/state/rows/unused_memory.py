@@ -58,7 +58,7 @@ def populate(address: int, size: int) -> None:
 
 
 class _MallocInfo(ctypes.Structure):
-    """What glibc reports about its heaps, in bytes or pieces."""
+    """Report of glibc about its heaps, in bytes or pieces."""
 
     _fields_ = [(name, ctypes.c_size_t) for name in _MALLOC_INFO]
 
