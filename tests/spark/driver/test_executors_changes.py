@@ -347,13 +347,13 @@ def test_a_stream_gets_a_column_and_another_name_for_one_and_loses_both(
     orders: Source, customers: Source, start: Any, tmp_path: Path, monkeypatch: Any
 ) -> None:
     """While it runs and by the command, and both are undone; what came too late for a row that was deleted does so still."""
+    first(orders, customers)
+    moves_and_deletes(orders, customers)
     priced = copy(orders)
     renamed = [field.with_name("article") if field.name == "item" else field for field in orders.schema]
     priced.schema = pa.schema([*renamed, pa.field("price", pa.int64())])
     old, new = (partial(paid, one, customers, has_prices=has) for one, has in ((orders, False), (priced, True)))
     place, sink = str(tmp_path / "checkpoint"), Collected()
-    first(orders, customers)
-    moves_and_deletes(orders, customers)
     query = start(old(), sink)
     words: Any = {"renamed": {"orders": {"item": "article"}}, "defaults": {"orders": {"price": 5}}}
     expected, found = [paid_now(orders, customers, has_prices=has) for has in (False, True)], [sink.total()]

@@ -23,7 +23,16 @@ from zset_join.stages.stage import StageOptions
 from zset_join.zset import ZSet
 from zset_join.zset.protocol import NOTHING_DUE, DurableOperator, NextDue, due_of, is_timed
 
-__all__ = ["MemoryStates", "StageStates", "built", "operators_of", "shapes_of", "why_together", "with_budgets", "with_long_chunks"]
+__all__ = [
+    "MemoryStates",
+    "StageStates",
+    "built",
+    "operators_of",
+    "shapes_of",
+    "why_together",
+    "with_budgets",
+    "with_long_chunks",
+]
 
 _CHUNK_ROWS = 1 << 18
 

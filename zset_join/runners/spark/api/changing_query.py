@@ -211,9 +211,7 @@ class ChangingOnExecutors:
         words = words_back(columns_of_change(changed), is_at_once=checkpoint.last.epoch == changed.epoch)
         return self._evolved(after.planned, after, words, is_given=False), after
 
-    def _evolved(
-        self, query: PlannedQuery, after: ChangeableWriter, words: ColumnWords | None, *, is_given: bool
-    ) -> PlanDiff:
+    def _evolved(self, query: PlannedQuery, after: ChangeableWriter, words: ColumnWords | None, *, is_given: bool) -> PlanDiff:
         from zset_join.runners.spark.driver.changing_executors import evolve_executors
 
         return evolve_executors(self._runner, query, after.on_executors(), is_given=is_given, words=words)

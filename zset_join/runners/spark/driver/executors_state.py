@@ -6,7 +6,7 @@
 The law: nothing of the checkpoint is written but a lease; the rows are those of one epoch, whether the query runs or not. What
 the query would be on the driver its program has written down at its start (`checkpoint/other_mode.py`).
 
-Memory: the states whose rows are needed as Arrow data, twice; disk: once more, below a temporary directory. Others are not read.
+Memory: the states whose rows are needed as Arrow data, twice; disk: once more, below a temporary directory.
 
 Limits: those of `moving`, as far as the state goes: stages that wait for a time, tables of several joins, baselines, and states
 that one mode alone has. Rows that only the log of `retainInputLog` has are not used.
