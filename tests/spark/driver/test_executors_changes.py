@@ -346,7 +346,7 @@ def paid_now(orders: Source, customers: Source, *, has_prices: bool, least_price
 def test_a_stream_gets_a_column_and_another_name_for_one_and_loses_both(
     orders: Source, customers: Source, start: Any, tmp_path: Path, monkeypatch: Any
 ) -> None:
-    """While it runs and by the command, and both are undone; what came too late for a row that was deleted does so still."""
+    """While it runs and by the command, and both are undone; a change that is older than its delete stays out."""
     first(orders, customers)
     moves_and_deletes(orders, customers)
     priced = copy(orders)
