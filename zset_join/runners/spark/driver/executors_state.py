@@ -106,7 +106,7 @@ def diff_of_executors(
     lease_seconds: float = LEASE_SECONDS,
     on_pinned: Callable[[int], object] | None = None,
 ) -> PlanDiff:
-    """Return what another query would answer otherwise over the checkpoint of a query on executors, which may run.
+    """Return how the answers of another query would differ over the checkpoint of a query on executors, which may run.
 
     Args:
         location: `checkpointLocation`.
@@ -239,7 +239,7 @@ def _tables(
 
 
 def _other_mode(location: str, committed: CommittedState) -> OtherMode:
-    """Return what the query is on the driver.
+    """Return the query on the driver.
 
     Raises:
         StateError: `MOVE_UNKNOWN` or `MOVE_REFUSED`.
@@ -267,7 +267,7 @@ def _other_mode(location: str, committed: CommittedState) -> OtherMode:
 
 
 def _noted(committed: CommittedState) -> OtherMode | None:
-    """Return what the last change has written down of the query on the driver; None where there is none."""
+    """Return the note of the last change about the query on the driver; None if there is none."""
     changed = None if committed.last is None else changed_plan_of(committed.files.folder, committed.last)
     written = None if changed is None else (changed.note or {}).get("on_driver")
     return None if written is None else other_mode_of(written)
