@@ -61,7 +61,7 @@ class EvolutionStart:
         options: of its operators.
         states: the operators after the last epoch, by the number of their state.
         contents: what its views hold, by name; None where that is not kept.
-        history: everything that came; None where it is not kept.
+        history: everything that arrived; None where it is not kept.
         shapes: operators of the same stages, without their rows, where reading `states` is to wait; None: `states`.
         known: what is known of event time.
         gone: names of sources that an earlier plan had, and of which rows were dropped.
