@@ -112,7 +112,7 @@ def _row_groups(batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> Iterato
 
 
 def open_snapshot(files: CheckpointFiles, entry: SnapshotEntry) -> dict[str, pa.RecordBatchReader]:
-    """Return what reads the tables of a snapshot, part by part.
+    """Return readers of the tables of a snapshot, part by part.
 
     Raises:
         StateError: a file is missing or damaged.

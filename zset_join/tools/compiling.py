@@ -8,7 +8,7 @@ What is compiled is what a row on its way in and out of every kind of stage call
 groups, with the state on disk. Rare kernels (compacting, merging runs) are compiled when they are first needed, in a second
 or two each.
 
-Cost: about a minute on two cores; almost nothing when all of it is there. The processes end with the one that started them.
+Cost: about a minute on two cores; almost nothing when all of it is present. The processes end with the one that started them.
 """
 
 from __future__ import annotations

@@ -37,7 +37,7 @@ def counted(orders: Source, customers: Source, *, key: str = "name", least: int 
 
 
 def counted_now(orders: Source, customers: Source, *, key: str = "name", least: int = 0, how: str = "inner") -> Rows:
-    """Return the same by Spark's own batch query over everything that came."""
+    """Return the same by Spark's own batch query over everything that arrived."""
     left, right = final_tables(orders, customers)
     joined = left.join(right, on="customer_id", how=how).where(f"order_id >= {least}")
     return {tuple(row) for row in joined.groupBy(key).agg(F.count("*"), F.max("order_id")).collect()}
@@ -99,7 +99,7 @@ def test_what_has_no_form_on_the_driver_is_refused(orders: Source, customers: So
 
 @pytest.fixture
 def start(tmp_path: Path) -> Iterator[Any]:
-    """Give a function that starts a query on executors which goes on until the end of the test."""
+    """Give a function that starts a query on executors which continues until the end of the test."""
     started: list[JoinQuery] = []
 
     def one(view: Any, sink: Any, **options: Any) -> JoinQuery:
@@ -149,7 +149,7 @@ def test_a_running_query_is_changed_and_goes_on(orders: Source, customers: Sourc
 
 
 def histories(place: Path) -> dict[str, Any]:
-    """Return what the state of a checkpoint is made of."""
+    """Return the histories of the state of a checkpoint."""
     committed = read_committed(str(place / "checkpoint"))
     assert committed is not None
     return dict(committed.histories)
@@ -162,7 +162,7 @@ def labelled(orders: Source, customers: Source, *, key: str) -> Any:
 
 
 def labelled_now(orders: Source, customers: Source, *, key: str) -> Rows:
-    """Return the same by Spark's own batch query over everything that came."""
+    """Return the same by Spark's own batch query over everything that arrived."""
     left, right = final_tables(orders, customers)
     return {tuple(row) for row in left.join(right, on="customer_id").groupBy(key).agg(F.count("*")).collect()}
 
@@ -286,7 +286,7 @@ def test_outputs_of_a_running_query_get_columns_or_are_new(orders: Source, custo
 def test_a_change_by_command_that_is_killed_at_any_file_leaves_the_old_or_the_new_query(
     orders: Source, customers: Source, tmp_path: Path, part: str
 ) -> None:
-    """And it goes on from there: what was killed before it counted is done by the same command."""
+    """And it continues from there: what was killed before it counted is done by the same command."""
     before = described_rows(orders, customers).writeStream
     after = described_rows(orders, customers, least=2, has_more=True).writeStream
     first(orders, customers)

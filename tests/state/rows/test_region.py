@@ -206,7 +206,7 @@ def test_a_full_disk_is_an_error_before_anybody_stores(tmp_path: Path, monkeypat
     put(region, 0, b"x" * 4096)
 
     def refuse(descriptor: int, begin: int, length: int) -> None:
-        os.ftruncate(descriptor, begin + length)  # as where half of the blocks were there
+        os.ftruncate(descriptor, begin + length)  # as where half of the blocks were present
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     with monkeypatch.context() as full:

@@ -3,7 +3,7 @@
 A process registers hundreds of kernels and calls a few dozen. numba's own dispatcher reads the signature of the function, makes
 a compiler, a registration and a cache; that is 0.6 ms for each, more than the imports of all modules together. Here
 the C part alone is made, which is all that a first call looks at; the first call that finds nothing compiled, and every access
-to an attribute that is not there yet (numba's own, when another kernel calls this one), makes the rest. Calls of compiled
+to an attribute that does not exist yet (numba's own, when another kernel calls this one), makes the rest. Calls of compiled
 kernels pass through nothing of this: they are the C part's. What other kernels call is compiled by a second dispatcher, see
 `zset_join.kernels.machine.whole_code`.
 
@@ -102,15 +102,15 @@ class LazyKernel(CPUDispatcher):  # type: ignore[misc]  # numba has no types
         return PartKernel(self.py_func, self.targetoptions)
 
     def get_call_template(self, args: Any, kws: Any) -> Any:
-        """Return what a kernel that is compiled calls."""
+        """Return the function that a compiled kernel calls."""
         return self._part.get_call_template(args, kws)
 
     def get_overload(self, sig: Any) -> Any:
-        """Return what a kernel that is compiled calls, once its signature is known."""
+        """Return the function that a compiled kernel calls, once its signature is known."""
         return self._part.get_overload(sig)
 
     def _make(self) -> bool:
-        """Make what `__init__` left out; return whether there was anything to make."""
+        """Create the parts that `__init__` omitted; return whether there were any."""
         with _making:
             waiting = self.__dict__.pop("_not_made", None)
             if waiting is None:
@@ -123,7 +123,7 @@ class LazyKernel(CPUDispatcher):  # type: ignore[misc]  # numba has no types
 
 
 class LazyCache(FunctionCache):  # type: ignore[misc]  # numba has no types
-    """Load what is kept without numba's rules of typing and lowering: 70 modules that only compiling needs.
+    """Load cached code without numba's rules of typing and lowering: 70 modules that only compiling needs.
 
     Code that is kept may call numba's runtime, which is made ready first.
     """

@@ -6,7 +6,7 @@ kernel of its own. Here a kernel has two dispatchers. That of its callers in Pyt
 calls, directly or not, is linked once, optimized once and emitted. That of its callers among the kernels (`PartKernel`) makes
 a *part*: IR without optimization, machine code or wrapper, one for all values of literal arguments. Parts are never kept.
 
-Source: `numba.core.codegen.CPUCodeLibrary` and `numba.core.typed_passes.NativeLowering`, whose steps these leave out.
+Source: `numba.core.codegen.CPUCodeLibrary` and `numba.core.typed_passes.NativeLowering`, whose steps these omit.
 
 Known limits: kernels cannot raise what is known only when they run, or work on Python's objects: the environment that numba has
 for that is set for wholes alone.
@@ -148,7 +148,7 @@ class PartKernel(CPUDispatcher):  # type: ignore[misc]  # numba has no types
         super().__init__(function, None, {**options, "no_cpython_wrapper": True}, pipeline_class=_PartCompiler)
 
     def get_call_template(self, args: Sequence[Any], kws: Mapping[str, Any]) -> Any:
-        """Return what a call with these types calls; a literal is a value like others."""
+        """Return the function for these argument types; a literal counts as a value."""
         return super().get_call_template(
             tuple(unliteral(one) for one in args), {name: unliteral(one) for name, one in kws.items()}
         )

@@ -1,12 +1,12 @@
-"""What another query would answer over the directory of one that runs: its files are read at one epoch, under a lease.
+"""`diff` over the directory of a running pipeline: its files are read at one epoch, under a lease.
 
-    diff_of_running(path, view)     as `diff_of_directory`, while the query goes on
+    diff_of_running(path, view)     as `diff_of_directory`, while the query continues
     diff_wherever(path, view)       one or the other, as the directory is in use or not
 
 The law: nothing but the lease is written, and the query waits for nothing. The answer is that of the epoch which was the newest
 one when reading began, and names it (`PlanDiff.epoch`). All rows are read under the lease, and compared behind it.
 
-Cost: every snapshot and every log of the query is read, and its state is built once more as mapped files below
+Cost: every snapshot and every log of the query is read, and its state is built again as mapped files below
 `temporary_directory`; then as `Pipeline.diff`.
 """
 
@@ -65,7 +65,7 @@ def diff_of_running(
     lease_seconds: float = LEASE_SECONDS,
     on_pinned: Callable[[int], object] | None = None,
 ) -> PlanDiff:
-    """Return what another query would answer otherwise over what a directory holds, whose query may run.
+    """Return how the answers of another query would differ over what a directory holds, whose query may run.
 
     Args:
         directory: of a pipeline, or the checkpoint of a query inside Spark that runs on the driver.
@@ -77,7 +77,7 @@ def diff_of_running(
 
     Raises:
         StateError: there is no epoch yet (`NOTHING_COMMITTED`); the lease ran out (`LEASE_EXPIRED`) or cannot be had
-            (`STATE_MOVES_ON`, `STORAGE_FAILED`); or what the query needs is not there, as `Pipeline.diff`.
+            (`STATE_MOVES_ON`, `STORAGE_FAILED`); or what the query needs is absent, as `Pipeline.diff`.
         OptionError: `NOT_FROM_HERE`: the state of the query is in Spark's executors.
         PlanError: the query cannot be planned.
         BadInputError: a row that the new query cannot take.
@@ -106,7 +106,7 @@ def diff_wherever(
     lease_seconds: float = LEASE_SECONDS,
     on_pinned: Callable[[int], object] | None = None,
 ) -> PlanDiff:
-    """Return what `diff_of_directory` does, and of a directory that is in use what `diff_of_running` does."""
+    """Return `diff_of_directory`, or `diff_of_running` for a directory in use."""
     try:
         return diff_of_directory(directory, view, words=words, reread=reread)
     except StateError as error:

@@ -1,4 +1,4 @@
-"""Where the operators of an epoch come from: memory, or the directory of a pipeline.
+"""Operators of an epoch, from memory or from the directory of a pipeline.
 
 Joins that look up in one table (`zset_join.plan.sharing`) have one state: each answers by its own number, and their epoch is
 folded in once.
@@ -28,7 +28,7 @@ _CHUNK_ROWS = 1 << 18
 
 
 def with_long_chunks(options: StageOptions) -> StageOptions:
-    """Return options under which an answer comes in fewer pieces, since the engine brings them into one; own ones are kept."""
+    """Return options with larger chunks, since the engine concatenates them; given options are kept."""
     return replace(options, chunk_rows=_CHUNK_ROWS) if options.chunk_rows == StageOptions().chunk_rows else options
 
 
@@ -141,7 +141,7 @@ class MemoryStates:
 
 
 def built(state: StateNode, options: StageOptions, directory: str | None, workers: Workers) -> DurableOperator:
-    """Return what keeps a state, where its rows can be parted in as many buckets as there are threads.
+    """Return the operator of a state, in one bucket per thread if its rows can be partitioned.
 
     In memory it is in buckets while its epochs are large; over a directory, where an epoch costs more, always.
     """

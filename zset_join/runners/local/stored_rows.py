@@ -1,7 +1,7 @@
 """Which rows a pipeline still has: what the state of its stages, its views and the history of its inputs can list.
 
-The law: what is listed is the sum of everything that came along these feeds so far, without the rows that have NULL in one of
-`gaps`. Rows in upsert mode come as the live row of each key, and a delete of each key that is remembered as deleted.
+The law: what is listed is the sum of everything that arrived along these feeds so far, without the rows that have NULL in one
+of `gaps`. Rows in upsert mode come as the live row of each key, and a delete of each key that is remembered as deleted.
 
 Cost: making the list is a look at every stage; reading an entry is a copy of its rows.
 """
@@ -60,7 +60,7 @@ class StoredRows:
 
     @cached_property
     def text(self) -> str:
-        """Return what is equal for rows of the same feeds."""
+        """Return a text that is equal for rows of the same feeds."""
         return text_of([one.text for one in self.feeds])
 
 
@@ -78,7 +78,7 @@ def stored_rows(
         operators: by the number of their state, after the last epoch.
         options: what the operators were built with.
         contents: what its views hold, by name; None where that is not kept.
-        history: everything that came; None where it is not kept.
+        history: everything that arrived; None where it is not kept.
     """
     plan, found = prints.plan, list[StoredRows]()
     for state in plan.states:
@@ -102,7 +102,7 @@ def stored_inputs(prints: Fingerprints, source: PlanSource, history: Iterable[Pa
     Args:
         prints: of a plan that has the source.
         source: the source.
-        history: everything that came.
+        history: everything that arrived.
     """
     deltas = [past.deltas[source.name] for past in history if source.name in past.deltas]
     feed, what = prints.feed(Feed(source.name)), f'the inputs that were kept of "{source.name}"'
@@ -234,7 +234,7 @@ class _AnswerListing:
 
 @dataclass(frozen=True)
 class _Summed:
-    """Read the changes that came; upserts in the order in which they came."""
+    """Read the changes that arrived; upserts in the order in which they came."""
 
     deltas: list[ZSet]
     relation: Relation

@@ -41,7 +41,7 @@ class Region:
 
     Args:
         capacity: bytes to start with, at least one page.
-        path: file to map; created when it is not there, else opened as it is (and then `capacity` is its size at least).
+        path: file to map; created when it is absent, else opened as it is (and then `capacity` is its size at least).
         grows: whether to reserve address space for growing.
     """
 
@@ -93,7 +93,7 @@ class Region:
         self._backed = end
 
     def tail_bytes(self, used: int) -> int:
-        """Return what the first `used` bytes may take beyond themselves: the rest of the last page, which may be a huge one."""
+        """Return the bytes that the first `used` bytes may use beyond their end: the rest of the last, possibly huge, page."""
         is_huge = self._huge_from < used
         return -used % (_HUGE_PAGE if is_huge else mmap.PAGESIZE)
 

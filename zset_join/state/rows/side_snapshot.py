@@ -71,7 +71,7 @@ def side_reader(
         side: the rows in memory.
         cold: records of the rows that are not in memory, in pieces.
         cold_tombstones: the same of tombstones.
-        keeps_order: rows of one key come in the order in which they were linked, as a snapshot has them; else as they lie in
+        keeps_order: rows of one key come in the order in which they were linked, as a snapshot has them; else as they are in
             memory, which takes half the time, and is enough for who wants the rows alone.
     """
     facts = _facts(side.absorbed_epoch, (*side.ignored, *side.evicted))
@@ -150,7 +150,7 @@ def snapshot_epoch(table: pa.Table | pa.RecordBatchReader) -> int:
 
 
 def snapshot_counts(table: pa.Table | pa.RecordBatchReader) -> tuple[int, ...]:
-    """Return what the side has counted: stale rows, unknown deletes, rejected rows, evicted rows and their bytes."""
+    """Return the counts of the side: stale rows, unknown deletes, rejected rows, evicted rows and their bytes."""
     metadata = table.schema.metadata or {}
     ignored, evicted = json.loads(metadata.get(_IGNORED, b"[0, 0, 0]")), json.loads(metadata.get(_EVICTED, b"[0, 0]"))
     return (*ignored, *evicted)
@@ -264,7 +264,7 @@ def _restore_part(
     if tombstone.any():
         watermarks = np.ascontiguousarray(table.column(SNAPSHOT_WATERMARK).to_numpy()[tombstone])
         date_newest(side.view, watermarks)
-        side.header[s.H_WATERMARK] = max(side.watermark, int(watermarks.max()))  # that was there when they were left
+        side.header[s.H_WATERMARK] = max(side.watermark, int(watermarks.max()))  # that was present when they were left
     if side.layout.degree_offset >= 0 and prepared.numbers is not None:
         live = prepared.numbers[: prepared.count][~tombstone] - 1
         degrees = table.column(SNAPSHOT_DEGREE).to_numpy()[~tombstone]

@@ -51,7 +51,7 @@ def release(array: npt.NDArray[Any]) -> None:
 
 
 class _MallocInfo(ctypes.Structure):
-    """What glibc reports about its heaps, in bytes or pieces."""
+    """Report of glibc about its heaps, in bytes or pieces."""
 
     _fields_ = [(name, ctypes.c_size_t) for name in _MALLOC_INFO]
 

@@ -1,9 +1,9 @@
-"""Change a query of the driver while it runs: between two epochs, and go on with Spark's next batch.
+"""Change a query of the driver while it runs: between two epochs, and continue with Spark's next batch.
 
     the lock of the epochs is taken -> the pipeline commits plan and difference, outputs get it -> Spark's query is stopped
     -> it is started with the new query on the same checkpoint, the same options, trigger and outputs
 
-The law: what can be refused is refused while the query goes on as it was. From the commit on the checkpoint is the new
+The law: what can be refused is refused while the query continues as it was. From the commit on the checkpoint is the new
 query's: a process that dies behind it starts again with the new program, one that dies before with the old one. A batch that
 was on its way meanwhile is not taken by the old query; Spark plans it again for the new one.
 
@@ -33,7 +33,7 @@ __all__ = ["ChangeableWriter", "ChangingOnExecutors", "ChangingQuery"]
 
 
 class ChangeableWriter(Protocol):
-    """What a change needs of the writer of a query."""
+    """Interface of a writer that a change of the query uses."""
 
     @property
     def session(self) -> SparkSession:
@@ -63,7 +63,7 @@ class ChangeableWriter(Protocol):
         ...
 
     def on_executors(self) -> EpochRunner:
-        """Return what runs the epochs of the query on executors."""
+        """Return the runner of the query on executors."""
         ...
 
     def start(self) -> Any:
@@ -76,7 +76,7 @@ class ChangeableWriter(Protocol):
 
 
 class ChangeableEpochs(Protocol):
-    """What changes the query: what runs its epochs, here or in a process of the server.
+    """Interface to change a query, implemented by the runner of its epochs, here or in a server process.
 
     Attributes:
         has_ended: a change counts, so that the epochs of before have come to an end.
@@ -98,7 +98,7 @@ class ChangeableEpochs(Protocol):
 
 
 class ChangingQuery:
-    """Hold what a running query is started again with when it changes.
+    """Arguments to restart a running query with after a change.
 
     Args:
         writer: that it was started with.
@@ -119,7 +119,7 @@ class ChangingQuery:
         return self._epochs.has_ended
 
     def changed(self, view: Any, words: ColumnWords | None = None) -> tuple[PlanDiff, ChangeableWriter]:
-        """Change the query in its checkpoint; return the difference, and the writer that it goes on with.
+        """Change the query in its checkpoint; return the difference, and the writer that it continues with.
 
         Args:
             view: see `JoinQuery.evolve`.
@@ -133,7 +133,7 @@ class ChangingQuery:
         return self._epochs.evolve(after.planned, other.chosen_sinks, words), after
 
     def undone(self) -> tuple[PlanDiff, ChangeableWriter]:
-        """Go back to the query before the last change; return the difference, and the writer that it goes on with.
+        """Go back to the query before the last change; return the difference, and the writer that it continues with.
 
         Raises:
             ZsetJoinError: as `JoinQuery.undo`.
@@ -154,7 +154,7 @@ class ChangingQuery:
 
 
 class ChangingOnExecutors:
-    """Hold what a running query on executors is started again with when it changes.
+    """Arguments to restart a running query on executors with after a change.
 
     Args:
         writer: that it was started with.
@@ -175,7 +175,7 @@ class ChangingOnExecutors:
         return self._runner.has_ended
 
     def changed(self, view: Any, words: ColumnWords | None = None) -> tuple[PlanDiff, ChangeableWriter]:
-        """Change the query in its checkpoint; return the difference, and the writer that it goes on with.
+        """Change the query in its checkpoint; return the difference, and the writer that it continues with.
 
         Args:
             view: see `JoinQuery.evolve`.
@@ -196,7 +196,7 @@ class ChangingOnExecutors:
         return self._evolved(other.planned, after, is_given=is_given), after
 
     def undone(self) -> tuple[PlanDiff, ChangeableWriter]:
-        """Go back to the query before the last change; return the difference, and the writer that it goes on with.
+        """Go back to the query before the last change; return the difference, and the writer that it continues with.
 
         Raises:
             ZsetJoinError: as `JoinQuery.undo`; `NOT_FROM_HERE`: another process has made the change.

@@ -1,4 +1,4 @@
-"""Change a query on executors while it runs: between two epochs, and go on with Spark's next batch.
+"""Change a query on executors while it runs: between two epochs, and continue with Spark's next batch.
 
     the lock of the epochs is taken -> the state is read in the driver's form -> `Evolution` builds what differs -> its tables
     in the form of executors, in as many buckets -> one commit record with plan, state and difference -> Spark's query is

@@ -1,4 +1,4 @@
-"""What a change of a query on executors consists of: its form there, the state, the difference, and the record of all three.
+"""Parts of a change of a query on executors: its form there, the state, the difference, and their record.
 
     the new query in both forms -> what `Evolution` has built, as the tables of executors, in as many buckets -> one record
 
@@ -120,7 +120,7 @@ def form_before(changed: ChangedPlan) -> ExecutorsForm | None:
 
 @dataclass(frozen=True, kw_only=True)
 class ExecutorsChange:
-    """Write what a change consists of.
+    """Writer of a change.
 
     Args:
         checkpoint: of both queries; it is owned.
@@ -211,7 +211,7 @@ class ExecutorsChange:
         return record, changed
 
     def _histories(self) -> dict[str, BucketHistory]:
-        """Return what the state is made of: files that are kept, and snapshots that are written here."""
+        """Return the histories of the state: files that are kept, and snapshots that are written here."""
         evolution = self.evolution
         before, after = self.state.moved.before, stages_by_name(self.after.plan)
         pairs = {pair.driver: pair for pair in self.after.on_driver.pairs}

@@ -5,7 +5,7 @@
 The law: nothing of the checkpoint is written but a lease; the rows are those of one epoch, whether the query runs or not. What
 the query would be on the driver its program has written down at its start (`checkpoint/other_mode.py`).
 
-Memory: the whole state as Arrow data, twice; disk: once more, below a temporary directory.
+Memory: the whole state as Arrow data, twice; disk: again, below a temporary directory.
 
 Limits: those of `moving`, as far as the state goes: stages that wait for a time, tables of several joins, baselines, and states
 that one mode alone has. Rows that only the log of `retainInputLog` has are not used.
@@ -104,7 +104,7 @@ def diff_of_executors(
     lease_seconds: float = LEASE_SECONDS,
     on_pinned: Callable[[int], object] | None = None,
 ) -> PlanDiff:
-    """Return what another query would answer otherwise over the checkpoint of a query on executors, which may run.
+    """Return how the answers of another query would differ over the checkpoint of a query on executors, which may run.
 
     Args:
         location: `checkpointLocation`.
@@ -234,7 +234,7 @@ def _tables(
 
 
 def _other_mode(location: str, committed: CommittedState) -> OtherMode:
-    """Return what the query is on the driver.
+    """Return the query on the driver.
 
     Raises:
         StateError: `MOVE_UNKNOWN` or `MOVE_REFUSED`.
@@ -262,7 +262,7 @@ def _other_mode(location: str, committed: CommittedState) -> OtherMode:
 
 
 def _noted(committed: CommittedState) -> OtherMode | None:
-    """Return what the last change has written down of the query on the driver; None where there is none."""
+    """Return the note of the last change about the query on the driver; None if there is none."""
     changed = None if committed.last is None else changed_plan_of(committed.files.folder, committed.last)
     written = None if changed is None else (changed.note or {}).get("on_driver")
     return None if written is None else other_mode_of(written)

@@ -1,4 +1,4 @@
-"""What is done to the checkpoint of a query on executors that does not run, by the command: `evolve` and `undo`.
+"""The commands `evolve` and `undo` for the checkpoint of a stopped query on executors.
 
     the checkpoint is claimed -> its state in the driver's form -> `Evolution` -> snapshots in its buckets, the difference
       -> one commit record; the next start gives outputs the difference
@@ -202,7 +202,7 @@ def _changed(
     words: ColumnWords | None = None,
     reread: Mapping[str, Any] | None = None,
 ) -> PlanDiff:
-    """Build what differs, and commit it; outputs are given it by the next start.
+    """Build the changed stages and commit them; the next start passes the difference to the outputs.
 
     Args:
         changed: the checkpoint.
@@ -225,7 +225,7 @@ def _changed(
 
 
 def _check_columns_of_view(evolution: Evolution) -> None:
-    """Refuse what no output that stays can take.
+    """Reject columns that a kept output cannot store.
 
     Raises:
         SinkError: `EVOLVE_OUTPUT`.
