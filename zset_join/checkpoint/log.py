@@ -31,6 +31,7 @@ from zset_join.zset import ZSet
 __all__ = ["LogEntry", "LoggedEpoch", "merge_logs", "read_log", "write_log"]
 
 _FORMAT = 3
+_BYTES_AT_ONCE = 16 << 20
 _SMALL_BYTES = 16 * 1024 * 1024
 _METADATA_KEY = b"zset_join"
 _WEIGHT_FIELD = pa.field("__weight", pa.int64(), nullable=False)
@@ -141,13 +142,17 @@ def write_log(
     name = attempt_name(tick.epoch, ".arrows")
     facts = {"query_id": files.query_id, "bucket": folder, "identity": name}
     with files.create(f"{folder}/{name}") as file:
-        file.write(_serialised(deltas, facts, tick))
+        if sum(delta.rows.nbytes for delta in deltas) > _BYTES_AT_ONCE:
+            _write_streams(pa.PythonFile(file, mode="w"), deltas, facts, tick)
+        else:  # with one write
+            sink = pa.BufferOutputStream()
+            _write_streams(sink, deltas, facts, tick)
+            file.write(sink.getvalue())
     return LogEntry(tick.epoch, tick.epoch, name, file.entry(rows))
 
 
-def _serialised(deltas: Sequence[ZSet], facts: dict[str, Any], tick: Tick) -> pa.Buffer:
-    """Return one IPC stream per delta that has rows, one after the other; that of the first input where none has."""
-    sink = pa.BufferOutputStream()
+def _write_streams(sink: Any, deltas: Sequence[ZSet], facts: dict[str, Any], tick: Tick) -> None:
+    """Write one IPC stream per delta that has rows, one after the other; that of the first input where none has."""
     is_empty = not any(map(len, deltas))
     times = [getattr(tick, part.name) for part in fields(tick)]
     for position, delta in enumerate(deltas):
@@ -158,7 +163,6 @@ def _serialised(deltas: Sequence[ZSet], facts: dict[str, Any], tick: Tick) -> pa
         batch = pa.RecordBatch.from_arrays([*delta.rows.columns, pa.array(delta.weights)], schema=schema)
         with pa.ipc.new_stream(sink, schema) as writer:
             writer.write_batch(batch)
-    return sink.getvalue()
 
 
 def read_log(files: CheckpointFiles, entry: LogEntry, *, schemas: Sequence[pa.Schema]) -> Iterator[LoggedEpoch]:

@@ -83,9 +83,9 @@ class Latest(UpsertTable):
         (delta,) = deltas
         if len(delta) == 0:
             return
-        prepared, changes = self._prepare(tick, delta)
+        prepared, old_and_new = self._prepare(tick, delta)
         self._refuse_bad_input(prepared, tick)
-        for refs, weight in zip(self._old_and_new(changes), (-1, 1), strict=True):
+        for refs, weight in zip(old_and_new, (-1, 1), strict=True):
             for columns in self._in_chunks(prepared, refs, self._plan):
                 rows = pa.RecordBatch.from_arrays(columns, schema=self.output.schema)
                 yield ZSet(rows, np.full(rows.num_rows, weight, np.int64))

@@ -92,12 +92,12 @@ class Route(UpsertTable):
         (delta,) = deltas
         if len(delta) == 0:
             return
-        prepared, changes = self._prepare(tick, delta)
+        prepared, (old, _) = self._prepare(tick, delta)
         self._refuse_bad_input(prepared, tick)
         # An unchanged key is no change, but its payload passes on: `after_of` names the row that won.
         upserts = np.sort(prepared.after_of[: prepared.entries])
         upserts = upserts[upserts >= 0]
-        for keys in self._in_chunks(prepared, self._old_and_new(changes)[0], self._key_plan):
+        for keys in self._in_chunks(prepared, old, self._key_plan):
             by_name = dict(zip(self._keys, keys, strict=True))
             count = len(keys[0])
             columns = [

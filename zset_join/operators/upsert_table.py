@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -36,6 +36,7 @@ from zset_join.zset import ZSet
 __all__ = ["UpsertTable"]
 
 _REF, _BEFORE = 0, 2  # words of a change
+_Refs: TypeAlias = tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]
 
 
 class UpsertTable:
@@ -93,7 +94,7 @@ class UpsertTable:
             ),
         )
         self._hybrid = None if options.budget is None else HybridRows([self._side], options.budget, options.directory)
-        self._prepared: tuple[Tick, ZSet, PreparedSide, npt.NDArray[np.int64]] | None = None
+        self._prepared: tuple[Tick, ZSet, PreparedSide, _Refs] | None = None
         self._answers = Answers()
 
     @property
@@ -180,8 +181,8 @@ class UpsertTable:
         if self._hybrid is not None:
             self._hybrid.close()
 
-    def _prepare(self, tick: Tick, delta: ZSet) -> tuple[PreparedSide, npt.NDArray[np.int64]]:
-        """Resolve a delta; return what was found, and its changes, retraction before insertion for each key."""
+    def _prepare(self, tick: Tick, delta: ZSet) -> tuple[PreparedSide, _Refs]:
+        """Resolve a delta; return what was found, and the addresses of the rows that go, and of those that arrive."""
         if self._is_closed:
             raise closed("the table")
         kept = self._prepared
@@ -194,16 +195,12 @@ class UpsertTable:
             self._hybrid.fetch([prepared])
         self._side.resolve(prepared)
         changes = np.empty((2 * len(delta), CHANGE_WORDS), np.int64)
-        end = self._side.list_changes(prepared, 0, int(changes.ctypes.data))
-        self._prepared = (tick, delta, prepared, changes[:end])
-        return prepared, changes[:end]
-
-    @staticmethod
-    def _old_and_new(changes: npt.NDArray[np.int64]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-        """Return the addresses of the rows that go, and of those that arrive."""
+        changes = changes[: self._side.list_changes(prepared, 0, int(changes.ctypes.data))]
         goes = changes[:, _BEFORE] == 1
         refs = changes[:, _REF]
-        return np.ascontiguousarray(refs[goes]), np.ascontiguousarray(refs[~goes])
+        old_and_new = refs[goes], refs[~goes]  # a change is eight times as long
+        self._prepared = (tick, delta, prepared, old_and_new)
+        return prepared, old_and_new
 
     def _in_chunks(self, prepared: PreparedSide, refs: npt.NDArray[np.int64], plan: Any) -> Iterator[list[pa.Array]]:
         """Yield the columns of some row records, in chunks."""

@@ -177,14 +177,14 @@ class Engine:
                 requested[number] = tick, fed
                 bucket = self._buckets[number]
                 chunks = list(bucket.answer(operator, tick, fed))
+                rows_out = sum(map(len, chunks))
                 if chunks:
-                    known[number] = chunks[0] if len(chunks) == 1 else ZSet.concat(chunks, schema=bucket.shown)
+                    known[number] = ZSet.concat_freeing(chunks, schema=bucket.shown)
                 corrected = corrections_of(operator)
                 if corrected is not None:
                     corrections[self.plan.nodes[number].name] = corrected
                 if self._quarantines or bucket.is_timed:  # what is late is set aside under either policy
                     rejected += bucket.rejected(operator, tick, fed)
-                rows_out = sum(map(len, chunks))
                 work[self.plan.nodes[number].name] = _work(time.perf_counter() - begun, fed, rows_out)
             answers = {}
             for failing, view in self._views.items():

@@ -80,13 +80,14 @@ def batch_taken(
     return together(parts) if parts else None
 
 
-def together(given: Sequence[ZSet | PartlyRead]) -> ZSet | PartlyRead:
-    """Return the rows of a source, in the order in which they were collected."""
+def together(given: list[ZSet | PartlyRead]) -> ZSet | PartlyRead:
+    """Return the rows of a source, in the order in which they were collected; the list is emptied."""
     if len(given) == 1:
         return given[0]
     deltas = [one.rows if isinstance(one, PartlyRead) else one for one in given]
     unread = [one.unread for one in given if isinstance(one, PartlyRead)]
-    rows = ZSet.concat(deltas, schema=deltas[0].schema)
+    given.clear()
+    rows = ZSet.concat_freeing(deltas, schema=deltas[0].schema)
     return PartlyRead(rows, pa.concat_tables(unread)) if unread else rows
 
 
