@@ -55,6 +55,17 @@ def test_adding_puts_z_sets_behind_each_other() -> None:
     assert (one + other).to_pylist() == [(("a",), 1), (("a",), -1), (("b",), 1)]
 
 
+@pytest.mark.parametrize("count", [0, 1, 3])
+def test_z_sets_that_are_given_away_come_behind_each_other_too(count: int) -> None:
+    parts = [ZSet.of({"x": [number, 7], "y": ["a", None]}, [1, -number]) for number in range(count)]
+    expected = ZSet.concat(parts, schema=pa.schema({"x": pa.int64()}))
+
+    found = ZSet.concat_freeing(parts, schema=pa.schema({"x": pa.int64()}))
+
+    assert (found.schema, found.to_pylist()) == (expected.schema, expected.to_pylist())
+    assert len(parts) < 2
+
+
 def test_the_sum_of_no_z_sets_is_the_empty_one_of_the_given_schema() -> None:
     schema = pa.schema({"x": pa.int64()})
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
+from zset_join.checkpoint import log
 from zset_join.checkpoint.files import CheckpointFiles
 from zset_join.checkpoint.log import LogEntry, merge_logs, read_log, write_log
 from zset_join.checkpoint.record import BucketHistory
@@ -39,6 +40,17 @@ def test_what_is_logged_comes_back_with_its_weights_and_tick(tmp_path: Path) -> 
     assert logged.deltas[0].to_pylist() == [((1, "a"), 1), ((2, None), -3)]
     assert logged.deltas[1].to_pylist() == []
     assert entry.file.rows == 2
+
+
+def test_a_large_epoch_that_is_written_piece_by_piece_comes_back_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(log, "_BYTES_AT_ONCE", 0)
+    orders, customers = ZSet.of({"id": [1, 2], "note": ["a", None]}, [1, -3], schema=ORDERS), ZSet.of({"id": [5]})
+    entry = log_epoch(tmp_path, 7, orders, customers)
+
+    (logged,) = read_log(files_at(tmp_path), entry, schemas=SCHEMAS)
+
+    assert [one.to_pylist() for one in logged.deltas] == [orders.to_pylist(), customers.to_pylist()]
+    assert (tmp_path / entry.file.name).stat().st_size == entry.file.bytes
 
 
 def test_an_epoch_without_rows_leaves_no_file(tmp_path: Path) -> None:

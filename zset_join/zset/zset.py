@@ -151,7 +151,7 @@ class ZSet:
 
         Memory: where nothing else has the parts, one column twice, and not all of them.
         """
-        if len(parts) < 2:
+        if len(parts) < 2 or not parts[0].schema.names:
             return cls.concat(parts, schema=schema)
         weights = np.concatenate([part.weights for part in parts])
         given = parts[0].schema
