@@ -22,6 +22,8 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+import pyarrow as pa
+
 from zset_join.core.errors import ZsetJoinError
 from zset_join.core.tick import Tick
 from zset_join.operators.join import HashJoin
@@ -32,6 +34,7 @@ from zset_join.zset import ZSet
 __all__ = ["LoadedJoin"]
 
 _PARTS, _PART_CHANGES = 4, 4  # an epoch of fewer parts is worked at once; a part is so many times `part_changes` rows
+_HOLDING_EPOCHS = 2  # after so many Arrow gives memory back; callers hold the answer of a load until the next one
 _LAST = {"left": 0, "left_semi": 0, "left_anti": 0, "right": 1}
 
 
@@ -51,6 +54,7 @@ class LoadedJoin(HashJoin):
         self._is_kept = options.directory is None
         self._part_rows = _PART_CHANGES * options.part_changes
         self._is_first = all(one.mode != "changelog" for one in self.inputs)
+        self._gives_back = -1
         self._asked: tuple[Tick, ZSet, ZSet] | None = None
         self._loaded: HashJoin | None = None
 
@@ -59,6 +63,9 @@ class LoadedJoin(HashJoin):
         tick.check_follows(self.absorbed_epoch)
         loaded = self._loaded_with(tick, deltas) if self._loads(deltas) else None
         self._loaded, self._asked = None, None
+        if tick.epoch == self._gives_back:
+            pa.default_memory_pool().release_unused()
+        self._gives_back = self._gives_back if loaded is None else tick.epoch + _HOLDING_EPOCHS
         if loaded is None:
             super().absorb(tick, deltas)
         else:
