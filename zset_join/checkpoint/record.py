@@ -182,7 +182,7 @@ class CommitRecord:
         processing_time_us: the processing time of its ticks; None where it had none.
         histories: "stage/bucket" to what the state is made of, this epoch's log included.
         parts: the answer of the epoch.
-        quarantined: the rows it put aside.
+        quarantined: the rows it set aside.
         progress: counts and times of the epoch, for users.
         offsets: digest of the offsets Spark reports for the epoch; None when unknown.
         owner: name of the driver that committed it; None outside Spark.

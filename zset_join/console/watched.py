@@ -51,7 +51,7 @@ class Watched(Protocol):
         ...
 
     def dead_letters(self) -> Answer:
-        """Return the newest rows that were put aside: `letters`, `total`."""
+        """Return the newest rows that were set aside: `letters`, `total`."""
         ...
 
     def waiting(self) -> Answer:

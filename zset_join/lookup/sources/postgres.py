@@ -200,7 +200,7 @@ class _PostgresClient(LookupClient):
 
     @contextlib.asynccontextmanager
     async def _free_connection(self) -> AsyncIterator[Any]:
-        """Lend a connection that nobody uses, or a new one; a call that is cancelled or fails closes its own."""
+        """Lend a connection that no one uses, or a new one; a call that is cancelled or fails closes its own."""
         async with self._places:
             while self._idle and self._idle[-1].closed:
                 self._idle.pop()

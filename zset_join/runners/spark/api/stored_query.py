@@ -62,7 +62,7 @@ class QueryRunner(Protocol):
 
     @property
     def dead_letters(self) -> str:
-        """Return where rows that were put aside are written."""
+        """Return where rows that were set aside are written."""
         ...
 
     def __call__(self, batch: DataFrame, epoch: int) -> None:
@@ -291,7 +291,7 @@ class StoredQuery:
         return self._tools.diff(planned_writer(view).planned, lease_seconds=lease_seconds)
 
     def dead_letters(self, *, stream: str | None = None, epoch: int | None = None, code: str | None = None) -> pa.Table:
-        """Return the rows that were put aside in epochs that count, oldest first, as `zset_join.dead_letters.LETTER_SCHEMA`.
+        """Return the rows that were set aside in epochs that count, oldest first, as `zset_join.dead_letters.LETTER_SCHEMA`.
 
         Args:
             stream: only those of one stream.

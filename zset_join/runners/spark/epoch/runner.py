@@ -99,7 +99,7 @@ class EpochRunner:
     Attributes:
         name: what its jobs and log lines call the query.
         options: the options of the query.
-        dead_letters: where rows that were put aside are written.
+        dead_letters: where rows that were set aside are written.
         error: what stopped the query, as it was raised here; None while it runs.
         query: the plan of its view.
         progress: what the newest epochs did.
@@ -408,7 +408,7 @@ class EpochRunner:
             self.heartbeat.wake()
 
     def checked_output(self, checkpoint: Checkpoint, answered: CommitRecord) -> CommitRecord:
-        """Refuse, or put aside, the rows of an answer that the output can never hold, before the epoch is committed."""
+        """Refuse, or set aside, the rows of an answer that the output can never hold, before the epoch is committed."""
         if not isinstance(self._output, SelectiveOutput):
             return answered
         rejected = self._output.put_aside(checkpoint.files, answered)
