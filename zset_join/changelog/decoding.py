@@ -74,11 +74,11 @@ def decode(rows: pa.Table | pa.RecordBatch, relation: Relation, changelog_format
 
     Args:
         rows: n rows with the columns of the relation, those of the format, and any others, which are omitted.
-        relation: what the rows are changes of; its mode decides what an operation means.
+        relation: of the changes; its mode defines the meaning of an operation.
         changelog_format: the form of a row's operation.
 
     Returns:
-        The delta in the order of the rows, with what was rejected and ignored. Columns may be shared with `rows`.
+        The delta in the order of the rows, and the rejected and ignored rows. Columns may be shared with `rows`.
 
     Raises:
         PlanError: a column is missing, or its type cannot be widened to that of the relation without loss.

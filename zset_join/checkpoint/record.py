@@ -127,7 +127,7 @@ class BucketHistory:
 
     @classmethod
     def from_json(cls, written: dict[str, Any]) -> BucketHistory:
-        """Build from what `to_json` gave."""
+        """Build from the result of `to_json`."""
         snapshot = None if written["snapshot"] is None else SnapshotEntry.from_json(written["snapshot"])
         return cls(snapshot, tuple(LogEntry.from_json(log) for log in written["logs"]))
 
@@ -162,7 +162,7 @@ class PartEntry:
 
     @classmethod
     def from_json(cls, written: dict[str, Any]) -> PartEntry:
-        """Build from what `to_json` gave."""
+        """Build from the result of `to_json`."""
         return cls(
             written["bucket"],
             FileEntry.from_json(written["file"]),

@@ -58,8 +58,8 @@ def check(expression: Expression, left_schema: pa.Schema, right_schema: pa.Schem
         The type of the expression, which is boolean.
 
     Raises:
-        PlanError: a column that does not exist, operands whose types do not go together, a node or operation that is
-            not on the list, or a result that is not boolean.
+        PlanError: a column that does not exist, operands of incompatible types, an unknown node or operation, or a result that
+            is not boolean.
 
     Cost: O(nodes); no rows are needed.
 

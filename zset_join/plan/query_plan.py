@@ -72,7 +72,7 @@ class PlanSource:
 
     @classmethod
     def from_json(cls, written: Mapping[str, Any]) -> PlanSource:
-        """Build from what `to_json` gave."""
+        """Build from the result of `to_json`."""
         return cls(
             relation=read_relation(written["relation"]),
             hidden=tuple(written["hidden"]),
@@ -98,7 +98,7 @@ class Feed:
 
     @classmethod
     def from_json(cls, written: Mapping[str, Any]) -> Feed:
-        """Build from what `to_json` gave."""
+        """Build from the result of `to_json`."""
         return cls(written["origin"], tuple(map(read_row_step, written["steps"])))
 
 
@@ -159,7 +159,7 @@ class SharedIndex:
 
     @classmethod
     def from_json(cls, written: Mapping[str, Any]) -> SharedIndex:
-        """Build from what `to_json` gave."""
+        """Build from the result of `to_json`."""
         return cls(written["name"], tuple(written["columns"]), tuple(written["readers"]))
 
 
@@ -451,7 +451,7 @@ class QueryPlan:
 
     @classmethod
     def from_json(cls, written: Mapping[str, Any]) -> QueryPlan:
-        """Build from what `to_json` gave.
+        """Build from the result of `to_json`.
 
         Raises:
             PlanError: it is of another format, or holds something newer than this version.

@@ -94,7 +94,7 @@ class AsOfJoinStage(TimedJoinStage):
         return f"As-of join {options.how} on {self.condition}, {nearest}{within}"
 
     def explain(self, buckets: int | None) -> list[str]:
-        """Return how ties are broken, and what is remembered."""
+        """Return the rule for ties, and the state."""
         where = shown_buckets(buckets, "join key")
         return [
             self.title,

@@ -43,9 +43,8 @@ class TemporalJoinStage(TimedJoinStage):
     Args:
         left: the rows of the left input.
         right: the versions.
-        options: how, when and what of late rows.
-        is_change_time: the time of a version is that of its change, not a column of the row; a DELETE then has a time of its
-            own.
+        options: of the join.
+        is_change_time: the time of a version is that of its change, not a column of the row, so a DELETE has one, too.
         index: the declared index of the versions that is looked up in; None: none is.
 
     Raises:
@@ -156,7 +155,7 @@ class TemporalJoinStage(TimedJoinStage):
         return f"Temporal join {self.options.how} on {self.condition}, as of {self.left.event_time}"
 
     def explain(self, buckets: int | None) -> list[str]:
-        """Return which path is taken, and what is kept and freed when."""
+        """Return the chosen path, and when rows are stored and freed."""
         left, right, options = self.left.name, self.right.name, self.options
         emitted = {
             "once": "answers on arrival with the versions known then; corrects nothing",
@@ -218,7 +217,7 @@ class TemporalRequest(NamedColumnsRequest):
         keys: pairs of a left and a right column that must be equal.
         as_of: the left column with the time.
         version_key: the right columns that identify what has versions.
-        options: how, when and what of late rows.
+        options: of the join.
         is_change_time: the time of a version is that of its change.
         names: what messages call the two sides.
         index: the declared index of the versions; None: none.

@@ -32,11 +32,11 @@ class WorkedCase:
     """One case.
 
     Args:
-        name: what it shows.
+        name: of the case.
         inputs: the relations, for an operator of your own.
         make_operator: makes the package's operator for it.
-        epochs: what to feed.
-        answers: per epoch, what is answered: rows with their weights.
+        epochs: the inputs.
+        answers: expected per epoch: rows with their weights.
     """
 
     name: str
@@ -95,7 +95,7 @@ def upsert_case() -> WorkedCase:
 
 
 def left_join_case() -> WorkedCase:
-    """Return the case of one left row whose matches come, are replaced and go."""
+    """Return the case of one left row whose matches appear, are replaced and disappear."""
     left = Relation(name="left", schema=pa.schema({"k": pa.int64()}), join_key=("k",), primary_key=("k",), mode="upsert")
     right = Relation(
         name="right",

@@ -69,7 +69,7 @@ class Savepoint:
         outputs: where its outputs were, or are now.
         files: how many files it has.
         bytes: their size.
-        moved: what was at the place before and where it is now; of a restore.
+        moved: by a restore, the old and the new path of files in the way.
     """
 
     query_id: str
@@ -95,7 +95,7 @@ def backup(
 
     Args:
         checkpoint: `checkpointLocation`, a path or URI.
-        directory: where the savepoint is made, a path or URI; empty or missing.
+        directory: of the savepoint, a path or URI; empty or missing.
         outputs: DuckDB files, Delta tables, Parquet changelogs and directories of rows or JSON lines of the query.
         is_held: the caller is the driver of the query, and runs no epoch meanwhile.
 
@@ -149,13 +149,13 @@ def restore(
         directory: the savepoint.
         checkpoint: where the checkpoint is to be; default: where it was.
         outputs: where the outputs are to be, in the order of `backup`; default: where they were.
-        replace: the present content now is moved aside; else it is in the way.
+        replace: move existing content aside; else it is an error.
 
     Returns:
-        What was restored, and what was moved.
+        A description of the restored and the moved files.
 
     Raises:
-        OptionError: a place is taken, or not as many outputs are named as there are.
+        OptionError: a target exists, or the number of outputs differs.
         StateError: the savepoint is unfinished or damaged, or a driver runs on the checkpoint.
 
     Cost: see the module.

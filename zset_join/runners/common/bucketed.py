@@ -431,7 +431,7 @@ def in_buckets(stage: Stage, options: StageOptions, directory: str | None, worke
         workers: they work on the buckets.
 
     Raises:
-        StateError: the directory holds something else.
+        StateError: the directory has other content.
     """
     buckets = workers.threads
     shared = replace(

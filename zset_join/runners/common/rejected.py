@@ -50,7 +50,7 @@ class RejectedRows:
     """Rejected rows of one input or output.
 
     Args:
-        name: what messages call it.
+        name: in messages.
         rejected: the rows.
         is_of_source: a source refused them, and none of them reached a stage.
     """

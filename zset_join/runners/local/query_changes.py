@@ -292,7 +292,7 @@ class QueryChanges:
         return self._evolve(view, outputs, new_table, note, (), words, {}, options=before.options)
 
     def query_before(self) -> QueryBefore:
-        """Return the query before the last change, which `undo` goes back to.
+        """Return the query before the last change, which `undo` restores.
 
         Raises:
             StateError: as `undo`.
@@ -317,10 +317,10 @@ class QueryChanges:
         return None if changed is None else changed.note
 
     def add_view(self, name: str, view: View, *, outputs: Outputs | Sink = (), note: Any = None) -> PlanDiff:
-        """Add a view; it begins with the rows it would hold had it been there from the start.
+        """Add a view; its first rows are those it would have if it had run from the start.
 
-        It is `evolve` with one more view: shared stages keep their state, and the answer of an epoch without input is all its
-        rows. The next program that opens the directory gives all views in the order of their addition.
+        It is `evolve` with one more view: shared stages keep their state, and all its rows are the answer of an epoch without
+        input. The next program that opens the directory must pass all views in the order of their addition.
 
         Args:
             name: a new name.

@@ -112,8 +112,7 @@ def evolve_directory(
         undo_epochs: for how many epochs behind it the change can be undone; None: as before.
         reread: as for `Pipeline.evolve`.
 
-    Returns:
-        What differs; `taken` is the epoch, None where the directory had none.
+    Returns: The difference; `taken` is the epoch, None where the directory had none.
 
     Raises:
         StateError: as `diff_of_directory`; or `EVOLVE_UNSEEN`: it was changed too often without a start. Nothing has changed.

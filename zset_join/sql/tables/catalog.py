@@ -202,7 +202,7 @@ class TemporalFunction:
         name: its name.
         relation: the table or view whose rows are the versions.
         time: the column with the time of a version.
-        key: the column that identifies what has versions.
+        key: the column that identifies what is versioned.
     """
 
     name: str

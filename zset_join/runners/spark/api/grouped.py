@@ -74,7 +74,7 @@ class AggregateExpression:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Grouping:
-    """The rows of a view in groups; made by `View.groupBy`.
+    """A grouped view; made by `View.groupBy`.
 
     Args:
         rows: the view.
@@ -138,7 +138,7 @@ class Grouping:
         Args:
             calls: of `zset_join.spark.functions`; Columns such as `F.sum("x").alias("y")` that are one of them; or
                 a dictionary from column to function.
-            state_ttl: how long a group is remembered after its last row: a duration or a `StateTtl`.
+            state_ttl: lifetime of a group after its last row: a duration or a `StateTtl`.
 
         Raises:
             PlanError: an aggregate that cannot be kept up to date, or columns it does not take.
@@ -178,7 +178,7 @@ class Grouping:
 
 @dataclass(frozen=True)
 class GroupedStream(ShortAggregates[Any]):
-    """The rows of a view in groups; made by `View.groupBy`.
+    """A grouped view; made by `View.groupBy`.
 
     Args:
         grouping: the rows and the columns that they are grouped by.
@@ -196,7 +196,7 @@ class GroupedStream(ShortAggregates[Any]):
         Args:
             calls: of `zset_join.spark.functions`; Columns such as `F.sum("x").alias("y")` that are one of them; or
                 a dictionary from column to function.
-            state_ttl: how long a group is remembered after its last row: a duration or a `StateTtl`.
+            state_ttl: lifetime of a group after its last row: a duration or a `StateTtl`.
 
         Raises:
             PlanError: an aggregate that cannot be kept up to date, or columns it does not take.

@@ -186,7 +186,7 @@ class DriverEpochs:
 
     @property
     def dead_letters(self) -> str:
-        """Return where rows that were set aside are written."""
+        """Return the path of dead letters."""
         return self.settings.dead_letters
 
     @property
