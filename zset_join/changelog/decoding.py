@@ -131,7 +131,10 @@ _CODES = {
     _UNDECODABLE_OP: ("UNDECODABLE_OP", "the operation {} is none of {}"),
     _NULL_WEIGHT: ("NULL_WEIGHT", "the weight is NULL"),
     _WEIGHT_OVERFLOW: ("WEIGHT_OVERFLOW", "the weight {} is greater than 2^63 - 1"),
-    _UPSERT_WEIGHT: ("UPSERT_WEIGHT", "the weight {} means nothing in upsert mode, where a row comes (1) or goes (-1)"),
+    _UPSERT_WEIGHT: (
+        "UPSERT_WEIGHT",
+        "the weight {} means nothing in upsert mode, where a row is inserted (1) or deleted (-1)",
+    ),
 }
 
 
@@ -294,7 +297,7 @@ def _widened(column: pa.Array, field: pa.Field, relation: Relation) -> pa.Array:
 
 def _not_convertible(column: pa.Array, field: pa.Field, relation: Relation) -> PlanError:
     return PlanError(
-        f'relation "{relation.name}": column "{field.name}" comes as {column.type} and is declared as {field.type}, '
+        f'relation "{relation.name}": column "{field.name}" arrives as {column.type} and is declared as {field.type}, '
         "which cannot be converted without loss. Cast it at the source, or declare the type it comes in.",
         code="COLUMN_TYPE",
         relation=relation.name,

@@ -222,7 +222,7 @@ class PlanDiff:
             ended = ", ".join(f"{name} {rows:,}" for name, rows in self.ending.items())
             yield f"rows or keys that the shorter state_ttl ends with the next epoch, not shown above: {ended}"
         if late:
-            yield "late rows stay out: " + ", ".join(f"{name} {rows:,}" for name, rows in late.items())
+            yield "late rows are excluded: " + ", ".join(f"{name} {rows:,}" for name, rows in late.items())
 
     def __str__(self) -> str:
         return "\n".join(self.lines())

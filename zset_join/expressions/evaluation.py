@@ -40,7 +40,7 @@ _FAULTS = {
     "DIVIDE_BY_ZERO": "divides by zero; test the divisor first, as in (b != 0) & (a / b > 1)",
     "ARITHMETIC_OVERFLOW": "does not fit its type; cast an operand to a wider one first",
     "CAST_OVERFLOW": "meets a value that does not fit the target type; cast to a wider one, or test the value first",
-    "ARRAY_INDEX": "requests an element that is not there; test size(...) first, or take try_element_at",
+    "ARRAY_INDEX": "requests an absent element; test size(...) first, or take try_element_at",
     "INVALID_DATE": "meets a year, month and day that are no date; test them first",
     "CAST_INVALID_INPUT": "meets text that is not a number; test it first, or cast the number to a string instead",
 }

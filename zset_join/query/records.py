@@ -308,14 +308,14 @@ def _reason(code: str) -> str:
     what, _, column = code.partition(" ")
     named = f' "{column}"' if column else ""
     return {
-        "UNDECODABLE_RECORD": "the record is no JSON of this format, or brings no row that is an object of columns",
+        "UNDECODABLE_RECORD": "the record is no JSON of this format, or has no row that is an object of columns",
         "UNKNOWN_ENCODING": f"column{named} has a value that may mean several, and neither a schema in the record nor an "
         "option decides: give RecordOptions(time_unit=..., decimals=..., binary=...)",
         "FOREIGN_TABLE": "the record is of another table, or names none; name the tables that are read with "
         "RecordOptions(table=..., database=...), and others are left out",
         "OLD_ROW_MISSING": "an update of a table without keys has no old row; set REPLICA IDENTITY FULL, or name the keys",
         "UNDECODABLE_VALUE": f"the value of column{named} cannot be read as its type",
-        "UNDECODABLE_OP": "the operation is none of the format",
+        "UNDECODABLE_OP": "the operation is not one of the format",
         "TRUNCATED": "the table was truncated, which ends no version",
         "UNAVAILABLE_VALUE": "a value was not sent; REPLICA IDENTITY FULL sends it",
         "NULL_OP": "the record has no operation",

@@ -98,7 +98,7 @@ class AsOfJoinStage(TimedJoinStage):
         where = shown_buckets(buckets, "join key")
         return [
             self.title,
-            f"  ties: {self.options.tie.replace('_', ' ')}; corrects when a nearer row comes or the chosen one goes",
+            f"  ties: {self.options.tie.replace('_', ' ')}; corrects when a nearer row arrives or the chosen one is retracted",
             f'  remembers: all rows of "{self.left.name}" and "{self.right.name}"; {where}; nothing is freed by time',
         ]
 

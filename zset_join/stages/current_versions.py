@@ -122,9 +122,7 @@ class CurrentVersionsStage(Stage):
 
     def explain(self, buckets: int | None) -> list[str]:
         """Return a description of the output and of the state."""
-        only = (
-            "all versions, for one may be retracted" if self.source.mode == "changelog" else "the version that holds, per key"
-        )
+        only = "all versions, for one may be retracted" if self.source.mode == "changelog" else "the current version, per key"
         future = ", and versions of the future until the processing time reaches them" if self._has_clock else ""
         return [self.title, f"  remembers: {only}{future}; {shown_buckets(buckets, ', '.join(self.key))}"]
 

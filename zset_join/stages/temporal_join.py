@@ -160,15 +160,15 @@ class TemporalJoinStage(TimedJoinStage):
         emitted = {
             "once": "answers on arrival with the versions known then; corrects nothing",
             "on_watermark": "waits until the watermark has passed a row, answers once",
-            "eager": "answers on arrival, and corrects when a version comes late or goes",
+            "eager": "answers on arrival, and corrects when a version arrives late or is retracted",
         }[options.emit]
         kept = {
             "once": f'no row of "{left}"',
-            "on_watermark": f'rows of "{left}" until they are answered, nothing of them after that',
+            "on_watermark": f'rows of "{left}" until they are answered',
             "eager": f'rows of "{left}" for corrections',
         }[options.emit]
         path = "append-only versions" if self.right.mode == "append" else f"versions in {self.right.mode} mode"
-        freed = "nothing: there is no watermark on both sides"
+        freed = "nothing: not both sides have a watermark"
         if self.left.watermark_delay is not None and self.right.watermark_delay is not None:
             behind = f" minus {options.keep_probe_for}" if options.keep_probe_for else ""
             mark = f"the watermark{behind if options.emit == 'eager' else ''}"
@@ -302,7 +302,7 @@ def _untimed(stage: TemporalJoinStage, left: BatchTable, right: BatchTable, scop
     emit, mark = stage.options.emit, scope.times.watermark_us
     why = None
     if emit == "once":
-        why = 'what was there when each row came, which with emit="once" decides, is only in the state'
+        why = 'the state at the arrival of each row, which with emit="once" decides, is only in the state'
     elif stage.right.mode == "upsert" and right.history is None:
         why = f'the versions of "{stage.right.name}" are upserts by key, and only the newest of each is known'
     if why is not None:

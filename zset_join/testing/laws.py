@@ -143,7 +143,7 @@ def assert_answers_are_tidy(make_operator: MakeOperator, epochs: Sequence[Epoch]
             _require(len(chunk) > 0, "a chunk is empty", epochs)
         signs = [weight > 0 for chunk in answer for weight in chunk.weights]
         _require(not any((chunk.weights == 0).any() for chunk in answer), "a line has weight 0", epochs)
-        _require(signs == sorted(signs), f"epoch {run.epoch - 1}: an insertion comes before a retraction", epochs)
+        _require(signs == sorted(signs), f"epoch {run.epoch - 1}: an insertion precedes a retraction", epochs)
 
 
 LAWS: tuple[Callable[[MakeOperator, Sequence[Epoch]], None], ...] = (

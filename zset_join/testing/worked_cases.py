@@ -134,7 +134,7 @@ def extremes_case() -> WorkedCase:
     """Return the case that a bounded buffer of the largest values gets wrong."""
     source = Relation(name="numbers", schema=pa.schema({"n": pa.int64()}), mode="changelog")
     return WorkedCase(
-        name="the largest of what is left",
+        name="the largest remaining value",
         inputs=(source,),
         make_operator=lambda: Aggregate(source, (), [AggregateCall("min", "n"), AggregateCall("max", "n")]),
         epochs=[[[((n,), 1) for n in (10, 9, 8, 7, 6)]], [[*(((n,), -1) for n in (10, 9, 8)), ((5,), 1)]]],

@@ -82,7 +82,7 @@ class Savepoint:
 
     def __str__(self) -> str:
         after = "before its first epoch" if self.epoch is None else f"after epoch {self.epoch}"
-        outputs = ", ".join(self.outputs) or "no output; bring back one of the same time by its own tools"
+        outputs = ", ".join(self.outputs) or "no output; restore one of the same time by its own tools"
         size = f"{counted(self.files, 'file')}, {counted(self.bytes, 'byte')}"
         lines = [f"query {self.query_id} {after}: {size}; {self.checkpoint} with {outputs}"]
         return "\n".join([*lines, *(f"moved aside: {old} is {new} now" for old, new in self.moved)])
@@ -254,7 +254,7 @@ def _copied_output(place: str, target: Folder, prefix: str) -> list[dict[str, An
     names = _names(folder)
     if not names:
         raise OptionError(
-            f"the output {place} is not there, or has no files. Give the DuckDB file, the Delta table or the Parquet changelog "
+            f"the output {place} does not exist or is empty. Give the DuckDB file, the Delta table or the Parquet changelog "
             "of the query.",
             code="ARGUMENT",
             output=place,

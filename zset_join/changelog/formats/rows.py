@@ -214,8 +214,7 @@ def row_format_arguments(name: str, format_name: str, columns: Sequence[str], gi
     column = next((one for one in candidates if one in columns), None)
     if column is None:
         raise PlanError(
-            f'changes "{name}": format="{format_name}" looks for a column {" or ".join(candidates)}; there are '
-            f"{list(columns)}.",
+            f'changes "{name}": format="{format_name}" expects a column {" or ".join(candidates)}; there are {list(columns)}.',
             code="UNKNOWN_COLUMN",
             name=name,
             missing=list(candidates),

@@ -376,12 +376,12 @@ class QueryChanges:
     def _named_views(self) -> Mapping[str, View]:
         if self._views is None and self._has_several:
             raise _view_name(
-                "undo() has brought a query back of which the program gave no views by name",
+                "undo() restored a query whose views have no names",
                 None,
                 [one.name for one in self.plan.views],
             )
         if self._views is None:
-            raise _view_name("views are added and dropped in a pipeline that was made of views by name", None, ())
+            raise _view_name("views can be added and dropped only in a pipeline of named views", None, ())
         return self._views
 
     def _evolved(

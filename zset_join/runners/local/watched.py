@@ -325,7 +325,7 @@ def verified(pipeline: WatchablePipeline, published: PublishedEpochs, view: str 
     on_step("waiting until no epoch is being taken")
     with published.lock:
         work = pipeline.verification(view=view)
-    on_step("running the batch query over everything that came, and comparing")
+    on_step("running the batch query over all input, and comparing")
     begun = time.perf_counter()
     report = work()
     on_step(f"compared in {time.perf_counter() - begun:.1f} s")

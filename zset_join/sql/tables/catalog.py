@@ -282,7 +282,7 @@ class Catalog:
         entry = pick(known, name)
         if entry is None:
             raise SqlError(
-                f'there is no table or view "{name}".{near(name, self.relations())} Create or register it first.',
+                f'no table or view is called "{name}".{near(name, self.relations())} Create or register it first.',
                 code="UNKNOWN_TABLE",
                 at=at,
                 name=name,

@@ -60,7 +60,7 @@ def list_files(table: Table) -> list[Path]:
     listed = (one for one in path.iterdir() if one.is_file() and not one.name.startswith(("_", "."))) if path.is_dir() else ()
     files = sorted(listed) if path.is_dir() else [path]
     if not all(one.is_file() for one in files):
-        raise SqlError(f"\"{table.name}\": there is no file or directory {path}. Give 'path'.", code="NO_FILE", name=table.name)
+        raise SqlError(f"\"{table.name}\": no such file or directory: {path}. Give 'path'.", code="NO_FILE", name=table.name)
     return files
 
 

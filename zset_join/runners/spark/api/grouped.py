@@ -300,19 +300,19 @@ def _translated(rows: DataFrame, column: Column) -> AggregateExpression:
         (passes,) = found.arguments
         return replace(translated, condition=passes if condition is None else condition & passes)
     if name not in _OF_SPARK or (found.is_distinct and name != "count"):
-        raise _refused(column, f"{'distinct ' if found.is_distinct else ''}{name} is none of the functions that work here")
+        raise _refused(column, f"{'distinct ' if found.is_distinct else ''}{name} is not a supported aggregate function")
     if name == "count" and not found.is_distinct:
         if found.is_constant:
             return replace(translated, condition=condition)
         if len(found.arguments) > 1:
-            raise _refused(column, "a count of several columns at once is none of the functions that work here")
+            raise _refused(column, "a count of several columns at once is not a supported aggregate function")
     kind = "count_distinct" if found.is_distinct else _OF_SPARK[name]
     return replace(translated, function=kind, columns=found.arguments, condition=condition)
 
 
 def _refused(column: Column, why: str) -> PlanError:
     return PlanError(
-        f"agg({column}): {why}. What works here: {', '.join(sorted({*_OF_SPARK, 'count_if'}))}, and first and last of "
+        f"agg({column}): {why}. Supported: {', '.join(sorted({*_OF_SPARK, 'count_if'}))}, and first and last of "
         "zset_join.spark.functions, which take the column that orders.",
         code="AGGREGATE_EXPRESSION",
         expression=str(column),

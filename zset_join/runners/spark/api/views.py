@@ -96,7 +96,7 @@ class View(words.View):
         """
         if isinstance(self.node, Read):
             return self._own_source.stream
-        raise OptionError(f'"{self.name}" is not a stream as it comes.', code="NOT_A_STREAM", name=self.name)
+        raise OptionError(f'"{self.name}" is not a plain stream.', code="NOT_A_STREAM", name=self.name)
 
     @property
     def session(self) -> SparkSession:

@@ -262,7 +262,7 @@ class EpochRunner:
         if lacking and is_completed(self.options.checkpoint_location, batch):
             raise SinkError(
                 f"{' and '.join(lacking)}: epoch {last.epoch} is not there, and Spark has completed it for the checkpoint "
-                f"{self.options.checkpoint_location}, so it does not come again. The output is new, or was replaced: "
+                f"{self.options.checkpoint_location}, so it is not repeated. The output is new, or was replaced: "
                 f"restore the one of the checkpoint, or start with a new output and a new checkpointLocation.",
                 code="SINK_EPOCH_GAP",
                 outputs=list(lacking),
