@@ -188,8 +188,8 @@ class RunSet(ABC, Generic[R]):
             raise StateError(
                 f"the cold store in {self._directory} was made for something else: it has "
                 f"{ {name: manifest.get(name) for name in differing} }, expected "
-                f"{ {name: self._stamp[name] for name in differing} }. It is a cache: remove the directory, and it is rebuilt "
-                "from the checkpoint.",
+                f"{ {name: self._stamp[name] for name in differing} }. It is a cache: remove the directory, and it is "
+                "rebuilt from the checkpoint.",
                 code="COLD_STORE_FOREIGN",
                 path=str(self._directory),
                 differing=differing,
@@ -209,8 +209,8 @@ class RunSet(ABC, Generic[R]):
 
     def _refused(self, why: str) -> StateError:
         return StateError(
-            f"the cold store in {self._directory} cannot be used: {why}. It is a cache: remove the directory, and it is rebuilt "
-            "from the checkpoint.",
+            f"the cold store in {self._directory} cannot be used: {why}. It is a cache: remove the directory, and it is "
+            "rebuilt from the checkpoint.",
             code="COLD_STORE_UNCLEAN",
             path=str(self._directory),
         )
