@@ -1,6 +1,6 @@
 // The panels that are asked for at a click: rows and their history, verification, keys, dead letters, waiting, files, options.
 
-import { html, useEffect, useRef, useState } from "./vendored/preact-htm.js";
+import { html, useEffect, useMemo, useRef, useState } from "./vendored/preact-htm.js";
 import { Facts, Note, Table, Trouble, Value, useAnswer } from "./parts.js";
 import { ask, shownBytes, shownNumber, shownSeconds, shownTime } from "./store.js";
 
@@ -8,11 +8,16 @@ export function Tail({ tail }) {
   return html`<section aria-labelledby="tail-title">
     <h2 id="tail-title">Changelog</h2>
     ${tail.length === 0 && html`<${Note}>No change yet, or none that is still in the checkpoint.</${Note}>`}
-    ${tail.slice(0, 12).map((one) => html`<div class="change" key=${`${one.epoch} ${one.view}`}>
-      <h3>epoch ${one.epoch}, view ${one.view}: ${one.total} ${one.total === 1 ? "row" : "rows"}${one.total > one.rows.length ? `, the first ${one.rows.length} of them` : ""}</h3>
-      <${Table} label=${`changes of epoch ${one.epoch} of view ${one.view}`} columns=${one.columns} rows=${one.rows.slice(0, 50)} weights=${one.weights} />
-    </div>`)}
+    ${tail.slice(0, 12).map((one) => html`<${Change} key=${`${one.epoch} ${one.view}`} of=${one} />`)}
   </section>`;
+}
+
+// Drawn once: a change that is known stays as it is while others arrive.
+function Change({ of }) {
+  return useMemo(() => html`<div class="change">
+    <h3>epoch ${of.epoch}, view ${of.view}: ${of.total} ${of.total === 1 ? "row" : "rows"}${of.total > of.rows.length ? `, the first ${of.rows.length} of them` : ""}</h3>
+    <${Table} label=${`changes of epoch ${of.epoch} of view ${of.view}`} columns=${of.columns} rows=${of.rows.slice(0, 50)} weights=${of.weights} />
+  </div>`, [of]);
 }
 
 export function Rows({ overview, place }) {
