@@ -53,6 +53,7 @@ from zset_join.tools.change_options import add_change_options, add_column_option
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from zset_join.console import Action
     from zset_join.runners.spark.api.writer import JoinStreamWriter
 
 __all__ = ["main"]
@@ -179,6 +180,8 @@ def _parser() -> argparse.ArgumentParser:
     console.add_argument("--port", type=int, default=0, help="port on 127.0.0.1 (a free one)")
     console.add_argument("--dead-letters", metavar="PATH", help="the query's option deadLetterPath")
     console.add_argument("--metrics-token-file", metavar="FILE", help="file with the token for /metrics; created if missing")
+    console.add_argument("--allow-actions", action="store_true", help="let the page do what --replay names; else it only reads")
+    console.add_argument("--replay", metavar="TARGET", help="with --allow-actions: where to send dead letters again")
     console.add_argument(
         "--diff",
         metavar="QUERY",
@@ -501,11 +504,34 @@ def _console(options: argparse.Namespace) -> int:
         diff = None if options.diff is None else partial(_diff_of, options.checkpoint, options.diff, options.dialect, 600.0)
         answers = QueryAnswers(diff=diff)
         watched = WatchedCheckpoint(options.checkpoint, answers, dead_letters=options.dead_letters)
-        console = open_console(watched, port=options.port, metrics_token=token)
+        console = open_console(watched, port=options.port, metrics_token=token, actions=_actions(options))
     with console:
         _print_line(f"open {console.url}  (the address works once; Ctrl-C ends the console)")
         console.wait_for_interrupt()
     return 0
+
+
+def _actions(options: argparse.Namespace) -> dict[str, Action]:
+    """Return what the page may do."""
+    from zset_join.console import Action
+    from zset_join.tools.dead_letters import replay
+
+    target = options.replay
+    if options.allow_actions != (target is not None):
+        raise OptionError(
+            "expected both --allow-actions and --replay TARGET, or none: sending dead letters again is the only action.",
+            code="OPTION_VALUE",
+            name="--allow-actions",
+            value=options.allow_actions,
+        )
+    if target is None:
+        return {}
+
+    def send_again() -> str:
+        sent = replay(options.checkpoint, target, path=options.dead_letters, run=_replay_in_pipeline)
+        return f"{sent} sent again to {target}"
+
+    return {"replay": Action(f"send again to {target}", send_again)}
 
 
 def _diff_of(checkpoint: str, program: str, dialect: str, lease_seconds: float, **words: Any) -> Any:

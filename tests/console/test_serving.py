@@ -10,7 +10,7 @@ import httpx
 import pytest
 
 from tests.console.shop import run, shop
-from zset_join.console import Console, WatchedCheckpoint, open_console
+from zset_join.console import Action, Console, WatchedCheckpoint, open_console
 from zset_join.console.kept_token import kept_token
 from zset_join.console.serving import STATIC
 from zset_join.core.errors import OptionError
@@ -79,6 +79,39 @@ def test_another_host_name_reaches_nothing(console: Console, browser: httpx.Clie
 @pytest.mark.parametrize("verb", ["POST", "PUT", "DELETE"])
 def test_no_verb_writes(browser: httpx.Client, verb: str) -> None:
     assert browser.request(verb, "/api/overview").status_code == 405
+
+
+@pytest.fixture
+def acting(tmp_path: Path) -> Iterator[tuple[httpx.Client, str, list[str]]]:
+    done: list[str] = []
+
+    def send() -> str:
+        done.append("sent")
+        return "1 sent"
+
+    with open_console(WatchedCheckpoint(tmp_path), actions={"replay": Action("send again", send)}) as console:
+        client = httpx.Client(base_url=f"http://127.0.0.1:{console.port}")
+        token = client.get(console.url).headers["location"].removeprefix("/#actions=")
+        yield client, token, done
+        client.close()
+
+
+def test_an_allowed_action_needs_cookie_origin_and_token(acting: tuple[httpx.Client, str, list[str]]) -> None:
+    client, token, done = acting
+    own, place = str(client.base_url).rstrip("/"), "/api/actions/replay"
+    good = {"Origin": own, "X-CSRF-Token": token}
+
+    assert client.get("/api/actions").json() == {"replay": "send again"}
+    assert httpx.post(own + place, headers=good).status_code == 401
+    for headers in ({}, {"Origin": own}, {"X-CSRF-Token": token}, {**good, "Origin": "http://127.0.0.1:1"}):
+        assert client.post(place, headers=headers).status_code == 403
+    assert client.post("/api/overview", headers=good).status_code == 405
+    assert client.request("PUT", place, headers=good).status_code == 405
+    assert client.post("/api/actions/other", headers=good).status_code == 404
+    assert done == []
+
+    assert client.post(place, headers=good).json() == {"done": "1 sent"}
+    assert done == ["sent"]
 
 
 def test_every_answer_confines_the_page_to_its_own_scripts(browser: httpx.Client) -> None:
