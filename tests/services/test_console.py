@@ -67,7 +67,9 @@ def axe() -> str:
 
 def panel(page: Page, tab: str) -> str:
     page.evaluate("tab => { location.hash = tab; }", tab)
-    page.wait_for_timeout(1500 if tab in ("keys", "rows", "files") else 500)
+    page.wait_for_timeout(300)
+    for busy in (page.locator("main").get_by_text("Reading"), page.locator("main button:disabled")):
+        busy.first.wait_for(state="detached")
     return str(page.inner_text("main"))
 
 
