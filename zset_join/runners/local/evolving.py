@@ -62,6 +62,7 @@ class EvolutionStart:
         states: the operators after the last epoch, by the number of their state.
         contents: what its views hold, by name; None where that is not kept.
         history: everything that arrived; None where it is not kept.
+        shapes: operators of the same stages, without their rows, where reading `states` is to wait; None: `states`.
         known: what is known of event time.
         gone: names of sources that an earlier plan had, and of which rows were dropped.
         as_now: new stages whose answer depends on when rows arrive are built as if all of them came now.
@@ -79,6 +80,7 @@ class EvolutionStart:
     contents: Mapping[str, Contents] | None
     history: InputHistory | None
     known: KnownTimes
+    shapes: Mapping[int, DurableOperator] | None = None
     gone: frozenset[str] = frozenset()
     as_now: bool = False
     words: ColumnWords = field(default_factory=no_words)
@@ -245,16 +247,16 @@ class Evolution:
         one = self.origin
         if not one.epoch:
             return []
-        rows = stored_rows(self._before, one.states, one.options, one.contents, one.history)
+        rows = stored_rows(self._before, one.states, one.options, one.contents, one.history, one.shapes)
         if one.history is not None:
             rows += [stored_inputs(self._after, source, one.history) for source in self.plan.sources if source.name in one.gone]
         for name, again in one.reread.items():
             check_reread(name, again, self.plan, rows, self._before.rows(name), self.columns.get(name))
             feed, what = self._after.feed(Feed(name)), f'the rows that were read again of "{name}"'
-            rows.append(StoredRows((feed,), self.plan.source(name).relation, what, len(again), partial(_same, again)))
+            rows.append(StoredRows((feed,), self.plan.source(name).relation, what, again.__len__, partial(_same, again)))
         for name, first in one.first_rows.items():
             feed, what = self._after.feed(Feed(name)), f'the rows that "{name}" begins with'
-            rows.append(StoredRows((feed,), self.plan.source(name).relation, what, len(first), partial(_same, first)))
+            rows.append(StoredRows((feed,), self.plan.source(name).relation, what, first.__len__, partial(_same, first)))
         return rows
 
     @property
@@ -433,8 +435,11 @@ class Evolution:
 
     def operators(self) -> dict[int, DurableOperator]:
         """Return the operators of the new plan by the number of their state: those that are kept, and those that were built."""
-        kept = {number: self.origin.states[old] for number, old in self.unbuilt.items()}
-        return {**kept, **self.built}
+        return {number: self.operator(number) for number in (*self.unbuilt, *self.built)}
+
+    def operator(self, number: int) -> DurableOperator:
+        """Return the operator of a state of the new plan, which is kept or was built."""
+        return self.built[number] if number in self.built else self.origin.states[self.unbuilt[number]]
 
     def unused(self) -> list[DurableOperator]:
         """Return the operators of the plan before that the new one has no use for: a copy does not need what it is of."""

@@ -144,7 +144,7 @@ class Rebuilding:
     def _choose(self, feeds: Sequence[Feed], wanted: Relation, reader: str, gaps: Sequence[str]) -> list[_Part]:
         whole = self.prints.text(feeds)
         for one in self.kept:
-            if one.text == whole and _fits(one.relation, wanted) and set(one.gaps) <= set(gaps):
+            if one.text == whole and _fits(one.relation, wanted) and set(one.gaps) <= set(gaps) and one.is_whole():
                 return [_Part(one)]
         return [self._choose_feed(feed, wanted, reader, gaps) for feed in feeds]
 
@@ -154,12 +154,15 @@ class Rebuilding:
         origin, first, names = self._kept_under(feed)
         wants = (*first, *feed.steps)
         beside = [one for one in self.kept if len(one.feeds) == 1 and one.feeds[0].origin == origin]
-        for one in sorted(beside, key=lambda kept: kept.count):
+        fitting = []
+        for one in beside:
             steps = derived_steps(one.feeds[0].steps, wants, one.relation.schema.names, names)
             if steps is None or not set(one.gaps) <= null_rejected(steps, gaps):
                 continue
-            if _fits(relation_after(one.relation, steps), wanted):
-                return _Part(one, steps)
+            if _fits(relation_after(one.relation, steps), wanted) and one.is_whole():
+                fitting.append(_Part(one, steps))
+        if fitting:
+            return min(fitting, key=_size) if len(fitting) > 1 else fitting[0]
         if isinstance(feed.origin, str):
             near = [(one.what, one.feeds[0].steps, one.relation.schema.names, one.gaps) for one in beside]
             raise no_rows(replace(feed, steps=wants), names, reader, near, self.dropped.get(feed.origin, ()))
@@ -296,6 +299,10 @@ def _fits(there: Relation, wanted: Relation) -> bool:
     """Return whether rows have all columns that are wanted, in their types."""
     types = dict(zip(there.schema.names, there.schema.types, strict=True))
     return all(types.get(field.name) == field.type for field in wanted.schema)
+
+
+def _size(part: _Part) -> int:
+    return 0 if part.kept is None else part.kept.count
 
 
 def _columns_read(steps: Sequence[RowStep], wanted: Relation) -> set[str]:

@@ -75,7 +75,7 @@ def check_reread(
     """
     relation = plan.source(name).relation
     for one in kept:
-        if len(one.feeds) != 1 or one.feeds[0].origin != origin:
+        if len(one.feeds) != 1 or one.feeds[0].origin != origin or not one.is_whole():
             continue
         steps, names = one.feeds[0].steps, one.relation.schema.names
         if change is not None:

@@ -7,6 +7,7 @@ folded in once.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import fields, replace
 from typing import Protocol
 
@@ -22,7 +23,16 @@ from zset_join.stages.stage import StageOptions
 from zset_join.zset import ZSet
 from zset_join.zset.protocol import NOTHING_DUE, DurableOperator, NextDue, due_of, is_timed
 
-__all__ = ["MemoryStates", "StageStates", "built", "operators_of", "why_together", "with_budgets", "with_long_chunks"]
+__all__ = [
+    "MemoryStates",
+    "StageStates",
+    "built",
+    "operators_of",
+    "shapes_of",
+    "why_together",
+    "with_budgets",
+    "with_long_chunks",
+]
 
 _CHUNK_ROWS = 1 << 18
 
@@ -163,3 +173,13 @@ def operators_of(state: StateNode, built: DurableOperator) -> dict[int, DurableO
     if isinstance(built, SharedTable):
         return dict(zip(state.readers, built.readers, strict=True))
     return {state.number: built}
+
+
+def shapes_of(plan: QueryPlan, options: StageOptions, held: ExitStack) -> dict[int, DurableOperator]:
+    """Return operators of a plan without rows, by the number of their state; they are closed with the stack."""
+    shapes = {}
+    for node in plan.states:
+        operator = node.stage.build(node.options(options), None)
+        held.callback(operator.close)
+        shapes[node.number] = operators_of(node, operator)[node.number]
+    return shapes

@@ -401,10 +401,10 @@ class SideState:
         evict_rows(self.view, self._variables.address, int(numbers.ctypes.data), len(numbers))
         self.header[_EVICTED] += (rows, size)
 
-    def make_room(self, rows: int, heap_bytes: int) -> None:
-        """Make room for so many more rows and bytes of long values; records may move."""
+    def make_room(self, rows: int, heap_bytes: int, *, join_keys: int | None = None) -> None:
+        """Make room for so many more rows, their join keys (default: one a row) and bytes of long values; records may move."""
         moved = self.arena.make_room(rows, heap_bytes)
-        moved |= self.arranges and self.arrangement.make_room(rows)
+        moved |= self.arranges and self.arrangement.make_room(rows if join_keys is None else join_keys)
         moved |= self.has_identity and self.primary_keys.make_room(rows)
         if moved:
             self._refresh_view()

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from zset_join.core.errors import OptionError, PlanError
 from zset_join.evolution.changed_columns import ColumnWords
 from zset_join.evolution.differences import PlanDiff
-from zset_join.runners.local.undoing import check_undo, nothing_to_undo
+from zset_join.runners.local.undoing import check_undo, columns_of_change, nothing_to_undo, words_back
 from zset_join.runners.spark.api.other_queries import planned_writer
 from zset_join.runners.spark.driver.chosen_sink import ChosenSink
 from zset_join.runners.spark.epoch.progress import ProgressLog
@@ -185,15 +185,8 @@ class ChangingOnExecutors:
             ZsetJoinError: as `JoinQuery.evolve`.
         """
         other = _writer_of(view, self._writer)
-        if words is not None and (words.renamed or words.defaults):
-            raise OptionError(
-                "evolve() on executors takes no renamed= and no defaults=: columns of streams stay as they are there. Run the "
-                "query on the driver (zset-join rescale CHECKPOINT --execution driver), and change it then.",
-                code="NOT_FROM_HERE",
-                what="evolve",
-            )
         after, is_given = self._writer.changed_to(other), any(other.chosen_sinks.values())
-        return self._evolved(other.planned, after, is_given=is_given), after
+        return self._evolved(other.planned, after, words, is_given=is_given), after
 
     def undone(self) -> tuple[PlanDiff, ChangeableWriter]:
         """Go back to the query before the last change; return the difference, and the writer that it continues with.
@@ -215,12 +208,13 @@ class ChangingOnExecutors:
                 what="undo",
             )
         after = self.before.with_outputs_of(self._writer)
-        return self._evolved(after.planned, after, is_given=False), after
+        words = words_back(columns_of_change(changed), is_at_once=checkpoint.last.epoch == changed.epoch)
+        return self._evolved(after.planned, after, words, is_given=False), after
 
-    def _evolved(self, query: PlannedQuery, after: ChangeableWriter, *, is_given: bool) -> PlanDiff:
+    def _evolved(self, query: PlannedQuery, after: ChangeableWriter, words: ColumnWords | None, *, is_given: bool) -> PlanDiff:
         from zset_join.runners.spark.driver.changing_executors import evolve_executors
 
-        return evolve_executors(self._runner, query, after.on_executors(), is_given=is_given)
+        return evolve_executors(self._runner, query, after.on_executors(), is_given=is_given, words=words)
 
     def started(self, after: ChangeableWriter, diff: PlanDiff) -> Any:  # noqa: ARG002 - the start gives outputs the difference
         """Start the new query once Spark has stopped the one before."""

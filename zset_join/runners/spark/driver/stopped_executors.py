@@ -34,7 +34,14 @@ from zset_join.query.several import PlannedQuery
 from zset_join.runners.local.evolving import Evolution
 from zset_join.runners.local.query_changes import readings_of_query
 from zset_join.runners.local.rereading import read_again
-from zset_join.runners.local.undoing import UNDO_EPOCHS, check_undo, checked_undo_epochs, nothing_to_undo
+from zset_join.runners.local.undoing import (
+    UNDO_EPOCHS,
+    check_undo,
+    checked_undo_epochs,
+    columns_of_change,
+    nothing_to_undo,
+    words_back,
+)
 from zset_join.runners.spark.driver.executors_change import (
     ChangedCheckpoint,
     ExecutorsForm,
@@ -134,8 +141,8 @@ def undo_stopped_executors(location: str, session: Callable[[], SparkSession], *
         new_tables: as for `evolve_stopped_executors`.
 
     Raises:
-        StateError: `NOTHING_TO_UNDO`: its query was never changed; `UNDO_GONE`: longer ago than its option `undo_epochs`; or as
-            `evolve_stopped_executors`.
+        StateError: `NOTHING_TO_UNDO`: its query was never changed; `UNDO_GONE`: longer ago than its option `undo_epochs`;
+            `UNDO_COLUMNS`: it dropped columns of a stream; or as `evolve_stopped_executors`.
     """
     with _claimed(location) as checkpoint:
         changed = checkpoint.changed
@@ -146,7 +153,8 @@ def undo_stopped_executors(location: str, session: Callable[[], SparkSession], *
         plan = replace(QueryPlan.from_json(before.on_driver.plan["plan"]), state_names=())
         query = PlannedQuery(plan=plan, readings={}, has_several=False)
         stopped = ChangedCheckpoint(location=location, checkpoint=checkpoint, session=session, undo_epochs=changed.undo_epochs)
-        return _changed(stopped, query, lambda *_: before, begins=bool(new_tables))
+        words = words_back(columns_of_change(changed), is_at_once=checkpoint.last.epoch == changed.epoch)
+        return _changed(stopped, query, lambda *_: before, begins=bool(new_tables), words=words)
 
 
 @contextmanager
