@@ -53,7 +53,6 @@ from zset_join.tools.change_options import add_change_options, add_column_option
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from zset_join.console import Action
     from zset_join.runners.spark.api.writer import JoinStreamWriter
 
 __all__ = ["main"]
@@ -493,45 +492,10 @@ def _restore(options: argparse.Namespace) -> int:
 
 
 def _console(options: argparse.Namespace) -> int:
-    from zset_join.console import QueryAnswers, WatchedBundle, WatchedCheckpoint, open_console
-    from zset_join.console.kept_token import kept_token
-    from zset_join.console.watched_bundle import is_bundle
+    from zset_join.console.command import serve_console
 
-    token = None if options.metrics_token_file is None else kept_token(options.metrics_token_file)
-    if is_bundle(options.checkpoint):
-        console = open_console(WatchedBundle(options.checkpoint), port=options.port, metrics_token=token)
-    else:
-        diff = None if options.diff is None else partial(_diff_of, options.checkpoint, options.diff, options.dialect, 600.0)
-        answers = QueryAnswers(diff=diff)
-        watched = WatchedCheckpoint(options.checkpoint, answers, dead_letters=options.dead_letters)
-        console = open_console(watched, port=options.port, metrics_token=token, actions=_actions(options))
-    with console:
-        _print_line(f"open {console.url}  (the address works once; Ctrl-C ends the console)")
-        console.wait_for_interrupt()
-    return 0
-
-
-def _actions(options: argparse.Namespace) -> dict[str, Action]:
-    """Return what the page may do."""
-    from zset_join.console import Action
-    from zset_join.tools.dead_letters import replay
-
-    target = options.replay
-    if options.allow_actions != (target is not None):
-        raise OptionError(
-            "expected both --allow-actions and --replay TARGET, or none: sending dead letters again is the only action.",
-            code="OPTION_VALUE",
-            name="--allow-actions",
-            value=options.allow_actions,
-        )
-    if target is None:
-        return {}
-
-    def send_again() -> str:
-        sent = replay(options.checkpoint, target, path=options.dead_letters, run=_replay_in_pipeline)
-        return f"{sent} sent again to {target}"
-
-    return {"replay": Action(f"send again to {target}", send_again)}
+    diff = None if options.diff is None else partial(_diff_of, options.checkpoint, options.diff, options.dialect, 600.0)
+    return serve_console(options, diff=diff, run=_replay_in_pipeline, print_line=_print_line)
 
 
 def _diff_of(checkpoint: str, program: str, dialect: str, lease_seconds: float, **words: Any) -> Any:
@@ -546,13 +510,9 @@ def _diff_of(checkpoint: str, program: str, dialect: str, lease_seconds: float, 
 
 
 def _bundle(options: argparse.Namespace) -> int:
-    from zset_join.console import WatchedCheckpoint
-    from zset_join.console.watched_bundle import write_bundle
+    from zset_join.console.command import make_bundle
 
-    made = write_bundle(WatchedCheckpoint(options.checkpoint), options.output, rows=options.rows)
-    holds = "with values of rows" if options.rows else "without values of rows"
-    _print_line(f"{made['path']}: {made['bytes']} bytes, {holds}; zset-join console {made['path']} shows it")
-    return 0
+    return make_bundle(options, print_line=_print_line)
 
 
 def _session(cores: int | None, conf: dict[str, str] | None = None) -> SparkSession:

@@ -10,6 +10,7 @@ import httpx
 import pytest
 
 from tests.console.shop import run, shop
+from zset_join.cli import main
 from zset_join.console import Action, Console, WatchedCheckpoint, open_console
 from zset_join.console.kept_token import kept_token
 from zset_join.console.serving import STATIC
@@ -170,3 +171,9 @@ def test_a_token_file_is_made_for_its_owner_alone_and_refused_where_others_may_r
     path.write_text("short")
     with pytest.raises(OptionError, match="5 characters"):
         kept_token(path)
+
+
+@pytest.mark.parametrize("options", [["--allow-actions"], ["--replay", "again.jsonl"]])
+def test_actions_are_allowed_and_named_together(tmp_path: Path, options: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["console", str(tmp_path), *options]) == 1
+    assert "expected both --allow-actions and --replay" in capsys.readouterr().err

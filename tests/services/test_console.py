@@ -15,8 +15,9 @@ import pytest
 from playwright.sync_api import Page, sync_playwright
 
 from tests.console.shop import HOSTILE, run, shop, views
-from zset_join.cli import _actions, _parser
+from zset_join.cli import _parser, _replay_in_pipeline
 from zset_join.console import QueryAnswers, WatchedCheckpoint, open_console
+from zset_join.console.command import allowed_actions
 from zset_join.expressions import col
 from zset_join.runners.local.stopped import diff_of_directory
 
@@ -175,7 +176,9 @@ def test_dead_letters_are_sent_again_where_actions_are_allowed(chromium: Any, tm
         run(pipeline, 4)
     target = tmp_path / "again.jsonl"
     options = ["console", str(tmp_path / "shop"), "--allow-actions", "--replay", str(target)]
-    with open_console(WatchedCheckpoint(tmp_path / "shop"), actions=_actions(_parser().parse_args(options))) as console:
+    with open_console(
+        WatchedCheckpoint(tmp_path / "shop"), actions=allowed_actions(_parser().parse_args(options), _replay_in_pipeline)
+    ) as console:
         page, errors = opened(chromium, console.url)
         assert "#" not in page.url
         panel(page, "letters")
