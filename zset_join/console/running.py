@@ -37,7 +37,7 @@ class Console:
     Attributes:
         url: the address to open; it works once, in one browser.
         port: of 127.0.0.1.
-        metrics_url: what a scraper reads, with the header `Authorization: Bearer <metrics_token>`.
+        metrics_url: for a scraper, with the header `Authorization: Bearer <metrics_token>`.
         metrics_token: the token in it.
     """
 
@@ -135,7 +135,7 @@ def open_console(
     Args:
         watched: the query.
         port: of 127.0.0.1; 0 takes a free one.
-        metrics_token: what scrapers of `/metrics` send; default: a random one, the attribute `metrics_token`.
+        metrics_token: of scrapers of `/metrics`; default: a random one, the attribute `metrics_token`.
         actions: what the page may do besides reading, by name: `replay` is a button among the dead letters.
 
     Raises:
