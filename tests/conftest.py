@@ -7,6 +7,7 @@ PySpark is imported only when the first such test runs.
 from __future__ import annotations
 
 import contextlib
+import gc
 import os
 import subprocess
 import sys
@@ -50,6 +51,17 @@ use_short_lived_jvms()
 
 # Without a deadline: the first call of a kernel may compile it.
 load_profile()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Collect without the garbage collector, which would visit what thirteen thousand tests consist of again and again."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 @pytest.hookimpl(tryfirst=True)
