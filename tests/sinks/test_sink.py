@@ -53,7 +53,13 @@ LINKS = [ChainLink("d0"), ChainLink("d1", "d0"), ChainLink("d2", "d1")]
 Make = Callable[[], Any]
 
 
-@pytest.fixture(params=MAKERS)
+OTHER_FORMS = ("parquet-feed", "delta-row-kind", "delta-feed", "csv-row-kind", "csv-feed")
+"""Sinks that write the rows of an epoch in another form than one of the same class: what they hold is looked at on every push,
+the protocol, which their class has, by `make soak`."""
+every_form = pytest.mark.parametrize("make", MAKERS, indirect=True)
+
+
+@pytest.fixture(params=some_of(list(MAKERS), short=[name for name in MAKERS if name not in OTHER_FORMS]))
 def make(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Make]:
     """Give what makes the sink under test; made again, it is the same output."""
     made: list[Any] = []
@@ -72,7 +78,10 @@ def sink(make: Make) -> Any:
     return make()
 
 
-@pytest.fixture(params=[name for name, under_test in MAKERS.items() if under_test.has_hook])
+HOOKED = [name for name, under_test in MAKERS.items() if under_test.has_hook]
+
+
+@pytest.fixture(params=some_of(HOOKED, short=[name for name in HOOKED if name not in OTHER_FORMS]))
 def crashing(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[Path], Sink]:
     """Give what makes a sink whose files are ours, in a directory."""
     return MAKERS[request.param].make
@@ -81,6 +90,7 @@ def crashing(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[Path],
 # -- content ----------------------------------------------------------------------------------------------------------
 
 
+@every_form
 @pytest.mark.parametrize("seed", some_of({str(seed): seed for seed in range(3)}, short="0"))
 def test_after_every_epoch_a_sink_holds_the_sum_of_all_answers(sink: Any, seed: int) -> None:
     answers = history(seed)
@@ -236,6 +246,7 @@ def test_every_word_that_the_product_adds_to_rows_is_among_the_reserved_names() 
 NAMES_OF_A_PUSH = ("epoch", "_weight", "_row_kind", "_change_type", "_metadata", "key", "op", "rowid", "filename")
 
 
+@every_form
 @pytest.mark.parametrize("name", some_of(RESERVED_NAMES, short=NAMES_OF_A_PUSH))
 def test_a_column_with_a_reserved_name_is_kept_for_every_reader_or_refused_before_anything_is_made(
     sink: Any, name: str, tmp_path: Path
@@ -583,7 +594,13 @@ def test_a_sink_overtaken_by_another_chain_while_it_writes_raises(make: Make) ->
         slow.write(0, chunks(), link=LINKS[0])
 
 
-def test_the_digests_of_a_hundred_epochs_are_kept(sink: Any) -> None:
+OF_EACH_KIND = ("duckdb-keyed", "parquet-weight", "delta-bag", "json-lines-upsert", "csv-weight", "rows-parquet")
+"""One sink of every class: the others differ in how they write rows, not in how they keep epochs."""
+
+
+@pytest.mark.parametrize("make", some_of(list(MAKERS), short=OF_EACH_KIND), indirect=True)
+def test_the_digests_of_a_hundred_epochs_are_kept(make: Make) -> None:
+    sink = make()
     sink.open(OUTPUT, "query")
     [sink.write(epoch, [], link=ChainLink(f"d{epoch}", f"d{epoch - 1}")) for epoch in range(DIGESTS_KEPT + 1)]
 
