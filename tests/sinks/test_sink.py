@@ -6,9 +6,7 @@ A new sink joins by one line in `under_test.MAKERS`.
 from __future__ import annotations
 
 import contextlib
-import importlib
 import json
-import pkgutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, get_args
@@ -19,7 +17,6 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
 
-import zset_join
 from faults.sinks import SERVED, SINKS
 from tests.sinks.under_test import (
     MAKERS,
@@ -30,6 +27,7 @@ from tests.sinks.under_test import (
     contents,
     history,
     positions,
+    sinks_of_the_product,
     summed,
 )
 from tests.sweeps import some_of
@@ -39,12 +37,10 @@ from zset_join.core.errors import PlanError, SinkError, ZsetJoinError
 from zset_join.core.relation import Relation
 from zset_join.pipeline import FunctionSink
 from zset_join.sinks import postgres_sql, row_files
-from zset_join.sinks.altering import AlterableSink, TableSink
 from zset_join.sinks.duckdb_sql import quote
 from zset_join.sinks.printed import PrintSink
 from zset_join.sinks.record_texts import RECORD_FORMS
-from zset_join.sinks.sink import DIGESTS_KEPT, ChainedSink, DatabaseSink, Sink, is_replay
-from zset_join.sinks.unfit_values import SelectiveSink
+from zset_join.sinks.sink import DIGESTS_KEPT, ChainedSink, Sink, is_replay
 from zset_join.storage.operations import observe
 from zset_join.zset import ZSet
 
@@ -378,18 +374,6 @@ def test_a_crash_while_the_output_is_made_is_not_in_the_way(crashing: Callable[[
 def test_every_sink_fulfils_the_protocol(sink: Any) -> None:
     assert isinstance(sink, Sink)
     assert isinstance(sink, ChainedSink)
-
-
-def sinks_of_the_product() -> set[type]:
-    """Look through every module for classes with the words of a sink."""
-    found = set()
-    for module in pkgutil.walk_packages(zset_join.__path__, "zset_join."):
-        if module.name.startswith(("zset_join.spark", "zset_join.runners.spark")) or module.name.endswith("__main__"):
-            continue
-        for made in vars(importlib.import_module(module.name)).values():
-            if isinstance(made, type) and made.__module__.startswith("zset_join."):
-                found |= {made} if all(hasattr(made, word) for word in ("open", "last_epoch", "write", "close")) else set()
-    return found - {Sink, AlterableSink, ChainedSink, DatabaseSink, SelectiveSink, TableSink}
 
 
 def test_every_sink_of_the_product_has_the_chain_of_epochs_and_is_searched() -> None:
