@@ -1,6 +1,6 @@
-"""What a view holds: the sum of its deltas, kept as they come and brought together when it pays.
+"""Contents of a view: the sum of its deltas, stored as they arrive and consolidated from time to time.
 
-Cost: adding a delta is O(1) and its rows once more for every doubling; reading costs the rows since the last reading.
+Cost: adding a delta is O(1) and its rows again for every doubling; reading costs the rows since the last reading.
 Memory: at most twice the rows of the view, and those of the newest deltas.
 """
 
@@ -21,12 +21,12 @@ _LEAST_ROWS = 4096
 
 
 class HeldRows:
-    """Hold what a view held at one moment; nothing is copied, and any thread may read it.
+    """Contents of a view at one moment; nothing is copied, and any thread may read them.
 
     Args:
         schema: columns of the view.
         consolidated: every row once.
-        pending: deltas that came since; only ever appended to.
+        pending: deltas that arrived since; only ever appended to.
         count: how many of them had come.
     """
 
@@ -73,7 +73,7 @@ class Contents:
         return self._consolidated
 
     def held(self) -> HeldRows:
-        """Return what is held now, in O(1); later deltas do not change it."""
+        """Return the present contents in O(1); later deltas do not change them."""
         return HeldRows(self._schema, self._consolidated, self._pending, len(self._pending))
 
     def replace(self, rows: ZSet) -> None:
@@ -97,7 +97,7 @@ def _of_schema(part: ZSet, schema: pa.Schema) -> ZSet:
 
 
 def repeated(rows: ZSet, schema: pa.Schema) -> pa.Table:
-    """Return the contents of a view as a table: a row is there as often as its weight.
+    """Return the contents of a view as a table: a row is present as often as its weight.
 
     Raises:
         BadInputError: `ABSENT_ROW`, a row has a negative weight.

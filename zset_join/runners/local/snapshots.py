@@ -1,4 +1,4 @@
-"""What all views hold after one epoch, for other threads than the one that steps.
+"""Contents of all views after one epoch, for threads other than the one that calls `step`.
 
     pipeline.snapshot().tables()        {"by_city": ..., "by_day": ...}, both after the same epoch
 
@@ -30,7 +30,7 @@ __all__ = ["Snapshot", "Snapshots"]
 
 
 class Snapshot:
-    """Hold what all views of a pipeline hold after one epoch; it never changes, and any thread may read it.
+    """Contents of all views of a pipeline after one epoch; immutable, and readable by any thread.
 
     Attributes:
         epoch: the epoch; None before the first.
@@ -57,7 +57,7 @@ class Snapshot:
         """Return each distinct row of a view with its weight.
 
         Args:
-            name: of the view; may be left out where there is one.
+            name: of the view; may be omitted where there is one.
 
         Raises:
             OptionError: `VIEW_NAME`, see `QueryPlan.view`.
@@ -65,7 +65,7 @@ class Snapshot:
         return self._held[self._plan.view(name).name].rows()
 
     def table(self, name: str | None = None) -> pa.Table:
-        """Return a view as a table: a row is there as often as its weight.
+        """Return a view as a table: a row is present as often as its weight.
 
         Raises:
             OptionError: as `contents`.
