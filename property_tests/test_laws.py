@@ -38,8 +38,8 @@ _EXEMPTIONS = [
 def pushed() -> set[tuple[str, str]]:
     """Return the pairs of operator and law that a push searches; `make soak` searches all of them.
 
-    Joins are present in six types and seven pairs of modes: beside the law that is searched on all of them, a law takes one pair
-    of modes of every type, and one type of the joins behind a route and of the reference; another law takes another one.
+    Joins are present in six types and seven pairs of modes: beside the law that is searched on all of them, a law takes one
+    pair of modes of every type, and one type of the joins behind a route and of the reference; another law takes another one.
     """
     groups: dict[tuple[str, str], list[str]] = {}
     chosen: set[tuple[str, str]] = set()
