@@ -343,6 +343,11 @@ class HashJoin:
         """Return whether `listed` lists the answer: all rows are in memory, and none has been forgotten."""
         return self._hybrid is None and not any(side.evicted[0] for side in self._sides)
 
+    @property
+    def always_lists_answer(self) -> bool:
+        """Return whether `lists_answer` stays true: no limit lets the join forget rows."""
+        return self.lists_answer and (self._buffer is None or not self._buffer.limit.evicts)
+
     def listed(self, columns: Collection[str] | None = None) -> Iterator[ZSet]:
         """Yield the sum of all answers so far in chunks of at most `chunk_rows` rows, from the state; where `lists_answer`.
 

@@ -153,6 +153,11 @@ class AnswerListingOperator(Protocol):
         """Return whether its state suffices for that now."""
         ...
 
+    @property
+    def always_lists_answer(self) -> bool:
+        """Return whether its state suffices for that after every later epoch too."""
+        ...
+
     def listed(self, columns: Collection[str] | None = None) -> Iterator[ZSet]:
         """Yield the sum of its answers so far in bounded chunks, from the state, with some of its columns or all."""
         ...

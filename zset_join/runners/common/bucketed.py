@@ -415,6 +415,11 @@ class _AnswerListing(Bucketed):
         """Return whether all buckets can list their part now."""
         return all(cast("AnswerListingOperator", one).lists_answer for one in self.operators)
 
+    @property
+    def always_lists_answer(self) -> bool:
+        """Return whether all buckets can list their part after every later epoch too."""
+        return all(cast("AnswerListingOperator", one).always_lists_answer for one in self.operators)
+
     def listed(self, columns: Collection[str] | None = None) -> Iterator[ZSet]:
         """Yield the sum of the answers so far, bucket by bucket."""
         for one in self.operators:

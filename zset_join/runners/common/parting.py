@@ -179,6 +179,11 @@ class _AnswerListing(Parting):
         """Return whether its state suffices for that now."""
         return cast("AnswerListingOperator", self.inner).lists_answer
 
+    @property
+    def always_lists_answer(self) -> bool:
+        """Return whether its state suffices for that after every later epoch too."""
+        return cast("AnswerListingOperator", self.inner).always_lists_answer
+
     def listed(self, columns: Collection[str] | None = None) -> Iterator[ZSet]:
         """Return the sum of the answers so far, in chunks."""
         return cast("AnswerListingOperator", self.inner).listed(columns)

@@ -39,6 +39,7 @@ from zset_join.runners.local.undoing import (
     query_before,
     words_back,
 )
+from zset_join.runners.local.watched import PublishedEpochs
 from zset_join.runners.local.watermarks import Watermarks
 from zset_join.sinks.sink import Sink
 from zset_join.zset import ZSet
@@ -103,6 +104,8 @@ class QueryChanges:
     _in_memory: Callable[[str], MemoryStates]
     _link: Callable[[], ChainLink | None]
     _publish: Callable[[], None]
+    _list_views: Callable[[], None]
+    _watching: PublishedEpochs
 
     @progress_line("comparing with another query")
     def diff(
@@ -144,9 +147,12 @@ class QueryChanges:
         plan, words = plan_of_change(view, self.plan), ColumnWords(renamed=renamed or {}, defaults=defaults or {})
         again = read_again(reread or {}, readings_of_query(view))
         if self._directory is None:
-            with closing(
-                Evolution(replace(self._origin(self._in_memory("diff()").states, words=words), reread=again), plan)
-            ) as evolution:
+            with (
+                self._watching.lock,
+                closing(
+                    Evolution(replace(self._origin(self._in_memory("diff()").states, words=words), reread=again), plan)
+                ) as evolution,
+            ):
                 return evolution.diff()
         with self._directory.epoch(Tick(self.epoch, self._processing_time_us)) as opened:
             states = {state.number: opened.state(state.number, opened.tick) for state in self.plan.states}
@@ -227,7 +233,7 @@ class QueryChanges:
         again = read_again(reread or {}, readings_of_query(view))
         self._outputs.settle()
         plan = plan_of_change(view, self.plan)
-        with ExitStack() as stack:
+        with self._watching.lock, ExitStack() as stack:
             place, tick = self._directory, Tick(self.epoch, self._processing_time_us)
             opened = None if place is None else stack.enter_context(place.epoch(tick))
             if opened is None:
@@ -466,6 +472,9 @@ class QueryChanges:
             except BaseException:
                 self._unfinished = None if directory.outcome(self.epoch) == "open" else self.epoch
                 raise
+        for name, held in (self._contents or {}).items():
+            if contents is not None and contents.get(name) is not held:
+                held.list_by(None)  # its snapshots may be held on
         self._memory, self._engine, self._taking, self._watermarks = states, engine, taking, watermarks
         self._contents, self._outputs, self._readings = contents, changed, readings
         changed.go_on()
@@ -481,6 +490,7 @@ class QueryChanges:
                 self._history.add(self.epoch, self._processing_time_us, origin.first_rows)
             self._last, self.progress, self.dead_letters = answered.answers, counts, letters
             self.epoch += 1
+        self._list_views()
         self._publish()
         self._unfinished = None
         if memory is not None:

@@ -18,12 +18,17 @@ been read, their tables.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import pyarrow as pa
 
 from zset_join.plan.query_plan import QueryPlan
-from zset_join.runners.local.contents import Contents, HeldRows, repeated, view_not_kept
+from zset_join.runners.local.contents import Contents, HeldRows, Listing, repeated, view_not_kept
+from zset_join.runners.local.history import InputHistory
+from zset_join.runners.local.listed_answers import list_view
+from zset_join.runners.local.stage_states import MemoryStates
+from zset_join.runners.local.watched import PublishedEpochs
+from zset_join.stages.stage import StageOptions
 from zset_join.zset import ZSet
 
 __all__ = ["Snapshot", "Snapshots"]
@@ -88,6 +93,11 @@ class Snapshots:
     plan: QueryPlan
     epoch: int
     _contents: Mapping[str, Contents] | None
+    _history: InputHistory | None
+    _memory: MemoryStates | None
+    _options: StageOptions
+    _watching: PublishedEpochs
+    _check_usable: Callable[[], None]
     _published: Snapshot | None = None
 
     def snapshot(self) -> Snapshot:
@@ -98,7 +108,11 @@ class Snapshots:
         """
         published = self._published
         if published is None:
-            raise view_not_kept()
+            if self._contents is None:
+                raise view_not_kept()
+            with self._watching.lock:  # the views are being settled, which publishes them again
+                published = self._published
+        assert published is not None  # noqa: S101 - a pipeline that keeps its views publishes them from the start
         return published
 
     def _publish(self) -> None:
@@ -106,3 +120,21 @@ class Snapshots:
         if self._contents is not None:
             held = {name: contents.held() for name, contents in self._contents.items()}
             self._published = Snapshot(self.plan, self.epoch - 1 if self.epoch else None, held)
+
+    def _list_views(self) -> None:
+        """List views from the state of the stages, where it holds them; call it when plan, state and contents fit each other.
+
+        With kept inputs deltas are summed, since `verify` compares them.
+        """
+        for view in self.plan.views if self._contents is not None else ():
+            contents = self._contents[view.name]
+            can_list = self._memory is not None and self._history is None
+            rows = list_view(self.plan, view, self._memory.operators, self._options) if can_list else None
+            contents.list_by(None if rows is None else Listing(rows, self._watching.lock, self._check_usable))
+
+    def _settle_views(self) -> None:
+        """Read the rows of snapshots that are held, since the state is about to go."""
+        self._published = None
+        for contents in (self._contents or {}).values():
+            contents.settle()
+        self._publish()
