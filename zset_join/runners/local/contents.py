@@ -7,8 +7,8 @@ its rows are listed when they are read. From then on the deltas are kept beside 
 more rows than they. Where it cannot, deltas are kept and brought together whenever they have more rows than the view.
 
 A moment that a reader holds without reading it (`HeldRows`) keeps the deltas after it alive, through the moments after it. Its
-rows are those of a later moment, less these deltas. A thread that reads while another one steps has the view listed by whichever
-of them is first: it waits for the step that runs, at most.
+rows are those of a later moment, less these deltas. Where a thread reads while another one steps, either of them lists the
+view: the reader waits for the end of the step that runs, at most.
 
 Cost: adding a delta is O(1); without a listing, and its rows once more for every doubling. Reading costs the rows since the
 last reading, or a listing.

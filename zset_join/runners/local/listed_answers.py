@@ -47,6 +47,7 @@ class ListedGroups:
     keeps_copies: bool
 
     def __call__(self) -> ZSet:
+        """Return all rows."""
         return ZSet.concat(list(self.chunks()), schema=self.relation.schema)
 
     def chunks(self) -> Iterator[ZSet]:
@@ -69,6 +70,7 @@ class ListedPairs:
     relation: Relation
 
     def __call__(self) -> ZSet:
+        """Return all rows."""
         return ZSet.concat(list(self.chunks(None)), schema=self.relation.schema)
 
     def chunks(self, columns: Collection[str] | None) -> Iterator[ZSet]:
@@ -114,11 +116,8 @@ def list_view(
             return None
         answers[feed.origin] = chunks
     first = view.feeds[0]
-    is_distinct = (
-        len(view.feeds) == 1
-        and isinstance(first.origin, int)
-        and emits_distinct_rows(plan.nodes[first.origin].stage, first.steps)
-    )
+    stage = plan.nodes[first.origin].stage if isinstance(first.origin, int) and len(view.feeds) == 1 else None
+    is_distinct = stage is not None and emits_distinct_rows(stage, first.steps)
     return _ListedView(Feeding(plan, view.feeds, schema), answers, is_distinct)
 
 
