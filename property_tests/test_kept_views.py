@@ -80,7 +80,7 @@ class Reading:
             same(self.pipeline.contents(), self.expected, f"after epoch {number}")
         if way == "hold":
             (one,) = self.pipeline.snapshot()._held.values()
-            self.held.append((one, self.expected, number))
+            self.held.append((one, self.expected.copy(), number))
         if way == "late":
             self.finish()
 
@@ -144,7 +144,7 @@ VIEWS: dict[str, Callable[[], View]] = {
     "groups": lambda: (
         sources()[0]
         .groupBy("f", "s")
-        .agg(F.sum("d").alias("d"), F.max("f").alias("m"), F.min("n").alias("n"), F.count().alias("c"))
+        .agg(F.sum("d").alias("d"), F.max("f").alias("m"), F.min("s").alias("n"), F.count().alias("c"))
     ),
     "one group": lambda: sources()[1].agg(F.sum("f").alias("f"), F.min("f").alias("m"), F.count_distinct("s").alias("c")),
     "source": lambda: sources()[1].where("k IS NOT NULL"),
@@ -159,7 +159,7 @@ EPOCH = st.tuples(
 
 
 def legal(epochs: Sequence[Any]) -> list[dict[str, ZSet]]:
-    """Return the changes of epochs: upserts with deletes, and rows of the bag, of which no more are retracted than there are."""
+    """Return the changes of epochs: upserts with deletes, and rows of the bag, retracted no more often than there."""
     upserts, copies = (view.bindings[0].source.relation.schema for view in sources())
     there: list[Counter[str]] = [Counter()]
     steps = []

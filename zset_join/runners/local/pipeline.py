@@ -454,10 +454,11 @@ class Pipeline(PipelineQuestions, Snapshots, QueryChanges, Generic[Answer]):
         """Release state, directory and outputs; the pipeline cannot be used afterwards. May be called twice."""
         if self._is_closed:
             return
-        with self._watching.lock:
-            self._settle_views()
-            self._is_closed = True
         try:
+            with self._watching.lock:
+                if self._unfinished is None:  # else the state may hold a part of an epoch
+                    self._settle_views()
+                self._is_closed = True
             self._outputs.close()
         finally:
             for held in (self._memory, self._directory, self._workers):
