@@ -1,4 +1,4 @@
-"""What a pipeline says that its view holds is the sum of its deltas, whenever it is read, and by whom."""
+"""What a pipeline keeps of its view is the sum of its deltas, whenever it is read, and by whichever thread."""
 
 from __future__ import annotations
 
@@ -90,9 +90,9 @@ class Reading:
             same(one.rows(), expected, f"what was held after epoch {number}")
 
 
-def read_in_all_ways(view: View, steps: Iterable[Any], ways: Sequence[str], folder: Path | None = None) -> int:
+def read_in_all_ways(view: View, steps: Iterable[Any], ways: Sequence[str], folder: Path | None = None, **options: Any) -> int:
     """Return how many rows the view has in the end."""
-    with LITTLE, Pipeline(view, folder, threads=2 if ways[0] == "hold" else 1) as pipeline:
+    with LITTLE, Pipeline(view, folder, threads=2 if ways[0] == "hold" else 1, **options) as pipeline:
         reading = Reading(pipeline)
         for number, (step, way) in enumerate(zip(steps, ways, strict=True)):
             reading.step({name: one for name, one in step.items() if name in pipeline.sources}, way, number)
@@ -122,7 +122,8 @@ def test_a_kept_view_is_the_sum_of_its_deltas_in_any_plan(tmp_path: Path, lasts:
     rows = 0
     for seed in range(PLANS[profile_name()]):
         view, steps = drawn_view(seed), drawn_steps(seed)
-        rows += read_in_all_ways(view, steps, ways_of(seed * 7919), tmp_path / str(seed) if lasts else None)
+        folder, kept_state = tmp_path / str(seed) if lasts else None, "needed" if seed % 2 else "all"
+        rows += read_in_all_ways(view, steps, ways_of(seed * 7919), folder, keep_state=kept_state)
 
     assert rows > 20
 

@@ -305,11 +305,11 @@ class HashJoin:
         return {name: reader.read_all() for name, reader in self.snapshot_readers().items()}
 
     def snapshot_readers(self) -> Mapping[str, pa.RecordBatchReader]:
-        """Return what reads the tables of `snapshot`, batch by batch, until the state changes; rows on disk a MB at a time."""
+        """Return readers of the tables of `snapshot`, batch by batch, until the state changes; rows on disk a MB at a time."""
         return self._readers(keeps_order=True)
 
     def rows_readers(self) -> Mapping[str, pa.RecordBatchReader]:
-        """Return what reads the tables of `snapshot` with their rows in any order, in half the time."""
+        """Return readers of the tables of `snapshot` with their rows in any order, in half the time."""
         return self._readers(keeps_order=False)
 
     def _readers(self, *, keeps_order: bool) -> Mapping[str, pa.RecordBatchReader]:
@@ -342,11 +342,6 @@ class HashJoin:
     def lists_answer(self) -> bool:
         """Return whether `listed` lists the answer: all rows are in memory, and none has been forgotten."""
         return self._hybrid is None and not any(side.evicted[0] for side in self._sides)
-
-    @property
-    def always_lists_answer(self) -> bool:
-        """Return whether `lists_answer` stays true: no limit lets the join forget rows."""
-        return self.lists_answer and (self._buffer is None or not self._buffer.limit.evicts)
 
     def listed(self, columns: Collection[str] | None = None) -> Iterator[ZSet]:
         """Yield the sum of all answers so far in chunks of at most `chunk_rows` rows, from the state; where `lists_answer`.
@@ -514,7 +509,7 @@ class HashJoin:
         ]
 
     def _judge(self, prepared: _Prepared, residual: ResidualPairs) -> None:
-        """Judge what was not judged yet; its overflow becomes the error that names join and epoch."""
+        """Evaluate the remaining pairs; an overflow becomes the error that names join and epoch."""
         try:
             residual.judge(prepared.judged)
         except OverflowError:

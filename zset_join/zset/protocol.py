@@ -44,7 +44,7 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class NextDue:
-    """When an operator must answer again though no row comes.
+    """When an operator must answer again though no row arrives.
 
     Args:
         watermark_us: as soon as the watermark reaches this; None: it waits for no event time.
@@ -71,7 +71,7 @@ NOTHING_DUE = NextDue()
 
 @runtime_checkable
 class Operator(Protocol):
-    """What the engine, the checkpoint and the laws expect of an operator."""
+    """Interface of an operator, for the engine, the checkpoint and the laws."""
 
     inputs: tuple[Relation, ...]
     output: Relation
@@ -127,7 +127,7 @@ class UnorderedOperator(Protocol):
     """An operator that has the rows of its state sooner where their order does not count."""
 
     def rows_readers(self) -> Mapping[str, pa.RecordBatchReader]:
-        """Return what reads the tables of `snapshot`, their rows in any order, until the state changes."""
+        """Return readers of the tables of `snapshot`, their rows in any order, until the state changes."""
         ...
 
 
@@ -153,11 +153,6 @@ class AnswerListingOperator(Protocol):
         """Return whether its state suffices for that now."""
         ...
 
-    @property
-    def always_lists_answer(self) -> bool:
-        """Return whether its state suffices for that after every later epoch too."""
-        ...
-
     def listed(self, columns: Collection[str] | None = None) -> Iterator[ZSet]:
         """Yield the sum of its answers so far in bounded chunks, from the state, with some of its columns or all."""
         ...
@@ -168,7 +163,7 @@ class FillingOperator(ListingOperator, Protocol):
     """An operator that lists its answer, and whose first rows may come in chunks."""
 
     def fill(self, tick: Tick, chunks: Iterable[ZSet]) -> int:
-        """Fold one epoch in that comes in chunks, each of which only inserts; return its rows."""
+        """Fold one epoch in that arrives in chunks, each of which only inserts; return its rows."""
         ...
 
 
@@ -196,7 +191,7 @@ class DurableOperator(Operator, Protocol):
         ...
 
     def statistics(self) -> dict[str, int]:
-        """Return counts for people."""
+        """Return counts for users."""
         ...
 
     def is_current(self) -> bool:
@@ -208,7 +203,7 @@ class DurableOperator(Operator, Protocol):
         ...
 
     def snapshot_readers(self) -> Mapping[str, pa.RecordBatchReader]:
-        """Return what reads the tables of `snapshot`, batch by batch, until the state changes."""
+        """Return readers of the tables of `snapshot`, batch by batch, until the state changes."""
         ...
 
     def restore(self, tables: Mapping[str, pa.Table | pa.RecordBatchReader]) -> None:

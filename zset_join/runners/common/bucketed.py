@@ -10,7 +10,7 @@ An upsert whose key may move between buckets is a delete in every bucket that ma
 
 A raise while an epoch is answered has changed nothing in any bucket; `absorb` answers first where that has not been done.
 
-Cost: beside the operators' own, a hash and a copy of every row that comes, and a copy of every row that goes.
+Cost: beside the operators' own, a hash and a copy of every row that arrives, and a copy of every row that goes.
 """
 
 from __future__ import annotations
@@ -293,7 +293,7 @@ class Bucketed:
         return tables
 
     def snapshot_readers(self) -> Mapping[str, pa.RecordBatchReader]:
-        """Return what reads the tables of `snapshot`. Cost: as `snapshot`, in memory."""
+        """Return readers of the tables of `snapshot`. Cost: as `snapshot`, in memory."""
         return {name: table.to_reader() for name, table in self.snapshot().items()}
 
     def restore(self, tables: Mapping[str, pa.Table | pa.RecordBatchReader]) -> None:
@@ -354,7 +354,7 @@ class Bucketed:
     def _in_slices(
         self, rows: Sequence[pa.RecordBatch], ways: Sequence[Sequence[Callable[[pa.RecordBatch], npt.NDArray[np.int64]]]]
     ) -> list[npt.NDArray[np.int64]]:
-        """Return what is found for rows, each of several slices by a way of its own."""
+        """Return the values of rows, each slice by its own function."""
         pieces = self._buckets if sum(one.num_rows for one in rows) >= self._rows_apart else 1
         tasks = []
         for one, own in zip(rows, ways, strict=True):
@@ -415,11 +415,6 @@ class _AnswerListing(Bucketed):
         """Return whether all buckets can list their part now."""
         return all(cast("AnswerListingOperator", one).lists_answer for one in self.operators)
 
-    @property
-    def always_lists_answer(self) -> bool:
-        """Return whether all buckets can list their part after every later epoch too."""
-        return all(cast("AnswerListingOperator", one).always_lists_answer for one in self.operators)
-
     def listed(self, columns: Collection[str] | None = None) -> Iterator[ZSet]:
         """Yield the sum of the answers so far, bucket by bucket."""
         for one in self.operators:
@@ -458,7 +453,7 @@ def in_buckets(stage: Stage, options: StageOptions, directory: str | None, worke
 
 
 def _placed(judged: pa.Table, spread: _Spread, bucket: int, names: Sequence[str]) -> pa.Table:
-    """Return what a bucket rejects of its own rows, with the positions that they had before they were parted."""
+    """Return the rejections of a bucket, with the positions of rows before partitioning."""
     if not judged.num_rows:
         return judged
     lines = []

@@ -8,7 +8,7 @@ copied for no more than a part of what the epochs themselves take.
 
 The law: which of the two it is shows in nothing but time and memory.
 
-Cost: beside that of the operator, a few additions per epoch. While it is copied, the state is there twice.
+Cost: beside that of the operator, a few additions per epoch. While it is copied, the state is present twice.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ class Parting:
             self._turn()
 
     def _turn(self) -> None:
-        """Copy the state; where there is no room for the copy, go on with what there is, and try again when it is due again.
+        """Copy the state; where there is no room for the copy, continue with what there is, and try again when it is due again.
 
         The epoch is folded in already, so it may not fail any more.
         """
@@ -130,7 +130,7 @@ class Parting:
         return self.inner.is_current()
 
     def statistics(self) -> dict[str, int]:
-        """Return counts for people."""
+        """Return counts for users."""
         return self.inner.statistics()
 
     def snapshot(self) -> Mapping[str, pa.Table]:
@@ -138,7 +138,7 @@ class Parting:
         return self.inner.snapshot()
 
     def snapshot_readers(self) -> Mapping[str, pa.RecordBatchReader]:
-        """Return what reads the tables of `snapshot`, batch by batch, until the state changes."""
+        """Return readers of the tables of `snapshot`, batch by batch, until the state changes."""
         return self.inner.snapshot_readers()
 
     def restore(self, tables: Mapping[str, pa.Table | pa.RecordBatchReader]) -> None:
@@ -178,11 +178,6 @@ class _AnswerListing(Parting):
     def lists_answer(self) -> bool:
         """Return whether its state suffices for that now."""
         return cast("AnswerListingOperator", self.inner).lists_answer
-
-    @property
-    def always_lists_answer(self) -> bool:
-        """Return whether its state suffices for that after every later epoch too."""
-        return cast("AnswerListingOperator", self.inner).always_lists_answer
 
     def listed(self, columns: Collection[str] | None = None) -> Iterator[ZSet]:
         """Return the sum of the answers so far, in chunks."""

@@ -52,7 +52,7 @@ class Listing:
 
 
 class _Moment:
-    """Stand between two deltas; whoever holds it keeps the moments after it alive, never those before."""
+    """Hold the place between two deltas; it keeps the moments after it alive, never those before."""
 
     __slots__ = ("__weakref__", "delta", "following", "rows")
 
@@ -97,7 +97,13 @@ class Contents:
     def __init__(self, schema: pa.Schema) -> None:
         self._schema = schema
         self._listing: Listing | None = None
-        self.replace(ZSet.empty(schema))
+        self._consolidated: ZSet | None = ZSet.empty(schema)
+        self._pending: list[ZSet] = []
+        self._rows_since = 0  # of deltas since the rows were read, or dropped
+        self._newest = _Moment()
+        self._mark: Callable[[], _Moment | None] = _nobody
+        self._most_rows = _LEAST_ROWS
+        self._is_wanted = False
 
     def add(self, delta: ZSet) -> None:
         """Add a delta; where a listing is in use, under its lock."""
@@ -111,9 +117,9 @@ class Contents:
         if self._rows_since > max(_LEAST_ROWS, len(self._consolidated)):
             if self._listing is None:
                 self._consolidate()
-            else:
-                self._most_rows = max(_LEAST_ROWS, len(self._consolidated))
-                self._consolidated, self._pending, self._rows_since = None, [], 0
+                return
+            self._most_rows = max(_LEAST_ROWS, len(self._consolidated))
+            self._consolidated, self._pending, self._rows_since = None, [], 0
 
     def rows(self) -> ZSet:
         """Return every distinct row with its weight.
@@ -141,13 +147,9 @@ class Contents:
 
     def replace(self, rows: ZSet) -> None:
         """Hold other rows, each once."""
-        self._consolidated: ZSet | None = rows
-        self._pending: list[ZSet] = []
-        self._rows_since = 0
-        self._newest = _Moment()
-        self._mark: Callable[[], _Moment | None] = _nobody
-        self._most_rows = _LEAST_ROWS
-        self._is_wanted = False
+        self._consolidated, self._pending, self._rows_since = rows, [], 0
+        self._newest, self._mark = _Moment(), _nobody
+        self._most_rows, self._is_wanted = _LEAST_ROWS, False
 
     def list_by(self, listing: Listing | None) -> None:
         """Change what lists the rows; None: deltas are summed from now on. Under the locks of both, while both can."""

@@ -126,11 +126,12 @@ def _chunks_of(
 ) -> Callable[[], Iterator[ZSet]] | None:
     """Return what lists the answer of a stage; None where its state does not hold it at all times."""
     stage, state = plan.nodes[number].stage, plan.state_of[number]
+    used = state.options(options)
     if state.is_shared or not stage.follows_from_rows or is_timed(operator):
         return None
     if isinstance(operator, AnswerListingOperator):
-        return partial(ListedPairs(operator, stage.output).chunks, None) if operator.always_lists_answer else None
-    is_in_memory = state.options(options).table_budget is None or stage.cold_state is None
-    if isinstance(operator, ListingOperator) and is_in_memory:
+        forgets = stage.is_append_buffer and used.buffer_limit.evicts
+        return None if forgets or not operator.lists_answer else partial(ListedPairs(operator, stage.output).chunks, None)
+    if isinstance(operator, ListingOperator) and (used.table_budget is None or stage.cold_state is None):
         return ListedGroups(operator, stage.output, keeps_copies=False).chunks
     return None

@@ -6,14 +6,15 @@ The law: the tables of a snapshot are those of all views after `epoch`, the same
 meanwhile; and no reader ever sees a part of an epoch. An epoch becomes visible by one assignment, after it is committed and all
 views have taken it, and before outputs are given it.
 
-No lock is taken by writer or reader, so neither waits for the other, but for Python's own lock.
+A view that is listed from the state of its stages (see `contents`) is listed under the lock of the pipeline, which a step holds:
+a reader waits for the end of the step that runs, at most, and the next step for the reader. All else takes no lock.
 
 Cost: an epoch publishes one object and two references per view, whatever the views hold; taking a snapshot is reading one
 attribute.
-Reading a view of a snapshot brings together the rows since the pipeline last did: nothing where that is nothing, else
-a pass over the view's rows; it is done once per snapshot and view, unless two threads read it first at the same time.
-Memory: a snapshot copies nothing. While it is held, the rows of its views live on, at most twice their rows, and once they have
-been read, their tables.
+Reading a view of a snapshot lists its rows, or brings together those since the pipeline last did: nothing where that is nothing,
+else a pass over the view's rows; it is done once per snapshot and view, unless two threads read it first at the same time.
+Memory: a snapshot copies nothing. While it is held, the rows of its views live on, or the deltas since, at most twice their rows, and
+once they have been read, their tables. `close` reads the snapshots that are held.
 """
 
 from __future__ import annotations
@@ -126,10 +127,10 @@ class Snapshots:
 
         With kept inputs deltas are summed, since `verify` compares them.
         """
-        for view in self.plan.views if self._contents is not None else ():
-            contents = self._contents[view.name]
-            can_list = self._memory is not None and self._history is None
-            rows = list_view(self.plan, view, self._memory.operators, self._options) if can_list else None
+        memory = self._memory if self._history is None else None
+        for name, contents in (self._contents or {}).items():
+            view = self.plan.view(name)
+            rows = None if memory is None else list_view(self.plan, view, memory.operators, self._options)
             contents.list_by(None if rows is None else Listing(rows, self._watching.lock, self._check_usable))
 
     def _settle_views(self) -> None:
