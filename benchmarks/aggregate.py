@@ -1,4 +1,4 @@
-"""What does it cost to keep an aggregate up to date under retraction?
+"""Cost of an aggregate under retractions.
 
 `python -m benchmarks.aggregate [--quick] [--only PATTERN]`. Three workloads of rows `(k, x)`, half of every epoch
 retractions of live rows, half insertions; seeded, made before the clock:

@@ -1,4 +1,4 @@
-"""Who keeps an aggregate up to date: the operator, plain dicts, and DuckDB with a query over its whole table.
+"""Contestants that maintain an aggregate: the operator, plain dicts, and DuckDB with a query over its whole table.
 
 All get the same rows `(k, x)` with weights. The operator takes and gives Arrow; the dicts take ready-made tuples and give a
 list of `(row, weight)`; DuckDB takes Arrow into its table and gives the whole aggregate as Arrow, which is less than the

@@ -2,7 +2,7 @@
 
 Per side: primary key -> row, and join key -> {primary key -> row}. An upsert retracts the joined rows of the row it
 replaces and emits those of the new one; a row equal to the stored one changes nothing. The answer is a list of `(row,
-weight)`, not consolidated: a row that comes and goes within one epoch is in it twice, with opposite signs.
+weight)`, not consolidated: a row that arrives and goes within one epoch is in it twice, with opposite signs.
 
 Made as fast as plain Python allows: rows are ready-made tuples, key positions are fixed per side, hot names are
 local, both sides have their own copy of the loop. The garbage collector runs with Python's own settings, but the

@@ -1,4 +1,4 @@
-"""What does it save that joins on one key run in one task?
+"""Saving by running joins on one key in one task.
 
     python -m benchmarks.chains [--rounds N] [--output FILE]
 

@@ -3,8 +3,8 @@
 Rows are the orders of the join benchmark (two integers, a float, a short string), once as packed row records in a cold
 store, once as typed columns of a DuckDB table sorted by code, which is what one would write without us. Requested are:
 
-1. fetch: all rows of 1k, 10k and 100k codes out of N, drawn uniformly and by Zipf's law (exponent 1.1); codes that are not
-   there; a disk whose pages the host has not in memory;
+1. fetch: all rows of 1k, 10k and 100k codes out of N, drawn uniformly and by Zipf's law (exponent 1.1); codes that do not
+exist; a disk whose pages the host has not in memory;
 2. put: rows per second in puts of 10k and 100k rows, merging included; how often a row is rewritten;
 3. index: bytes per row and share of absent codes that reach the disk, against a Bloom filter of the same bytes and against all
    codes in a sorted array;

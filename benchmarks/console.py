@@ -1,4 +1,4 @@
-"""What an open console costs: the page while epochs arrive, and the query that it watches.
+"""Cost of an open console, for the page while epochs arrive and for the watched query.
 
     python -m benchmarks.console [--epochs 1000] [--keys 100000] [--seconds 20]
 

@@ -1,4 +1,4 @@
-"""What a measured engine must do, and the registry of those there are.
+"""Interface of a measured engine, and the registry of engines.
 
 The law of a fair measurement: every contestant sees the same relations, first rows and epochs, holds its state in
 memory, runs on one thread, and has finished its answer, in its own natural form, when `step` returns. Turning Arrow

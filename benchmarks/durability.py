@@ -1,4 +1,4 @@
-"""What does it cost that every epoch survives a crash, how fast is a bucket opened, and how fast does it recover?
+"""Cost of durable epochs, of opening a bucket, and of recovery.
 
 One bucket, orders and customers, 100,000 changes per epoch, both ways on the same epochs in one process, by turns:
 

@@ -14,7 +14,7 @@ epoch's delta.
 Against DuckDB: the same tables in a file, kept up to date by SQL (`benchmarks.baseline_duckdb`) with 1 GB of memory, whatever
 the budget of the hybrid join is, for epochs of 100 to 100,000 changes. The weights of all answers must have the same sum.
 
-Processes that run one after the other do not meet the same machine, if others work on it. So the shares are measured once more,
+Processes that run one after the other do not meet the same machine, if others work on it. So the shares are measured again,
 with two joins in one process, epoch by epoch in turns: of all epochs together, and the median epoch. With uniform keys there
 are more epochs, 10 times as many small ones and 3 times as many large ones, so that large merges fall into them as often as
 they should; by Zipf's law answers grow from epoch to epoch, which would flatter. Likewise what it costs to be hybrid when
@@ -25,7 +25,7 @@ At the end the media of cold rows, files and DuckDB, side by side, in process an
 `--rows N --budget MB [--keys zipf]` measures one large state instead: `benchmarks.hybrid_large`.
 
 Results: `results/hybrid.txt`, `results/hybrid_large.txt`, `results/hybrid_large_zipf.txt`; with another scale
-`results/hybrid_<rows>.txt`, and then DuckDB is left out, which `--rows` has in turns.
+`results/hybrid_<rows>.txt`, and then DuckDB is omitted, which `--rows` has in turns.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ _MOVED = ("fetched per change", "spilled", "restored")
 
 @dataclass(frozen=True, kw_only=True)
 class Measured:
-    """What one join did.
+    """Measurements of one join.
 
     Args:
         changes_per_cpu_second: over the timed epochs.
@@ -81,7 +81,7 @@ class Measured:
         peak_mb: the same within an epoch.
         counted_mb: the join's own count when `resident_mb` was measured.
         delta_mb: bytes of the largest delta.
-        state_bytes: the join's own count, working arrays left out.
+        state_bytes: the join's own count, working arrays omitted.
         answer_rows: rows of all answers.
         answer_weight: sum of their weights.
         counts: statistics of the join over the timed epochs.

@@ -128,7 +128,7 @@ def in_turns(keys: int, budget: int, how: str, count: int, epochs: int) -> str:
 
 
 def deleted(keys: int, budget: int | None) -> Iterator[str]:
-    """Yield lines of the report: all rows come, go, and half of them come again."""
+    """Yield lines of the report: all rows arrive, go, and half of them come again."""
     changes, count = Changes(keys), 20_000
     warm_up()
     other = Relation(name="prices", schema=pa.schema({"id": pa.int64()}), join_key=("id",), primary_key=("id",), mode="upsert")

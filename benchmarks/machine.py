@@ -1,4 +1,4 @@
-"""Where a number was measured: processor, memory, versions. A benchmark result without these is worthless."""
+"""Environment of a measurement: processor, memory, versions. A benchmark result without these is worthless."""
 
 from __future__ import annotations
 

@@ -5,8 +5,8 @@ Question: how many events a second does one core take through each query?
 The data follows Nexmark's public description: of 50 events one is a new person, three are auctions and 46 are bids; sellers and
 bidders are recent people, bids go to recent auctions, an auction ends some time after it began. Rows are *narrow*, without the
 columns that no query reads, or *whole*: about 200 bytes of a person, 500 of an auction and 100 of a bid. Whole rows are kept
-whole, or with `keep_state="needed"` without what nothing reads (*pruned*). Rows come as Arrow in epochs of 10,000 events; time
-is CPU time of the whole process from rows to deltas.
+whole, or with `keep_state="needed"` without what nothing reads (*pruned*). Rows arrive as Arrow in epochs of 10,000 events;
+time is CPU time of the whole process from rows to deltas.
 
     python -m benchmarks.nexmark [--events 1000000] [--rows narrow whole pruned]
 """

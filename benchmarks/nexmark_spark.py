@@ -66,7 +66,7 @@ class Collected:
         """Do nothing."""
 
     def bag(self) -> collections.Counter[Any]:
-        """Return the rows that are there."""
+        """Return the rows that are present."""
         found: collections.Counter[Any] = collections.Counter()
         for delta in self.deltas:
             for row, weight in zip(pa.Table.from_batches([delta.rows]).to_pylist(), delta.weights.tolist(), strict=True):

@@ -84,7 +84,7 @@ def table_lines(measurements: Sequence[Measurement]) -> list[str]:
 
 
 def goals_of(measurements: Sequence[Measurement]) -> list[Goal]:
-    """Return the goals that these measurements decide; a goal whose cells were not measured is left out."""
+    """Return the goals that these measurements decide; a goal whose cells were not measured is omitted."""
     goals: list[Goal] = []
     for group in _groups(measurements):
         first, ours = group[0], _rate(group, ENGINE)

@@ -68,7 +68,7 @@ Chunks = list[ZSet]
 
 @dataclass(frozen=True, kw_only=True)
 class History:
-    """What the outputs are given.
+    """Input of the outputs.
 
     Args:
         name: of the history.

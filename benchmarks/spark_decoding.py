@@ -9,7 +9,7 @@ executors, with weight, order and what is bad; a record is 2.7 times as long as 
 It prints seconds of CPU of this process and those below it, JVM and Python workers (min, median, max), and the ratios.
 With `--texts` also the reading by Spark, which is left for nested columns and sessions without DuckDB.
 
-The same twice more, as queries on the driver take them: rows come by `toArrow()` and are taken apart. Spark has read
+The same twice more, as queries on the driver take them: rows arrive by `toArrow()` and are taken apart. Spark has read
 the columns of flat JSON; records of Debezium are read by this process, see `zset_join.runners.spark.driver.record_decoder`.
 """
 

@@ -86,7 +86,7 @@ SETTINGS = {
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """What is measured of one workload.
+    """Measurements of one workload.
 
     Args:
         workload: its name in the JSON rows.
@@ -338,7 +338,7 @@ class _IdentityStep:
 
 
 def _pass_on(schema: pa.Schema) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """Return what represents the route: every row goes on as it came."""
+    """Return what represents the route: every row continues as it came."""
 
     def passed(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:

@@ -5,7 +5,7 @@
 Two append-only sides, keys drawn from a million, one epoch per second, rows live for ten. In the same run:
 
 - `grows`: the join without `state_ttl`; it retracts nothing, and its state grows for ever;
-- `by hand`: the join without it, fed with the rows of ten epochs ago once more, with weight -1;
+- `by hand`: the join without it, fed with the rows of ten epochs ago again, with weight -1;
 - `state_ttl`: retracts them itself; also with `forget`, and with `refreshed_by="read"`.
 
 Printed: rows of the input per CPU second, median over the epochs after the first twelve; the slowest of these epochs; bytes.

@@ -49,7 +49,7 @@ Contestant = Callable[[Epoch], int]
 
 
 def loaded(keys: int, versions: int) -> pa.RecordBatch:
-    """Return the versions that are there before the first epoch, in order of time."""
+    """Return the versions that are present before the first epoch, in order of time."""
     rng = np.random.default_rng(SEED)
     key = np.tile(np.arange(keys), versions)
     at = np.repeat(np.arange(versions), keys) * 1000 + rng.integers(0, 1000, keys * versions)

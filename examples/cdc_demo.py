@@ -198,7 +198,7 @@ class Writer:
 
 
 def view_rows(conninfo: str) -> list[tuple[Any, ...]]:
-    """Return the view in PostgreSQL; nothing where it is not there yet."""
+    """Return the view in PostgreSQL; nothing where it is absent yet."""
     with psycopg.connect(conninfo) as connection:
         if connection.execute("SELECT to_regclass(%s)", [VIEW]).fetchall() == [(None,)]:
             return []

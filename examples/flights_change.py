@@ -4,7 +4,7 @@
 
 The view `delays` begins as the delays of each carrier. After a third of the year it counts only flights whose aircraft is
 registered: a join is added. After two thirds it is grouped by manufacturer instead of by carrier. Each time `diff` shows first
-what would differ, and `evolve` then goes on with the new view, in the same checkpoint and outputs.
+what would differ, and `evolve` then continues with the new view, in the same checkpoint and outputs.
 
 At the end every output must equal, row by row, that of a pipeline that ran the last view from the start over the same data (see
 `examples.flights_data`). Exit code 0 only when all are equal.

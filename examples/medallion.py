@@ -5,7 +5,7 @@
 Four tables change: orders, order lines, customers and products. The rows are made here, the same ones for the same seed: new
 orders, updates, deletes, and corrections that arrive late and lose against a newer change of their key. All fifteen views take
 an epoch together and are written into one DuckDB file in one transaction. At the end every view is compared with its batch
-query over all that came, and the tables in the file with the views.
+query over all that arrived, and the tables in the file with the views.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def run(directory: Path, epochs: int, seed: int) -> int:
 
 
 def bag(table: pa.Table) -> Counter[tuple[Any, ...]]:
-    """Return how often each row is there."""
+    """Return how often each row is present."""
     return Counter(tuple(row.values()) for row in table.to_pylist())
 
 
@@ -165,7 +165,7 @@ def product(rng: Random, number: int) -> dict[str, Any]:
 
 
 def an_order(rng: Random, number: int, day: int) -> dict[str, Any]:
-    """Return an order; some were made to try the shop, some by customers who are not there."""
+    """Return an order; some were made to try the shop, some by customers who are absent."""
     status = "test" if rng.random() < 0.05 else rng.choice(("open", "paid"))
     return {"order_id": number, "customer_id": rng.randrange(CUSTOMERS + 3), "day": day // 5, "status": status}
 

@@ -1,3 +1,3 @@
-"""What the product promises after a crash, and the machinery that makes it crash at every place it can."""
+"""Promises after a crash, and the tools that crash the product at every possible point."""
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """A pipeline with a directory and DuckDB outputs is killed at every file operation of a change of its query.
 
 The law: after a kill the directory is one of the query before or of the new one, never half; opening it gives every output what
-it lacks; and a pipeline that goes on from there, changed if it was not, ends where one ends that was never killed.
+it lacks; and a pipeline that continues from there, changed if it was not, ends where one ends that was never killed.
 
 A life opens a directory of two epochs, changes the query (a group by another column, a view more, a view less), and takes an
 epoch. It dies before a file operation, or between two outputs. Everything is done in children.
@@ -58,7 +58,7 @@ _Disturbing = Callable[[], AbstractContextManager[Any]]
 
 
 class ChangedBank:
-    """Where a pipeline and its outputs lie.
+    """Directories of a pipeline and its outputs.
 
     Args:
         root: of the files.
@@ -83,7 +83,7 @@ class ChangedBank:
         shutil.copytree(self._copy, self.work)
 
     def sinks(self, *views: str) -> dict[str, list[DuckDBViewSink]]:
-        """Return the outputs of views: those that go on lie in one database, the new one in another."""
+        """Return the outputs of views: those that continue are in one database, the new one in another."""
         return {view: [DuckDBViewSink(self.work / f"{'new' if view == 'counts' else 'out'}.duckdb", view)] for view in views}
 
     def opened(self, views: dict[str, Any]) -> Pipeline[Any]:
@@ -95,7 +95,7 @@ class ChangedBank:
         pipeline.evolve(_AFTER, outputs=self.sinks("counts"))
 
     def rows(self, view: str) -> set[tuple[Any, ...]] | None:
-        """Return what an output holds; None where it is not there."""
+        """Return what an output holds; None where it is absent."""
         path = self.work / f"{'new' if view == 'counts' else 'out'}.duckdb"
         if not path.exists():
             return None

@@ -1,4 +1,4 @@
-"""What the process was doing with rows on disk when a file operation came.
+"""Names of the work on cold rows during a file operation.
 
 While `named_work` lasts, the description of an operation ends with ` while ` and the work of the outermost of `_CALLS`
 that it happens in. So operations can be chosen and counted by what they are for.

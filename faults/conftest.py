@@ -1,4 +1,4 @@
-"""What every fault test needs: small thresholds, compiled kernels, scratch space in memory, and a place to report counts."""
+"""Fixtures of every fault test: small thresholds, compiled kernels, scratch space in memory, and a report of counts."""
 
 from __future__ import annotations
 

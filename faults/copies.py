@@ -1,6 +1,6 @@
 """Copies of the files of a query between two lives.
 
-The seal of mapped files names the files themselves (device, inode, change time), so a plain copy is never believed, and the
+The seal of mapped files names the files themselves (device, inode, change time), so a plain copy is never trusted, and the
 query is rebuilt from its checkpoint. A copy that represents the files themselves, as they were when a life ended, is sealed
 again.
 """

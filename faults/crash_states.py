@@ -3,7 +3,7 @@
 A history is run once while a `Disk` follows its operations. Then, for moments in between, the states POSIX allows are made
 real, the host is given a new boot, and the query starts again. Per state and per promise made until then, one check.
 
-A run may consist of several lives: each but the last ends at some operation, as by a kill, and the next one goes on from
+A run may consist of several lives: each but the last ends at some operation, as by a kill, and the next one continues from
 what it finds. Files that a dead process wrote and never synced look like any other to its successor, and a power cut may
 still take them; so a successor must not build on what it only sees.
 

@@ -179,7 +179,7 @@ class Disk:
     # -- following ----------------------------------------------------------------------------------------------------
 
     def _find(self, path: str) -> tuple[_File, str]:
-        """Return the directory a path lies in and its name there.
+        """Return the directory a path is in and its name there.
 
         Raises:
             KeyError: a directory on the way was never made through the hook.

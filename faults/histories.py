@@ -256,7 +256,7 @@ class _Upserts:
 
 
 class _Bag:
-    """Draw insertions and retractions of whole rows; a retraction names a row that is there."""
+    """Draw insertions and retractions of whole rows; a retraction names a row that is present."""
 
     def __init__(self, rng: Random, side: int) -> None:
         self._rng = rng

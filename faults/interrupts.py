@@ -1,7 +1,7 @@
-"""Exceptions at every call of a step: Ctrl-C, memory that is not there, and any other.
+"""Exceptions at every call of a step: Ctrl-C, memory that does not exist, and any other.
 
-The law: whatever is raised wherever in `Pipeline.step`, the pipeline goes on or refuses, by a coded error, in memory and with
-a directory. Where it goes on, the caller who obeys its attribute `epoch` (as before: the step is taken again; one more: it is
+The law: whatever is raised wherever in `Pipeline.step`, the pipeline continues or refuses, by a coded error, in memory and with
+a directory. Where it continues, the caller who obeys its attribute `epoch` (as before: the step is taken again; one more: it is
 not) finds the view and the outputs equal to those of a pipeline that was not interrupted. Where it refuses, that holds for the
 pipeline that is opened again from the directory, in the same process.
 
@@ -99,7 +99,7 @@ def _profiled(profile: Callable[[FrameType, str, Any], None]) -> Iterator[None]:
 
 @dataclass
 class _Output:
-    """What an output holds: the delta of each epoch, as one that keeps the number of an epoch has it."""
+    """Content of an output: the delta of each epoch."""
 
     epochs: dict[int, list[tuple[tuple[Any, ...], int]]] = field(default_factory=dict)
 
@@ -146,7 +146,7 @@ def expected() -> dict[tuple[Any, ...], int]:
 
 
 def interrupt_and_go_on(directory: Path | None, interrupt: Interrupt, right: dict[tuple[Any, ...], int], tally: Tally) -> None:
-    """Interrupt an epoch, go on as a caller who obeys does, and compare.
+    """Interrupt an epoch, continue as a caller who obeys does, and compare.
 
     Args:
         directory: of the pipeline, not there yet; None for memory.

@@ -75,7 +75,7 @@ class FaultAt:
 
     Attributes:
         hit: what the operation was; "" until it comes.
-        synced_again: a file whose sync had failed was synced once more.
+        synced_again: a file whose sync had failed was synced again.
     """
 
     root: Path

@@ -2,8 +2,8 @@
 
 A *stage* is the life of a driver from its start to the end of one epoch, on the files that the epochs before have left. Its
 operations are counted once without a fault; then, for each of them, a child lives the same life again and kills itself just
-before, or just after, that operation. A second child finds what is there, replays and compares. Every few kills the recovering
-child is killed as well, and a third one recovers.
+before, or just after, that operation. A second child finds the present content, replays and compares. Every few kills the
+recovering child is killed as well, and a third one recovers.
 
 An operation that the life did not reach kills nobody; such an attempt is injected and not observed.
 """
@@ -115,7 +115,7 @@ def stages_of(
     Args:
         history: the query and its input.
         kind: which output.
-        directory: where to keep the copies; each stage's files lie at `directory/work` when it runs.
+        directory: where to keep the copies; each stage's files are at `directory/work` when it runs.
         epochs: the epochs wanted, those that a life ends with.
         epochs_of_a_life: how many epochs the life of a stage has; what a process keeps from one to the next is used then.
     """
@@ -217,7 +217,7 @@ def _outlive(stage: Stage, directory: Path, tally: Tally, seconds: float | None)
 
 
 def _live(stage: Stage, place: Place, kill: KillAt, known: Known, tally: Tally, where: str) -> None:
-    """Let a child live from where Spark goes on until it kills itself."""
+    """Let a child live from where Spark continues until it kills itself."""
     wanted = range(known.complete + 1, stage.epoch + 1)
     tally.count("kills injected")
     outcome = forked(partial(_run, stage.history, place, stage.kind, wanted, kill))

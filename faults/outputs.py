@@ -37,7 +37,7 @@ _WEIGHT = pa.field("__weight", pa.int64(), nullable=False)
 
 
 class Output(Protocol):
-    """What the miniature needs of an output."""
+    """Interface of an output of the miniature."""
 
     def open(self, relation: Relation, query_id: str) -> None:
         """Attach it to the query."""

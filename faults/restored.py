@@ -3,7 +3,7 @@
 The law. Let a query have run `ran` epochs, and a copy have been made after epoch `copied`. Restored alone, the checkpoint
 makes the query stop at the first epoch that differs from the output's, with the output as it was. The output alone,
 beside the newer checkpoint, is given the one epoch that it lacks, or the query stops, with the output as it was. Restored
-together, from a savepoint, the query goes on, whatever its input is by then, and the sums are right after every epoch.
+together, from a savepoint, the query continues, whatever its input is by then, and the sums are right after every epoch.
 
 What is read after the restore is another history than before: one epoch of it is missing.
 """

@@ -2,7 +2,7 @@
 
 The law: after a kill every output holds its view after its own last epoch, whole; outputs of one database are at the same
 epoch, all of them at most one epoch apart, and `zset-join position` prints it; and once the pipeline is started again, every
-output goes on to the same epoch, without a row lost or doubled.
+output continues to the same epoch, without a row lost or doubled.
 
 A *seam* is the moment before or after an epoch is given to an output, or to all outputs of one database. A life takes epoch 0
 undisturbed, and ends itself at a seam or a file operation of the epochs behind it. Everything is done in children, so that no
@@ -52,7 +52,7 @@ _Seam = Callable[[], None]
 
 @dataclass(frozen=True)
 class Bank:
-    """Where a pipeline and its outputs lie.
+    """Directories of a pipeline and its outputs.
 
     Args:
         root: of the files.
@@ -105,7 +105,7 @@ class Bank:
 
 
 def _distinct(weighted: Sequence[tuple[tuple[Any, ...], int]]) -> _Rows:
-    """Return the sum of changes; a row that is there twice, or less than never, keeps its weight."""
+    """Return the sum of changes; a row that is present twice, or less than never, keeps its weight."""
     held: Counter[tuple[Any, ...]] = Counter()
     for row, weight in weighted:
         held[row] += weight

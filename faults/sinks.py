@@ -101,7 +101,7 @@ def _value(value: Any, data_type: pa.DataType) -> Any:
 
 
 def _records(sink: JsonLinesSink, schema: pa.Schema) -> Iterator[Weighted]:
-    """Yield the changes of records; those of a form without old rows retract the row that was there."""
+    """Yield the changes of records; those of a form without old rows retract the row that was present."""
     newest: dict[str, tuple[Any, ...]] = {}
     for path in sorted(sink.directory.glob("*.jsonl")):
         for text in path.read_text(encoding="utf-8").splitlines():

@@ -6,8 +6,8 @@ state, comes back to an epoch that was committed and not published, or is given 
 
 What is compared: the sum of everything the output was given with the plain join of two dicts, every `_COMPARE_EVERY` epochs and
 at the end. What is measured: memory, open files, bytes on the disk, seconds per epoch. The keys are bounded and all of them
-are there from the first epoch on, so after the warm-up none of these has a reason to grow. Straight lines are laid through the
-measured part; what they gain from its beginning to its end must stay below
+are present from the first epoch on, so after the warm-up none of these has a reason to grow. Straight lines are laid through
+the measured part; what they gain from its beginning to its end must stay below
 
 | of | limit |
 |---|---|
@@ -83,7 +83,7 @@ _SMALL_SECONDS = 0.05
 
 @dataclass
 class Counted:
-    """What has happened so far."""
+    """Counts so far."""
 
     epochs: int = 0
     changes: int = 0
@@ -103,7 +103,7 @@ class Counted:
 
 @dataclass(frozen=True)
 class _Held:
-    """What the process holds when no driver is open: memory that nobody uses is given back to the system first."""
+    """Memory of the process while no driver is open, after free memory was returned to the system."""
 
     anonymous: int
     resident: int
@@ -123,7 +123,7 @@ class _Held:
 
 @dataclass(frozen=True)
 class Sample:
-    """What was measured at one moment, in bytes; memory and descriptors are those when the driver was closed last."""
+    """One measurement, in bytes; memory and descriptors are those when the driver was closed last."""
 
     seconds: float
     anonymous: int
@@ -408,11 +408,11 @@ def gain(samples: Sequence[Sample], name: str) -> tuple[float, float]:
 
 
 def held_against_limits(counted: Counted, samples: Sequence[Sample], seconds: Sequence[float], minutes: float) -> list[str]:
-    """Return what is wrong, in words.
+    """Return the error as text.
 
     Args:
         counted: what happened.
-        samples: what was measured, the warm-up left out.
+        samples: what was measured, the warm-up omitted.
         seconds: seconds of every epoch.
         minutes: how long it was to run.
     """

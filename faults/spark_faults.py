@@ -516,7 +516,7 @@ def short_of(tally: Tally, floors: dict[str, int]) -> list[str]:
 
 
 def _between(is_long: bool) -> list[str]:
-    """Return moments between outputs, in epochs that come one after the other."""
+    """Return moments between outputs, in epochs that arrive one after the other."""
     numbers = [1, 3, 2, 0, 3, 1, 2] if is_long else [2, 1]
     return [f"{BETWEEN}{number}@{epoch}" for epoch, number in enumerate(numbers, 1)]
 

@@ -1,6 +1,6 @@
 """Outputs beside the changelog of `spark_program`, and what they hold after a death.
 
-| output | lies in | a death may leave it |
+| output | is in | a death may leave it |
 |---|---|---|
 | DuckDB view | `view.duckdb` | an epoch behind the checkpoint |
 | JSON lines, with weights | `lines` | an epoch behind |
@@ -90,7 +90,7 @@ def death_between(number: int, epoch: int, faults: Path, execution: str) -> Abst
 
 
 def outputs_of(place: Path) -> dict[str, tuple[int, Counts]]:
-    """Return the last epoch of every output that is there, and what it holds.
+    """Return the last epoch of every output that is present, and what it holds.
 
     Raises:
         ValueError: the function was called twice with one epoch and other rows.

@@ -400,9 +400,9 @@ def _deadly(when: str, epoch: int, given: argparse.Namespace) -> AbstractContext
 def killer(when: str, epoch: int, faults: Path) -> Callable[[Operation, Callable[[], Any]], Any]:
     """Return an observer that ends this process at a moment of an epoch.
 
-    before-commit: the tasks are done, and no commit record is there. before-output: the record is there, the output lacks the
-    epoch. after-output: the output has it, and Spark has no record of it. before-rescaling, after-rescaling: the new buckets
-    are written, and the record that makes them true is not there, or there.
+    before-commit: the tasks are done, and no commit record is present. before-output: the record is present, the output lacks
+    the epoch. after-output: the output has it, and Spark has no record of it. before-rescaling, after-rescaling: the new
+    buckets are written, and the record that makes them true is absent, or there.
     """
     record, shown = f"/zset/commits/{epoch:020d}.json", f"/changelog/epoch={epoch:08d}"
     rescaled = f"/zset/rescalings/{epoch:020d}-"

@@ -39,7 +39,7 @@ _SECONDS = 600
 
 @dataclass(frozen=True)
 class TableFormat:
-    """What a session needs to write tables of one format.
+    """Requirements of a session to write tables of one format.
 
     Args:
         pyspark: the version that its jars were built for.

@@ -1,4 +1,4 @@
-"""What was injected, what was seen to happen, and what was compared.
+"""Counts of injected faults, observed effects and comparisons.
 
 A suite that injects faults can pass because it injected none. So every search counts: `injected` when it requests a fault,
 `observed` when the fault is seen to have happened (the process died of the signal, the operation raised, the state on the disk

@@ -1,4 +1,4 @@
-"""Kills at every moment of a change of the query: the directory is one of the old query or of the new one, and goes on."""
+"""Kills at every moment of a change of the query: the directory is one of the old query or of the new one, and continues."""
 
 from __future__ import annotations
 

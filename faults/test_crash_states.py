@@ -1,4 +1,4 @@
-"""After a power cut, whatever the disk kept: the newest epoch whose commit returned is there, and no epoch is there by half."""
+"""After a power cut, whatever the disk kept, the newest committed epoch is present, and no epoch is partly present."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Kills and disk errors while rows and groups move between memory and disk: nothing is lost, nothing is doubled.
 
-Both are caches, so a life may lose them; it must never go on with half of a move. The budget is no row at all, so every epoch
-moves all it touches. The faults are at every file operation of the cold stores, distinguished by what they are for
+Both are caches, so a life may lose them; it must never continue with half of a move. The budget is no row at all, so every
+epoch moves all it touches. The faults are at every file operation of the cold stores, distinguished by what they are for
 (`faults.cold_work`). A life that is killed has two epochs, so that rows are also put back where they were; memory is given back
 after every epoch, which is no file operation. On a push each query has its cold rows on one medium; the long profile has all
 on both.

@@ -1,4 +1,4 @@
-"""A step that is interrupted anywhere: the pipeline goes on rightly, or refuses."""
+"""A step that is interrupted anywhere: the pipeline continues rightly, or refuses."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A checkpoint and an output of different times are refused, and a savepoint of both goes on."""
+"""A checkpoint and an output of different times are refused, and a savepoint of both continues."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Kills between any two outputs of several views: each is whole, they are one epoch apart at most, and all go on together."""
+"""Kills between any two outputs of several views: each is whole, at most one epoch apart, and all continue."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the searches with Spark compare the changelog with: the files that Spark reports as read."""
+"""Reference of the searches with Spark: the files that Spark reports as read."""
 
 from __future__ import annotations
 

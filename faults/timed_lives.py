@@ -7,10 +7,10 @@ written while rows wait.
 
 `kills`: one epoch per process, forked; it ends by SIGKILL before or after a drawn operation on its files, or in its output. An
 epoch whose process died is requested again. `power_cuts`: the disk model of `crash_states` follows one process; then disks that
-POSIX allows are made real, on a host that was started over, and the pipeline goes on from each to its end.
+POSIX allows are made real, on a host that was started over, and the pipeline continues from each to its end.
 
 What is demanded: every epoch's answer, emitted first, written again or requested again, is that of `TemporalHistory`, dicts and
-bisect; and what had been committed when the disk lost its power is there afterwards.
+bisect; and what had been committed when the disk lost its power is present afterwards.
 """
 
 from __future__ import annotations
@@ -238,7 +238,7 @@ def _live(life: TimedLife, directory: Path, epoch: int, how: str, drawn: float, 
 
 
 def power_cuts(life: TimedLife, directory: Path, tally: Tally, *, wanted: int) -> None:
-    """Run a life, cut the power at drawn moments, and go on from disks that may be left."""
+    """Run a life, cut the power at drawn moments, and continue from disks that may be left."""
     rng = random.Random(f"cuts {life.kind} {life.seed}")
     place = directory / "run"
     (place / "state").mkdir(parents=True)

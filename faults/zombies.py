@@ -4,8 +4,8 @@ A scheduler lets one thread at a time do one file operation and draws who is nex
 Three stories:
 
 - *twin tasks*: both attempts of a task run at once, on one host or on two; the driver takes the receipt of the second.
-- *late task*: attempt 1 stops at some operation; attempt 2 is committed and some epochs more; then attempt 1 goes on.
-- *late driver*: driver 1 stops at some operation; driver 2 takes over and commits some epochs; then driver 1 goes on.
+- *late task*: attempt 1 stops at some operation; attempt 2 is committed and some epochs more; then attempt 1 continues.
+- *late driver*: driver 1 stops at some operation; driver 2 takes over and commits some epochs; then driver 1 continues.
 
 The law: whatever the loser still does, the sums stay right, in the epochs that follow too and on the host where the loser
 worked. A loser may fail; a winner may not, unless it is refused before it did anything.

@@ -172,7 +172,7 @@ class ReferenceAggregate:
             self._run(group, number, call, row, weight)
 
     def _bad_rows(self, delta: ZSet) -> list[int]:
-        """Return the rows that take what is not there: insertions count first, retractions in order."""
+        """Return the rows that take what is absent: insertions count first, retractions in order."""
         lines = [(row_identity(row), weight) for row, weight in delta.to_pylist()]
         if self.inputs[0].mode == "append":
             return [number for number, (_, weight) in enumerate(lines) if weight < 0]

@@ -145,7 +145,7 @@ class BufferOracle:
         return self.met + [(None, each.row, each.weight) if each.side else (each.row, None, each.weight) for each in unmatched]
 
     def _meet(self, came: Sequence[Held]) -> None:
-        """Pair the rows that came with those that are there and with each other."""
+        """Pair the rows that came with those that are present and with each other."""
         there = list(self.held)
         for new in came:
             for other in there:

@@ -94,7 +94,7 @@ def _bucketed(stage: Stage, inside: Callable[[str | None], Any], directory: str 
 
 
 def lost_slice(built: Bucketed) -> None:
-    """Lose the second slice of the left rows: they are taken for those of a bucket that is not there."""
+    """Lose the second slice of the left rows: they are taken for those of a bucket that does not exist."""
     _spoil(built, 0, 1, lambda buckets: np.full(len(buckets), BUCKETS))
 
 

@@ -1,7 +1,7 @@
 """What is drawn for cold stores: few codes, so that rows meet; odd rows, so that a byte that is lost is seen.
 
 Codes come from both ends of an int64 and from a small range around 0; subcodes are fewer still. A row is drawn small most of
-the time, sometimes empty, sometimes longer than a page, so that the rows of one code go on from page to page.
+the time, sometimes empty, sometimes longer than a page, so that the rows of one code continue from page to page.
 """
 
 from __future__ import annotations

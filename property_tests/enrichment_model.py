@@ -1,6 +1,6 @@
 """What a lookup join and a join by processing time should answer, in dicts and lists: no engine code, no Arrow.
 
-An *arrival* is some copies of a left row that came in one epoch. It keeps what was emitted for it. The model is given, per
+An *arrival* is some copies of a left row that arrived in one epoch. It keeps what was emitted for it. The model is given, per
 epoch, what a key finds at that moment.
 """
 
@@ -64,7 +64,7 @@ class EnrichmentModel:
     live: dict[Hashable, tuple[Row, int]] = field(default_factory=dict)
 
     def net(self, lines: Sequence[tuple[Row, int]]) -> tuple[list[tuple[Row, int]], list[tuple[Row, int]]]:
-        """Return the rows that go and those that come, net."""
+        """Return the rows that go and those that arrive, net."""
         if self.mode == "append":
             return [], list(lines)
         before = {name: self.live.get(name) for name in dict.fromkeys(self.identity(row) for row, _ in lines)}

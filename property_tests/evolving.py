@@ -1,7 +1,7 @@
 """Random queries that are changed while they run, over the sources of `pipeline_plans`.
 
 The laws: a pipeline that ran P up to epoch E and then Q holds what one holds that ran Q from the start over the rows that were
-accepted; so it goes on. The rows before plus the difference are the rows after; `diff` lists what `evolve` does. Stages that
+accepted; so it continues. The rows before plus the difference are the rows after; `diff` lists what `evolve` does. Stages that
 both queries have keep their operator, which does not run. Back to P it holds what a pipeline holds that was never changed.
 What is refused has changed nothing.
 """
@@ -246,7 +246,7 @@ def _compare(pipeline: Pipeline[Any], query: Mapping[str, View], references: Ref
 
 
 def is_refusal(error: StateError) -> bool:
-    """Return whether an error refuses a change whose rows are not there."""
+    """Return whether an error refuses a change whose rows are absent."""
     return error.code in _REFUSED
 
 

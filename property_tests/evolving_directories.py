@@ -1,8 +1,8 @@
 """Random queries of a directory that are changed, closed and opened again, over the sources of `pipeline_plans`.
 
-The laws: run P to E, change to Q, close, open, go on to F: views hold what a pipeline in memory holds that ran Q from the start
-over the rows that were accepted, and outputs that went on add up to them. `diff` is the difference of two batch queries.
-Changed back to P by `evolve`, closed and opened again, it is P's.
+The laws: run P to E, change to Q, close, open, continue to F: views hold what a pipeline in memory holds that ran Q from the
+start over the rows that were accepted, and outputs that continued add up to them. `diff` is the difference of two batch
+queries. Changed back to P by `evolve`, closed and opened again, it is P's.
 """
 
 from __future__ import annotations
@@ -45,13 +45,13 @@ class Lasting:
         self.alter(output)
 
     def check_altered(self, output: Relation) -> None:
-        """Refuse what is no addition of columns."""
+        """Reject changes other than added columns."""
         assert self.output is not None
         before = self.output
         check_adds_columns("the output", before.schema, output.schema, before.primary_key, output.primary_key)
 
     def alter(self, output: Relation) -> None:
-        """Give the rows that are there NULL in the new columns."""
+        """Give the rows that are present NULL in the new columns."""
         more = 0 if self.output is None else len(output.schema) - len(self.output.schema)
         self.rows = Counter({(*row, *[None] * more): weight for row, weight in self.rows.items()})
         self.output = output
@@ -146,7 +146,7 @@ def _changed(
 
 
 def _replaces(pipeline: Pipeline[Any], after: Mapping[str, View], name: str) -> bool:
-    """Return whether an output cannot go on with the rows of a changed view."""
+    """Return whether an output cannot continue with the rows of a changed view."""
     old, new = pipeline.plan.output_of(name), Pipeline(after).plan.output_of(name)
     same = (old.schema.names, old.schema.types) == (new.schema.names, new.schema.types)
     return old.primary_key != new.primary_key or not (same or adds_columns(old.schema, new.schema))

@@ -1,7 +1,7 @@
 """Operators with `state_ttl` under the laws that all operators obey: their rows live longer than any history.
 
 The law behind: rows that have not ended are no concern of anybody's. So the oracle is that of the operator inside, and what it
-is excused from follows from one thing alone: what retracts a row that is not there cannot be distinguished from what retracts
+is excused from follows from one thing alone: what retracts a row that does not exist cannot be distinguished from what retracts
 one that has ended, and is counted and not refused. Rows that end are under the laws of `property_tests.test_state_ttl`.
 """
 

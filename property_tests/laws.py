@@ -152,7 +152,7 @@ def undo_changes(subject: Subject, changes: Sequence[Change]) -> list[Change]:
 
 
 def incremental_is_batch(subject: Subject, history: History) -> None:
-    """After every epoch the sum of the answers equals the plain query over everything that came in."""
+    """After every epoch the sum of the answers equals the plain query over all input."""
     run = Run(subject)
     for changes in history.epochs():
         run.step(changes)
@@ -374,7 +374,7 @@ def _hot_rows(operator: Operator) -> int:
 
 
 def duplicate_delivery_is_invisible(subject: Subject, history: History) -> None:
-    """Upserts delivered once more, those made void by a later sequence or all in their old order, yield nothing at all."""
+    """Upserts delivered again, those made void by a later sequence or all in their old order, yield nothing at all."""
     run = Run(subject)
     for changes in history.epochs():
         run.step(changes)
@@ -388,7 +388,7 @@ def duplicate_delivery_is_invisible(subject: Subject, history: History) -> None:
 
 
 def legal_in_legal_out(subject: Subject, history: History) -> None:
-    """Every retraction retracts rows that are there before the epoch; no weight ever falls below 0."""
+    """Every retraction retracts rows that are present before the epoch; no weight ever falls below 0."""
     run = Run(subject)
     for changes in history.epochs():
         before = run.view.counts()

@@ -119,7 +119,7 @@ class MemoryColdStore:
         return np.array(restored, np.bool_)
 
     def revise(self, codes: Int64s, revised: Revised, chunk_bytes: int = 1 << 20) -> None:
-        """Keep what rows of some codes will be."""
+        """Record the revisions of rows of some codes."""
         for code in set(codes.tolist()):
             self._revised += [rows for chunk in self.stream(code, chunk_bytes) if len(rows := revised(chunk))]
 
@@ -131,7 +131,7 @@ class MemoryColdStore:
         self._revised = []
 
     def forget_revised(self) -> None:
-        """Forget what rows were to be."""
+        """Clear the revisions."""
         self._revised = []
 
     def tidy(self) -> None:

@@ -231,7 +231,7 @@ class IsOneEpochLate(Wrapped):
 
 
 class AddsZeroLines(Wrapped):
-    """Send every line once more with weight 0."""
+    """Send every line again with weight 0."""
 
     def answer(self, tick: Tick, deltas: Sequence[ZSet]) -> Iterator[ZSet]:
         """Answer twice as much."""

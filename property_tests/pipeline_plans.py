@@ -4,7 +4,7 @@ A view is drawn from the words of the fluent API over four sources: upserts, ups
 added, and a bag. Every node is brought back to the same three columns, so any of them can be behind any other. Nothing here
 is decided by the engine: the rows, the legal retractions and the plan come from a seed.
 
-The laws: after every epoch the view equals the batch query over everything that came (`Pipeline.verify`); a pipeline that is
+The laws: after every epoch the view equals the batch query over everything that arrived (`Pipeline.verify`); a pipeline that is
 opened again before every epoch, one that is saved and loaded, and one whose epochs are halved end up with the same view, and
 the first two emit the same on the way.
 """

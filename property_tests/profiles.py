@@ -2,7 +2,7 @@
 
 | profile | chosen by | examples per (operator, law) | random |
 |---|---|---|---|
-| `push` (default) | | 5; 3 of joins, which are there in many types | no: a red push means a changed engine |
+| `push` (default) | | 5; 3 of joins, which are present in many types | no: a red push means a changed engine |
 | `nightly` | `HYPOTHESIS_PROFILE=nightly` | 100 | yes, so that nights add up |
 | `scout` | `HYPOTHESIS_PROFILE=scout` | 20 | yes, and failures are not made smaller: a quick look at what is broken |
 """

@@ -96,7 +96,7 @@ class ReferenceSide:
         return ("key", crc32(repr(codes).encode()) % 4) if "hash_trusted" in self.bugs else ("key", *codes)
 
     def resolve(self, lines: Sequence[tuple[Values, int]], epoch: int) -> SideStep:
-        """Return what a delta does, without doing it."""
+        """Return the effect of a delta without applying it."""
         step = SideStep()
         if self.relation.mode == "upsert":
             self._resolve_upserts(lines, step)
@@ -215,7 +215,7 @@ class ReferenceSide:
         step.delta[row_id] = (stored, before + weight)
 
     def shown_key(self, row: Values) -> Values:
-        """Return what a message calls a row: its primary key, or all of it."""
+        """Return how a message identifies a row: its primary key, or all of it."""
         return tuple(row[place] for place in self.primary_positions or range(len(row)))
 
     def snapshot(self) -> pa.Table:

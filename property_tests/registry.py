@@ -306,7 +306,7 @@ def hash_join_live_rows(operator: Operator) -> int:
 
 
 def reference_live_rows(operator: Operator) -> int:
-    """Count the rows of the reference's snapshot, tombstones left out."""
+    """Count the rows of the reference's snapshot, tombstones omitted."""
     weights = [weight for table in operator.snapshot().values() for weight in table.column("_weight").to_pylist()]
     return len(weights) - weights.count(0) if not getattr(operator, "bugs", ()) else len(weights)
 

@@ -111,7 +111,7 @@ class RoutedJoin:
             join.absorb(tick, part)
 
     def rejections(self, tick: Tick, deltas: Sequence[ZSet]) -> pa.Table:
-        """Return what the buckets reject; the rows are numbered within a bucket, see `on_bad_input`."""
+        """Return the rejections of the buckets; the rows are numbered within a bucket, see `on_bad_input`."""
         parts = self._parts(tick, deltas)
         return pa.concat_tables([join.rejections(tick, part) for join, part in zip(self._joins, parts, strict=True)])
 

@@ -263,7 +263,7 @@ class Knobs:
         one_delta: whether `absorb` gets the very objects that `answer` got, or equal ones.
         compacting: whether the state is compacted after every epoch.
         budget: option and value of hybrid state, None for state in memory.
-        cold_store: the medium that the rest of hybrid state lies on.
+        cold_store: the medium that the rest of hybrid state is on.
     """
 
     hash_bits: int = 32

@@ -4,7 +4,7 @@ The law: sharing is invisible. In every epoch the answers, the rejected rows and
 also when the state is saved and loaded between epochs; and the table is kept once.
 
 A case is drawn from one number. Its joins are temporal ones by event time in all three modes, beside each other and in chains,
-over versions in any mode, or joins by processing time over latest rows by a key or a part of it. Rows come late and are taken
+over versions in any mode, or joins by processing time over latest rows by a key or a part of it. Rows arrive late and are taken
 back; bad rows are put aside.
 """
 

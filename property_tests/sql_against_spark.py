@@ -3,8 +3,8 @@
     python -m property_tests.sql_against_spark --queries 2000
 
 The law: after some epochs a query's view holds what Spark answers to the same text over the tables as they are, under ANSI
-mode, row for row. Twenty queries of which one fails in process, for example at a number that does not fit, are left out
-together; more than a tenth left out is a failure, and so is more than a third whose answer has no rows.
+mode, row for row. Twenty queries of which one fails in process, for example at a number that does not fit, are omitted
+together; more than a tenth omitted is a failure, and so is more than a third whose answer has no rows.
 Spark's planner itself fails at a few (4.3: `key not found`, an internal error); more than a fiftieth is a failure too.
 
 Queries and rows are drawn as for `property_tests.test_sql`, which compares with DuckDB. One Spark session, one set of tables

@@ -4,8 +4,8 @@ The law: a statement runs or is refused with an error of our own; nothing else i
 which on a busy machine is for the first call of a kernel. Of those that are bound, some are explained and written as SQL, some
 are run.
 
-Of twenty statements eight are drawn from a grammar of queries and declarations, over names that are there and some that are
-not; seven are the fixtures of `tests/sql`, with tokens left out, doubled, exchanged, or taken from another; five are noise of
+Of twenty statements eight are drawn from a grammar of queries and declarations, over names that are present and some that are
+not; seven are the fixtures of `tests/sql`, with tokens omitted, doubled, exchanged, or taken from another; five are noise of
 words and signs. Names and literals are hostile in all of them. A seed gives the same statements.
 
 `--names N` checks N hostile names and texts: what is written comes back, as a name and as a
@@ -314,7 +314,7 @@ def _texts(path: Path) -> list[str]:
 
 
 def fixture_statements(path: Path) -> list[list[str]]:
-    """Return the statements of a file of fixtures, cut into tokens; those that need another process are left out."""
+    """Return the statements of a file of fixtures, cut into tokens; those that need another process are omitted."""
     kept = [text for text in _texts(path) if not re.search(r"kafka|jdbc|redis|duckdb|filesystem|datagen", text, re.IGNORECASE)]
     return [_TOKENS.findall(text.strip().rstrip(";")) for text in kept]
 

@@ -290,7 +290,7 @@ class _Kept:
         """Keep what was taken."""
 
     def contents(self) -> pa.Table:
-        """Return every row as often as it is there."""
+        """Return every row as often as it is present."""
         return repeated(self._contents.rows(), self._schema)
 
 
@@ -344,7 +344,7 @@ def _value(kind: pa.DataType, chance: random.Random) -> Any:
 
 
 def _counted(table: pa.Table) -> Counter[str]:
-    """Return how often each row is there; floats to twelve digits, for their sums depend on the order."""
+    """Return how often each row is present; floats to twelve digits, for their sums depend on the order."""
     rows = zip(*(column.to_pylist() for column in table.columns), strict=True) if table.num_columns else ()
     return Counter(repr(tuple(float(f"{one:.12g}") if isinstance(one, float) else one for one in row)) for row in rows)
 

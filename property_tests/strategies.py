@@ -1,7 +1,7 @@
 """What Hypothesis draws: joins, legal histories, their splits into epochs, and bad lines to plant in them.
 
 A history is drawn as *genes*: tuples of small integers. `decode` reads them one after the other against a model of the live
-rows and turns each into a change that is legal at that point (a retraction picks a row that is there). So every prefix of a
+rows and turns each into a change that is legal at that point (a retraction picks a row that is present). So every prefix of a
 history is legal, hence every split into epochs is; shrinking a gene towards 0 gives a plainer change; and the soak can make
 millions of histories from a random generator with the same decoder.
 

@@ -38,7 +38,7 @@ def _legal(mode: str, drawn: list[Any]) -> list[tuple[Any, int]]:
 
 @st.composite
 def draw_histories(draw: st.DrawFn, mode: str) -> list[tuple[list[tuple[Any, int]], int, dict[int, list[int]]]]:
-    """Draw epochs: left lines that may be retracted only if they are there, the time, and what the table holds."""
+    """Draw epochs: left lines that may be retracted only if they are present, the time, and what the table holds."""
     epochs, held, now = [], {}, 0
     for _ in range(draw(st.integers(1, 6))):
         lines = []

@@ -38,7 +38,8 @@ _EXEMPTIONS = [
 def pushed() -> set[tuple[str, str]]:
     """Return the pairs of operator and law that a push searches; `make soak` searches all of them.
 
-    Joins are there in six types and seven pairs of modes: beside the two laws that are searched on all of them, a law takes two
+    Joins are present in six types and seven pairs of modes: beside the two laws that are searched on all of them, a law takes
+        two
     pairs of modes of every type, and two types of the joins behind a route and of the reference.
     """
     groups: dict[tuple[str, str], list[str]] = {}

@@ -112,7 +112,7 @@ def an_answer_is_pure(case: TtlCase, make: Make) -> None:
 
 
 def snapshots_are_invisible(case: TtlCase, make: Make) -> None:
-    """Restored before every epoch, an operator goes on alike, and is due no later."""
+    """Restored before every epoch, an operator continues alike, and is due no later."""
     one, other = make(case), make(case)
     for step in case.steps:
         other.restore(one.snapshot())
@@ -200,7 +200,7 @@ def _never_settles(rows: Any) -> None:
 
 
 def _live_numbers(rows: Any) -> Any:
-    """Return the numbers of all rows that are there."""
+    """Return the numbers of all rows that are present."""
     flags = rows.side.record_words("u1", c.FLAGS, int(rows.side.header[s.H_ROWS_END]))
     return np.flatnonzero(flags & c.FLAG_LIVE).astype(np.int64) + 1
 

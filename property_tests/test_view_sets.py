@@ -1,4 +1,4 @@
-"""Several views as one pipeline: every view is its batch query, what views have in common is there once, and totals agree."""
+"""Several views as one pipeline: every view is its batch query, what views have in common is present once, and totals agree."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Random cases of the operators about time: dedup, temporal join in three modes, as-of join; each with history and verdict.
 
-A case is drawn from one number, so that a failure is named by it. In half of the cases all that comes is above the watermark
-before its epoch, and so is all that is retracted; in the others rows, versions and retractions come late as well.
+A case is drawn from one number, so that a failure is named by it. In half of the cases all that arrives is above the watermark
+before its epoch, and so is all that is retracted; in the others rows, versions and retractions arrive late as well.
 The verdict comes from `zset_join.testing.reference_temporal`.
 """
 
@@ -207,7 +207,7 @@ class TimedCase:
     def _changes(self, side: int, live: list[Any], watermark: int | None) -> tuple[list[Change], list[Any]]:
         draw, mode = self._draw, self.left_mode if side == 0 else self.right_mode
         low, high = (-3, 6) if watermark is None else (watermark + 1, watermark + 6)
-        # Rows set aside look like rows that are there in a later retraction, unless that one is late too.
+        # Rows set aside look like rows that are present in a later retraction, unless that one is late too.
         if self.comes_late and (side == 1 or mode == "append" or self.late_rule == "join"):
             low -= 6
         made = []

@@ -45,7 +45,7 @@ def _legal(case: TimedCase, epoch: int) -> Iterator[None]:
 
 
 def incremental_is_batch(case: TimedCase, make: Make) -> None:
-    """Every answer, or the sum of all, equals the plain query's; nothing is retracted that is not there."""
+    """Every answer, or the sum of all, equals the plain query's; nothing is retracted that does not exist."""
     operator, emitted = make(case), EmittedRows()
     for epoch, step in enumerate(case.steps):
         deltas = case.deltas(step.changes)
@@ -133,7 +133,7 @@ def answer_is_pure(case: TimedCase, make: Make) -> None:
 
 
 def snapshot_and_restore_are_invisible(case: TimedCase, make: Make) -> None:
-    """Restored from a snapshot before every epoch, an operator goes on alike."""
+    """Restored from a snapshot before every epoch, an operator continues alike."""
     original, restored = make(case), make(case)
     for epoch, step in enumerate(case.steps):
         tick, deltas = step.tick(epoch), case.deltas(step.changes)

@@ -82,7 +82,7 @@ class TtlCase:
             row = (draw.choice([0, 1, None]), draw.choice([0, 1]), draw.choice([None, now, now - 3, now - 8, now - 12]))
             takes = self.mode == "changelog" and draw.random() < 0.4
             if takes and not self.ends[number] and not there[row]:
-                continue  # of rows that do not end, only what is there may be retracted
+                continue  # of rows that do not end, only the present content may be retracted
             weight = -1 if takes else 1
             there[row] += weight
             yield row, weight

@@ -180,7 +180,7 @@ def _oracle_side(world: World) -> oracle.Side:
 
 
 def _grow(world: World, length: int) -> _Tree:
-    """Walk the tree of sequences, leaving out those that retract what is not there."""
+    """Walk the tree of sequences, leaving out those that retract what is absent."""
     side = _oracle_side(world)
     numbers: dict[Any, int] = {}
     bags: list[tuple[oracle.Bag, oracle.Bag]] = []
@@ -384,7 +384,7 @@ def exhaust(world: World, how: str, length: int, build: Callable[..., Operator],
         block: sequences that share one operator.
 
     Raises:
-        UniverseBrokenError: an output that differs, emits a row both ways, or retracts more than was there.
+        UniverseBrokenError: an output that differs, emits a row both ways, or retracts more than was present.
 
     Cost: legal sequences x 2^(length - 1) universes in `length` epochs; about 2 microseconds each.
     """

@@ -1,7 +1,7 @@
 """Random sets of views over two shared tables, each view written apart from the others.
 
 The law: after every epoch every view equals its batch query over the same inputs, also where the pipeline was opened again from
-its directory on the way; and a stage is there once, however many views are made of it.
+its directory on the way; and a stage is present once, however many views are made of it.
 
 A view is drawn as nested tuples, so that what two of them have in common is known without the planner: every tuple of a kind
 that has a state is one stage. A view may be made of another one of the set.
@@ -128,7 +128,7 @@ def views_equal_their_queries(seed: int, directory: Path | None) -> int:
         directory: where the pipeline lasts; it is opened again on the way. None: in memory.
 
     Raises:
-        LawBrokenError: a view that is not its batch query, or a stage that is there twice.
+        LawBrokenError: a view that is not its batch query, or a stage that is present twice.
     """
     draw = random.Random(seed)
     views = drawn_views(draw)

@@ -1,4 +1,4 @@
-"""What a cold store is: rows on disk, found by a 64-bit code.
+"""The cold store: rows on disk, found by a 64-bit code.
 
 The law: a store holds a bag of rows, each with a code and a subcode. `fetch` returns exactly the rows that have the codes
 requested and changes nothing; `put` adds, `remove` takes away, nothing else does. What goes in comes out bit for bit,
@@ -13,7 +13,7 @@ they did not change meanwhile. Between the first change and `commit`
 a store is unclean: a process that dies meanwhile leaves a store that `open` refuses, and that its owner wipes and builds
 again from the checkpoint. So a store is a cache: it is never synced to the disk and never the only copy of anything.
 
-Edge cases. Equal rows with equal codes are all kept. Codes may be requested that are not there, and more than once. An empty
+Edge cases. Equal rows with equal codes are all kept. Codes may be requested that do not exist, and more than once. An empty
 row is a row.
 
 Known limits: a row has less than 2 GiB; a place holds until `tidy` or `clear` moves or drops its row.
@@ -164,12 +164,12 @@ class ColdStore(Protocol):
         Memory is what is returned and a few MB: call `bytes_of` first where one code may have more rows than fit.
 
         Raises:
-            StateError: what lies on the disk is not what was put there.
+            StateError: what is on the disk is not what was put there.
         """
         ...
 
     def stream(self, code: int, chunk_bytes: int = 1 << 20) -> Iterator[ColdRows]:
-        """Yield all rows of one code in chunks of about `chunk_bytes` (a larger row comes alone)."""
+        """Yield all rows of one code in chunks of about `chunk_bytes` (a larger row arrives alone)."""
         ...
 
     def scan(self, chunk_bytes: int = 1 << 20) -> Iterator[ColdRows]:
@@ -231,11 +231,11 @@ class ColdStore(Protocol):
         ...
 
     def forget_revised(self) -> None:
-        """Forget what was written for rows that were revised."""
+        """Clear the entries of revised rows."""
         ...
 
     def tidy(self) -> None:
-        """Do what keeps fetching fast and the disk small. An error leaves the store as before."""
+        """Merge runs, so that fetching stays fast and the disk small. An error leaves the store as before."""
         ...
 
     def commit(self, epoch: int) -> None:
@@ -259,7 +259,7 @@ class ColdStore(Protocol):
         ...
 
     def statistics(self) -> Mapping[str, int]:
-        """Return counts for people: rows, runs, bytes, and what was read since the store was opened."""
+        """Return counts for users: rows, runs, bytes, and what was read since the store was opened."""
         ...
 
     def close(self) -> None:

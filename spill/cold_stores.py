@@ -31,7 +31,7 @@ class ColdStores(ABC):
     """Make the stores of a directory.
 
     Args:
-        directory: of these stores alone; made when it is not there.
+        directory: of these stores alone; created if it does not exist.
     """
 
     def __init__(self, directory: Path) -> None:
@@ -46,11 +46,11 @@ class ColdStores(ABC):
 
         Args:
             name: of the store, and of its directory.
-            owner: whose rows they are and what their bytes depend on.
+            owner: the owner of the rows and what their bytes depend on.
             with_subcodes: whether rows are also found by subcode.
 
         Raises:
-            StateError: what is there belongs to something else, or was being changed when its process died.
+            StateError: the present content belongs to something else, or was being changed when its process died.
         """
         return RunStore(self.directory / name, pages=self._pages(name), owner=owner, with_subcodes=with_subcodes)
 
@@ -60,11 +60,11 @@ class ColdStores(ABC):
 
     @abstractmethod
     def is_current(self) -> bool:
-        """Return whether what the stores share is as this process left it."""
+        """Return whether the shared files are as this process left them."""
 
     @abstractmethod
     def close(self) -> None:
-        """Release what the stores share; they are closed."""
+        """Release the shared files of closed stores."""
 
 
 class FileStores(ColdStores):
@@ -83,7 +83,7 @@ class FileStores(ColdStores):
 
 @contextmanager
 def closing_on_error(close: Callable[[], object]) -> Iterator[None]:
-    """Close what was opened so far when opening the rest fails."""
+    """Close opened stores when opening the rest fails."""
     try:
         yield
     except BaseException:

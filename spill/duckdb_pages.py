@@ -109,14 +109,14 @@ def identifier(name: str) -> str:
 _lent: WeakValueDictionary[str, DuckDBFile] = WeakValueDictionary()
 """Files whose lock was given away, by path."""
 _inherited: list[duckdb.DuckDBPyConnection] = []
-"""What a process has from the one it was forked from: closing it would wait for threads that are not there."""
+"""What a process has from the one it was forked from: closing it would wait for threads that do not exist."""
 
 
 class DuckDBFile:
     """Open a DuckDB file for the stores of one bucket.
 
     Args:
-        path: the file; made when it is not there. A directory beside it, with `.temporary` added, takes what does not fit
+        path: the file; created if it does not exist. A directory beside it, with `.temporary` added, takes what does not fit
             memory.
         memory_bytes: the most memory DuckDB may take; at least 16 MiB.
         temporary_bytes: the most disk space for what does not fit memory.
@@ -186,7 +186,7 @@ class DuckDBFile:
         os.close(os.open(self.path, os.O_RDONLY | os.O_CLOEXEC))
 
     def _signature(self) -> tuple[int, int, int] | None:
-        """Return what changes when somebody else writes to the file, or puts another one in its place."""
+        """Return a signature that changes when another process writes or replaces the file."""
         try:
             status = os.stat(self.path)  # noqa: PTH116 - Path.stat() is slower
         except FileNotFoundError:
@@ -309,10 +309,10 @@ class DuckDBColdStore(RunStore):
     """Keep cold rows in a DuckDB file.
 
     Args:
-        directory: of this store alone, for its manifest and its index; made when it is not there.
+        directory: of this store alone, for its manifest and its index; created if it does not exist.
         file: shared by the stores of a bucket; its opener closes it.
         name: of the store, any text.
-        owner: whose rows they are and what their bytes depend on; compared when the store is opened again.
+        owner: the owner of the rows and what their bytes depend on; compared when the store is opened again.
         with_subcodes: whether rows are also found by subcode; without, subcodes are not kept.
 
     Raises:
@@ -335,7 +335,7 @@ class DuckDBStores(ColdStores):
     """Keep the pages of all stores of a directory in one DuckDB file there.
 
     Args:
-        directory: of these stores alone, with a lock that keeps other processes out while they are used; it is there.
+        directory: of these stores alone, with a lock that keeps other processes out while they are used; it is present.
         memory_bytes: the most memory DuckDB may take.
 
     Raises:
@@ -370,7 +370,7 @@ class DuckDBPages:
 
     def __init__(self, file: DuckDBFile, name: str) -> None:
         self._file = file
-        # What is read lies in DuckDB's memory for a moment, beside the blocks that it is read from.
+        # What is read is in DuckDB's memory for a moment, beside the blocks that it is read from.
         self.group_bytes = min(max(file.memory_bytes // _READ_PART, _LEAST_GROUP_BYTES), _MOST_GROUP_BYTES)
         self._schema = f"cold.{identifier(name)}"
         file.execute(f"CREATE SCHEMA IF NOT EXISTS {self._schema}")
@@ -410,7 +410,7 @@ class DuckDBPages:
         return self._checked(pa.concat_tables(parts), page_runs << _AT_SHIFT | pages, ends - begins, requested)
 
     def _query(self, run: int, at: int, pages: Int64s) -> str:
-        """Return what requests some pages of a run, which is the one at a place among several.
+        """Return the query for some pages of a run, which is the one at a place among several.
 
         Lines were inserted in the order of their pages, so the number of a line in its table, by which DuckDB finds it, is that
         of its page. Where many of the pages between the first and the last are wanted, passing over the others costs more than

@@ -60,8 +60,8 @@ class FileColdStore(RunStore):
     """Keep cold rows in plain files.
 
     Args:
-        directory: of this store alone; made when it is not there.
-        owner: whose rows they are and what their bytes depend on; compared when the store is opened again.
+        directory: of this store alone; created if it does not exist.
+        owner: the owner of the rows and what their bytes depend on; compared when the store is opened again.
         with_subcodes: whether rows are also found by subcode; without, subcodes are not kept.
 
     Raises:
@@ -85,7 +85,7 @@ class FilePages:
     """Keep the pages of each run in a file `<run>.pages`.
 
     Args:
-        directory: where; it is there.
+        directory: where; it is present.
     """
 
     kind = "file"
@@ -160,7 +160,7 @@ class FilePages:
         return self._descriptors[run]
 
     def _mapped(self, run: int) -> tuple[int, int]:
-        """Return address and size of a run's mapped file; it is there until the run is closed."""
+        """Return address and size of a run's mapped file; it is present until the run is closed."""
         if run not in self._mappings:
             descriptor = self._open(run)
 

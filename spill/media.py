@@ -1,4 +1,4 @@
-"""The media that cold rows may lie on, by name: what each needs, and how much memory it may take.
+"""The media that cold rows may be on, by name: what each needs, and how much memory it may take.
 
 The law: this module needs no medium to be installed, and imports none.
 """

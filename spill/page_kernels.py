@@ -1,6 +1,6 @@
 """Taking rows out of the pages of runs (`run_kernels` has their format): all living ones, or those that are wanted.
 
-Pages that were read lie in memory. Those of a window (`read_kernels`) lie in a file that is mapped while its rows are taken,
+Pages that were read are in memory. Those of a window (`read_kernels`) are in a file that is mapped while its rows are taken,
 and are requested two pages ahead, as far as codes and ends of their rows go; then the rows that were found, so that copying
 finds them in the cache.
 """

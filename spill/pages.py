@@ -1,4 +1,4 @@
-"""Where the pages of a run lie: the part of a cold store that differs from one kind of disk storage to another.
+"""Page storage of a run: the part of a cold store that depends on the storage.
 
 The law: `read` returns the bytes that were appended to that run under that page number; a run that was not finished leaves
 nothing behind once it is discarded. Pages contain no rows, codes or liveness.
@@ -29,7 +29,7 @@ class ReadPages:
         owner: keeps the memory.
         read_bytes: what was read for them, gaps included.
         windows: of the files that are mapped, one line of `WINDOW_WORDS` each, as `find_windows` makes them. The pages of a
-            window are there from `open_window` on until `close_window`.
+            window are present from `open_window` on until `close_window`.
     """
 
     addresses: Int64s
@@ -97,7 +97,7 @@ class Pages(Protocol):
         ...
 
     def check(self, run: int, *, pages: int, size: int) -> None:
-        """Raise StateError if a run is not there, or has not as many pages, or as many bytes, as its directory records."""
+        """Raise StateError if a run is absent, or has not as many pages, or as many bytes, as its directory records."""
         ...
 
     def drop(self, run: int) -> None:
@@ -105,7 +105,7 @@ class Pages(Protocol):
         ...
 
     def commit(self) -> None:
-        """Let what was written be found by the next process that opens the store."""
+        """Make the written rows visible to the next process that opens the store."""
         ...
 
     def disk_bytes(self) -> int:

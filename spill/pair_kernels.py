@@ -6,7 +6,7 @@ in memory, and behind them the last word of the run. First numbers are hashes, s
 from the words at both its ends; a guess that is wrong costs as many steps as it is wrong by, a page at most.
 
 The *filter* of a run has 16 bits per pair and sets two for each, in one word of 64; these words ascend with the numbers, so
-that what is looked for in order is found in order. Of the numbers that are not there one in fifty passes.
+that what is looked for in order is found in order. Of the numbers that do not exist one in fifty passes.
 
 Several runs are looked into at once: a line of `RUN_WORDS` words holds the addresses of its directory and filter.
 """
@@ -105,7 +105,7 @@ def find_pair_pages(
 ) -> tuple[int, int]:
     """List the pages that may hold pairs with some first numbers, run by run, ascending and each once, and what to look for.
 
-    Stops when a list is full; called again with the same cursor it goes on.
+    Stops when a list is full; called again with the same cursor it continues.
 
     Args:
         runs: one line of `RUN_WORDS` words per run.

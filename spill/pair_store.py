@@ -3,7 +3,7 @@
 The law: `find` returns exactly the pairs that were put with the first numbers requested, each once or as often as it was put.
 Nothing takes single pairs away; `replace` puts others in the place of all.
 
-Pairs lie in runs (`spill.run_set`), which are merged; where equal pairs meet, one stays. A look-up checks the filter of each
+Pairs are in runs (`spill.run_set`), which are merged; where equal pairs meet, one stays. A look-up checks the filter of each
 run, and reads the page where the pair would be, out of a mapped window where many are wanted. Of the numbers that a run does
 not have one in fifty costs a page. Remembers 2.1 bytes per pair, in mapped files.
 
@@ -39,7 +39,7 @@ class PairStore(RunSet[PairRun]):
     """Keep pairs of numbers.
 
     Args:
-        directory: of this store alone; made when it is not there.
+        directory: of this store alone; created if it does not exist.
         owner: whose pairs they are; compared when the store is opened again.
         pages: where the pages of the runs lie; default: in plain files in `directory`.
 

@@ -154,7 +154,7 @@ def plan_reads(
         files: get the file of each range.
         begins: get the first byte of each range.
         ends: get the end of each range.
-        places: get the place of each page: in a window its address, else -1 - the position once the ranges lie behind one
+        places: get the place of each page: in a window its address, else -1 - the position once the ranges are behind one
             another.
 
     Returns:

@@ -1,4 +1,4 @@
-"""What stays in memory: which entries to spill when the hot ones exceed their budget.
+"""Choice of the entries to spill when the hot ones exceed their budget.
 
 The law: `victims` returns nothing while the budget holds, else the entries with the lowest scores, as few as bring what is left
 down to the budget less a slack; equal scores go by position. It is a pure function: a second call returns the same answer.
@@ -43,7 +43,7 @@ _BINS = 1 << 16
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResidencyPolicy:
-    """Decide what stays in memory.
+    """Policy that decides which entries stay in memory.
 
     Args:
         max_hot_bytes: bytes of the entries in memory; None for no limit.

@@ -1,6 +1,6 @@
 """One run: rows written once, in the order of their codes, and the index of it in memory.
 
-The law: a run holds the rows it was written with, minus those that were removed; nothing is ever added to it. Rows lie in pages
+The law: a run holds the rows it was written with, minus those that were removed; nothing is ever added to it. Rows are in pages
 (`spill.pages`); what memory keeps of them (mapped from files, so that any process opens a run without reading it) is the
 directory, 32 bytes per page, the prints, 2 bytes per row, and a bit per row that marks it as removed. So an absent or
 removed row does not reach the disk, save about once in 65,000 rows of the page it would be in (4,000 for a code in a store
@@ -180,7 +180,7 @@ class Run:
         return self._line
 
     def long_codes(self, *, keep_index: bool) -> Int64s:
-        """Return the codes whose rows begin in one page and go on in the next, ascending. Cost: its pages, once."""
+        """Return the codes whose rows begin in one page and continue in the next, ascending. Cost: its pages, once."""
         if self._long_codes is None:
             goes_on = (self.directory[:, k.FIRST_ROW] & k.CONTINUES) != 0
             self._long_codes = np.unique(self.directory[goes_on, k.FIRST_CODE])
@@ -228,7 +228,7 @@ class Run:
 
 
 class RunWriter:
-    """Write one run from rows that come in order.
+    """Write one run from rows that arrive in order.
 
     Args:
         directory: where the index files go.

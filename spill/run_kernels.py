@@ -14,11 +14,11 @@ number of its first row (doubled; 1 is added when its first code is the last one
 *prints* keep a fingerprint of 16 bits: of its code, or 12 of its code and 4 of its subcode below them in stores with
 subcodes. A print only marks a page as worth reading; the codes in the page decide. A bit per row marks it as removed.
 
-A small run has a *filter* beside these (`spill.filters`): one look excludes most codes that are not there.
+A small run has a *filter* beside these (`spill.filters`): one look excludes most codes that do not exist.
 
 Several runs are looked into at once: a line of `RUN_WORDS` words holds the addresses of its directory, prints, bits and filter.
 
-Ties: rows of equal code and subcode are in any order. A code whose rows do not fit one page goes on in the
+Ties: rows of equal code and subcode are in any order. A code whose rows do not fit one page continues in the
 next; the pages of one code are never longer than `SPLIT_BYTES`, unless a single row is.
 
 What takes rows out of pages is in `page_kernels`, what writes runs in `write_kernels`.
@@ -152,7 +152,7 @@ def restore_places(runs: Any, places: Any, restored: Any, added: Any) -> int:
         runs: one line of `RUN_WORDS` words per run.
         places: of the rows.
         restored: gets, per row, whether it is back; nothing is back after an error.
-        added: gets, per run, how many rows came.
+        added: gets, per run, how many rows arrived.
     """
     run = 0
     bad = -1
@@ -251,7 +251,7 @@ def page_bytes(directory: int, page: int) -> int:
 
 @kernel
 def _may_hold(prints: int, removed: int, begin: int, end: int, sought: int, mask: int) -> bool:
-    """Return whether one of some rows is there and has this print, where `mask` has bits; four are compared at once.
+    """Return whether one of some rows is present and has this print, where `mask` has bits; four are compared at once.
 
     Of a word whose four parts are the differences, the subtraction borrows into the highest bit of a part that is 0.
     """
@@ -287,7 +287,7 @@ def find_pages(
 ) -> int:
     """List the pages that may hold some of the wanted codes (or pairs), run by run, ascending and each once; return how many.
 
-    Stops when `pages` is full or the pages take `most_bytes`; called again with the same cursor it goes on.
+    Stops when `pages` is full or the pages take `most_bytes`; called again with the same cursor it continues.
 
     Args:
         runs: one line of `RUN_WORDS` words per run.

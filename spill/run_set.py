@@ -4,7 +4,7 @@ The law: the runs are those of the last `commit`, and what was written, merged a
 as it was, or as a whole change left it.
 
 Runs stay few: they are counted in levels of a factor of eight in their living rows, and eight of one level are merged with all
-that are smaller, so N rows put n at a time lie in at most `7 log8(N / n) + 7` runs and are rewritten `log8(N / n)` times. A
+that are smaller, so N rows put n at a time are in at most `7 log8(N / n) + 7` runs and are rewritten `log8(N / n)` times. A
 run that has lost more than half of its rows is rewritten too, so the disk holds at most twice the living rows, and the
 merged ones while they are merged.
 
@@ -74,7 +74,7 @@ class StoredRun(Protocol):
         ...
 
     def release(self) -> None:
-        """Let what is mapped of its index leave the memory of this process."""
+        """Release the mapped index from the memory of this process."""
         ...
 
     def index_bytes(self) -> int:
@@ -82,7 +82,7 @@ class StoredRun(Protocol):
         ...
 
     def staying_bytes(self) -> int:
-        """Return what of these `release` leaves in memory."""
+        """Return the bytes that `release` leaves in memory."""
         ...
 
     def file_bytes(self) -> int:
@@ -118,7 +118,7 @@ class RunSet(ABC, Generic[R]):
     """Keep runs.
 
     Args:
-        directory: of this set alone; made when it is not there.
+        directory: of this set alone; created if it does not exist.
         pages: where the pages of the runs lie.
         stamp: whose rows they are and what their bytes depend on; compared when the set is opened again.
 
@@ -155,7 +155,7 @@ class RunSet(ABC, Generic[R]):
 
     @abstractmethod
     def _opened_run(self, number: int, rows: int, live: int) -> R:
-        """Open a run that is there."""
+        """Open a run that is present."""
 
     @abstractmethod
     def _new_writer(self, number: int) -> StoredRunWriter[R]:
@@ -373,7 +373,7 @@ class RunSet(ABC, Generic[R]):
         return sum(run.staying_bytes() for run in self._runs)
 
     def lingering_bytes(self) -> int:
-        """Return what else of an index that may not be kept can be in memory: a small one stays from a look-up to `release`."""
+        """Return the further bytes in memory of a small index, kept from a look-up to `release`."""
         return self._index_bytes - self.staying_bytes() if self._keeps_index and not self.keep_index else 0
 
     def close(self) -> None:

@@ -57,9 +57,9 @@ class RunStore(RunSet[Run]):
     """Keep cold rows in runs.
 
     Args:
-        directory: of this store alone; made when it is not there.
+        directory: of this store alone; created if it does not exist.
         pages: where the pages of the runs lie.
-        owner: whose rows they are and what their bytes depend on: query, bucket, layout. Compared when the store is opened.
+        owner: the owner of the rows and what their bytes depend on: query, bucket, layout. Compared when the store is opened.
         with_subcodes: whether rows are also found by subcode; without, subcodes are not kept.
 
     Raises:
@@ -109,7 +109,7 @@ class RunStore(RunSet[Run]):
         return _joined(list(self.fetch_parts(codes, subcodes)))
 
     def fetch_parts(self, codes: Int64s, subcodes: Int64s | None = None) -> Iterator[ColdRows]:
-        """Yield what `fetch` returns as it is read, the rows of some MB of pages at a time.
+        """Yield the result of `fetch` while it is read, the rows of some MB of pages at a time.
 
         Rows that were yielded may be removed before the next ones are requested, and others may be put or restored.
         """
@@ -124,7 +124,7 @@ class RunStore(RunSet[Run]):
         return self._find_in_portions(Wanted(codes, subcodes))
 
     def _find_in_portions(self, wanted: Wanted, **options: int) -> Iterator[ColdRows]:
-        """Find rows in the runs that are there now, with no more of the index in memory than may be."""
+        """Find rows in the runs that are present now, with no more of the index in memory than may be."""
         keep, bounds = self._keeps_index, self._portions(self._runs)
         portions = [(self._some(begin, end), parts) for begin, end, parts in bounds]
         return chain.from_iterable(
@@ -143,7 +143,7 @@ class RunStore(RunSet[Run]):
         As `fetch_parts`. Cost: where all codes have rows in several runs, of each code little more than a page.
 
         Args:
-            wanted: returns before each run the codes whose rows are still wanted; those of others need not be left out.
+            wanted: returns before each run the codes whose rows are still wanted; those of others need not be omitted.
         """
         self._counts["fetches"] += 1
         keep, least = self._keeps_index, self.row_count() // _PART_OF_LARGE
@@ -184,7 +184,7 @@ class RunStore(RunSet[Run]):
     def long_among(self, codes: Int64s, least_bytes: int) -> tuple[Int64s, Int64s]:
         """Return those codes whose rows take at least so many bytes, ascending, and these bytes.
 
-        Cost: next to nothing where few codes take more than 32 KB; codes that take no more in any run may then be left out.
+        Cost: next to nothing where few codes take more than 32 KB; codes that take no more in any run may then be omitted.
         """
         if least_bytes >= _SPREAD_BYTES:
             spread = [long_codes for run in self._runs if len(long_codes := run.long_codes(keep_index=self.keep_index))]
@@ -214,7 +214,7 @@ class RunStore(RunSet[Run]):
         self._counts["rows_put"] += len(rows)
 
     def put_parts(self, parts: Iterable[ColdRows]) -> None:
-        """Add rows, at least one, that come part by part in their order (`in_order`): all of them, or none and an error."""
+        """Add rows, at least one, that arrive part by part in their order (`in_order`): all of them, or none and an error."""
         with self._written_run() as writer:
             for rows in parts:
                 writer.append(LyingRows.of(rows))
@@ -282,7 +282,7 @@ class RunStore(RunSet[Run]):
             revision.old.live -= revision.new.rows
 
     def forget_revised(self) -> None:
-        """Forget what was written for rows that were revised."""
+        """Clear the entries of revised rows."""
         revisions, self._revisions = self._revisions, []
         if revisions:
             self._drop([revision.new for revision in revisions])

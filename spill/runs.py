@@ -91,7 +91,7 @@ class Runs:
     def scan(self, chunk_bytes: int, *, keep_index: bool) -> Iterator[tuple[LyingRows, Int64s]]:
         """Yield all living rows and their places, run by run and in the order of each, in chunks of about `chunk_bytes`.
 
-        They lie in the pages that were read, until the next are requested. Else as `find`.
+        They are in the pages that were read, until the next are requested. Else as `find`.
         """
         read: ReadPages | None = None
         for number, run in enumerate(self._runs):
@@ -168,7 +168,7 @@ class Runs:
         return True
 
     def restore(self, places: Int64s) -> npt.NDArray[np.bool_] | None:
-        """Undo the removal of rows whose run is there and return which; None, and undo nothing, if one was not removed."""
+        """Undo the removal of rows whose run is present and return which; None, and undo nothing, if one was not removed."""
         restored, added = np.empty(len(places), np.bool_), np.zeros(len(self._runs), np.int64)
         if k.restore_places(self._table, places, restored, added) >= 0:
             return None

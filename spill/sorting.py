@@ -3,7 +3,7 @@
 The law: `ascending` is `numpy.sort` of int64 words, and `ascending_positions` is `numpy.argsort` of them, stable.
 
 NumPy took 26 to 33 ns per word (measured, AMD EPYC, 10,000 to 40,000 words). Here each digit of 11 bits is one pass of about
-2 ns, and digits that are the same in all words are left out: three passes for hashes of 32 bits. Few words are left to NumPy.
+2 ns, and digits that are the same in all words are omitted: three passes for hashes of 32 bits. Few words are left to NumPy.
 """
 
 from __future__ import annotations

@@ -64,7 +64,7 @@ def lines_of(chunks: Iterable[ZSet]) -> list[Change]:
 
 
 def net(changes: Iterable[Change]) -> dict[tuple[Any, ...], int]:
-    """Return every row with the sum of its weights, those with 0 left out."""
+    """Return every row with the sum of its weights, those with 0 omitted."""
     sums: dict[tuple[Any, ...], int] = {}
     for row, weight in changes:
         sums[row] = sums.get(row, 0) + weight

@@ -1,6 +1,6 @@
 """Cases of which some are tried on every push, and all by `make soak`; and cases that share the fixtures of one test.
 
-A case that is not on the short list carries the mark `long`, which `make test` leaves out. A file that is run by its name runs
+A case that is not on the short list carries the mark `long`, which `make test` omits. A file that is run by its name runs
 all of its cases.
 """
 

@@ -13,6 +13,7 @@ import pytest
 
 from zset_join.stages.stage import Stage
 from zset_join.tools import compiling
+from zset_join.tools.first_kernels import FIRST
 
 
 def kinds(name: str) -> set[str]:
@@ -36,6 +37,30 @@ def test_a_group_is_compiled_and_each_is_reported(capsys: pytest.CaptureFixture[
     assert reported[1].startswith("  1 of 1: joins on disk")
     assert reported[-1].startswith("done in")
     assert seconds > 0
+
+
+CALLS = """
+from zset_join.kernels.machine import compiled
+from zset_join.pipeline import Pipeline, changes
+from zset_join.pipeline import functions as F
+
+orders = changes("orders", "id INT, customer STRING, total INT", keys="id")
+customers = changes("customers", "customer STRING, city STRING", keys="customer")
+pipeline = Pipeline(orders.join(customers, on="customer").groupBy("city").agg(F.sum("total").alias("total")))
+rome, oslo = {"customer": ["Ada"], "city": ["Rome"]}, {"customer": ["Ada"], "city": ["Oslo"]}
+pipeline.step({"orders": {"id": [1], "customer": ["Ada"], "total": [30]}, "customers": rome})
+pipeline.step({"customers": oslo})
+for kernel in compiled._notice.kernels:
+    for signature in kernel.overloads if "_not_made" not in kernel.__dict__ else ():
+        types = "".join({"int64": "i", "bool": "b"}.get(str(one), "a") for one in signature)
+        print(kernel.__module__.removeprefix("zset_join.kernels."), kernel.__name__, types)
+"""
+
+
+def test_what_a_first_query_calls_is_compiled_in_the_background_before_all_else() -> None:
+    called = subprocess.run([sys.executable, "-c", CALLS], capture_output=True, text=True, check=True).stdout
+
+    assert sorted(called.splitlines()) == sorted(" ".join(one) for one in FIRST)
 
 
 WAITS = """

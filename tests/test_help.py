@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import inspect
 import pydoc
+import re
 from typing import Any
 
 import pytest
@@ -18,7 +19,7 @@ import zset_join.sql
 from zset_join.lookup import Lookup
 from zset_join.stages import StageOptions
 
-LINES, WIDTH = 50, 120
+LINES, WIDTH = 50, 100
 NAMES: tuple[Any, ...] = (
     zset_join.pipeline.Pipeline,
     zset_join.pipeline.View,
@@ -63,3 +64,11 @@ def parts(name: Any) -> dict[str, Any]:
 def test_help_has_a_text_that_fits_one_screen(name: Any) -> None:
     assert [word for word, part in parts(name).items() if not inspect.getdoc(part)] == []
     assert {word: screen(part) for word, part in parts(name).items() if screen(part) > LINES} == {}
+
+
+@pytest.mark.parametrize("name", [zset_join.pipeline.Pipeline, zset_join.pipeline.View, zset_join.spark.View], ids=repr)
+def test_help_of_a_class_of_many_methods_begins_with_methods_that_exist(name: type) -> None:
+    groups = re.findall(r"^    [A-Z][a-z]+(?: it)?: (.+(?:\n {8}.+)*)", str(name.__doc__).split("    Args:")[0], re.MULTILINE)
+    listed = {word for group in groups for word in re.findall(r"`(\w+)", group)}
+    assert len(listed) > 20
+    assert [word for word in listed if not hasattr(name, word)] == []

@@ -43,7 +43,7 @@ def imported_packages(path: Path) -> set[str]:
 
 
 def files_outside(homes: tuple[str, ...]) -> list[Path]:
-    """Return the source files of the product that lie in none of the given packages."""
+    """Return the source files of the product that are in none of the given packages."""
     sources = [path for top in ("zset_join", "spill") for path in sorted((ROOT / top).rglob("*.py"))]
     return [path for path in sources if not set(homes) & {part.removesuffix(".py") for part in path.parts}]
 

@@ -1,4 +1,4 @@
-"""The line that shows that long work goes on."""
+"""The line that shows that long work continues."""
 
 from __future__ import annotations
 

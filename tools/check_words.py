@@ -3,7 +3,7 @@
 Code returns, raises, emits, evaluates and commits; it does not speak, ask or take anything in its hands. `WORDS` lists what
 is refused, `FIELD_TERMS` the terms of the field that contain such a word. Looked at are the comments and strings of every
 Python file (docstrings and messages are strings), the names it defines, and every page of documentation; text between
-backticks is code and is left out, and so are this file and its test, which quote the words.
+backticks is code and is omitted, and so are this file and its test, which quote the words.
 
 A room is a package, or a folder of pages. `tools/word_allowances.txt` lists the rooms that still contain refused words,
 each with the number it may contain; every other room may contain none. A number there may only fall:

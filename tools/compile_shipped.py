@@ -5,7 +5,7 @@
 What was compiled before from the same sources is taken again. A process of its own compiles, with the settings of numba that
 choose the processor; so this one's own kernels are left alone.
 
-Cost: about 80 s of CPU where nothing is there.
+Cost: about 80 s of CPU where nothing is present.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ ROOT = Path(__file__).resolve().parent.parent
 
 
 def compile_shipped(into: Path) -> int:
-    """Compile what is not there yet; return the number of files."""
+    """Compile what is absent yet; return the number of files."""
     compiled = ROOT / "build" / "compiled-for-the-wheel"
     compiled.mkdir(parents=True, exist_ok=True)
     environment = {name: value for name, value in os.environ.items() if not name.startswith("NUMBA_")} | {

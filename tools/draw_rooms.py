@@ -2,8 +2,8 @@
 
     python -m tools.draw_rooms
 
-A room is above all rooms it imports. A line's width shows how many imports there are; one that other lines imply is left
-out; a red line leads upward. Nothing is drawn by hand: the picture follows the code.
+A room is above all rooms it imports. A line's width shows how many imports there are; one that other lines imply is omitted; a
+red line leads upward. Nothing is drawn by hand: the picture follows the code.
 """
 
 from __future__ import annotations

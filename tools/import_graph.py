@@ -20,7 +20,7 @@ def import_graph(root: Path = ROOT, packages: Iterable[str] = PACKAGES) -> dict[
     """Return every module with the modules of the same packages that it imports, anywhere in its file.
 
     Args:
-        root: the folder that the packages lie in.
+        root: the folder that the packages are in.
         packages: their names.
     """
     files = {_name(path, root): path for package in packages for path in sorted((root / package).rglob("*.py"))}

@@ -79,7 +79,7 @@ _PUSHED, _LONG = (f"{mark} and not spark and not services" for mark in ("not lon
 
 @dataclass(frozen=True)
 class Mutant:
-    """One change of one file, as a span of bytes and what is there instead."""
+    """One change of one file, as a span of bytes and the present content instead."""
 
     path: str
     line: int
@@ -90,7 +90,7 @@ class Mutant:
 
 
 def mutants_of(path: str, source: str) -> list[Mutant]:
-    """Return every change that is tried of a file: operators, conditions, whole numbers and calls that are left out.
+    """Return every change that is tried of a file: operators, conditions, whole numbers and calls that are omitted.
 
     What describes (annotations, texts, raised errors, `__all__`) is not changed.
     """
@@ -148,7 +148,7 @@ def longest_prefix(path: str, table: dict[str, str] | dict[str, tuple[str, ...]]
 
 
 def tests_of(copy: Path, path: str) -> list[str]:
-    """Return the test files of a product file that are there."""
+    """Return the test files of a product file that are present."""
     mirror = Path(path.replace("zset_join/", "tests/", 1))
     files = (str(mirror.with_name(f"test_{mirror.name}")), *TESTS_OF.get(longest_prefix(path, TESTS_OF), ()))
     return [name for name in dict.fromkeys(files) if (copy / name).exists()]

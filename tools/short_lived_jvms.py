@@ -2,7 +2,7 @@
 
     python -m tools.short_lived_jvms
 
-The archive lies in the virtual environment; `make setup` writes it in about 20 s. A session that runs one small stream costs
+The archive is in the virtual environment; `make setup` writes it in about 20 s. A session that runs one small stream costs
 5.8 CPU s of its JVM with it and 10.3 without. A JVM of another version, or with other JARs, ignores it. Without Java nothing
 is written, and the tests run as they do without an archive.
 """

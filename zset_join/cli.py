@@ -20,7 +20,7 @@ SQL in this process, without Java:
     zset-join sql                                  a shell
     zset-join backup CHECKPOINT DIR --output PATH  a savepoint: checkpoint and outputs, copied together
     zset-join restore DIR                          bring both back
-    zset-join metrics CHECKPOINT                   the counts of the newest epoch, for Prometheus; top: for people
+    zset-join metrics CHECKPOINT                   the counts of the newest epoch, for Prometheus; top: for users
 
 to begin with:
 
@@ -509,7 +509,7 @@ def _console(options: argparse.Namespace) -> int:
 
 
 def _diff_of(checkpoint: str, program: str, dialect: str, lease_seconds: float, **words: Any) -> Any:
-    """Return what another query would answer otherwise over a directory, whose query may run."""
+    """Return how the answers of another query would differ over a directory, whose query may run."""
     from zset_join.runners.any_mode import diff_wherever
 
     def on_pinned(epoch: int) -> None:
@@ -546,7 +546,7 @@ def _writer(options: argparse.Namespace) -> JoinStreamWriter:
         OptionError: there is no such function, or it returns something else.
     """
     function = _function(options.program)
-    session = _session(options.cores)  # takes seconds: only for a program that is there
+    session = _session(options.cores)  # takes seconds: only for a program that is present
     from zset_join.runners.spark.api.writer import JoinStreamWriter
 
     writer = function(session)

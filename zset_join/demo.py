@@ -69,7 +69,7 @@ EPOCHS: Sequence[tuple[str, Mapping[str, Sequence[Mapping[str, Any]]]]] = (
         },
     ),
 )
-"""What is shown: a sentence, and by table the rows that come. A row replaces the row of the same key."""
+"""What is shown: a sentence, and by table the rows that arrive. A row replaces the row of the same key."""
 
 _QUERY = """revenue = (
     orders.join(products, on="product")
@@ -85,7 +85,7 @@ def run_demo(print_line: Callable[[str], None], *, is_colored: bool = False, wai
 
     Args:
         print_line: takes each line.
-        is_colored: mark rows that come and go with the colors of a terminal.
+        is_colored: mark rows that arrive and go with the colors of a terminal.
         waits: at the end serve the console of the pipeline until Ctrl-C.
     """
     if not is_compiled():
@@ -113,7 +113,7 @@ def run_demo(print_line: Callable[[str], None], *, is_colored: bool = False, wai
 
 
 def _show_page(pipeline: Pipeline, print_line: Callable[[str], None], *, waits: bool) -> None:
-    """Print what to do next; the last line is the address of the console, or what brings it."""
+    """Print the next steps; the last line is the address of the console, or how to install it."""
     print_line("\nNext:")
     for line in (
         "zset-join doctor                     what is installed here, what is missing, what to do",

@@ -1,4 +1,4 @@
-"""A dimension in a database that lags: a customer who is not there yet is looked up again, and nothing waits meanwhile."""
+"""A dimension in a database that lags: a customer who is absent yet is looked up again, and nothing waits meanwhile."""
 
 from __future__ import annotations
 

@@ -64,7 +64,7 @@ def test_every_short_delta_answers_alike_wherever_it_is_cut() -> None:
     for sequence in product(changes, repeat=3):
         gone = [row for row, weight in sequence if weight < 0]
         if len(set(gone)) < len(gone):
-            continue  # every price is there once
+            continue  # every price is present once
         expected = lines_of(whole.answer(Tick(1), [delta_of(SALES, list(sequence))]))
         for cut in (1, 2):
             _, delta = reduced(SUMS, [list(sequence[:cut]), list(sequence[cut:])])

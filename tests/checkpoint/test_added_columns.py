@@ -1,4 +1,4 @@
-"""A checkpoint goes on with a column more: NULL for the rows that were there before; anything else is refused."""
+"""A checkpoint continues with a column more: NULL for the rows that were present before; anything else is refused."""
 
 from __future__ import annotations
 

@@ -52,7 +52,7 @@ class Multiset:
         return self.arena.heap_address
 
     def store(self, *, room: int = 1 << 22) -> int:
-        """Store what was prepared, in calls that are granted so much heap each; return how many calls it took."""
+        """Store the prepared rows, in calls that are granted so much heap each; return how many calls it took."""
         spare = np.empty(1 << 20, np.uint8)
         entry, cell, calls = 0, 0, 0
         while entry < 1:

@@ -29,7 +29,7 @@ FEW = {"max_hot_keys": 20}
 
 
 def rows(random: np.random.Generator, count: int, *, ids: int, keys: int) -> ZSet:
-    """Return rows that come, change or go, with NULL keys among them."""
+    """Return rows that arrive, change or go, with NULL keys among them."""
     chosen = random.choice(ids, count, replace=False)
     k = [None if number == 0 else int(number) for number in random.integers(0, keys, count)]
     texts = [f"a text that is longer than twelve bytes {number}" for number in random.integers(0, 5, count)]

@@ -117,7 +117,7 @@ def plain_spark(spark: SparkSession) -> Iterator[SparkSession]:
 
 
 class History:
-    """Random changes of one side, epoch by epoch, and the table they end in; one row with a NULL key is there throughout."""
+    """Random changes of one side, epoch by epoch, and the table they end in; one row with a NULL key is present throughout."""
 
     def __init__(self, seed: int, values: int) -> None:
         generator = np.random.default_rng(seed)

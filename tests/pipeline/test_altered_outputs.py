@@ -91,7 +91,7 @@ def ends_at(number: int) -> Iterator[list[int]]:
 
 
 def killed_at(place: Path, number: int) -> bool:
-    """Kill a change of query at its file operation of this number, go on, and compare; return whether it was killed."""
+    """Kill a change of query at its file operation of this number, continue, and compare; return whether it was killed."""
     place.mkdir()
 
     def sinks() -> list[Any]:

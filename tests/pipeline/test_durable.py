@@ -1,4 +1,4 @@
-"""A pipeline with a directory goes on where it was, whatever happened to its process."""
+"""A pipeline with a directory continues where it was, whatever happened to its process."""
 
 from __future__ import annotations
 

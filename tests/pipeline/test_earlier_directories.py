@@ -1,4 +1,4 @@
-"""Directories that an earlier version made go on: two pipelines of commit e303961, each with two epochs."""
+"""Directories that an earlier version made continue: two pipelines of commit e303961, each with two epochs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Errors of the disk at every operation of a step: the message about the epoch follows from whether its record is there."""
+"""Errors of the disk at every operation of a step: the message about the epoch follows from whether its record is present."""
 
 from __future__ import annotations
 

@@ -108,7 +108,7 @@ def test_several_outputs_get_the_same_epochs_and_those_of_a_restored_directory_a
     shutil.rmtree(tmp_path / "p")
     shutil.copytree(tmp_path / "older", tmp_path / "p")
     with Pipeline(counts(), tmp_path / "p", outputs=outputs()) as pipeline:
-        pipeline.step({"x": [{"x": 2}]})  # what was read before: the epoch is there already
+        pipeline.step({"x": [{"x": 2}]})  # what was read before: the epoch is present already
         pipeline.step({"x": [{"x": 2}]})
 
     assert refused.value.code == "SINK_OTHER_CHAIN"

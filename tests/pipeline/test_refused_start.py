@@ -1,4 +1,4 @@
-"""A start that is refused leaves every file of the directory as it was, and the program before it goes on."""
+"""A start that is refused leaves every file of the directory as it was, and the program before it continues."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def start(at: Path, *outputs, more=pa.string(), **arguments):
 
 
 def beside(pattern: str, changed):
-    """Return a start while the last file of a pattern holds something else; None: while it is not there."""
+    """Return a start while the last file of a pattern holds something else; None: while it is absent."""
 
     def started(at: Path):
         file = max((at / "zset").rglob(pattern))

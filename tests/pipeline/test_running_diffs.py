@@ -9,11 +9,12 @@ from typing import Any
 
 import pytest
 
-from tests.pipeline.test_durable_changes import BY_CITY, LARGE, MORE, ORDERS, PEOPLE, ROWS
+from tests.pipeline.test_durable_changes import BY_CITY, LARGE, MORE, ORDERS, PEOPLE, ROWS, folded
 from zset_join.checkpoint import leases
 from zset_join.cli import main
 from zset_join.core.errors import OptionError, StateError
 from zset_join.pipeline import Pipeline
+from zset_join.pipeline import functions as F  # noqa: N812 - as PySpark users import theirs
 from zset_join.runners.local.pinned import diff_of_running
 from zset_join.runners.local.stopped import check_streams
 
@@ -120,3 +121,21 @@ def test_a_query_inside_spark_does_not_begin_to_wait_for_a_time_in_place() -> No
     check_streams(before, waiting, {})
     check_streams(waiting, before, inside)
     check_streams(before, waiting, {"inputs": [{"name": "orders", "baseline": True}, {"name": "people"}]})
+
+
+def test_states_are_read_that_the_comparison_needs_and_no_others(tmp_path: Path) -> None:
+    """The group behind a kept join is built from the join's pairs; groups before the change and the other view are not read."""
+    by_who = ORDERS.groupBy("who").agg(F.count().alias("n"))
+    before, after = {"cities": BY_CITY, "people": by_who}, {"cities": LARGE, "people": by_who}
+    with Pipeline(before, tmp_path / "dir") as pipeline:
+        pipeline.step(ROWS)
+        pipeline.step(MORE)
+        expected = pipeline.diff(after)
+        with folded() as none:
+            same = diff_of_running(str(tmp_path / "dir"), before)
+        with folded() as fed:
+            differs = diff_of_running(str(tmp_path / "dir"), after)
+
+    assert list(differs.lines()) == list(expected.lines())
+    assert (same.is_empty, none) == (True, {})
+    assert (fed, differs.rebuilt) == ({"join-0-0": 10}, {"aggregate-1": 4})

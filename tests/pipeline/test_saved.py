@@ -1,4 +1,4 @@
-"""A pipeline that is loaded goes on as the one that was saved would have."""
+"""A pipeline that is loaded continues as the one that was saved would have."""
 
 from __future__ import annotations
 

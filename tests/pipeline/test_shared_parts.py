@@ -1,4 +1,4 @@
-"""A view goes, and the joins of others that looked up in the same table go on with what they remember."""
+"""A view goes, and the joins of others that looked up in the same table continue with what they remember."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A view is compared with DuckDB's batch query over everything that came."""
+"""A view is compared with DuckDB's batch query over everything that arrived."""
 
 from __future__ import annotations
 

@@ -56,7 +56,7 @@ class Run:
         return self.pipeline.step(rows, processing_time=int(second * SECOND)).to_pylist()
 
     def reopen(self, view=None):
-        """Let the process end, and go on in another one."""
+        """Let the process end, and continue in another one."""
         self.pipeline.close()
         self.pipeline = Pipeline(view or self.view, self.directory, options=self.options)
 

@@ -1,6 +1,6 @@
 """Tables of a real PostgreSQL and the streams that a real Debezium writes of them, followed inside Spark.
 
-The streams begin before the tables are read, and the tables go on changing while the driver is killed and started again.
+The streams begin before the tables are read, and the tables continue changing while the driver is killed and started again.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The limits of serverless Spark: a Connect session, `availableNow`, no JAR, no RDD, and no disk that outlives a run.
 
-Each run has a server of its own with a disk of its own, which is wiped. The checkpoint and the output lie in a bucket that Spark
-cannot open, since it has no JAR for it; the inputs play the tables of a platform.
+Each run has a server of its own with a disk of its own, which is wiped. The checkpoint and the output are in a bucket that
+Spark cannot open, since it has no JAR for it; the inputs play the tables of a platform.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Every sink there is, each as the laws need it: how to make it, and what it holds.
 
-The contents of a sink are read as a bag: row to weight, zeros left out. A changelog is added up, whatever its form; a view is
+The contents of a sink are read as a bag: row to weight, zeros omitted. A changelog is added up, whatever its form; a view is
 counted. Rows are distinguished as the sinks must: NaN equals NaN, 0.0 equals -0.0.
 """
 

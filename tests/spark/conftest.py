@@ -97,7 +97,7 @@ class Collected:
 
 
 def weights(rows: Any) -> dict[tuple[Any, ...], int]:
-    """Return row to summed weight, zeros left out."""
+    """Return row to summed weight, zeros omitted."""
     total: dict[tuple[Any, ...], int] = {}
     for row, weight in rows:
         total[row] = total.get(row, 0) + weight

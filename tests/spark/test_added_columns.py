@@ -1,4 +1,4 @@
-"""Inside Spark, too, a checkpoint goes on with a column more: NULL for the rows that were there before."""
+"""Inside Spark, too, a checkpoint continues with a column more: NULL for the rows that were present before."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def test_what_a_table_becomes_whose_columns_change_and_what_a_query_does_not_go_
 
 
 class Follower(Collected):
-    """A sink of a later start: it goes on where another one ended."""
+    """A sink of a later start: it continues where another one ended."""
 
     def __init__(self, epochs: int) -> None:
         super().__init__()

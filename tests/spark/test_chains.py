@@ -130,7 +130,8 @@ def with_changes(tables: Tables, event: RowEvent) -> Tables:
 
 
 def check_reported(view: View, history: RowHistory, sink: Collected, before: Tables) -> None:
-    """Compare the rows that are there with Spark's batch query of the tables before the last epoch and its reported changes."""
+    """Compare the rows that are present with Spark's batch query of the tables before the last epoch and its reported
+    changes."""
     ((name, value),) = history.question.items()
     after = with_changes(before, history.events[-1])
     streams = list(view.placed.streams)

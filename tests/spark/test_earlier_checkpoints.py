@@ -1,4 +1,4 @@
-"""Checkpoints that an earlier version made go on: two queries of commit e303961, each with two epochs."""
+"""Checkpoints that an earlier version made continue: two queries of commit e303961, each with two epochs."""
 
 from __future__ import annotations
 

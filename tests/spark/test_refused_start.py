@@ -1,4 +1,4 @@
-"""Inside Spark, too, a start that is refused leaves every file of ours as it was, and the program before it goes on."""
+"""Inside Spark, too, a start that is refused leaves every file of ours as it was, and the program before it continues."""
 
 from __future__ import annotations
 

@@ -61,7 +61,7 @@ def chain(both: tuple[Source, Source], emit: str = "on_watermark", *, is_dedupli
 
 
 def logs(checkpoint: Path) -> set[str]:
-    """Return which states have logs, buckets left out."""
+    """Return which states have logs, buckets omitted."""
     return {path.name.rpartition("-")[0] for path in (checkpoint / "zset" / "log").iterdir()}
 
 
@@ -91,7 +91,7 @@ def test_a_chain_of_joins_keeps_one_copy_of_the_versions_and_gives_a_lost_answer
 
 
 def emitted(spark: SparkSession, query: Any, sink: Collected) -> Any:
-    """Return what the sink holds, as `verify` wants it."""
+    """Return the contents of the sink, as `verify` expects them."""
     types = {pa.int64(): "long", pa.string(): "string"}
     columns = ", ".join(f"`{field.name}` {types[field.type]}" for field in query.schema)
     rows = [(*row, weight) for row, weight in sink.total().items()]

@@ -86,7 +86,7 @@ def test_another_process_takes_over_a_file_that_this_one_keeps_open_and_this_one
 
     assert (was_current, kept.is_current(), rows.is_current()) == (True, False, False)
     rows.close()
-    kept.close()  # writes nothing: what the other process has put is there
+    kept.close()  # writes nothing: what the other process has put is present
     stores = open_stores("duckdb", tmp_path)
     opened = stores.rows("rows", owner=OWNER)
     assert as_bag([opened.fetch(as_codes([7, 8]))]) == Counter([(7, 0, b"a"), (8, 0, b"of another process")])

@@ -14,7 +14,7 @@ __all__ = ["assert_equals_duckdb", "bag"]
 
 
 def bag(rows: list[dict[str, Any]]) -> collections.Counter[tuple[Any, ...]]:
-    """Return how often each row is there, its values as texts."""
+    """Return how often each row is present, its values as texts."""
     return collections.Counter(tuple(None if value is None else str(value) for value in row.values()) for row in rows)
 
 

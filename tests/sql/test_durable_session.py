@@ -1,4 +1,4 @@
-"""A session in a directory goes on where it was: rows, sinks, tables of tables; a real process is killed on the way."""
+"""A session in a directory continues where it was: rows, sinks, tables of tables; a real process is killed on the way."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def opened(path: Path) -> Session:
 
 
 def written(path: Path) -> dict[Any, int]:
-    """Return the sum of what was written, and check that every row of it is there as often as it is taken away."""
+    """Return the sum of what was written, and check that every row of it is present as often as it is taken away."""
     found: Counter[Any] = Counter()
     for file in sorted((path / "out").glob("epoch-*.json")):
         for line in file.read_text().splitlines():

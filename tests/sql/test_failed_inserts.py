@@ -102,7 +102,7 @@ def test_rows_of_a_connector_are_taken_by_all_queries_or_by_none(session: Sessio
     if policy == "quarantine":
         session.read(wait_seconds=0.0)
     else:
-        for _ in range(2):  # the rows come again
+        for _ in range(2):  # the rows arrive again
             with pytest.raises(BadInputError, match='query "prices"'):
                 session.read(wait_seconds=0.0)
 
@@ -246,7 +246,7 @@ def test_a_table_with_a_key_over_files_holds_the_last_row_of_each_key_by_file_an
     arriving = [
         ("part-b\u00e9", [(1, "x"), (2, "y"), (4, "x")]),
         ("part-b", [(1, "old"), (5, "a"), (5, "b")]),
-        ("part-b\u00e9.1", [(2, "new"), (4, "x")]),  # a name that goes on with another one comes after it
+        ("part-b\u00e9.1", [(2, "new"), (4, "x")]),  # a name that continues with another one comes after it
         ("part-b\u00e9.0", [(4, "old"), (3, "z")]),
         ("part-b\u20ac", [(6, "first")]),
         ("part-a", [(6, "old"), (3, "old"), (7, "a")]),

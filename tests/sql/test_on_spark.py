@@ -1,4 +1,4 @@
-"""SQL inside Spark: the session of the Timeplus page with its numbers, tables of every kind, and queries that go on."""
+"""SQL inside Spark: the session of the Timeplus page with its numbers, tables of every kind, and queries that continue."""
 
 from __future__ import annotations
 

@@ -104,7 +104,7 @@ def test_fifteen_views_are_those_of_duckdb_though_the_session_is_opened_again(tm
             assert _shown(session) == _wanted(peer, made)
             for text in _TABLES if not number else ():
                 session.sql(text)
-            for name in list(_VIEWS)[len(made) : 8 if not number else None]:  # half of them over rows that are there
+            for name in list(_VIEWS)[len(made) : 8 if not number else None]:  # half of them over rows that are present
                 session.sql(f"CREATE MATERIALIZED VIEW {name} AS {_VIEWS[name]}")
                 peer.execute(f"CREATE VIEW {name} AS {_VIEWS[name]}")
                 made.append(name)

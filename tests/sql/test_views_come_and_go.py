@@ -1,4 +1,4 @@
-"""Views that come, go, pause and catch up while a session runs: after every statement each holds what DuckDB's query does."""
+"""Views that arrive, go, pause and catch up while a session runs: after every statement each holds what DuckDB's query does."""
 
 from __future__ import annotations
 
@@ -193,7 +193,7 @@ def _drops_too_much(patch: pytest.MonkeyPatch) -> None:
 
 
 def _answers_all_again(patch: pytest.MonkeyPatch) -> None:
-    """Plant: a view that goes on gives all of its rows once more."""
+    """Plant: a view that continues gives all of its rows again."""
     patch.setattr(GroupView, "behind", lambda self, _: self)
 
 
@@ -382,7 +382,7 @@ def test_stages_that_wait_for_time_are_shared_until_rows_come() -> None:
 
     assert (before, [node.stage.kind for node in after.nodes]) == (["temporal_join"], ["temporal_join"] * 2)
     assert [after.views_of(number) for number in range(2)] == [("first", "second"), ("late",)]
-    # A table keeps its newest versions, and the order 2 came late for the views that were there: the last one has others.
+    # A table keeps its newest versions, and the order 2 came late for the views that were present: the last one has others.
     assert held == [[(1, 1), (3, 2), (4, 3)], [(1, "a"), (2, "a"), (3, "a")], [(3, 2), (4, 3)]]
 
 

@@ -87,7 +87,7 @@ class ObjectStore(fsspec.AbstractFileSystem):  # type: ignore[misc]  # fsspec sh
 
 
 class _Upload(io.BytesIO):
-    """An object that is there once it is closed."""
+    """An object that is present once it is closed."""
 
     def __init__(self, store: ObjectStore, key: str) -> None:
         super().__init__()

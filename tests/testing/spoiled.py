@@ -41,7 +41,7 @@ class Spoiled:
 
 
 class SkipsCrossTerm(Spoiled):
-    """Where both sides change in one epoch, the pairs of new rows are left out."""
+    """Where both sides change in one epoch, the pairs of new rows are omitted."""
 
     def answer(self, tick: Tick, deltas: Sequence[ZSet]) -> Iterator[ZSet]:
         left, right = deltas

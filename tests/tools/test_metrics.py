@@ -1,4 +1,4 @@
-"""What the newest epoch did, for Prometheus and for people."""
+"""What the newest epoch did, for Prometheus and for users."""
 
 from __future__ import annotations
 

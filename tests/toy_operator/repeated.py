@@ -1,8 +1,8 @@
-"""A stage of a kind that the product does not have, in one file: rows of keys that came at least so many times.
+"""A stage of a kind that the product does not have, in one file: rows of keys that arrived at least so many times.
 
     repeated(clicks, "user", times=2)          SELECT * FROM repeated(clicks, user, 2)
 
-The law: after every epoch the sum of all answers is the rows of the input whose key is there `times` times or more.
+The law: after every epoch the sum of all answers is the rows of the input whose key is present `times` times or more.
 
 It imports what any other package may: the contracts of operators, stages, requests and batch queries, and the registries of
 stages, of batch queries and of table functions. Rows are tuples in dictionaries; a directory holds one Arrow file.
@@ -40,7 +40,7 @@ _Rows = Counter[tuple[Any, ...]]
 
 
 class Repeated:
-    """Keep the rows of keys that are there so many times.
+    """Keep the rows of keys that are present so many times.
 
     Args:
         relation: in append or changelog mode.
@@ -77,7 +77,7 @@ class Repeated:
         return Counter({row: weight for row, weight in rows.items() if weight})
 
     def answer(self, _tick: Tick, deltas: Sequence[ZSet]) -> Iterator[ZSet]:
-        """Yield rows of keys that are there too seldom now, then those of keys that have become frequent."""
+        """Yield rows of keys that are present too seldom now, then those of keys that have become frequent."""
         before, after = self._shown(self._rows), self._shown(self._after(deltas[0]))
         for change in (before - after, after - before):
             if change:
@@ -102,7 +102,7 @@ class Repeated:
         return {"rows": table.replace_schema_metadata({_EPOCH: str(self.absorbed_epoch).encode()})}
 
     def snapshot_readers(self) -> Mapping[str, pa.RecordBatchReader]:
-        """Return what reads them."""
+        """Return their readers."""
         return {name: table.to_reader() for name, table in self.snapshot().items()}
 
     def restore(self, tables: Mapping[str, pa.Table | pa.RecordBatchReader]) -> None:
@@ -189,7 +189,7 @@ class RepeatedStage(Stage):
         return Repeated(self.source, self.key, self.times, directory)
 
     def explain(self, buckets: int | None) -> list[str]:
-        """Return what it does and remembers."""
+        """Return a description of the stage and its state."""
         return [
             f"Repeated by {', '.join(self.key)}: keys that are there {self.times} times",
             f"  remembers: every row; in {buckets or 'one per core'} buckets",
@@ -220,7 +220,7 @@ class RepeatedRequest(StageRequest):
         """Return the stage over an input like this.
 
         Raises:
-            PlanError: a column that is not there.
+            PlanError: a column that does not exist.
         """
         relation = inputs[0].relation
         missing = [name for name in self.key if name not in relation.schema.names]
@@ -239,7 +239,7 @@ class RepeatedRequest(StageRequest):
 
 
 def repeated(view: View, *key: str, times: int) -> View:
-    """Keep the rows of keys that are there so many times."""
+    """Keep the rows of keys that are present so many times."""
     return view.operate(RepeatedRequest(key, times)).alias(f"{view.name}_repeated")
 
 

@@ -64,7 +64,7 @@ class DebeziumConnect:
         postgres: the database.
         kafka: the broker; the topics must be there.
         tables: what is captured, such as `public.orders`.
-        snapshot: `initial` for the rows that are there first, `no_data` for changes alone.
+        snapshot: `initial` for the rows that are present first, `no_data` for changes alone.
     """
 
     def __init__(

@@ -129,7 +129,7 @@ class KafkaBroker:
         self._until(lambda: log_start() == before, f"the log of topic {name} does not begin at offset {before}")
 
     def ensure_topic(self, name: str) -> None:
-        """Make a topic unless it is there."""
+        """Make a topic unless it is present."""
         if name not in AdminClient({"bootstrap.servers": self.servers, "log_level": 0}).list_topics(timeout=30).topics:
             self.create_topic(name)
 

@@ -48,7 +48,7 @@ class PostgresServer:
 
     @property
     def conninfo(self) -> str:
-        """Return what clients connect with."""
+        """Return the connection string of clients."""
         secret = "" if self._password is None else f" password={self._password}"
         return f"host=127.0.0.1 port={self.port} user=postgres dbname=postgres{secret}"
 

@@ -72,7 +72,7 @@ class Accumulation:
         return not any(isinstance(one, ValuesOf) for one in self.accumulators)
 
     def results(self) -> list[Result]:
-        """Return what reads the columns of the answer; the accumulators have got their places by now."""
+        """Return the readers of the columns of the answer; the accumulators have got their places by now."""
         return [
             result_of(call, read, field.type) for call, read, field in zip(self.calls, self._reads, self.fields, strict=True)
         ]
@@ -160,7 +160,7 @@ class Accumulation:
         return filtered
 
     def constraints(self, lines: Lines, rows: pa.RecordBatch) -> list[tuple[Int64s, Int64s]]:
-        """Return what each row takes from: the cell it belongs to, and how many copies the cells have before the delta.
+        """Return the sources of each row: the cell it belongs to, and how many copies the cells have before the delta.
 
         A row counts among the values of an accumulator or among those that do not (NULL, or filtered out); neither may fall
         below 0, nor may a value of a multiset.

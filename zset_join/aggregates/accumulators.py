@@ -1,4 +1,4 @@
-"""What a group remembers for its aggregates: counts and exact sums.
+"""Aggregate state of a group: counts and exact sums.
 
 An *accumulator* owns some state words of every group and adds the rows of a delta to them. Several aggregates may read one
 accumulator: sum(x), avg(x) and count(x) share one. Its first word always counts the values that are not NULL (and pass
@@ -15,7 +15,7 @@ its filter), so a retraction that takes more than there is shows.
 | `zset_join.aggregates.multisets.ValuesOf` | 3 | min, max, count distinct, lists and sets |
 
 The law: the words after an epoch depend on the live rows of the group and on nothing else, neither on their order nor on rows
-that came and went.
+that arrived and went.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ _EXACT_INTEGERS, _EXACT_POWERS = 1 << 53, 22  # integers and powers of ten that 
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """What an accumulator reads.
+    """Inputs of an accumulator.
 
     Args:
         columns: names of input columns.
@@ -107,11 +107,11 @@ class Accumulator(Protocol):
         ...
 
     def store(self, heap: StateHeap, lines: Lines) -> None:
-        """Move what `after` keeps outside of the lines into the heap."""
+        """Move the values of `after` that lie outside the lines into the heap."""
         ...
 
     def copy(self, old: int, new: int, groups: int, copied: int, state_offset: int) -> None:
-        """Rewrite what copied groups keep in the heap, from one state to another."""
+        """Copy the heap values of copied groups from one state to another."""
         ...
 
 
@@ -381,14 +381,14 @@ class SumOfFloats:
         return int(floats.find_leftover(lines.entries, lines.line_words, lines.after_address, self.block_at, lines.heap))
 
     def store(self, heap: StateHeap, lines: Lines) -> None:
-        """Move what `after` keeps outside of the lines into the heap."""
+        """Move the values of `after` that lie outside the lines into the heap."""
         heap.make_heap_room(0 if self._owners is None else 2 * len(self._owners))
         floats.store_float_blocks(
             heap.view, lines.entries, lines.line_words, lines.before_address, lines.after_address, self.block_at, self.squares
         )
 
     def copy(self, old: int, new: int, groups: int, copied: int, state_offset: int) -> None:
-        """Rewrite what copied groups keep in the heap, from one state to another."""
+        """Copy the heap values of copied groups from one state to another."""
         floats.copy_float_blocks(old, new, groups, copied, state_offset + 8 * (self.block_at - 1), self.squares)
 
 

@@ -164,7 +164,7 @@ class GroupState:
 
     @property
     def records(self) -> object:
-        """Return what the numbers of records are of; another object when they have changed."""
+        """Return the identity of record numbers; another object after they have changed."""
         return self._arena
 
     @property
@@ -393,7 +393,7 @@ class GroupState:
         return self._arena.record_bytes() + self._arena.heap_bytes() + self._table.table_bytes(more)
 
     def tail_bytes(self) -> int:
-        """Return what records and heap may take beyond their ends, for memory comes in pages."""
+        """Return the bytes that records and heap may use beyond their ends, since memory is paged."""
         return self._arena.tail_bytes()
 
     def dead_bytes(self) -> int:

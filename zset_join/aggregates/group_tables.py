@@ -1,8 +1,8 @@
-"""Groups as tables and back: what a snapshot holds, and what lies on the disk.
+"""Groups as tables and back: what a snapshot holds, and what is on the disk.
 
 A table of groups (key, row count, state words), and one per multiset (key, value, copies), the key columns always in front.
 
-The law: groups that are written and inserted into a state that does not have them are there again, bit by bit.
+The law: groups that are written and inserted into a state that does not have them are present again, bit by bit.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """One input, grouped: what a delta does to every group, and the state behind it.
 
 `prepare` reads the state and returns what each touched group was and will be; `absorb` writes exactly that. A row that the
-groups cannot take is found here: a retraction of a value, or from a group, that is not there.
+groups cannot take is found here: a retraction of a value, or from a group, that does not exist.
 
 Known limit: groups do not remember rows. A retraction of a row that was never inserted goes unnoticed when its group has rows
-and all its values are there in other rows, or when no aggregate keeps single values; a sum that is not 0 when the last row
+and all its values are present in other rows, or when no aggregate keeps single values; a sum that is not 0 when the last row
 leaves gives it away at last.
 """
 
@@ -41,11 +41,11 @@ _EPOCH_METADATA = b"zset_join.absorbed_epoch"
 
 @dataclass(slots=True)
 class PreparedGroups:
-    """What one delta does, before anything is done; valid until the next delta is prepared.
+    """Effect of one delta, computed before it is applied; valid until the next delta is prepared.
 
     Args:
         lines: the touched groups before and after.
-        rejected: the rows that were left out.
+        rejected: the rows that were omitted.
         rejected_rows: how many.
         rows: the rows, rejected ones included.
         contradiction: an entry that has lost its last row but still has a sum, or -1.
@@ -64,7 +64,7 @@ class GroupedInput:
     Args:
         accumulation: the relation and what is accumulated of it.
         group_by: the key columns; none for one global group.
-        preaggregated: whether partial lines come in, see `zset_join.aggregates.preaggregation`.
+        preaggregated: whether partial lines arrive in, see `zset_join.aggregates.preaggregation`.
         tables: where the state lies, and how keys are hashed.
         name: first part of the file names.
         budget: how much may be in memory, and the rest on disk; None for everything.
@@ -100,7 +100,7 @@ class GroupedInput:
     # ---------------------------------------------------------------- reading
 
     def prepare(self, delta: ZSet) -> PreparedGroups:
-        """Return what a delta changes. Cost: the rows of the delta."""
+        """Return the changes of a delta. Cost: the rows of the delta."""
         count = len(delta)
         rows = conform(delta.rows, self.relation)
         if self.hybrid is not None:
@@ -203,7 +203,7 @@ class GroupedInput:
     # ---------------------------------------------------------------- writing
 
     def absorb(self, prepared: PreparedGroups | None, epoch: int) -> None:
-        """Store what `prepare` found (None: nothing). Cost: the touched groups, amortised."""
+        """Store the result of `prepare` (None: nothing). Cost: the touched groups, amortised."""
         self.state.begin()
         if prepared is not None:
             self.state.store(prepared.lines)
@@ -212,7 +212,7 @@ class GroupedInput:
         self._end(epoch)
 
     def snapshot_readers(self) -> Mapping[str, pa.RecordBatchReader]:
-        """Return what reads the groups, and the values of every multiset, as tables with the key columns in front.
+        """Return readers of the groups, and the values of every multiset, as tables with the key columns in front.
 
         Memory: a copy of the groups in memory, and a chunk of those on disk.
         """

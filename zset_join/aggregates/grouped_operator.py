@@ -34,7 +34,7 @@ class GroupedOperator:
         accumulation: the input and what is accumulated of it.
         group_by: the key columns; none for one global group.
         output: what the answer looks like: the key columns, then one column per call.
-        preaggregated: whether partial lines come in, see `zset_join.aggregates.preaggregation`.
+        preaggregated: whether partial lines arrive in, see `zset_join.aggregates.preaggregation`.
         on_bad_input: `error` raises and applies nothing; `quarantine` leaves bad rows out and lists them in `rejections`.
         chunk_rows: rows per chunk of an answer.
         tables: where the state lies, and how keys are hashed.
@@ -136,7 +136,7 @@ class GroupedOperator:
         self._input.absorb(prepared, tick.epoch)
 
     def fill(self, tick: Tick, chunks: Iterable[ZSet]) -> int:
-        """Fold one epoch in that comes in chunks, each of which only inserts; return its rows. For groups in memory.
+        """Fold one epoch in that arrives in chunks, each of which only inserts; return its rows. For groups in memory.
 
         What the groups then are is what `held` lists: nothing was answered before.
 
@@ -191,7 +191,7 @@ class GroupedOperator:
         return {name: reader.read_all() for name, reader in self.snapshot_readers().items()}
 
     def snapshot_readers(self) -> Mapping[str, pa.RecordBatchReader]:
-        """Return what reads the tables of `snapshot`, batch by batch, until the state changes; groups on disk in chunks."""
+        """Return readers of the tables of `snapshot`, batch by batch, until the state changes; groups on disk in chunks."""
         return self._input.snapshot_readers()
 
     def restore(self, tables: Mapping[str, pa.Table | pa.RecordBatchReader]) -> None:

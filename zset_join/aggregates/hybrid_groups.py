@@ -15,7 +15,7 @@ What an epoch needs beside the groups, up to half of the budget, is taken from i
 will bring in. What it took and freed is given back, and the index of the groups on disk where it has no room
 (`zset_join.state.cold.row_limit`).
 
-Where groups are mapped from a directory, those on disk lie in it too and are at the same epoch; marks record when they move.
+Where groups are mapped from a directory, those on disk are in it too and are at the same epoch; marks record when they move.
 
 Known limits: the groups that one epoch touches must fit, and so must each single group. Bytes of single groups are estimated by
 their number of values; their sum is exact.
@@ -44,7 +44,7 @@ __all__ = ["HybridGroups"]
 
 _GROUPS_AT_ONCE = 1 << 14
 _PIECE_BYTES = 1 << 20  # of groups that keep values and are spilled at once; one group at least
-_FETCHED_BYTES = 1 << 20  # the same of those that are fetched, as they lie on disk
+_FETCHED_BYTES = 1 << 20  # the same of those that are fetched, as they are on disk
 _BYTES_BESIDE = 22  # a slot of 13 to 26 bytes, and the score
 _MOST_SIZE = (1 << 31) - 1
 _TOLERATED_PART = 32  # of the limit: what the dead may take beyond it, and how many there must be for all to be spilled
@@ -92,7 +92,7 @@ class HybridGroups:
 
         Raises:
             ResourceError: the disk is full or cannot be written; no group was lost.
-            StateError: what lies on the disk is damaged.
+            StateError: what is on the disk is damaged.
         """
         if self._is_moving:
             raise StateError(
@@ -191,7 +191,7 @@ class HybridGroups:
                 self._state.cold_groups += 0 if number else part.num_rows
 
     def written(self, table: int) -> Iterator[pa.RecordBatch]:
-        """Yield what one table holds of the groups on disk, in chunks."""
+        """Yield the rows of one table for the groups on disk, in chunks."""
         return self._cold.scan(table)
 
     def resident_bytes(self) -> int:
@@ -201,7 +201,7 @@ class HybridGroups:
         return self._bytes_beside() + self._unused.correction(self._held_bytes(), less_bytes=less, more_bytes=more)
 
     def statistics(self) -> Mapping[str, int]:
-        """Return counts for people."""
+        """Return counts for users."""
         return {
             **self._cold.statistics(),
             "hot_groups": self._state.groups,
@@ -210,7 +210,7 @@ class HybridGroups:
         }
 
     def close(self) -> None:
-        """Remove what is on disk."""
+        """Remove the files."""
         self._unused.close()
         self._cold.close()
 

@@ -24,7 +24,7 @@ Int64s = npt.NDArray[np.int64]
 
 @dataclass(slots=True)
 class Cells:
-    """What a delta does to the multisets of one accumulator; see `zset_join.kernels.aggregate.cells`.
+    """Effect of a delta on the multisets of one accumulator; see `zset_join.kernels.aggregate.cells`.
 
     Args:
         bounds: `bounds[e] .. bounds[e + 1]` are the cells of entry e.

@@ -1,9 +1,9 @@
-"""What min, max, count distinct, lists and sets remember: every value of a group, in order, with its number of copies.
+"""State of min, max, count distinct, lists and sets: every value of a group, in order, with its number of copies.
 
 A maximum that is retracted must give way to the next one, however far down it is: after 10, 9, 8, 7, 6 come and 10, 9, 8 go,
 the maximum is 7. So nothing is cut off and nothing is guessed.
 
-The law: a multiset holds exactly the values of the live rows of its group (NULLs and rows that fail the filter left out).
+The law: a multiset holds exactly the values of the live rows of its group (NULLs and rows that fail the filter omitted).
 
 Cost: see `zset_join.kernels.aggregate.tree`.
 """
@@ -149,7 +149,7 @@ class ValuesOf:
         return -1
 
     def store(self, heap: StateHeap, lines: Lines) -> None:
-        """Move what `after` keeps outside of the lines into the heap."""
+        """Move the values of `after` that lie outside the lines into the heap."""
         cells = lines.cells.get(self.at)
         if cells is None or not cells.count:
             return
@@ -177,6 +177,6 @@ class ValuesOf:
             )
 
     def copy(self, old: int, new: int, groups: int, copied: int, state_offset: int) -> None:
-        """Rewrite what copied groups keep in the heap, from one state to another."""
+        """Copy the heap values of copied groups from one state to another."""
         place = state_offset + 8 * (self.at - 1)
         copy_values(old, new, groups, copied, place, self.codec.words, self.codec.texts)

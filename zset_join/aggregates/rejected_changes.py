@@ -37,7 +37,7 @@ _REASONS = {
 
 @dataclass(frozen=True, slots=True)
 class RejectedChanges:
-    """The rows of one delta that were left out.
+    """The rows of one delta that were omitted.
 
     Args:
         delta: all rows.

@@ -54,7 +54,7 @@ _INTEGER_DIGITS = {8: 3, 16: 5, 32: 10, 64: 20}
 
 @dataclass(frozen=True, slots=True)
 class Decoded:
-    """What `decode` made of n rows.
+    """Result of `decode` for n rows.
 
     Args:
         delta: the changes, with the columns of the relation.
@@ -70,10 +70,10 @@ class Decoded:
 
 
 def decode(rows: pa.Table | pa.RecordBatch, relation: Relation, changelog_format: ChangelogFormat) -> Decoded:
-    """Turn what a source delivers into a delta.
+    """Decode input rows into a delta.
 
     Args:
-        rows: n rows with the columns of the relation, those of the format, and any others, which are left out.
+        rows: n rows with the columns of the relation, those of the format, and any others, which are omitted.
         relation: what the rows are changes of; its mode decides what an operation means.
         changelog_format: the form of a row's operation.
 

@@ -1,6 +1,6 @@
 """From a delta to the rows of a changelog.
 
-The laws: decoding what was encoded gives the delta back (in `UpsertFormat` only relative to the rows that were there
+The laws: decoding what was encoded gives the delta back (in `UpsertFormat` only relative to the rows that were present
 before); per key -1 comes before +1; a retraction and an insertion are called an update exactly when they share the
 key.
 
@@ -45,7 +45,7 @@ __all__ = ["check_key", "comparable_values", "encode", "encoded_schema", "group_
 
 _Int64s: TypeAlias = npt.NDArray[np.int64]
 
-# Row kind of a line: by whether its row comes, then by whether it is half of an update.
+# Row kind of a line: by whether its row arrives, then by whether it is half of an update.
 _KINDS = np.array([[3, 1], [0, 2]], np.int64)
 _MOMENT = pa.timestamp("us", tz="UTC")
 
@@ -245,7 +245,7 @@ def _updates(comes: npt.NDArray[np.bool_], groups: _Int64s | None) -> _Int64s:
 
 
 def _encode_upserts(delta: ZSet, columns: tuple[str, ...], schema: pa.Schema) -> pa.RecordBatch:
-    """Write one line per key: the row that is there after the epoch, or the one that has gone; the gone come first."""
+    """Write one line per key: the row that is present after the epoch, or the one that has gone; the gone come first."""
     groups = group_keys([delta.rows.column(name) for name in columns])
     inserted, retracted = np.flatnonzero(delta.weights > 0), np.flatnonzero(delta.weights < 0)
     count = int(groups.max(initial=-1)) + 1

@@ -1,4 +1,4 @@
-"""What survives: the epoch log, the snapshots and the commit records of a query, and the local state rebuilt from them.
+"""Durable state: the epoch log, snapshots and commit records of a query, and the local state rebuilt from them.
 
 `files` is the only module that touches the file system of a checkpoint; `log` and `snapshot` write and read the two
 kinds of data files; `record` is the commit record of an epoch; `checkpoint` is the driver's view of all of it;

@@ -1,4 +1,4 @@
-"""A query whose sources got columns: its checkpoint goes on, and old rows have NULL in them.
+"""A query whose sources got columns: its checkpoint continues, and old rows have NULL in them.
 
 The law: what is read with the columns of the new query is what a start over would have, had the old rows come with NULL in the
 columns that are new. Nothing is written again: log, snapshots and answers are read by the names of their columns.

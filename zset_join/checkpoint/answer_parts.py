@@ -70,7 +70,7 @@ def read_arrow_parts(files: CheckpointFiles, parts: Iterable[PartEntry]) -> Iter
 
 
 class CountedChunks:
-    """Pass chunks on, counting; empty ones are left out."""
+    """Pass chunks on, counting; empty ones are omitted."""
 
     def __init__(self, chunks: Iterable[ZSet]) -> None:
         self.rows = 0

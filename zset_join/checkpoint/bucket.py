@@ -42,10 +42,10 @@ _READERS_PATIENCE_SECONDS = 600.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageContext:
-    """What the tasks of one stage need in one epoch.
+    """Context of the tasks of one stage in one epoch.
 
     Args:
-        query_id: whose state it is.
+        query_id: the query that owns the state.
         stage: name of the stage.
         tick: the epoch to be answered.
         root: folder of the checkpoint, an absolute path or a URI.
@@ -228,7 +228,7 @@ class BucketState:
         self._write_stamp()
 
     def _is_known(self, folded: str) -> bool:
-        """Return whether the log goes on from where the mapped files end."""
+        """Return whether the log continues from where the mapped files end."""
         return folded in self._starts() or any(
             log.first_epoch < log.last_epoch and log.first_epoch <= _epoch_of(folded) < log.last_epoch
             for log in self._history.logs
@@ -263,7 +263,7 @@ class BucketState:
         return read_log(self._files, log, schemas=[relation.schema for relation in self.operator.inputs])
 
     def _missing_logs(self) -> tuple[tuple[LogEntry, ...], bool]:
-        """Return the log files to read, and whether the first one begins with epochs that are there already."""
+        """Return the log files to read, and whether the first one begins with epochs that are present already."""
         starts = self._starts()
         if self._folded in starts:
             return self._history.logs[starts.index(self._folded) :], False

@@ -43,7 +43,7 @@ class ChangedPlan:
         sources: all sources that the query ever had, as plans write them, in the order of their logs.
         begins: views whose outputs begin with this epoch, where they are new.
         filled: those of them whose rows are not the answer of the epoch, and have parts of their own.
-        altered: those of them that were there, and have columns behind those they had: their outputs go on.
+        altered: those of them that were present, and have columns behind those they had: their outputs continue.
         unseen: epochs before it that outputs may lack, since the change was made without them; the record lists their parts.
         bare_view: the view whose outputs are owned by the id of the query alone; those of others by id and name. Empty: the
             only view, where the program gives it without a name.
@@ -84,7 +84,7 @@ class ChangedPlan:
 
 
 def write_changed_plan(folder: Folder, changed: ChangedPlan) -> str:
-    """Write a plan, and return the digest that it is found by once a record names it; one that is there stays."""
+    """Write a plan, and return the digest that it is found by once a record names it; one that is present stays."""
     name = _name(changed.digest)
     if folder.size(name) is None:
         folder.put_new(name, seal(changed._written(), version=PLAN_FILE_FORMAT, name=name))

@@ -140,7 +140,7 @@ class Checkpoint:
     def begin(self) -> None:
         """Confirm the claim, remove what dead drivers left, and write down the query and its plan: the end of a start.
 
-        The query is written down last: where anything before fails, the program before this one goes on.
+        The query is written down last: where anything before fails, the program before this one continues.
 
         Raises:
             StateError: another driver has made the checkpoint meanwhile, for another query.

@@ -1,4 +1,4 @@
-"""What is removed from a checkpoint: files that no record lists any more, records that are old, what dead attempts left.
+"""Cleaning of a checkpoint: removes unlisted files, old records, and leftovers of failed attempts.
 
 The law: the two newest epochs can be gone back to, and no file goes that a lease holds (`zset_join.checkpoint.leases`), or that
 the newest record still has for outputs: such a file is tried again after the next commit.
@@ -18,7 +18,7 @@ from zset_join.storage.folder import Folder
 __all__ = ["RECORDS_KEPT", "Clearing"]
 
 RECORDS_KEPT = 10
-"""As many of the newest commit records are there, or all where there were fewer epochs."""
+"""As many of the newest commit records are present, or all where there were fewer epochs."""
 
 
 class Clearing:
@@ -82,7 +82,7 @@ class Clearing:
 
 
 def _is_of_no_state(name: str, record: CommitRecord) -> bool:
-    """Return whether a part of a record is there for outputs alone.
+    """Return whether a part of a record is present for outputs alone.
 
     It is a file of its own, or the log of a view that has begun again since, which changes carry on that outputs have not seen.
     """
@@ -97,7 +97,7 @@ def _is_before(name: str, epoch: int) -> bool:
 
 
 def _left_out(before: Mapping[str, BucketHistory], after: Mapping[str, BucketHistory]) -> Iterator[str]:
-    """Yield the files of histories that do not go on, log by log, in later ones; most do, and cost one look."""
+    """Yield the files of histories that do not continue, log by log, in later ones; most do, and cost one look."""
     for key, history in before.items():
         later = after.get(key)
         is_longer = later is not None and later.snapshot is history.snapshot and len(later.logs) >= len(history.logs)

@@ -1,4 +1,4 @@
-"""Where two descriptions of a query differ, for the message that refuses a start."""
+"""Differences between two descriptions of a query, for the message that rejects a start."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Descriptions of queries as earlier versions wrote them inside Spark: a tree of joins and views instead of a plan's stages.
 
-Such a checkpoint goes on where its plan is that of the query, and is described again.
+Such a checkpoint continues where its plan is that of the query, and is described again.
 """
 
 from __future__ import annotations

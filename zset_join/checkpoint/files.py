@@ -1,4 +1,4 @@
-"""The files of one query's checkpoint: written once, listed with a checksum, believed only when the checksum fits.
+"""The files of one query's checkpoint: written once, listed with a checksum, trusted only when the checksum fits.
 
 The law: a file is what its commit record describes, or reading it raises. The checksum (CRC-32) starts from the query's id and
 the file's name, and a name holds kind, stage, bucket, epoch and attempt: a file of another query, bucket or epoch, an older one
@@ -27,7 +27,7 @@ __all__ = ["CheckpointFiles", "FileEntry", "NewFile", "attempt_name"]
 
 @dataclass(frozen=True, slots=True)
 class FileEntry:
-    """What a listed file must be.
+    """Expected properties of a listed file.
 
     Args:
         name: path relative to the folder of the checkpoint.

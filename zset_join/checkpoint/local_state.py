@@ -1,4 +1,4 @@
-"""Where a host keeps the mapped state of a bucket: a directory, a lock, and a stamp of its content.
+"""Mapped state of a bucket on a host: a directory, a lock, and a stamp of its content.
 
     <localStateDir>/<query id>/<stage>-<bucket>/
     ├── lock            held while a task works on the bucket; its time is the last such moment
@@ -51,10 +51,10 @@ _COLD = "cold"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stamp:
-    """What the mapped files hold.
+    """Identity of the content of the mapped files.
 
     Args:
-        query_id: whose state it is.
+        query_id: the query that owns the state.
         digest: digest of the query's description.
         version: what wrote the files.
         boot: the boot of the host they were written in.
@@ -89,7 +89,7 @@ def default_local_state_dir() -> Path:
     """Return where this host keeps mapped state by default; the same after a restart.
 
     Raises:
-        StateError: the directory is there and belongs to somebody else, or others may write to it.
+        StateError: the directory is present and belongs to somebody else, or others may write to it.
     """
     base = Path(tempfile.gettempdir()) / f"zset_join-{os.getuid()}"
     local.make_directory(base, 0o700)

@@ -1,4 +1,4 @@
-"""What a query inside Spark would be in the other mode, written down by its program: driver or executors.
+"""Description of a query inside Spark in its other mode, driver or executors, written by its program.
 
     zset/other_mode.json        description and plan of the other mode, and which of its states is which
 

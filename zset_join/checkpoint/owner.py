@@ -12,7 +12,7 @@ is made only when the last owner is gone:
 
 - it was released;
 - or, on a local file system and the same boot of the host, the lock is free: the kernel frees it when a process dies;
-- or, on another file system, it was a process of this host and that process is not there any more;
+- or, on another file system, it was a process of this host and that process is absent any more;
 - or it was a process of this machine before the machine was started over;
 - or its last beat is older than `SILENT_SECONDS` (other hosts; clocks must agree to a few seconds).
 
@@ -63,11 +63,11 @@ _held: set[str] = set()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Claim:
-    """Who a driver is.
+    """Identity of a driver.
 
     Args:
         number: which claim of this checkpoint it is, from 1.
-        token: a name nobody else has.
+        token: a unique name.
         query_id: the query.
         host: name of the host.
         boot: which boot of the host; empty where the host has none.
@@ -115,7 +115,7 @@ def machine_of_host() -> str:
 def owner_seen(folder: Folder) -> tuple[Claim, str] | None:
     """Return the last owner and whether it is at work, as far as that can be seen without a claim; None where nobody was.
 
-    `running`: its process is alive. `stopped`: it released the checkpoint. `gone`: its process is not there any more.
+    `running`: its process is alive. `stopped`: it released the checkpoint. `gone`: its process is absent any more.
     `unknown`: it is on another host, boot or container.
 
     Raises:
@@ -137,8 +137,8 @@ def owner_seen(folder: Folder) -> tuple[Claim, str] | None:
 def claimed_query_id(folder: Folder) -> str | None:
     """Return the query whose driver claimed a checkpoint last; None where nobody has.
 
-    A driver that died before it wrote down what the checkpoint is for has left no more than its claim: the next driver goes
-    on as the same query.
+    A driver that died before it wrote down what the checkpoint is for has left no more than its claim: the next driver
+        continues as the same query.
 
     Raises:
         StateError: the claim is damaged.

@@ -1,7 +1,7 @@
-"""What is in a checkpoint, read without owning it: whose it is, its newest commit record, its number of buckets.
+"""Reading a checkpoint without owning it: the query, the newest commit record, the number of buckets.
 
 The law: what is returned is whole and belongs to the query, or reading it raises; nothing is changed. A driver may be at work
-meanwhile: the newest record and the one before it are there as long as it has committed less than ten epochs since they were
+meanwhile: the newest record and the one before it are present as long as it has committed less than ten epochs since they were
 looked for.
 
 Cost: one or two listings and a few small files.
@@ -136,7 +136,7 @@ def has_commits(location: str) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommittedState:
-    """What a checkpoint holds.
+    """Committed content of a checkpoint.
 
     Args:
         files: its files.

@@ -1,7 +1,7 @@
 """The commit record of an epoch: the one file that makes the epoch true.
 
-The law: an epoch counts exactly when its record is there. The record lists every file the state consists of after it,
-so the newest record alone is enough to go on; files it does not list do not exist for a reader. A checksum covers every byte
+The law: an epoch counts exactly when its record is present. The record lists every file the state consists of after it,
+so the newest record alone is enough to continue; files it does not list do not exist for a reader. A checksum covers every byte
 of the record and its epoch.
 
 Memory: one line per listed file, at most `MERGE_AFTER_FILES` and a few large ones per bucket.
@@ -37,7 +37,7 @@ RECORD_FORMAT = 4
 RESCALED_RECORD_FORMAT = 5
 """Of a checkpoint that was rescaled: a version of the library with one number of buckets must not continue it."""
 CHANGED_RECORD_FORMAT = 6
-"""Of a checkpoint whose query has changed: a version that reads only the plan it was made with must not go on with it."""
+"""Of a checkpoint whose query has changed: a version that reads only the plan it was made with must not continue with it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,7 +183,7 @@ class CommitRecord:
         histories: "stage/bucket" to what the state is made of, this epoch's log included.
         parts: the answer of the epoch.
         quarantined: the rows it put aside.
-        progress: counts and times of the epoch, for people.
+        progress: counts and times of the epoch, for users.
         offsets: digest of the offsets Spark reports for the epoch; None when unknown.
         owner: name of the driver that committed it; None outside Spark.
         opened_at_ns: when that driver opened the checkpoint, in nanoseconds since 1970; later drivers have larger numbers.
@@ -191,7 +191,7 @@ class CommitRecord:
         rescaling: number of the last rescaling before the epoch; 0 when there was none.
         buckets: the number of buckets since then; None when there was none.
         watermarks: input with event time to its watermark after the epoch; one that has none yet is missing.
-        dues: "stage/bucket" to when it must answer again though no row comes; one that waits for nothing is missing.
+        dues: "stage/bucket" to when it must answer again though no row arrives; one that waits for nothing is missing.
         positions: source to how far it has been read after the epoch, in the source's own words, of a pipeline in process;
             stream to the ids of its Kafka topics, of a query in Spark.
         link: where the epoch is in the chain of epochs; None in records of versions without one.

@@ -1,6 +1,6 @@
 """The record of a rescaling: the state after an epoch, in another number of buckets, or as another plan has it.
 
-The law: a rescaling counts exactly when its record is there, the epoch it was made after is the newest one, and the commit
+The law: a rescaling counts exactly when its record is present, the epoch it was made after is the newest one, and the commit
 record of that epoch is the very one it was made after. So it comes true in one step, as an epoch does, and an epoch that is
 retracted takes its rescaling with it. The next commit record carries number and buckets on; from then on it alone counts.
 
@@ -24,7 +24,7 @@ __all__ = ["RESCALINGS", "Rescaling", "record_digest", "rescaling_numbers"]
 RESCALINGS = "rescalings"
 _FORMAT = 1
 _MOVED_FORMAT = 2
-"""Of a record that names a plan: a version of the library that does not read the plan must not go on with the state."""
+"""Of a record that names a plan: a version of the library that does not read the plan must not continue with the state."""
 _NAME = re.compile(rf"{RESCALINGS}/(\d{{20}})-(\d{{10}})\.json")
 
 
@@ -34,7 +34,7 @@ class Rescaling:
 
     Args:
         number: which rescaling of this checkpoint it is, from 1.
-        query_id: whose it is.
+        query_id: the query.
         epoch: the epoch it was made after.
         record: digest of the bytes of that epoch's commit record.
         buckets: into how many buckets.

@@ -86,7 +86,7 @@ class RowEvent:
         epoch: the epoch.
         emitted: the changes of the output, as (row, weight), retractions first; empty when the inputs changed nothing.
         changes: the input changes with the join keys of the rows requested; empty when `is_snapshot`.
-        is_snapshot: these rows were live when the log that is kept begins; what made them is no longer there.
+        is_snapshot: these rows were live when the log that is kept begins; what made them is gone.
         time: what time alone did, where no change did it; empty otherwise.
     """
 
@@ -133,7 +133,7 @@ class RowHistory:
 
     @property
     def live_rows(self) -> tuple[tuple[Row, int], ...]:
-        """Return the rows that are there after the last epoch, as (row, weight): of a group, the rows that are in it."""
+        """Return the rows that are present after the last epoch, as (row, weight): of a group, the rows that are in it."""
         total: dict[str, tuple[Row, int]] = {}
         for event in self.events:
             for row, weight in event.emitted:

@@ -1,4 +1,4 @@
-"""What a connector is: a name, with an output of Python and a table of SQL.
+"""A connector: a name for an output in Python and a table in SQL.
 
 The law: the options of an output are the parameters of the function that makes it, so checks, reference and call cannot differ.
 Those of a table are listed, because WITH holds texts.

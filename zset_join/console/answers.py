@@ -40,7 +40,7 @@ def rows_of_view(contents: ZSet, where: Mapping[str, str]) -> Answer:
 
 
 def events_of(history: RowHistory) -> Answer:
-    """Return how rows came and went, for `Watched.explain_row`."""
+    """Return how rows arrived and went, for `Watched.explain_row`."""
     events = [
         {
             "epoch": event.epoch,
@@ -117,7 +117,7 @@ def waiting_in(plan: QueryPlan, summary: Mapping[str, Any]) -> Answer:
 
 
 def differences_of(diff: PlanDiff) -> Answer:
-    """Return what a changed query would answer otherwise, for `Watched.diff`: counts and some rows of each view."""
+    """Return how the answers of a changed query would differ, for `Watched.diff`: counts and some rows of each view."""
     views = []
     for view in diff.views.values():
         pairs = [] if view.is_empty else view.samples(_MOST_SAMPLES)

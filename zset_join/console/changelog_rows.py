@@ -48,7 +48,7 @@ def newest(changes: list[Answer]) -> list[Answer]:
 
 
 def logged_changes(committed: CommittedState, plan: QueryPlan, view: str, after: int) -> list[Answer]:
-    """Return the newest changes of a view that is kept, from its log; what a snapshot took in is not there any more."""
+    """Return the newest changes of a view that is kept, from its log; what a snapshot took in is absent any more."""
     history = view_history(committed, plan, view)
     schema = plan.output_of(view).schema
     found: list[Answer] = []
@@ -111,7 +111,7 @@ def changes_of(files: CheckpointFiles, plan: QueryPlan, record: CommitRecord) ->
 def _readable(
     files: CheckpointFiles, record: CommitRecord, parts: Sequence[PartEntry]
 ) -> list[tuple[PartEntry, pa.Buffer | None]]:
-    """Return the parts of the first way of writing whose files are there, each with its bytes where a changelog has them."""
+    """Return the parts of the first way of writing whose files are present, each with its bytes where a changelog has them."""
     by_way: dict[str, list[PartEntry]] = {}
     for part in parts:
         by_way.setdefault(part.way, []).append(part)

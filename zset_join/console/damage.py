@@ -1,4 +1,4 @@
-"""What of a checkpoint is damaged: every file that its newest commit record lists is read and compared with its checksum.
+"""Search for damage in a checkpoint: every file listed by its newest commit record is compared with its checksum.
 
 The law: nothing is repaired or changed, and one damaged file does not hide another. A query that runs may clear a file away
 while it is looked at; a checkpoint that has gone on since is looked at again.

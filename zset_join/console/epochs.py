@@ -28,7 +28,7 @@ class EpochSummary:
     Args:
         epoch: its number.
         at_us: its processing time, in microseconds since 1970.
-        rows_in: rows that came, by source.
+        rows_in: rows that arrived, by source.
         rows_out: rows of the answer.
         retractions: those of them that retract.
         views: rows and retractions by view, where there are several.
@@ -110,7 +110,7 @@ def summary_of_progress(
         epoch: its number.
         progress: of either runner.
         at_us: its processing time.
-        behind: seconds of the parts that came after `progress` was written down.
+        behind: seconds of the parts that arrived after `progress` was written down.
         state_bytes: see `EpochSummary`.
         watermarks: see `EpochSummary`.
         dues: by "stage/bucket".

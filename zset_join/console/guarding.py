@@ -1,4 +1,4 @@
-"""Who may see the page: the browser that opened the first address.
+"""Access to the page, for the browser that opened the first address.
 
 The law: without the cookie nothing is served, neither page nor script nor answer. The token in the first address is exchanged
 for it once; a second exchange is refused. A request whose Host is not this server's loopback address is refused before anything

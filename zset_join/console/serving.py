@@ -1,4 +1,4 @@
-"""What the page requests, as addresses.
+"""Addresses of the page.
 
 | address | answers |
 |---|---|

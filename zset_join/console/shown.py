@@ -90,7 +90,7 @@ def typed_values(schema: pa.Schema, where: Mapping[str, str]) -> dict[str, Any]:
     """Return texts as values of their columns; an empty one is NULL.
 
     Raises:
-        OptionError: `ROW_QUESTION`: a column that is not there, or a text that is none of its values.
+        OptionError: `ROW_QUESTION`: a column that does not exist, or a text that is none of its values.
     """
     values: dict[str, Any] = {}
     for name, text in where.items():

@@ -1,4 +1,4 @@
-"""What a checkpoint remembers, as SQL tables: searched by value, and counted by key.
+"""State of a checkpoint as SQL tables: searched by value and counted by key.
 
 It is `zset_join.tools.inspection`, kept open until an epoch is committed. Cost of the first question after an epoch: every live
 row is read and written once, which is why the page reads it only at a click.

@@ -1,4 +1,4 @@
-"""What the page shows one of: a checkpoint, a pipeline in memory, a bundle.
+"""Subjects of the page: a checkpoint, a pipeline in memory, or a bundle.
 
 The law: every answer is JSON-ready, of bounded size, and about what was committed; reading changes nothing. A number that was
 not recorded is absent, never zero. Methods may be called by any thread.
@@ -35,7 +35,7 @@ class Watched(Protocol):
         ...
 
     def rows(self, table: str | None, where: Mapping[str, str]) -> Answer:
-        """Return rows that are there now: `tables` that can be searched, `table`, `columns`, `rows`, `weights`, `total`."""
+        """Return rows that are present now: `tables` that can be searched, `table`, `columns`, `rows`, `weights`, `total`."""
         ...
 
     def explain_row(self, view: str | None, where: Mapping[str, str]) -> Answer:
@@ -67,7 +67,7 @@ class Watched(Protocol):
         ...
 
     def diff(self) -> Answer:
-        """Return what a changed query would answer otherwise: `epoch`, `lines`, `views` with counts and pairs of rows."""
+        """Return how the answers of a changed query would differ: `epoch`, `lines`, `views` with counts and pairs of rows."""
         ...
 
     def metrics(self) -> str:

@@ -42,7 +42,7 @@ def write_bundle(watched: Watched, path: str | Path, *, rows: bool = False) -> d
         rows: also put in values of rows: the newest rows of the changelog and of the first table, hottest keys, dead letters.
 
     Raises:
-        OptionError: the file is there, or cannot be made.
+        OptionError: the file is present, or cannot be made.
     """
     answers: dict[str, Any] = {}
     for name in ANSWERS:
@@ -143,11 +143,11 @@ class WatchedBundle:
         return self._answer("files")
 
     def damage(self) -> Answer:
-        """Return what was damaged when the bundle was made."""
+        """Return the damage found when the bundle was made."""
         return self._answer("damage")
 
     def diff(self) -> Answer:
-        """Return what a changed query would have answered otherwise, where rows were put in."""
+        """Return how the answers of a changed query would have differed, if rows are included."""
         return self._answer("diff")
 
     def metrics(self) -> str:

@@ -54,7 +54,7 @@ _PLAN_LINE = re.compile(r"line \d+")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueryAnswers:
-    """What the process that runs a query answers about it, beside what is in its checkpoint.
+    """Answers of the process that runs a query, in addition to its checkpoint.
 
     Args:
         verify: compares a view with its batch query; given the view, and what reports each step.
@@ -92,7 +92,7 @@ class WatchedCheckpoint:
         self._state = StateTables(self.location)
 
     def overview(self) -> Answer:
-        """Return what the query is; what is damaged has its message in `trouble`."""
+        """Return a description of the query; `trouble` contains the message of a damaged part."""
         trouble: list[str] = []
 
         def tried(read: Callable[[], Any], default: Any) -> Any:
@@ -201,7 +201,7 @@ class WatchedCheckpoint:
         return verdict(self._answers.verify(view, report))
 
     def diff(self) -> Answer:
-        """Return what a changed query would answer otherwise."""
+        """Return how the answers of a changed query would differ."""
         if self._answers.diff is None:
             raise _not_from_here("diff", "name the changed query: zset-join console DIRECTORY --diff FILE.sql or MODULE:view.")
         return differences_of(self._answers.diff())
@@ -216,13 +216,13 @@ class WatchedCheckpoint:
         return letters_of(read_letters(self.location, path=self._letters_path))
 
     def waiting(self) -> Answer:
-        """Return what waits for time after the newest epoch."""
+        """Return the rows that wait for time after the newest epoch."""
         plan = query_plan(self.location)
         last = self.epochs(-1)[-1:]
         return waiting_in(plan, last[0] if last else {})
 
     def files(self) -> Answer:
-        """Return what the checkpoint is made of."""
+        """Return the files of the checkpoint."""
         committed = self._committed()
         stages = [_history(key, history) for key, history in sorted(committed.histories.items())]
         parts = () if committed.last is None else committed.last.parts
@@ -239,7 +239,7 @@ class WatchedCheckpoint:
         }
 
     def damage(self) -> Answer:
-        """Return what is damaged."""
+        """Return the damage."""
         return damage_of(self.location)
 
     def metrics(self) -> str:
@@ -247,7 +247,7 @@ class WatchedCheckpoint:
         return metrics_text(self.location)
 
     def close(self) -> None:
-        """Release what was read."""
+        """Release the cached answers."""
         self._state.close()
 
     def _files(self) -> CheckpointFiles:

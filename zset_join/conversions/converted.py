@@ -1,4 +1,4 @@
-"""What a conversion returns, and the small parts that all conversions use."""
+"""Result of a conversion, and helpers of all conversions."""
 
 from __future__ import annotations
 

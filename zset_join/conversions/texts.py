@@ -36,7 +36,7 @@ from zset_join.conversions.converted import Bools, Converted, flags, joined, non
 __all__ = ["FIRST_DAY", "LAST_DAY", "read_texts"]
 
 FIRST_DAY, LAST_DAY = -719_162, 2_932_896
-"""The days since 1970-01-01 that lie in the years 1 to 9999."""
+"""The days since 1970-01-01 that are in the years 1 to 9999."""
 
 _BLANKS = "".join(map(chr, [*range(33), 127]))
 _BLANKS_OF_FRACTIONS = _BLANKS[:-1]  # Java trims what is at most a space; Spark's own trimming takes DEL too

@@ -1,1 +1,1 @@
-"""What every room uses and what uses no room: errors, types, relations, ticks, options, conversions of rows."""
+"""Foundations that every package uses: errors, types, relations, ticks, options, row conversions."""

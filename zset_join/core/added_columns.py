@@ -1,4 +1,4 @@
-"""Columns behind those that are there: what an output that goes on can be given."""
+"""Columns behind those that are present: what an output that continues can be given."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def with_added_nullable(before: int, after: pa.Schema) -> pa.Schema:
     """Return columns of which those behind the first ones may be NULL, as they are in the rows before they came.
 
     Args:
-        before: how many of them were there.
+        before: how many of them were present.
         after: all of them.
     """
     return pa.schema([field if at < before else field.with_nullable(True) for at, field in enumerate(after)])

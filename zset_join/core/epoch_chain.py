@@ -41,7 +41,7 @@ def chained_digest(before: str | None, query_id: str, epoch: int, *read: Any) ->
 
     Args:
         before: digest of the epoch before it.
-        query_id: whose epoch it is.
+        query_id: the query of the epoch.
         epoch: the epoch.
         *read: what it read, JSON-ready.
 

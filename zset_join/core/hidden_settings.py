@@ -1,4 +1,4 @@
-"""Settings behind the `?` of a URI, which may be secrets, are left out of every text that people see.
+"""Settings behind the `?` of a URI, which may be secrets, are omitted of every text that people see.
 
 >>> shown("the checkpoint s3://bucket/cp?aws_secret_access_key=hunter2, of 'abfss://box@host/out?sas_token=sv%3D1'")
 "the checkpoint s3://bucket/cp?..., of 'abfss://box@host/out?...'"
@@ -20,7 +20,7 @@ __all__ = ["shown", "shown_value"]
 _PLACE = r"\b(?!https?:)[A-Za-z][A-Za-z0-9+.-]*://(?:(?!\w://)[^?\n])*"
 _SETTING = r"(?:[^\s'\"]|['\"](?=[\w&=%+/-]))*[^\s'\".,;:)\]]"
 _SETTINGS = re.compile(rf"({_PLACE})\?{_SETTING}", re.IGNORECASE)
-"""A place may have spaces and quotes in it, but no other URI; a quote is of the settings where they go on behind it."""
+"""A place may have spaces and quotes in it, but no other URI; a quote is of the settings where they continue behind it."""
 
 
 def shown(text: str) -> str:

@@ -61,7 +61,7 @@ def html_differences(verdict: str, differences: Sequence[tuple[Mapping[str, Any]
 
 
 def html_progress(progress: Mapping[str, Any] | None) -> str:
-    """Return what an epoch did, of either runner: one line per count, and a table of its stages."""
+    """Return the progress of an epoch, of either runner: one line per count, and a table of its stages."""
     if not progress:
         return "<p>no epoch yet</p>"
     stages = {name: one for name, one in progress.get("stages", {}).items() if "seconds" in one}

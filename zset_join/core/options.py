@@ -237,7 +237,7 @@ class BufferLimit:
         return cls(max_bytes=0) if limit is None else cls.of(limit["join_max_buffered_bytes"], _EVICTS, limit["on_evict"])
 
     def description(self) -> dict[str, Any]:
-        """Return what is fixed for the life of a checkpoint: a limit at which rows are dropped."""
+        """Return the settings that are fixed for the life of a checkpoint: a limit at which rows are dropped."""
         if not self.evicts:
             return {}
         return {_EVICTS: {"join_max_buffered_bytes": self.max_bytes, "on_evict": self.on_evict}}

@@ -1,4 +1,4 @@
-"""One line that shows that long work goes on: in a terminal on standard error, in a notebook below the cell, else nowhere.
+"""One line that shows that long work continues: in a terminal on standard error, in a notebook below the cell, else nowhere.
 
     with progress_line("verifying orders") as line:
         line.now("running the batch query")
@@ -39,7 +39,7 @@ class _Screen(Protocol):
 
 
 class ProgressLine:
-    """Show what work is doing; made by `progress_line`.
+    """Progress of running work; made by `progress_line`.
 
     Args:
         title: what the work is.
@@ -95,7 +95,7 @@ class ProgressLine:
 
 @contextmanager
 def progress_line(title: str) -> Iterator[ProgressLine]:
-    """Show a line while work goes on.
+    """Show a line while work continues.
 
     Args:
         title: what the work is, such as "verifying orders".

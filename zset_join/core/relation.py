@@ -1,4 +1,4 @@
-"""What one input or output of an operator looks like.
+"""Description of one input or output of an operator.
 
 A `Relation` is a frozen description: columns, join key, primary key, sequence and changelog mode. It holds no rows and
 checks itself when it is built, so a wrong column name fails before the first epoch.

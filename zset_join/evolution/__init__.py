@@ -1,1 +1,1 @@
-"""What two plans have in common, and what a changed plan answers differently. It imports no runner."""
+"""Common parts of two plans, and the difference between their answers. It imports no runner."""

@@ -37,7 +37,7 @@ _FLOATS = {16: 11, 32: 24, 64: 53}
 
 @dataclass(frozen=True, kw_only=True)
 class ColumnWords:
-    """Hold what schemas do not show of a change of columns.
+    """Facts about a change of columns that schemas do not show.
 
     Args:
         renamed: by source, names of columns before to their names after.

@@ -51,7 +51,7 @@ class _Chain:
 def derived_steps(
     have: Sequence[RowStep], want: Sequence[RowStep], columns: Sequence[str], origin: Sequence[str]
 ) -> tuple[RowStep, ...] | None:
-    """Return the steps from rows after one chain to rows after another one; None where something is not there.
+    """Return the steps from rows after one chain to rows after another one; None where something is absent.
 
     Args:
         have: what was done to the rows that there are.

@@ -1,4 +1,4 @@
-"""What a changed plan answers otherwise: per view the rows that go and those that come, with counts for people.
+"""Difference between the answers of two plans: per view the removed and the added rows, with counts.
 
 The law: the rows before, minus those removed, plus those added, are the rows after. A row that is the same before and after is
 in neither. Where the columns of a view change, all its rows are in both.
@@ -43,7 +43,7 @@ class ViewDiff:
         key: columns that identify a row, before and after; none where that is not known.
         before: rows before, counted with their copies; None where the view is unchanged and nobody has counted.
         removed: the rows that go, with positive weights, in the columns before.
-        added: the rows that come, with positive weights, in the columns after.
+        added: the rows that arrive, with positive weights, in the columns after.
     """
 
     name: str
@@ -77,7 +77,7 @@ class ViewDiff:
 
     @property
     def answer(self) -> ZSet:
-        """Return what an epoch that takes the change answers: `delta`; the rows before have NULL in columns that are added.
+        """Return the answer of the epoch of the change: `delta`; the rows before have NULL in columns that are added.
 
         Under columns that are not only added to it is all rows.
         """
@@ -92,14 +92,14 @@ class ViewDiff:
 
     @cached_property
     def counts(self) -> Mapping[str, int]:
-        """Return rows `added`, `removed` and `changed`; a row is changed where its key is there before and after."""
+        """Return rows `added`, `removed` and `changed`; a row is changed where its key is present before and after."""
         removed, added = self.removed.total_weight(), self.added.total_weight()
         changed = int(self._has_both.sum())
         return {"added": added - changed, "removed": removed - changed, "changed": changed}
 
     @property
     def is_empty(self) -> bool:
-        """Return whether no row differs and the view is there as before."""
+        """Return whether no row differs and the view is present as before."""
         return self.status in ("unchanged", "changed") and not len(self.removed) and not len(self.added)
 
     @cached_property
@@ -164,7 +164,7 @@ class ViewDiff:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class PlanDiff:
-    """Hold what a changed plan answers otherwise, and what changing to it does.
+    """Difference between the answers of two plans, and the effect of the change.
 
     Args:
         epoch: the last epoch that both answers are of; None before the first.
@@ -197,7 +197,7 @@ class PlanDiff:
         return all(view.is_empty for view in self.views.values())
 
     def answers(self, names: Iterable[str]) -> dict[str, ZSet]:
-        """Return what an epoch that takes the change answers, by view; see `ViewDiff.answer`.
+        """Return the answer of the epoch of the change, by view; see `ViewDiff.answer`.
 
         Args:
             names: of the views of the new plan.
@@ -234,7 +234,7 @@ class PlanDiff:
         return f"PlanDiff({views} differ{': ' if differing else ''}{', '.join(differing)})"
 
     def _repr_html_(self, *, samples: int = 10) -> str:
-        """Return counts and some differing rows of each view for a notebook, those that go red, those that come green."""
+        """Return counts and some differing rows of each view for a notebook, those that go red, those that arrive green."""
         names = ("added", "removed", "changed")
         counts = [[view.name, view.status, *(view.counts[name] for name in names)] for view in self.views.values()]
         parts = [html_table(["view", "status", *names], counts, caption=next(iter(self.lines())))]
@@ -272,7 +272,7 @@ class PlanDiff:
         return "\n".join(parts) + "\n"
 
     def write_parquet(self, directory: str | Path) -> list[Path]:
-        """Write every row that differs: per view one file of rows that go and one of rows that come, with their copies.
+        """Write every row that differs: per view one file of rows that go and one of rows that arrive, with their copies.
 
         Args:
             directory: where to; made where it is missing. The files are `<view>.removed.parquet` and `<view>.added.parquet`.
@@ -294,13 +294,13 @@ def difference(name: str, before: tuple[Relation, ZSet] | None, after: tuple[Rel
 
     Args:
         name: of the view.
-        before: its relation and rows in the plan before; None where it was not there.
+        before: its relation and rows in the plan before; None where it was absent.
         after: the same in the new plan.
     """
     if before is None and after is None:
         raise ValueError("a view is there before or after")
     if before is None or after is None:
-        relation, rows = after if after is not None else before  # type: ignore[misc]  # one of them is there
+        relation, rows = after if after is not None else before  # type: ignore[misc]  # one of them is present
         none, rows = ZSet.empty(relation.schema), rows.consolidated()
         key = relation.primary_key
         if before is None:

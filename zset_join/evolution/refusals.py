@@ -22,14 +22,14 @@ _Near = tuple[str, Sequence[RowStep], Sequence[str], Sequence[str]]
 def no_rows(
     feed: Feed, columns: Sequence[str], reader: str, near: Sequence[_Near], dropped: Collection[str] = ()
 ) -> StateError:
-    """Return the error of rows of a source that are not there.
+    """Return the error of rows of a source that do not exist.
 
     Args:
         feed: what is wanted.
         columns: of the source.
         reader: who wants it.
         near: of what is kept of the source: where, after which steps, which columns, and where no NULL is kept.
-        dropped: columns of the source that the plan before left out by `keep_state="needed"`.
+        dropped: columns of the source that the plan before omitted by `keep_state="needed"`.
     """
     wanted = columns_wanted(feed.steps)
     wanted = set(columns) if wanted is None else wanted
@@ -56,7 +56,7 @@ def no_rows(
 
 
 def _lack(feed: Feed, wanted: set[str], steps: Sequence[RowStep], kept: Sequence[str], gaps: Sequence[str]) -> str:
-    """Return what rows lack that are kept."""
+    """Return the columns that stored rows lack."""
     unmet = unmet_conditions(steps, feed.steps)
     if unmet:
         return f"are only those where {' and '.join(map(describe, unmet))}"
@@ -70,7 +70,7 @@ def _lack(feed: Feed, wanted: set[str], steps: Sequence[RowStep], kept: Sequence
 
 
 def by_time(plan: QueryPlan, number: int) -> StateError:
-    """Return the error of a stage whose answer depends on when its rows came."""
+    """Return the error of a stage whose answer depends on when its rows arrived."""
     node = plan.nodes[number]
     title = node.stage.explain(1)[0]
     return StateError(

@@ -1,4 +1,4 @@
-"""What functions of expressions share: a function's place in the library, operands as texts, and values row by row.
+"""Shared parts of expression functions: registration, text operands, and evaluation row by row.
 
 A `Function` checks the types it takes, computes whole columns, and is written in two dialects. A value that cannot be computed
 is a fault: its row is marked, and raises only where nothing skips it.

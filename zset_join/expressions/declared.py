@@ -49,7 +49,7 @@ def word(signature: str, doc: str, operation: str | None = None, *leading: str) 
     """Return a function that builds a call.
 
     Args:
-        signature: its name and parameters; `'quoted'` ones are texts, `*` takes any number, one with `=` may be left out.
+        signature: its name and parameters; `'quoted'` ones are texts, `*` takes any number, one with `=` may be omitted.
         doc: its docstring.
         operation: what it calls; None: what it is called.
         *leading: literals that come first.

@@ -115,7 +115,7 @@ def _by_arrow(function: Callable[[pa.Array], pa.Array]) -> Callable[[Call, Seque
     return compute
 
 
-_LETTERS_END = 0x20000  # no script with large and small letters lies behind it
+_LETTERS_END = 0x20000  # no script with large and small letters is behind it
 
 
 def _letters(function: Callable[..., pa.Array], of_text: Callable[[str], str]) -> Callable[[pa.Array], pa.Array]:

@@ -141,7 +141,7 @@ upper = _row("upper(col)", "Return a string in capital letters.")
 
 
 def replace(src: object, search: object, replace: object = None) -> Expression:
-    """Return a string with every occurrence of another replaced, or left out."""
+    """Return a string with every occurrence of another replaced, or omitted."""
     return _call("replace", src, search, lit("") if replace is None else replace)
 
 
@@ -232,7 +232,7 @@ year = _row("year(col)", "Return the year.", "extract", "year")
 
 
 def date_trunc(format: str, timestamp: object) -> Expression:  # noqa: A002 - the name PySpark users type
-    """Return the beginning of the year, quarter, month, week, day, hour, minute or second that a timestamp lies in."""
+    """Return the beginning of the year, quarter, month, week, day, hour, minute or second that a timestamp is in."""
     return _call("date_trunc", lit(format.lower()), timestamp)
 
 

@@ -160,7 +160,7 @@ def _narrow(kind: pa.DataType) -> pa.DataType:
 
 
 def check_condition(condition: Expression, schema: pa.Schema) -> None:
-    """Refuse a condition that is not boolean, or reads what is not there.
+    """Refuse a condition that is not boolean, or reads what is absent.
 
     Raises:
         PlanError: see above.

@@ -71,7 +71,7 @@ def quote_text(text: str, dialect: Dialect) -> str:
 
 
 def type_name(kind: pa.DataType, dialect: Dialect) -> str:
-    """Return what a system calls a type.
+    """Return a system's name of a type.
 
     Raises:
         PlanError: it has no such type.
@@ -253,7 +253,7 @@ def _duckdb(node: Call, operands: tuple[_Written, ...], result: pa.DataType) -> 
 
 
 def _common(node: Call, texts: list[str], words: Mapping[str, str], dialect: Dialect) -> str:
-    """Write what both systems write alike."""
+    """Render the syntax shared by both systems."""
     operation = node.operation
     if operation in _INFIX:
         return f"({texts[0]} {_INFIX[operation]} {texts[1]})"

@@ -95,7 +95,7 @@ def _days(fields: pa.StructArray) -> tuple[Any, Bools]:
 def _stamps(fields: pa.StructArray, target: pa.DataType) -> tuple[Any, Bools]:
     days, invalid = _days(fields)
     hour, minute, second = (_numbers(fields, name, 0) for name in ("hour", "minute", "second"))
-    # Six digits count; what lies behind is cut off.
+    # Six digits count; what is behind is cut off.
     fraction = pc.utf8_slice_codeunits(pc.utf8_rpad(pc.struct_field(fields, "fraction").fill_null(""), 6, "0"), 0, 6)
     microseconds = ((days * 24 + hour) * 60 + minute) * 60 + second
     microseconds = microseconds * 10**6 + fraction.cast(pa.int64()).to_numpy(zero_copy_only=False)

@@ -166,10 +166,10 @@ def _paired(function: Callable[[str, str], Any]) -> Callable[[Call, Sequence[Vec
 
 
 def _concat_ws(_: Call, operands: Sequence[Vector], result: pa.DataType) -> Computed:
-    """Join what is not NULL; NULL only where the separator is."""
+    """Join the values that are not NULL; NULL only if the separator is NULL."""
     length = joint_length(*(len(operand.valid) for operand in operands))
     separator, *texts = (texts_of(spread(operand, length)) for operand in operands)
-    # Arrow leaves out a row where every text is NULL; joined it is the empty text.
+    # Arrow omits a row where every text is NULL; joined it is the empty text.
     has_text = reduce(pc.or_, [text.is_valid() for text in texts])
     texts[0] = pc.if_else(has_text, texts[0], pa.scalar("", texts[0].type))
     joined = pc.binary_join_element_wise(*texts, separator, null_handling="skip")
@@ -241,7 +241,7 @@ def _soundex(text: str) -> str:
 
 
 def _duckdb_soundex(_: Call, texts: Sequence[str]) -> str:
-    """Return the same by rewriting: a digit per letter, H and W left out, runs made one, the first and the vowels dropped."""
+    """Return the same by rewriting: a digit per letter, H and W omitted, runs made one, the first and the vowels dropped."""
     letters = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
     (text,) = texts
     sounds = f"regexp_replace({text}, '[^A-Za-z]', 'A', 'g')"

@@ -58,19 +58,19 @@ class ExpressionVisitor(Protocol[_T]):
     """Turn a tree into something else, children first; see `Expression.accept`."""
 
     def visit_column(self, node: Column) -> _T:
-        """Return what a column becomes."""
+        """Return the result for a column."""
         ...
 
     def visit_literal(self, node: Literal) -> _T:
-        """Return what a literal becomes."""
+        """Return the result for a literal."""
         ...
 
     def visit_cast(self, node: Cast, operand: _T) -> _T:
-        """Return what a cast becomes, given what its operand became."""
+        """Return the result for a cast from the results of its operand."""
         ...
 
     def visit_call(self, node: Call, operands: tuple[_T, ...]) -> _T:
-        """Return what a call becomes, given what its operands became."""
+        """Return the result for a call from the results of its operands."""
         ...
 
 
@@ -88,7 +88,7 @@ class Expression(ABC):
 
     @abstractmethod
     def accept(self, visitor: ExpressionVisitor[_T]) -> _T:
-        """Return what the visitor makes of this tree."""
+        """Return the visitor's result for this tree."""
 
     def same_as(self, other: object) -> bool:
         """Return whether the other is the same tree.
@@ -292,7 +292,7 @@ class Expression(ABC):
     isNaN = is_nan  # noqa: N815 - the name PySpark users type
 
     def getItem(self, key: Any) -> Expression:  # noqa: N802 - the name PySpark users type
-        """Return an element of an array by its place, the first is 0; one that is not there fails the epoch."""
+        """Return an element of an array by its place, the first is 0; one that does not exist fails the epoch."""
         if not isinstance(key, int) or isinstance(key, bool) or key < 0:
             raise OptionError(
                 f"{describe(self)}[{key!r}]: expected the place of an element, the first is 0; for a computed place use "
@@ -334,7 +334,7 @@ class Column(Expression):
     name: str
 
     def accept(self, visitor: ExpressionVisitor[_T]) -> _T:
-        """Return what the visitor makes of this column."""
+        """Return the visitor's result for this column."""
         return visitor.visit_column(self)
 
     def _identity(self) -> tuple[Any, ...]:
@@ -354,7 +354,7 @@ class Literal(Expression):
     type: pa.DataType
 
     def accept(self, visitor: ExpressionVisitor[_T]) -> _T:
-        """Return what the visitor makes of this literal."""
+        """Return the visitor's result for this literal."""
         return visitor.visit_literal(self)
 
     def _identity(self) -> tuple[Any, ...]:
@@ -374,7 +374,7 @@ class Cast(Expression):
     type: pa.DataType
 
     def accept(self, visitor: ExpressionVisitor[_T]) -> _T:
-        """Return what the visitor makes of this cast."""
+        """Return the visitor's result for this cast."""
         return visitor.visit_cast(self, self.operand.accept(visitor))
 
     def _identity(self) -> tuple[Any, ...]:
@@ -394,7 +394,7 @@ class Call(Expression):
     operands: tuple[Expression, ...]
 
     def accept(self, visitor: ExpressionVisitor[_T]) -> _T:
-        """Return what the visitor makes of this call."""
+        """Return the visitor's result for this call."""
         return visitor.visit_call(self, tuple(operand.accept(visitor) for operand in self.operands))
 
     def _identity(self) -> tuple[Any, ...]:
@@ -414,7 +414,7 @@ class Alias(Expression):
     title: str
 
     def accept(self, visitor: ExpressionVisitor[_T]) -> _T:
-        """Return what the visitor makes of the value."""
+        """Return the visitor's result for the value."""
         return self.operand.accept(visitor)
 
     def _identity(self) -> tuple[Any, ...]:

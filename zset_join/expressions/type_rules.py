@@ -83,7 +83,7 @@ def _plain_type(declared: pa.DataType) -> pa.DataType:
 
 @functools.lru_cache(maxsize=_KNOWN_TYPES)
 def kind_of(plain: pa.DataType) -> str:
-    """Return what kind of value a plain type holds; "other" is one that can only be tested for NULL."""
+    """Return the kind of values of a plain type; "other" is one that can only be tested for NULL."""
     kinds: tuple[tuple[Callable[[pa.DataType], bool], str], ...] = (
         (pt.is_null, "null"),
         (pt.is_boolean, "boolean"),

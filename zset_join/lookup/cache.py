@@ -1,4 +1,4 @@
-"""What a worker remembers of an external table: rows of some keys (partial), or the whole table (full).
+"""Cache of an external table in a worker: rows of some keys (partial), or the whole table (full).
 
 A partial cache believes a row for `ttl`, and holds at most `max_rows`: rows that were not requested lately go first. It is two
 generations of rows: what is requested is kept in the young one, and when that is half full it becomes the old one. An absent
@@ -38,7 +38,7 @@ class PartialCache:
     Args:
         key_schema: of the requested keys.
         schema: of the rows.
-        ttl_us: how long a row is believed.
+        ttl_us: how long a row is trusted.
         max_rows: how many there may be.
     """
 
@@ -100,14 +100,14 @@ class PartialCache:
     def remember(
         self, keys: pa.RecordBatch, rows: pa.RecordBatch, *, own_keys: pa.RecordBatch, missing: bool, now_us: int
     ) -> None:
-        """Keep what was found.
+        """Store the found rows.
 
         Args:
             keys: the keys that were requested.
             rows: what was found.
             own_keys: the keys of these rows.
             missing: keep that the others are absent, too.
-            now_us: from when on they are believed.
+            now_us: from when on they are trusted.
         """
         parts = [self._lines(rows, own_keys, 1, now_us)]
         if missing:
@@ -137,7 +137,7 @@ class FullCache:
     Args:
         schema: of the rows.
         key: columns that rows are found by.
-        interval_us: how long it is believed.
+        interval_us: how long it is trusted.
         load: returns all rows, in that schema.
         keys_of: returns the keys of rows, in the types they are compared in.
     """
@@ -160,7 +160,7 @@ class FullCache:
         self.loads = 0
 
     def find(self, keys: pa.RecordBatch, now_us: int) -> tuple[int, pa.RecordBatch]:
-        """Return how many of some distinct keys are there, and their rows, after loading the table if it is time."""
+        """Return how many of some distinct keys are present, and their rows, after loading the table if it is time."""
         if self._loaded_at_us is None or now_us - self._loaded_at_us >= self._interval_us:
             rows = self._load()
             own = self._keys_of(rows)

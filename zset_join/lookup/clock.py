@@ -1,6 +1,6 @@
 """The clock of the fetch step, which a test replaces to let hours pass at once.
 
-`SystemClock` is the real one. `zset_join.testing.FakeClock` is one whose sleeps return at once and whose time goes on by what
+`SystemClock` is the real one. `zset_join.testing.FakeClock` is one whose sleeps return at once and whose time continues by what
 was slept, for plain calls and for asyncio alike.
 """
 

@@ -45,12 +45,12 @@ __all__ = ["Fetcher", "LookupCounts"]
 
 @dataclass(slots=True)
 class LookupCounts:
-    """Count what was done, since the worker began.
+    """Counts since the start of the worker.
 
     Args:
         calls: to the source.
         keys: requested in them.
-        rows: that came.
+        rows: that arrived.
         misses: keys without an answer, per call.
         retries: keys that were requested again.
         waited_us: between attempts.
@@ -105,7 +105,7 @@ class LoopThread:
         self._loop.run_forever()
 
     def run(self, work: Coroutine[Any, Any, _Result]) -> _Result:
-        """Return what a coroutine returns; where the caller is interrupted, it is cancelled."""
+        """Run a coroutine and return its result; cancel it if the caller is interrupted."""
         future = asyncio.run_coroutine_threadsafe(work, self._loop)
         try:
             return future.result()

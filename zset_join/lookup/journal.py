@@ -1,7 +1,7 @@
 """External answers, written down before they are used.
 
 The law: per epoch, stage, bucket and set of requested keys there is one answer. It is put only if new; a twin that loses reads
-the winner's. Once it is there, nothing is fetched again: not by a replay, a retried task, nor a second evaluation.
+the winner's. Once it is present, nothing is fetched again: not by a replay, a retried task, nor a second evaluation.
 
 A file is `fetched/<stage>/<bucket>/<epoch>-<digest>.arrow`: a checksum over name and bytes, then one Arrow stream. The digest
 is of the requested keys in a fixed order, so the same rows in another order find it. Without a folder the journal is a
@@ -49,7 +49,7 @@ class FetchJournal:
 
     Attributes:
         fetches: how often rows were fetched.
-        replays: how often an answer was there already.
+        replays: how often an answer was present already.
     """
 
     def __init__(self, folder: Folder | None, *, stage: str, bucket: int) -> None:
@@ -61,7 +61,7 @@ class FetchJournal:
         self.replays = 0
 
     def fetched(self, epoch: int, keys: pa.RecordBatch, fetch: Callable[[pa.RecordBatch], pa.RecordBatch]) -> pa.RecordBatch:
-        """Return what was fetched for some keys in an epoch; fetch only if there is no answer yet.
+        """Return the rows fetched for some keys in an epoch; fetch them only if no answer is stored.
 
         Args:
             epoch: its number.
@@ -92,7 +92,7 @@ class FetchJournal:
         return rows
 
     def _kept(self, name: str) -> pa.RecordBatch | None:
-        """Return an answer that is there; None without one."""
+        """Return an answer that is present; None without one."""
         if self._last is not None and self._last[0] == name:
             return self._last[1]
         return self._read(name)

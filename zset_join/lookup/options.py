@@ -155,7 +155,7 @@ class Lookup:
 
     @classmethod
     def from_hint(cls, options: Mapping[str, Any], *, where: str = "LOOKUP") -> Lookup:
-        """Build from the options of a hint in SQL, by FLIP-234's names; unknown or rejected options warn and are left out.
+        """Build from the options of a hint in SQL, by FLIP-234's names; unknown or rejected options warn and are omitted.
 
         Args:
             options: name to text.

@@ -1,4 +1,4 @@
-"""What is done about an outside that fails: a bounded back-off, then a circuit that leaves it alone for a while.
+"""Reaction to a failing external system: a bounded back-off, then a circuit breaker.
 
 The law: a call that meets a transient error is made at most `error_attempts` times, each later one after a wait that doubles
 from `error_delay` to `error_max_delay`, with jitter (half of it is random), or after what the outside requested, which

@@ -63,7 +63,7 @@ class Secret:
 
     @classmethod
     def file(cls, path: str) -> Secret:
-        """Name a file; blanks and line ends around its text are left out."""
+        """Name a file; blanks and line ends around its text are omitted."""
         return cls("file", path)
 
     @classmethod

@@ -4,7 +4,7 @@ A `LookupSource` has the name of the table, its columns, and the modes in which 
 connection, and its JSON and its `repr` no credentials. `open` gives a `LookupClient`, once per worker; `close` ends it.
 
 The law a client obeys: `lookup(keys)` returns every row of the table whose key is among the given ones, with at least the
-columns of the opening, the key among them; none for a key that is absent. Rows of other keys are ignored. It raises
+columns of the opening, the key among them; none for a key that does not exist. Rows of other keys are ignored. It raises
 `TransientLookupError` for what may pass if tried again (a dropped connection, a rate limit) and anything else for what will
 not.
 
@@ -74,19 +74,19 @@ class LookupClient:
         raise NotImplementedError(type(self).__name__)
 
     def close(self) -> None:
-        """Release what is open; closed already is no error."""
+        """Release open resources. May be called twice."""
 
     async def aclose(self) -> None:
-        """Release what was opened on the event loop; called before `close`, where the client was async."""
+        """Release the resources of the event loop; called before `close`, where the client was async."""
 
 
 @runtime_checkable
 class LookupSource(Protocol):
-    """What is known of an external table."""
+    """Description of an external table."""
 
     @property
     def name(self) -> str:
-        """Return what it is called in plans and messages."""
+        """Return the name in plans and messages."""
         ...
 
     @property
@@ -104,7 +104,7 @@ class LookupSource(Protocol):
         ...
 
     def explain(self) -> str:
-        """Return what it is, in a line, without credentials."""
+        """Return a description in one line, without credentials."""
         ...
 
     def to_json(self) -> dict[str, Any]:

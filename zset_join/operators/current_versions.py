@@ -11,7 +11,7 @@ which they arrived, and precede what arrives in the epoch in which they become d
 
 Remembers per key the version that holds, a DELETE too, for good; of versions that may be retracted (changelog mode) all.
 Beside them every version of the future with its arrival, 8 bytes, and 32 bytes for its time; in changelog mode its net rows
-once more, against which retractions are checked.
+again, against which retractions are checked.
 
 Edge cases. A version older than the one that holds emits nothing. In upsert mode weight -1 is a DELETE at its own time; in
 changelog mode it retracts a version. NULL in the time or in the key is bad input. A timestamp without zone and a date are
@@ -80,7 +80,7 @@ class CurrentVersions:
         options: how it runs, and where its state lies.
 
     Raises:
-        PlanError: columns that are not there, or no event time.
+        PlanError: columns that do not exist, or no event time.
         KeyTypeError: a key, time or sequence of a type that cannot be compared.
         StateError: the directory holds something else.
 
@@ -156,7 +156,7 @@ class CurrentVersions:
         return NOTHING_DUE if first is None else NextDue(processing_time_us=first)
 
     def answer(self, tick: Tick, deltas: Sequence[ZSet]) -> Iterator[ZSet]:
-        """Yield what holds no more, then what holds now.
+        """Yield the retracted rows, then the inserted ones.
 
         Raises:
             BadInputError: rows that break the relation's contract, with policy `error`.
@@ -225,7 +225,7 @@ class CurrentVersions:
         return {name: reader.read_all() for name, reader in self.snapshot_readers().items()}
 
     def snapshot_readers(self) -> Mapping[str, pa.RecordBatchReader]:
-        """Return what reads the tables of `snapshot`, batch by batch, until the state changes."""
+        """Return readers of the tables of `snapshot`, batch by batch, until the state changes."""
         readers = dict(self._shown.snapshot_readers())
         for rows in self._future:
             readers |= rows.snapshot_readers()
@@ -322,7 +322,7 @@ class CurrentVersions:
 
 
 def _rows_of_the_future(relation: Relation, name: str, tables: HashTables) -> ExpiringRows:
-    """Return what keeps rows until the clock has reached their time."""
+    """Return the store of rows whose time has not been reached."""
     to_live = TimeToLive(after=0, by_event_time=True)
     return ExpiringRows(relation, to_live, key=(), key_types=(), null_safe=(), name=name, tables=tables)
 

@@ -72,7 +72,7 @@ class Deduplicate:
         options: how it runs, and where its state lies.
 
     Raises:
-        PlanError: columns that are not there, or a relation in upsert mode.
+        PlanError: columns that do not exist, or a relation in upsert mode.
         OptionError: an option that is not allowed.
         KeyTypeError: a key or order column of a type that cannot be compared.
         StateError: the directory holds something else.
@@ -134,7 +134,7 @@ class Deduplicate:
         return self._state.absorbed_epoch
 
     def answer(self, tick: Tick, deltas: Sequence[ZSet]) -> Iterator[ZSet]:
-        """Yield what is shown no more, then what is shown now.
+        """Yield the retracted rows, then the inserted ones.
 
         Raises:
             BadInputError: rows that break the relation's contract, with policy `error`.
@@ -244,7 +244,7 @@ class Deduplicate:
         return {name: reader.read_all() for name, reader in self.snapshot_readers().items()}
 
     def snapshot_readers(self) -> Mapping[str, pa.RecordBatchReader]:
-        """Return what reads the table of `snapshot`, batch by batch, until the state changes."""
+        """Return readers of the table of `snapshot`, batch by batch, until the state changes."""
         return self._state.snapshot_readers()
 
     def restore(self, tables: Mapping[str, pa.Table | pa.RecordBatchReader]) -> None:

@@ -212,7 +212,7 @@ class Expiring:
         return {name: reader.read_all() for name, reader in self.snapshot_readers().items()}
 
     def snapshot_readers(self) -> Mapping[str, pa.RecordBatchReader]:
-        """Return what reads the tables of `snapshot`, batch by batch, until the state changes."""
+        """Return readers of the tables of `snapshot`, batch by batch, until the state changes."""
         readers = dict(self._inside.snapshot_readers())
         for rows in self._kept:
             readers |= rows.snapshot_readers()

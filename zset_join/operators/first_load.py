@@ -3,7 +3,7 @@
 The law: as the epoch at once. Nothing is in the state yet, so the parts go through another, empty join of the same kind; the
 join takes over what that one holds when the epoch is absorbed, and drops it where it is not. So `answer` changes nothing, and
 an epoch that fails has changed nothing. The epoch is worked at once where a part cannot decide alone: rows that are refused,
-come too late for their sequence, or delete what is not there.
+come too late for their sequence, or delete what is absent.
 
 A key that changes in two parts leaves retractions of what no one has seen; then the answer is consolidated. The rows of a
 preserved side come last, so that an outer join does not pad what finds its match in a later part.

@@ -29,19 +29,19 @@ class LatestJoin(Protocol):
         ...
 
     def fold(self, tick: Tick, deltas: Sequence[ZSet]) -> None:
-        """Store what was resolved last."""
+        """Store the epoch resolved last."""
         ...
 
     def end_absorb(self, epoch: int) -> None:
-        """Mark what is its own as whole."""
+        """Mark its state as complete."""
         ...
 
     def own_readers(self) -> Mapping[str, pa.RecordBatchReader]:
-        """Return what reads the tables that are its own."""
+        """Return readers of its tables."""
         ...
 
     def restore_own(self, tables: Mapping[str, pa.Table | pa.RecordBatchReader]) -> None:
-        """Replace what is its own by a snapshot."""
+        """Replace its state by a snapshot."""
         ...
 
 
@@ -88,7 +88,7 @@ class LatestJoins:
             join.end_absorb(tick.epoch)
 
     def snapshot_readers(self) -> Mapping[str, pa.RecordBatchReader]:
-        """Return what reads the tables of a snapshot, batch by batch, until the state changes."""
+        """Return readers of the tables of a snapshot, batch by batch, until the state changes."""
         return {name: reader for join in self.joins for name, reader in join.own_readers().items()}
 
     def restore(self, tables: Mapping[str, pa.Table | pa.RecordBatchReader]) -> None:

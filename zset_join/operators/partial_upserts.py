@@ -1,15 +1,15 @@
 """Upserts that may leave columns out, and truncates: what databases send of their tables, as a changelog of whole rows.
 
 The law: as `Latest`, where a column that was not sent keeps the value that the row had just before, and a truncate is a
-delete of every row that is there at its place in the order.
+delete of every row that is present at its place in the order.
 
-A hidden column `control` holds what a row leaves out: bit i for column i of the relation, 0 for nothing, `TRUNCATE` for a
-truncate, of which only the sequence counts. PostgreSQL leaves out values that were not touched and are stored apart (TOAST).
+A hidden column `control` holds what a row omits: bit i for column i of the relation, 0 for nothing, `TRUNCATE` for a
+truncate, of which only the sequence counts. PostgreSQL omits values that were not touched and are stored apart (TOAST).
 
 Remembers what `Latest` does. Edge cases: changes are put in the order of their sequence, ties in the order they came; a row
 that leaves a column out where no row is known is bad input (`UNAVAILABLE_VALUE`): the snapshot of the table was not read.
 
-Cost: as `Latest`; an epoch with rows that leave something out sorts its changes once more, one with a truncate reads the
+Cost: as `Latest`; an epoch with rows that leave something out sorts its changes again, one with a truncate reads the
 state.
 """
 
@@ -53,7 +53,7 @@ class _Whole:
         self.delta = delta
         self.origins = origins  # per row, the row of the delta as it came; -1: a delete by a truncate
         self.unknown = unknown  # rows of the delta as it came whose values are unknown
-        self.missing = missing  # the columns they leave out
+        self.missing = missing  # the columns they omit
 
 
 @guarded("the table")
@@ -62,7 +62,7 @@ class PartialUpserts(Latest):
 
     Args:
         relation: the input, in upsert mode; `control` is its last column.
-        control: the hidden column with what a row leaves out.
+        control: the hidden column with what a row omits.
         hidden: other columns that only order changes.
         options: as for `Latest`.
 
@@ -177,7 +177,7 @@ class PartialUpserts(Latest):
     # -- truncates ----------------------------------------------------------------------------------------------------
 
     def _with_deletes(self, delta: ZSet, control: _Int64s) -> tuple[ZSet, _Int64s, _Int64s]:
-        """Put deletes of all rows that are there in the place of every truncate."""
+        """Put deletes of all rows that are present in the place of every truncate."""
         stored = self._stored_keys()
         parts, origins, controls = [], [], []
         begin = 0

@@ -1,6 +1,6 @@
-"""The temporal join by processing time: each left row meets the right side as it is when the row comes.
+"""The temporal join by processing time: each left row meets the right side as it is when the row arrives.
 
-The law: only left changes emit. A row that comes is joined with the right side as it comes after this epoch's right changes
+The law: only left changes emit. A row that arrives is joined with the right side as it comes after this epoch's right changes
 (`snapshot="current"`) or as it was before them (`"previous"`). A row that goes retracts what it was joined with, whatever
 the right side is by now. While the right side does not advance, the sum of the answers is the batch join.
 
@@ -221,7 +221,7 @@ class ProcessTimeJoin:
         self._answered(prepared)
 
     def fold(self, tick: Tick, deltas: Sequence[ZSet]) -> None:
-        """Store what was resolved last, the right rows where they are its own; `LatestJoins` calls it."""
+        """Store the epoch resolved last, including right rows that it owns; `LatestJoins` calls it."""
         prepared = self._prepared
         if prepared is None or prepared.tick != tick or any(a is not b for a, b in zip(prepared.deltas, deltas, strict=True)):
             raise AssertionError("an epoch is resolved before it is folded in")
@@ -238,7 +238,7 @@ class ProcessTimeJoin:
             self.table.side.shrink_working(prepared.sides[1])
 
     def end_absorb(self, epoch: int) -> None:
-        """Mark what is its own as whole, with `epoch` folded in."""
+        """Mark its state as complete, including `epoch`."""
         self._left_side.end_absorb(epoch)
         self._memo.end_absorb(epoch)
         if self._owns_table:
@@ -271,11 +271,11 @@ class ProcessTimeJoin:
         return {name: reader.read_all() for name, reader in self.snapshot_readers().items()}
 
     def snapshot_readers(self) -> Mapping[str, pa.RecordBatchReader]:
-        """Return what reads the tables of `snapshot`, batch by batch, until the state changes."""
+        """Return readers of the tables of `snapshot`, batch by batch, until the state changes."""
         return self.joins.snapshot_readers()
 
     def own_readers(self) -> Mapping[str, pa.RecordBatchReader]:
-        """Return what reads the tables that are its own."""
+        """Return readers of its tables."""
         return {
             name: self._memo.lines.reader() if name.startswith("memo") else side_reader(side)
             for name, side in self.sides.items()
@@ -286,7 +286,7 @@ class ProcessTimeJoin:
         self.joins.restore(tables)
 
     def restore_own(self, tables: Mapping[str, pa.Table | pa.RecordBatchReader]) -> None:
-        """Replace what is its own by a snapshot."""
+        """Replace its state by a snapshot."""
         self._prepared = None
         self.table.forget_epoch()
         for name, side in self.sides.items():
@@ -316,7 +316,7 @@ class ProcessTimeJoin:
         return self._prepared
 
     def _answered(self, prepared: _Prepared) -> Answer:
-        """Join the left rows that come, once per epoch."""
+        """Join the left rows that arrive, once per epoch."""
         if prepared.answer is not None:
             return prepared.answer
         tick, left = prepared.tick, prepared.left

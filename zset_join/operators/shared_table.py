@@ -29,7 +29,7 @@ __all__ = ["SharedState", "SharedTable", "TableReader"]
 
 
 class SharedState(Protocol):
-    """What the readers remember together."""
+    """State shared by the readers."""
 
     @property
     def absorbed_epoch(self) -> int:
@@ -41,7 +41,7 @@ class SharedState(Protocol):
         ...
 
     def snapshot_readers(self) -> Mapping[str, pa.RecordBatchReader]:
-        """Return what reads the tables of a snapshot."""
+        """Return readers of the tables of a snapshot."""
         ...
 
     def restore(self, tables: Mapping[str, pa.Table | pa.RecordBatchReader]) -> None:
@@ -49,7 +49,7 @@ class SharedState(Protocol):
         ...
 
     def statistics(self) -> dict[str, int]:
-        """Return counts for people."""
+        """Return counts for users."""
         ...
 
     def resident_bytes(self) -> int:
@@ -217,7 +217,7 @@ class SharedTable:
         return {name: reader.read_all() for name, reader in self.snapshot_readers().items()}
 
     def snapshot_readers(self) -> Mapping[str, pa.RecordBatchReader]:
-        """Return what reads the tables of `snapshot`, batch by batch, until the state changes."""
+        """Return readers of the tables of `snapshot`, batch by batch, until the state changes."""
         return self._state.snapshot_readers()
 
     def restore(self, tables: Mapping[str, pa.Table | pa.RecordBatchReader]) -> None:

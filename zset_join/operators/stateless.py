@@ -1,4 +1,4 @@
-"""What the operators without state share: UNION, WHERE and SELECT map one delta to one delta.
+"""Base of the stateless operators: UNION, WHERE and SELECT map one delta to one delta.
 
 The law of a *linear* operator: the answer to a sum of deltas is the sum of the answers. So nothing has to be remembered, and
 a retraction becomes the retraction of what its insertion became, as long as the same row always gives the same result.
@@ -73,7 +73,7 @@ class StatelessOperator(ABC):
 
     @abstractmethod
     def mapped(self, deltas: Sequence[ZSet]) -> ZSet:
-        """Return what the deltas of one epoch become, tidy or not."""
+        """Return the mapped deltas of one epoch, consolidated or not."""
 
     def answer(self, tick: Tick, deltas: Sequence[ZSet]) -> Iterator[ZSet]:
         """Yield the change of the output in chunks of at most `chunk_rows` rows; all retractions come first.

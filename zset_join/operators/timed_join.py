@@ -78,7 +78,7 @@ class TimedJoin:
         return self._join.answer(tick, deltas)
 
     def corrections(self) -> int | None:
-        """Return how many earlier answers the last one retracted because a right row came, changed or went; eager ones may."""
+        """Return how many earlier answers of an eager join the last answer retracted, because right rows changed."""
         return self._join.pairs.corrections if self._join.shape.emit == "eager" else None
 
     def absorb(self, tick: Tick, deltas: Sequence[ZSet]) -> None:
@@ -120,7 +120,7 @@ class TimedJoin:
         return {name: reader.read_all() for name, reader in self.snapshot_readers().items()}
 
     def snapshot_readers(self) -> Mapping[str, pa.RecordBatchReader]:
-        """Return what reads the tables of `snapshot`, batch by batch, until the state changes."""
+        """Return readers of the tables of `snapshot`, batch by batch, until the state changes."""
         return self._joins.snapshot_readers()
 
     def restore(self, tables: Mapping[str, pa.Table | pa.RecordBatchReader]) -> None:

@@ -87,7 +87,7 @@ class Unchanged(StatelessOperator):
         return 0
 
     def snapshot_readers(self) -> Mapping[str, pa.RecordBatchReader]:
-        """Return what reads the table of `snapshot`."""
+        """Return readers of the table of `snapshot`."""
         return {name: table.to_reader() for name, table in self.snapshot().items()}
 
     def _write_down(self) -> None:

@@ -39,7 +39,7 @@ _REF, _BEFORE = 0, 2  # words of a change
 
 
 class UpsertTable:
-    """Hold what is common to operators over one input in upsert mode; they answer.
+    """Base of operators over one input in upsert mode.
 
     Args:
         relation: the input, in upsert mode.
@@ -153,7 +153,7 @@ class UpsertTable:
         return {name: reader.read_all() for name, reader in self.snapshot_readers().items()}
 
     def snapshot_readers(self) -> Mapping[str, pa.RecordBatchReader]:
-        """Return what reads the table of `snapshot`, batch by batch, until the state changes."""
+        """Return readers of the table of `snapshot`, batch by batch, until the state changes."""
         cold = () if self._hybrid is None else (self._hybrid.cold_side(0).scan(), self._hybrid.cold_side(0).scan_tombstones())
         return {self._table: side_reader(self._side, *cold)}
 
@@ -200,7 +200,7 @@ class UpsertTable:
 
     @staticmethod
     def _old_and_new(changes: npt.NDArray[np.int64]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-        """Return the addresses of the rows that go, and of those that come."""
+        """Return the addresses of the rows that go, and of those that arrive."""
         goes = changes[:, _BEFORE] == 1
         refs = changes[:, _REF]
         return np.ascontiguousarray(refs[goes]), np.ascontiguousarray(refs[~goes])

@@ -1,3 +1,3 @@
-"""What a query will do, as frozen descriptions without Spark: a tree as it was written, and the plan passes make of it."""
+"""Plans, as frozen descriptions without Spark: the tree as written, and the plan that the passes derive from it."""
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ keys: an answer whose rows differ (`Stage.answers_distinct_rows`), and steps of 
 rows out and makes none alike. A selection makes two rows alike only where it drops what distinguishes them; so every column of
 the answer must be passed through, or one that always has its value (`OutputKey.aliases`, where neither is NULL for padding).
 
-That a selection keeps a key is not enough: of an update of what it drops, the row that goes and the one that comes are one.
+That a selection keeps a key is not enough: of an update of what it drops, the row that goes and the one that arrives are one.
 """
 
 from __future__ import annotations

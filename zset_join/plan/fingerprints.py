@@ -1,4 +1,4 @@
-"""What makes a stage of one plan the same as a stage of another: then its state may be kept.
+"""Equality of stages of two plans: an equal stage may keep its state.
 
 The law: two stages have one fingerprint iff they do the same to the same rows, from the sources up: what is written of a stage,
 the columns of its answer, the row steps before it, and the same below. What relations and views are called does not count; what
@@ -96,7 +96,7 @@ class Fingerprints:
         return tuple(self._feeds[id(feed)] for feed in feeds)
 
     def text(self, feeds: Sequence[Feed]) -> str:
-        """Return what is equal for inputs, or views, of the same rows."""
+        """Return a text that is equal for inputs, or views, of the same rows."""
         return text_of([one.text for one in self.feeds(feeds)])
 
     @cached_property
@@ -110,7 +110,7 @@ class Fingerprints:
         }
 
     def written(self, number: int) -> str:
-        """Return a state with the rows of its inputs: under one fingerprint, it goes on as it is iff this is equal too.
+        """Return a state with the rows of its inputs: under one fingerprint, it continues as it is iff this is equal too.
 
         Columns may have the names and types of before, and be computed from another column of the source.
         """

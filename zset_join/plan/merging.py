@@ -103,7 +103,7 @@ def plan_without(plan: QueryPlan, name: str) -> tuple[QueryPlan, Mapping[int, in
 
 
 def _is_settled(node: StageNode, settled: dict[str | int, bool]) -> bool:
-    """Return whether what a stage has answered follows from the rows of the sources below it alone.
+    """Return whether the answers of a stage follow from the rows of its sources alone.
 
     Args:
         node: the stage.

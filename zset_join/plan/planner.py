@@ -33,12 +33,12 @@ __all__ = ["passes", "plan_query"]
 def passes(
     *, buckets: int | None = 1, is_spread: bool = False, keep_state: KeepState = "all"
 ) -> tuple[Callable[[Root], Root], ...]:
-    """Return what is done to a tree, in this order, before its stages are numbered.
+    """Return the passes over a tree, in order, before its stages are numbered.
 
     Args:
         buckets: how many parts the state has; None when not yet known.
         is_spread: stages run in tasks on executors, and rows travel between them.
-        keep_state: "needed" leaves out the columns of sources that nothing reads; "all" keeps them.
+        keep_state: "needed" omits the columns of sources that nothing reads; "all" keeps them.
     """
     summing, pruning = ((sum_pairs,), (prune_columns,)) if keep_state == "needed" else ((), ())
     spread = (pass_on_sources, reduce_first, one_reader) if is_spread else ()
@@ -73,7 +73,7 @@ def plan_query(
         name: what the view is called; several have names of their own.
         buckets: how many parts the state has; None when not yet known, so that it may be more than one.
         is_spread: stages run in tasks on executors, and rows travel between them; every stage has one reader then.
-        keep_state: "needed" leaves out the columns of sources that nothing reads, so that no state holds them; "all" keeps
+        keep_state: "needed" omits the columns of sources that nothing reads, so that no state holds them; "all" keeps
             them for changes of the query to come.
         same: name of a source to that of another one that has the same rows.
 

@@ -41,7 +41,7 @@ SEVERAL_VIEWS_FORMAT = 2
 
 @dataclass(frozen=True, kw_only=True)
 class PlanSource:
-    """Describe where changes come in.
+    """Describe where changes arrive in.
 
     Args:
         relation: its columns, keys, mode and event time, hidden columns included.
@@ -58,7 +58,7 @@ class PlanSource:
 
     @property
     def name(self) -> str:
-        """Return what messages and feeds call it."""
+        """Return the name for messages and feeds."""
         return self.relation.name
 
     @property
@@ -111,7 +111,7 @@ class StageNode:
         stage: what it does.
         feeds: per input, where its rows come from.
         own: options that it has in place of those of the pipeline; None: it has none.
-        since: the epoch at which it came, where its answer depends on that; 0: it was there before the first rows.
+        since: the epoch at which it came, where its answer depends on that; 0: it was present before the first rows.
     """
 
     number: int
@@ -122,7 +122,7 @@ class StageNode:
 
     @property
     def name(self) -> str:
-        """Return what its state, its notes and its lines in commit records are called."""
+        """Return the name of its state, its notes and its lines in commit records."""
         return f"{self.stage.kind}-{self.number}"
 
 
@@ -165,7 +165,7 @@ class SharedIndex:
 
 @dataclass(frozen=True)
 class StateNode:
-    """What has one state, one log and one snapshot: a stage, or a table with the joins that look up in it.
+    """Unit with one state, one log and one snapshot: a stage, or a table with the joins that look up in it.
 
     Args:
         number: of the stage, or of the first of the joins.
@@ -182,7 +182,7 @@ class StateNode:
     own: OwnOptions | None = None
 
     def options(self, given: StageOptions) -> StageOptions:
-        """Return what its operator takes from the options of the pipeline."""
+        """Return the options of its operator, derived from those of the pipeline."""
         return given if self.own is None else self.own.over(given)
 
     @property
@@ -207,7 +207,7 @@ class QueryPlan:
     """Describe a query.
 
     Args:
-        sources: where changes come in.
+        sources: where changes arrive in.
         nodes: the stages, in the order of an epoch.
         views: the answers, one or more.
         shared: the tables that several joins look up in.
@@ -280,7 +280,7 @@ class QueryPlan:
 
     @property
     def outputs(self) -> tuple[Feed, ...]:
-        """Return whose rows the only view is.
+        """Return the output of the only view.
 
         Raises:
             OptionError: `VIEW_NAME`: there are several.
@@ -289,7 +289,7 @@ class QueryPlan:
 
     @property
     def name(self) -> str:
-        """Return what the only view is called.
+        """Return the name of the only view.
 
         Raises:
             OptionError: `VIEW_NAME`: there are several.
@@ -335,7 +335,7 @@ class QueryPlan:
 
     @cached_property
     def states(self) -> tuple[StateNode, ...]:
-        """Return what has a state, by the number of its first stage."""
+        """Return the states, by the number of their first stage."""
         shared = {index.readers[0]: index for index in self.shared}
         taken = {number for index in self.shared for number in index.readers[1:]}
         names = dict(self.state_names)
@@ -516,7 +516,7 @@ class QueryPlan:
         return "\n".join(lines)
 
     def __repr__(self) -> str:
-        """Return what there is of it in one line; `explain` has all."""
+        """Return a summary in one line; `explain` prints everything."""
         views, sources = (", ".join(one.name for one in named) for named in (self.views, self.sources))
         return f"QueryPlan(views: {views}; {counted(len(self.nodes), 'stage')}; sources: {sources})"
 

@@ -1,4 +1,4 @@
-"""What a plan does to rows one by one, between stages: keep some, compute columns.
+"""Row steps between the stages of a plan: filter rows, compute columns.
 
 The law: a step depends on the row alone, so a retraction becomes what its insertion became.
 
@@ -58,7 +58,7 @@ class WhereStep:
         return relation
 
     def renamed(self, name: str) -> str:
-        """Return what a column is called after it: as before."""
+        """Return the name of a column after it, which is unchanged."""
         return name
 
     def describe(self) -> str:
@@ -140,7 +140,7 @@ class SelectStep:
         return kept
 
     def renamed(self, name: str) -> str | None:
-        """Return what a column is called after it; None where it is not passed through unchanged."""
+        """Return the name of a column after it; None where it is not passed through unchanged."""
         return self.kept.get(name)
 
     def describe(self) -> str:
@@ -208,7 +208,7 @@ class OpaqueStep:
         return self.relation
 
     def renamed(self, name: str) -> str | None:
-        """Return what a column is called after it; None where it is not passed through unchanged, or that is unknown."""
+        """Return the name of a column after it; None where it is not passed through unchanged, or that is unknown."""
         return dict(self.kept).get(name)
 
     def describe(self) -> str:
@@ -272,12 +272,12 @@ class Renaming(Protocol):
     """The columns that a step of any runner passes through."""
 
     def renamed(self, name: str) -> str | None:
-        """Return what a column is called after it; None where it is not passed through unchanged."""
+        """Return the name of a column after it; None where it is not passed through unchanged."""
         ...
 
 
 def name_after(steps: Sequence[Renaming], name: str) -> str | None:
-    """Return what a column is called behind some steps; None where it is computed, added up or left out."""
+    """Return the name of a column after some steps; None where it is computed, added up or omitted."""
     current: str | None = name
     for step in steps:
         current = None if current is None else step.renamed(current)

@@ -91,7 +91,7 @@ def _preparing(plan: QueryPlan, feeds: Sequence[Feed]) -> Iterator[int]:
 
 @dataclass(frozen=True)
 class _Kept:
-    """What a join keeps of its right side.
+    """State that a join keeps for its right side.
 
     Args:
         rows: where they come from, as text.
@@ -113,7 +113,7 @@ class _Kept:
 
     @classmethod
     def of(cls, plan: QueryPlan, node: StageNode) -> _Kept | None:
-        """Return what a stage keeps; None where it looks up in no table that may be shared."""
+        """Return the use of a table by a stage; None if it reads no table that may be shared."""
         if node.stage.table_use({}) is None:
             return None
         stage, right = node.stage, node.stage.inputs[1]
@@ -179,7 +179,7 @@ def _without_renaming(plan: QueryPlan, feeds: Sequence[Feed]) -> tuple[Sequence[
 
 
 def _versions_of(plan: QueryPlan, feeds: Sequence[Feed]) -> Sequence[Feed]:
-    """Return what rows are made of: of current versions the versions."""
+    """Return the rows from which rows are derived: of current versions the versions."""
     origin = feeds[0].origin if len(feeds) == 1 and not feeds[0].steps else None
     current = [node for node in plan.nodes if node.number == origin and node.stage.picks_current]
     return current[0].feeds[0] if current else feeds

@@ -180,7 +180,7 @@ class Operate:
         request: what is requested of it.
         inputs: whose rows it is fed.
         own: options that it has in place of those of the pipeline; None: it has none.
-        since: the epoch at which it came, where its answer depends on that; 0: it was there before the first rows.
+        since: the epoch at which it came, where its answer depends on that; 0: it was present before the first rows.
     """
 
     request: StageRequest
@@ -271,12 +271,12 @@ def with_own_options(root: Node, own: OwnOptions) -> Node:
 
 
 def which_came(root: Node, epoch: int, others: Mapping[int, int]) -> Node:
-    """Return a query that came at an epoch: its stages whose answer depends on when rows come are not those of another one.
+    """Return a query as started at an epoch: stages whose answer depends on arrival differ from those of other epochs.
 
     Args:
         root: the query.
         epoch: at which it came.
-        others: by id of the root of a query that it may read, the epoch at which that came: it reads the stages of this.
+        others: by id of the root of a query that it may read, the epoch at which that arrived: it reads the stages of this.
     """
     done: dict[tuple[int, int], Node] = {}
 

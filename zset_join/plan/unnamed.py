@@ -1,4 +1,4 @@
-"""What plans hold as text, without what relations are called: two stages may differ in those names alone, or in columns."""
+"""Text of a plan without the names of relations, since two stages may differ in these names alone, or in columns."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["text_of", "words_of"]
 
 
 def text_of(written: Any, *, names: bool = False, without: Collection[str] = ()) -> str:
-    """Return what `to_json` gave as text that is equal for equal things.
+    """Return the result of `to_json` as a canonical text.
 
     Args:
         written: JSON-ready.
@@ -39,7 +39,7 @@ def words_of(written: Any) -> set[str]:
 
 
 def _unnamed(written: Any, names: bool, without: Collection[str]) -> Any:
-    """Return what was written without what relations are called, and without some of their columns."""
+    """Return a description without the names of relations, and without some of their columns."""
     if isinstance(written, list | tuple):
         return [_unnamed(one, names, without) for one in written]
     if not isinstance(written, dict):

@@ -70,7 +70,7 @@ def versioning_of(node: Node) -> Versioning:
 
 
 def current_versions(node: Node) -> Node:
-    """Return what a join by processing time looks up in: of versions those that hold now, of latest rows these themselves.
+    """Return the table of a join by processing time: of versions those that hold now, of latest rows these themselves.
 
     What only gives the columns other names stays behind, so that joins with a table under several names share it.
     """

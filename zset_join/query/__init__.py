@@ -1,6 +1,6 @@
 """The words of a query: sources, and the views made of them; what a query computes, not how it runs.
 
-A view is an immutable tree of `zset_join.plan.tree` over named sources. What the sources are fed with lies beside the tree, as
+A view is an immutable tree of `zset_join.plan.tree` over named sources. What the sources are fed with is beside the tree, as
 `View.bindings`. The package imports no runner, and nothing of operators and their state.
 """
 

@@ -1,4 +1,4 @@
-"""What a named source of a query gets its rows from; it lies beside the tree of the query, never in it.
+"""Bindings of named sources to their rows; they are stored beside the tree of the query, never in it.
 
 A runner makes its own kind: `Reading` turns fed rows into changes in process.
 """

@@ -55,7 +55,7 @@ class RowsOfView(Protocol):
 
     @property
     def name(self) -> str:
-        """Return what messages call them."""
+        """Return the name for messages."""
         ...
 
     @property
@@ -230,7 +230,7 @@ def _read(text: str, sides: Mapping[str, RowsOfView]) -> BoundText:
 
 
 def _name_in(node: Node | None, column: ViewColumn) -> str | None:
-    """Return what a column of a view is called in rows that have it as it is; None where they do not."""
+    """Return the name of a view's column in rows that contain it unchanged; None where they do not."""
     if node is column.node:
         return column.name
     match node:

@@ -1,9 +1,9 @@
-"""What `Pipeline.step` is given for a source, as columns of the source's types; what does not convert is parted from it.
+"""Conversion of the rows given to `Pipeline.step` to the types of their source; rows that do not convert are separated.
 
 The law: the same values convert to the same row, or are refused with row and column, in whatever they come: a list of dicts, a
 dict of columns, an Arrow table or batch, a frame of pandas or polars. `zset_join.conversions` has the rule.
 
-Edge cases: of pandas, NaN in a column of floats, NaT and NA are NULL, and the index is left out. A column of Arrow that cannot
+Edge cases: of pandas, NaN in a column of floats, NaT and NA are NULL, and the index is omitted. A column of Arrow that cannot
 be converted at all is left as it is; `changelog.decoding` refuses it as a whole.
 
 Cost: nothing where types are equal; else a few passes in Arrow for each column that is of another type.

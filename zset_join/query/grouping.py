@@ -64,7 +64,7 @@ class Aggregated:
 
     @property
     def title(self) -> str:
-        """Return what the result is called."""
+        """Return the name of the result."""
         if self.name is not None:
             return self.name
         if self.shown is not None:
@@ -142,7 +142,7 @@ class GroupedView(ShortAggregates[_R], Generic[_R]):
         """Group a view.
 
         Raises:
-            PlanError: a column that is not there, or is named twice.
+            PlanError: a column that does not exist, or is named twice.
         """
         wanted = columns[0] if len(columns) == 1 and isinstance(columns[0], list | tuple) else columns
         keys: list[tuple[str, Expression]] = []

@@ -24,7 +24,7 @@ class Indexed(Protocol):
 
     @property
     def name(self) -> str:
-        """Return what messages call them."""
+        """Return the name for messages."""
         ...
 
     @property
@@ -39,7 +39,7 @@ class Indexed(Protocol):
 
     @property
     def row_source(self) -> object:
-        """Return what is the same object for the same rows alone."""
+        """Return an object that identifies the rows."""
         ...
 
 

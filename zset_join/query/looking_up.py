@@ -1,4 +1,4 @@
-"""Joins that look something up: in an external table, or in another view as it is when a row comes."""
+"""Joins that look something up: in an external table, or in another view as it is when a row arrives."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from zset_join.stages.process_time_join import ProcessTimeJoinRequest
 __all__ = ["PROCESSING_TIME", "CurrentWords", "LookupWords", "check_reloaded", "loaded_table", "lookup_join", "temporal_join"]
 
 PROCESSING_TIME = "processing_time"
-"""As `as_of`: the moment at which a row comes."""
+"""As `as_of`: the moment at which a row arrives."""
 
 _R = TypeVar("_R", bound=Rows)
 
@@ -189,7 +189,7 @@ def loaded_table(given: Any) -> LookupSource:
 
 
 def check_reloaded(*, snapshot: str, null_safe: bool | Sequence[bool], index: str | None) -> None:
-    """Refuse what a join with a table that is loaded cannot honour.
+    """Reject options that a join with a loaded table does not support.
 
     Raises:
         OptionError: such an option.

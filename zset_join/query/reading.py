@@ -36,7 +36,7 @@ class Reading(Binding):
         changelog_format: how a row shows what it does.
         deletes: condition over the given columns under which a row deletes its key; None for never.
         is_of_versions: every change is a version: of records, values that were not sent and truncates cannot be read; old
-            images of a change feed are left out, for they have the time of the version they replace.
+            images of a change feed are omitted, for they have the time of the version they replace.
     """
 
     given: pa.Schema

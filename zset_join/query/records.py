@@ -1,7 +1,7 @@
 """Sources that are fed records of JSON: what Debezium, Canal or Maxwell write, or keys with nullable values.
 
 A table with a primary key is a stage `latest` behind the source: values that were not sent are taken from the row that is
-there, and a truncate empties the table. One without a key is a changelog of whole rows.
+present, and a truncate empties the table. One without a key is a changelog of whole rows.
 
 A record that cannot be read makes the epoch fail; or, with its bytes, place and reason, it goes to a function of the user's, or
 to the dead letters of a pipeline that quarantines.
@@ -47,7 +47,7 @@ _NOT_READ = ("timestamp", "timestampType", "headers")
 
 @dataclass(frozen=True, slots=True)
 class Baseline:
-    """The rows of a table that are there before its records: `pipeline.step({"orders": Baseline(rows)})`.
+    """The rows of a table that are present before its records: `pipeline.step({"orders": Baseline(rows)})`.
 
     Every record of a key counts after its row, also one that was written before the rows were read. So the records may begin
     earlier: their state of a row that the baseline has in a newer state shows until they have caught up, and nothing is
@@ -301,7 +301,7 @@ def _is_column(value: Any) -> bool:
 
 
 def _text(given: Any) -> Any:
-    """Return what a record or its key is, as text or bytes; a parsed one is written again."""
+    """Return a record or its key as text or bytes; a parsed one is written again."""
     return json.dumps(given) if isinstance(given, Mapping) else given
 
 

@@ -50,7 +50,7 @@ class Rows:
 
     @property
     def row_source(self) -> object:
-        """Return what is the same object for the same rows: how they come about."""
+        """Return an object that identifies the rows: their node."""
         return self.node
 
     @property
@@ -72,7 +72,7 @@ class Rows:
         """Return the plan of the query that keeps this view.
 
         Args:
-            keep_state: "needed" leaves out the columns of sources that nothing reads.
+            keep_state: "needed" omits the columns of sources that nothing reads.
 
         Raises:
             PlanError: two of its sources share a name.
@@ -80,7 +80,7 @@ class Rows:
         return plan_query(self.node, name=self.name, keep_state=keep_state)
 
     def explain(self) -> None:
-        """Print what the query will do and what it must remember, as DataFrame.explain does."""
+        """Print the plan of the query and its state, as DataFrame.explain does."""
         print(self.plan().explain(buckets=1))  # noqa: T201 - printing is what explain() does in PySpark
 
     def alias(self, name: str) -> Self:
@@ -97,7 +97,7 @@ class Rows:
         """Return a column of these rows by its name, for conditions and computed columns; a list selects, a condition filters.
 
         Raises:
-            PlanError: a column that is not there.
+            PlanError: a column that does not exist.
 
         >>> import pyarrow as pa
         >>> from zset_join.pipeline import appends
@@ -135,7 +135,7 @@ class Rows:
             computed: expressions by the names of their columns.
 
         Raises:
-            PlanError: a column that is not there, or an expression that cannot be computed.
+            PlanError: a column that does not exist, or an expression that cannot be computed.
 
         >>> import pyarrow as pa
         >>> from zset_join.expressions import col
@@ -196,7 +196,7 @@ class Rows:
         """Give a column another name.
 
         Raises:
-            PlanError: it is not there, or the name is taken.
+            PlanError: it is absent, or the name is taken.
         """
         self._check_columns([existing], "withColumnRenamed")
         return self._select([(new if name == existing else name, named(name)) for name in self.columns])
@@ -205,7 +205,7 @@ class Rows:
         """Give columns other names, by their names so far.
 
         Raises:
-            PlanError: one is not there, or a name is taken.
+            PlanError: one is absent, or a name is taken.
         """
         self._check_columns(list(columns), "withColumnsRenamed")
         return self._select([(columns.get(name, name), named(name)) for name in self.columns])
@@ -214,14 +214,14 @@ class Rows:
         """Leave columns out.
 
         Raises:
-            PlanError: a column that is not there, or none would be left.
+            PlanError: a column that does not exist, or none would be left.
         """
         names = [one if isinstance(one, str) else plain_column(self._expression(one, "drop")) or repr(one) for one in columns]
         self._check_columns(names, "drop")
         return self._select([(name, named(name)) for name in self.columns if name not in names])
 
     def distinct(self, *, state_ttl: Any = None) -> Self:
-        """Return every distinct row once; it stays as long as a copy of it is there.
+        """Return every distinct row once; it stays as long as a copy of it is present.
 
         Args:
             state_ttl: how long a row is remembered after its last copy came: a duration or a `StateTtl`.

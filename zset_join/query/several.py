@@ -1,4 +1,4 @@
-"""One view, or several as one plan: what they have in common is there once.
+"""One view, or several as one plan: what they have in common is present once.
 
 The law: a source of one name is one source. Views that were written apart may each describe it, and must describe it alike.
 """
@@ -44,7 +44,7 @@ def planned(query: Rows | Mapping[str, Rows] | PlannedQuery, *, keep_state: Keep
 
     Args:
         query: what to plan.
-        keep_state: "needed" leaves out the columns of sources that nothing reads.
+        keep_state: "needed" omits the columns of sources that nothing reads.
 
     Raises:
         OptionError: as `plan_of`.
@@ -63,7 +63,7 @@ def plan_of(views: Mapping[str, Rows], *, keep_state: KeepState = "all") -> Quer
 
     Args:
         views: by what each is called.
-        keep_state: "needed" leaves out the columns of sources that nothing reads.
+        keep_state: "needed" omits the columns of sources that nothing reads.
 
     Raises:
         OptionError: `VIEW_NAME`, there is no view, or one without a name; `SAME_NAME`, a source is described in two ways.
@@ -82,7 +82,7 @@ def plan_of(views: Mapping[str, Rows], *, keep_state: KeepState = "all") -> Quer
 
 
 def bindings_of(views: Mapping[str, Rows]) -> tuple[Binding, ...]:
-    """Return what the sources of all views get their rows from.
+    """Return the bindings of the sources of all views.
 
     Raises:
         OptionError: `SAME_NAME`: two views describe a source of one name in two ways.

@@ -5,7 +5,7 @@
 | `keys` (with `apply_as_deletes`) | upsert | the new row of its key; a delete where the condition is true |
 | `weight_column` | changelog | that many copies more, or less when negative |
 | `row_kind_column` | changelog, or upsert with `keys` | +I -U +U -D, INSERT UPDATE_BEFORE ..., or insert update_preimage ... |
-| `row_kind_column="_change_type"` with `keys` | upsert | of one commit, a row that comes wins over one that goes |
+| `row_kind_column="_change_type"` with `keys` | upsert | of one commit, a row that arrives wins over one that goes |
 | none of them | changelog | a row that is added |
 
 What is fed is a list of dicts, a dict of columns, an Arrow table, or a `ZSet`, whose weights are the operations.
@@ -102,7 +102,7 @@ def changes(
             of a commit come in no order; default there: `_commit_version`, where there is one.
         apply_as_deletes: condition under which a row deletes its key, an expression or a text of Spark's SQL.
         column_list: the columns of the table; default all but those with a row's operation.
-        except_column_list: columns to leave out instead.
+        except_column_list: columns to omit instead.
         weight_column: integer column: how many copies are inserted (positive) or deleted (negative).
         row_kind_column: column with a row's operation.
         format: what the rows are, instead of `apply_as_deletes` and its like: a format of records, such
@@ -113,7 +113,7 @@ def changes(
         event_time: as for `appends`.
 
     Raises:
-        PlanError: columns that do not exist, or a key that is left out.
+        PlanError: columns that do not exist, or a key that is omitted.
         OptionError: arguments that exclude each other.
 
     >>> changes("orders", {"id": pa.int64(), "total": pa.int64()}, keys="id").columns

@@ -1,4 +1,4 @@
-"""Methods that PySpark users look for on a view in process, and that are not there: what to use instead."""
+"""Methods that PySpark users look for on a view in process, and that do not exist: what to use instead."""
 
 from __future__ import annotations
 

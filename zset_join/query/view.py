@@ -29,7 +29,17 @@ __all__ = ["View"]
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class View(Rows):
-    """Rows that change; made by `changes` and `appends`, and by the methods here."""
+    """A query over changing rows. `changes`, `appends`, `versioned` and `records` return one, and so do its methods.
+
+    Rows: `where`, `select`, `selectExpr`, `withColumn`, `withColumnRenamed`, `drop`, `union`, `distinct`,
+        `dropDuplicates`, `dedup`, `every_change`.
+    Joins: `join`, `temporal_join`, `join_asof`, `lookup_join`; `alias` names a side, `create_index` names an index.
+    Groups: `groupBy(...).agg(...)`, `agg`.
+    Time: `versioned_by`.
+    Inspect: `columns`, `schema`, `describe`, `explain`, `plan`.
+
+    A view is immutable and holds no rows; `Pipeline(view)` runs it. `view["column"]` is a column in an expression.
+    """
 
     if not TYPE_CHECKING:  # a type checker is to find unknown names
 
@@ -53,14 +63,14 @@ class View(Rows):
         """Group the rows, by columns or by what is computed from them; `agg` takes what to compute for each group.
 
         Raises:
-            PlanError: a column that is not there, or cannot be grouped by.
+            PlanError: a column that does not exist, or cannot be grouped by.
         """
         return GroupedView.of(self, columns, computed)
 
     groupby = groupBy
 
     def agg(self, *calls: Aggregated | Mapping[str, str]) -> Self:
-        """Aggregate all rows into one, which is there from the first epoch on; see `GroupedView.agg`."""
+        """Aggregate all rows into one, which is present from the first epoch on; see `GroupedView.agg`."""
         return self.groupBy().agg(*calls)
 
     def join(
@@ -101,7 +111,7 @@ class View(Rows):
         condition: Expression | str | None = None,
         alias: str | None = None,
     ) -> Self:
-        """Join with the rows an external table has when a row comes.
+        """Join with the rows an external table has when a row arrives.
 
         Args:
             source: the outside table, such as `PostgresSource(...)`.
@@ -149,7 +159,7 @@ class View(Rows):
             name: of the index; default: made of the names of the view and the columns.
 
         Raises:
-            PlanError: columns that are not there.
+            PlanError: columns that do not exist.
             OptionError: the name is taken.
         """
         return indexes.create_index(self, columns, name=name)
@@ -189,7 +199,7 @@ class View(Rows):
         Raises:
             PlanError: `UNKNOWN_COLUMN`, or a column without order, such as a map: choose with `dedup(keys=, order_by=)`.
 
-        Cost: as `dedup`: every row that is there is kept, so that a retraction brings up the next one.
+        Cost: as `dedup`: every row that is present is kept, so that a retraction brings up the next one.
         """
         keys = self.columns if subset is None else [subset] if isinstance(subset, str) else list(subset)
         others = [name for name in self.columns if name not in keys]
@@ -218,7 +228,7 @@ class View(Rows):
         index: str | None = None,
         reload_interval: Any = None,
     ) -> Self:
-        """Join each row with another view as it was at the time of the row, or as it is when the row comes.
+        """Join each row with another view as it was at the time of the row, or as it is when the row arrives.
 
         Args:
             other: the right rows. By event time a versioned view; a dedup of the newest row by event time is planned away, its
@@ -241,7 +251,7 @@ class View(Rows):
             null_safe: by processing time: compare with `<=>` instead of `=`, for all key columns or one flag each.
             condition: what a pair must satisfy as well, over `left(...)` and `right(...)`.
             index: the declared index of the other view to look up in; default: one that fits, see `create_index`.
-            reload_interval: of a table that is loaded: how long it is believed, such as "10 minutes", which is the default.
+            reload_interval: of a table that is loaded: how long it is trusted, such as "10 minutes", which is the default.
 
         Raises:
             PlanError: see the message; it names the argument, its value and the cure.

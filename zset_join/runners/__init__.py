@@ -1,1 +1,1 @@
-"""Where a query runs: in this process, or inside Spark."""
+"""Runners of a query: in this process, or inside Spark."""

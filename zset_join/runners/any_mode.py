@@ -17,7 +17,7 @@ __all__ = ["diff_wherever", "evolve_wherever", "undo_wherever"]
 
 
 def diff_wherever(directory: str, query: Any, **given: Any) -> PlanDiff:
-    """Return what another query would answer otherwise; see `pinned.diff_wherever` and `diff_of_executors`.
+    """Return how the answers of another query would differ; see `pinned.diff_wherever` and `diff_of_executors`.
 
     Args:
         directory: of a pipeline, or `checkpointLocation`.
@@ -63,7 +63,7 @@ def undo_wherever(directory: str, session: Callable[[], Any], **given: Any) -> P
 
     Args:
         directory: of a pipeline, or `checkpointLocation`.
-        session: gives a Spark session, where state lies in several buckets.
+        session: gives a Spark session, where state is in several buckets.
         given: as for `undo_of_directory` and `undo_stopped_executors`.
     """
     if not _is_on_executors(directory):

@@ -1,4 +1,4 @@
-"""What operators look like from outside: their output, its key, and what they refuse, as pure functions of the relations.
+"""Shapes of operators: output, key and rejected arguments, as pure functions of the relations.
 
 The law: the shape of an operator is the shape that its stage shows, and nothing here keeps a row, opens a file or runs a
 kernel. So a query can be bound, planned and explained without building an operator.

@@ -1,4 +1,4 @@
-"""What an aggregate computes, one call per output column, and what it looks like from outside.
+"""Aggregate calls, one per output column, and the shape of an aggregate.
 
 Names, result types and the treatment of NULL are Spark's:
 

@@ -1,4 +1,4 @@
-"""What an as-of join looks like from outside: its options, the rows it brings together, its output."""
+"""Shape of an as-of join: options, paired rows, output."""
 
 from __future__ import annotations
 

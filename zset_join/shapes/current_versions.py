@@ -1,4 +1,4 @@
-"""What the table of current versions looks like from outside."""
+"""Shape of the table of current versions."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["current_relation"]
 
 
 def current_relation(versions: Relation, key: Sequence[str], delete_column: str | None, hidden: Sequence[str] = ()) -> Relation:
-    """Return what holds now: the columns of the versions but for marks and hidden ones, one row per key.
+    """Return the current rows: the columns of the versions but for marks and hidden ones, one row per key.
 
     Args:
         versions: the input, in any mode, with an event time.
@@ -24,7 +24,7 @@ def current_relation(versions: Relation, key: Sequence[str], delete_column: str 
         hidden: columns that are in the input only to order its changes.
 
     Raises:
-        PlanError: columns that are not there, or no event time.
+        PlanError: columns that do not exist, or no event time.
         KeyTypeError: a key, time or sequence of a type that cannot be compared.
     """
     time = time_column(versions, role="versioned side")

@@ -1,4 +1,4 @@
-"""What a dedup looks like from outside: its order, its output, and what it refuses."""
+"""Shape of a dedup: order, output and rejected arguments."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class OrderColumn:
 def first_rows_relation(
     relation: Relation, keys: Sequence[str], order_by: Sequence[OrderColumn], keep: Keep, n: int
 ) -> Relation:
-    """Return what a dedup answers with: keyed where one row is shown, and versioned where that is the newest one."""
+    """Return the output relation of a dedup: keyed where one row is shown, and versioned where that is the newest one."""
     is_newest = n == 1 and len(order_by) == 1 and order_by[0].descending != (keep == "last")
     is_versioned = is_newest and order_by[0].name == relation.event_time
     return Relation(
@@ -71,10 +71,10 @@ def check_dedup(
     keep: str,
     n: int,
 ) -> None:
-    """Refuse what makes no dedup.
+    """Reject invalid arguments of a dedup.
 
     Raises:
-        PlanError: columns that are not there, or a relation in upsert mode.
+        PlanError: columns that do not exist, or a relation in upsert mode.
         OptionError: an option that is not allowed.
         KeyTypeError: a key or order column of a type that cannot be compared.
     """

@@ -1,4 +1,4 @@
-"""What a join looks like from outside: its arguments, its output columns and their key.
+"""Shape of a join: arguments, output columns and their key.
 
 Order of the output: left columns, then right columns (semi and anti joins: left only). With `using`, the key columns come
 first and once, as Spark's `USING` puts them; where either side may be missing (FULL) they are coalesced.
@@ -72,7 +72,7 @@ def join_type(how: str) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JoinTerms:
-    """Hold what decides the answer of a join of two relations by equal keys.
+    """Terms of a join of two relations by equal keys.
 
     Args:
         how: one of `JOIN_TYPES`.
@@ -260,7 +260,7 @@ def joined_schema(
 def visible_columns(
     schema: pa.Schema, sources: Sequence[tuple[str, str]], hidden: Sequence[Collection[str]]
 ) -> tuple[pa.Schema, list[tuple[str, str]]]:
-    """Return what is left of what `joined_schema` gave when columns that only order changes are taken out.
+    """Return the result of `joined_schema` without columns that only order changes.
 
     Args:
         schema: all columns.

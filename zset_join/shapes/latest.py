@@ -1,4 +1,4 @@
-"""What the table of the latest rows of an upsert input looks like from outside."""
+"""Shape of the table of the latest rows of an upsert input."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a join of rows with looked-up rows looks like: its keys, its second input, its output.
+"""Shape of a lookup join: keys, second input, output.
 
 The second input of a lookup join, the *fetched* rows, has the columns of the external table, then the requested key
 (`_zset_key_0`, ...) and `_zset_found`. A key that nothing was found for has one row, with `_zset_found` false and NULL
@@ -64,7 +64,7 @@ class RetryPolicy:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LookupTerms:
-    """Hold what decides the answer of a lookup join, besides the treatment of a miss.
+    """Terms of a lookup join, besides the treatment of a miss.
 
     Args:
         how: `inner` or `left`.
@@ -88,7 +88,7 @@ class LookupTerms:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProcessTimeTerms:
-    """Hold what decides the answer of a join by processing time.
+    """Terms of a join by processing time.
 
     Args:
         how: `inner` or `left`.

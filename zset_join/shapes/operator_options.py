@@ -48,7 +48,7 @@ class OperatorOptions:
     buffer_limit: BufferLimit = field(default_factory=BufferLimit)
 
     def __post_init__(self) -> None:
-        """Refuse what is not allowed."""
+        """Reject invalid values."""
         if self.on_bad_input not in ("error", "quarantine"):
             raise OptionError(
                 f'on_bad_input={self.on_bad_input!r} is unknown; use "error" or "quarantine".',

@@ -1,4 +1,4 @@
-"""What a temporal join by event time looks like from outside: its options, the rows it brings together, its output."""
+"""Shape of a temporal join by event time: options, paired rows, output."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def temporal_shape(left: Relation, right: Relation, options: TemporalOptions) ->
 
 
 def _without(relation: Relation, hidden: Sequence[str]) -> Relation:
-    """Return what is shown of a relation."""
+    """Return the visible columns of a relation."""
     if not hidden:
         return relation
     fields = [field for field in relation.schema if field.name not in hidden]

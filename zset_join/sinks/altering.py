@@ -1,4 +1,4 @@
-"""Outputs that take more columns while they go on: what a changed query needs of them.
+"""Outputs that take more columns while they continue: what a changed query needs of them.
 
     sink.check_altered(output)       before the change counts: refuses what the output cannot become
     sink.open(output, id, ...)       of a later process: `may_lack_columns` where the change may not have reached the output
@@ -7,7 +7,7 @@
 The law: the columns come with the epoch of the change, which holds the rows before, with NULL in them, as retractions, and the
 new rows: the sum of all epochs stays what the output holds. A process that dies on the way leaves empty columns at most.
 
-Only columns behind those that are there are added. Other types, fewer columns, another order or another key are refused.
+Only columns behind those that are present are added. Other types, fewer columns, another order or another key are refused.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ class AlterableSink(Sink, Protocol):
 
         Args:
             output: what it is given.
-            query_id: whose it is.
-            may_lack_columns: what is there may lack the last columns; the next epoch adds them.
+            query_id: the query.
+            may_lack_columns: the present content may lack the last columns; the next epoch adds them.
         """
         ...
 

@@ -1,4 +1,4 @@
-"""How a Parquet changelog lies in its folder, and how an epoch becomes visible there.
+"""How a Parquet changelog is in its folder, and how an epoch becomes visible there.
 
     changelog/
       _changelog.json                query id, form, key, schema
@@ -13,8 +13,9 @@ with bytes and checksum; header and manifests carry a checksum of their own. Eac
 
 - On a local or mounted disk the parts wait in `_staging`; a commit moves them into a directory beside, adds the manifest,
   syncs, and renames the directory. Any reader of `epoch=*` directories sees an epoch whole or not at all.
-- An object store cannot rename. Parts lie where they belong from the start, and the manifest is put when all are there, under a
-  name that must be free. A reader that lists files sees the parts of attempts too, until their epoch is committed and they are
+- An object store cannot rename. Parts lie where they belong from the start, and the manifest is put when all are present, under
+  a name that must be free. A reader that lists files sees the parts of attempts too, until their epoch is committed and they
+  are
   removed: read what the manifests list (`committed_files`).
 
 Nothing is removed before there is a manifest that does not list it.
@@ -74,10 +75,10 @@ class PartFile:
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """What every writer and reader of a changelog needs.
+    """Header of a changelog, for its writers and readers.
 
     Args:
-        query_id: whose changelog it is.
+        query_id: the query that writes the changelog.
         form: how a line shows its kind of change.
         key: columns that identify a row of the output.
         schema: columns of the output.
@@ -91,14 +92,14 @@ class Header:
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """What an epoch consists of.
+    """Content of an epoch.
 
     Args:
-        query_id: whose epoch it is.
+        query_id: the query of the epoch.
         epoch: the epoch.
         files: its files.
         digest: its place in the chain of epochs; None where it came without.
-        begins: no epoch is before it: it has all rows of a view that was there earlier.
+        begins: no epoch is before it: it has all rows of a view that was present earlier.
     """
 
     query_id: str
@@ -126,7 +127,7 @@ class ChangelogDirectory:
     # -- header -------------------------------------------------------------------------------------------------------
 
     def make(self, header: Header) -> None:
-        """Make the changelog, or leave the one that is there alone.
+        """Make the changelog, or leave the one that is present alone.
 
         Raises:
             SinkError: the directory has other files in it.
@@ -143,7 +144,7 @@ class ChangelogDirectory:
             self.folder.put_new(_HEADER, _sealed_header(header))
 
     def replace_header(self, header: Header) -> None:
-        """Put another header in the place of the one that is there, whole or not at all."""
+        """Put another header in the place of the one that is present, whole or not at all."""
         self.folder.put(_HEADER, _sealed_header(header))
 
     def header(self) -> Header:
@@ -178,11 +179,11 @@ class ChangelogDirectory:
         return sorted(int(match[1]) for match in map(_EPOCH_MANIFEST.fullmatch, listed) if match)
 
     def is_committed(self, epoch: int) -> bool:
-        """Return whether an epoch is there."""
+        """Return whether an epoch is present."""
         return self.folder.size(published_name(epoch, _MANIFEST)) is not None
 
     def manifest(self, header: Header, epoch: int) -> Manifest:
-        """Return the manifest of an epoch that is there.
+        """Return the manifest of an epoch that is present.
 
         Raises:
             SinkError: it is damaged, or that of another epoch or query.
@@ -215,7 +216,7 @@ class ChangelogDirectory:
         return data
 
     def part_uri(self, epoch: int, part: PartFile) -> str:
-        """Return what others can open a listed file by."""
+        """Return a URI by which other systems can open a listed file."""
         return self.folder.uri(published_name(epoch, part.name))
 
     # -- writing ------------------------------------------------------------------------------------------------------
@@ -235,7 +236,7 @@ class ChangelogDirectory:
 
         Args:
             header: of this changelog.
-            epoch: the epoch; those before it are there.
+            epoch: the epoch; those before it are present.
             parts: the files of the epoch, each one staged.
             digest: its place in the chain of epochs.
             begins: see `Manifest`.
@@ -266,7 +267,7 @@ class ChangelogDirectory:
         return is_ours
 
     def clear(self, through_epoch: int | None) -> None:
-        """Remove half-made directories, and what was staged for epochs that are there; later parts may still be committed."""
+        """Remove half-made directories, and what was staged for epochs that are present; later parts may still be committed."""
         if not self._is_local:
             return
         last = -1 if through_epoch is None else through_epoch
@@ -290,7 +291,7 @@ class ChangelogDirectory:
 
     @contextlib.contextmanager
     def failures(self) -> Iterator[None]:
-        """Turn what the file system refuses into a SinkError."""
+        """Convert errors of the file system into a SinkError."""
         try:
             yield
         except (OSError, pa.ArrowException) as error:
@@ -301,7 +302,7 @@ class ChangelogDirectory:
             ) from error
 
     def _has_files(self) -> bool:
-        """Return whether somebody else's files are there; names with a dot are left-overs of our own."""
+        """Return whether somebody else's files are present; names with a dot are left-overs of our own."""
         if self._is_local:
             return any(not name.startswith(".") for name in local.list_directory(self.location))
         return any(True for _ in self.folder.names(""))
@@ -334,7 +335,7 @@ class ChangelogDirectory:
         return True
 
     def _remove_attempts(self, epoch: int, listed: set[str] | None) -> None:
-        """Remove what other attempts left for an epoch that is there now; a late twin's file goes when `open` clears.
+        """Remove the files of other attempts for a present epoch; a late twin's file goes when `open` clears.
 
         Args:
             epoch: the epoch.
@@ -368,7 +369,7 @@ def _remove_half_made(path: str) -> None:
 
 
 def first_checksum(query_id: str, epoch: int, name: str) -> int:
-    """Return what the checksum of a part starts from."""
+    """Return the initial checksum of a part."""
     return zlib.crc32(json.dumps([query_id, epoch, name]).encode())
 
 

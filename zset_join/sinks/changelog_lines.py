@@ -78,7 +78,7 @@ class ChangelogLines:
             yield lines
 
     def _together(self) -> Iterator[ZSet]:
-        """Yield what is to be looked at together: each chunk alone, or all when updates are looked for."""
+        """Yield the groups of chunks to examine: each chunk alone, or all when updates are detected."""
         checked = (chunk for chunk in self._chunks if self._fits(chunk))
         if self.form == "weight" or not self._key:
             yield from checked

@@ -4,7 +4,7 @@
                                                 1,30,-1
                                                 1,40,1
 
-The law: as every sink. A file is there whole or not at all, by one atomic rename; its name contains epoch and digest. What is
+The law: as every sink. A file is present whole or not at all, by one atomic rename; its name contains epoch and digest. What is
 read again is the answer, for every row that the sink takes. An epoch without rows has no file that a reader would see, and
 counts.
 
@@ -59,7 +59,7 @@ class CsvFilesSink(EpochFilesSink):
     """Write the answer of every epoch to a CSV file of its own.
 
     Args:
-        path: the directory; made when it is not there.
+        path: the directory; created if it does not exist.
         form: see the module; with the key of the output relation, retraction and insertion of one key are an update.
 
     Raises:
@@ -93,7 +93,7 @@ class CsvFilesSink(EpochFilesSink):
         return f"CsvFilesSink({str(self.path)!r}, {self.form!r})"
 
     def open(self, output: Relation, query_id: str) -> None:
-        """Make the directory, or go on with it.
+        """Make the directory, or continue with it.
 
         Raises:
             PlanError: a column of the form is among those of the output.

@@ -48,7 +48,7 @@ class DeltaChangelogSink(DeltaSink):
     """Append every delta to a Delta table.
 
     Args:
-        location: the table, a path or URI; made when it is not there.
+        location: the table, a path or URI; created if it does not exist.
         form: how a line shows its kind of change; with the key of the output relation, retraction and insertion of one key are
             an update.
         storage_options: what delta-rs needs to reach the table.
@@ -80,7 +80,7 @@ class DeltaChangelogSink(DeltaSink):
         return f"DeltaChangelogSink({shown(self.log.location)!r}, {self.form!r})"
 
     def open(self, output: Relation, query_id: str, *, may_lack_columns: bool = False) -> None:
-        """Attach the table to a query, making it when it is not there yet.
+        """Attach the table to a query, making it when it is absent yet.
 
         Args:
             output: the rows it is given.
@@ -129,7 +129,7 @@ class DeltaChangelogSink(DeltaSink):
         return SinkProgress(epoch, rows, retractions, time.perf_counter() - started, replayed=not is_ours)
 
     def commit_parts(self, epoch: int, files: Sequence[DataFile], *, link: ChainLink | None = None) -> SinkProgress:
-        """Make an epoch visible: the given files and nothing else. An epoch that is there already is left alone.
+        """Make an epoch visible: the given files and nothing else. An epoch that is present already is left alone.
 
         Args:
             epoch: the epoch after the last one.

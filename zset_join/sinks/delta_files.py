@@ -3,7 +3,7 @@
 The law: reading a file back gives the rows that were written, value for value. Types that Delta does not have are refused and
 not converted: unsigned and half-precision numbers, nanoseconds, durations, times of day, intervals. A column's statistics
 (least, most, how many NULLs) are true; where JSON cannot hold them without loss (floats, decimals, long texts, nested
-values), they are left out.
+values), they are omitted.
 
 Ties and edge cases: column names that differ only by case are refused, Delta has no such columns. Milliseconds are all the
 precision the statistics of a timestamp have: the least is rounded down, the most up.
@@ -149,7 +149,7 @@ def read_data_file(folder: Folder, file: DataFile, schema: pa.Schema) -> pa.Tabl
     Args:
         folder: the table.
         file: the file.
-        schema: the columns to read, in the types to give them; NULL in those that came later than the file.
+        schema: the columns to read, in the types to give them; NULL in those that arrived later than the file.
 
     Raises:
         OSError: the file is missing or damaged.
@@ -258,7 +258,7 @@ def _delta_type(kind: pa.DataType) -> pa.DataType | None:
 
 
 def _stated(metadata: Any, schema: pa.Schema) -> tuple[dict[str, Any], dict[str, Any], dict[str, int]]:
-    """Return what is true of every row group: the least, the most, the NULLs of each plain column."""
+    """Return the statistics of every row group: minimum, maximum and NULLs of each plain column."""
     least: dict[str, Any] = {}
     most: dict[str, Any] = {}
     nulls: dict[str, int] = {}

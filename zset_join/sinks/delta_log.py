@@ -1,7 +1,7 @@
 """The log of a Delta table of ours, through delta-rs: what the changelog and the view have in common.
 
 The law: an epoch is one commit of the log, and the commit carries the epoch as the version of the application transaction
-`zset_join:<query id>`. So the table itself records which epochs it holds, an epoch that is there is never added again, and of
+`zset_join:<query id>`. So the table itself records which epochs it holds, an epoch that is present is never added again, and of
 two writers with the same epoch one commits; the other finds the epoch there and has nothing to do.
 
 A table belongs to one query. Its properties name the query and what must be the same next time:
@@ -94,7 +94,7 @@ class DeltaLog:
             may_lack_columns: a table that has fewer columns is given the others, empty.
 
         Raises:
-            SinkError: something else is there, the table belongs to another query, was made with other properties or
+            SinkError: something else is present, the table belongs to another query, was made with other properties or
                 columns, or uses features of Delta that are not written here.
         """
         wanted = {f"zset_join.{name}": value for name, value in properties.items()}
@@ -111,7 +111,7 @@ class DeltaLog:
         self._table = table
 
     def add_columns(self, schema: pa.Schema) -> None:
-        """Give the table the columns that it lacks, in a commit without rows: NULL in the rows that are there.
+        """Give the table the columns that it lacks, in a commit without rows: NULL in the rows that are present.
 
         Args:
             schema: all its columns.
@@ -173,7 +173,7 @@ class DeltaLog:
         return is_same_epoch(str(self), last, self.digest_of, epoch, marks)
 
     def digest_of(self, epoch: int) -> str | None:
-        """Return the short digest an epoch came with; None where it had none, is not there, or is too long ago."""
+        """Return the short digest an epoch came with; None where it had none, is absent, or is too long ago."""
         last = self.last_epoch()
         if last is None or not last - _DIGEST_SLOTS < epoch <= last:
             return None
@@ -242,7 +242,7 @@ class DeltaLog:
         *,
         link: ChainLink | None = None,
     ) -> bool:
-        """Make an epoch true, in one commit, unless it is there already.
+        """Make an epoch true, in one commit, unless it is present already.
 
         Args:
             epoch: the epoch.
@@ -251,7 +251,7 @@ class DeltaLog:
             link: its place in the chain of epochs.
 
         Returns:
-            Whether the commit is ours; False when the epoch was there.
+            Whether the commit is ours; False when the epoch was present.
 
         Raises:
             ChangedTableError: somebody else committed meanwhile. What was made from the table's files is to be rebuilt.
@@ -295,7 +295,7 @@ class DeltaLog:
 
     @contextlib.contextmanager
     def failures(self, what: str) -> Iterator[None]:
-        """Turn what delta-rs and the file system refuse into a SinkError.
+        """Convert errors of delta-rs and the file system into a SinkError.
 
         Args:
             what: "could not be ..." in the message.
@@ -418,7 +418,7 @@ def _bare(schema: Any) -> Any:
 
 
 def _by_name(schema: Mapping[str, Any]) -> list[Any]:
-    """Return the columns of a table as they are compared: those that came later lie behind the others, and may be NULL."""
+    """Return the columns of a table as they are compared: those that arrived later are behind the others, and may be NULL."""
     fields = [{name: value for name, value in field.items() if name != "nullable"} for field in schema["fields"]]
     return sorted(fields, key=lambda field: str(field["name"]))
 

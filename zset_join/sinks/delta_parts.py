@@ -46,7 +46,7 @@ def delta_line_schema(described: str, rows: pa.Schema, form: ChangelogForm) -> p
         form: how a line shows its kind of change.
 
     Raises:
-        PlanError: a column that is added is there already.
+        PlanError: a column that is added is present already.
         SinkError: Delta cannot have a column.
     """
     if EPOCH_COLUMN in rows.names:

@@ -2,16 +2,16 @@
 
 The law: after epoch N the table holds every row of the sum of the answers 0..N as often as its weight. One commit of the
 Delta log swaps files and carries the epoch (see `delta_log`), so readers see the view at the end of an epoch, a crash leaves it
-there, and an epoch that comes again changes nothing.
+there, and an epoch that arrives again changes nothing.
 
 Without a key the identity of a row is the whole row, and equal rows are in the table several times; with one, at most one
-live row may hold it. `stored_rows` defines equality, and what is refused: a retraction of a row that is not there, a
+live row may hold it. `stored_rows` defines equality, and what is refused: a retraction of a row that does not exist, a
 second row for a key. A refused epoch leaves the table as it was.
 
 Delta files cannot be changed: a file that loses rows is written again without them. So an epoch costs its own rows, the
 identity columns of the files that may hold its rows, and all of every file that does hold one. Whole numbers and dates as first
-key columns narrow the search by the bounds in the log; keys that come and go together (new orders, today's flights) lie in few
-files, random ones in all. Small files are merged on the way: into the new file when they lose rows, or once there are 16.
+key columns narrow the search by the bounds in the log; keys that arrive and go together (new orders, today's flights) are in
+few files, random ones in all. Small files are merged on the way: into the new file when they lose rows, or once there are 16.
 
 Memory: the change of the epoch, one file, and 128k rows on their way to the disk.
 
@@ -56,7 +56,7 @@ class DeltaViewSink(DeltaSink):
     """Keep a Delta table equal to the sum of all answers.
 
     Args:
-        location: the table, a path or URI; made when it is not there.
+        location: the table, a path or URI; created if it does not exist.
         key: columns that identify a row; at most one live row may hold a key, NULL being a value like any other. Default: the
             primary key of the output relation, else none (the view is a bag).
         storage_options: what delta-rs needs to reach the table.
@@ -102,7 +102,7 @@ class DeltaViewSink(DeltaSink):
         return f"DeltaViewSink({shown(self.log.location)!r}, key={self.key!r})"
 
     def open(self, output: Relation, query_id: str, *, may_lack_columns: bool = False) -> None:
-        """Attach the table to a query, making it when it is not there yet.
+        """Attach the table to a query, making it when it is absent yet.
 
         Args:
             output: the rows it is given.
@@ -190,7 +190,7 @@ class DeltaViewSink(DeltaSink):
             yield chunk
 
     def _commit(self, epoch: int, change: StoredRowsChange, link: ChainLink | None) -> bool:
-        """Rewrite what the change touches and commit it; again, when others changed the table meanwhile.
+        """Rewrite the touched files and commit them; again, when others changed the table meanwhile.
 
         Files of a commit that failed in any other way are left for VACUUM: it may have reached the log all the same.
         """
@@ -214,7 +214,7 @@ class DeltaViewSink(DeltaSink):
         ) from conflict
 
     def _rewrite(self, epoch: int, change: StoredRowsChange) -> tuple[list[DataFile], list[DataFile]]:
-        """Write what the change makes of the files it touches; return the new files, and those they replace."""
+        """Write the changed content of the touched files; return the new files, and those they replace."""
         if not len(change.delta):
             return [], []
         files = self.log.files()

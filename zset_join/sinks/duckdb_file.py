@@ -89,7 +89,7 @@ class DuckDBFile:
         return self._connection is not None
 
     def make_directory(self) -> None:
-        """Make the directory the file is to lie in.
+        """Make the directory the file is to be in.
 
         Raises:
             SinkError: it cannot be made.

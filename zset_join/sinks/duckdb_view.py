@@ -2,8 +2,8 @@
 
 The law: after epoch N the view `table` holds every row of the sum of the answers 0..N as often as its weight.
 One transaction writes the rows of an epoch, its number and the query's id (table `_zset_join_epochs`, one line per
-view), so a crash leaves the view at the end of an epoch, and an epoch that comes again changes nothing. Views in one file that
-are written `together` share the transaction.
+view), so a crash leaves the view at the end of an epoch, and an epoch that arrives again changes nothing. Views in one file
+that are written `together` share the transaction.
 
 A row is found by a hash and verified by value. Without a key the identity of a row is the whole row; with one it is
 the key, at most one row may hold it, and retractions are compared with the stored row by its hash. Equality is
@@ -16,7 +16,7 @@ Memory: DuckDB's (80 % of the machine by default; it spills to a directory besid
 chunk.
 
 Cost per epoch: follows the delta, plus one scan of 8 bytes per row of the view, plus, where retractions lie
-scattered, the blocks they lie in. No index: keeping one costs more than the scan. Measured with DuckDB 2.0 on 2 busy
+scattered, the blocks they are in. No index: keeping one costs more than the scan. Measured with DuckDB 2.0 on 2 busy
 cores, 14 columns, a view of 1 M rows of which every epoch replaces random ones: median 230 ms for 100k changes (with a
 key 180 ms), 55 ms for 1k (48 ms), and 310 ms for 1k in a view of 10 M rows; CPU time of 100k changes, checkpoints
 included, 340 ms (300 ms). Scattered deletes leave the file up to twice the size of its rows until a checkpoint of
@@ -83,7 +83,7 @@ class DuckDBViewSink:
     """Keep the view `table` in a DuckDB file equal to the sum of all answers.
 
     Args:
-        path: the DuckDB file; made when it is not there.
+        path: the DuckDB file; created if it does not exist.
         table: name of the view, any string; `main.` before it names the schema it is in anyway.
         key: columns that identify a row of the view; at most one live row may hold a key, NULL being a value like any other.
             Default: the primary key of the output relation, else none (the view is a bag).
@@ -138,7 +138,7 @@ class DuckDBViewSink:
         return f"DuckDBViewSink({self.path!r}, {self.table!r}, key={self.key!r})"
 
     def open(self, output: Relation, query_id: str, *, may_lack_columns: bool = False) -> None:
-        """Open the file and make the view, or go on with the one it holds.
+        """Open the file and make the view, or continue with the one it holds.
 
         Args:
             output: the rows of the view.
@@ -198,7 +198,7 @@ class DuckDBViewSink:
             return self._stored(connection)[0]
 
     def has(self, epoch: int, link: ChainLink | None) -> bool:
-        """Return whether an epoch is there already.
+        """Return whether an epoch is present already.
 
         Raises:
             SinkError: an epoch before it is missing, or the view holds epochs of another chain.

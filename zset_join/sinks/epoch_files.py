@@ -5,7 +5,7 @@
     <directory>/_<the same>                     an epoch without rows, where its file is not to be seen; empty
 
 The law: an epoch becomes visible by one rename, and its name contains its epoch and chain (see `epoch_chain`); so
-there is no moment at which the rows are there and their digest is not. A directory with files of somebody else is left alone.
+there is no moment at which the rows are present and their digest is not. A directory with files of somebody else is left alone.
 
 Limits: one file system that renames in one step. Files with rows stay until somebody moves them away: those of the newest
 hundred epochs must stay. Empty ones beyond the newest hundred are removed here.
@@ -73,14 +73,14 @@ class EpochFiles:
         self._described = described
         self._header = header
         self._name = f"{prefix}{{epoch:0{width}d}}{{digest}}{suffix}"
-        self._known: dict[int, str | None] = {}  # the newest epochs that are there, with their digests
+        self._known: dict[int, str | None] = {}  # the newest epochs that are present, with their digests
         self._oldest = 0  # epochs from here on are all in it
         self._empty: dict[int, str] = {}  # names of the files of epochs without rows
         self._listed_at: float | None = None
         self._pattern = re.compile(rf"(_?){re.escape(prefix)}(\d{{{width}}})(?:-([0-9a-zA-Z]*))?{re.escape(suffix)}")
 
     def attach(self, header: Mapping[str, Any]) -> None:
-        """Make the directory, or go on with it.
+        """Make the directory, or continue with it.
 
         Args:
             header: `query_id`, and what else must be the same each time, JSON-ready.
@@ -108,11 +108,11 @@ class EpochFiles:
         self._refuse_difference(recorded, header)
 
     def last_epoch(self) -> int | None:
-        """Return the last epoch that is there; None before the first."""
+        """Return the last epoch that is present; None before the first."""
         return max(self._epochs(self._oldest), default=None)
 
     def has(self, epoch: int, link: ChainLink | None) -> bool:
-        """Return whether an epoch is there already.
+        """Return whether an epoch is present already.
 
         Raises:
             SinkError: an epoch before it is missing, or the directory has epochs of another chain.
@@ -129,7 +129,7 @@ class EpochFiles:
             data: the file; None for an epoch that is not to be seen.
 
         Raises:
-            SinkError: see `has`; or it cannot be written, and nothing of the epoch is there.
+            SinkError: see `has`; or it cannot be written, and nothing of the epoch is present.
         """
         if self.has(epoch, link):
             return False
@@ -155,7 +155,7 @@ class EpochFiles:
         return True
 
     def _epochs(self, oldest: int) -> dict[int, str | None]:
-        """Return the epochs that are there, with their digests: all of those from `oldest` on, and the last one."""
+        """Return the epochs that are present, with their digests: all of those from `oldest` on, and the last one."""
         changed_at = modified_at(self.directory)
         if self._listed_at is None or changed_at != self._listed_at or oldest < self._oldest:
             matches = [match for match in map(self._pattern.fullmatch, list_directory(self.directory)) if match is not None]
@@ -232,7 +232,7 @@ class EpochFilesSink(ABC):
 
         Raises:
             SinkError: see `has`; a row that does not fit or that the form cannot show, or the file cannot be written. Nothing
-                of the epoch is there.
+                of the epoch is present.
         """
         started = time.perf_counter()
         output = self._opened()

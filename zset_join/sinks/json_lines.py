@@ -6,7 +6,7 @@
 Key and value are texts, as they would be in a Kafka topic, so whatever reads the topic reads the files: a pipeline's
 `records`, Spark's `json` source with `changes(df, format=...)`.
 
-The law: as every sink. A file is there whole or not at all, by one atomic rename; its name contains epoch and digest.
+The law: as every sink. A file is present whole or not at all, by one atomic rename; its name contains epoch and digest.
 
 Limits: those of `epoch_files`; a file per epoch, empty ones included, and nothing removes them: move away what readers are done
 with, but for the newest hundred.

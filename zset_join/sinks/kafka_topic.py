@@ -112,7 +112,7 @@ class KafkaTopicSink:
         """Connect, fence off other drivers of the query, and learn how far the topic goes.
 
         Raises:
-            SinkError: the broker cannot be reached, the topic is not there, belongs to another query, or was written with other
+            SinkError: the broker cannot be reached, the topic is absent, belongs to another query, or was written with other
                 columns, key or form; or `upsert` without a key.
         """
         check_output(self._described, output)
@@ -150,7 +150,7 @@ class KafkaTopicSink:
         return self._last_epoch
 
     def has(self, epoch: int, link: ChainLink | None) -> bool:
-        """Return whether an epoch is there already.
+        """Return whether an epoch is present already.
 
         Raises:
             SinkError: an epoch before it is missing, or the topic holds epochs of another chain.
@@ -393,7 +393,7 @@ def stored_epochs(config: Mapping[str, Any], topic: str, *, patience_seconds: fl
 
 
 def _marks(config: Mapping[str, Any], topic: str, group: str, seconds: float) -> Iterator[dict[str, Any]]:
-    """Yield what was committed on the topic of the epochs about this topic, oldest first."""
+    """Yield the committed epoch marks of this topic, oldest first."""
     settings = {
         **config,
         "group.id": group,

@@ -1,12 +1,12 @@
 """The changelog itself as Parquet files, one directory per epoch.
 
-The law: readers see every epoch whole or not at all, exactly once, and an epoch that is there is final: writing it again writes
-nothing. Two attempts never share a file name. How that is done on a local disk and on an object store, and what protects the
-files, is in `changelog_directory`.
+The law: readers see every epoch whole or not at all, exactly once, and an epoch that is present is final: writing it again
+writes nothing. Two attempts never share a file name. How that is done on a local disk and on an object store, and what protects
+the files, is in `changelog_directory`.
 
 Two ways to write, and both may be used in one changelog: the process that holds the answer calls `ParquetChangelogSink.write`;
 a job of many tasks calls `write_part` in each task and `commit_epoch` where the task results come together. An update whose
-retraction and insertion lie in different parts is written as `-D` and `+I`.
+retraction and insertion are in different parts is written as `-D` and `+I`.
 
 Memory: one chunk for the form `weight`, the whole epoch (of a part: the whole part) for the others, which look for updates.
 
@@ -14,7 +14,7 @@ Readers that follow Hive partitioning (Spark, DuckDB, polars) make a column `epo
 hide one of that name in the rows; so such a column is refused, and durations, which Parquet keeps as plain numbers, are too.
 
 Limits: a directory per epoch, for ever; who writes thousands a day takes a Delta table instead. On an object store read
-`committed_files`, not whatever lies in the directories.
+`committed_files`, not whatever is in the directories.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class ParquetChangelogSink:
     """Write every delta down, one directory per epoch.
 
     Args:
-        directory: where the changelog lies, a path or URI; made when it is not there.
+        directory: where the changelog lies, a path or URI; created if it does not exist.
         form: see `changelog.formats`; with the key of the output relation, retraction and insertion of one key are an update.
 
     >>> import tempfile
@@ -101,11 +101,11 @@ class ParquetChangelogSink:
         return f"ParquetChangelogSink({shown(self._files.location)!r}, {self.form!r})"
 
     def open(self, output: Relation, query_id: str, *, may_lack_columns: bool = False) -> None:
-        """Attach the changelog to a query, making it when it is not there yet.
+        """Attach the changelog to a query, making it when it is absent yet.
 
         Args:
             output: the rows it is given.
-            query_id: whose changelog it is.
+            query_id: the query that writes the changelog.
             may_lack_columns: see `AlterableSink`.
 
         What was written for the epoch after the last one and not committed stays: a restarted query may commit it.
@@ -162,7 +162,7 @@ class ParquetChangelogSink:
         return self._last_epoch
 
     def has(self, epoch: int, link: ChainLink | None) -> bool:
-        """Return whether an epoch is there already.
+        """Return whether an epoch is present already.
 
         Raises:
             SinkError: an epoch before it is missing, or the changelog holds epochs of another chain.
@@ -247,7 +247,7 @@ def are_staged(directory: str | Path, epoch: int, parts: Sequence[PartFile]) -> 
 def commit_epoch(
     directory: str | Path, epoch: int, parts: Sequence[PartFile], *, link: ChainLink | None = None
 ) -> SinkProgress:
-    """Make an epoch visible: the given parts and nothing else. An epoch that is there already is left alone.
+    """Make an epoch visible: the given parts and nothing else. An epoch that is present already is left alone.
 
     A commit that fails halfway leaves the epoch absent; write its parts again.
 
@@ -332,7 +332,7 @@ def stored_epochs(directory: str | Path) -> StoredEpochs:
 
 
 def _conformed(lines: pa.Table, schema: pa.Schema) -> pa.Table:
-    """Return lines with the columns that the changelog has now; NULL in those that came later."""
+    """Return lines with the columns that the changelog has now; NULL in those that arrived later."""
     have = set(lines.schema.names)
     columns = [lines.column(field.name) if field.name in have else pa.nulls(lines.num_rows, field.type) for field in schema]
     return pa.Table.from_arrays(columns, names=schema.names).cast(schema)
@@ -422,7 +422,7 @@ def _commit_epoch(
 
 
 def _is_there(files: ChangelogDirectory, header: Header, epoch: int, link: ChainLink | None) -> bool:
-    """Return whether an epoch is there; refuse one that would leave a hole, and one of another chain."""
+    """Return whether an epoch is present; refuse one that would leave a hole, and one of another chain."""
     if files.is_committed(epoch):
         last: int | None = epoch
     elif epoch == 0 or files.is_committed(epoch - 1):

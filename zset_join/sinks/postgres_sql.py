@@ -4,7 +4,7 @@ With a key the view is a plain table with the columns of the output and a unique
 value. An index is of use only where it is known which key columns are NULL: so changes are worked off by pattern, the bits of
 the key columns that are NULL in them.
 
-Without one it is a SQL view over a table `<name>__rows`, whose lines carry `_zset_weight`, how often the row is there, and
+Without one it is a SQL view over a table `<name>__rows`, whose lines carry `_zset_weight`, how often the row is present, and
 `_zset_hash`, PostgreSQL's own hash of the row, which finds candidates; rows are compared by value.
 
 Rows travel as CSV through COPY, made by Arrow: NULL is an empty field, every value is quoted. Lists, structs and maps have no
@@ -154,7 +154,7 @@ class PostgresStatements:
         )
 
     def drop_net(self) -> sql.Composed:
-        """Return the statement that drops that table, for a transaction that goes on."""
+        """Return the statement that drops that table, for a transaction that continues."""
         return sql.SQL("DROP TABLE {}").format(_NET)
 
     def copy_net(self) -> sql.Composed:
@@ -205,7 +205,7 @@ class PostgresStatements:
         )
 
     def insert_new(self, nulls: int) -> sql.Composed:
-        """Return the statement that adds the rows of keys that come and did not go, of one pattern."""
+        """Return the statement that adds the rows of keys that arrive and did not go, of one pattern."""
         return sql.SQL(
             "INSERT INTO {base} ({names}) SELECT {columns} FROM {net} AS come WHERE come.{weight} > 0 "
             "AND come.{nulls} = {pattern} AND NOT EXISTS (SELECT FROM {net} AS gone WHERE gone.{weight} < 0 "
@@ -231,7 +231,7 @@ class PostgresStatements:
     # -- without one ----------------------------------------------------------------------------------------------------
 
     def change_weights(self) -> sql.Composed:
-        """Return the statement that changes how often the rows are there that are there already."""
+        """Return the statement that changes how often the rows are present that are present already."""
         return sql.SQL(
             "UPDATE {base} AS held SET {weight} = held.{weight} + net.{weight} FROM {net} AS net WHERE {same} "
             "AND held.{weight} >= -net.{weight}"
@@ -244,7 +244,7 @@ class PostgresStatements:
         ).format(base=self.base, net=_NET, weight=_WEIGHT, hashed=_HASH)
 
     def insert_rows(self) -> sql.Composed:
-        """Return the statement that adds the rows that were not there."""
+        """Return the statement that adds the rows that were absent."""
         return sql.SQL(
             "INSERT INTO {base} ({names}, {weight}, {hashed}) SELECT {columns}, net.{weight}, net.{hashed} FROM {net} AS net "
             "WHERE net.{weight} > 0 AND NOT EXISTS (SELECT FROM {base} AS held WHERE {same})"
@@ -261,7 +261,7 @@ class PostgresStatements:
     # -- both -------------------------------------------------------------------------------------------------------------
 
     def unheld(self) -> sql.Composed:
-        """Return the query for one retraction of a row that is not there often enough, before anything is changed."""
+        """Return the query for one retraction of a row that does not exist often enough, before anything is changed."""
         if self.key:
             held = sql.SQL("CASE WHEN held.ctid IS NULL THEN 0 ELSE 1 END")
             pairs = [sql.SQL("held.{0} IS NOT DISTINCT FROM net.{0}").format(name) for name in self._names]

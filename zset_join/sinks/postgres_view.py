@@ -2,7 +2,7 @@
 
 The law: after epoch N the view `table` holds every row of the sum of the answers 0..N as often as its weight. One
 transaction writes the rows of an epoch, its number and the query's id (table `_zset_join_epochs`, one line per view), so
-others read the view at the end of an epoch while the query runs, a crash leaves it there, and an epoch that comes again
+others read the view at the end of an epoch while the query runs, a crash leaves it there, and an epoch that arrives again
 changes nothing.
 
 Without a key the identity of a row is the whole row; with one at most one row may hold a key, NULL being a value like any
@@ -107,7 +107,7 @@ class PostgresViewSink:
         return f"PostgresViewSink({self.table!r}, key={self.key!r})"
 
     def open(self, output: Relation, query_id: str, *, may_lack_columns: bool = False) -> None:
-        """Connect and make the view, or go on with the one that is there.
+        """Connect and make the view, or continue with the one that is present.
 
         Args:
             output: the rows of the view.
@@ -171,7 +171,7 @@ class PostgresViewSink:
             raise self._failed("read", error) from error
 
     def has(self, epoch: int, link: ChainLink | None) -> bool:
-        """Return whether an epoch is there already.
+        """Return whether an epoch is present already.
 
         Raises:
             SinkError: an epoch before it is missing, or the view holds epochs of another chain.

@@ -1,4 +1,4 @@
-"""Changes as lines of JSON on a stream, for people: the view of a session, or of `PRINT`.
+"""Changes as lines of JSON on a stream, for users: the view of a session, or of `PRINT`.
 
     {"customer": "Ada", "revenue": 30, "_tp_delta": 1}
 

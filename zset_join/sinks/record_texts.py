@@ -10,7 +10,7 @@
 | `change_data_feed` | the row, `_change_type`, `_commit_version`, `_commit_timestamp` | rows of a change feed |
 
 The law: what is read again is the answer, for every type that JSON can hold (see `json_rows` for the values). For `upsert` it
-is, relative to the rows that were there before. Without a key the record key is the whole row; `upsert` needs one.
+is, relative to the rows that were present before. Without a key the record key is the whole row; `upsert` needs one.
 
 Memory: the answer of the epoch and its texts.
 """

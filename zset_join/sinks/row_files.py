@@ -2,7 +2,7 @@
 
     orders/epoch-000000000012-5f0c....json      {"id":1,"total":30,"_tp_delta":1}
 
-The law: as every sink. A file is there whole or not at all, by one atomic rename; its name has epoch and digest (the digest
+The law: as every sink. A file is present whole or not at all, by one atomic rename; its name has epoch and digest (the digest
 only where the epoch has one: a session in memory has none). An epoch without rows has no file that a reader would see, and
 still counts. A view that is append-only is written as it is; any other with its weights, in the column `_tp_delta`.
 
@@ -39,7 +39,7 @@ class RowFilesSink(EpochFilesSink):
     """Write the answer of every epoch to a file of its own.
 
     Args:
-        path: the directory; made when it is not there.
+        path: the directory; created if it does not exist.
         form: json (lines) or parquet.
         with_weights: write the weight of each row, as `_tp_delta`; without, a retraction is refused.
 
@@ -75,7 +75,7 @@ class RowFilesSink(EpochFilesSink):
         return f"RowFilesSink({str(self.path)!r}, {self.form!r})"
 
     def open(self, output: Relation, query_id: str) -> None:
-        """Make the directory, or go on with it.
+        """Make the directory, or continue with it.
 
         Raises:
             SinkError: it belongs to another query, has other columns, holds files of somebody else, or cannot be made; or a
@@ -113,7 +113,7 @@ class RowFilesSink(EpochFilesSink):
         return data, len(delta), int((delta.weights < 0).sum())
 
     def close(self) -> None:
-        """Release what writes."""
+        """Release the writers."""
         if self._json is not None:
             self._json.close()
         self._json = None

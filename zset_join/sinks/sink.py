@@ -1,12 +1,12 @@
 """The contract of every output.
 
 The law: after `write(epoch, chunks)` has returned, the output holds the answers of all epochs up to `epoch`, each
-exactly once, whatever was retried, replayed or killed on the way. An epoch is atomic: all of it is there, or nothing.
+exactly once, whatever was retried, replayed or killed on the way. An epoch is atomic: all of it is present, or nothing.
 
 A sink belongs to one query. It keeps the query's id and the number of its last epoch together with the rows, so that
 a restarted driver can resume from it, and another query cannot write into it by mistake.
 
-Epochs come in order and without holes, empty ones included, and the first is 0. An epoch at or below the last one is
+Epochs arrive in order and without holes, empty ones included, and the first is 0. An epoch at or below the last one is
 a replay: its answer is the one already there, so nothing is written. A hole means that somebody replaced the output
 or the checkpoint, and is refused: rows would be missing, and nobody would notice.
 
@@ -52,7 +52,7 @@ DIGESTS_KEPT = 100
 
 @dataclass(frozen=True, slots=True)
 class SinkProgress:
-    """What one `write` did.
+    """Result of one `write`.
 
     Args:
         epoch: the epoch that was written.
@@ -71,10 +71,10 @@ class SinkProgress:
 
 @runtime_checkable
 class Sink(Protocol):
-    """What the runner expects of an output. A sink is used by one thread."""
+    """Interface of an output. A sink is used by one thread."""
 
     def open(self, output: Relation, query_id: str) -> None:
-        """Attach the sink to a query, making the output when it is not there yet.
+        """Attach the sink to a query, making the output when it is absent yet.
 
         Raises:
             SinkError: the output belongs to another query, has other columns, or cannot be opened.
@@ -86,7 +86,7 @@ class Sink(Protocol):
         ...
 
     def write(self, epoch: int, chunks: Iterable[ZSet]) -> SinkProgress:
-        """Add the answer of one epoch, whole or not at all; an epoch that is there already is left alone.
+        """Add the answer of one epoch, whole or not at all; an epoch that is present already is left alone.
 
         Raises:
             SinkError: the answer does not fit the output, or `epoch` leaves a hole; the output is as before.
@@ -103,7 +103,7 @@ class ChainedSink(Sink, Protocol):
     """A sink that keeps the digests of the epochs it took. A sink of a user's own need not."""
 
     def has(self, epoch: int, link: ChainLink | None) -> bool:
-        """Return whether an epoch is there already.
+        """Return whether an epoch is present already.
 
         Raises:
             SinkError: epochs before it are missing; or `SINK_OTHER_CHAIN`, see `write`.
@@ -130,7 +130,7 @@ class DatabaseSink(Sink, Protocol):
 
     @property
     def database(self) -> Hashable:
-        """Return what is equal for sinks that can share a transaction."""
+        """Return an identity of the database; sinks with the same one can share a transaction."""
         ...
 
     def together(self, others: Sequence[Sink]) -> AbstractContextManager[None]:
@@ -175,7 +175,7 @@ def is_same_epoch(
     epoch: int,
     link: ChainLink | None,
 ) -> bool:
-    """Return whether an epoch is in the output already, as `is_replay`, and compare its digest with the one that is there.
+    """Return whether an epoch is in the output already, as `is_replay`, and compare its digest with the one that is present.
 
     Args:
         sink: what messages call the output.

@@ -18,12 +18,12 @@ __all__ = ["StoredEpochs", "marks_of", "stored_views"]
 
 @dataclass(frozen=True, slots=True)
 class StoredEpochs:
-    """What one output holds.
+    """Position of one output.
 
     Args:
-        query_id: whose output it is; of one of several views `<query>/<view>`.
+        query_id: the query that writes the output; of one of several views `<query>/<view>`.
         last: its last epoch; None before the first.
-        mark_of: gives the short mark (see `epoch_chain.short_mark`) of an epoch it holds; None where it has none, is not there,
+        mark_of: gives the short mark (see `epoch_chain.short_mark`) of an epoch it holds; None where it has none, is absent,
             or is too long ago.
         table: name of the table, where there are several in one place.
         detail: other facts for reading it, such as the form.
@@ -37,7 +37,7 @@ class StoredEpochs:
 
 
 def marks_of(digests: Mapping[int, str | None]) -> Callable[[int], str | None]:
-    """Return what gives the mark of an epoch, from the digests of epochs."""
+    """Return a function from an epoch to its mark, given the digests of epochs."""
 
     def mark_of(epoch: int) -> str | None:
         digest = digests.get(epoch)

@@ -1,6 +1,6 @@
 """The net change of an epoch against the rows that a view holds in files: which of them go, and whether the change fits.
 
-The law: after the rows that `match` names are gone and the insertions are there, the files hold the sum of all deltas; or the
+The law: after the rows that `match` names are gone and the insertions are present, the files hold the sum of all deltas; or the
 change is refused and names the row or key it cannot be made with.
 
 Without a key the identity of a row is the whole row, and of several equal rows those that lie first go. With a key, at most one
@@ -126,7 +126,7 @@ class StoredRowsChange:
             One entry per file.
 
         Raises:
-            SinkError: a retraction of a row that is not there, or a second live row for a key.
+            SinkError: a retraction of a row that does not exist, or a second live row for a key.
         """
         filled = [(number, file) for number, file in enumerate(files) if len(file[0])]
         joined = [

@@ -1,3 +1,3 @@
-"""What brings changes into a pipeline without a JVM."""
+"""Sources of changes that need no JVM."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Rows of a source that is read once more, so that a changed query finds columns which no state has.
+"""Rows of a source that is read again, so that a changed query finds columns which no state has.
 
     orders.parquet              a file: Parquet, CSV, JSON; also a pattern such as orders/*.parquet
     shop.duckdb:orders          a table of a DuckDB file

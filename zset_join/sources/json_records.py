@@ -59,7 +59,7 @@ _NOT_UTF8 = "bytes that are no UTF-8"
 
 @dataclass(frozen=True, kw_only=True)
 class ReadRecords:
-    """What was read of n records.
+    """Result of reading n records.
 
     Args:
         rows: the columns of the table, then those of the metadata; one row per line.
@@ -437,7 +437,7 @@ class _DuckDBDialect(Dialect):
         if encoding == "base64-url":
             plain = f"translate({text}, '-_', '+/')"
             text = f"rpad({plain}, CAST(ceil(length({plain}) / 4.0) * 4 AS INTEGER), '=')"
-        missing = f"CASE WHEN {text} LIKE '%=' THEN 0 ELSE -length({text}) % 4 END"  # of the padding, which may be left out
+        missing = f"CASE WHEN {text} LIKE '%=' THEN 0 ELSE -length({text}) % 4 END"  # of the padding, which may be omitted
         return f"TRY(from_base64({text} || repeat('=', CAST(({missing} + 4) % 4 AS INTEGER))))"
 
     def _is_latin1(self, text: str) -> str:

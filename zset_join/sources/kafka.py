@@ -8,7 +8,7 @@ Loss is reported, never skipped: a topic whose records before the position were 
 position, that was rebuilt, or whose log was cut before the position and has grown again since (the broker keeps where each
 leader epoch ended), stops the pipeline.
 
-Within a partition records come in the order of their offsets; those of several partitions come in the order of partitions per
+Within a partition records arrive in the order of their offsets; those of several partitions come in the order of partitions per
 call. Partitions that a topic gets while it is read are noticed, and read from their beginning.
 
 Memory: the records of one call.
@@ -91,7 +91,7 @@ class KafkaSource:
         """Go to a position, or to the beginning.
 
         Raises:
-            StateError: the topic is not there, was rebuilt, ends before the position, or has lost records after it; or the
+            StateError: the topic is absent, was rebuilt, ends before the position, or has lost records after it; or the
                 broker does not answer.
         """
         self.close()

@@ -50,7 +50,7 @@ _MOST_TABLES = 16
 def ordinary_reader(
     record: RecordFormat, schema: pa.Schema, keys: Sequence[str], options: RecordOptions, source: str | None
 ) -> OrdinaryRecords | None:
-    """Return what reads the ordinary records of a table; None where the table or its format has none.
+    """Return a reader of the ordinary records of a table; None where the table or its format has none.
 
     Args:
         record: the format.
@@ -230,7 +230,7 @@ class OrdinaryRecords:
         return numbers[chosen], [column.take(pa.array(chosen)) for column in columns]
 
     def _parsed(self, values: pa.StringArray) -> pa.Table:
-        """Return what is read of records, as columns and the structs that they are in."""
+        """Return the parsed records, as columns and the structs that contain them."""
         record, written = self.record, {name: one.written for name, one in self.values.items()}
         fields: _Fields = {}
         for path, names in ((record.moved, self.keys), (record.row, self.schema.names)):
@@ -324,7 +324,7 @@ def _type_of(inner: _Fields | pa.DataType) -> pa.DataType:
 
 
 def _at(parsed: pa.Table, path: Sequence[str]) -> Any:
-    """Return what is at a path of records; NULL where there is nothing on the way."""
+    """Return the value at a path of records; NULL if a part of the path is absent."""
     column = _one(parsed.column(path[0]))
     for name in path[1:]:
         column = pc.struct_field(column, name)

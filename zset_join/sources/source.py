@@ -1,7 +1,7 @@
 """The contract of what a pipeline reads by itself, without a JVM.
 
 The law: `poll` after `open(position)` gives what follows that position, and the position behind what it gave. A pipeline keeps
-the position in the commit record of the epoch that took the rows, so no row is taken twice or left out, whatever is killed.
+the position in the commit record of the epoch that took the rows, so no row is taken twice or omitted, whatever is killed.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ __all__ = ["Source"]
 
 @runtime_checkable
 class Source(Protocol):
-    """What `run` expects of a source. It is used by one thread."""
+    """Interface of a source for `run`. It is used by one thread."""
 
     def open(self, position: Any) -> None:
         """Go to a position.
@@ -24,7 +24,7 @@ class Source(Protocol):
             position: what an earlier `poll` gave, JSON-ready; None: from the beginning.
 
         Raises:
-            StateError: what follows the position is not there any more, or the position is not of this source.
+            StateError: what follows the position is absent any more, or the position is not of this source.
         """
         ...
 

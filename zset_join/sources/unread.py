@@ -1,4 +1,4 @@
-"""What a source was fed and cannot be read: texts of rows and records, each with what is wrong with it.
+"""Unreadable input of a source: texts of rows and records, each with its error.
 
     rows, unread = read_csv_rows(text, schema, CsvForm())
     letters = unread_records(unread, topic="1.csv")
@@ -52,20 +52,20 @@ class UnreadText:
 
     @property
     def reason(self) -> str:
-        """Return what is wrong, in words."""
+        """Return the error as text."""
         if self.column is None:
             return f"it is no {self.expected}"
         return f'the value of "{self.column}" cannot be read as {self.expected}'
 
     @property
     def shown(self) -> str:
-        """Return what is wrong, and the beginning of the text."""
+        """Return the error and the beginning of the text."""
         return f"{self.reason}: {self.text[:_SHOWN].decode('utf-8', errors='replace')}"
 
 
 @dataclass(frozen=True)
 class Undecodable:
-    """Hold what could not be read of what a source was fed.
+    """Undecodable input of a source.
 
     Args:
         source: its name.
@@ -91,5 +91,5 @@ def unread_records(unread: Sequence[UnreadText], *, topic: str) -> pa.Table:
 
 
 def wanted_text(field: pa.Field) -> str:
-    """Return what a column takes, in words."""
+    """Return the accepted values of a column, as text."""
     return f"{field.type}{'' if field.nullable else ' NOT NULL'}"

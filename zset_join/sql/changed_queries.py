@@ -2,9 +2,9 @@
 
     SELECT city, sum(total) AS t FROM orders JOIN people USING (who) GROUP BY city
 
-The law: a source of the plan is there under its name, as it is described there; a file that declares one itself is taken at its
-word. What the file keeps, by CREATE MATERIALIZED VIEW or INSERT INTO, is a view of that name; where it keeps nothing, its only
-SELECT is the view.
+The law: a source of the plan is present under its name, as it is described there; a file that declares one itself is taken at
+its word. What the file keeps, by CREATE MATERIALIZED VIEW or INSERT INTO, is a view of that name; where it keeps nothing, its
+only SELECT is the view.
 
 Nothing runs and nothing is written.
 """

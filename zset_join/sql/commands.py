@@ -66,7 +66,7 @@ def _checked(path: str, dialect: str) -> Iterator[Message | Query]:
 
 
 def show(result: Message | Query | Running, stream: TextIO) -> None:
-    """Print what a statement gave."""
+    """Print the result of a statement."""
     if isinstance(result, Message):
         _print(str(result), stream)
     else:

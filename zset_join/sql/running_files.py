@@ -1,14 +1,14 @@
 """`zset-join run pipeline.sql`: run the statements of a file, in this process or inside Spark.
 
-    zset-join run pipeline.sql --once                                        until everything that is there has been read
+    zset-join run pipeline.sql --once                                        until everything that is present has been read
     zset-join run pipeline.sql                                               until Ctrl-C or SIGTERM
-    zset-join run pipeline.sql --directory /data/shop                        the same; run it again to go on
+    zset-join run pipeline.sql --directory /data/shop                        the same; run it again to continue
     zset-join run pipeline.sql --engine spark --directory /data/shop         the same inside Spark
 
 Queries that write nowhere print their changes, as lines of JSON with `_tp_delta`; what is read from `table(t)` is printed once,
-when everything that is there has been read. Progress goes to standard error, a line of JSON per query.
+when everything that is present has been read. Progress goes to standard error, a line of JSON per query.
 
-The law: with a directory, a pipeline that was stopped or killed goes on where it was: no change is written
+The law: with a directory, a pipeline that was stopped or killed continues where it was: no change is written
 twice and none is missing, where its sinks are exactly-once; statements that inserted rows insert them once. A printed line may
 come again.
 
@@ -62,8 +62,8 @@ def run_file(
     Args:
         path: of the file.
         engine: `local` or `spark`.
-        dialect: whose SQL it is.
-        once: end when everything that is there has been read; else run until Ctrl-C.
+        dialect: of the SQL.
+        once: end when everything that is present has been read; else run until Ctrl-C.
         directory: where rows, checkpoints and state are kept; None: they end with the run.
         trigger: inside Spark, an interval between epochs, such as "5 seconds".
         progress_seconds: between lines of progress; 0 for none.
@@ -138,7 +138,7 @@ class _StatementNames:
 
 
 def _step(session: Session, next_look: float) -> tuple[bool, float]:
-    """Take new rows, or let time pass; return whether rows came, and when time is looked at again.
+    """Take new rows, or let time pass; return whether rows arrived, and when time is looked at again.
 
     Raises:
         ZsetJoinError: what stopped a query.
@@ -153,7 +153,7 @@ def _step(session: Session, next_look: float) -> tuple[bool, float]:
 
 
 class _Progress:
-    """Print what the queries do, now and then."""
+    """Print the progress of the queries periodically."""
 
     def __init__(self, session: Session, seconds: float, stream: TextIO) -> None:
         self._session = session

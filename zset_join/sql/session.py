@@ -1,7 +1,7 @@
 """A session: tables, the queries that run over them, and the statements that make and feed them.
 
     session = zset_join.sql.Session()                                             in memory, in this process
-    session = zset_join.sql.Session(directory="shop")                             it lasts: run its statements again to go on
+    session = zset_join.sql.Session(directory="shop")                             it lasts: run its statements again to continue
     session = zset_join.sql.Session(engine="spark", directory="/data/shop")       the same; Spark reads
 
     session.sql("CREATE TABLE orders (id INT, customer STRING, total INT, PRIMARY KEY (id))")
@@ -49,6 +49,9 @@ _WAIT_SECONDS = 2.0
 
 class Session:
     """Run SQL statements.
+
+    Statements: `sql`, `run`, `once`. Rows: `register`, `insert`, `read`, `register_lookup`.
+    Queries: `running`, `views`, `start`, `stop`, `pause`, `resume`, `settle`, `advance_due`, `console`.
 
     Args:
         engine: `local`, in this process, or `spark`.
@@ -369,7 +372,7 @@ class Session:
         return self.runtime.snapshot(query)
 
     def explain(self, query: Query) -> str:
-        """Return what a query computes and stores, as text."""
+        """Return a text that describes what a query computes and stores."""
         return self.runtime.explain(query)
 
     def console(self, name: str | None = None, *, port: int = 0) -> Any:

@@ -30,7 +30,7 @@ _WORDS = (
 
 
 def completions(session: Session) -> list[str]:
-    """Return what may be typed: words, names of the session, functions, settings."""
+    """Return completions: keywords, names of the session, functions, settings."""
     columns = [column for table in session.catalog.tables.values() for column in table.schema.names]
     return sorted({*_WORDS, *session.catalog.relations(), *columns, *SCALAR_FUNCTIONS, *AGGREGATES.values(), *SETTINGS})
 

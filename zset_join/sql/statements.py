@@ -219,7 +219,7 @@ def _like_or_as(session: StatementContext, reader: Reader, word: str, replaces: 
 
 
 def _model(session: StatementContext, reader: Reader) -> Model | None:
-    """Return what a declaration takes from the table it is LIKE; None where it has no LIKE."""
+    """Return the parts that a declaration copies by LIKE; None without LIKE."""
     clause = find_like(reader)
     if clause is None:
         return None
@@ -253,7 +253,7 @@ def _insert(session: StatementContext, statement: Statement) -> Message | Query:
 
 
 def _written_once(session: StatementContext, table: Table, query: Query, statement: Statement) -> Message:
-    """Write what a query of stored rows gives, as one epoch; where the statement is run again, it is there already."""
+    """Write the result of a query over stored rows as one epoch; a repeated statement writes nothing."""
     writer = writer_of(session, table, query, at=statement.place(0))
     assert isinstance(writer, SinkWriter)  # noqa: S101 - the caller has checked
     try:

@@ -1,4 +1,4 @@
-"""What of a parsed tree has been read: what nothing reads is refused by name, so nothing that is written is ignored.
+"""Record of the parts of a parsed tree that were read; an unread part is rejected by name, so that no syntax is ignored.
 
 A tree is tracked as it comes from the parser. Each `node.args.get(...)`, and each property such as `node.this`, notes what it
 reads; a walk over the tree, a hash, a copy and `node.sql()` note nothing. When a statement is bound, `check_consumed` refuses
@@ -136,7 +136,7 @@ def _shown(node: exp.Expr, name: str, value: object) -> str:
 
 
 def flattened(node: exp.Expr) -> list[exp.Expr]:
-    """Return the operands of a chain of one operator, in order; brackets around an operand are left out."""
+    """Return the operands of a chain of one operator, in order; brackets around an operand are omitted."""
     waiting, operands = [node], []
     while waiting:
         one = waiting.pop()

@@ -1,4 +1,4 @@
-"""What functions of statements are bound with; and those that are declared in one row, which need no binding of their own."""
+"""Binding of SQL functions; functions declared in one row need no code of their own."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["Binder", "declared_call"]
 
 
 class Binder(Protocol):
-    """What binds the operands of a function."""
+    """Binder of the operands of a function."""
 
     @property
     def dialect(self) -> str:

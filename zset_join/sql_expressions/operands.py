@@ -38,7 +38,7 @@ _BITS = (exp.BitwiseAnd, exp.BitwiseOr, exp.BitwiseXor)
 
 
 def check_operands(binder: Binder, node: exp.Expr) -> None:
-    """Refuse what is written and not read.
+    """Reject operands that are written and not read.
 
     Raises:
         SqlError: see above.

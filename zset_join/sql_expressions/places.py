@@ -111,7 +111,7 @@ def place_of(node: exp.Expr | None, text: str) -> Place | None:
 
 
 def written_name(node: exp.Expr, text: str) -> str:
-    """Return what a call is called in the text, where the parser has it under another name; empty where that is not seen."""
+    """Return the name of a call in the text if the parser renames it; empty if unknown."""
     starts = [part.meta["start"] for part in node.walk() if isinstance(part.meta.get("start"), int)]
     call = re.search(r"(\w+)\s*\(\s*$", text[: min(starts)]) if starts else None
     return "" if call is None else call.group(1)

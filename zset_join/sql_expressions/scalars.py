@@ -162,7 +162,7 @@ class ScalarBinder:
 
     @property
     def dialect(self) -> str:
-        """Return whose SQL it is."""
+        """Return the SQL dialect."""
         return self._statement.dialect
 
     @property

@@ -38,7 +38,7 @@ Sides = Mapping[str, tuple[str, pa.Schema]]
 
 
 class BoundText(NamedTuple):
-    """What a text represents.
+    """Meaning of a text.
 
     Args:
         title: what it is called: by AS, else its column, else as it is written; `"*"` of a star.

@@ -52,7 +52,7 @@ _KEEP_VALUES = ("min", "max", "count_distinct", "collect_list", "collect_set", "
 
 @dataclass(frozen=True, kw_only=True)
 class _Reduced(Reduction):
-    """What a `Preaggregation` leaves; rebuilt where it is used, so that the stage can travel."""
+    """Output of a `Preaggregation`; rebuilt where it is used, so that the stage can be pickled."""
 
     source: Relation
     group_by: tuple[str, ...]
@@ -135,7 +135,7 @@ class AggregateStage(Stage):
 
     @property
     def comparisons(self) -> tuple[Comparison, ...]:
-        """Return the group key, arguments, and columns of filters; a count only checks whether a value is there."""
+        """Return the group key, arguments, and columns of filters; a count only checks whether a value is present."""
         looked_at = [(call.columns, f"an argument of {call.kind}") for call in self.calls if call.kind != "count"]
         filters = [(call.where, f"part of the filter of {call.kind}") for call in self.calls if call.where is not None]
         looked_at += [(tuple(references(where)[0]), use) for where, use in filters]
@@ -168,7 +168,7 @@ class AggregateStage(Stage):
 
     @property
     def emits_without_input(self) -> bool:
-        """Return true for a global aggregate: its row is there from the first epoch on."""
+        """Return true for a global aggregate: its row is present from the first epoch on."""
         return not self.group_by
 
     @property
@@ -195,14 +195,14 @@ class AggregateStage(Stage):
 
     @property
     def title(self) -> str:
-        """Return what `explain` calls it."""
+        """Return the title for `explain`."""
         if not self.calls:
             return f"Distinct {', '.join(self.group_by)}"
         calls = ", ".join(map(repr, self.calls))
         return f"Aggregate by {', '.join(self.group_by)}: {calls}" if self.group_by else f"Aggregate all rows: {calls}"
 
     def explain(self, buckets: int | None) -> list[str]:
-        """Return what is computed, and what is remembered per group."""
+        """Return a description of the aggregates, and of the state per group."""
         single = [call.name for call in self.calls if call.kind in _KEEP_VALUES]
         remembers = "per group its key and sums" if self.group_by else "one row of sums"
         remembers = remembers if self.calls else "every distinct row with its copies"
@@ -246,13 +246,13 @@ class AggregateRequest(StageRequest):
         return AggregateStage(source=source, group_by=self.group_by, calls=self.calls, reduces=self.reduces)
 
     def needs(self, stage: Stage, shown: Collection[str]) -> tuple[frozenset[str] | None, ...]:  # noqa: ARG002 - all are computed
-        """Return what it groups by, and what its calls read."""
+        """Return the columns of the groups and of the calls."""
         read = [name for call in self.calls for name in call.columns]
         conditions = [columns_read(call.where) for call in self.calls if call.where is not None]
         return (frozenset(self.group_by).union(read, *conditions),)
 
     def shown_as(self, name: str, side: int, *, is_of_both: bool) -> str | None:  # noqa: ARG002 - there is one input
-        """Return what it groups by."""
+        """Return the group columns."""
         return name if name in self.group_by else None
 
 

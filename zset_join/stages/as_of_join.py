@@ -87,7 +87,7 @@ class AsOfJoinStage(TimedJoinStage):
 
     @property
     def title(self) -> str:
-        """Return what `explain` calls it."""
+        """Return the title for `explain`."""
         options = self.options
         within = "" if options.tolerance is None else f", within {options.tolerance}"
         nearest = f"nearest {options.left_time} {options.op} {options.right_time}"

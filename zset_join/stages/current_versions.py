@@ -60,7 +60,7 @@ class CurrentVersionsStage(Stage):
 
     @cached_property
     def output(self) -> Relation:
-        """Return what holds now, keyed."""
+        """Return the relation of the current rows, keyed."""
         return current_relation(self.source, self.key, self.delete_column, self.hidden)
 
     @property
@@ -115,13 +115,13 @@ class CurrentVersionsStage(Stage):
 
     @property
     def title(self) -> str:
-        """Return what `explain` calls it."""
+        """Return the title for `explain`."""
         moment = "at or before the processing time" if self._has_clock else "(a number, which no clock reaches)"
         named = f'Current versions of "{self.source.name}" by {", ".join(self.key)}'
         return f"{named}: the newest by {self.source.event_time} {moment}"
 
     def explain(self, buckets: int | None) -> list[str]:
-        """Return what is shown, and what is remembered."""
+        """Return a description of the output and of the state."""
         only = (
             "all versions, for one may be retracted" if self.source.mode == "changelog" else "the version that holds, per key"
         )
@@ -157,7 +157,7 @@ class CurrentVersionsRequest(NamedColumnsRequest):
 
     @property
     def picks_current(self) -> VersionsOf:
-        """Return what has versions."""
+        """Return the versioned input."""
         return VersionsOf(self.key, self.delete_column)
 
     def is_table_of(self, below: Relation) -> bool:

@@ -64,7 +64,7 @@ class DeduplicateStage(Stage):
 
     @cached_property
     def output(self) -> Relation:
-        """Return its answer: the columns that come in, keyed by `keys` where one row is shown."""
+        """Return its answer: the columns that arrive in, keyed by `keys` where one row is shown."""
         check_dedup(self.source, self.keys, self.columns, self.keep, self.n)
         return first_rows_relation(self.source, self.keys, self.columns, self.keep, self.n)
 
@@ -121,13 +121,13 @@ class DeduplicateStage(Stage):
 
     @property
     def title(self) -> str:
-        """Return what `explain` calls it."""
+        """Return the title for `explain`."""
         order = ", ".join(map(str, self.columns))
         shown = f"{self.keep} row" if self.n == 1 else f"{self.keep} {self.n} rows"
         return f"Deduplicate by {', '.join(self.keys)}: the {shown} in order of {order}"
 
     def explain(self, buckets: int | None) -> list[str]:
-        """Return what is shown, and what is remembered."""
+        """Return a description of the output and of the state."""
         is_limited = self.input_only_adds or self.source.mode == "append"
         only = "the rows shown" if is_limited else "every live row, for a shown one may be retracted"
         versioned = self.output.event_time is not None

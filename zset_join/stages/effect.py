@@ -62,11 +62,11 @@ class Effect(Protocol):
         ...
 
     def forget(self, through_epoch: int) -> None:
-        """Drop what was written down for epochs that are committed and logged."""
+        """Drop the journal of epochs that are committed and logged."""
         ...
 
     def counts(self) -> Mapping[str, int]:
-        """Return what was done, for progress."""
+        """Return the counts, for progress."""
         ...
 
     def close(self) -> None:
@@ -93,7 +93,7 @@ class EffectStage(Protocol):
 
 
 def unchangeable(stage: Stage) -> dict[str, Any]:
-    """Return what a stage is recognised by after a restart: its JSON, without the settings of the fetch."""
+    """Return the JSON that identifies a stage after a restart, without the settings of the fetch."""
     described = stage.to_json()
     if isinstance(stage, EffectStage):
         described.pop("hint", None)
@@ -132,12 +132,12 @@ class Effects:
         return effect
 
     def forget(self, through_epoch: int) -> None:
-        """Drop what was written down for epochs that are committed and logged."""
+        """Drop the journal of epochs that are committed and logged."""
         for effect in self._opened.values():
             effect.forget(through_epoch)
 
     def counts(self) -> dict[str, dict[str, int]]:
-        """Return what was done, by stage."""
+        """Return the counts, by stage."""
         return {name: dict(effect.counts()) for (name, _), effect in self._opened.items()}
 
     def close(self) -> None:

@@ -1,7 +1,7 @@
 """State that ends by time as a stage: another stage, and how long the rows of each of its inputs live.
 
-It lies in the same buckets as the stage inside. What it answers has no event time, and no key where rows are forgotten: a row
-emitted twice, once for each life of a row, is there twice.
+It is in the same buckets as the stage inside. What it answers has no event time, and no key where rows are forgotten: a row
+emitted twice, once for each life of a row, is present twice.
 """
 
 # ruff: noqa: S608 - names cannot be parameters of a statement; columns are c0, c1, ... here, and expressions are quoted by
@@ -137,7 +137,7 @@ class StateTtl:
 
 
 def state_ttls(given: Any, inputs: int) -> tuple[StateTtl | None, ...]:
-    """Return what was given as `state_ttl=`, per input.
+    """Return the values of `state_ttl=`, per input.
 
     Args:
         given: a duration or a `StateTtl` for all inputs, a pair (left, right) of them or None, or None.
@@ -269,7 +269,7 @@ class ExpiringStage(Stage):
 
     @property
     def lasting(self) -> dict[str, Any]:
-        """Return what is written of it but for how long rows live."""
+        """Return its description without the lifetime of rows."""
         ttls = [None if ttl is None else {**asdict(ttl), "after": None} for ttl in self.ttls]
         return {**self.to_json(), "inside": self.inside.lasting, "ttls": ttls}
 
@@ -387,7 +387,7 @@ class ExpiringRequest(StageRequest):
         return self.ttls[input] is None and self.inside.takes_upserts(input)
 
     def with_keys_computed(self) -> ExpiringRequest:
-        """Return the same request once the keys are there."""
+        """Return the same request once the keys are present."""
         return replace(self, inside=self.inside.with_keys_computed())
 
     def stage(self, inputs: Sequence[InputRows]) -> Stage:
@@ -404,7 +404,7 @@ class ExpiringRequest(StageRequest):
         return expiring_stage(self.inside.stage(changing), [rows.relation for rows in inputs], self.ttls)
 
     def shown_as(self, name: str, side: int, *, is_of_both: bool) -> str | None:
-        """Return what the request inside calls it."""
+        """Return the title of the inner request."""
         return self.inside.shown_as(name, side, is_of_both=is_of_both)
 
 
@@ -422,14 +422,14 @@ def expiring_sql(stage: ExpiringStage, inputs: Sequence[BatchTable], scope: Batc
     """Return the query of the stage inside over the rows that are alive.
 
     Raises:
-        PlanError: what is alive does not follow from the rows that came.
+        PlanError: what is alive does not follow from the rows that arrived.
     """
     parts, tables = _living(stage, inputs, scope)
     return f"WITH {', '.join(parts)} SELECT * FROM ({batch_query(stage.inside, tables, scope)})"
 
 
 def expiring_tied(stage: ExpiringStage, inputs: Sequence[BatchTable], scope: BatchScope) -> str | None:
-    """Return the rows of the stage inside among which arrival decides: when a row came is only in the state.
+    """Return the rows of the stage inside among which arrival decides: when a row arrived is only in the state.
 
     Raises:
         PlanError: as `expiring_sql`.

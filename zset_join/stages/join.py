@@ -107,7 +107,7 @@ class JoinStage(Stage):
 
     @cached_property
     def shape(self) -> JoinShape:
-        """Return what the join looks like from outside, hidden columns left out."""
+        """Return the shape of the join without hidden columns."""
         terms = JoinTerms(how=self.how, null_safe=self.flags, using=self.using, residual=self.residual, hidden=self.hidden)
         return join_shape(self.left, self.right, terms)
 
@@ -133,7 +133,7 @@ class JoinStage(Stage):
 
     @cached_property
     def output(self) -> Relation:
-        """Return the relation of the answer, hidden columns left out."""
+        """Return the relation of the answer, hidden columns omitted."""
         whole = self.shape.output
         names = set(whole.schema.names)
         is_behind = any(key is not None for key in self.row_keys)

@@ -35,7 +35,7 @@ class LatestStage(Stage):
     Args:
         source: the changes as they come.
         hidden: columns of it that only order changes; they are not shown.
-        control: the last column, hidden too, where it holds what a change leaves out or that it is a truncate.
+        control: the last column, hidden too, where it holds what a change omits or that it is a truncate.
 
     Raises:
         PlanError: an input that is not in upsert mode (when `output` is read).
@@ -104,7 +104,7 @@ class LatestStage(Stage):
         return PartialUpserts(self.source, control=self.control, hidden=self.hidden, options=used)
 
     def explain(self, buckets: int | None) -> list[str]:
-        """Return why it is there, and what it remembers."""
+        """Return why it is present, and what it remembers."""
         key = ", ".join(self.source.primary_key)
         why = "an upsert does not carry the old row, and the next stage must retract it"
         if self.control is not None:
@@ -149,7 +149,7 @@ class LatestRequest(NamedColumnsRequest):
         return LatestStage(source=replace(inputs[0].relation, join_key=()), hidden=hidden, control=self.control)
 
     def needs(self, stage: Stage, shown: Collection[str]) -> tuple[frozenset[str] | None, ...]:  # noqa: ARG002 - as the contract
-        """Return what shows; all where the control column counts columns."""
+        """Return the visible columns; all if the control column counts columns."""
         return (None if self.control is not None else frozenset(shown),)
 
 

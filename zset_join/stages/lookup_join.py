@@ -116,7 +116,7 @@ class LookupJoinStage(Stage):
 
     @cached_property
     def shape(self) -> LookupShape:
-        """Return what the join looks like."""
+        """Return the shape of the join."""
         return LookupShape.of(self.probe, self.table, self.how, constants=self.constants, using=self.using)
 
     def reading(self, shown: Collection[str]) -> LookupJoinStage:
@@ -170,7 +170,7 @@ class LookupJoinStage(Stage):
 
     @cached_property
     def output(self) -> Relation:
-        """Return the relation of the answer, hidden columns left out."""
+        """Return the relation of the answer, hidden columns omitted."""
         pads = self.settings(StageOptions()).emit_padded_first
         whole = looked_up_relation(self.shape, self.how, residual=self.residual, emits_padded_first=pads)
         shown = pa.schema([column for column in whole.schema if column.name not in self.hidden])
@@ -357,7 +357,7 @@ class _Fetching:
 
 @dataclass
 class _LookupEffect:
-    """Fetch what a lookup join needs, once; counts are those since the process began, but for the rows that wait."""
+    """Fetch the rows of a lookup join once; counts are since the start of the process, except for waiting rows."""
 
     shape: LookupShape
     fetching: _Fetching

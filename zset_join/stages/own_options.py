@@ -18,7 +18,7 @@ __all__ = ["OwnOptions", "own_of"]
 
 @dataclass(frozen=True, kw_only=True)
 class OwnOptions:
-    """Hold what operators of one query take in place of the options of the pipeline; the arguments are as in `StageOptions`."""
+    """Options of the operators of one query, which replace those of the pipeline; the arguments are as in `StageOptions`."""
 
     tombstone_retention_seconds: int
     buffer_limit: BufferLimit
@@ -61,7 +61,7 @@ class OwnOptions:
 
 
 def own_of(options: StageOptions) -> OwnOptions:
-    """Return what of options a query may have by itself."""
+    """Return the options that a single query may set."""
     return OwnOptions(
         tombstone_retention_seconds=options.tombstone_retention_seconds,
         buffer_limit=options.buffer_limit,

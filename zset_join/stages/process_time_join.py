@@ -108,7 +108,7 @@ class ProcessTimeJoinStage(Stage):
 
     @cached_property
     def output(self) -> Relation:
-        """Return the relation of the answer, hidden columns left out."""
+        """Return the relation of the answer, hidden columns omitted."""
         whole = process_time_relation(self.shape, self.snapshot, residual=self.residual)
         hidden = {*self.hidden[0], *self.hidden[1], *(f"{name}_right" for name in self.hidden[1])}
         return Relation(
@@ -148,12 +148,12 @@ class ProcessTimeJoinStage(Stage):
         return Joined(left=self.left, right=self.right, how=self.how, using=self.using)
 
     def table_use(self, origins: Mapping[str, str]) -> TableUse:  # noqa: ARG002 - as the protocol has it
-        """Return what it keeps of the current rows."""
+        """Return the use of the table of current rows."""
         return TableUse(index=self.index, is_using=self.using, by_event_time=False)
 
     @property
     def lasting(self) -> dict[str, Any]:
-        """Return what is written of it but for the name of its index."""
+        """Return its description without the name of its index."""
         return {**self.to_json(), "index": None}
 
     def build(self, options: StageOptions, directory: str | None) -> DurableOperator:
@@ -231,7 +231,7 @@ class ProcessTimeJoinStage(Stage):
 
 @dataclass(frozen=True, eq=False)
 class ProcessTimeJoinRequest(NamedColumnsRequest, KeyedJoinRequest):
-    """Request a join with another input as it is when a row comes, inner or left.
+    """Request a join with another input as it is when a row arrives, inner or left.
 
     Args:
         snapshot: `current` or `previous`.
@@ -290,7 +290,7 @@ def process_time_sql(stage: ProcessTimeJoinStage, inputs: Sequence[BatchTable], 
 
 
 def _at_moments(stage: ProcessTimeJoinStage, left: BatchTable, right: BatchTable, dialect: Dialect) -> str:
-    """Return the right rows of every epoch in which a left row came."""
+    """Return the right rows of every epoch in which a left row arrived."""
     names = ["moment", *right.columns]
     columns = ", ".join(["m.e AS moment", *(f"h.{one}" for one in right.columns)])
     before = "<=" if stage.snapshot == "current" else "<"
@@ -307,7 +307,7 @@ def _at_moments(stage: ProcessTimeJoinStage, left: BatchTable, right: BatchTable
 def _versions_at(
     stage: ProcessTimeJoinStage, left: BatchTable, current: CurrentVersionsStage, versions: BatchTable, scope: BatchScope
 ) -> str:
-    """Return the versions that held in every epoch in which a left row came, or in the epoch before it.
+    """Return the versions that held in every epoch in which a left row arrived, or in the epoch before it.
 
     Raises:
         PlanError: the processing time of the epoch before is not known.

@@ -72,7 +72,7 @@ class TableCall:
 
 @dataclass(frozen=True)
 class VersionsOf:
-    """Name what has versions.
+    """Description of the versioned input.
 
     Args:
         key: its columns.
@@ -99,7 +99,7 @@ class VersionsBelow:
 
 
 class StageRequest(Protocol):
-    """What a query requires of a stage; subclass it for its defaults."""
+    """Request of a query for a stage; subclass it for its defaults."""
 
     @property
     def computed_keys(self) -> ComputedKeys:
@@ -111,11 +111,11 @@ class StageRequest(Protocol):
         return False
 
     def with_keys_computed(self) -> Self:
-        """Return the same request once the columns of `computed_keys` are there."""
+        """Return the same request once the columns of `computed_keys` are present."""
         return self
 
     def shown_as(self, name: str, side: int, *, is_of_both: bool) -> str | None:  # noqa: ARG002 - for those that show columns
-        """Return what the answer calls a column of an input; None where it does not have it as it is.
+        """Return the name in the answer of an input's column; None if the answer does not contain it unchanged.
 
         Args:
             name: of the column.
@@ -185,12 +185,12 @@ def keys_to_compute(keys: Sequence[Expression]) -> tuple[tuple[str, Expression],
 
 
 def keys_computed(keys: Sequence[Expression]) -> list[Expression]:
-    """Return keys as columns, once those of `keys_to_compute` are there."""
+    """Return keys as columns, once those of `keys_to_compute` are present."""
     return [named(f"{_KEY}{at}") if plain_column(one) is None else one for at, one in enumerate(keys)]
 
 
 def pairs_computed(pairs: Sequence[tuple[Expression, Expression]]) -> tuple[tuple[Expression, Expression], ...]:
-    """Return pairs of keys as columns, once those of `keys_to_compute` are there."""
+    """Return pairs of keys as columns, once those of `keys_to_compute` are present."""
     mine, theirs = (keys_computed([pair[side] for pair in pairs]) for side in (0, 1))
     return tuple(zip(mine, theirs, strict=True))
 

@@ -89,7 +89,7 @@ class RouteStage(Stage):
         return Route(self.source, options=options.of_operator(directory, budget=options.hot_budget))
 
     def explain(self, buckets: int | None) -> list[str]:  # noqa: ARG002 - the stage behind it prints them
-        """Return why it is there, and what it remembers."""
+        """Return why it is present, and what it remembers."""
         key = self.source.primary_key
         moving = " or ".join(name for name in self.source.join_key if name not in key)
         kept = ", ".join(self.source.join_key + self.source.sequence_by)
@@ -119,7 +119,7 @@ class RouteRequest(StageRequest):
         return True
 
     def needs(self, stage: Stage, shown: Collection[str]) -> tuple[frozenset[str] | None, ...]:  # noqa: ARG002 - as the contract
-        """Return what shows, and the key."""
+        """Return the visible columns and the key."""
         return (frozenset((*shown, *self.key)),)
 
     def stage(self, inputs: Sequence[InputRows]) -> RouteStage:

@@ -120,18 +120,18 @@ class SharedTableStage(Stage):
         return [[given.relation for given in reader.inputs] for reader in self.readers]
 
     def _calls(self, reader: Stage) -> dict[str, str]:
-        """Return what the table calls columns that a reader calls otherwise."""
+        """Return the table's names of columns that a reader renames."""
         names = self.inputs[0].relation.schema.names
         own = reader.inputs[1].relation.schema.names
         return {} if own == names else dict(zip(own, names, strict=True))
 
     @property
     def max_watermark_jump(self) -> int | None:
-        """Return what all readers have in common."""
+        """Return the common value of all readers."""
         return self.readers[0].max_watermark_jump
 
     def explain(self, buckets: int | None) -> list[str]:
-        """Return what it is."""
+        """Return a description."""
         where = shown_buckets(buckets, "key")
         return [f'Table "{self.output.name}", one copy {where}', f"  looked up in by {counted(len(self.readers), 'join')}"]
 

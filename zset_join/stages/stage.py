@@ -15,8 +15,8 @@ What a runner reads, and what for:
 | `output`, `output_key`, `never_null` | the next stage, and whether its rows are in their bucket already (fusing) |
 | `build` | the operator of a bucket |
 | `state_tables`, `regrouped` | another number of buckets, and the state as tables |
-| `emits_without_input` | an answer in the first epoch though no row came |
-| `waits_for_time` | an answer when time passes though no row came |
+| `emits_without_input` | an answer in the first epoch though no row arrived |
+| `waits_for_time` | an answer when time passes though no row arrived |
 | `comparisons` | refusing values that the runner would compare in another way |
 | `kind` | the batch query that verifies it |
 
@@ -63,7 +63,7 @@ _EPOCH = b"zset_join.absorbed_epoch"
 
 
 class Reduction(Protocol):
-    """What brings the rows of an input down before they travel; the output is what the operator is fed."""
+    """Reduction of the rows of an input before a shuffle; the operator receives its output."""
 
     @property
     def relation(self) -> Relation:
@@ -77,7 +77,7 @@ class Reduction(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class StageInput:
-    """Describe what a stage is fed, and how its rows are spread over the buckets.
+    """Input of a stage, and the distribution of its rows over the buckets.
 
     Args:
         relation: the rows, with event time and watermark delay where they have them.
@@ -115,7 +115,7 @@ class StageInput:
 
 @dataclass(frozen=True, kw_only=True)
 class OutputKey:
-    """What is known of the rows of a stage's answer, all that fusing needs.
+    """Key properties of the output rows of a stage, as needed by fusing.
 
     Args:
         columns: output columns that identify a row; none where that is not known.
@@ -165,7 +165,7 @@ class Joined:
 
 @dataclass(frozen=True, kw_only=True)
 class TableUse:
-    """What a join keeps of its lookup table, so that it can be shared.
+    """Requirements of a join on its lookup table, for sharing.
 
     Args:
         index: the declared index that is looked up in, None for none.
@@ -182,7 +182,7 @@ class TableUse:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageOptions:
-    """Hold what operators take from the options of a query; a stage uses what concerns it.
+    """Options of operators; a stage uses those that apply to it.
 
     Args:
         on_bad_input: `error` or `quarantine`.
@@ -205,7 +205,7 @@ class StageOptions:
     more: Mapping[str, Any] = field(default_factory=dict)
 
     def of_operator(self, directory: str | None, *, budget: HotBudget | None = None) -> OperatorOptions:
-        """Return what an operator takes whose state is mapped from a directory, with a budget where it can be hybrid."""
+        """Return the options of an operator with mapped state, including a budget if it can be hybrid."""
         return OperatorOptions(
             on_bad_input=self.on_bad_input,
             tombstone_retention_seconds=self.tombstone_retention_seconds,
@@ -218,7 +218,7 @@ class StageOptions:
 
 @runtime_checkable
 class Stage(Protocol):
-    """What both runners run; subclass it, so that defaults apply."""
+    """A stage, as both runners run it; subclass it, so that defaults apply."""
 
     @property
     def kind(self) -> str:
@@ -227,7 +227,7 @@ class Stage(Protocol):
 
     @property
     def inputs(self) -> tuple[StageInput, ...]:
-        """Return what it is fed, one or more."""
+        """Return its inputs, one or more."""
         ...
 
     @property
@@ -237,7 +237,7 @@ class Stage(Protocol):
 
     @property
     def output_key(self) -> OutputKey:
-        """Return what is known of the rows of the answer."""
+        """Return the properties of the rows of the answer."""
         ...
 
     @property
@@ -256,7 +256,7 @@ class Stage(Protocol):
 
     @property
     def emits_without_input(self) -> bool:
-        """Return whether bucket 0 answers in the first epoch though no row came."""
+        """Return whether bucket 0 answers in the first epoch though no row arrived."""
         return False
 
     @property
@@ -300,7 +300,7 @@ class Stage(Protocol):
         return False
 
     def table_use(self, origins: Mapping[str, str]) -> TableUse | None:  # noqa: ARG002 - for those that look up in one
-        """Return what it keeps of a table that other joins may look up in too; None where there is none.
+        """Return the use of a table that other joins may share; None without such a table.
 
         Args:
             origins: what its second input calls a column, to what the column is called below all renaming.
@@ -314,7 +314,7 @@ class Stage(Protocol):
 
     @property
     def lists_input(self) -> bool:
-        """Return whether what its operators list (`ListingOperator`) is their input, each row with its copies."""
+        """Return whether its operators list (`ListingOperator`) their input, each row with its copies."""
         return False
 
     @property
@@ -327,11 +327,11 @@ class Stage(Protocol):
 
     @property
     def lasting(self) -> dict[str, Any]:
-        """Return what is written of it without the options that its state outlasts: see `carried`."""
+        """Return its description without options that may change under the same state: see `carried`."""
         return self.to_json()
 
     def carried(self, before: Stage, tables: Mapping[str, pa.Table]) -> Mapping[str, pa.Table]:  # noqa: ARG002 - for overrides
-        """Return the snapshot with which its operator goes on from that of a stage that differs from it in options.
+        """Return the snapshot with which its operator continues from that of a stage that differs from it in options.
 
         Args:
             before: the other stage; `lasting` is the same.
@@ -347,7 +347,7 @@ class Stage(Protocol):
         processing_time_us: int | None,  # noqa: ARG002
         watermark_us: int | None,  # noqa: ARG002
     ) -> Mapping[str, int]:
-        """Return by table how many rows live now, and end with the next epoch if its operator goes on as `carried`.
+        """Return by table how many rows live now, and end with the next epoch if its operator continues as `carried`.
 
         Args:
             before: the other stage; `lasting` is the same.
@@ -399,7 +399,7 @@ class Stage(Protocol):
             name: of the table.
             table: its rows; those of one key in their old order.
             epoch: the epoch it is at.
-            metadata: of the tables whose counts this one goes on with; what is JSON in it is added up.
+            metadata: of the tables whose counts this one continues with; what is JSON in it is added up.
         """
         return table.replace_schema_metadata({**_summed(metadata), _EPOCH: str(epoch).encode()})
 
@@ -408,7 +408,7 @@ class Stage(Protocol):
         ...
 
     def explain(self, buckets: int | None) -> list[str]:
-        """Return what it does and remembers: a title, then indented facts."""
+        """Return a description of the stage and its state: a title, then indented facts."""
         ...
 
     def to_json(self) -> dict[str, Any]:
@@ -417,7 +417,7 @@ class Stage(Protocol):
 
 
 class EquiJoin(Stage, Protocol):
-    """What tools read of a join of two inputs by equal keys."""
+    """Interface of a join of two inputs by equal keys, for the tools."""
 
     @property
     def left(self) -> Relation:
@@ -461,7 +461,7 @@ class EquiJoin(Stage, Protocol):
 
     @property
     def residual(self) -> Any:
-        """Return what a pair must satisfy as well; None for nothing."""
+        """Return the residual condition of a pair, or None."""
         ...
 
     @property
@@ -476,7 +476,7 @@ class EquiJoin(Stage, Protocol):
 
     @property
     def shape(self) -> JoinShape:
-        """Return what it looks like from outside, hidden columns left out."""
+        """Return the shape without hidden columns."""
         ...
 
 

@@ -80,7 +80,7 @@ class TemporalJoinStage(TimedJoinStage):
         return {**left, "right": TableKey(columns=self.inputs[1].key, of_input=1)}
 
     def table_use(self, origins: Mapping[str, str]) -> TableUse:
-        """Return what it keeps of the versions."""
+        """Return the use of the table of versions."""
         options, deletes = self.options, self.options.delete_column
         return TableUse(
             index=self.index,
@@ -96,7 +96,7 @@ class TemporalJoinStage(TimedJoinStage):
 
     @property
     def lasting(self) -> dict[str, Any]:
-        """Return what is written of it but for the name of its index."""
+        """Return its description without the name of its index."""
         return {**self.to_json(), "index": None}
 
     def build(self, options: StageOptions, directory: str | None) -> DurableOperator:
@@ -139,7 +139,7 @@ class TemporalJoinStage(TimedJoinStage):
 
     @property
     def warning(self) -> str | None:
-        """Return what may be wrong with the times of DELETEs (semantics 11.5), None where nothing is."""
+        """Return a warning about the times of DELETEs (semantics 11.5), or None."""
         if self.right.mode != "upsert" or self.is_change_time:
             return None
         return (
@@ -152,7 +152,7 @@ class TemporalJoinStage(TimedJoinStage):
 
     @property
     def title(self) -> str:
-        """Return what `explain` calls it."""
+        """Return the title for `explain`."""
         return f"Temporal join {self.options.how} on {self.condition}, as of {self.left.event_time}"
 
     def explain(self, buckets: int | None) -> list[str]:
@@ -326,7 +326,7 @@ def _untimed(stage: TemporalJoinStage, left: BatchTable, right: BatchTable, scop
 
 
 def _timed(stage: TemporalJoinStage, left: BatchTable, right: BatchTable, scope: BatchScope) -> list[str]:
-    """Return the tables `versions` and `lefts`, with the epoch after which nothing that comes changes the answer of a row."""
+    """Return the tables `versions` and `lefts`, with the epoch after which nothing that arrives changes the answer of a row."""
     dialect, emit, kind = scope.dialect, stage.options.emit, stage.shape.times.kind
     kept = -stage.shape.times.as_watermark(stage.shape.keep_probe_for) if emit == "eager" else 0
     before, time = dialect.moved("h.before", kind, kept), _time_of(left, dialect, "h")

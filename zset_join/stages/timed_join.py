@@ -56,7 +56,7 @@ class TimedJoinStage(Stage):
 
     @property
     def output_key(self) -> OutputKey:
-        """Return what identifies a row, and which columns show the key: the left key is in every row."""
+        """Return the key of the output and the columns that show it: the left key is in every row."""
         shape = self.shape
         shown = dict(zip(shape.sources, shape.schema.names, strict=True))
         left = tuple(shown[("left", pair[0])] for pair in shape.key)

@@ -45,7 +45,7 @@ class UnchangedStage(Stage):
 
     @cached_property
     def inputs(self) -> tuple[StageInput, ...]:
-        """Return the one input, bucketed by its columns; those that cannot be hashed are left out."""
+        """Return the one input, bucketed by its columns; those that cannot be hashed are omitted."""
         plain = [field for field in self.source.schema if not _is_nested(field.type)]
         types = tuple(storage_type(field.type) for field in plain)
         return (StageInput(relation=self.source, key=tuple(field.name for field in plain), key_types=types),)
@@ -78,7 +78,7 @@ class UnchangedStage(Stage):
         return Unchanged(self.source, on_bad_input=options.on_bad_input, chunk_rows=options.chunk_rows, directory=directory)
 
     def explain(self, buckets: int | None) -> list[str]:  # noqa: ARG002 - it keeps nothing anywhere
-        """Return what it does."""
+        """Return a description of the stage."""
         return [f'Rows of "{self.source.name}"', "  remembers: nothing"]
 
     def to_json(self) -> dict[str, Any]:

@@ -1,1 +1,1 @@
-"""What operators remember: arenas, hash tables and the sides built of them."""
+"""State of operators: arenas, hash tables and the sides built from them."""

@@ -1,11 +1,11 @@
 """A folder in a bucket of S3, Google Cloud Storage or Azure, by the library `obstore` (`pip install zset-join[objects]`).
 
-    put          one request, atomic; a file above 16 MiB is sent in parts and is there once the last one is
+    put          one request, atomic; a file above 16 MiB is sent in parts and is present once the last one is
     put_new      one request with `If-None-Match: *`: the store itself refuses a name that is taken
     names        one request per thousand names
     remove       one request
 
-The law of `put_new`: it returns once the object is there and is this call's own, and raises `FileExistsError` once it is
+The law of `put_new`: it returns once the object is present and is this call's own, and raises `FileExistsError` once it is
 another's. An answer that was lost on the way back (the store took the object, the client saw an error, and the request was sent
 again) is no other writer: each call leaves a name of its own at the object, and the one that finds a taken name reads it.
 
@@ -196,7 +196,7 @@ class BucketFolder:
         """Do nothing: what can be seen is stored."""
 
     def begin_stream(self, name: str) -> Any:
-        """Open an object that is there once the stream is closed."""
+        """Open an object that is present once the stream is closed."""
         act = self._as_file(name, lambda: obstore.open_writer(self._store, name, buffer_size=KEPT_BYTES, max_concurrency=2))
         return perform("create", self.uri(name), act)
 

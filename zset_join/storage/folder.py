@@ -66,7 +66,7 @@ class Folder(Protocol):
     location: str
 
     def uri(self, name: str) -> str:
-        """Return what others, such as Spark, can open the file by: an absolute path or a URI."""
+        """Return a path or URI by which other systems, such as Spark, can open the file: an absolute path or a URI."""
         ...
 
     def create(self, name: str) -> FolderFile:
@@ -102,7 +102,7 @@ class Folder(Protocol):
         ...
 
     def names(self, under: str) -> Iterator[str]:
-        """Yield the names of all files below a folder inside this one, in no order; none when it is not there."""
+        """Yield the names of all files below a folder inside this one, in no order; none when it is absent."""
         ...
 
     def move(self, name: str, target: str) -> None:
@@ -114,7 +114,7 @@ class Folder(Protocol):
         ...
 
     def remove_unfinished(self, *folders: str) -> None:
-        """Remove what writers that died left beside the names in folders inside this one ("" for this one itself)."""
+        """Remove unfinished files of dead writers in folders inside this one ("" for this one itself)."""
         ...
 
     def sync_names(self, under: str) -> None:

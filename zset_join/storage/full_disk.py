@@ -1,7 +1,7 @@
 """A disk that is full, read-only or broken, reported as such: the file, whether the epoch is committed, and what to do.
 
-The law: what an error states of an epoch follows from whether its commit record is there, which is read after the error; where
-it cannot be read, the error states that.
+The law: what an error states of an epoch follows from whether its commit record is present, which is read after the error;
+where it cannot be read, the error states that.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from zset_join.core.errors import StateError
 __all__ = ["DISK_ERRORS", "EpochOutcome", "nothing_committed", "reporting_full_disk", "storage_failure"]
 
 EpochOutcome = Literal["open", "committed", "unknown"]
-"""Whether an epoch counts: its commit record is not there, is there, or cannot be looked for."""
+"""Whether an epoch counts: its commit record is absent, is present, or cannot be looked for."""
 
 DISK_ERRORS = {
     number: os.strerror(number)
@@ -59,7 +59,7 @@ def reporting_full_disk(
     """Raise an error of the disk inside as a `StateError`, `STORAGE_FAILED`.
 
     Args:
-        places: which files are written, for people.
+        places: which files are written, for users.
         cures: by outcome of the epoch, what to do once there is room.
         outcome: whether the epoch is committed; called after the error.
         facts: what the error carries.

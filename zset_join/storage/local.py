@@ -60,7 +60,7 @@ _NO_LINKS = frozenset({errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSY
 class LocalFile:
     """Write a new file from its beginning to its end.
 
-    Small writes are gathered until a megabyte is there. Nothing is promised before `sync`, and the name is only as durable as
+    Small writes are gathered until a megabyte is present. Nothing is promised before `sync`, and the name is only as durable as
     its directory: call `sync_directory` too.
 
     Args:
@@ -69,7 +69,7 @@ class LocalFile:
 
     Raises:
         FileExistsError: there is one.
-        FileNotFoundError: its directory is not there.
+        FileNotFoundError: its directory is absent.
     """
 
     def __init__(self, path: str | Path, mode: int = 0o666) -> None:
@@ -150,7 +150,7 @@ def write_atomic(path: str | Path, data: bytes, *, durable: bool = True) -> None
     """Replace or make a file in one step: afterwards a reader sees the old file or all of the new one.
 
     Args:
-        path: the file; its directory is there.
+        path: the file; its directory is present.
         data: all of it.
         durable: wait for the disk. False for a file that is not needed after a power cut.
     """
@@ -170,7 +170,7 @@ def write_new(path: str | Path, data: bytes) -> None:
     An error of the last step, the sync of the directory, leaves the file there; whether it survives a power cut is open then.
 
     Args:
-        path: the file; its directory is there.
+        path: the file; its directory is present.
         data: all of it.
 
     Raises:
@@ -252,7 +252,7 @@ def modified_at(path: str | Path) -> float | None:
 
 
 def list_directory(directory: str | Path) -> list[str]:
-    """Return the names in a directory, sorted; none when it is not there."""
+    """Return the names in a directory, sorted; none when it is absent."""
     try:
         return sorted(perform("list", _absolute(directory), lambda: os.listdir(directory)))  # noqa: PTH208 - names are wanted
     except FileNotFoundError:
@@ -260,7 +260,7 @@ def list_directory(directory: str | Path) -> list[str]:
 
 
 def append(path: str | Path, data: bytes) -> None:
-    """Append to a file that is there; the bytes are on the disk when this returns."""
+    """Append to a file that is present; the bytes are on the disk when this returns."""
     absolute = _absolute(path)
     descriptor = perform("open", absolute, lambda: os.open(absolute, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW))
     try:
@@ -278,11 +278,11 @@ class LinkError(OSError):
 
 
 def file_marks(directory: str | Path, *, skip: str = "") -> dict[str, list[int]]:
-    """Return what changes when a file does: device, inode, size and time of change of every file below a directory, by name.
+    """Return values that change with a file: device, inode, size and time of change of every file below a directory, by name.
 
     Args:
-        directory: it; one that is not there has no files.
-        skip: name of a directory in it whose files are left out.
+        directory: it; one that does not exist has no files.
+        skip: name of a directory in it whose files are omitted.
 
     Raises:
         LinkError: the directory or anything below is a link or no file, or belongs to another user.
@@ -383,7 +383,7 @@ def remove_tree(directory: str | Path) -> None:
 
 
 def make_directory(directory: str | Path, mode: int = 0o777) -> None:
-    """Make one directory; one that is there already is no error."""
+    """Make one directory; one that is present already is no error."""
     perform("make_directory", _absolute(directory), lambda: Path(directory).mkdir(mode, exist_ok=True))
 
 
@@ -447,8 +447,8 @@ class FileLock:
 def lock_file(path: str | Path) -> FileLock | None:
     """Take the lock of a file without waiting.
 
-    The file is made when it is not there; a link is not followed. A lock on a file that was removed meanwhile is worth nothing,
-    so the name is looked at again after the lock was taken.
+    The file is created if it does not exist; a link is not followed. A lock on a file that was removed meanwhile is worth
+    nothing, so the name is looked at again after the lock was taken.
 
     Returns:
         The lock, or None when another one holds it, in this process or in another.

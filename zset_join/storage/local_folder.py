@@ -84,7 +84,7 @@ class LocalFolder:
         return local.file_size(self.uri(name))
 
     def names(self, under: str) -> Iterator[str]:
-        """Yield the names below; files that begin with a dot are being written and are left out."""
+        """Yield the names below; files that begin with a dot are being written and are omitted."""
         for name in local.list_directory(self.uri(under)):
             if name.startswith("."):
                 continue
@@ -130,7 +130,7 @@ class LocalFolder:
             return act()
 
     def _prepare(self, path: str) -> None:
-        """See to it that the directory of a file is there and known to the disk."""
+        """See to it that the directory of a file is present and known to the disk."""
         directory = path.rpartition("/")[0]
         if directory in _synced:
             return
@@ -161,7 +161,7 @@ class LocalFolderFile:
     """A new file on a local disk.
 
     Args:
-        path: the file; its directory is there.
+        path: the file; its directory is present.
     """
 
     def __init__(self, path: str) -> None:

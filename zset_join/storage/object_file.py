@@ -13,7 +13,7 @@ KEPT_BYTES = 16 << 20
 
 
 class ObjectStreams(Protocol):
-    """What a folder writes an object with."""
+    """Streams through which a folder writes an object."""
 
     def put(self, name: str, data: bytes) -> None:
         """Make or replace an object."""
@@ -22,7 +22,7 @@ class ObjectStreams(Protocol):
         """Remove an object."""
 
     def begin_stream(self, name: str) -> Any:
-        """Open an object that is there once the stream is closed."""
+        """Open an object that is present once the stream is closed."""
 
     def append(self, stream: Any, name: str, view: memoryview) -> None:
         """Write to a stream."""

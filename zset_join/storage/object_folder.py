@@ -153,7 +153,7 @@ class ObjectFolder:
         """Do nothing: what can be seen is stored."""
 
     def begin_stream(self, name: str) -> Any:
-        """Open an object that is there once the stream is closed."""
+        """Open an object that is present once the stream is closed."""
         self._make_place(name)
         return perform("create", self.uri(name), lambda: self._filesystem.open_output_stream(self._at(name)))
 

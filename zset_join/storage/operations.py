@@ -32,7 +32,7 @@ _Result = TypeVar("_Result")
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """What is about to happen to a file.
+    """A file operation that is about to run.
 
     Args:
         kind: what it does. On a local disk: create (of a name that is free), open (of a file that may be there), write (at

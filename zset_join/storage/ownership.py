@@ -1,4 +1,4 @@
-"""Whose a directory or file is: what is loaded as code, or mapped as state, must be written by nobody but its owner.
+"""Ownership of directories and files: only the owner may be able to write what is loaded as code or mapped as state.
 
 The law: nothing is taken from a place that another user of the host could have written. A place is *own* if it belongs to the
 user of this process and neither its group (but the user's own one, for state) nor others may write to it. A directory that
@@ -36,7 +36,7 @@ def why_foreign(status: os.stat_result, *, own_group: bool = False) -> str | Non
 
 
 def is_own(path: str | Path) -> bool:
-    """Return whether a path is there and nobody else may write to it; a link is not followed."""
+    """Return whether a path is present and nobody else may write to it; a link is not followed."""
     try:
         return why_foreign(os.lstat(path)) is None
     except OSError:

@@ -3,7 +3,7 @@
     {"format":2,"crc32":"1a2b3c4d","body":{...}}
 
 The checksum starts from the name of the file, so that a file that is in another one's place is caught as well, and covers
-format and body; what is left, the frame, is compared byte by byte. The file stays ordinary JSON for people and tools.
+format and body; what is left, the frame, is compared byte by byte. The file stays ordinary JSON for users and tools.
 
 >>> data = seal({"epoch": 7}, version=2, name="commits/7")
 >>> data
@@ -52,7 +52,7 @@ def seal(body: Mapping[str, Any], *, version: int, name: str) -> bytes:
 
 
 def unseal(data: bytes, *, version: int, name: str) -> dict[str, Any]:
-    """Return what was sealed.
+    """Return the payload of a sealed file.
 
     Args:
         data: all bytes of the file.

@@ -1,4 +1,4 @@
-"""What this project tests itself with, for tests of your own pipeline: a reference, laws, worked cases and strategies.
+"""Test tools of this project, for tests of your own pipeline: a reference, laws, worked cases and strategies.
 
 Importing it needs nothing beside the engine; `zset_join.testing.strategies` needs hypothesis and
 `zset_join.testing.reference_temporal` sortedcontainers, from `pip install './path/to/the/clone[testing]'`.

@@ -74,7 +74,7 @@ class EmittedRows:
         """Add the answer of one epoch.
 
         Raises:
-            IllegalAnswerError: a retraction of more than is there.
+            IllegalAnswerError: a retraction of more than is present.
         """
         gone: Counts = {}
         for row, weight in (line for chunk in answer for line in chunk.to_pylist()):
@@ -152,7 +152,7 @@ def compare_counts(actual: Counts, expected: Counts, moment: str, *context: obje
 
 
 def exact(value: Any) -> Any:
-    """Return what is equal only to the same bits."""
+    """Return a value that is equal only to the same bits."""
     if isinstance(value, float):
         return struct.pack("<d", value)
     if isinstance(value, dict):

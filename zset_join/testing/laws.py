@@ -1,6 +1,6 @@
-"""What must hold for every operator, as functions for your own tests.
+"""Laws of every operator, as functions for your own tests.
 
-Each law is given a way to make the operator afresh and the epochs to feed it, and raises `LawBrokenError`, an
+Each law is given a way to make the operator again and the epochs to feed it, and raises `LawBrokenError`, an
 `AssertionError`, where the operator breaks it. `assert_laws` checks all of them that need no oracle;
 `assert_incremental_equals_batch` compares with a plain query, yours or one of `zset_join.testing.reference_tables`.
 
@@ -42,7 +42,7 @@ MakeOperator = Callable[[], Operator]
 def assert_incremental_equals_batch(
     make_operator: MakeOperator, batch_function: BatchFunction, epochs: Sequence[Epoch]
 ) -> None:
-    """After every epoch the sum of all answers equals the plain query over everything that came in.
+    """After every epoch the sum of all answers equals the plain query over all input.
 
     Args:
         make_operator: makes the operator under test.
@@ -111,7 +111,7 @@ def assert_quiet_on_quiet(make_operator: MakeOperator, epochs: Sequence[Epoch]) 
 
 
 def assert_snapshots_are_invisible(make_operator: MakeOperator, epochs: Sequence[Epoch]) -> None:
-    """Restored from a snapshot, before every epoch, an operator answers as the one that went on.
+    """Restored from a snapshot, before every epoch, an operator answers as the one that continued.
 
     Raises:
         LawBrokenError: it does not.

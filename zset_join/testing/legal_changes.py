@@ -1,6 +1,6 @@
 """Turning any row into a change that is legal at that point of a history.
 
-A history is made row by row against a model of what is live: a retraction takes a row that is there, a change of a row with a
+A history is made row by row against a model of what is live: a retraction takes a row that is present, a change of a row with a
 primary key retracts the old one first. So every prefix of a history is legal, and so is every way to cut it into epochs.
 
 Edge cases are the point: duplicates, key moves, deletes of unknown keys and without payload, several copies, weight 0,

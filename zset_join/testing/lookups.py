@@ -136,7 +136,7 @@ class ScriptedSource:
         self._rows.append((at, until, dict(row)))
 
     def rows_now(self) -> list[Mapping[str, Any]]:
-        """Return the rows that are there."""
+        """Return the rows that are present."""
         now = self.clock.now_us() / 1_000_000
         return [row for since, until, row in self._rows if since <= now < until]
 
@@ -146,7 +146,7 @@ class ScriptedSource:
         return _ScriptedClient(self, opening)
 
     def explain(self) -> str:
-        """Return what it is."""
+        """Return a description."""
         return "scripted table"
 
     def to_json(self) -> dict[str, Any]:

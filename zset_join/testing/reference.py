@@ -68,7 +68,7 @@ class _NotANumber(Enum):
 
 
 def identity(value: Any) -> Hashable:
-    """Return what represents `value` when values are compared.
+    """Return the value that represents `value` in comparisons.
 
     Decimals, dates and zoned timestamps compare by value and by instant in Python already; floats do not.
 
@@ -104,7 +104,7 @@ def resolve(side: Side, changes: Iterable[tuple[Row, int]]) -> Bag:
         changes: `(row, weight)` in arrival order; in upsert mode weight -1 deletes by primary key.
 
     Raises:
-        IllegalHistoryError: a retraction of a row that is not there.
+        IllegalHistoryError: a retraction of a row that does not exist.
     """
     if side.mode == "upsert":
         return _resolve_upserts(side, changes)
@@ -198,7 +198,7 @@ def lay_out(
 ) -> Counts:
     """Return the output rows of a join in the column order of Spark, as identity to weight.
 
-    With `using` the key columns appear once and first: the left ones, the right ones for a RIGHT join, whichever is there for
+    With `using` the key columns appear once and first: the left ones, the right ones for a RIGHT join, whichever is present for
     FULL. SEMI and ANTI show left columns only.
     """
     existence = how in ("left_semi", "left_anti")
@@ -228,7 +228,7 @@ def _using_value(how: str, left_row: Row | None, right_row: Row | None, left_nam
 
 
 def total(lines: Iterable[tuple[Sequence[Any], int]]) -> Counts:
-    """Return the sum of `(row, weight)` lines as identity to weight, rows of weight 0 left out."""
+    """Return the sum of `(row, weight)` lines as identity to weight, rows of weight 0 omitted."""
     counts: Counts = {}
     for row, weight in lines:
         key = row_identity(row)

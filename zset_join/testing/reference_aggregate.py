@@ -82,7 +82,7 @@ def _of_values(call: Call, values: list[tuple[Any, int]]) -> Any:
 
 
 def order_of(value: Any) -> tuple[Any, ...]:
-    """Return what sorts like Spark sorts: NaN above every number, NULL below everything."""
+    """Return a sort key in Spark's order: NaN above every number, NULL below everything."""
     if value is None:
         return (0,)
     if isinstance(value, float):
@@ -100,7 +100,7 @@ def _extreme_by(call: Call, counted: Bag) -> Any:
 
 
 def _special(values: Iterable[tuple[Any, int]]) -> float | None:
-    """Return what NaN and infinities make of a sum of floats, None if there are none."""
+    """Return the contribution of NaN and infinities to a sum of floats; None if there are none."""
     floats = [value for value, _ in values if isinstance(value, float)]
     plus, minus = math.inf in floats, -math.inf in floats
     if any(value != value for value in floats) or (plus and minus):

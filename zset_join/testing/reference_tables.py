@@ -38,7 +38,7 @@ def live_rows(relation: Relation, lines: Lines) -> Bag:
         lines: `(row, weight)` in arrival order; a row is a dict or its values in column order.
 
     Raises:
-        IllegalHistoryError: a retraction of a row that is not there.
+        IllegalHistoryError: a retraction of a row that does not exist.
 
     >>> import pyarrow as pa
     >>> schema = pa.schema({"item": pa.string(), "n": pa.int64()})

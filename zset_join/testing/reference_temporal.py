@@ -63,10 +63,10 @@ class LiveRows:
         self._arrived = 0
 
     def add(self, changes: Iterable[tuple[TimedRow, int]]) -> None:
-        """Insert all that came in an epoch, then retract what was retracted in it.
+        """Insert all that arrived in an epoch, then retract what was retracted in it.
 
         Raises:
-            IllegalHistoryError: a retraction of a row that is not there.
+            IllegalHistoryError: a retraction of a row that does not exist.
         """
         given = list(changes)
         for row, weight in given:
@@ -81,12 +81,12 @@ class LiveRows:
                 del self._rows[self._arrivals[row].popleft()]
 
     def rows(self) -> list[TimedRow]:
-        """Return what is live, oldest arrival first."""
+        """Return the live rows, oldest arrival first."""
         return list(self._rows.values())
 
 
 class Versions:
-    """What is known of every key over time.
+    """Versions of every key over time.
 
     Args:
         rows: the versions in order of arrival.

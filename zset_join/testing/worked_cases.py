@@ -1,7 +1,7 @@
 """Cases worked out by hand, with what every epoch must answer: the traps of incremental joins and aggregates.
 
 - `upsert_case`: three left and two right rows of one key make six; an upsert of one right row changes three of them.
-- `left_join_case`: the padding of a left row comes and goes with its degree, also when an update replaces its only match.
+- `left_join_case`: the padding of a left row arrives and goes with its degree, also when an update replaces its only match.
 - `extremes_case`: after 10, 9, 8, 7, 6 and the retraction of the three largest, with 5 new, the largest is 7.
 
 `assert_worked_case` runs one against your operator, or against the package's own.

@@ -1,14 +1,14 @@
 """Compile beforehand what queries need first, in several processes at once: `zset-join compile`.
 
 A kernel is compiled when it is first called and then kept for this version and user. A query waits for the kernels of its own
-stages only. The first pipeline or query of a user runs this in the background (`zset_join.kernels.machine.first_use`), so that
+stages only. The first pipeline or query of a user runs this in the background (`zset_join.tools.first_kernels`), so that
 the next kind of stage does not wait; `make setup` and the build of an image run it and wait.
 
 What is compiled is what a row on its way in and out of every kind of stage calls, in memory and, for joins, routes and
 groups, with the state on disk. Rare kernels (compacting, merging runs) are compiled when they are first needed, in a second
 or two each.
 
-Cost: about a minute on two cores; almost nothing when all of it is there. The processes end with the one that started them.
+Cost: about a minute on two cores; almost nothing when all of it is present. The processes end with the one that started them.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ import pyarrow as pa
 
 from zset_join.expressions import left, right
 from zset_join.kernels.machine.compiled import compiled_kernels_directory
-from zset_join.kernels.machine.first_use import mark_complete, only_one
+from zset_join.kernels.machine.first_use import mark_complete
 from zset_join.plan.query_plan import QueryPlan
 from zset_join.query import View, appends, changes
 from zset_join.query import functions as F  # noqa: N812 - PySpark's own habit
@@ -88,7 +88,7 @@ GROUPS: dict[str, tuple[Callable[[], Iterator[View]], bool]] = {
 }
 """What is compiled together, by name: the views whose stages are warmed up, and whether their state goes to the disk.
 
-Groups come first: a query that starts this in the background compiles its join meanwhile, and finds its group compiled.
+Before it, the background compiles what a first query calls (`zset_join.tools.first_kernels`).
 """
 
 
@@ -143,15 +143,3 @@ def _compile(name: str) -> float:
 def _stages(plan: QueryPlan, *, is_hybrid: bool) -> list[Stage]:
     stages = [node.stage for node in plan.nodes]
     return [stage for stage in stages if stage.cold_state is not None] if is_hybrid else stages
-
-
-def _in_background() -> None:
-    """Compile all, at the lowest priority and with a processor left to others, unless another process does."""
-    os.nice(19)
-    with only_one() as is_first:
-        if is_first:
-            compile_kernels(report=lambda line: print(line, flush=True), processes=max(1, (os.cpu_count() or 1) - 1))  # noqa: T201
-
-
-if __name__ == "__main__":
-    _in_background()

@@ -1,13 +1,13 @@
-"""What a query has put aside, of a pipeline in process or of a query inside Spark: listed, and sent again.
+"""Dead letters of a pipeline in process or of a query inside Spark: listing and replay.
 
     in process    <directory>/dead-letters/<epoch>.parquet
     Spark         <checkpoint>/quarantine/epoch=<epoch>/part-*.parquet, or in `deadLetterPath`
 
 The law: a letter is listed once, and only of an epoch that counts. A record that could not be decoded has its bytes as they
-came, key and value, with topic, partition and offset; a row that was refused later is there as JSON.
+came, key and value, with topic, partition and offset; a row that was refused later is present as JSON.
 
 Letters are known by file and number in it. Which of them were sent again is in `<place>/replayed/`, one file per replay,
-written after the sending: what is killed in between is sent twice, never left out. `Pipeline.replay` keeps that in the commit
+written after the sending: what is killed in between is sent twice, never omitted. `Pipeline.replay` keeps that in the commit
 record of the epoch instead, which is exactly once.
 
 Memory: all letters that are listed.
@@ -125,7 +125,7 @@ def read_letters(
 
 
 def listed(letters: pa.Table) -> str:
-    """Return letters as a table for people, values shortened."""
+    """Return letters as a table for users, values shortened."""
     if not letters.num_rows:
         return "no dead letters"
     titles = ("stream", "epoch", "topic", "partition", "offset", "code", "reason", "record or row", "replayed")
@@ -216,7 +216,7 @@ def send_to_file(letters: pa.Table, path: str | Path) -> int:
     A pipeline takes the records of it as they are, and so does Spark's `json` source.
 
     Raises:
-        OptionError: the file is there already.
+        OptionError: the file is present already.
     """
     target = Path(path)
     try:

@@ -1,7 +1,7 @@
-"""What is installed here, what is missing, and what to do: `zset-join doctor`.
+"""Check of the installation: `zset-join doctor` prints what is installed, what is missing, and what to do.
 
 Every check has one of three outcomes. `ok`: nothing to do. `note`: something that only some uses need is missing, with the line
-that brings it. `wrong`: what every use needs, or what is there and does not work; the exit code is 1 then.
+that brings it. `wrong`: what every use needs, or the present content and does not work; the exit code is 1 then.
 
 Nothing is changed, no server is contacted, and no Spark is started; `java -version` is run, at most ten seconds.
 
@@ -36,12 +36,12 @@ _GROUPS = "/sys/fs/cgroup"
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """Hold what was found of one thing.
+    """Result of one check.
 
     Args:
         name: what was looked at.
         outcome: `ok`, `note` or `wrong`.
-        found: what is there.
+        found: the present content.
         cure: what to do; empty where there is nothing.
     """
 

@@ -4,7 +4,7 @@
     connection.sql("SELECT count(*) FROM join_left")
 
 The law: the views show the state after one committed epoch, whole: the snapshots with the logged epochs after them folded in,
-all buckets together. Nothing is changed, and the query may go on meanwhile: it is read at the epoch that was the newest one
+all buckets together. Nothing is changed, and the query may continue meanwhile: it is read at the epoch that was the newest one
 when reading began. Files that a running query has cleared away since make it begin again from the newest epoch.
 
 | view | holds |
@@ -89,7 +89,7 @@ def open_state(
         checkpoint: `checkpointLocation` of the query, a path or a URI. The query may run.
         temporary_directory: where the rows are kept as long as the connection is open; default: that of the host.
         local_state_dir: `localStateDir` of the query, to also show what is in its DuckDB files of cold rows. They are attached
-            read-only, one at a time and only while no task works on their bucket; those of a bucket at work are left out.
+            read-only, one at a time and only while no task works on their bucket; those of a bucket at work are omitted.
 
     Raises:
         StateError: there is no checkpoint or no committed epoch, a file is damaged or of another version, a column cannot be
@@ -163,7 +163,7 @@ class _Shown:
 
 
 def _shown(name: str, stage: Stage, limit: BufferLimit) -> _Shown:
-    """Return what is shown of a stage."""
+    """Return the description of a stage."""
     # Nothing is refused and nothing expires here: what was committed is shown as it is.
     options = StageOptions(on_bad_input="quarantine", tombstone_retention_seconds=_LONG_SECONDS, buffer_limit=limit)
     operator = stage.build(options, None)
@@ -285,7 +285,7 @@ def _tables(committed: CommittedState, history: BucketHistory, stage: _Shown, di
 
 
 def _state_of(operator: DurableOperator) -> dict[str, pa.Table]:
-    """Return what an operator remembers, in tables: of an aggregate the groups as they were answered last."""
+    """Return the state of an operator, as tables: of an aggregate the groups as they were answered last."""
     if not isinstance(operator, _ShowsGroups):
         return dict(operator.snapshot())
     field = pa.field(_GROUP_ROWS, pa.int64())

@@ -1,6 +1,6 @@
-"""What the newest epoch of a checkpoint did, as Prometheus reads it: `zset-join metrics CHECKPOINT`.
+"""Prometheus metrics of the newest epoch of a checkpoint: `zset-join metrics CHECKPOINT`.
 
-The law: every number is in a commit record; what the newest record does not contain is left out, and nothing is estimated.
+The law: every number is in a commit record; what the newest record does not contain is omitted, and nothing is estimated.
 
 All are gauges: of the newest committed epoch, or of the state after it. A checkpoint keeps few records, so there is no counter
 since the beginning; who scrapes less often than epochs are committed sees some of them.

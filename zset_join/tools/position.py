@@ -7,7 +7,7 @@ An output is a DuckDB file, a Delta table (view or changelog), a Parquet changel
 
 The law: nothing is written, and no driver is held up or fenced off, but for a DuckDB file, which one process at a time can
 write: it is open for reading as long as its table of epochs is read. Outputs are read one after the other; since an output
-that holds an epoch holds it for ever, the common epoch is right though they go on meanwhile.
+that holds an epoch holds it for ever, the common epoch is right though they continue meanwhile.
 
 Epochs are compared by their place in the chain of epochs, never by bare numbers: two outputs share epoch 17 where both took
 the same inputs up to it. What they are compared by is the 62 bits that every kind of output keeps. Outputs of one query that

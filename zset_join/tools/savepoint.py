@@ -5,7 +5,7 @@
       output-0/...          the outputs, in the order they were given: a directory, or a file and its log
       _savepoint.json       what belongs to it, with bytes and checksums; written last, so an unfinished one is none
 
-The law: a savepoint that was made is the query at the end of an epoch; a query that starts on what was restored goes on after
+The law: a savepoint that was made is the query at the end of an epoch; a query that starts on what was restored continues after
 it, and its outputs are right after every epoch, whatever was read, written or lost since. It is made while nobody runs
 epochs: the checkpoint is claimed as by a driver, or `backup` is called by the driver itself between two epochs. Files are
 brought back inside the checkpoint and the outputs only: a savepoint that lists other names, or holds links, is refused.
@@ -60,10 +60,10 @@ _CHUNK_BYTES = 8 << 20
 
 @dataclass(frozen=True, slots=True)
 class Savepoint:
-    """What was copied.
+    """Description of a savepoint.
 
     Args:
-        query_id: whose it is.
+        query_id: the query.
         epoch: the last epoch in it; None before the first.
         checkpoint: where the checkpoint was, or is now.
         outputs: where its outputs were, or are now.
@@ -100,10 +100,10 @@ def backup(
         is_held: the caller is the driver of the query, and runs no epoch meanwhile.
 
     Returns:
-        What was copied.
+        Description of a savepoint.
 
     Raises:
-        OptionError: the directory has files in it, or an output is not there.
+        OptionError: the directory has files in it, or an output is absent.
         StateError: there is no checkpoint, or a driver runs on it.
 
     Cost: see the module.
@@ -149,7 +149,7 @@ def restore(
         directory: the savepoint.
         checkpoint: where the checkpoint is to be; default: where it was.
         outputs: where the outputs are to be, in the order of `backup`; default: where they were.
-        replace: what is there now is moved aside; else it is in the way.
+        replace: the present content now is moved aside; else it is in the way.
 
     Returns:
         What was restored, and what was moved.
@@ -200,7 +200,7 @@ def _names(folder: Folder) -> list[str]:
 
 
 def _checkpoint_files(folder: Folder) -> Iterator[str]:
-    """Yield what belongs to a checkpoint, in the order in which it is copied; `format.json` is the last."""
+    """Yield the files of a checkpoint, in the order in which they are copied; `format.json` is the last."""
     names = [name for name in _names(folder) if not name.startswith(_OWNERS) and not name.endswith(".tmp")]
     first = [name for prefix in _FIRST for name in names if name.startswith(prefix)]
     yield from first
@@ -357,7 +357,7 @@ def _cleared(places: Sequence[str], query_id: str, checkpoint: str, *, replace: 
     """Move aside what is at the places; the checkpoint first, so that no query starts on half of it.
 
     Raises:
-        OptionError: something is there and may not be moved.
+        OptionError: something is present and may not be moved.
         StateError: a driver runs on the checkpoint.
     """
     taken = [place for place in places if _is_taken(place)]
@@ -384,7 +384,7 @@ def _cleared(places: Sequence[str], query_id: str, checkpoint: str, *, replace: 
 
 
 def _is_taken(place: str) -> bool:
-    """Return whether files are there, or links, which would bring what is written below them to another place."""
+    """Return whether files are present, or links, which would bring what is written below them to another place."""
     if _is_file(place) or next(iter(open_folder(place).names("")), None) is not None:
         return True
     return is_local(place) and any(path.is_symlink() for path in local_path(place).rglob("*"))

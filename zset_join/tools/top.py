@@ -102,7 +102,7 @@ def drawn(found: Measured, name: str) -> RenderableType:
 
 
 def _number(value: float | None) -> str:
-    """Return a number for people.
+    """Return a number for users.
 
     >>> _number(1234567), _number(0.25), _number(None)
     ('1,234,567', '0.250', '')

@@ -164,7 +164,7 @@ class ZSet:
         return ZSet(pa.RecordBatch.from_arrays(self.rows.columns, schema=schema), self.weights)
 
     def consolidated(self, sums_of: RowSums | None = None) -> ZSet:
-        """Return every distinct row once, with the sum of its weights; rows whose weights sum to 0 are left out.
+        """Return every distinct row once, with the sum of its weights; rows whose weights sum to 0 are omitted.
 
         Args:
             sums_of: a `RowSums` of this schema to reuse; building one costs as much as some hundred rows.
@@ -192,7 +192,7 @@ class ZSet:
         yield from self.consolidated().retractions_first(rows)
 
     def retractions_first(self, rows: int) -> Iterator[ZSet]:
-        """Yield the rows, retractions first, in chunks of at most so many rows; rows of weight 0 are left out.
+        """Yield the rows, retractions first, in chunks of at most so many rows; rows of weight 0 are omitted.
 
         Cost: nothing if they are in this order already; else a copy.
         """

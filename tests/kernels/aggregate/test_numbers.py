@@ -55,7 +55,7 @@ def product(left: int, right: int, factor: int, shift: int) -> tuple[int, int, i
 
 
 def changed(number: int, words: int, act: Any, *arguments: int) -> int:
-    """Return what a kernel makes of a number."""
+    """Return a number as changed by a kernel."""
     made = words_of(number, words)
     call(act, made, *arguments)
     return number_of(made)

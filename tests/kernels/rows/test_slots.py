@@ -48,7 +48,7 @@ class Table:
             insert_slot(self.address, bits, code, number)
 
     def find(self, code: int, number: int) -> int:
-        """Return the position of a row number under a hash, -1 if it is not there."""
+        """Return the position of a row number under a hash, -1 if it is absent."""
         return int(find_row_slot(self.address, self.bits, code, number))
 
     def remove(self, code: int, number: int) -> None:
@@ -69,7 +69,7 @@ def test_a_hash_lies_at_its_home_or_behind() -> None:
 @pytest.mark.parametrize("bits", [12, 17])
 @pytest.mark.parametrize("share", [1, 16, 1000])
 def test_hashes_of_a_part_of_all_have_homes_all_over_the_table(share: int, bits: int) -> None:
-    """Cold rows come in the order of their hashes, part by part."""
+    """Cold rows arrive in the order of their hashes, part by part."""
     hashes = np.random.default_rng(share).integers(0, (1 << 32) // share, 5 << (bits - 3))
     homes = np.array([home_of(int(code), bits) for code in hashes])
 

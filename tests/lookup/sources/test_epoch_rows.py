@@ -1,4 +1,4 @@
-"""The rows that a DataFrame had in an epoch, kept in the checkpoint and believed for a while."""
+"""The rows that a DataFrame had in an epoch, kept in the checkpoint and trusted for a while."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is checked of a stream before a row is there; what `changes` and `appends` make of it is in `test_streams`."""
+"""What is checked of a stream before a row is present; what `changes` and `appends` make of it is in `test_streams`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Joins by time inside Spark: what is versioned, and where an answer goes on to."""
+"""Joins by time inside Spark: what is versioned, and where an answer continues to."""
 
 from __future__ import annotations
 

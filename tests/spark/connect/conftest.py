@@ -44,7 +44,7 @@ class Server:
 
     @property
     def url(self) -> str:
-        """Return what a client connects to."""
+        """Return the address of the server."""
         return f"sc://127.0.0.1:{self.port}"
 
     def start(self) -> Server:

@@ -1,6 +1,6 @@
 """The law: a plan of a classic session has the facts of the same plan of Spark Connect, or Connect has fewer.
 
-Over Connect a step may count more columns as read, and leave out what became of a column, its condition or its selection; what
+Over Connect a step may count more columns as read, and omit what became of a column, its condition or its selection; what
 it gives is the same. Whether a step that looks at more than one row is momentary does not count: it is refused. Where Connect
 finds that an expression needs the time zone, and a classic session does not, is named in `MORE_ZONES`.
 """

@@ -51,7 +51,7 @@ def _order(number: int, cust: str, total: int, at: int) -> dict[str, Any]:
 
 
 def lines(path: Path | str) -> Lines:
-    """Return the rows of a changelog that are there at its end, with how often."""
+    """Return the rows of a changelog that are present at its end, with how often."""
     table = read_changelog(path).drop_columns(["epoch"])
     found: Lines = Counter()
     names = [name for name in table.column_names if name != "_weight"]

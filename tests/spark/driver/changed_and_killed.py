@@ -39,7 +39,7 @@ def view(session: SparkSession, directory: Path, *, at_least: int) -> Any:
 
 
 def start(session: SparkSession, directory: Path, *, at_least: int, execution: str) -> JoinQuery:
-    """Start the query into a DuckDB file and a Parquet changelog, and let it read what is there."""
+    """Start the query into a DuckDB file and a Parquet changelog, and let it read the present content."""
     options = {"checkpointLocation": str(directory / "checkpoint"), "localStateDir": str(directory / "local")}
     writer = view(session, directory, at_least=at_least).writeStream.options(**options, execution=execution)
     query: JoinQuery = writer.toDuckDB(directory / "out.duckdb", "v").toParquet(directory / "changelog").start()
@@ -60,7 +60,7 @@ def _killing(owner: Any, name: str, *, first: bool) -> Any:
 
 
 def main(directory: Path, execution: str, moment: str) -> None:
-    """Run the query over what is there, change it, and be killed."""
+    """Run the query over the present content, change it, and be killed."""
     session = local_session("changed", cores=1)
     session.sparkContext.setLogLevel("ERROR")
     query = start(session, directory, at_least=0, execution=execution)

@@ -1,4 +1,4 @@
-"""A query on the driver that is stopped, changed and started: Spark's batches go on, and outputs get the difference once."""
+"""A query on the driver that is stopped, changed and started: Spark's batches continue, and outputs get the difference once."""
 
 from __future__ import annotations
 

@@ -5,17 +5,19 @@ from __future__ import annotations
 import shutil
 from collections import Counter
 from collections.abc import Iterator
+from copy import copy
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import duckdb
+import pyarrow as pa
 import pytest
 from pyspark.sql import functions as F  # noqa: N812 - PySpark's own habit
 
 from tests.spark.api.test_query import Run, join_of, names, upserts
 from tests.spark.conftest import Collected, Source
-from tests.spark.tools.test_rescaling import final_tables, first, late_and_new, moves_and_deletes
+from tests.spark.tools.test_rescaling import final_tables, first, late_and_new, moves_and_deletes, read_files
 from tests.sql.test_killed_sessions import Killed, killed_at
 from tests.sweeps import some_of
 from zset_join import cli
@@ -37,7 +39,7 @@ def counted(orders: Source, customers: Source, *, key: str = "name", least: int 
 
 
 def counted_now(orders: Source, customers: Source, *, key: str = "name", least: int = 0, how: str = "inner") -> Rows:
-    """Return the same by Spark's own batch query over everything that came."""
+    """Return the same by Spark's own batch query over everything that arrived."""
     left, right = final_tables(orders, customers)
     joined = left.join(right, on="customer_id", how=how).where(f"order_id >= {least}")
     return {tuple(row) for row in joined.groupBy(key).agg(F.count("*"), F.max("order_id")).collect()}
@@ -99,7 +101,7 @@ def test_what_has_no_form_on_the_driver_is_refused(orders: Source, customers: So
 
 @pytest.fixture
 def start(tmp_path: Path) -> Iterator[Any]:
-    """Give a function that starts a query on executors which goes on until the end of the test."""
+    """Give a function that starts a query on executors which continues until the end of the test."""
     started: list[JoinQuery] = []
 
     def one(view: Any, sink: Any, **options: Any) -> JoinQuery:
@@ -149,7 +151,7 @@ def test_a_running_query_is_changed_and_goes_on(orders: Source, customers: Sourc
 
 
 def histories(place: Path) -> dict[str, Any]:
-    """Return what the state of a checkpoint is made of."""
+    """Return the histories of the state of a checkpoint."""
     committed = read_committed(str(place / "checkpoint"))
     assert committed is not None
     return dict(committed.histories)
@@ -162,7 +164,7 @@ def labelled(orders: Source, customers: Source, *, key: str) -> Any:
 
 
 def labelled_now(orders: Source, customers: Source, *, key: str) -> Rows:
-    """Return the same by Spark's own batch query over everything that came."""
+    """Return the same by Spark's own batch query over everything that arrived."""
     left, right = final_tables(orders, customers)
     return {tuple(row) for row in left.join(right, on="customer_id").groupBy(key).agg(F.count("*")).collect()}
 
@@ -286,7 +288,7 @@ def test_outputs_of_a_running_query_get_columns_or_are_new(orders: Source, custo
 def test_a_change_by_command_that_is_killed_at_any_file_leaves_the_old_or_the_new_query(
     orders: Source, customers: Source, tmp_path: Path, part: str
 ) -> None:
-    """And it goes on from there: what was killed before it counted is done by the same command."""
+    """And it continues from there: what was killed before it counted is done by the same command."""
     before = described_rows(orders, customers).writeStream
     after = described_rows(orders, customers, least=2, has_more=True).writeStream
     first(orders, customers)
@@ -319,3 +321,65 @@ def test_a_change_by_command_that_is_killed_at_any_file_leaves_the_old_or_the_ne
             if is_old:
                 change(place)
             assert not differs(place, new)
+
+
+def paid(orders: Source, customers: Source, *, has_prices: bool) -> Any:
+    """Return how many orders there are of each name, or the sum of their prices."""
+    joined = upserts(orders).join(names(customers), on="customer_id")
+    joined = joined.where(f"{'article' if has_prices else 'item'} <> 'item 3'")
+    return joined.groupBy("name").agg((F.sum("price") if has_prices else F.count("*")).alias("n"))
+
+
+def paid_now(orders: Source, customers: Source, *, has_prices: bool, least_price: int = 0) -> Rows:
+    """Return the same as plain Python makes it of the files; rows without a price that was kept have 5."""
+    rows: dict[int, Any] = {}
+    for op, key, customer, item, ts, *more in read_files(orders):
+        if key not in rows or ts >= rows[key][0]:
+            rows[key] = (ts, op, customer, item, *(more or [5]))
+    people, found = {key: name for key, name, _ in read_files(customers)}, Counter[str]()
+    for _, op, customer, item, price in rows.values():
+        if op != "d" and customer in people and item != "item 3":
+            found[people[customer]] += 1 if not has_prices else price if price >= least_price else 5
+    return set(found.items())
+
+
+def test_a_stream_gets_a_column_and_another_name_for_one_and_loses_both(
+    orders: Source, customers: Source, start: Any, tmp_path: Path, monkeypatch: Any
+) -> None:
+    """While it runs and by the command, and both are undone; a change that is older than its delete stays out."""
+    first(orders, customers)
+    moves_and_deletes(orders, customers)
+    priced = copy(orders)
+    renamed = [field.with_name("article") if field.name == "item" else field for field in orders.schema]
+    priced.schema = pa.schema([*renamed, pa.field("price", pa.int64())])
+    old, new = (partial(paid, one, customers, has_prices=has) for one, has in ((orders, False), (priced, True)))
+    place, sink = str(tmp_path / "checkpoint"), Collected()
+    query = start(old(), sink)
+    words: Any = {"renamed": {"orders": {"item": "article"}}, "defaults": {"orders": {"price": 5}}}
+    expected, found = [paid_now(orders, customers, has_prices=has) for has in (False, True)], [sink.total()]
+    with pytest.raises(StateError, match="EVOLVE_COLUMN"):
+        query.evolve(new(), renamed={"orders": {"itme": "article"}})
+    query.evolve(new(), **words)
+    found.append(sink.total())
+    priced.add(*(("u", n, 8, "item 3" if n % 4 else "other", 40, n) for n in range(0, 20, 2)), ("d", 3, None, None, 40, 1))
+    priced.add(*(("u", n, 8, "late", 15, 1_000) for n in range(1, 40, 6)))
+    customers.add((8, "eight", 3))
+    query.processAllAvailable()
+    found.append(sink.total())
+    expected += [paid_now(priced, customers, has_prices=has) for has in (True, False)]
+    query.undo()
+    found.append(sink.total())
+    query.stop()
+
+    monkeypatch.setattr(cli, "_other_query", lambda *_: new().writeStream)
+    options = ["--rename", "orders.item=article", "--default", "orders.price=5"]
+    assert cli.main(["evolve", place, "shop:view", *options]) == 0
+    assert cli.main(["undo", place]) == 0
+    assert cli.main(["evolve", place, "shop:view", *options]) == 0
+    priced.add(("u", 7, 8, "last", 50, 100))
+    start(new(), sink)
+    found.append(sink.total())
+    expected.append(paid_now(priced, customers, has_prices=True, least_price=100))
+
+    for number, one in enumerate(found):
+        assert (number, set(one), set(one.values())) == (number, expected[number], {1})

@@ -42,7 +42,7 @@ MODES = ("executors", "driver", "executors")
 
 
 def joined_now(orders: Source, customers: Source, how: str) -> dict[tuple[Any, ...], int]:
-    """Return what Spark's own batch join makes of everything that came."""
+    """Return what Spark's own batch join makes of everything that arrived."""
     left, right = final_tables(orders, customers)
     rows = left.join(right, on="customer_id", how=how).select("customer_id", "order_id", "item", "name").collect()
     return {tuple(row): 1 for row in rows}
@@ -280,7 +280,7 @@ def test_each_reason_that_the_last_epoch_shows(last: Any, changed: Any, reason: 
 
 
 def planned(view: Any, mode: str, tmp_path: Path) -> OtherMode:
-    """Return what a query would be in the other mode, without running it."""
+    """Return the query in the other mode, without running it."""
     options = QueryOptions.from_options({"checkpointLocation": str(tmp_path / "cp")})
     writer = view.writeStream
     return OtherModes(mode, options, lambda: writer._query.placed, lambda: writer._on_driver("all"))._planned("digest", {})

@@ -1,4 +1,5 @@
-"""A query on the driver that runs is compared with another one and changed to it; its handle, outputs and batch ids go on."""
+"""A query on the driver that runs is compared with another one and changed to it; its handle, outputs and batch ids
+continue."""
 
 from __future__ import annotations
 
@@ -29,7 +30,7 @@ from zset_join.spark import functions as F  # noqa: N812 - PySpark's own habit
 
 @pytest.fixture
 def running(tmp_path: Path) -> Iterator[Any]:
-    """Give a function that starts a query which goes on until the end of the test."""
+    """Give a function that starts a query which continues until the end of the test."""
     started: list[JoinQuery] = []
 
     def start(view: Any, sink: Any = None, **options: Any) -> JoinQuery:

@@ -1,4 +1,4 @@
-"""An epoch comes when a time has come that a stage waits for, and only then."""
+"""An epoch arrives when a time has come that a stage waits for, and only then."""
 
 from __future__ import annotations
 

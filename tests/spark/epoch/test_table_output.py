@@ -24,7 +24,7 @@ _VIEW = Relation(name="v", schema=_FIRST.schema, mode="changelog", primary_key=(
 
 @pytest.fixture
 def table(spark: SparkSession) -> Iterator[str]:
-    """Give the name of a table that is not there."""
+    """Give the name of a table that does not exist."""
     yield "default.kept_table"
     spark.sql("DROP TABLE IF EXISTS default.kept_table")
 

@@ -16,7 +16,7 @@ KNOWN = {"orders": {"shop.orders": "id of the first"}}
 
 
 class Cluster:
-    """Replace the Java classes: a client for the topics that are there."""
+    """Replace the Java classes: a client for the topics that are present."""
 
     def __init__(self, topics: dict[str, str], *, has_client: bool = True) -> None:
         self.topics = topics

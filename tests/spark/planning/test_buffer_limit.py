@@ -1,4 +1,4 @@
-"""The limit of an append-only join inside Spark: exact for the query, whatever bucket the rows lie in."""
+"""The limit of an append-only join inside Spark: exact for the query, whatever bucket the rows are in."""
 
 from __future__ import annotations
 

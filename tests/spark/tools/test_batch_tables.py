@@ -40,7 +40,7 @@ def lines(number: str, rows: DataFrame, weight: int) -> DataFrame:
 
 
 def batch_view(plan: QueryPlan, history: InputHistory, times: Sequence[BatchTimes]) -> pa.Table:
-    """Return the view as DuckDB computes it from everything that came."""
+    """Return the view as DuckDB computes it from everything that arrived."""
     with _connection() as connection:
         _register(connection, plan, history)
         table = connection.sql(one_statement(batch_parts(plan, times, DUCKDB))).to_arrow_table()
@@ -48,7 +48,7 @@ def batch_view(plan: QueryPlan, history: InputHistory, times: Sequence[BatchTime
 
 
 def compared(spark: SparkSession, name: str, pipeline: Pipeline, tables: BatchTables) -> Iterator[DataFrame]:
-    """Yield what Spark makes of all that came, and what DuckDB does, against each other."""
+    """Yield what Spark makes of all that arrived, and what DuckDB does, against each other."""
     plan, history = pipeline.plan, pipeline._kept_inputs("verify()")
     times = [
         BatchTimes(watermark_us=mark, processing_time_us=pipeline._processing_time_us)

@@ -123,7 +123,7 @@ def cards(customers: Source) -> ChangeStream:
 
 
 def of_two(orders: Source, customers: Source, how: str = "inner", **aliases: str) -> JoinedStream:
-    """Return the join of orders and customers, under other names where it is there twice."""
+    """Return the join of orders and customers, under other names where it is present twice."""
     return upserts(orders).alias(aliases.get("a", "orders")).join(
         names(customers).alias(aliases.get("b", "customers")), on="customer_id", how=how
     )  # fmt: skip

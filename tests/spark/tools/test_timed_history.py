@@ -1,4 +1,4 @@
-"""verify() of temporal joins uses the rows that were there when an answer became final."""
+"""verify() of temporal joins uses the rows that were present when an answer became final."""
 
 from __future__ import annotations
 

@@ -55,7 +55,7 @@ def in_memory(join: HashJoin, number: int) -> set[int]:
 
 
 def fetch(join: HashJoin, epoch: int, deltas: list[ZSet]) -> int:
-    """Answer an epoch; return how many rows came into memory."""
+    """Answer an epoch; return how many rows arrived into memory."""
     before = join.statistics()
     assert sum(1 for _ in join.answer(Tick(epoch), deltas))
     after = join.statistics()
@@ -107,7 +107,7 @@ def test_one_row_comes_for_many_and_none_where_one_is_in_memory() -> None:
 
 @pytest.mark.parametrize("how", ["left", "right", "full"])
 def test_where_many_rows_pass_their_representatives_have_room_soon(how: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(Runs.find.__kwdefaults__, "group_bytes", 1 << 12)  # rows come a hundred at a time
+    monkeypatch.setitem(Runs.find.__kwdefaults__, "group_bytes", 1 << 12)  # rows arrive a hundred at a time
     limit, rows, keys, changes = 3_000, 20_000, 1_000, 300
     join = HashJoin(LEFT, RIGHT, how, options=OperatorOptions(budget=HotBudget(max_hot_keys=limit)))
     first = ZSet.of({"id": range(rows), "k": [number % keys for number in range(rows)], "text": ["x"] * rows})

@@ -1,4 +1,4 @@
-"""With a residual predicate every preserved row counts its own partners: rows that are there, never messages."""
+"""With a residual predicate every preserved row counts its own partners: rows that are present, never messages."""
 
 from __future__ import annotations
 

@@ -150,7 +150,7 @@ def random_epochs(seed: int, *, sequenced: bool) -> list[list[Change]]:
 
 
 def last_of_each(epochs: list[list[Change]]) -> list[tuple[Any, ...]]:
-    """Return what is left of upserts and deletes that came in order."""
+    """Return what is left of upserts and deletes that arrived in order."""
     last = {row[0]: (row, weight) for changes in epochs for row, weight in changes}
     return [row for row, weight in last.values() if weight > 0]
 

@@ -88,7 +88,7 @@ def test_equal_hashes_keep_their_order_when_the_table_grows() -> None:
 @pytest.mark.parametrize(("keys", "bits"), [(0, 9), (300, 9), (700, 11)])
 def test_a_table_shrinks_to_what_its_keys_take(keys: int, bits: int, directory: bool, tmp_path: Path) -> None:
     table = new_table(tmp_path if directory else None)
-    hashes = [*HASHES[: keys // 2], *range((1 << 32) - keys // 2, 1 << 32)]  # half of them go on behind the last home
+    hashes = [*HASHES[: keys // 2], *range((1 << 32) - keys // 2, 1 << 32)]  # half of them continue behind the last home
     table.make_room(3_000)
     put(table, hashes)
 

@@ -171,7 +171,7 @@ def test_what_is_not_in_memory_is_taken_off_those_who_may_miss_it(process: Proce
     process.resident += 20
     large.correction(100, less_bytes=90)
 
-    assert small.correction(10, less_bytes=10) == -9  # of 110 that are held 90 are not there
+    assert small.correction(10, less_bytes=10) == -9  # of 110 that are held 90 are absent
     assert large.correction(100, less_bytes=90) == -81
     assert small.correction(10) == 0
 

@@ -49,7 +49,7 @@ _BINARY_TYPE = "^(binary|varbinary|tinyblob|blob|mediumblob|longblob|bit|geometr
 
 
 class SpellingWords(ABC):
-    """What one engine calls the functions that read spellings."""
+    """Names of the functions that parse spellings, in one engine."""
 
     @abstractmethod
     def is_envelope(self, text: str) -> str:
@@ -111,7 +111,7 @@ class SpellingWords(ABC):
 
 
 class Dialect(SpellingWords):
-    """What one engine calls the few functions that the statements need."""
+    """Names of the few functions that the statements need, in one engine."""
 
     @abstractmethod
     def quoted(self, name: str) -> str:
@@ -159,11 +159,11 @@ class Dialect(SpellingWords):
         return self.exact_text(value) if self.keeps_json(data_type) else value
 
     def once(self, name: str, value: str) -> str:
-        """Return what gives a column its name so that its value is computed once per row, however often it is used."""
+        """Return a named column, so that its value is computed once per row, however often it is used."""
         return f"{value} AS {name}"
 
     def exact_text(self, value: str) -> str:
-        """Return what was parsed as `EXACT` as text."""
+        """Return a value parsed as `EXACT` as text."""
         return value
 
     def literal(self, text: str) -> str:

@@ -43,7 +43,7 @@ CHANGE, UNAVAILABLE_BITS, REJECT = "__change", "__unavailable", "__reject"
 _MOST_MARKED = 62
 _IN_KAFKA = ("topic", "partition", "offset")
 FIRST_DAY, LAST_DAY = -719_162, 2_932_896
-"""The days since 1970-01-01 that lie in the years 1 to 9999: another number is no date, for not every system has it."""
+"""The days since 1970-01-01 that are in the years 1 to 9999: another number is no date, for not every system has it."""
 PER_SECOND = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}
 
 
@@ -237,7 +237,7 @@ class RecordStatements:
         return self.dialect.parsed("value", fields)
 
     def _written_as(self) -> list[str]:
-        """Return what the record does, and why it is bad."""
+        """Return the operation of a record, and its error."""
         record, text = self.record, self.dialect.literal
         if not record.operation:
             is_bad = f"value IS NOT NULL AND {self.dialect.is_bad('__record')}"
@@ -271,7 +271,7 @@ class RecordStatements:
         return [path for path in paths if path]
 
     def _other_table(self) -> tuple[str, str]:
-        """Return the conditions, never NULL, that a record is of a table that is left out, and that it may be of another."""
+        """Return the conditions, never NULL, that a record is of a table that is omitted, and that it may be of another."""
 
         def path(of: Sequence[str]) -> str:
             return self._path("__record", of)
@@ -343,7 +343,7 @@ class RecordStatements:
         return f"coalesce(__what = 'upsert' AND {new} IS NULL OR __what = 'delete' AND {old} IS NULL, false)"
 
     def _marks(self) -> list[str]:
-        """Return what the line does, and why its record is bad."""
+        """Return the operation of a line, and the error of its record."""
         if self.keys and not self.record.moved:
             return ["__what", "__reject_record"]
         return ["CASE WHEN __what = 'upsert' AND __side = 0 THEN 'delete' ELSE __what END AS __what", "__reject_record"]
@@ -371,7 +371,7 @@ class RecordStatements:
         return texts
 
     def _texts(self) -> list[str]:
-        """Return the text of every column, of the row that comes or of the one that goes, and its spelling."""
+        """Return the text of every column, of the row that arrives or of the one that goes, and its spelling."""
         record, q = self.record, self.dialect.quoted
         texts = []
         for position, name in enumerate(self.schema.names):
@@ -447,7 +447,7 @@ class RecordStatements:
 
 
 def _inside(name: str) -> str:
-    """Return what the place of a record in Kafka is called between the steps."""
+    """Return the name of a record's Kafka position between the steps."""
     return f"__in_{name}"
 
 

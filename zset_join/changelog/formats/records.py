@@ -8,20 +8,20 @@
 | `dms-json`      | `metadata`, a row in `data`              | `operation` delete       | the row                |
 | `upsert-json`   | the row as JSON, its key in the key      | no value                 | record's key           |
 
-What all of them become is one line per change: what it does (`upsert`, `delete`, `truncate`; what means no change is left
-out), the columns of the table, metadata, and, where it cannot be read, why. Of old rows only the key is read: an update that
-changes it is a delete of the old key, then an upsert. Tables without a primary key are read as a changelog by weight:
-`before` -1, `after` +1, which needs full old rows; an update without one is bad input.
+What all of them become is one line per change: what it does (`upsert`, `delete`, `truncate`; what means no change is omitted),
+the columns of the table, metadata, and, where it cannot be read, why. Of old rows only the key is read: an update that changes
+it is a delete of the old key, then an upsert. Tables without a primary key are read as a changelog by weight: `before` -1,
+`after` +1, which needs full old rows; an update without one is bad input.
 
 Debezium writes `__debezium_unavailable_value` for a column that PostgreSQL did not send because it was not touched; such a
-column is marked as unavailable, and its value is taken from the row that is there when the change is applied.
+column is marked as unavailable, and its value is taken from the row that is present when the change is applied.
 
 A row of this table is all that a format takes: in process, in files, Kafka, Spark and SQL it is read by what is here.
 
-DMS writes control records beside those of data; known ones are left out, and another one is bad input, for it may change rows.
+DMS writes control records beside those of data; known ones are omitted, and another one is bad input, for it may change rows.
 The key that an update changed is read from `before-image`, to which `FieldName` of `BeforeImageSettings` must be set.
 
-A topic may carry the records of many tables. Options name the ones that are read; others are left out. Without them a record is
+A topic may carry the records of many tables. Options name the ones that are read; others are omitted. Without them a record is
 read where its table is called as the source, or its topic ends with the table's name; another one is bad input.
 
 Source: the documentation of Debezium 3, Canal, Maxwell and AWS DMS (to Kafka and Kinesis); records that a real Debezium wrote.
@@ -71,7 +71,7 @@ METADATA: Mapping[str, pa.DataType] = {
     "offset": pa.int64(),
 }
 """What a record contains beside the row: when the change was made in the database, when the record was written, its position in
-the database's log (of PostgreSQL, by Debezium: its lsn), and where the record lies in Kafka."""
+the database's log (of PostgreSQL, by Debezium: its lsn), and where the record is in Kafka."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -218,8 +218,8 @@ class RecordOptions:
             bad input.
         metadata: metadata to the column it becomes, see `METADATA`.
         binary: how bytes are written: `base64`, `base64-url` or `hex`; default: what the format writes, base64 but for Canal.
-        database: the databases whose records are read, one name or several; others are left out. None: all.
-        table: the tables whose records are read; others are left out. None: the one that is called as the source, or at the
+        database: the databases whose records are read, one name or several; others are omitted. None: all.
+        table: the tables whose records are read; others are omitted. None: the one that is called as the source, or at the
             end of its topic; a record of another one is bad input.
         unavailable: what Debezium writes for a value that was not sent (`unavailable.value.placeholder`).
 
@@ -276,7 +276,7 @@ def _names(given: str | Sequence[str] | None) -> tuple[str, ...] | None:
 
 
 def placeholders(text: str) -> tuple[str, ...]:
-    """Return what Debezium writes for a value that was not sent, by the types that columns have, as compact JSON or plain text.
+    """Return Debezium's placeholders for a value that was not sent, by type, as compact JSON or plain text.
 
     Args:
         text: `unavailable.value.placeholder`.

@@ -9,7 +9,7 @@
 | `ChangeDataFeedFormat` | insert update_preimage update_postimage delete       | +1 -1 +1 -1                        |
 
 A relation in upsert mode ignores -U and update_preimage: its primary key identifies the row an update replaces. The exception
-is a change feed (`_change_type`) whose commits are ordered by a sequence: rows of one commit lie in no order, and an update may
+is a change feed (`_change_type`) whose commits are ordered by a sequence: rows of one commit are in no order, and an update may
 change
 the key. There a preimage is a delete, and the hidden column `IMAGE`, the last one of the sequence, lets a commit's
 inserts win over its deletes.
@@ -55,7 +55,7 @@ CHANGE_TYPES = ("insert", "update_preimage", "update_postimage", "delete")
 CHANGE_FEED_COLUMN = "_change_type"
 """A column of row kinds of this name is that of a change feed, whose commits have no order inside."""
 IMAGE = "__image"
-"""The hidden column that orders the rows of one commit of a change feed: old image (0), delete (1), row that comes (2)."""
+"""The hidden column that orders the rows of one commit of a change feed: old image (0), delete (1), row that arrives (2)."""
 SPELLINGS = {
     **dict.fromkeys(("+I", "I", "INSERT"), 0),
     **dict.fromkeys(("-U", "UB", "UPDATE_BEFORE", "UPDATE_PREIMAGE"), 1),
@@ -99,7 +99,7 @@ class UpsertFormat:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WeightFormat:
-    """An integer column with the number of copies of the row that come (positive) or go (negative).
+    """An integer column with the number of copies of the row that arrive (positive) or go (negative).
 
     Args:
         column: its name, such as `_tp_delta`.

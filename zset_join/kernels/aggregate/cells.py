@@ -1,8 +1,8 @@
-"""What a delta does to the ordered multisets of its groups: sorted, netted, and compared with what is there.
+"""Effect of a delta on the ordered multisets of its groups: sorted, netted, and compared with the state.
 
 A *cell* is one value of one entry, with the net weight of all its rows and the number of copies before the epoch. The cells of
 an entry are in order, `cells[entry] .. cells[entry + 1]`. A cell that would fall below 0 copies means that a row was
-retracted that is not there.
+retracted that does not exist.
 
 Cost: a scatter by entry, and a merge sort within each; a binary search per cell.
 """

@@ -228,7 +228,7 @@ def _widen(target: int, words: int, source: int, source_words: int, shift: int) 
 
 @kernel
 def _special_value(block: int) -> float:
-    """Return what NaN and infinities make of a sum; 0 if there are none."""
+    """Return the contribution of NaN and infinities to a sum; 0 if there are none."""
     nans, plus, minus = load_u64(block + _NANS), load_u64(block + _PLUS), load_u64(block + _MINUS)
     if nans != 0 or (plus != 0 and minus != 0):
         return math.nan

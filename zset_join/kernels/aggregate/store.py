@@ -322,7 +322,7 @@ def store_cells(
     Besides the arguments of `match_cells`: `limit` is the heap offset below which there is room, `spare` has room for
     a full leaf and all cells.
 
-    Returns `(entry, cell, bytes)`: where to go on, with at least so many bytes of heap more; entry is `entries` at the end.
+    Returns `(entry, cell, bytes)`: where to continue, with at least so many bytes of heap more; entry is `entries` at the end.
     """
     heap, header = word(view, HEAP), word(view, HEADER)
     step = 8 * words + 8

@@ -2,7 +2,7 @@
 
 A line of `after` (see `aggregate_groups`) has a word for the number of values that are not NULL and, behind it, the sum as a
 number of 2 words (integers, decimals of up to 18 digits: at most 2**63 copies of 64 bits) or of 4 (wider decimals). Additions
-are modular, so only what is there after the epoch must fit, and the final sum always does.
+are modular, so only the present content after the epoch must fit, and the final sum always does.
 
 Cost: a row touches one line; 2 to 4 ns when the lines fit the processor's second cache.
 """

@@ -1,7 +1,7 @@
 """Ordered multisets in the heap of an arena: sorted leaves, and a sorted directory of leaves once there are several.
 
 The state of one multiset is three words: its ROOT, the number of DISTINCT values, and their TOTAL number of copies. The root is
-0 for an empty multiset, else `2 * (heap offset + 1)`, plus 1 if a directory is there and not a leaf.
+0 for an empty multiset, else `2 * (heap offset + 1)`, plus 1 if a directory is present and not a leaf.
 
     value      key words (`aggregate_keys`), copies
     leaf       values in order; the only leaf of a multiset is as long as its values, a leaf of a directory has room for

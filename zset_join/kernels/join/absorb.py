@@ -155,7 +155,7 @@ def _blank(row: int, columns: int) -> None:
 
 @kernel
 def _fetch_chain(view: int, number: int) -> None:
-    """Request what taking a row out of its chain will touch."""
+    """Prefetch the memory that removing a row from its chain will touch."""
     rows, stride = word(view, ROWS), word(view, STRIDE)
     row = rows + (number - 1) * stride
     following, previous = load_u32(row + NEXT), load_u32(row + PREVIOUS)
@@ -302,7 +302,7 @@ def _absorb_inserted(view: int, delta: int) -> None:
 
 @kernel
 def _overwrite_silent(view: int, delta: int, row: int, source: int) -> None:
-    """Copy what is not compared from a record of the delta to a row that otherwise stays as it is."""
+    """Copy the columns that are not compared from a record of the delta to an otherwise unchanged row."""
     columns, variables = word(delta, D_SILENT_COLUMNS), word(delta, D_SILENT_VARIABLES)
     free_values(view, variables, row)
     for column in range(column_count(columns)):
@@ -350,9 +350,9 @@ def _absorb_others(view: int, delta: int, watermark: int) -> None:
 
 @kernel
 def absorb_upserts(view: int, delta: int, keep_tombstones: bool, watermark: int) -> None:
-    """Do what `changes_of_upserts` planned; `D_NUMBERS` gets the row number of every delta row that was stored.
+    """Apply the changes that `changes_of_upserts` planned; `D_NUMBERS` gets the row number of every delta row that was stored.
 
-    Rows that go are first, so that their records are there for those that come.
+    Rows that go are first, so that their records are present for those that arrive.
     """
     _absorb_deleted(view, delta, keep_tombstones, watermark)
     _absorb_overwritten(view, delta)

@@ -40,7 +40,7 @@ def emit_listed_rows(
     filled: int,
     capacity: int,
 ) -> int:
-    """Append what the join shows of rows of one side at `filled`; return how far the output is filled.
+    """Append the join's output for rows of one side at `filled`; return the new fill position.
 
     Args:
         own: view of the side that is walked.
@@ -51,7 +51,7 @@ def emit_listed_rows(
         count: of records, one behind the other.
         pairs: whether to emit pairs.
         kind: what the join shows of rows alone of the side; 0 for nothing.
-        cursor: address of two words: the record, and the row of the other side to go on with (0: the first). Done when the
+        cursor: address of two words: the record, and the row of the other side to continue with (0: the first). Done when the
             record is behind the last; OVERFLOW in the first word ends it.
         out_own: address of the record addresses of the side.
         out_other: address of those of the other side; 0 is written for a row alone.

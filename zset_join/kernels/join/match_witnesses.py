@@ -90,7 +90,7 @@ def choose_witnesses(
 ) -> None:
     """Mark one record of each key among rows of a side, and choose it where no row of the key is in memory that stays.
 
-    Cost: the records; of a hash with several keys once more for each.
+    Cost: the records; of a hash with several keys again for each.
 
     Args:
         view: of the side.

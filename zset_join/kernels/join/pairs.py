@@ -2,7 +2,7 @@
 
 The law: a pair (l, r) changes by `l_after * r_after - l_before * r_before`. With U the unchanged rows of a key and C its
 changes, three products cover every pair once: C_left x U_right, C_left x C_right, U_left x C_right. This is
-`dL x R_before + L_after x dR` with the terms that cancel left out, so a pair never comes out twice in one epoch.
+`dL x R_before + L_after x dR` with the terms that cancel omitted, so a pair never comes out twice in one epoch.
 
 *One-sided* rows are what outer, semi and anti joins emit for one row alone. With `missing` = "has no match":
 
@@ -100,7 +100,7 @@ def is_wanted(weight: int, sign: int) -> bool:
 def _load_block(epoch: int, side: int, position: int) -> tuple[int, int, int]:
     """Copy addresses and weights of up to BLOCK_ROWS unchanged rows of a side's chain, from row number `position` on.
 
-    Returns how many, where the chain goes on (0: it ends), and the largest weight.
+    Returns how many, where the chain continues (0: it ends), and the largest weight.
     """
     view = side_word(epoch, side, S_VIEW)
     rows, stride = word(view, ROWS), word(view, STRIDE)

@@ -1,4 +1,4 @@
-"""What the changes of an epoch make of rows that are on disk and pass through memory: pairs, and rows alone that come or go.
+"""Output of an epoch's changes for rows read from disk: pairs, and unmatched rows that appear or disappear.
 
 The law: the answer is that of the same rows in the state's chains, unchanged. Everything else is in the epoch view
 (`zset_join.kernels.rows.epoch`); the groups of a part must have been matched. Cost: the rows, plus the output.

@@ -1,1 +1,1 @@
-"""What every kernel is made with: the compiler, its kept code, loads and stores at addresses."""
+"""Tools of every kernel: the compiler, its cache, loads and stores at addresses."""

@@ -136,7 +136,7 @@ def _directory_of(module: str) -> str:
             directory.parent.mkdir(mode=0o700, exist_ok=True)
             directory.mkdir(mode=0o700, exist_ok=True)
             _remove_old(directory.parent.glob(f"{module}-*"))
-        except OSError as error:  # Read only: what is there is loaded.
+        except OSError as error:  # Read only: the present content is loaded.
             logging.getLogger("zset_join").debug("%s: the time of its use is not kept: %s", directory, error)
         _directories[module] = str(directory)
     return _directories[module]

@@ -1,8 +1,9 @@
 """The first use of a version: what the query calls is compiled when it is called, and all else in the background.
 
 The law: a pipeline or a query waits for the kernels of its own stages and for no others. Where not all kernels of this version
-are kept, it starts `zset-join compile` as a process of its own that has the lowest priority, and does not wait for it; what
-that has compiled by the time it is called is loaded. Of several processes that start it at once one compiles; the others end.
+are kept, it starts a process of its own and does not wait for it; what that has compiled by the time it is called is loaded.
+That process compiles what first queries call, from the last call to the first, then all that `zset-join compile` does at the
+lowest priority (`zset_join.tools.first_kernels`). Of several processes that start it at once one compiles; the others end.
 It outlives the process that started it. What it prints goes to `background.log` beside the compiled code.
 
 Nothing is started where the installation brought all of them compiled. `ZSET_JOIN_COMPILE=lazily` leaves it out, too, and so
@@ -27,7 +28,7 @@ from zset_join.kernels.machine.shipped_code import is_complete
 __all__ = ["COMPILE_VARIABLE", "compile_rest_in_background", "is_compiled", "is_private", "mark_complete", "only_one"]
 
 COMPILE_VARIABLE = "ZSET_JOIN_COMPILE"
-_PROGRAM = (sys.executable, "-P", "-m", "zset_join.tools.compiling")  # -P: nothing is imported from the working directory
+_PROGRAM = (sys.executable, "-P", "-m", "zset_join.tools.first_kernels")  # -P: nothing is imported from the working directory
 _ROOT = str(Path(__file__).parents[3])
 _logger = logging.getLogger("zset_join")
 

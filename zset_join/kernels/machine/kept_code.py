@@ -1,4 +1,4 @@
-"""Where compiled kernels are kept, and what is believed of what lies there.
+"""Cache of compiled kernels, and the checks of its files.
 
 The law: code is loaded only from files that nobody but the user of this process could have written, and only whole ones. So a
 directory is taken if it belongs to the user and nobody else may write to it or replace it; it is made with mode 0700, its files
@@ -116,7 +116,7 @@ class KeptCode:
         self._stamp = stamp
 
     def load(self, key: Any) -> Any:
-        """Return what is kept for a signature, or what the installation brought for it; None where there is nothing whole."""
+        """Return the cached code of a signature, or the installed code; None if neither is complete."""
         content = self._read(self.path_of(key))
         if content is None:
             key, content = self._shipped(key)
@@ -126,7 +126,7 @@ class KeptCode:
         return data if (kept_key, stamp) == (key, self._stamp) else None
 
     def _shipped(self, key: Any) -> tuple[Any, bytes | None]:
-        """Return what the installation brought for a signature, and the key it was filed under."""
+        """Return the installed code of a signature, and its key."""
         shipped = shipped_code()
         if shipped is None:
             return key, None
@@ -135,7 +135,7 @@ class KeptCode:
         return key, None if content is None else content[_DIGEST_BYTES:]
 
     def save(self, key: Any, data: Any) -> None:
-        """Keep the code for a signature; where that fails, log it and go on."""
+        """Keep the code for a signature; where that fails, log it and continue."""
         try:
             self._write(self.path_of(key), dumps((key, self._stamp, data)))
         except OSError as error:
@@ -146,7 +146,7 @@ class KeptCode:
         return str(Path(self._path) / f"{self._name}.{hashlib.sha256(repr(key).encode()).hexdigest()[:16]}.nbc")
 
     def _read(self, path: str) -> bytes | None:
-        """Return what a file holds behind its digest; None where there is no such file, or not a whole one of ours."""
+        """Return the content of a file after its digest; None if the file is absent, incomplete or foreign."""
         try:
             descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
         except OSError:

@@ -46,7 +46,7 @@ def versions() -> str:
 
 
 class ShippedCode:
-    """Find what a wheel brought for one process.
+    """Installed code of a wheel for one process.
 
     Args:
         directory: of these versions.
@@ -89,7 +89,7 @@ class ShippedCode:
 
 @cache
 def shipped_code() -> ShippedCode | None:
-    """Return what the installation brought for this process; None where nothing of it fits."""
+    """Return the installed code for this process; None if none fits."""
     place = SHIPPED / versions()
     settings = {name for name in os.environ if name.startswith("NUMBA_")} - _PLACES
     if settings or not place.is_dir():

@@ -2,7 +2,7 @@
 
 The rows of one epoch are first grouped by identity (the primary key, or the whole row) into *entries*; the entry is looked up
 once in the state; then the rows of the entry are folded in arrival order into what the entry is after the epoch. The
-result is a list of *changes*: record address, row number in the state (0 when it is not there), weight before and after, hash
+result is a list of *changes*: record address, row number in the state (0 when it is absent), weight before and after, hash
 of the join key, and whether the key can match at all. Rows that break the contract get a status instead.
 
 All arrays are in the delta view (`zset_join.kernels.rows.delta`). `marks`, where it is not 0, is the address of one bit per
@@ -371,7 +371,7 @@ def _find_entries(view: int, delta: int) -> None:
 def resolve_weights(view: int, delta: int) -> None:
     """Look the entries up and net their weights; add to the count of rejected rows those that were given a bad status.
 
-    Insertions count first. Retractions are then taken in arrival order as long as the row is there often enough; one that
+    Insertions count first. Retractions are then taken in arrival order as long as the row is present often enough; one that
     takes more than there is gets ABSENT_ROW, an insertion past int64 gets WEIGHT_OVERFLOW.
     """
     _find_entries(view, delta)

@@ -3,7 +3,7 @@
 The rows of a delta that share an identity are one *entry*. What absorbing an upsert does to the state is decided while the
 changes are listed, and kept as lists of entries, one list per kind of work, so that each kind is worked off in a loop of its
 own: inserted rows, rows that go, rows whose join key moves, rows that are overwritten in place, and all others (tombstones
-that come, change or come back to life, and rows that gain nothing but a newer sequence).
+that arrive, change or come back to life, and rows that gain nothing but a newer sequence).
 
 Two lists share an array: one grows from its start, the other from its end.
 """
@@ -60,7 +60,7 @@ D_ROWS, D_COUNT, D_WEIGHTS = 0, 1, 2
 D_STATUS, D_UNMATCHABLE, D_IDENTITY_NULLS = 3, 4, 5
 # One word per row.
 D_JOIN_CODES, D_IDENTITY_CODES, D_ENTRY_OF, D_NUMBERS = 6, 7, 8, 9
-# One word per entry: first and decisive row, row number in the state (0: none), and what is there before and after.
+# One word per entry: first and decisive row, row number in the state (0: none), and the present content before and after.
 D_FIRST_OF, D_LAST_OF, D_FOUND, D_BEFORE_OF, D_AFTER_OF = 10, 11, 12, 13, 14
 # Lists of entries.
 D_INSERTED_DELETED, D_MOVED_OVERWRITTEN, D_OTHERS_LIST = 15, 16, 17

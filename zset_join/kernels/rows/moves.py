@@ -1,4 +1,4 @@
-"""Rows that come and go between the memory of one side and its cold store, and which of them an epoch touches.
+"""Rows that arrive and go between the memory of one side and its cold store, and which of them an epoch touches.
 
 The law: inserting the records of rows that were dropped gives the state they were dropped from, save for row numbers and the
 order within chains. Nothing here changes what a row means: no tombstone is left, no weight changes.
@@ -58,7 +58,7 @@ _LOW = 0xFFFFFFFF
 
 @kernel
 def _touched(score: Any, now: Any) -> Any:
-    """Return what a score becomes by a touch; the formula is that of `spill.residency.ResidencyPolicy.touched`."""
+    """Return a score after a touch; the formula is that of `spill.residency.ResidencyPolicy.touched`."""
     return now + np.log2(np.float32(1) + np.exp2(score - now))
 
 

@@ -2,8 +2,8 @@
 
 A slot is 8 bytes: the 32-bit hash above, the row number (row id + 1) below; 0 is an empty slot. The home of a hash is the top
 `bits` bits of its product with a constant, so a table of twice the size keeps the order and is filled in one forward pass.
-Without the product, rows that come in the order of their hashes, as they lie on disk, would all have their homes in one part of
-the table. Probing is linear; removing shifts the followers back, so deleted keys leave no trace. Candidates are verified by
+Without the product, rows that arrive in the order of their hashes, as they are on disk, would all have their homes in one part
+of the table. Probing is linear; removing shifts the followers back, so deleted keys leave no trace. Candidates are verified by
 value.
 
 Cost: a probe is one cache miss for the slot and one for the row. Bytes: 8 per slot, 12.8 to 25.6 per key (the load is
@@ -174,7 +174,7 @@ def remove_slot(slots: int, bits: int, position: int) -> None:
 
 @kernel
 def rehash(old_slots: int, old_bits: int, new_slots: int, new_bits: int, begin: int, end: int) -> None:
-    """Put what is between two slots of a table into another one; done from the first to the last, the order stays."""
+    """Copy the entries between two slots of a table into another one; done from the first to the last, the order stays."""
     for position in range(begin, min(end, 1 << old_bits)):
         slot = load_u64(old_slots + position * 8)
         if slot != 0:

@@ -1,4 +1,4 @@
-"""The tombstones of one side: the queue in which they wait to expire, and those that come and go between memory and disk.
+"""The tombstones of one side: the queue in which they wait to expire, and those that arrive and go between memory and disk.
 
 The law: the queue is ordered by the watermark the tombstones were left at, so that the next to expire comes first.
 
@@ -68,7 +68,7 @@ def drop_tombstones(view: int, numbers: Any, identity_hashes: Any, variables: in
 def insert_tombstones(view: int, records: int, variables: int, identity_hashes: Any, oldest_first: Any, numbers: Any) -> None:
     """Store tombstones whose records lie one behind the other; `numbers` gets their row numbers.
 
-    `oldest_first` is their order in the queue. Cost: they, and the older ones that are there.
+    `oldest_first` is their order in the queue. Cost: they, and the older ones that are present.
     """
     rows, stride = word(view, ROWS), word(view, STRIDE)
     following = load_u64(word(view, HEADER) + H_TOMBSTONE_FIRST * 8)

@@ -82,7 +82,7 @@ def expire(
     touched: Any,
     forgetting: Any,
 ) -> tuple[int, int, int, int]:
-    """Free what is past in runs that are due, those of at most `most` keys; no more of them once `most_rows` are freed.
+    """Free past entries of due runs, of at most `most` keys; no more of them once `most_rows` are freed.
 
     Versions go when there is a newer one at or before the horizon; a DELETE that is the newest is to be forgotten at
     `forget_time`, which its key then holds at byte `forget_at`.

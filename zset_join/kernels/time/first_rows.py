@@ -37,7 +37,7 @@ def first_rows(
     refs: Any,
     weights: Any,
 ) -> int:
-    """Write what is shown of every touched group after the epoch and was not before (or the other way round).
+    """Write the rows that each touched group shows after the epoch and not before (or the reverse).
 
     A line is a record address and a change of copies; return how many lines there are, written or not: what `refs` has no room
     for is counted only. Of one row per key an equal one in its place is no change.

@@ -4,7 +4,7 @@ The rows of all inputs of one epoch are put into *groups* by key, numbered from 
 state once. Within a group rows are ordered by their *order words* (the hidden words of a record, compared as signed numbers,
 the first one first), equal ones as they came.
 
-Cost: one hash and probe per row; sorting takes n log n of the largest group, and one pass where rows come in order.
+Cost: one hash and probe per row; sorting takes n log n of the largest group, and one pass where rows arrive in order.
 """
 
 from __future__ import annotations

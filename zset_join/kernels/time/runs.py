@@ -8,7 +8,7 @@ the rows.
 Rows hold in the field of the hash which key they belong to, in the flags whether they are a DELETE.
 
 Cost: a search touches one cache line for 4 entries of the run; an insertion moves what is behind it, which is nothing for rows
-that come in order.
+that arrive in order.
 """
 
 from __future__ import annotations
@@ -295,7 +295,7 @@ def retract_rows(
     removed_weight: Any,
     oldest_last: bool,
 ) -> int:
-    """Find what every retraction retracts: rows of the state, oldest first, then rows that came in this epoch.
+    """Find the rows that each retraction retracts: rows of the state, oldest first, then rows that arrived in this epoch.
 
     `left` is what is left of the weight of each new row; `removed_*` lists what is taken off the entries of each group's run,
     by position. A retraction of more than there is gets the status `absent` and takes nothing. Return how many of these there

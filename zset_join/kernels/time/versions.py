@@ -4,7 +4,7 @@ The version of a time is the last entry of the key's run at or before it; after 
 back, or of the new rows of its group, whichever is later in order. A DELETE is a version that matches nothing: 0 is returned.
 
 A *transition* is what a left row was joined with and what it is joined with: addresses of right rows, 0 for nothing,
--1 where the left row itself is not there.
+-1 where the left row itself is absent.
 """
 
 from __future__ import annotations

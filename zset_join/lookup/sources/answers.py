@@ -40,7 +40,7 @@ def table_of_columns(schema: pa.Schema, columns: Iterable[Sequence[Any]], *, sou
 
 
 def table_of_records(schema: pa.Schema, records: Sequence[Mapping[str, Any]], *, source: str = "") -> pa.Table:
-    """Return rows, given by the names of their columns; a name that is missing is NULL, one that is not declared is left out.
+    """Return rows, given by the names of their columns; a name that is missing is NULL, one that is not declared is omitted.
 
     Raises:
         LookupFailedError: a value that its column cannot hold.

@@ -60,7 +60,7 @@ class _FileSource(WrittenSource):
 
     @property
     def kind_shown(self) -> str:
-        """Return what messages call the kind of file."""
+        """Return the kind of file for messages."""
         raise NotImplementedError
 
     def refused(self, error: Exception) -> LookupFailedError:

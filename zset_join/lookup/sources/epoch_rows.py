@@ -1,4 +1,4 @@
-"""An outside table that is read once per epoch by the driver, and lies in the checkpoint for the tasks to look rows up in.
+"""An outside table that is read once per epoch by the driver, and is in the checkpoint for the tasks to look rows up in.
 
 The law: all tasks and attempts of an epoch see the same rows. The driver puts them there before the epoch's job, only if new,
 so an epoch that is requested again after a failure finds those of the first time; what was looked up is journaled as ever.
@@ -72,7 +72,7 @@ class DataFrameSource:
 
     @property
     def interval_us(self) -> int:
-        """Return how long the rows are believed; 0: for one epoch."""
+        """Return how long the rows are trusted; 0: for one epoch."""
         return 0 if self.reload_interval is None else parse_duration_us(self.reload_interval, option="reload_interval")
 
     def __getstate__(self) -> dict[str, Any]:
@@ -94,7 +94,7 @@ class DataFrameSource:
         )
 
     def explain(self) -> str:
-        """Return what it is."""
+        """Return a description."""
         return "a DataFrame, " + ("read once per epoch" if not self.interval_us else f"read every {self.reload_interval}")
 
     def to_json(self) -> dict[str, Any]:
@@ -165,14 +165,14 @@ class DataFrameSource:
                 folder.remove(other)
 
     def has(self, folder: Folder, stage: str, epoch: int) -> bool:
-        """Return whether the rows of an epoch are there already."""
+        """Return whether the rows of an epoch are present already."""
         return folder.size(_file(stage, epoch)) is not None
 
     def of_epoch(self, folder: Folder | None, stage: str, epoch: int) -> LookupSource:
         """Return the rows of an epoch.
 
         Raises:
-            StateError: they are not there.
+            StateError: they are absent.
         """
         if folder is None:
             self.open(Opening(key=(), columns=()))

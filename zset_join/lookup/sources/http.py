@@ -243,7 +243,7 @@ class _HttpClient(LookupClient):
             ) from error
 
     def _body(self, response: Any, key: dict[str, Any] | None) -> BoundedBody | None:
-        """Return what the answer's bytes go into, judging its status first; None where there is nothing to read."""
+        """Check the status of a response and return the receiver of its bytes; None without a body."""
         status = response.status_code
         if status == 404 and key is not None:
             return None

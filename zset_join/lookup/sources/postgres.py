@@ -120,7 +120,7 @@ class PostgresSource(WrittenSource):
         return self.statement_timeout_seconds + self.connect_timeout_seconds
 
     def connection_options(self) -> dict[str, Any]:
-        """Return what psycopg connects with."""
+        """Return the connection arguments of psycopg."""
         secret = as_secret(self.password)
         options: dict[str, Any] = {
             "host": self.host,

@@ -62,7 +62,7 @@ def possible_keys(keys: pa.Table) -> pa.Table:
 
 
 def binary_array(column: pa.ChunkedArray, kind: str) -> BinaryArray | list[Any]:
-    """Return what is sent as a parameter of an array type.
+    """Return a parameter of an array type.
 
     Args:
         column: the keys.

@@ -1,4 +1,4 @@
-"""Tables that are loaded as a whole and believed for `reload_interval`: Parquet files, a Delta table, an Arrow table in memory.
+"""Tables that are loaded as a whole and trusted for `reload_interval`: Parquet files, a Delta table, an Arrow table in memory.
 
 The law: a lookup sees the table as it was when it was last loaded. What is written between loads shows after the next one.
 

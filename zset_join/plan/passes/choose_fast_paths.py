@@ -1,6 +1,6 @@
 """Leave out what cannot change anything: DISTINCT over rows that are known to differ.
 
-Rows of a stage that names a key of its answer (a group, a join by primary keys) are there once each, and so are selections of
+Rows of a stage that names a key of its answer (a group, a join by primary keys) are present once each, and so are selections of
 them that keep the key.
 """
 

@@ -16,7 +16,7 @@ Row steps between two stages move no row to another partition, so these are fuse
 They can be in one place of a task only, or behind each other: a task has one stream of rows.
 
 The law: buckets, state, logs and receipts of a fused stage are those of one that is not. A checkpoint does not record the
-difference, and goes on with either.
+difference, and continues with either.
 
 Known limits: a NULL that a `where` excludes is not known to be excluded. An aggregate by more than the join key is shuffled:
 its groups are in one bucket each, but not in the one that its checkpoint has them in.
@@ -54,7 +54,7 @@ class Fusing:
     why_not: str | None
 
     def line(self, name: str) -> str:
-        """Return what `explain` shows of it.
+        """Return the line for `explain`.
 
         Args:
             name: of the rows.
@@ -81,7 +81,7 @@ class _KeyColumn:
 
 @dataclass(frozen=True, kw_only=True)
 class _Rows:
-    """What is known of the rows that leave a stage.
+    """Properties of the rows that leave a stage.
 
     Args:
         number: of the stage.
@@ -100,7 +100,7 @@ class _Rows:
     has_steps: bool = False
 
     def behind(self, steps: tuple[RowStep, ...]) -> _Rows:
-        """Return what is known of them behind some row steps."""
+        """Return the properties of them behind some row steps."""
         after = {name: renamed for name in self.names if (renamed := name_after(steps, name)) is not None}
         return replace(
             self,
@@ -161,7 +161,7 @@ def fuse_stages(plan: QueryPlan, *, hashed: Callable[[pa.DataType], str]) -> tup
 
 
 def _answer_of(node: StageNode, senders: Sequence[Sequence[_Rows]], hashed: Callable[[pa.DataType], str]) -> _Rows:
-    """Return what is known of the answer of a stage."""
+    """Return the properties of the answer of a stage."""
     stage, key = node.stage, node.stage.output_key
     full = [_never_null_in(stage.inputs[side], of_side) for side, of_side in enumerate(senders)]
     is_value = [all(flags) for flags in zip(*(given.null_is_value for given in stage.inputs), strict=True)]

@@ -1,4 +1,4 @@
-"""Do less between stages: leave out selections that change nothing, and make one of two where the second only picks columns."""
+"""Do less between stages: omit selections that change nothing, and make one of two where the second only picks columns."""
 
 from __future__ import annotations
 

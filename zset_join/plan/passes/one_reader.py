@@ -14,7 +14,7 @@ __all__ = ["one_reader"]
 
 
 def one_reader(root: Root) -> Root:
-    """Return a tree in which every stage, and every step, is there as often as it is used; sources are not copied."""
+    """Return a tree in which every stage, and every step, is present as often as it is used; sources are not copied."""
     return each_root(root, _copied)
 
 

@@ -1,4 +1,4 @@
-"""Leave out, where rows come in, the columns of a source that the query never reads.
+"""Leave out, where rows arrive in, the columns of a source that the query never reads.
 
     SELECT o.id, c.name FROM orders o JOIN customers c ON ...      `orders.note` and `customers.address` reach no state
 
@@ -42,7 +42,7 @@ def prune_columns(root: Root) -> Root:
 
 
 def unread_columns(root: Root) -> tuple[tuple[str, tuple[str, ...]], ...]:
-    """Return the sources that `prune_columns` narrows, each with the columns that it leaves out."""
+    """Return the sources that `prune_columns` narrows, each with the columns that it omits."""
     parts = root.parts if isinstance(root, Views) else (root,)
     needed, found, seen = _needed(parts), {}, set()
     waiting = list(parts)

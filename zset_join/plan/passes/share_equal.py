@@ -1,4 +1,4 @@
-"""Keep what several views have in common once: equal sources, steps and stages are one node, with one state and one log.
+"""Store the common parts of several views once: equal sources, steps and stages are one node, with one state and one log.
 
 Views that are written one by one name the same join again and again. Two nodes are equal where what they do is written alike
 and they are over the same nodes, from the sources up; what relations are called does not count, for it is only in messages. A
@@ -31,7 +31,7 @@ def share_equal(root: Root) -> Root:
 
 
 def _identity(node: Node) -> Hashable:
-    """Return what is equal for equal nodes whose children are one already."""
+    """Return an identity of nodes whose children are shared already."""
     children = tuple(map(id, node.children))
     match node:
         case Read(source):

@@ -26,7 +26,7 @@ def share_versions(root: Root) -> Root:
 
 
 def _rows_of(node: Node) -> Hashable:
-    """Return what is equal for the same rows: a node, and the steps behind it by value."""
+    """Return an identity of rows: a node, and the steps behind it by value."""
     steps: list[Hashable] = []
     while isinstance(node, Apply):
         steps.append((node.step, node.hides))

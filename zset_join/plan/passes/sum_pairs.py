@@ -13,7 +13,7 @@ one row per key, behind which selections only rename, and which nobody else read
 rounded in another order, and a global group has a row without pairs. A source in changelog mode is left to pairs as well: its
 `-1` is compared with the row that it retracts.
 
-Only sums are kept: the rows of the sides are not there for an evolution.
+Only sums are kept: the rows of the sides are absent for an evolution.
 """
 
 from __future__ import annotations
@@ -165,7 +165,7 @@ class _Pairs:
         return Operate(request, (Apply(self.sides[side], step),))
 
     def _products(self, call: AggregateCall) -> list[tuple[str, str, Expression]]:
-        """Return what is summed of every pair of groups: a name, how it is brought together, and its value."""
+        """Return the sums of every pair of groups: a name, how it is brought together, and its value."""
         if not call.columns:
             return [(_COUNT, "sum", named(_of(0, _COUNT)) * named(_of(1, _COUNT)))]
         side, column = self.columns[call.columns[0]]
@@ -179,7 +179,7 @@ class _Pairs:
 
 
 def _of(side: int, name: str) -> str:
-    """Return what the pass calls a column of one side; no column of a user has such a name by accident."""
+    """Return the name in this pass for a column of one side; no column of a user has such a name by accident."""
     return f"{_SIDES[side]}: {name}"
 
 
@@ -210,7 +210,7 @@ def _is_summed(call: AggregateCall, schema: pa.Schema) -> bool:
 
 
 def _has_rows_kept(node: Node) -> bool:
-    """Return whether rows come straight from a source in changelog mode."""
+    """Return whether rows arrive straight from a source in changelog mode."""
     return node.relation.mode == "changelog" and not is_derived(node)
 
 

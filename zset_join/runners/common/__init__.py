@@ -1,1 +1,1 @@
-"""What every runner does in one way."""
+"""Code shared by all runners."""

@@ -1,6 +1,6 @@
-"""What an epoch has left of one bucket of one stage, and what a commit record makes of all of these.
+"""Receipt of an epoch for one bucket of one stage, and the commit record built from all receipts.
 
-The law: a receipt lists files that nobody believes in yet; the commit record of the epoch makes them count. A runner that keeps
+The law: a receipt lists files that nobody trusts yet; the commit record of the epoch makes them count. A runner that keeps
 its state in this process, and one whose tasks send their receipts to a driver, commit by the same rule.
 
 Cost: a few lines per bucket that was opened.
@@ -35,7 +35,7 @@ class BucketReceipt:
         seconds: wall-clock seconds per step.
         due: when the stage must next run without input, by the state before the epoch: event time and processing time, None for
             never; None for a stage that never does.
-        is_warm: the local state was there, at most one epoch behind; None when there was nothing to remember, or no need to.
+        is_warm: the local state was present, at most one epoch behind; None when there was nothing to remember, or no need to.
         was_rebuilt: the mapped state could not be used and was rebuilt.
     """
 
@@ -60,7 +60,7 @@ class BucketReceipt:
 def histories_after(
     before: Mapping[str, BucketHistory], receipts: Iterable[BucketReceipt], states: Mapping[str, str]
 ) -> dict[str, BucketHistory]:
-    """Return what the state is made of after an epoch.
+    """Return the histories of the state after an epoch.
 
     Args:
         before: "state/bucket" to what it was made of.

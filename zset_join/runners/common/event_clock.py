@@ -21,7 +21,7 @@ Watermark = int | None
 
 
 def stage_watermark(name: str) -> str:
-    """Return what a commit record calls the watermark of a stage; those of sources have the names of these."""
+    """Return the name of a stage's watermark in a commit record; those of sources have the names of these."""
     return f"{STAGE_PREFIX}{name}"
 
 
@@ -41,7 +41,7 @@ class EventClock:
 
     Args:
         waited_for: per stage, the sources whose event time reaches one of its inputs.
-        idle_timeout_us: processing time after which a silent source is left out; None for never.
+        idle_timeout_us: processing time after which a silent source is omitted; None for never.
     """
 
     def __init__(self, waited_for: Sequence[Sequence[str]], *, idle_timeout_us: int | None = None) -> None:
@@ -54,7 +54,7 @@ class EventClock:
         self._began_us = now_us if self._began_us is None else self._began_us
 
     def is_idle(self, active_us: int | None, now_us: int | None) -> bool:
-        """Return whether a source has been silent for too long; `active_us`: when its last rows came, None: not in this run."""
+        """Return whether a source has been idle for too long; `active_us`: time of its last rows, None: not in this run."""
         begin = self._began_us if active_us is None else active_us
         if self._idle_timeout_us is None or now_us is None or begin is None:
             return False

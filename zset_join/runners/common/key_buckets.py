@@ -125,7 +125,7 @@ class MovedKeys:
         return holders
 
     def follow(self, deletes: int) -> bool:
-        """Note that so many deletes went to buckets that may have a row; return whether noting all rows once more pays off.
+        """Note that so many deletes went to buckets that may have a row; return whether noting all rows again pays off.
 
         It does where keys share too many places, or where most buckets that may have a row have lost it. Cost: the places, once
         for many rows.

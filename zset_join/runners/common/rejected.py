@@ -47,7 +47,7 @@ class Rejected:
 
 @dataclass(frozen=True, slots=True)
 class RejectedRows:
-    """Hold what was put aside of one input or output.
+    """Rejected rows of one input or output.
 
     Args:
         name: what messages call it.

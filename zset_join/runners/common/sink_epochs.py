@@ -30,7 +30,7 @@ class SinkEpochs:
 
     Args:
         sink: the sink; opened and closed by its owner.
-        quarantines: rows that it can never hold are put aside and left out of it; else they are refused.
+        quarantines: rows that it can never hold are put aside and omitted of it; else they are refused.
     """
 
     def __init__(self, sink: Sink, *, quarantines: bool = False) -> None:
@@ -39,7 +39,7 @@ class SinkEpochs:
 
     @property
     def name(self) -> str:
-        """Return what messages call the sink."""
+        """Return the name of the sink for messages."""
         return repr(self.sink)
 
     @property

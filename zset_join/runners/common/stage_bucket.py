@@ -40,7 +40,7 @@ class StageBucket:
         stage: what is computed.
         shown: the columns of its answer.
         is_timed: it may have rows to emit when time passes.
-        emits_without_input: it answers in the first epoch though no row came.
+        emits_without_input: it answers in the first epoch though no row arrived.
     """
 
     stage: Stage
@@ -69,7 +69,7 @@ class StageBucket:
                 yield ZSet(pa.RecordBatch.from_arrays(columns, schema=shown), chunk.weights)
 
     def rejected(self, operator: DurableOperator, tick: Tick, deltas: Sequence[ZSet]) -> list[RejectedRows]:
-        """Return the rows that the operator leaves out of what it is fed, input by input."""
+        """Return the rows that the operator omits of what it is fed, input by input."""
         judged = operator.rejections(tick, deltas)
         return list(rejected_rows(judged, [one.name for one in operator.inputs], deltas)) if judged.num_rows else []
 
@@ -116,7 +116,7 @@ def log_input(state: BucketState, deltas: Sequence[ZSet], receipt: BucketReceipt
 
 
 def report(state: BucketState, receipt: BucketReceipt) -> None:
-    """Report what an open bucket is like, and what was written on the way."""
+    """Report the state of an open bucket, and the files written."""
     receipt.seconds.update(state.seconds)
     receipt.snapshot, receipt.merged = state.snapshot, state.merged
     receipt.is_warm, receipt.was_rebuilt = state.is_warm, state.was_rebuilt

@@ -1,4 +1,4 @@
-"""What a start refuses before it touches a file: stages that cannot be built with the options of the query.
+"""Checks before a start writes a file: stages that cannot be built with the options of the query are rejected.
 
 The law: a refused start leaves every file as it was (`tests/pipeline/test_refused_start.py`).
 

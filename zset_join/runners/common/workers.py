@@ -49,7 +49,7 @@ class Workers:
         self._pool: ThreadPoolExecutor | None = None
 
     def run(self, tasks: Sequence[Callable[[], _Result]], *, apart: bool = True) -> list[_Result]:
-        """Return what tasks return, in their order.
+        """Run tasks and return their results in order.
 
         Args:
             tasks: what to do; none of them waits for another.
@@ -100,7 +100,7 @@ def usable_threads() -> int:
 
 
 def _ended(task: Callable[[], _Result]) -> Future[_Result]:
-    """Return what became of a task that is done at once; only what is no error of a program goes through."""
+    """Return the result or error of a task; interrupts are raised."""
     future: Future[_Result] = Future()
     try:
         future.set_result(task())

@@ -8,7 +8,7 @@
     pipeline.drop("by_city")
 
 The law: after every epoch each view holds what it would hold in a pipeline of its own, given the same rows. Stages that a view
-shares with those before it are kept once: their state is that of the view which was there first (`zset_join.plan.merging`).
+shares with those before it are kept once: their state is that of the view which was present first (`zset_join.plan.merging`).
 
 Cost: of taking a view over or dropping one, the stages of the plan; no row is looked at.
 
@@ -41,7 +41,7 @@ __all__ = ["ChangingPipeline"]
 
 @dataclass(frozen=True)
 class _Parts:
-    """What a pipeline goes on with, whatever its plan becomes.
+    """Parts that a pipeline keeps when its plan changes.
 
     Args:
         operators: by the number of their state.
@@ -144,8 +144,7 @@ class ChangingPipeline(Pipeline[dict[str, ZSet]]):
             self.plan.view(name)
             self.close()
             return
-        with self._watching.lock:
-            self._settle_views()
+        with self._settled_views():
             self._drop(name)
 
     def _drop(self, name: str) -> None:
@@ -167,7 +166,7 @@ class ChangingPipeline(Pipeline[dict[str, ZSet]]):
         self._go_on_with(plan, readings, operators, known, contents)
 
     def _begins_later(self, epoch: int, other: ChangingPipeline) -> bool:
-        """Return whether a row that is there before any other would be missed: one of the two has not had its first epoch."""
+        """Return whether a row that is present before any other would be missed: one of the two has not had its first epoch."""
         waiting = [plan for plan, at in ((self.plan, epoch), (other.plan, other.epoch)) if at == 0]
         return epoch != other.epoch and any(node.stage.emits_without_input for plan in waiting for node in plan.nodes)
 

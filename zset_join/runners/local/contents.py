@@ -63,7 +63,7 @@ class _Moment:
 
 
 class HeldRows:
-    """Hold what a view held at one moment; nothing is copied, and any thread may read it.
+    """Contents of a view at one moment; nothing is copied, and any thread may read them.
 
     Args:
         read: returns the rows; called once, but for threads that read at the same time.
@@ -245,7 +245,7 @@ def _of_schema(part: ZSet, schema: pa.Schema) -> ZSet:
 
 
 def repeated(rows: ZSet, schema: pa.Schema) -> pa.Table:
-    """Return the contents of a view as a table: a row is there as often as its weight.
+    """Return the contents of a view as a table: a row is present as often as its weight.
 
     Raises:
         BadInputError: `ABSENT_ROW`, a row has a negative weight.

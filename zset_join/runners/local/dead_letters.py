@@ -6,8 +6,8 @@ repeated writes the same file again.
 
     <directory>/dead-letters/<epoch>.parquet
 
-A row that a stage refused is there as JSON, with its weight; a record that could not be decoded with its bytes, key and value,
-and its place in Kafka. `zset-join dead-letters` lists them, see `zset_join.tools.dead_letters`.
+A row that a stage refused is present as JSON, with its weight; a record that could not be decoded with its bytes, key and
+value, and its place in Kafka. `zset-join dead-letters` lists them, see `zset_join.tools.dead_letters`.
 
 Memory: the rows of the last epoch.
 """
@@ -50,7 +50,7 @@ SCHEMA = pa.schema(
 
 @dataclass(frozen=True)
 class PartlyRead:
-    """Hold what a reader could and could not read; `Pipeline.step` takes it as the rows of a source, and puts aside the rest.
+    """Decoded and undecodable rows of a reader; `Pipeline.step` processes the former and rejects the latter.
 
     Args:
         rows: what could be read.

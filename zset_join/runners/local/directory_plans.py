@@ -1,4 +1,4 @@
-"""How a directory of a pipeline recognises its plan, and what a pipeline goes on with there under another one."""
+"""How a directory of a pipeline recognises its plan, and what a pipeline continues with there under another one."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _LINE = "line "
 
 @dataclass(frozen=True, kw_only=True)
 class DirectoryChange:
-    """Hold what a pipeline goes on with under another plan.
+    """Parts that a pipeline keeps under another plan.
 
     Args:
         plan: the new plan; states that are kept have the names that they had.
@@ -57,7 +57,7 @@ class DirectoryChange:
 
 
 def described_beside(stored: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Return what a directory is recognised by beside its plan, as it is written down."""
+    """Return the description of a directory besides its plan, as stored."""
     return {key: value for key, value in (stored or {}).items() if not key.startswith(_LINE)}
 
 
@@ -86,7 +86,7 @@ def plan_of_directory(directory: str | Path | Place, plan: QueryPlan, *, has_nam
 
 
 def written_plan(plan: QueryPlan) -> dict[str, Any]:
-    """Return what it takes to build the operators of a plan without its program, JSON-ready."""
+    """Return a description that can build the operators of a plan without its program, JSON-ready."""
     return {
         "stages": [
             {
@@ -101,7 +101,7 @@ def written_plan(plan: QueryPlan) -> dict[str, Any]:
 
 
 def described_plan(plan: QueryPlan) -> dict[str, Any]:
-    """Return what a plan is recognised by: line by line, so that a message can show the difference."""
+    """Return the description of a plan, line by line, so that a message can show the difference."""
     # Another run may have another bound, and a baseline that is loaded need not be given again.
     unbounded = tuple(replace(source, max_watermark_jump=None, has_baseline=False) for source in plan.sources)
     explained = replace(plan, sources=unbounded).explain(buckets=1)

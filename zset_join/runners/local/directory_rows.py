@@ -1,4 +1,4 @@
-"""What a directory keeps of rows beside its stages: the contents of views, and the inputs of all epochs where they are kept."""
+"""Rows in a directory besides its stages: the contents of views, and kept inputs."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ _VIEW = "view"
 
 
 def view_folder(plan: QueryPlan, number: int) -> str:
-    """Return what the log of a view is called, by its place in the plan."""
+    """Return the name of a view's log, by its place in the plan."""
     return f"{_VIEW}-{number}" if len(plan.views) > 1 else _VIEW
 
 
 def input_folder(number: int) -> str:
-    """Return what the log of a source is called, by its place among all that the query ever had."""
+    """Return the name of a source's log, by its place among all that the query ever had."""
     return f"input-{number}"
 
 
 def view_rows(files: CheckpointFiles, history: BucketHistory, schema: pa.Schema) -> Iterator[ZSet]:
-    """Yield what a view holds, in parts.
+    """Yield the contents of a view, in parts.
 
     Raises:
         StateError: a file is missing or damaged.

@@ -3,7 +3,7 @@
     <directory>/zset/       the checkpoint, with one bucket: epoch log, snapshots, commit records; see zset_join.checkpoint
     <directory>/local/      mapped state, a cache: removing it costs time, never an answer
 
-The law: an epoch counts once its commit record is there, which is written by one atomic rename after everything it lists. A
+The law: an epoch counts once its commit record is present, which is written by one atomic rename after everything it lists. A
 process that dies before leaves nothing that a reader would see; one that dies after has the epoch, and its answer reaches the
 outputs when the directory is opened again. Epoch N is folded into the state when epoch N + 1 begins, so the answer of the last
 epoch can be given again.
@@ -85,7 +85,7 @@ class PipelineDirectory:
         options: what operators take from the options of a query.
         watermarks: of the plan; set to those of the last epoch.
         contents: what each view holds, by name, filled from the directory; None where it is not kept.
-        history: everything that came, filled from the directory; None where it is not kept.
+        history: everything that arrived, filled from the directory; None where it is not kept.
         snapshot_after_bytes: a log that is smaller is not replaced by a snapshot.
 
     Raises:
@@ -149,7 +149,7 @@ class PipelineDirectory:
             raise
 
     def _described(self, plan: QueryPlan) -> dict[str, Any]:
-        """Return what the directory is recognised by under a plan."""
+        """Return the description of the directory under a plan."""
         kept = {"keeps_view": self._contents is not None, "keeps_inputs": self._history is not None}
         return {**described_plan(plan), **kept, **self._place.described(stored_description(self.location))}
 
@@ -173,7 +173,7 @@ class PipelineDirectory:
         return self.checkpoint.last
 
     def next_time_us(self) -> int | None:
-        """Return the processing time at which an epoch has rows to emit though no row comes; None for never.
+        """Return the processing time at which an epoch has rows to emit though no row arrives; None for never.
 
         The last epoch is folded in only by the next one: where rows may wait in it, that one is due now.
         """
@@ -262,7 +262,7 @@ class PipelineDirectory:
         Args:
             epoch: its stages, all of them opened.
             evolution: how the plan before comes to the new one, built.
-            change: what the pipeline goes on with.
+            change: what the pipeline continues with.
 
         Raises:
             StateError: another process has taken over.
@@ -389,7 +389,7 @@ class PipelineDirectory:
         tick: Tick,
         answer: ZSet,
     ) -> None:
-        """Let the log of a view go on under a new plan, or begin where its rows are all new."""
+        """Let the log of a view continue under a new plan, or begin where its rows are all new."""
         if self._contents is None:
             return
         before = BucketHistory()
@@ -407,17 +407,17 @@ class PipelineDirectory:
         write_dead_letters(self._dead_letters, epoch, letters)
 
     def answers(self, record: CommitRecord) -> dict[str, ZSet]:
-        """Return what each view answered in a committed epoch, by its name.
+        """Return the answer of each view in a committed epoch, by name.
 
         Raises:
             StateError: a file is missing or damaged.
         """
-        if self.checkpoint.is_moved:  # its answer lies in the form of executors; outputs have it
+        if self.checkpoint.is_moved:  # its answer is in the form of executors; outputs have it
             return {view.name: ZSet.empty(self._plan.output_of(view.name).schema) for view in self._plan.views}
         return {view.name: self._answer(record, view.name) for view in self._plan.views}
 
     def newest_answers(self, record: CommitRecord, newest_answer: Mapping[str, ZSet]) -> Iterator[GivenEpoch]:
-        """Yield what outputs may lack, oldest first; see `waiting_epochs`.
+        """Yield the epochs that outputs may lack, oldest first; see `waiting_epochs`.
 
         Args:
             record: the newest one.
@@ -489,7 +489,7 @@ class PipelineDirectory:
             load_inputs(self.checkpoint.files, record, self._sources, self._history, changes)
 
     def _folder(self, number: int) -> str:
-        """Return what the log of a view is called, by its place in the plan."""
+        """Return the name of a view's log, by its place in the plan."""
         return view_folder(self._plan, number)
 
     def _log_inputs(self, histories: dict[str, BucketHistory], tick: Tick, deltas: Mapping[str, ZSet]) -> None:

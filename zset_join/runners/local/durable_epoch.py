@@ -1,6 +1,6 @@
 """One epoch of a pipeline with a directory: stages are opened when they answer, in the state before it.
 
-Cost: opening a stage whose local state is there maps its files; folding the last epoch in costs its rows.
+Cost: opening a stage whose local state is present maps its files; folding the last epoch in costs its rows.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class DurableEpoch:
     contexts: dict[int, StageContext] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        for state in self.plan.states:  # what was put off until the next epoch is done although no row comes
+        for state in self.plan.states:  # what was put off until the next epoch is done although no row arrives
             context = self.contexts[state.number] = self.checkpoint.stage(state.name, self.tick)
             if context.is_work_due(0):
                 self.operator(state.number, self.tick)
@@ -69,7 +69,7 @@ class DurableEpoch:
         return operators_of(self.plan.state_of[number], self.state(number, tick))[number]
 
     def state(self, number: int, tick: Tick) -> DurableOperator:
-        """Return what keeps the state of a stage: of joins that share a table, that of all of them."""
+        """Return the state of a stage; joins that share a table share one."""
         node = self.plan.state_of[number]
         state = self.states.get(node.number)
         if state is not None:

@@ -32,7 +32,7 @@ __all__ = ["AnsweredEpoch", "Engine", "StageWork"]
 
 @dataclass(frozen=True, slots=True)
 class StageWork:
-    """Hold what one stage did in one epoch.
+    """Progress of one stage in one epoch.
 
     Args:
         seconds: wall clock, lookups included.

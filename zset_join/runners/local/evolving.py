@@ -1,7 +1,7 @@
-"""Change the query of a pipeline that runs: see what would differ, then go on with the new one.
+"""Change the query of a pipeline that runs: see what would differ, then continue with the new one.
 
     pipeline.diff(view)        nothing changes; what would be answered otherwise, row by row
-    pipeline.evolve(view)      the new query goes on from here; outputs get the difference once
+    pipeline.evolve(view)      the new query continues from here; outputs get the difference once
 
 The law: the difference is new(E) - old(E), of two batch queries over everything that was accepted up to epoch E. After `evolve`
 the pipeline answers as one that ran the new query from the start; the sum of the answers, that of `evolve` among them, is the
@@ -61,10 +61,11 @@ class EvolutionStart:
         options: of its operators.
         states: the operators after the last epoch, by the number of their state.
         contents: what its views hold, by name; None where that is not kept.
-        history: everything that came; None where it is not kept.
+        history: everything that arrived; None where it is not kept.
+        shapes: operators of the same stages, without their rows, where reading `states` is to wait; None: `states`.
         known: what is known of event time.
         gone: names of sources that an earlier plan had, and of which rows were dropped.
-        as_now: new stages whose answer depends on when rows come are built as if all of them came now.
+        as_now: new stages whose answer depends on when rows arrive are built as if all of them came now.
         words: what schemas do not show of columns of sources that change.
         first_rows: by name of a source that the new plan has and this one does not, the rows that it begins with.
         options_after: of operators of the new plan, with other budgets of hybrid state; None: the same.
@@ -79,6 +80,7 @@ class EvolutionStart:
     contents: Mapping[str, Contents] | None
     history: InputHistory | None
     known: KnownTimes
+    shapes: Mapping[int, DurableOperator] | None = None
     gone: frozenset[str] = frozenset()
     as_now: bool = False
     words: ColumnWords = field(default_factory=no_words)
@@ -102,7 +104,7 @@ class Evolution:
         plan: the new plan.
 
     Raises:
-        StateError: `EVOLVE_NO_ROWS`, `EVOLVE_BY_TIME`, `EVOLVE_SOURCE`, `EVOLVE_COLUMN`: what the plan needs is not there.
+        StateError: `EVOLVE_NO_ROWS`, `EVOLVE_BY_TIME`, `EVOLVE_SOURCE`, `EVOLVE_COLUMN`: what the plan needs is absent.
         OptionError: `FIRST_ROWS`: a source that does not begin with the change is to begin with rows.
     """
 
@@ -114,7 +116,7 @@ class Evolution:
         self._before, self._after = Fingerprints(origin.plan, touched), Fingerprints(plan, touched)
         self.kept: dict[int, int] = {}
         self._copied: set[int] = set()
-        self._places: dict[int, tuple[int, ...]] = {}  # of joins that go on with a part of a shared table
+        self._places: dict[int, tuple[int, ...]] = {}  # of joins that continue with a part of a shared table
         self.built: dict[int, DurableOperator] = {}
         self._rows: dict[str, ZSet] = {}
         self._check_sources()
@@ -214,7 +216,7 @@ class Evolution:
                 del self._places[number]
 
     def _part(self, number: int, tables: Mapping[str, _Table]) -> Mapping[str, _Table]:
-        """Return what a state has of the tables of the one that it goes on with."""
+        """Return what a state has of the tables of the one that it continues with."""
         joins = [self.plan.nodes[at].stage for at in self.plan.state_of[number].readers]
         return part_of_tables(joins, self._places[number], tables) if number in self._places else tables
 
@@ -225,7 +227,7 @@ class Evolution:
         return is_as_large and self._after.written(number) == self._before.written(old)
 
     def _is_carried(self, number: int, old: int) -> bool:
-        """Return whether a new operator goes on with a copy of a state: it holds none of the columns that changed."""
+        """Return whether a new operator continues with a copy of a state: it holds none of the columns that changed."""
         operator = self.origin.states.get(old)
         if operator is None:
             return False
@@ -245,16 +247,16 @@ class Evolution:
         one = self.origin
         if not one.epoch:
             return []
-        rows = stored_rows(self._before, one.states, one.options, one.contents, one.history)
+        rows = stored_rows(self._before, one.states, one.options, one.contents, one.history, one.shapes)
         if one.history is not None:
             rows += [stored_inputs(self._after, source, one.history) for source in self.plan.sources if source.name in one.gone]
         for name, again in one.reread.items():
             check_reread(name, again, self.plan, rows, self._before.rows(name), self.columns.get(name))
             feed, what = self._after.feed(Feed(name)), f'the rows that were read again of "{name}"'
-            rows.append(StoredRows((feed,), self.plan.source(name).relation, what, len(again), partial(_same, again)))
+            rows.append(StoredRows((feed,), self.plan.source(name).relation, what, again.__len__, partial(_same, again)))
         for name, first in one.first_rows.items():
             feed, what = self._after.feed(Feed(name)), f'the rows that "{name}" begins with'
-            rows.append(StoredRows((feed,), self.plan.source(name).relation, what, len(first), partial(_same, first)))
+            rows.append(StoredRows((feed,), self.plan.source(name).relation, what, first.__len__, partial(_same, first)))
         return rows
 
     @property
@@ -262,7 +264,7 @@ class Evolution:
         return [state for state in self.plan.states if state.number not in self.kept]
 
     def _check(self) -> None:
-        """Refuse what cannot be had, before any row is read."""
+        """Reject impossible requests before any row is read."""
         for state in self._rebuilt:
             for number in state.readers:
                 self._new.check_stage(number)
@@ -290,18 +292,18 @@ class Evolution:
 
     @property
     def unbuilt(self) -> dict[int, int]:
-        """Return the states of the new plan that go on as they are, by number, each with its number in the plan before."""
+        """Return the states of the new plan that continue as they are, by number, each with its number in the plan before."""
         return {number: old for number, old in self.kept.items() if number not in self._copied}
 
     def durable_plan(self) -> QueryPlan:
-        """Return the new plan for a directory: states that go on keep their names; no other name was ever there."""
+        """Return the new plan for a directory: states that continue keep their names; no other name was ever there."""
         before = {state.number: state.name for state in self.origin.plan.states}
         names = {state.number: f"{state.name}-e{self.origin.epoch}" for state in self.plan.states}
         names |= {number: before[old] for number, old in self.unbuilt.items()}
         return replace(self.plan, state_names=tuple(sorted(names.items())))
 
     def begins(self, name: str) -> bool:
-        """Return whether all rows of a view of the new plan are new: it was not there, or its columns were others."""
+        """Return whether all rows of a view of the new plan are new: it was absent, or its columns were others."""
         if name not in {view.name for view in self.origin.plan.views}:
             return True
         before, after = (plan.output_of(name).schema for plan in (self.origin.plan, self.plan))
@@ -320,7 +322,7 @@ class Evolution:
         }
 
     def adds_columns(self, name: str) -> bool:
-        """Return whether a view of the new plan was there, and has columns behind those that it had."""
+        """Return whether a view of the new plan was present, and has columns behind those that it had."""
         if name not in {view.name for view in self.origin.plan.views}:
             return False
         return adds_columns(*(plan.output_of(name).schema for plan in (self.origin.plan, self.plan)))
@@ -337,7 +339,7 @@ class Evolution:
         return None if held is None else held[name].rows()
 
     def diff(self) -> PlanDiff:
-        """Return what the new plan answers otherwise, and what is built for it.
+        """Return how the answers of the new plan differ, and the stages built for it.
 
         Raises:
             BadInputError: the new plan cannot take a row; nothing has changed.
@@ -359,7 +361,7 @@ class Evolution:
         )
 
     def _ending(self, number: int) -> int:
-        """Return how many rows, or keys, of a state that goes on as a copy end with the next epoch because of its options."""
+        """Return how many rows, or keys, of a state that continues as a copy end with the next epoch because of its options."""
         old, state = self.kept[number], self.plan.state_of[number]
         before = self.origin.plan.state_of[old]
         if number in self._places or state.stage.lasting == state.stage.to_json():
@@ -394,7 +396,7 @@ class Evolution:
         return self._old.rows(plan.view(name).feeds, plan.output_of(name), f'view "{name}" as it was').consolidated()
 
     def rows_after(self, name: str) -> ZSet:
-        """Return what a view of the new plan holds; of one that is unchanged as well."""
+        """Return the contents of a view of the new plan, changed or not."""
         if name not in self._rows:
             view, shown = self.plan.view(name), self.plan.output_of(name)
             if not self.origin.epoch:
@@ -433,8 +435,11 @@ class Evolution:
 
     def operators(self) -> dict[int, DurableOperator]:
         """Return the operators of the new plan by the number of their state: those that are kept, and those that were built."""
-        kept = {number: self.origin.states[old] for number, old in self.unbuilt.items()}
-        return {**kept, **self.built}
+        return {number: self.operator(number) for number in (*self.unbuilt, *self.built)}
+
+    def operator(self, number: int) -> DurableOperator:
+        """Return the operator of a state of the new plan, which is kept or was built."""
+        return self.built[number] if number in self.built else self.origin.states[self.unbuilt[number]]
 
     def unused(self) -> list[DurableOperator]:
         """Return the operators of the plan before that the new one has no use for: a copy does not need what it is of."""
@@ -442,7 +447,7 @@ class Evolution:
         return [operator for number, operator in self.origin.states.items() if number not in used]
 
     def known_times(self) -> KnownTimes:
-        """Return what is known of event time under the new plan."""
+        """Return the event time under the new plan."""
         old, fresh = self.origin.known, Watermarks(self.plan).known
         numbers: dict[int, int] = {}
         for number, before in self.kept.items():
@@ -456,7 +461,7 @@ class Evolution:
         return KnownTimes(sources, stages)
 
     def _watermarks_of(self, stages: list[int]) -> dict[int, int]:
-        """Return the watermarks of stages that are built as if all rows came now, where all their sources have one."""
+        """Return the watermarks of stages that are built as if all rows arrived now, where all their sources have one."""
         sources, reached = self.origin.known.sources, dict[int, int]()
         for number in stages:
             known = [sources[name].watermark_us if name in sources else None for name in self.plan.timed_sources(number)]
@@ -466,7 +471,7 @@ class Evolution:
         return reached
 
     def contents(self, before: Mapping[str, Contents]) -> dict[str, Contents]:
-        """Return what the views of the new plan hold; those that are unchanged are the objects of before."""
+        """Return the contents of the views of the new plan; unchanged views keep their objects."""
         held: dict[str, Contents] = {}
         for view in self.plan.views:
             there = before.get(view.name)
@@ -477,13 +482,13 @@ class Evolution:
         return held
 
     def close(self) -> None:
-        """Drop what was built."""
+        """Drop the built state."""
         for operator in self.built.values():
             operator.close()
         self.built = {}
 
 
 def _budget(state: StateNode, options: StageOptions) -> HotBudget | None:
-    """Return what of a state may be in memory; None where all of it is."""
+    """Return the memory budget of a state; None without a budget."""
     own, kind = state.options(options), state.stage.cold_state
     return None if kind is None else own.table_budget if kind == "groups" else own.hot_budget

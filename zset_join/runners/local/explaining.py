@@ -5,10 +5,10 @@ which each would have been enough. So it works for every kind of stage, and the 
 second opinion about it. Of several rows of which each would have moved a watermark far enough none is listed: time is the
 cause.
 
-How: everything that came is replayed through an empty pipeline in memory. In an epoch that changed rows requested, changes are
-left out, half of them at a time; a half that makes no difference is left, another one is halved again. Where only both halves
-together make one, each is halved without the other. Both runners use it: a pipeline that keeps its inputs, and a Spark query
-whose logs reach back to its first epoch.
+How: everything that arrived is replayed through an empty pipeline in memory. In an epoch that changed rows requested, changes
+are omitted, half of them at a time; a half that makes no difference is left, another one is halved again. Where only both
+halves together make one, each is halved without the other. Both runners use it: a pipeline that keeps its inputs, and a Spark
+query whose logs reach back to its first epoch.
 
 Where external rows, or watermarks, were recorded, these are used: nothing is fetched again, and a row that moved a
 watermark is no cause of what the watermark released.
@@ -57,7 +57,7 @@ def explain_row(
 
     Args:
         plan: the plan.
-        history: everything that came, epoch by epoch.
+        history: everything that arrived, epoch by epoch.
         options: what operators take from the options of a query.
         row: columns of the view to values.
         most_changes: changes to list per epoch.
@@ -110,7 +110,7 @@ class _PastWatermarks(Watermarks):
     held: KnownTimes | None = None
 
     def after(self, deltas: Mapping[str, ZSet], processing_time_us: int | None) -> KnownTimes:
-        """Return what was known after the epoch."""
+        """Return the event time after the epoch."""
         if self.held is not None:
             return self.held
         recorded = self.past.watermarks
@@ -149,7 +149,7 @@ class _Causes:
         """Return them, by source and place."""
         changes = [(name, at) for name, delta in self.past.deltas.items() for at in range(len(delta))]
         causes: list[_Change] = []
-        waiting: list[tuple[list[_Change], list[_Change]]] = []  # changes that matter where others are left out as well
+        waiting: list[tuple[list[_Change], list[_Change]]] = []  # changes that matter where others are omitted as well
         if changes and self._matters(changes):
             waiting.append((changes, []))
         while waiting:
@@ -208,7 +208,7 @@ def _is_same(one: Any, other: Any) -> bool:
 
 
 def _time_cause(plan: QueryPlan, past: PastEpoch) -> str:
-    """Return what time did to rows that no change of the epoch explains."""
+    """Return the effect of time on rows that no change of the epoch explains."""
     lives = [ttl for node in plan.nodes if isinstance(node.stage, ExpiringStage) for ttl in node.stage.ttls if ttl is not None]
     kinds = {ttl.by_event_time for ttl in lives}
     waits = any(not isinstance(node.stage, ExpiringStage) and node.stage.kind in _WAITING for node in plan.nodes)

@@ -8,7 +8,7 @@ The rows of an epoch do not judge each other, and those of the first epoch with 
 
 Edge cases: NULL is no time, and passes. The bound itself passes.
 
-Cost: one array pass over the times of such a source; rows are copied where some are left out.
+Cost: one array pass over the times of such a source; rows are copied where some are omitted.
 """
 
 from __future__ import annotations

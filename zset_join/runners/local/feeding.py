@@ -28,7 +28,7 @@ Transform = Callable[[ZSet], ZSet]
 
 
 class Feeding:
-    """What one input of a stage, or the output, is made of.
+    """Sources of one input of a stage, or of the output.
 
     Args:
         plan: the plan.
@@ -60,7 +60,7 @@ class Feeding:
 
 
 def feeding(plan: QueryPlan, feed: Feed) -> list[Transform]:
-    """Return what is done to the rows of a feed.
+    """Return the transformation of the rows of a feed.
 
     Raises:
         PlanError: a step that only Spark can do.
@@ -69,7 +69,7 @@ def feeding(plan: QueryPlan, feed: Feed) -> list[Transform]:
 
 
 def transforms_of(steps: Sequence[RowStep], relation: Relation) -> list[Transform]:
-    """Return what steps do to the rows of a relation.
+    """Return the transformation of steps on the rows of a relation.
 
     Raises:
         PlanError: a step that only Spark can do.

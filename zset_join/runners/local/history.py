@@ -1,4 +1,4 @@
-"""Everything that came: the changes of every source, epoch by epoch, kept where `keep_inputs` requests it.
+"""Everything that arrived: the changes of every source, epoch by epoch, kept where `keep_inputs` requests it.
 
 The law: replayed in order through an empty pipeline they give the same answers.
 
@@ -31,7 +31,7 @@ class PastEpoch:
     Args:
         epoch: its number.
         processing_time_us: its processing time.
-        deltas: by source, the changes; those without rows are left out.
+        deltas: by source, the changes; those without rows are omitted.
         fetched: by number of a stage with a fetch step, its external rows; None: they are not known.
         watermarks: by number of a stage, its watermark after the epoch, where it was recorded; None: they follow from the rows.
     """
@@ -82,7 +82,7 @@ def under_columns(history: Iterable[PastEpoch], changes: Iterable[ColumnChange])
     """Return epochs as if sources had always had the columns that they change to.
 
     Args:
-        history: everything that came.
+        history: everything that arrived.
         changes: how columns change.
     """
     by_source = {change.source: change for change in changes}
@@ -107,7 +107,7 @@ def part_of(history: Iterable[PastEpoch], stages: Sequence[int], sources: Sequen
     """Yield the input of some sources, for a plan of some of the stages.
 
     Args:
-        history: everything that came.
+        history: everything that arrived.
         stages: their numbers in the whole plan; in the other one they are numbered from 0 in this order.
         sources: the names of its sources.
     """

@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
+from typing import cast
 
 import numpy as np
 import pyarrow as pa
@@ -37,12 +38,12 @@ class ListedGroups:
     """Read the rows that an operator keeps of its answer.
 
     Args:
-        operator: the operator, whose state lists them.
+        operator: returns the operator, whose state lists them.
         relation: their columns.
         keeps_copies: the weight of a row is the number of input rows behind it; else 1.
     """
 
-    operator: ListingOperator
+    operator: Callable[[], DurableOperator]
     relation: Relation
     keeps_copies: bool
 
@@ -52,7 +53,7 @@ class ListedGroups:
 
     def chunks(self) -> Iterator[ZSet]:
         """Yield the rows in bounded chunks."""
-        for chunk in self.operator.held():
+        for chunk in cast("ListingOperator", self.operator()).held():
             rows = pa.RecordBatch.from_arrays(chunk.rows.columns, schema=self.relation.schema)
             yield ZSet(rows, chunk.weights if self.keeps_copies else np.ones(len(chunk), np.int64))
 
@@ -62,12 +63,16 @@ class ListedPairs:
     """Read the answer of an operator that computes it from its state.
 
     Args:
-        operator: the operator.
+        operator: returns the operator.
         relation: the columns of its answer.
     """
 
-    operator: AnswerListingOperator
+    operator: Callable[[], DurableOperator]
     relation: Relation
+
+    def is_whole(self) -> bool:
+        """Return whether the operator lists its whole answer."""
+        return cast("AnswerListingOperator", self.operator()).lists_answer
 
     def __call__(self) -> ZSet:
         """Return all rows."""
@@ -78,7 +83,7 @@ class ListedPairs:
         shown = self.relation.schema.names
         wanted = [name for name in shown if columns is None or name in columns] or shown[:1]
         schema = pa.schema([self.relation.schema.field(name) for name in wanted])
-        for chunk in self.operator.listed(wanted):
+        for chunk in cast("AnswerListingOperator", self.operator()).listed(wanted):
             rows = [chunk.rows.column(name) for name in wanted]
             yield ZSet(pa.RecordBatch.from_arrays(rows, schema=schema), chunk.weights)
 
@@ -126,12 +131,16 @@ def _chunks_of(
 ) -> Callable[[], Iterator[ZSet]] | None:
     """Return what lists the answer of a stage; None where its state does not hold it at all times."""
     stage, state = plan.nodes[number].stage, plan.state_of[number]
-    used = state.options(options)
+    used, known = state.options(options), partial(_itself, operator)
     if state.is_shared or not stage.follows_from_rows or is_timed(operator):
         return None
     if isinstance(operator, AnswerListingOperator):
         forgets = stage.is_append_buffer and used.buffer_limit.evicts
-        return None if forgets or not operator.lists_answer else partial(ListedPairs(operator, stage.output).chunks, None)
+        return None if forgets or not operator.lists_answer else partial(ListedPairs(known, stage.output).chunks, None)
     if isinstance(operator, ListingOperator) and (used.table_budget is None or stage.cold_state is None):
-        return ListedGroups(operator, stage.output, keeps_copies=False).chunks
+        return ListedGroups(known, stage.output, keeps_copies=False).chunks
     return None
+
+
+def _itself(operator: DurableOperator) -> DurableOperator:
+    return operator

@@ -1,4 +1,4 @@
-"""Where the deltas of a pipeline go beside its caller: sinks, and functions.
+"""Receivers of the deltas of a pipeline, besides its caller: sinks and functions.
 
 The law: a sink gets every epoch exactly once, in order, without the rows that it can never hold: these are refused before the
 epoch counts, or become dead letters (see `zset_join.sinks.unfit_values`). With a directory an epoch that was committed and not
@@ -58,7 +58,7 @@ def outputs_by_view(plan: QueryPlan, given: Outputs | OutputsByView, *, has_seve
         has_several: it was made of a mapping of views.
 
     Raises:
-        OptionError: `VIEW_NAME`: outputs of several views that name no view, or one that is not there.
+        OptionError: `VIEW_NAME`: outputs of several views that name no view, or one that does not exist.
     """
     found: dict[str, Sequence[Sink]] = {view.name: () for view in plan.views}
     if not has_several:
@@ -146,7 +146,7 @@ class FunctionSink:
         return () if self._writer is None else self._writer.unfit(rows)
 
     def close(self) -> None:
-        """Release what makes texts."""
+        """Release the text encoder."""
         writer, self._writer = self._writer, None
         if writer is not None:
             writer.close()
@@ -162,9 +162,9 @@ class _Pending:
     begins: Mapping[str, ZSet]
 
     def of(self, view: str, sink: Sink) -> tuple[ZSet | None, ChainLink | None]:
-        """Return what an output of a view is given: one without any epoch begins with all rows, where the view begins.
+        """Return the first epoch of an output: all rows for an output without epochs, if the view begins.
 
-        None: nothing, since the view was not there, or not with these columns.
+        None: nothing, since the view was absent, or not with these columns.
         """
         if view not in self.begins or sink.last_epoch() is not None:
             return self.answers.get(view), self.link
@@ -177,7 +177,7 @@ class PipelineOutputs:
 
     Args:
         sinks: the outputs of each view, by its name.
-        quarantines: rows that an output can never hold are put aside and left out of it; else they are refused.
+        quarantines: rows that an output can never hold are put aside and omitted of it; else they are refused.
         bare_view: the view whose outputs belong to the id of the query alone; one of another view belongs to it by name, so
             that another view of the query cannot write to it.
     """
@@ -303,7 +303,7 @@ class PipelineOutputs:
                 epochs.sink.close()
 
     def _group(self) -> None:
-        """Find the outputs that lie in one database."""
+        """Find the outputs that are in one database."""
         groups: dict[Hashable, list[tuple[str, SinkEpochs]]] = {}
         for view, epochs in self._opened:
             database = epochs.sink.database if isinstance(epochs.sink, DatabaseSink) else id(epochs.sink)
@@ -345,7 +345,7 @@ class PipelineOutputs:
             answers: of each view, by its name.
 
         Returns:
-            The rows to put aside, by output; with `settle` they are left out of it.
+            The rows to put aside, by output; with `settle` they are omitted of it.
 
         Raises:
             SinkError: `SINK_VALUE`: such a row is inserted, and bad input is refused.
@@ -425,7 +425,7 @@ class PipelineOutputs:
                     epochs.write(given.epoch, [rows], link)
 
     def close(self) -> None:
-        """Close what was opened."""
+        """Close the opened resources."""
         while self._opened:
             self._opened.pop()[1].sink.close()
 

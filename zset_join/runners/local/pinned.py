@@ -1,13 +1,13 @@
-"""What another query would answer over the directory of one that runs: its files are read at one epoch, under a lease.
+"""`diff` over the directory of a running pipeline: its files are read at one epoch, under a lease.
 
-    diff_of_running(path, view)     as `diff_of_directory`, while the query goes on
+    diff_of_running(path, view)     as `diff_of_directory`, while the query continues
     diff_wherever(path, view)       one or the other, as the directory is in use or not
 
 The law: nothing but the lease is written, and the query waits for nothing. The answer is that of the epoch which was the newest
-one when reading began, and names it (`PlanDiff.epoch`). All rows are read under the lease, and compared behind it.
+one when reading began, and names it (`PlanDiff.epoch`). Rows are read and compared under the lease.
 
-Cost: every snapshot and every log of the query is read, and its state is built once more as mapped files below
-`temporary_directory`; then as `Pipeline.diff`.
+Cost: the states and views whose rows the comparison needs are read, and built once more as mapped files below
+`temporary_directory`; those of other stages are not. Then as `Pipeline.diff`.
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ from zset_join.checkpoint.reading import (
 from zset_join.checkpoint.record import BucketHistory, CommitRecord
 from zset_join.core.errors import StateError
 from zset_join.core.progress_line import progress_line
+from zset_join.core.read_when_used import ReadWhenUsed
 from zset_join.core.tick import Tick
 from zset_join.evolution.changed_columns import ColumnWords
 from zset_join.evolution.differences import PlanDiff
@@ -46,7 +47,7 @@ from zset_join.runners.local.evolving import Evolution, EvolutionStart, with_wor
 from zset_join.runners.local.history import InputHistory
 from zset_join.runners.local.query_changes import plan_of_program, readings_of_query
 from zset_join.runners.local.rereading import read_again
-from zset_join.runners.local.stage_states import operators_of
+from zset_join.runners.local.stage_states import operators_of, shapes_of
 from zset_join.runners.local.stopped import check_kept_here, check_streams, diff_of_directory
 from zset_join.runners.local.watermarks import Watermarks
 from zset_join.stages.stage import StageOptions
@@ -65,7 +66,7 @@ def diff_of_running(
     lease_seconds: float = LEASE_SECONDS,
     on_pinned: Callable[[int], object] | None = None,
 ) -> PlanDiff:
-    """Return what another query would answer otherwise over what a directory holds, whose query may run.
+    """Return how the answers of another query would differ over what a directory holds, whose query may run.
 
     Args:
         directory: of a pipeline, or the checkpoint of a query inside Spark that runs on the driver.
@@ -77,7 +78,7 @@ def diff_of_running(
 
     Raises:
         StateError: there is no epoch yet (`NOTHING_COMMITTED`); the lease ran out (`LEASE_EXPIRED`) or cannot be had
-            (`STATE_MOVES_ON`, `STORAGE_FAILED`); or what the query needs is not there, as `Pipeline.diff`.
+            (`STATE_MOVES_ON`, `STORAGE_FAILED`); or what the query needs is absent, as `Pipeline.diff`.
         OptionError: `NOT_FROM_HERE`: the state of the query is in Spark's executors.
         PlanError: the query cannot be planned.
         BadInputError: a row that the new query cannot take.
@@ -90,11 +91,12 @@ def diff_of_running(
             with progress_line(f"reading epoch {record.epoch} of {directory}"):
                 known = query_of(files.folder, read_format(files.folder) or {}, record)
                 state = _state_at(directory, files, record, known, temporary, held)
-        plan = plan_of_program(view, state.plan)
-        state = replace(with_words(state, words), reread=read_again(reread or {}, readings_of_query(view)) if reread else {})
-        check_streams(state.plan, plan, known["description"], view)
-        with progress_line("comparing with another query"), closing(Evolution(state, plan)) as evolution:
-            return evolution.diff()
+            plan = plan_of_program(view, state.plan)
+            again = read_again(reread or {}, readings_of_query(view)) if reread else {}
+            check_streams(state.plan, plan, known["description"], view)
+            state = replace(with_words(state, words), reread=again)
+            with progress_line("comparing with another query"), closing(Evolution(state, plan)) as evolution:
+                return evolution.diff()
 
 
 def diff_wherever(
@@ -106,7 +108,7 @@ def diff_wherever(
     lease_seconds: float = LEASE_SECONDS,
     on_pinned: Callable[[int], object] | None = None,
 ) -> PlanDiff:
-    """Return what `diff_of_directory` does, and of a directory that is in use what `diff_of_running` does."""
+    """Return `diff_of_directory`, or `diff_of_running` for a directory in use."""
     try:
         return diff_of_directory(directory, view, words=words, reread=reread)
     except StateError as error:
@@ -136,7 +138,7 @@ def _leased(directory: str, seconds: float) -> Iterator[tuple[CheckpointFiles, C
 def _state_at(
     directory: str, files: CheckpointFiles, record: CommitRecord, known: Mapping[str, Any], temporary: str, held: ExitStack
 ) -> EvolutionStart:
-    """Return the state of the query after an epoch: everything that is read of the checkpoint is read here."""
+    """Return the state of the query after an epoch; states and views are read when they are used."""
     changed = changed_plan_of(files.folder, record)
     described = known["description"]
     check_kept_here(directory, described)
@@ -145,19 +147,22 @@ def _state_at(
     watermarks = Watermarks(plan)
     watermarks.load(record.watermarks, record.progress.get("late_rows", {}))
     options = StageOptions(on_bad_input="quarantine", hash_seed=seed_of_query(files.query_id))
-    contents: dict[str, Contents] | None = None
-    if described["keeps_view"]:
-        contents = {one.name: Contents(plan.output_of(one.name).schema) for one in plan.views}
-        for number, (name, rows) in enumerate(contents.items()):
-            logged = record.histories.get(f"{view_folder(plan, number)}/0", BucketHistory())
-            for delta in view_rows(files, logged, plan.output_of(name).schema):
-                rows.add(delta)
+    views = {view.name: number for number, view in enumerate(plan.views)}
+
+    def contents_of(name: str) -> Contents:
+        schema = plan.output_of(name).schema
+        rows, logged = Contents(schema), record.histories.get(f"{view_folder(plan, views[name])}/0", BucketHistory())
+        for delta in view_rows(files, logged, schema):
+            rows.add(delta)
+        return rows
+
     history = InputHistory() if described["keeps_inputs"] else None
     if history is not None:
         sources = plan.sources if changed is None else tuple(map(PlanSource.from_json, changed.sources))
         load_inputs(files, record, sources, history, () if changed is None else changed.columns)
-    states: dict[int, DurableOperator] = {}
-    for node in plan.states:
+
+    def state_of(number: int) -> DurableOperator:
+        node = plan.state_of[number]
         kept = record.histories.get(f"{node.name}/0", BucketHistory())
         context = StageContext(
             query_id=files.query_id,
@@ -171,14 +176,16 @@ def _state_at(
         )
         state = BucketState(context, 0, partial(node.stage.build, node.options(options)))
         held.callback(state.release)
-        states[node.number] = operators_of(node, state.__enter__().operator)[node.number]
+        return operators_of(node, state.__enter__().operator)[node.number]
+
     return EvolutionStart(
         plan=plan,
         epoch=tick.epoch,
         processing_time_us=tick.processing_time_us,
         options=options,
-        states=states,
-        contents=contents,
+        states=ReadWhenUsed((node.number for node in plan.states), state_of),
+        shapes=shapes_of(plan, options, held),
+        contents=ReadWhenUsed(views, contents_of) if described["keeps_view"] else None,
         history=history,
         known=watermarks.known,
         gone=frozenset() if changed is None else changed.gone,

@@ -24,7 +24,7 @@ from __future__ import annotations
 import datetime
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, Unpack, cast, overload
 
@@ -84,19 +84,24 @@ __all__ = ["Pipeline"]
 class Pipeline(PipelineQuestions, Snapshots, QueryChanges, Generic[Answer]):
     """Run a query in this process.
 
+    Run it: `step`, `prepare`, `commit`, `next_due`, `replay`, `save`, `load`, `close`.
+    Read it: `view`, `contents`, `show`, `snapshot`, `statistics`, `schema`, `sources`, `views`.
+    Check it: `explain`, `explanation`, `verify`, `explain_row`, `console`, `options_in_force`.
+    Change it: `diff`, `evolve`, `undo`, `add_view`, `drop_view`, `query_before`, `note`.
+
     Args:
-        view: the query, or several by name. One view answers an epoch with a ZSet, several with a ZSet per name.
-        directory: the checkpoint, for one process at a time and for this query; None: in memory only.
+        view: the query, or several by name. `step` returns a ZSet, for several views one per name.
+        directory: of the checkpoint, used by one process at a time; None: in memory only.
         keep_view: keep the contents of the views, for `view()`.
-        keep_inputs: keep every input change, for `verify()` and `explain_row()`; memory grows with them.
-        outputs: sinks, see `sink`, or names with options; each receives every epoch exactly once. Of several views: by name.
+        keep_inputs: keep every input change, for `verify()` and `explain_row()`; memory grows.
+        outputs: sinks, or names with options (of several views: by name); each epoch exactly once.
         options: options of the operators, such as `on_bad_input`.
-        idle_timeout_seconds: a source without rows for this processing time no longer holds up watermarks; None: never.
-        snapshot_after_bytes: with a directory, a smaller log is not replaced by a snapshot.
-        keep_state: "needed" stores only what this query needs; "all" also what a later `evolve` may need.
-        undo_epochs: how many epochs after a change of the query `undo` is possible; 0: only before the next epoch.
-        threads: threads per epoch. Answers, checkpoints and saved states do not depend on it.
-        before_begin: called with `positions` before anything is written; an exception cancels the start.
+        idle_timeout_seconds: ignore a source without rows for so long in watermarks; None: never.
+        snapshot_after_bytes: with a directory, size of the log that a snapshot replaces.
+        keep_state: "needed" stores what this query needs, "all" also what `evolve` may need.
+        undo_epochs: how many epochs after a change `undo` works; 0: only before the next epoch.
+        threads: threads per epoch. Answers and stored state do not depend on it.
+        before_begin: called with `positions` before the first write; an exception cancels the start.
 
     Attributes:
         plan: the plan of all views.
@@ -106,19 +111,14 @@ class Pipeline(PipelineQuestions, Snapshots, QueryChanges, Generic[Answer]):
         positions: positions of the sources after the last epoch, as given to `step`.
 
     Raises:
-        PlanError: the query cannot be planned or needs Spark; two views describe a source differently; an output of an
-            unknown view.
+        PlanError: the query cannot be planned, or an output names an unknown view.
         StateError: the directory is in use, holds another query, or is damaged.
 
     >>> from zset_join.pipeline import changes, functions as F
-    >>> orders = changes("orders", {"id": pa.int64(), "customer": pa.string(), "total": pa.int64()}, keys="id")
-    >>> pipeline = Pipeline(orders.groupBy("customer").agg(F.sum("total").alias("revenue")))
-    >>> pipeline.step({"orders": [{"id": 1, "customer": "Ada", "total": 30}]}).to_pylist()
-    [(('Ada', 30), 1)]
-    >>> pipeline.step({"orders": [{"id": 1, "customer": "Ada", "total": 40}]}).to_pylist()
-    [(('Ada', 30), -1), (('Ada', 40), 1)]
-    >>> pipeline.view().to_pylist()
-    [{'customer': 'Ada', 'revenue': 40}]
+    >>> orders = changes("orders", {"id": pa.int64(), "total": pa.int64()}, keys="id")
+    >>> pipeline = Pipeline(orders.agg(F.sum("total").alias("revenue")))
+    >>> pipeline.step({"orders": [{"id": 1, "total": 30}]}).to_pylist()
+    [((30,), 1)]
     """
 
     @overload
@@ -406,16 +406,14 @@ class Pipeline(PipelineQuestions, Snapshots, QueryChanges, Generic[Answer]):
             StateError: there is no saved state, or it belongs to another query.
         """
         operators = self._in_memory("load()").states
-        with self._watching.lock:
-            self._settle_views()
+        with self._settled_views():
             state = load_state(Path(path), self.plan, operators, keeps_view=self._contents is not None)
             self.epoch, self._dropped_sources = state.epoch, state.dropped_sources
             self._processing_time_us, self._last = state.processing_time_us, None
             self._watermarks.load(state.watermarks, state.late_rows)
-            if self._contents is not None and state.contents is not None:
-                for name, rows in state.contents.items():
-                    self._contents[name].replace(rows)
-                self._publish()
+            for name, contents in (self._contents or {}).items():
+                if state.contents is not None:
+                    contents.replace(state.contents[name])
             if self._history is not None:
                 self._history = None  # earlier input is not known, so nothing can be verified against it
 
@@ -441,13 +439,13 @@ class Pipeline(PipelineQuestions, Snapshots, QueryChanges, Generic[Answer]):
         return earliest(dues)
 
     def explanation(self) -> str:
-        """Return what the query computes and stores, as text."""
+        """Return a text that describes what the query computes and stores."""
         with explained_for(self._options.more):
             text = self.plan.explain(buckets=1)
         return text + explained_budgets(self._options) + explained_threads(self.plan, self._options, self._workers.threads)
 
     def explain(self) -> None:
-        """Print what the query computes and stores."""
+        """Print a description of the query and its state."""
         print(self.explanation())  # noqa: T201 - printing is what explain() does in PySpark
 
     def close(self) -> None:
@@ -455,9 +453,7 @@ class Pipeline(PipelineQuestions, Snapshots, QueryChanges, Generic[Answer]):
         if self._is_closed:
             return
         try:
-            with self._watching.lock:
-                if self._unfinished is None:  # else the state may hold a part of an epoch
-                    self._settle_views()
+            with nullcontext() if self._unfinished is not None else self._settled_views():  # state may hold a part of an epoch
                 self._is_closed = True
             self._outputs.close()
         finally:
@@ -578,7 +574,7 @@ class Pipeline(PipelineQuestions, Snapshots, QueryChanges, Generic[Answer]):
         return self._last
 
     def _lookups(self) -> dict[str, dict[str, int]]:
-        """Return what was fetched, by stage."""
+        """Return the fetched rows, by stage."""
         owner = self._memory if self._memory is not None else self._directory
         return {} if owner is None else owner.effects.counts()
 

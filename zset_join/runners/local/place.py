@@ -1,4 +1,4 @@
-"""Where a pipeline lasts, for runners that have a place of their own, and what a pipeline takes beside its query and place."""
+"""Location of a durable pipeline, for runners with their own storage, and the other arguments of a pipeline."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["PipelineOptions", "Place", "place_of"]
 
 
 class PipelineOptions(TypedDict, total=False):
-    """What a pipeline takes beside its query and its directory; see `Pipeline`."""
+    """Arguments of a pipeline besides its query and its directory; see `Pipeline`."""
 
     keep_view: bool
     keep_inputs: bool
@@ -33,17 +33,17 @@ class PipelineOptions(TypedDict, total=False):
 
 @dataclass(frozen=True, kw_only=True)
 class Place:
-    """Where a pipeline keeps its files.
+    """Storage of a pipeline.
 
     Args:
         location: of the checkpoint: a whole path, or a URI.
-        query_id: the name of the query in its outputs; None: the one that is there, or a new one.
+        query_id: the name of the query in its outputs; None: the one that is present, or a new one.
         local_state_dir: where state lies as mapped files; a cache, on this machine's disk. None: in the temporary directory.
         local_state_retention_seconds: how long state of others stays there unused; None: the directory is this query's own.
         dead_letters: where rows that were put aside are written: a path, or a URI.
         retain_input_log: keep every input change.
         described: gives what its query is recognised by beside its plan, JSON-ready, from what is written down; None: nothing
-            is there yet. It refuses what does not fit.
+            is present yet. It refuses what does not fit.
     """
 
     location: str
@@ -56,7 +56,7 @@ class Place:
 
 
 def place_of(directory: str | Path | Place) -> Place:
-    """Return the place that a directory is. State of one on another file system lies in the temporary directory.
+    """Return the place that a directory is. State of one on another file system is in the temporary directory.
 
     Raises:
         OptionError: it is no path, or a URI that no installed library reads.

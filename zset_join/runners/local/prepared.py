@@ -67,7 +67,7 @@ class PreparedEpoch:
             )
 
     def close(self) -> None:
-        """Close what was opened for the epoch. Closing twice is allowed."""
+        """Close the resources of the epoch. Closing twice is allowed."""
         self.stack.close()
 
     def __enter__(self) -> PreparedEpoch:

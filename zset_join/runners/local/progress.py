@@ -67,6 +67,6 @@ def epoch_counts(
 
 
 def _counted(deltas: Iterable[ZSet]) -> dict[str, int]:
-    """Return what a view, or several together, answered."""
+    """Return the counts of the answer of a view, or of several."""
     weights = [delta.weights for delta in deltas]
     return {"answer_rows": sum(map(len, weights)), "retractions": sum(int((one < 0).sum()) for one in weights)}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from contextlib import ExitStack, closing
+from contextlib import AbstractContextManager, ExitStack, closing
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, cast
 
@@ -103,7 +103,7 @@ class QueryChanges:
     _directory: PipelineDirectory | None
     _in_memory: Callable[[str], MemoryStates]
     _link: Callable[[], ChainLink | None]
-    _publish: Callable[[], None]
+    _settled_views: Callable[[], AbstractContextManager[None]]
     _list_views: Callable[[], None]
     _watching: PublishedEpochs
 
@@ -175,39 +175,39 @@ class QueryChanges:
         options: StageOptions | None = None,
         reread: Mapping[str, Any] | None = None,
     ) -> PlanDiff:
-        """Replace the query, and pass the difference of the views to the outputs, in an epoch without input.
+        """Replace the query in an epoch without input; the outputs receive the difference of the views.
 
-        Stages of both queries over the same inputs keep their state. Others are built from the nearest stored rows. With a
-        directory one record commits plan and difference; afterwards the old query is rejected there.
+        Stages of both queries over the same inputs keep their state. Others are built from the nearest stored
+        rows. With a directory one record commits plan and difference; later starts reject the old query.
 
         Args:
-            view: the new query: a view, or all views by name. Other views are dropped, their outputs are closed.
-            outputs: new outputs by view; they receive all its rows. Other views keep their outputs.
-            new_table: a name for the only view, or names by view: it continues in new tables of this name, filled at once.
+            view: the new query: a view, or all views by name. Other views are dropped, their outputs closed.
+            outputs: new outputs by view, which receive all its rows. Other views keep their outputs.
+            new_table: a name for the only view, or names by view: new tables, filled at once.
             note: JSON-ready, stored with the new query.
             fresh: names of sources that begin without rows, even if dropped sources had these names.
             as_now: build stages whose answer depends on arrival as if all stored rows arrived now.
-            renamed: by source, columns with other names in the new query: the old name and the new one.
+            renamed: by source, the old and the new names of renamed columns.
             defaults: by source, the values of added columns in stored rows; else NULL.
             first_rows: by added source, its first rows, as changes. They advance no watermark.
-            options: of operators from now on, with other budgets of hybrid state; the next start gives its own.
-            reread: by source, all its rows again, for columns that no state has: rows, a function that returns them, or the
-                name of a file or table, see `zset_join.sources.again`.
+            options: of operators from now on; the next start sets its own.
+            reread: by source, all its rows again, for columns that are not stored: rows, a function that
+                returns them, or the name of a file or table, see `zset_join.sources.again`.
 
         Returns:
             The difference; its `taken` is the epoch.
 
         Raises:
             PlanError: the query cannot be planned.
-            OptionError: `FIRST_ROWS`: the change does not add such a source, or its columns differ.
-            StateError: `EVOLVE_NO_ROWS`: rows or columns that were never stored; `EVOLVE_BY_TIME`: a new stage whose answer
-                depends on arrival; `EVOLVE_SOURCE`: a source has another key, order, mode or time, or its rows were dropped;
-                `EVOLVE_COLUMN`: stored rows have no values for the changed columns of a source.
-            SinkError: `EVOLVE_OUTPUT`: an output that stays would receive other columns, not only additional last ones.
-            BadInputError: a row that the new query cannot evaluate. After any of these errors nothing has changed.
-            Exception: raised by an output. If the attribute `epoch` has advanced, the change is committed, as in `step`.
+            OptionError: `FIRST_ROWS`: the change adds no such source, or its columns differ.
+            StateError: `EVOLVE_NO_ROWS`, `EVOLVE_COLUMN`: needed rows or columns are not stored;
+                `EVOLVE_BY_TIME`: the answer of a new stage depends on arrival; `EVOLVE_SOURCE`: another key,
+                order, mode or time of a source, or its rows were dropped.
+            SinkError: `EVOLVE_OUTPUT`: a kept output would receive other columns, not only added last ones.
+            BadInputError: the new query cannot evaluate a row. None of these errors changes anything.
+            Exception: raised by an output; if `epoch` has advanced, the change is committed, as in `step`.
 
-        Cost: that of `diff`; with a directory also a snapshot of every stage that is built, and a log of the difference.
+        Cost: that of `diff`; with a directory also a snapshot per new stage and a log of the difference.
         """
         words = ColumnWords(renamed={} if renamed is None else renamed, defaults={} if defaults is None else defaults)
         return self._evolve(
@@ -472,26 +472,23 @@ class QueryChanges:
             except BaseException:
                 self._unfinished = None if directory.outcome(self.epoch) == "open" else self.epoch
                 raise
-        for name, held in (self._contents or {}).items():
-            if contents is not None and contents.get(name) is not held:
-                held.list_by(None)  # its snapshots may be held on
-        self._memory, self._engine, self._taking, self._watermarks = states, engine, taking, watermarks
-        self._contents, self._outputs, self._readings = contents, changed, readings
-        changed.go_on()
-        self._has_several = has_several
-        self._views, self._before = view if isinstance(view, Mapping) else None, undone
-        names = {source.name for source in plan.sources}
-        had = {source.name for source in self.plan.sources} if origin.epoch else set()  # before it no row has come
-        self._dropped_sources = (self._dropped_sources | had) - names
-        self.plan = plan
-        if origin.epoch:
-            if self._history is not None:
-                self._history.go_over(past)
-                self._history.add(self.epoch, self._processing_time_us, origin.first_rows)
-            self._last, self.progress, self.dead_letters = answered.answers, counts, letters
-            self.epoch += 1
-        self._list_views()
-        self._publish()
+        with self._settled_views():
+            self._memory, self._engine, self._taking, self._watermarks = states, engine, taking, watermarks
+            self._contents, self._outputs, self._readings = contents, changed, readings
+            changed.go_on()
+            self._has_several = has_several
+            self._views, self._before = view if isinstance(view, Mapping) else None, undone
+            names = {source.name for source in plan.sources}
+            had = {source.name for source in self.plan.sources} if origin.epoch else set()  # before it no row has come
+            self._dropped_sources = (self._dropped_sources | had) - names
+            self.plan = plan
+            if origin.epoch:
+                if self._history is not None:
+                    self._history.go_over(past)
+                    self._history.add(self.epoch, self._processing_time_us, origin.first_rows)
+                self._last, self.progress, self.dead_letters = answered.answers, counts, letters
+                self.epoch += 1
+            self._list_views()
         self._unfinished = None
         if memory is not None:
             memory.effects.close()

@@ -1,10 +1,10 @@
 """Build stages of a plan from rows that there are: what a changed plan needs and the plan before it did not keep.
 
-The law: a stage that is built holds what it would hold had it been fed everything that came; it answers the whole of its
+The law: a stage that is built holds what it would hold had it been fed everything that arrived; it answers the whole of its
 answer. Stages that are kept are not touched: where their answer is needed and nobody lists it, another operator of the same
 stage is fed the rows of its inputs, and dropped.
 
-Nothing is built of a stage whose answer depends on when rows came: it is kept as it is, or refused.
+Nothing is built of a stage whose answer depends on when rows arrived: it is kept as it is, or refused.
 
 Cost: every row that is read is fed once. Memory: all rows of an input, and of an answer, at a time; groups over the pairs of a
 join that is kept are fed a chunk of them at a time.
@@ -64,10 +64,11 @@ class Rebuilding:
         options: what operators take from the options of a query.
         tick: the epoch that is built up to.
         built: the operators to fill, by the number of their stage; what else is needed is built for the moment.
-        dropped: columns that the plan before left out, by source.
+        dropped: columns that the plan before omitted, by source.
         columns: by source, how the columns of rows that are kept of it are to change.
         before: fingerprints of the plan whose rows are kept; None: the same.
-        as_now: numbers of stages that are built as if all their rows came now, though their answer depends on when rows come.
+        as_now: numbers of stages that are built as if all their rows arrived now, though their answer depends on when rows
+            arrive.
         reached: by number of such a stage, the watermark that its rows have reached with that.
 
     Attributes:
@@ -107,7 +108,7 @@ class Rebuilding:
     # ---------------------------------------------------------------- what can be had
 
     def check_stage(self, number: int) -> None:
-        """Refuse to build a stage for which rows are not there.
+        """Refuse to build a stage for which rows are absent.
 
         Raises:
             StateError: `EVOLVE_NO_ROWS` or `EVOLVE_BY_TIME`.
@@ -121,7 +122,7 @@ class Rebuilding:
             self.check(feeds, given.relation, f"stage {node.name}", gaps_of(given))
 
     def check(self, feeds: Sequence[Feed], wanted: Relation, reader: str, gaps: Sequence[str] = ()) -> None:
-        """Refuse to read rows that are not there.
+        """Refuse to read rows that do not exist.
 
         Args:
             feeds: whose rows.
@@ -143,7 +144,7 @@ class Rebuilding:
     def _choose(self, feeds: Sequence[Feed], wanted: Relation, reader: str, gaps: Sequence[str]) -> list[_Part]:
         whole = self.prints.text(feeds)
         for one in self.kept:
-            if one.text == whole and _fits(one.relation, wanted) and set(one.gaps) <= set(gaps):
+            if one.text == whole and _fits(one.relation, wanted) and set(one.gaps) <= set(gaps) and one.is_whole():
                 return [_Part(one)]
         return [self._choose_feed(feed, wanted, reader, gaps) for feed in feeds]
 
@@ -153,12 +154,15 @@ class Rebuilding:
         origin, first, names = self._kept_under(feed)
         wants = (*first, *feed.steps)
         beside = [one for one in self.kept if len(one.feeds) == 1 and one.feeds[0].origin == origin]
-        for one in sorted(beside, key=lambda kept: kept.count):
+        fitting = []
+        for one in beside:
             steps = derived_steps(one.feeds[0].steps, wants, one.relation.schema.names, names)
             if steps is None or not set(one.gaps) <= null_rejected(steps, gaps):
                 continue
-            if _fits(relation_after(one.relation, steps), wanted):
-                return _Part(one, steps)
+            if _fits(relation_after(one.relation, steps), wanted) and one.is_whole():
+                fitting.append(_Part(one, steps))
+        if fitting:
+            return min(fitting, key=_size) if len(fitting) > 1 else fitting[0]
         if isinstance(feed.origin, str):
             near = [(one.what, one.feeds[0].steps, one.relation.schema.names, one.gaps) for one in beside]
             raise no_rows(replace(feed, steps=wants), names, reader, near, self.dropped.get(feed.origin, ()))
@@ -166,7 +170,7 @@ class Rebuilding:
         return _Part(None, feed=feed)
 
     def _kept_under(self, feed: Feed) -> tuple[str, tuple[RowStep, ...], list[str]]:
-        """Return what rows of an origin are kept under, what makes them rows of now, and their columns before that."""
+        """Return where rows of an origin are kept, the conversion to present rows, and their earlier columns."""
         change = self.columns.get(feed.origin) if isinstance(feed.origin, str) else None
         if change is None or self.before is None:
             return self.prints.rows(feed.origin), (), self.plan.relation_of(feed.origin).schema.names
@@ -204,7 +208,7 @@ class Rebuilding:
         return Feeding(self.plan, [part.feed], wanted.schema).collect({origin: self._answer(origin)})
 
     def _streamed(self, part: _Part, wanted: Relation) -> Iterator[ZSet]:
-        """Yield what steps make of rows that are computed while they are read, chunk by chunk."""
+        """Yield the rows after steps, computed chunk by chunk while they are read."""
         kept = cast("StoredRows", part.kept)
         transforms, count = transforms_of(part.steps, kept.relation), 0
         for chunk in cast("Chunks", kept.chunks)(_columns_read(part.steps, wanted)):
@@ -279,7 +283,7 @@ class Rebuilding:
         return True
 
     def _completed(self, number: int, operator: DurableOperator, fed: list[ZSet]) -> list[ZSet]:
-        """Return what an operator is fed, with the rows of an external table that it reads: they are fetched now."""
+        """Return the input of an operator, with the rows of its external table, which are fetched now."""
         node = self.plan.nodes[number]
         if not has_effect(node.stage):
             return fed
@@ -295,6 +299,10 @@ def _fits(there: Relation, wanted: Relation) -> bool:
     """Return whether rows have all columns that are wanted, in their types."""
     types = dict(zip(there.schema.names, there.schema.types, strict=True))
     return all(types.get(field.name) == field.type for field in wanted.schema)
+
+
+def _size(part: _Part) -> int:
+    return 0 if part.kept is None else part.kept.count
 
 
 def _columns_read(steps: Sequence[RowStep], wanted: Relation) -> set[str]:

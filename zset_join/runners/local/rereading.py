@@ -32,7 +32,7 @@ __all__ = ["check_reread", "read_again"]
 
 
 def read_again(given: Mapping[str, Any], readings: Mapping[str, Reading]) -> dict[str, ZSet]:
-    """Return what sources hold now, as changes.
+    """Return the present rows of sources, as changes.
 
     Args:
         given: by source, what `rows_again` reads.
@@ -75,7 +75,7 @@ def check_reread(
     """
     relation = plan.source(name).relation
     for one in kept:
-        if len(one.feeds) != 1 or one.feeds[0].origin != origin:
+        if len(one.feeds) != 1 or one.feeds[0].origin != origin or not one.is_whole():
             continue
         steps, names = one.feeds[0].steps, one.relation.schema.names
         if change is not None:
@@ -126,7 +126,7 @@ def _comparable(steps: Sequence[RowStep], change: ColumnChange) -> tuple[tuple[R
 
 
 def _live(rows: ZSet, names: list[str], gaps: tuple[str, ...]) -> ZSet:
-    """Return the rows that are there, with these columns, but for those with NULL in one of `gaps`."""
+    """Return the rows that are present, with these columns, but for those with NULL in one of `gaps`."""
     lives = rows.weights > 0
     for name in gaps:
         lives &= rows.rows.column(name).is_valid().to_numpy(zero_copy_only=False)

@@ -36,7 +36,7 @@ _WEIGHT = "__weight"
 
 @dataclass(frozen=True, kw_only=True)
 class SavedState:
-    """Hold what a pipeline goes on from, beside its operators.
+    """Position that a pipeline continues from, besides its operators.
 
     Args:
         epoch: number of the next epoch.
@@ -56,7 +56,7 @@ class SavedState:
 
 
 def save_state(path: Path, plan: QueryPlan, operators: Mapping[int, DurableOperator], state: SavedState) -> None:
-    """Write a state; one that is there already is replaced by it as a whole."""
+    """Write a state; one that is present already is replaced by it as a whole."""
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f"{path.name}.{uuid.uuid4().hex}")
     temporary.mkdir()
@@ -91,7 +91,7 @@ def save_state(path: Path, plan: QueryPlan, operators: Mapping[int, DurableOpera
 
 
 def load_state(path: Path, plan: QueryPlan, operators: Mapping[int, DurableOperator], *, keeps_view: bool) -> SavedState:
-    """Restore operators, and return what else there is to go on from.
+    """Restore operators, and return what else there is to continue from.
 
     Raises:
         StateError: there is no state, or that of another query or format.

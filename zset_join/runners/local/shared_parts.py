@@ -1,4 +1,4 @@
-"""A shared table of which some joins go: the others go on with what they remember.
+"""A shared table of which some joins go: the others continue with what they remember.
 
     before: shared_table of a, b, c: right, left, left_1, left_2        after: shared_table of a, c: right, left, left_1
 
@@ -21,13 +21,13 @@ _Table = TypeVar("_Table")
 
 
 def places_of(joins: Sequence[str], there: Sequence[str]) -> tuple[int, ...] | None:
-    """Return the places of joins among those of a shared table, by their fingerprints; None where one is not there."""
+    """Return the places of joins among those of a shared table, by their fingerprints; None where one is absent."""
     known = {text: place for place, text in enumerate(there)}
     return tuple(known[text] for text in joins) if set(joins) <= known.keys() else None
 
 
 def part_of_tables(joins: Sequence[Stage], places: Sequence[int], tables: Mapping[str, _Table]) -> dict[str, _Table]:
-    """Return the tables of a snapshot that some joins have, as they are called where no other join is there.
+    """Return the tables of a snapshot that some joins have, as they are called where no other join is present.
 
     Args:
         joins: those that stay.

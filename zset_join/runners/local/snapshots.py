@@ -1,4 +1,4 @@
-"""What all views hold after one epoch, for other threads than the one that steps.
+"""Contents of all views after one epoch, for threads other than the one that calls `step`.
 
     pipeline.snapshot().tables()        {"by_city": ..., "by_day": ...}, both after the same epoch
 
@@ -6,20 +6,22 @@ The law: the tables of a snapshot are those of all views after `epoch`, the same
 meanwhile; and no reader ever sees a part of an epoch. An epoch becomes visible by one assignment, after it is committed and all
 views have taken it, and before outputs are given it.
 
-A view that is listed from the state of its stages (see `contents`) is listed under the lock of the pipeline, which a step holds:
-a reader waits for the end of the step that runs, at most, and the next step for the reader. All else takes no lock.
+A view that is listed from the state of its stages (see `contents`) is listed under the lock of the pipeline, which a step
+holds: a reader waits for the end of the step that runs, at most, and the next step for the reader. All else takes no lock.
 
 Cost: an epoch publishes one object and two references per view, whatever the views hold; taking a snapshot is reading one
 attribute.
-Reading a view of a snapshot lists its rows, or brings together those since the pipeline last did: nothing where that is nothing,
-else a pass over the view's rows; it is done once per snapshot and view, unless two threads read it first at the same time.
-Memory: a snapshot copies nothing. While it is held, the rows of its views live on, or the deltas since, at most twice their rows, and
-once they have been read, their tables. `close` reads the snapshots that are held.
+Reading a view of a snapshot lists its rows, or brings together those since the pipeline last did: nothing where that is
+nothing, else a pass over the view's rows; it is done once per snapshot and view, unless two threads read it first at the same
+time.
+Memory: a snapshot copies nothing. While it is held, the rows of its views live on, or the deltas since, at most twice their
+rows, and once they have been read, their tables. `close` reads the snapshots that are held.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 
 import pyarrow as pa
 
@@ -36,7 +38,7 @@ __all__ = ["Snapshot", "Snapshots"]
 
 
 class Snapshot:
-    """Hold what all views of a pipeline hold after one epoch; it never changes, and any thread may read it.
+    """Contents of all views of a pipeline after one epoch; immutable, and readable by any thread.
 
     Attributes:
         epoch: the epoch; None before the first.
@@ -63,7 +65,7 @@ class Snapshot:
         """Return each distinct row of a view with its weight.
 
         Args:
-            name: of the view; may be left out where there is one.
+            name: of the view; may be omitted where there is one.
 
         Raises:
             OptionError: `VIEW_NAME`, see `QueryPlan.view`.
@@ -71,7 +73,7 @@ class Snapshot:
         return self._held[self._plan.view(name).name].rows()
 
     def table(self, name: str | None = None) -> pa.Table:
-        """Return a view as a table: a row is there as often as its weight.
+        """Return a view as a table: a row is present as often as its weight.
 
         Raises:
             OptionError: as `contents`.
@@ -111,7 +113,7 @@ class Snapshots:
         if published is None:
             if self._contents is None:
                 raise view_not_kept()
-            with self._watching.lock:  # the views are being settled, which publishes them again
+            with self._watching.lock:  # state or plan changes; then views are published again
                 published = self._published
         assert published is not None  # noqa: S101 - a pipeline that keeps its views publishes them from the start
         return published
@@ -133,9 +135,14 @@ class Snapshots:
             rows = None if memory is None else list_view(self.plan, view, memory.operators, self._options)
             contents.list_by(None if rows is None else Listing(rows, self._watching.lock, self._check_usable))
 
-    def _settle_views(self) -> None:
-        """Read the rows of snapshots that are held, since the state is about to go."""
-        self._published = None
-        for contents in (self._contents or {}).values():
-            contents.settle()
-        self._publish()
+    @contextmanager
+    def _settled_views(self) -> Iterator[None]:
+        """Change state or plan inside; snapshots that are held are read before, and threads that take one wait for the end."""
+        with self._watching.lock:
+            self._published = None
+            for contents in (self._contents or {}).values():
+                contents.settle()
+            try:
+                yield
+            finally:
+                self._publish()

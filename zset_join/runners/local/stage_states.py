@@ -1,4 +1,4 @@
-"""Where the operators of an epoch come from: memory, or the directory of a pipeline.
+"""Operators of an epoch, from memory or from the directory of a pipeline.
 
 Joins that look up in one table (`zset_join.plan.sharing`) have one state: each answers by its own number, and their epoch is
 folded in once.
@@ -7,6 +7,7 @@ folded in once.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import fields, replace
 from typing import Protocol
 
@@ -22,13 +23,22 @@ from zset_join.stages.stage import StageOptions
 from zset_join.zset import ZSet
 from zset_join.zset.protocol import NOTHING_DUE, DurableOperator, NextDue, due_of, is_timed
 
-__all__ = ["MemoryStates", "StageStates", "built", "operators_of", "why_together", "with_budgets", "with_long_chunks"]
+__all__ = [
+    "MemoryStates",
+    "StageStates",
+    "built",
+    "operators_of",
+    "shapes_of",
+    "why_together",
+    "with_budgets",
+    "with_long_chunks",
+]
 
 _CHUNK_ROWS = 1 << 18
 
 
 def with_long_chunks(options: StageOptions) -> StageOptions:
-    """Return options under which an answer comes in fewer pieces, since the engine brings them into one; own ones are kept."""
+    """Return options with larger chunks, since the engine concatenates them; given options are kept."""
     return replace(options, chunk_rows=_CHUNK_ROWS) if options.chunk_rows == StageOptions().chunk_rows else options
 
 
@@ -141,7 +151,7 @@ class MemoryStates:
 
 
 def built(state: StateNode, options: StageOptions, directory: str | None, workers: Workers) -> DurableOperator:
-    """Return what keeps a state, where its rows can be parted in as many buckets as there are threads.
+    """Return the operator of a state, in one bucket per thread if its rows can be partitioned.
 
     In memory it is in buckets while its epochs are large; over a directory, where an epoch costs more, always.
     """
@@ -163,3 +173,13 @@ def operators_of(state: StateNode, built: DurableOperator) -> dict[int, DurableO
     if isinstance(built, SharedTable):
         return dict(zip(state.readers, built.readers, strict=True))
     return {state.number: built}
+
+
+def shapes_of(plan: QueryPlan, options: StageOptions, held: ExitStack) -> dict[int, DurableOperator]:
+    """Return operators of a plan without rows, by the number of their state; they are closed with the stack."""
+    shapes = {}
+    for node in plan.states:
+        operator = node.stage.build(node.options(options), None)
+        held.callback(operator.close)
+        shapes[node.number] = operators_of(node, operator)[node.number]
+    return shapes

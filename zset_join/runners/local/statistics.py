@@ -1,4 +1,4 @@
-"""Counts and limits of a pipeline, for people."""
+"""Counts and limits of a pipeline, for users."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is done to a directory whose pipeline does not run, without its program: its own query is there as a plan.
+"""Changes to the directory of a stopped pipeline without its program: the directory contains its query as a plan.
 
     diff_of_directory(path, view)       what another query would answer; no file of the checkpoint is written
     evolve_directory(path, view)        the other query from here on; outputs get the difference when it is started next
@@ -8,7 +8,7 @@ The law: outputs are not looked at. The directory belongs to this process meanwh
 change counts by one commit record, as `Pipeline.evolve` of a directory.
 
 Known limits: the operators are opened with the options of a pipeline that was given none, but that bad input is put aside: rows
-that either query cannot take are counted, and left out of both.
+that either query cannot take are counted, and omitted of both.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def diff_of_directory(
     words: ColumnWords | None = None,
     reread: Mapping[str, Any] | None = None,
 ) -> PlanDiff:
-    """Return what another query would answer otherwise over what a directory holds.
+    """Return how the answers of another query would differ over what a directory holds.
 
     Args:
         directory: of a pipeline that does not run: a path, or of a query inside Spark that runs on the driver.
@@ -83,7 +83,7 @@ def diff_of_directory(
         reread: as for `Pipeline.evolve`.
 
     Raises:
-        StateError: there is no pipeline, it is in use or damaged; or what the query needs is not there, as `Pipeline.diff`.
+        StateError: there is no pipeline, it is in use or damaged; or what the query needs is absent, as `Pipeline.diff`.
         OptionError: `NOT_FROM_HERE`: the state of the query is in Spark's executors.
         PlanError: the query cannot be planned.
     """
@@ -166,7 +166,7 @@ def undo_of_directory(directory: str | Path, *, new_tables: Collection[str] = ()
         new_tables: as for `evolve_directory`.
 
     Raises:
-        StateError: `NO_CHECKPOINT`: nothing is there; `NOTHING_TO_UNDO`: its query was never changed; `UNDO_GONE`: longer
+        StateError: `NO_CHECKPOINT`: nothing is present; `NOTHING_TO_UNDO`: its query was never changed; `UNDO_GONE`: longer
             ago than its option `undo_epochs`; `UNDO_COLUMNS`: columns of sources of which values are gone; or as
             `evolve_directory`.
     """

@@ -1,16 +1,17 @@
 """Which rows a pipeline still has: what the state of its stages, its views and the history of its inputs can list.
 
-The law: what is listed is the sum of everything that came along these feeds so far, without the rows that have NULL in one of
-`gaps`. Rows in upsert mode come as the live row of each key, and a delete of each key that is remembered as deleted.
+The law: what is listed is the sum of everything that arrived along these feeds so far, without the rows that have NULL in one
+of `gaps`. Rows in upsert mode come as the live row of each key, and a delete of each key that is remembered as deleted.
 
-Cost: making the list is a look at every stage; reading an entry is a copy of its rows.
+Cost: making the list is a look at every stage, without its state; of an entry whose rows, or their number, are wanted the state
+is read, and reading it is a copy of its rows.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 
 import numpy as np
 import pyarrow as pa
@@ -33,6 +34,12 @@ __all__ = ["Chunks", "StoredRows", "gaps_of", "stored_inputs", "stored_rows"]
 
 _WEIGHT, _SEQUENCE = "_zset_weight", "_zset_sequence_"
 
+_Operator = Callable[[], DurableOperator]
+
+
+def _always() -> bool:
+    return True
+
 
 @dataclass(frozen=True)
 class StoredRows:
@@ -42,23 +49,30 @@ class StoredRows:
         feeds: what they are the rows of.
         relation: their columns and mode.
         what: where they lie, for messages.
-        count: how many there are.
+        counted: returns how many there are.
         read: returns them.
         gaps: columns in which none of them is NULL, because such rows were of no use.
         chunks: yields them with some columns or all, where they are many and computed while they are read.
+        is_whole: returns whether none of them has been forgotten.
     """
 
     feeds: tuple[FeedPrint, ...]
     relation: Relation
     what: str
-    count: int
+    counted: Callable[[], int]
     read: Callable[[], ZSet]
     gaps: tuple[str, ...] = ()
     chunks: Chunks | None = None
+    is_whole: Callable[[], bool] = _always
+
+    @cached_property
+    def count(self) -> int:
+        """Return how many there are."""
+        return self.counted()
 
     @cached_property
     def text(self) -> str:
-        """Return what is equal for rows of the same feeds."""
+        """Return a text that is equal for rows of the same feeds."""
         return text_of([one.text for one in self.feeds])
 
 
@@ -68,6 +82,7 @@ def stored_rows(
     options: StageOptions,
     contents: Mapping[str, Contents] | None,
     history: Iterable[PastEpoch] | None,
+    shapes: Mapping[int, DurableOperator] | None = None,
 ) -> list[StoredRows]:
     """Return all rows that a pipeline still has.
 
@@ -77,18 +92,19 @@ def stored_rows(
         options: what the operators were built with.
         contents: what its views hold, by name; None where that is not kept.
         history: everything that came; None where it is not kept.
+        shapes: operators of the same stages, without their rows, so that reading `operators` can wait; None: `operators`.
     """
     plan, found = prints.plan, list[StoredRows]()
     for state in plan.states:
         if not state.is_shared:
-            found += _of_stage(prints, state, operators[state.number], state.options(options))
+            number = state.number
+            shape = operators[number] if shapes is None else shapes[number]
+            found += _of_stage(prints, state, shape, partial(operators.__getitem__, number), state.options(options))
     for view in plan.views:
-        held = None if contents is None else contents[view.name]
-        if held is not None:
-            count = len(held.rows())
-            found.append(
-                StoredRows(prints.feeds(view.feeds), plan.output_of(view.name), f'view "{view.name}"', count, held.rows)
-            )
+        if contents is not None:
+            held = _Held(contents, view.name)
+            feeds, relation = prints.feeds(view.feeds), plan.output_of(view.name)
+            found.append(StoredRows(feeds, relation, f'view "{view.name}"', held.count, held))
     if history is not None:
         found += [stored_inputs(prints, source, history) for source in plan.sources]
     return found
@@ -100,11 +116,11 @@ def stored_inputs(prints: Fingerprints, source: PlanSource, history: Iterable[Pa
     Args:
         prints: of a plan that has the source.
         source: the source.
-        history: everything that came.
+        history: everything that arrived.
     """
     deltas = [past.deltas[source.name] for past in history if source.name in past.deltas]
     feed, what = prints.feed(Feed(source.name)), f'the inputs that were kept of "{source.name}"'
-    return StoredRows((feed,), source.relation, what, sum(map(len, deltas)), _Summed(deltas, source.relation))
+    return StoredRows((feed,), source.relation, what, lambda: sum(map(len, deltas)), _Summed(deltas, source.relation))
 
 
 def gaps_of(given: StageInput) -> tuple[str, ...]:
@@ -118,33 +134,35 @@ def gaps_of(given: StageInput) -> tuple[str, ...]:
     )
 
 
-def _of_stage(prints: Fingerprints, state: StateNode, operator: DurableOperator, options: StageOptions) -> Iterator[StoredRows]:
+def _of_stage(
+    prints: Fingerprints, state: StateNode, shape: DurableOperator, operator: _Operator, options: StageOptions
+) -> Iterator[StoredRows]:
     """Yield the live rows of inputs, and what is listed of the answer."""
-    counts, node, stage = operator.statistics(), prints.plan.nodes[state.number], state.stage
-    if not counts.get("evicted_rows"):
-        for name, key in stage.state_tables.items():
-            if not key.is_whole or key.of_input is None:
-                continue
-            given = stage.inputs[key.of_input]
-            columns = operator.snapshot_readers()[name].schema.names
-            schema = pa.schema([field for field in given.relation.schema if field.name in columns])
-            relation = Relation(
-                name=given.relation.name,
-                schema=schema,
-                primary_key=given.relation.primary_key,
-                sequence_by=given.relation.sequence_by,
-                mode=given.relation.mode,
-            )
-            yield StoredRows(
-                prints.feeds(node.feeds[key.of_input]),
-                relation,
-                f"the {name} rows of {node.name}",
-                counts[f"{name}_rows"] + counts[f"{name}_tombstones"],
-                _Table(operator, name, relation),
-                gaps_of(given),
-            )
-    if isinstance(operator, ListingOperator) and (options.table_budget is None or stage.cold_state is None):
-        groups = counts["groups"]
+    node, stage = prints.plan.nodes[state.number], state.stage
+    for name, key in stage.state_tables.items():
+        if not key.is_whole or key.of_input is None:
+            continue
+        given = stage.inputs[key.of_input]
+        columns = shape.snapshot_readers()[name].schema.names
+        schema = pa.schema([field for field in given.relation.schema if field.name in columns])
+        relation = Relation(
+            name=given.relation.name,
+            schema=schema,
+            primary_key=given.relation.primary_key,
+            sequence_by=given.relation.sequence_by,
+            mode=given.relation.mode,
+        )
+        yield StoredRows(
+            prints.feeds(node.feeds[key.of_input]),
+            relation,
+            f"the {name} rows of {node.name}",
+            _Counted(operator, (f"{name}_rows", f"{name}_tombstones")),
+            _Table(operator, name, relation),
+            gaps_of(given),
+            is_whole=_HasEvictedNothing(operator),
+        )
+    if isinstance(shape, ListingOperator) and (options.table_budget is None or stage.cold_state is None):
+        groups = _Counted(operator, ("groups",))
         if stage.lists_input:
             fed = prints.feeds(node.feeds[0])
             relation = replace(stage.inputs[0].relation, join_key=(), primary_key=())
@@ -154,23 +172,60 @@ def _of_stage(prints: Fingerprints, state: StateNode, operator: DurableOperator,
         feed = prints.feed(Feed(state.number))
         listed = ListedGroups(operator, stage.output, keeps_copies=False)
         yield StoredRows((feed,), stage.output, f"the groups of {node.name}", groups, listed)
-    if isinstance(operator, AnswerListingOperator) and operator.lists_answer:
+    if isinstance(shape, AnswerListingOperator) and shape.lists_answer:
         whole = ListedPairs(operator, stage.output)
-        count = sum(counts[f"{name}_rows"] for name in stage.state_tables)
+        count = _Counted(operator, tuple(f"{name}_rows" for name in stage.state_tables))
         feed, what = prints.feed(Feed(state.number)), f"the pairs of {node.name}"
-        yield StoredRows((feed,), stage.output, what, count, whole, chunks=whole.chunks)
+        yield StoredRows((feed,), stage.output, what, count, whole, chunks=whole.chunks, is_whole=whole.is_whole)
+
+
+@dataclass(frozen=True)
+class _Counted:
+    """Count rows of an operator."""
+
+    operator: _Operator
+    names: tuple[str, ...]
+
+    def __call__(self) -> int:
+        counts = self.operator().statistics()
+        return sum(counts[name] for name in self.names)
+
+
+@dataclass(frozen=True)
+class _HasEvictedNothing:
+    """Look whether an operator has all rows that it was given."""
+
+    operator: _Operator
+
+    def __call__(self) -> bool:
+        return not self.operator().statistics().get("evicted_rows")
+
+
+@dataclass(frozen=True)
+class _Held:
+    """Read what a view holds."""
+
+    contents: Mapping[str, Contents]
+    name: str
+
+    def count(self) -> int:
+        """Return how many rows it holds."""
+        return len(self())
+
+    def __call__(self) -> ZSet:
+        return self.contents[self.name].rows()
 
 
 @dataclass(frozen=True)
 class _Table:
     """Read a table of an operator's snapshot as rows."""
 
-    operator: DurableOperator
+    operator: _Operator
     name: str
     relation: Relation
 
     def __call__(self) -> ZSet:
-        one = self.operator
+        one = self.operator()
         readers = one.rows_readers() if isinstance(one, UnorderedOperator) else one.snapshot_readers()
         table = readers[self.name].read_all()
         weights = table.column(_WEIGHT).to_numpy().astype(np.int64)
@@ -199,7 +254,7 @@ def _from_words(table: pa.Table, kind: pa.DataType, place: int) -> tuple[pa.Arra
 
 @dataclass(frozen=True)
 class _Summed:
-    """Read the changes that came; upserts in the order in which they came."""
+    """Read the changes that arrived; upserts in the order in which they came."""
 
     deltas: list[ZSet]
     relation: Relation

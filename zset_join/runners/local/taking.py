@@ -1,4 +1,4 @@
-"""What `Pipeline.step` is given becomes the changes of its sources.
+"""Conversion of the arguments of `Pipeline.step` into the changes of its sources.
 
 The law: of every source, rows in = rows taken + rows put aside; nothing is read of a source the pipeline does not have.
 """

@@ -105,12 +105,12 @@ def nothing_to_undo(where: str, by: str) -> StateError:
 
 
 def columns_of_change(changed: ChangedPlan) -> tuple[ColumnChange, ...]:
-    """Return what the last change of a directory did to columns of sources."""
+    """Return the changes of source columns by the last change of a directory."""
     return tuple(ColumnChange.from_json(one) for one in changed.columns if one["epoch"] == changed.epoch)
 
 
 def words_back(changes: Sequence[ColumnChange], *, is_at_once: bool) -> ColumnWords:
-    """Return what to do to columns of sources so that a change of them is undone.
+    """Return the inverse of a change of source columns.
 
     Args:
         changes: what was done to them.

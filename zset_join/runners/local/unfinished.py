@@ -1,7 +1,7 @@
-"""What a pipeline reports once an epoch of its was interrupted: whether the epoch counts, and what to do.
+"""Error of a pipeline whose epoch was interrupted: whether the epoch counts, and what to do.
 
-The law: an exception of any kind, at any line of a step, leaves a pipeline that goes on as if nothing had happened, or one that
-refuses every further step. What it reports of the epoch follows from the commit record.
+The law: an exception of any kind, at any line of a step, leaves a pipeline that continues as if nothing had happened, or one
+that refuses every further step. What it reports of the epoch follows from the commit record.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def out_of_memory(epoch: int, failure: MemoryError, refusal: StateError | None, 
     Args:
         epoch: its number.
         failure: what was raised.
-        refusal: what the pipeline raises from now on; None where it goes on.
+        refusal: what the pipeline raises from now on; None where it continues.
         is_taken: the epoch counts.
     """
     if refusal is not None:

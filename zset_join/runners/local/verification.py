@@ -1,4 +1,4 @@
-"""Compare what a pipeline answered with DuckDB's batch query over everything that came.
+"""Compare the contents of a pipeline with DuckDB's batch query over all input.
 
 Expected: the plan as one query, over all changes of all sources (`zset_join.tools.batch`). Actual: the sum of the
 answers. Both are compared as Z-sets: every distinct row with its expected and its actual weight. Floats, and averages of
@@ -94,11 +94,11 @@ def verify(
     epoch: int | None,
     most_differences: int,
 ) -> Verification:
-    """Compare a view with the batch query over everything that came.
+    """Compare a view with the batch query over everything that arrived.
 
     Args:
         plan: the plan.
-        history: everything that came.
+        history: everything that arrived.
         contents: the view, each distinct row with its weight.
         times: per stage, how far time had come.
         epoch: the last epoch.
@@ -202,7 +202,7 @@ def _numbered(rows: pa.RecordBatch, more: dict[str, pa.Array]) -> pa.Table:
 
 
 def _compared(column: str, kind: pa.DataType) -> str:
-    """Return what two values of a column are compared by: floats by their first digits."""
+    """Return the comparison value of a column: of floats the first digits."""
     if pt.is_floating(kind):
         return f"CASE WHEN {column} = 0 THEN '0' ELSE format('{{:.{_DIGITS}e}}', CAST({column} AS DOUBLE)) END"
     return column

@@ -1,4 +1,4 @@
-"""What outputs of a directory may lack: its newest epoch, and before it those of changes that were made without them.
+"""Epochs that outputs of a directory may lack: the newest one, and before it those of changes made without them.
 
 The law: an output that is given these epochs in order, each unless it has it, holds what it would hold had it been there all
 along. Epochs of before columns were added to a view come with NULL in these.
@@ -33,7 +33,7 @@ def waiting_epochs(
     """Yield the epochs that outputs may lack, oldest first.
 
     An epoch is its number, the answer of each view, its link, and all rows of the views whose outputs begin with it. A view
-    that was not there then, or had columns that are there no more, is left out.
+    that was absent then, or had columns that are there no more, is omitted.
 
     Args:
         checkpoint: of the directory.

@@ -42,7 +42,7 @@ _MOST_KEYS, _MOST_COUNTED_ROWS = 20, 100_000
 
 @dataclass(frozen=True, slots=True)
 class PublishedEpoch:
-    """Hold what a pipeline in memory publishes about an epoch.
+    """Summary of an epoch, published by a pipeline in memory.
 
     Args:
         epoch: its number.
@@ -84,7 +84,7 @@ class WatchablePipeline(Protocol):
         ...
 
     def diff(self, view: Any) -> Any:
-        """Return what another query would answer otherwise."""
+        """Return how the answers of another query would differ."""
         ...
 
     def options_in_force(self) -> dict[str, Any]:
@@ -102,7 +102,7 @@ class _Deltas:
 
 
 class PublishedEpochs:
-    """Take what a pipeline publishes, where somebody watches.
+    """Receive the summaries of a pipeline while somebody watches.
 
     Attributes:
         lock: held while an epoch is taken.
@@ -149,7 +149,7 @@ class WatchedPipeline:
         return self._pipeline.plan
 
     def overview(self) -> dict[str, Any]:
-        """Return what the pipeline is."""
+        """Return a description of the pipeline."""
         from zset_join.console.plan_graph import plan_graph
         from zset_join.console.shown import shown
 
@@ -268,7 +268,7 @@ class WatchedPipeline:
         return letters_of(letters.rename_columns(names))
 
     def waiting(self) -> dict[str, Any]:
-        """Return what waits for time."""
+        """Return the rows that wait for time."""
         from zset_join.console.answers import waiting_in
 
         newest = self.epochs(-1)[-1:]
@@ -308,7 +308,7 @@ class WatchedPipeline:
         return text_of(measured_record(_IN_MEMORY, 1, record))
 
     def diff(self) -> dict[str, Any]:
-        """Return what a changed query would answer otherwise."""
+        """Return how the answers of a changed query would differ."""
         from zset_join.console.answers import differences_of
 
         if self._diff is None:
@@ -321,7 +321,7 @@ class WatchedPipeline:
 
 
 def verified(pipeline: WatchablePipeline, published: PublishedEpochs, view: str | None, on_step: Callable[[str], None]) -> Any:
-    """Return the report of a verification, which runs while the pipeline goes on."""
+    """Return the report of a verification, which runs while the pipeline continues."""
     on_step("waiting until no epoch is being taken")
     with published.lock:
         work = pipeline.verification(view=view)

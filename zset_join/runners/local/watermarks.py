@@ -31,12 +31,12 @@ __all__ = ["KnownTimes", "SourceTime", "Watermarks", "time_values"]
 
 @dataclass(frozen=True, slots=True)
 class SourceTime:
-    """What is known of the event time of a source.
+    """Event time of a source.
 
     Args:
         watermark_us: how far it has come; None before the first row.
         active_us: processing time of its last rows; None before.
-        late_rows: rows that came at or before the watermark of their epoch, so far.
+        late_rows: rows that arrived at or before the watermark of their epoch, so far.
     """
 
     watermark_us: int | None = None
@@ -46,7 +46,7 @@ class SourceTime:
 
 @dataclass(frozen=True, slots=True)
 class KnownTimes:
-    """What is known of event time after an epoch.
+    """Event time of all sources and stages after an epoch.
 
     Args:
         sources: by name, those with a watermark.
@@ -62,7 +62,7 @@ class Watermarks:
 
     Args:
         plan: the plan.
-        idle_timeout_us: processing time after which a silent source is left out; None for never.
+        idle_timeout_us: processing time after which a silent source is omitted; None for never.
 
     Attributes:
         known: what is known after the last epoch that counts.
@@ -89,7 +89,7 @@ class Watermarks:
         self.known = KnownTimes(dict.fromkeys(self._timed, SourceTime()), (None,) * len(plan.nodes))
 
     def after(self, deltas: Mapping[str, ZSet], processing_time_us: int | None) -> KnownTimes:
-        """Return what is known after an epoch with these rows; it counts once it is put into `known`."""
+        """Return the event time after an epoch with these rows; it counts once it is stored in `known`."""
         if not self._timed:
             return self.known
         self._clock.begin(processing_time_us)
@@ -110,7 +110,7 @@ class Watermarks:
         return KnownTimes(sources, tuple(stages))
 
     def of_plan(self, plan: QueryPlan, known: KnownTimes) -> Watermarks:
-        """Return the watermarks of another plan, which goes on from what is known; silence is counted as before."""
+        """Return the watermarks of another plan, which continues from what is known; silence is counted as before."""
         following = Watermarks(plan, idle_timeout_us=self.idle_timeout_us)
         following.known, following._now_us = known, self._now_us
         following._began_us = self._began_us
@@ -155,12 +155,12 @@ class Watermarks:
 
 
 def _of_sources(sources: Mapping[str, SourceTime]) -> tuple[dict[str, int | None], dict[str, int | None]]:
-    """Return, by name, the watermarks of sources and when their last rows came."""
+    """Return, by name, the watermarks of sources and when their last rows arrived."""
     return {name: one.watermark_us for name, one in sources.items()}, {name: one.active_us for name, one in sources.items()}
 
 
 def _moved(before: SourceTime, times: Any, delay: int, processing_time_us: int | None) -> SourceTime:
-    """Return what is known of a source after rows with these times came."""
+    """Return the event time of a source after rows with these times."""
     if not len(times):
         return SourceTime(before.watermark_us, processing_time_us, before.late_rows)
     late = 0 if before.watermark_us is None else int((times <= before.watermark_us).sum())

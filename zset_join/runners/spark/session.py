@@ -1,4 +1,4 @@
-"""What a session must offer, checked before a query starts, what it should have, and a local session that has it.
+"""Requirements on a session, checked before a query starts, recommended settings, and a local session that has them.
 
 Workers must run the driver's Python: the same version, with the same packages. Spark starts `python3` from the PATH
 unless `PYSPARK_PYTHON` is set, so a virtual environment of the driver is easily missed. One small job at the start of

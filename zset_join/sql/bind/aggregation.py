@@ -130,7 +130,7 @@ class Aggregation:
                 aggregated.append(self._aggregated(call).alias(name))
                 self._calls.append((call, name))
             else:
-                # It is written once more.
+                # It is written again.
                 disregard(call)
         keys = {name: Column("left", tree.name) if isinstance(tree, Column) else tree for name, tree in self._keys}
         try:

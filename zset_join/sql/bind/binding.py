@@ -1,4 +1,4 @@
-"""What the parts of a query need from its binder, as protocols, so that they do not import each other.
+"""Protocols between the binder and the parts of a query, which avoid circular imports.
 
 `QueryBinder` of `queries` is a `QueryContext`, `JoinPlanner` of `joins` a `JoinContext`.
 """
@@ -21,7 +21,7 @@ __all__ = ["JoinContext", "QueryContext", "conjuncts_of", "subquery_of"]
 
 
 class QueryContext(Protocol):
-    """What binds the queries of a statement."""
+    """Binder of the queries of a statement."""
 
     catalog: Catalog
     statement: Statement
@@ -37,7 +37,7 @@ class QueryContext(Protocol):
         ...
 
     def check_clauses(self, node: exp.Select) -> None:
-        """Refuse what a SELECT may not have."""
+        """Reject unsupported clauses of a SELECT."""
         ...
 
     def item_of(self, name: str, alias: str, at: Place | None, ctes: Mapping[str, BoundQuery]) -> Item:
@@ -50,16 +50,16 @@ class QueryContext(Protocol):
 
 
 class JoinContext(Protocol):
-    """What plans the joins of a SELECT."""
+    """Planner of the joins of a SELECT."""
 
     @property
     def query(self) -> QueryContext:
-        """Return what binds the query."""
+        """Return the binder of the query."""
         ...
 
     @property
     def hints(self) -> Hints:
-        """Return what the SELECT suggests."""
+        """Return the hints of the SELECT."""
         ...
 
     def emit(self) -> Any:

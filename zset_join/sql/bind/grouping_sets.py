@@ -93,7 +93,7 @@ def _qualified(node: exp.Select, scope: Scope) -> exp.Select:
 
 
 def _meant(key: exp.Expr, node: exp.Select, scope: Scope) -> exp.Expr:
-    """Return what a key is: a place in the SELECT list and a name of it represent the expression there."""
+    """Return the meaning of a key: a position or a name of the SELECT list means that expression."""
     outputs = [one.this if isinstance(one, exp.Alias) else one for one in node.expressions]
     if isinstance(key, exp.Literal) and key.is_int:
         if not 1 <= int(key.name) <= len(outputs):

@@ -507,7 +507,7 @@ class JoinPlanner:
                 code="NOT_OFFERED",
                 at=self.query.at(cut),
             )
-        # Rows are there, or not, in any order; for EXISTS it does not matter what is selected of them.
+        # Rows are present, or not, in any order; for EXISTS it does not matter what is selected of them.
         disregard(select.args.get("order"))
         if select.args.get("distinct") is not None and select.args.get("distinct").args.get("on") is not None:
             raise SqlError("DISTINCT ON is not supported; write ROW_NUMBER() ... = 1.", code="NOT_OFFERED", at=at)
@@ -516,7 +516,7 @@ class JoinPlanner:
         how = "left_anti" if is_negated else "left_semi"
         planner = JoinPlanner(self.query, self.ctes, scope, view)
         outputs: list[exp.Expr]
-        # Whether rows are there does not depend on how often.
+        # Whether rows are present does not depend on how often.
         is_plain = isinstance(select, exp.Select) and not any(select.args.get(name) for name in ("group", "having"))
         is_plain = is_plain and not any(one.find(exp.AggFunc) for one in select.expressions)
         if is_plain:

@@ -45,7 +45,7 @@ _MOST_NESTED = 40
 
 @dataclass(frozen=True)
 class _Apart:
-    """What a SELECT list holds beside its columns.
+    """Contents of a SELECT list besides its columns.
 
     Args:
         shows_delta: `_tp_delta` is in it.
@@ -287,7 +287,7 @@ class QueryBinder:
             raise SqlError(error.message, code=error.code, at=self.at(node)) from error
 
     def check_clauses(self, node: exp.Select) -> None:
-        """Refuse what a SELECT may not have.
+        """Reject unsupported clauses of a SELECT.
 
         Raises:
             SqlError: it has it.
@@ -354,14 +354,14 @@ class QueryBinder:
         return outputs, _Apart(shows_delta, numbered, place, frozenset(times))
 
     def _time_name(self, one: exp.Expr, inner: exp.Expr) -> str:
-        """Return what a SELECT list calls the processing time."""
+        """Return the name of the processing time in a SELECT list."""
         disregard(inner)
         if isinstance(one, exp.Alias):
             return one.alias
         return inner.name if isinstance(inner, exp.Column) else self._title(inner)
 
     def _star(self, one: exp.Expr, inner: exp.Expr, scope: Scope) -> list[tuple[str, Expression | exp.Expr]]:
-        """Return what a star represents, without what EXCEPT names and with what REPLACE gives."""
+        """Return the columns of a star, without those of EXCEPT and with those of REPLACE."""
         star = inner.this if isinstance(inner, exp.Column) else inner
         columns = scope.star(one, inner.table if isinstance(inner, exp.Column) else "")
         names = {name.lower(): name for name, _ in columns}
@@ -375,7 +375,7 @@ class QueryBinder:
         return [(name, given.get(name.lower(), tree)) for name, tree in columns if name.lower() not in left_out]
 
     def _title(self, node: exp.Expr) -> str:
-        """Return what a column without a name is called: as it is written."""
+        """Return the title of a column without a name: its text."""
         if isinstance(node, exp.Column):
             return node.name
         if isinstance(node, exp.Count) and node.this is None:
@@ -551,7 +551,7 @@ def _of_one_type(left: View, right: View) -> tuple[View, View]:
 def _or_listed(
     scope: Scope, resolve: Callable[[exp.Column], Expression], listed: Mapping[str, Expression]
 ) -> Callable[[exp.Column], Expression]:
-    """Return what a column represents, and where no item has it a name that the SELECT list gave before."""
+    """Return the meaning of a column, else of an earlier name in the SELECT list."""
 
     def either(column: exp.Column) -> Expression:
         known = pick(listed, column.name) if listed and not column.table and scope.search(column) is None else None

@@ -141,7 +141,7 @@ class ScalarSubqueries:
                 code="NOT_OFFERED",
                 at=self.query.at(node),
             )
-        # Whether rows are there does not depend on what is selected of them.
+        # Whether rows are present does not depend on what is selected of them.
         disregard([*select.expressions, select.args.get("distinct")])
         counted = copied(select)
         counted.set("expressions", [exp.Count(this=exp.Star())])
@@ -149,7 +149,7 @@ class ScalarSubqueries:
         return counted
 
     def _made(self, output: exp.Expr, tied: _Tied, names: list[str], joined: View) -> Expression:
-        """Return what is made of the aggregates that a join has brought."""
+        """Return the expression over the aggregates that a join provides."""
 
         def replaced(node: exp.Expr) -> Expression | None:
             place = next((place for place, call in enumerate(tied.calls) if call is node or call == node), None)

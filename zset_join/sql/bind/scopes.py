@@ -1,4 +1,4 @@
-"""What names of columns represent inside a query: the FROM items that are in sight, and where their columns went.
+"""Scopes of a query: the visible FROM items, and the current names of their columns.
 
 A column keeps its name unless two items share it; then both go by `alias.column` between the operators, and `*` shows the first
 under its own name. A name without a table is looked for in all items and must fit one. A column of USING represents those of
@@ -187,7 +187,7 @@ class Scope:
         raise SqlError(f'{whose} "{node.name}".{near(node.name, names)}', code="UNKNOWN_COLUMN", at=at, name=node.name)
 
     def search(self, node: exp.Column) -> tuple[Item, str] | None:
-        """Return what `find` does, or None where no item has it.
+        """Return the result of `find`, or None if no item matches.
 
         Raises:
             SqlError: several have it.

@@ -4,7 +4,7 @@
 |---|---|
 | `FOR SYSTEM_TIME AS OF o.t`, o.t an event time | the version that was valid at the row's time |
 | `... VERSIONED ON c` | the same, with the column c as the time of a version |
-| `... AS OF PROCTIME()`, `NOW()`, `o.proctime` | the newest row when the left row comes |
+| `... AS OF PROCTIME()`, `NOW()`, `o.proctime` | the newest row when the left row arrives |
 | `LATERAL TABLE(rates(o.t))` | as the first, of a temporal table function |
 | `ASOF JOIN ... MATCH_CONDITION (a.t >= b.t)` or `ON ... AND a.t >= b.t` | the nearest row |
 """
@@ -40,7 +40,7 @@ _NOW = frozenset({"CURRENT_TIMESTAMP", "LOCALTIMESTAMP", "NOW", "PROCTIME"})
 
 @dataclass(frozen=True)
 class Version:
-    """What FOR SYSTEM_TIME AS OF requests.
+    """Request of FOR SYSTEM_TIME AS OF.
 
     Args:
         time: the expression behind AS OF.
@@ -55,7 +55,7 @@ class Version:
         """Read a version clause.
 
         Raises:
-            SqlError: it is another than AS OF, or names a column that is not there.
+            SqlError: it is another than AS OF, or names a column that does not exist.
         """
         if node is None:
             return None
@@ -108,7 +108,7 @@ def temporal_join(
     trees: Sequence[Expression],
     resolve: Callable[[exp.Column], Expression],
 ) -> View:
-    """Join with the versions of a table, or with its rows when a row comes.
+    """Join with the versions of a table, or with its rows when a row arrives.
 
     Args:
         planner: for messages and settings.
@@ -166,7 +166,7 @@ def temporal_join(
 
 
 def _in_words_of_sql(error: PlanError, view: View, item: Item) -> str:
-    """Return what a join by event time lacks, with the cure in SQL."""
+    """Return the error of a join by event time, with the cure in SQL."""
     left, right = view.name, item.alias
     match error.code:
         case "NOT_VERSIONED":

@@ -8,7 +8,7 @@
     FROM tumble(events, 10m)                                                         Timeplus: over _tp_time
 
 The law: a row is in the windows that hold its time, begin included and end not, and without a time in none; windows begin at
-1970-01-01. A window is two columns more, so its groups are corrected as long as rows come; nothing waits for a watermark.
+1970-01-01. A window is two columns more, so its groups are corrected as long as rows arrive; nothing waits for a watermark.
 
 Windows of CUMULATE begin together and end a step later each, up to the size: a row is in those that end after its time.
 

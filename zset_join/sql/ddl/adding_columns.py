@@ -33,7 +33,7 @@ def alter_table(session: StatementContext, statement: Statement, reader: Reader)
 
     Raises:
         SqlError: there is no such table, or a column that it cannot get.
-        ZsetJoinError: a query cannot go on over it; nothing has changed.
+        ZsetJoinError: a query cannot continue over it; nothing has changed.
     """
     at = statement.place(reader.index)
     name = reader.name("the name of the table")
@@ -56,7 +56,7 @@ def alter_table(session: StatementContext, statement: Statement, reader: Reader)
 
 
 def declared_again(session: StatementContext, declared: Table, *, at: Place) -> Message | None:
-    """Run CREATE TABLE of a table that is there and now has more columns; None where it is another one."""
+    """Run CREATE TABLE of a table that is present and now has more columns; None where it is another one."""
     before = session.catalog.tables.get(declared.name)
     more = () if before is None else columns_behind(before, declared)
     return None if before is None or not more else _added(session, before, more, at=at)

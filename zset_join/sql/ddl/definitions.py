@@ -71,7 +71,7 @@ class _Declared:
         """Note a clause that a declaration has once; what is copied by LIKE gives way to it.
 
         Raises:
-            SqlError: it is there already.
+            SqlError: it is present already.
         """
         if what in self.given:
             raise SqlError(f"there are two of {what}. {cure}", code="SAID_TWICE", at=at)
@@ -85,7 +85,7 @@ class _Declared:
 
 @dataclass(frozen=True)
 class Model:
-    """What a declaration copies of the table it is LIKE.
+    """Parts that a declaration copies from the table it is LIKE.
 
     Args:
         columns: its columns; they come first.
@@ -118,7 +118,7 @@ def read_table(reader: Reader, word: str, *, model: Model | None = None) -> tupl
         The table, and whether one of its name may be there already.
 
     Raises:
-        SqlError: the declaration cannot be read, or requests what is not there.
+        SqlError: the declaration cannot be read, or requests what is absent.
     """
     may_exist = reader.has("IF", "NOT", "EXISTS")
     place = reader.statement.place(reader.index)
@@ -266,7 +266,7 @@ def _version_column(
 
 
 def _replace_copied(declared: _Declared, copied: int) -> None:
-    """Let computed columns and metadata that are declared again are in the place of those that came along."""
+    """Let computed columns and metadata that are declared again are in the place of those that arrived along."""
     new_names = {column.name for column in declared.columns[copied:]}
     kept = [one for one in declared.columns[:copied] if one.name not in new_names or (one.is_given and one.metadata is None)]
     declared.columns[:copied] = kept
@@ -406,7 +406,7 @@ def _computed_type(node: exp.Expr, declared: _Declared, reader: Reader) -> pa.Da
     from zset_join.expressions.rows import value_type
     from zset_join.sql_expressions.scalars import ScalarBinder
 
-    # A name that is there twice is refused when all columns are read.
+    # A name that is present twice is refused when all columns are read.
     schema = pa.schema({column.name: column.type for column in declared.columns})
     binder = ScalarBinder.over(schema, reader.statement)
     return value_type(binder.bind(node), schema)

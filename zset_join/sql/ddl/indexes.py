@@ -30,7 +30,7 @@ def create_index(session: StatementContext, reader: Reader) -> Message:
     """Run CREATE INDEX [IF NOT EXISTS] name ON table (column, ...).
 
     Raises:
-        SqlError: the table or a column is not there, or the name is taken.
+        SqlError: the table or a column is absent, or the name is taken.
     """
     catalog = session.catalog
     may_exist = reader.has("IF", "NOT", "EXISTS")

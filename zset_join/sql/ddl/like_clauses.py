@@ -44,7 +44,7 @@ class LikeClause:
         name: of the table that is like.
         name_index: the token of that name.
         end: the token behind the clause.
-        taken: the parts that come along.
+        taken: the parts that are taken along.
     """
 
     name: str
@@ -89,7 +89,7 @@ def _clause(reader: Reader) -> LikeClause:
 
 
 def model_of(table: Table, clause: LikeClause) -> Model:
-    """Return what is copied of a table."""
+    """Return the copied parts of a table."""
     times = [ColumnDefinition(name, PROCESSING_TIME_TYPE, is_processing_time=True) for name in table.processing_times]
     columns = tuple(column for column in (*table.columns, *times) if _is_taken(column, table, clause.taken))
     names = {column.name for column in columns}

@@ -34,7 +34,7 @@ def show(session: StatementContext, statement: Statement) -> Message:
     """Run SHOW.
 
     Raises:
-        SqlError: something that is not there.
+        SqlError: something that does not exist.
     """
     words = " ".join(statement.words[1:]).split()
     what = words[0] if words else ""

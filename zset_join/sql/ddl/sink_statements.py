@@ -39,7 +39,7 @@ def create_sink(session: StatementContext, reader: Reader, *, replace: bool) -> 
     """Run CREATE SINK, from behind the word SINK on.
 
     Raises:
-        SqlError: it cannot be read, or requests what is not there.
+        SqlError: it cannot be read, or requests what is absent.
         SinkError: the outside cannot be reached, or holds something else.
     """
     may_exist, begin, at = reader.has("IF", "NOT", "EXISTS"), reader.index, reader.statement.place(reader.index)
@@ -105,7 +105,7 @@ def _into_table(session: StatementContext, reader: Reader, name: str, *, at: Pla
 
 
 def _query(session: StatementContext, reader: Reader) -> Query:
-    """Bind what a sink writes, and go behind it."""
+    """Bind the query of a sink, and advance past it."""
     if reader.has("FROM"):
         at = reader.statement.place(reader.index)
         entry = session.catalog.find(reader.name("a view"), at=at)

@@ -64,7 +64,7 @@ def files_of(reader: Reader) -> dict[str, str]:
 
 
 def on_conflict(reader: Reader) -> str | None:
-    """Read what RisingWave writes behind ON CONFLICT; return the version column.
+    """Read RisingWave's ON CONFLICT clause; return the version column.
 
     Raises:
         SqlError: a conflict that is to be solved in another way than by the newer row.

@@ -1,4 +1,4 @@
-"""CREATE VIEW, CREATE MATERIALIZED VIEW, and what changes one that is there.
+"""CREATE VIEW, CREATE MATERIALIZED VIEW, and what changes one that is present.
 
     CREATE [OR REPLACE] VIEW v AS SELECT ...               a name for a query
     CREATE [OR REPLACE] MATERIALIZED VIEW v AS SELECT ...  a query that runs
@@ -41,10 +41,10 @@ def refuse_both(replaces: bool, may_exist: bool, *, at: Place) -> None:
 
 
 def release(session: StatementContext, name: str, replaces: bool, *, at: Place) -> None:
-    """End what runs under a name that is given again, and forget its rows, as DROP does.
+    """End the query of a redefined name and release its rows, as DROP does.
 
     Raises:
-        SqlError: something reads or writes what the name represents, and would go on with that.
+        SqlError: something reads or writes what the name represents, and would continue with that.
     """
     if not replaces:
         return

@@ -108,7 +108,7 @@ def _without_tail(statement: Statement, begin: int) -> tuple[tuple[Token, ...], 
 
 
 def _warn_of_table_hints(statement: Statement, tokens: tuple[Token, ...]) -> None:
-    """Warn of hints that come after a table, as Flink's `t /*+ OPTIONS('k'='v') */`; the parser takes them for comments."""
+    """Warn of hints that arrive after a table, as Flink's `t /*+ OPTIONS('k'='v') */`; the parser takes them for comments."""
     ends = [*(token.start for token in tokens[1:]), len(statement.text)]
     for token, end in zip(tokens, ends, strict=False):
         gap = statement.text[token.end + 1 : end] if token.comments else ""

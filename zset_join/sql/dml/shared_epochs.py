@@ -48,7 +48,7 @@ _PAUSE = "PAUSE MATERIALIZED VIEW lets the others take rows that one view cannot
 
 
 class EpochContext(Protocol):
-    """What a shared epoch uses of a session."""
+    """Interface of a session for a shared epoch."""
 
     running: list[Running]
     claims: dict[str, KeyClaims]
@@ -77,7 +77,7 @@ class Accepted:
     Args:
         rows: these.
         aside: by the names of queries, the rows that failed in them, as `Undecodable` lists them.
-        places: by the names of queries, the numbers of these rows among all that came.
+        places: by the names of queries, the numbers of these rows among all that arrived.
     """
 
     rows: Rows
@@ -85,7 +85,7 @@ class Accepted:
     places: Mapping[str, Sequence[int]] = field(default_factory=dict)
 
     def of(self, queries: Sequence[Running]) -> Rows | PartlyRead:
-        """Return what the pipeline of queries is fed: the query that a row failed in lists it."""
+        """Return the input of the pipeline of queries: the query that a row failed in lists it."""
         unread = [self.aside[running.name] for running in queries if running.name in self.aside]
         return PartlyRead(self.rows, pa.concat_tables(unread)) if unread else self.rows
 
@@ -265,7 +265,7 @@ def accepted_rows(running: Iterable[Running], name: str, rows: Rows, *, refuses:
     Args:
         running: the queries.
         name: of the table.
-        rows: all that came.
+        rows: all that arrived.
         refuses: raise for a row that fails in a query which puts nothing aside; for queries that cannot answer first.
 
     Raises:

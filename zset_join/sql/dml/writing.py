@@ -52,7 +52,7 @@ def fitted(query: Query, table: Table, names: Sequence[str] | None, *, at: Place
     """
     given = [column for column in table.columns if column.is_given and column.metadata is None]
     wanted = given if names is None else [column for column in given if column.name in names]
-    if names is None and len(query.schema) < len(given):  # what was written before the table got columns goes on
+    if names is None and len(query.schema) < len(given):  # what was written before the table got columns continues
         wanted = given = [column for column in given if column.name not in table.added]
     wanted = wanted if names is None else sorted(wanted, key=lambda column: list(names).index(column.name))
     schema = query.schema
@@ -100,7 +100,7 @@ def _is_assignable(source: pa.DataType, target: pa.DataType) -> bool:
 
 
 def writer_of(session: StatementContext, table: Table, query: Query, *, at: Place) -> SinkWriter | TableWriter:
-    """Return what takes the deltas of a query that fits a table.
+    """Return the writer of the deltas of a query into a table.
 
     Raises:
         SqlError: the table is append-only, and the query retracts rows; the query reads what it would write; or it

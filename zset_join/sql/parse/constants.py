@@ -27,7 +27,7 @@ _LITERALS = (exp.Literal, exp.Neg, exp.Paren, exp.Boolean, exp.Null, exp.Cast, e
 
 
 def default_of(statement: Statement, tokens: tuple[Token, ...], kind: pa.DataType, column: str) -> pa.Scalar | None:
-    """Return what DEFAULT gives a column; None where that is NULL.
+    """Return the DEFAULT value of a column; None for NULL.
 
     Args:
         statement: it is in.

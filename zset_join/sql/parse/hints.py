@@ -16,7 +16,7 @@ __all__ = ["Hints", "read_hints"]
 
 @dataclass
 class Hints:
-    """What a SELECT suggests.
+    """Hints of a SELECT.
 
     Args:
         lookups: by the table it names, the options of LOOKUP.

@@ -128,7 +128,7 @@ class Reader:
         return self.value()
 
     def options(self, *, equals: str = "=") -> dict[str, str]:
-        """Read `key = value, ...` as long as it goes on."""
+        """Read `key = value, ...` as long as it continues."""
         options: dict[str, str] = {}
         while not self.is_done and self.word != ")":
             at = self.statement.place(self.index)

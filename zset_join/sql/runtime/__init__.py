@@ -1,1 +1,1 @@
-"""What runs the queries of a session: in memory, in a directory, inside Spark."""
+"""Runtimes of the queries of a session: in memory, in a directory, inside Spark."""

@@ -1,4 +1,4 @@
-"""Rows that come into a table, with all of its columns: what is not given is DEFAULT, the processing time, or computed."""
+"""Rows that arrive into a table, with all of its columns: what is not given is DEFAULT, the processing time, or computed."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""What a session in a directory consists of: its statements and registered tables, in their order, as small files.
+"""Catalog of a session in a directory: its statements and registered tables, in order, as small files.
 
-    catalog/000000000007.json       statements that made what is there now
+    catalog/000000000007.json       statements that made the present tables and queries
 
 The law: the plan of the pipeline and its declarations become true together. A file is written before the plan changes, and the
 commit record of the change names its number; a file that no record names is that of a change that did not come true. Before the
@@ -45,7 +45,7 @@ class Declaration:
         table: a registered table, see `described_table`.
         paused: its query takes nothing until RESUME: the source that has its place, see `held_rows`; None while it runs.
         since: the epoch at which its query came, where its tables had rows.
-        created: the statement that makes what is there, where `sql` only changes what was there before it.
+        created: the statement that makes the present content, where `sql` only changes what was there before it.
         earlier: what made it before, the oldest first: each as `sql`, `dialect` and `settings`.
     """
 
@@ -66,7 +66,7 @@ class Declaration:
         return [*(Declaration(names=self.names, **one) for one in self.earlier), self]
 
     def changed(self, sql: str, dialect: str, settings: Mapping[str, str], created: str | None) -> Declaration:
-        """Return what another statement makes of it."""
+        """Return it as changed by another statement."""
         step = {"sql": self.sql, "dialect": self.dialect, "settings": dict(self.settings)}
         return replace(self, sql=sql, dialect=dialect, settings=settings, created=created or "", earlier=(*self.earlier, step))
 
@@ -83,7 +83,7 @@ class Declaration:
 
 @dataclass(frozen=True, kw_only=True)
 class QueryNote:
-    """What a declaration keeps of its query; the arguments are those of `Declaration`."""
+    """Note of a declaration about its query; the arguments are those of `Declaration`."""
 
     paused: Mapping[str, Any] | None
     since: int

@@ -2,7 +2,7 @@
 
     shop/session.lock                           held as long as the session is open
     shop/session.json                           how the directory is laid out
-    shop/catalog/000000000007.json              the statements that made what is there
+    shop/catalog/000000000007.json              the statements that made the present content
     shop/pipeline/                              one pipeline: the rows of tables, the queries, what sources were read
     shop/read/                                  names of files that were read
     shop/once/                                  under which id a statement wrote outside
@@ -18,8 +18,8 @@ does so within `once`.
 Memory: the rows of all tables and queries. Cost: of an INSERT, one commit; of CREATE and DROP, what they build, and one commit.
 
 Known limits: all queries have the `on_bad_input` and the idle timeout that are set when the first one is made. Of a table that
-a connector fills, everything that came is kept. Joins by time that come when there are rows keep an index of their own, and
-take these rows as if they came then; a lookup join looks all of them up then.
+a connector fills, everything that arrived is kept. Joins by time that arrive when there are rows keep an index of their own,
+and take these rows as if they came then; a lookup join looks all of them up then.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class DirectoryRuntime(DurableChanges):
     # ---------------------------------------------------------------- queries
 
     def start(self, query: Query, *, name: str | None, output: Callable[[ZSet], None] | None) -> Running:
-        """Run a query, or go on with the one of its name; see `Session.start`."""
+        """Run a query, or continue with the one of its name; see `Session.start`."""
         name = name or self._free_name(output, query)
         known = next((one for one in self.running if one.name == name), None)
         if isinstance(known, DurableQuery) and known.is_restored:
@@ -123,7 +123,7 @@ class DirectoryRuntime(DurableChanges):
         claims.add(contents)
 
     def _gone_on_with(self, known: DurableQuery, query: Query, output: Callable[[ZSet], None] | None) -> Running:
-        """Return a query that was there when the session was opened."""
+        """Return a query that was present when the session was opened."""
         if (known.query.sql, known.query.settings) != (query.sql, query.settings):
             raise StateError(
                 f'the session has a query "{known.name}" with another text or other settings: {known.query.sql} Start this one '
@@ -169,7 +169,7 @@ class DirectoryRuntime(DurableChanges):
             self._ended([running])
 
     def _ended(self, ended: Sequence[Running]) -> None:
-        """End queries by one change of the plan; where that fails, they are there as before."""
+        """End queries by one change of the plan; where that fails, they are present as before."""
         before, views = list(self.running), self._views
         for running in ended:
             self.running.remove(running)
@@ -240,7 +240,7 @@ class DirectoryRuntime(DurableChanges):
         running.pipeline.pause()
 
     def snapshot(self, query: Query) -> pa.Table:
-        """Return what a query holds over what its tables hold."""
+        """Return the result of a query over the contents of its tables."""
         known = [name for name in sorted(query.bound.reads) if f"{ROWS}{name}" in self._views]
         if any(len(self.catalog.tables[name].hidden) for name in known) and self.pipeline.epoch:
             view = self._fed(read_with_writers(query.bound.view, self._written(), self._added))
@@ -270,7 +270,7 @@ class DirectoryRuntime(DurableChanges):
         return pa.Table.from_batches([whole.rows]).take(pa.array(np.repeat(np.arange(len(whole)), whole.weights)))
 
     def _read_whole(self, table: Table) -> pa.Table | ZSet | None:
-        """Return what a connector has from its beginning, of a table that no query reads."""
+        """Return all rows of a connector, for a table that no query reads."""
         source = self._source(table, is_kept=False)
         try:
             source.open(None)
@@ -536,7 +536,7 @@ class DirectoryRuntime(DurableChanges):
             number += 1
 
     def forget(self, name: str) -> None:
-        """Release what is kept of a dropped table or view, and end the queries of it: one change of the plan."""
+        """Release the state of a dropped table or view, and end its queries: one change of the plan."""
         self._gone.add(name)
         try:
             self._ended([one for one in self.running if name in one.reads or one.name == name])
@@ -547,7 +547,7 @@ class DirectoryRuntime(DurableChanges):
             claims.close()
 
     def close(self) -> None:
-        """Release the directory; queries go on when it is opened again."""
+        """Release the directory; queries continue when it is opened again."""
         try:
             for source in self._sources.values():
                 source.close()

@@ -129,7 +129,7 @@ class DurableChanges(DurablePlan):
 
 
 def _lines(diff: PlanDiff, change: QueryChange) -> list[str]:
-    """Return what a change did: to stages, and to each query."""
+    """Return the effect of a change: on stages, and on each query."""
     first, *_ = diff.lines()
     views = [str(diff.views[one.name]) for one in change.queries if one.name in diff.views]
     return [first, *views] if views else []

@@ -51,7 +51,7 @@ from zset_join.zset import ZSet
 __all__ = ["BASE", "ROWS", "DurablePlan", "options_of"]
 
 BASE = "(session)"
-"""A view without rows, so that the pipeline is there before the first table."""
+"""A view without rows, so that the pipeline is present before the first table."""
 ROWS = "rows of "
 """Before the name of a table: the view that keeps its rows."""
 _CATALOG = ("tables", "views", "functions", "sinks", "indexes")
@@ -64,7 +64,7 @@ class DurablePlan(ProcessRuntime):
         directory: where everything is kept; of one session at a time.
         dialect: whose SQL statements are written in.
         clock: returns the processing time in microseconds since 1970; None: the wall clock.
-        keep_inputs: let running queries keep every change that comes, for `Running.verify()`.
+        keep_inputs: let running queries keep every change that arrives, for `Running.verify()`.
         catalog: what names represent; None: a new one.
 
     Raises:
@@ -119,7 +119,7 @@ class DurablePlan(ProcessRuntime):
     # ---------------------------------------------------------------- opening
 
     def restore(self, run: Callable[[str, str, str | None], None]) -> None:
-        """Make what was there when the session was closed; once, before the first statement.
+        """Restore the session as it was closed; once, before the first statement.
 
         Args:
             run: see `Runtime.restore`.
@@ -213,7 +213,7 @@ class DurablePlan(ProcessRuntime):
         return self._pipeline
 
     def _opened(self, views: Mapping[str, View], positions: Mapping[str, Any]) -> dict[str, TableSource]:
-        """Return what reads the tables of views that connectors fill, at their positions."""
+        """Return readers of the tables of views that connectors fill, at their positions."""
         opened: dict[str, TableSource] = {}
         try:
             for name in [one.removeprefix(ROWS) for one in views if one.startswith(ROWS)]:
@@ -239,7 +239,7 @@ class DurablePlan(ProcessRuntime):
     # ---------------------------------------------------------------- statements
 
     def repeated(self, statement: Statement, settings: Mapping[str, str]) -> tuple[str, ...] | None:
-        """Return what a statement made that is run again; None where it has to run.
+        """Return the result of a statement that has run already; None if it must run.
 
         A plain CREATE that later statements changed is run again as well, and each of those behind the one before it.
         """
@@ -256,7 +256,7 @@ class DurablePlan(ProcessRuntime):
 
     @contextmanager
     def declaring(self, statement: Statement) -> Iterator[None]:
-        """Keep what a statement declares; one that fails leaves the names as they were."""
+        """Store the declarations of a statement; a failed one leaves the names unchanged."""
         if self._is_restoring:
             yield
             return
@@ -276,7 +276,7 @@ class DurablePlan(ProcessRuntime):
             self._statement = None
 
     def declare(self, table: Table) -> bool:
-        """Keep a table that a program registers; return False where it was there before."""
+        """Keep a table that a program registers; return False where it was present before."""
         wanted = Declaration(names=(table.name,), table=described_table(table))
         found = next((one for one in self._restored if one.is_same(wanted)), None)
         if found is not None:
@@ -291,7 +291,7 @@ class DurablePlan(ProcessRuntime):
         return True
 
     def _now_declared(self, more: Declaration | None) -> list[Declaration]:
-        """Return what is declared, with what the statement that runs has made so far."""
+        """Return the declarations, including those of the running statement."""
         now = _entries(self)
         there = {name for entries in now.values() for name in entries}
         queries = {one.name: one.noted() for one in self.running if isinstance(one, DurableQuery)}
@@ -324,7 +324,7 @@ class DurablePlan(ProcessRuntime):
         return with_queries(kept if made is None else [*kept, made], queries)
 
     def _holds_rows(self, statement: Statement, names: Sequence[str]) -> bool:
-        """Return whether a statement makes a table of rows that are there: CREATE TABLE t AS SELECT FROM table(s)."""
+        """Return whether a statement makes a table of rows that are present: CREATE TABLE t AS SELECT FROM table(s)."""
         is_table = len(names) == 1 and names[0] in self.catalog.tables
         words = statement.words
         return (
@@ -398,7 +398,7 @@ class DurablePlan(ProcessRuntime):
         return replace(view, node=node if own == known else with_own_options(node, own))
 
     def explain(self, query: Query) -> str:
-        """Return what a query does, and what it must remember."""
+        """Return a description of a query and of its state."""
         return self.as_run(query).plan().explain(buckets=1)
 
     def _fed(self, view: View) -> View:
@@ -417,7 +417,7 @@ class DurablePlan(ProcessRuntime):
         first_rows: Mapping[str, ZSet] | None = None,
         defaults: Mapping[str, Mapping[str, Any]] | None = None,
     ) -> PlanDiff | None:
-        """Let the pipeline be one of the tables and queries that are there now; or leave it as it was. Return what differs.
+        """Let the pipeline be one of the tables and queries that are present now; or leave it as it was. Return what differs.
 
         Args:
             outputs: of queries that are new, by name.
@@ -529,7 +529,7 @@ class DurablePlan(ProcessRuntime):
 
 
 def options_of(settings: Mapping[str, str]) -> tuple[Any, ...]:
-    """Return what a pipeline has of settings for as long as it is open."""
+    """Return the settings of a pipeline, fixed while it is open."""
     driver = driver_options(settings)
     of_driver = (driver.driver_threads, driver.keep_state, driver.snapshot_after_bytes)
     return stage_options(settings), idle_timeout(settings), *of_driver

@@ -49,7 +49,7 @@ class DurableQuery(Running):
     """A query of the pipeline.
 
     Attributes:
-        is_restored: it was there when the session was opened, and nobody has started it again.
+        is_restored: it was present when the session was opened, and nobody has started it again.
         held: while it is paused, the rows of the source that has its place in the pipeline.
         since: the epoch at which it came, where its tables had rows.
     """
@@ -59,7 +59,7 @@ class DurableQuery(Running):
     since: int = 0
 
     def noted(self) -> QueryNote:
-        """Return what its declaration keeps of it."""
+        """Return its note for the declaration."""
         return QueryNote(paused=None if self.held is None else write_relation(self.held), since=self.since)
 
 

@@ -3,8 +3,8 @@
     PAUSE MATERIALIZED VIEW v       v := source "v (paused at epoch 7)", which begins with what v held      nothing differs
     RESUME MATERIALIZED VIEW v      v := its query, over what its tables hold now                           the difference, once
 
-So its outputs and the tables that it writes go on: they are given nothing while it is paused, and the difference by the epoch
-of RESUME. Both are changes of the plan, each true by one commit record.
+So its outputs and the tables that it writes continue: they are given nothing while it is paused, and the difference by the
+epoch of RESUME. Both are changes of the plan, each true by one commit record.
 
 Cost: of PAUSE, a copy of what it holds; of RESUME, the query is built; of both, the readers of a table that it writes as well.
 """

@@ -45,7 +45,7 @@ class MemoryRuntime(ProcessRuntime):
         dialect: of computed columns.
         clock: returns the processing time in microseconds since 1970; None: the wall clock.
         keep_tables: keep the rows of tables.
-        keep_inputs: let running queries keep every change that comes, for `Running.verify()`.
+        keep_inputs: let running queries keep every change that arrives, for `Running.verify()`.
     """
 
     def __init__(
@@ -132,7 +132,7 @@ class MemoryRuntime(ProcessRuntime):
         return running
 
     def pause(self, running: Running) -> None:
-        """Let a query take nothing until `resume`; it shows what it holds, and the others go on.
+        """Let a query take nothing until `resume`; it shows what it holds, and the others continue.
 
         Raises:
             SqlError: `TABLES_NOT_KEPT`: there is nothing that it could catch up from.
@@ -152,7 +152,7 @@ class MemoryRuntime(ProcessRuntime):
         self._publish()
 
     def resume(self, running: Running) -> None:
-        """Let a query catch up with its tables and go on; its first epoch has what became of its rows meanwhile.
+        """Let a query catch up with its tables and continue; its first epoch has what became of its rows meanwhile.
 
         Raises:
             ZsetJoinError: it cannot be answered; it stays as it was.
@@ -175,7 +175,7 @@ class MemoryRuntime(ProcessRuntime):
             self._publish()
 
     def add_columns(self, table: Table, queries: Mapping[Running, Query]) -> None:
-        """Give a table more columns: its rows are kept once more, and its queries built over them."""
+        """Give a table more columns: its rows are kept again, and its queries built over them."""
         if table.name in self._sources or not self.kept_in_memory(table):
             raise SqlError(
                 f'"{table.name}" is filled by its connector: in memory it keeps its columns. Use a directory.',
@@ -257,7 +257,7 @@ class MemoryRuntime(ProcessRuntime):
         return lines
 
     def _check_change(self, change: QueryChange) -> None:
-        """Refuse what cannot be built from the tables, or what is written could not follow."""
+        """Reject a change that the tables cannot build, or that written tables cannot follow."""
         for running, query in change.queries.items():
             if not self._keep_tables and query.bound.reads:
                 raise SqlError(
@@ -336,14 +336,14 @@ class MemoryRuntime(ProcessRuntime):
                 running.output.close()
 
     def snapshot(self, query: Query) -> pa.Table:
-        """Return what a query holds over the current contents of its tables."""
+        """Return the result of a query over the current contents of its tables."""
         with self._pipeline(query) as pipeline:
             rows = self._contents(query)
             pipeline.step(rows, processing_time=self._clock())
             return sorted_rows(pipeline.view(), query.bound)
 
     def forget(self, name: str) -> None:
-        """Release what is kept of a dropped table."""
+        """Release the state of a dropped table."""
         for running in [one for one in self.running if name in one.reads or one.name == name]:
             self.stop(running)
         self._fed.discard(name)
@@ -419,7 +419,7 @@ class MemoryRuntime(ProcessRuntime):
 
 
 def _line(running: Running, prepared: PreparedEpoch) -> str:
-    """Return what a change does to a query."""
+    """Return the effect of a change on a query."""
     delta, view = running.answer_in(prepared), running.pipeline
     added, removed = int(delta.weights[delta.weights > 0].sum()), -int(delta.weights[delta.weights < 0].sum())
     if isinstance(view, GroupView) and view.begins:

@@ -1,4 +1,4 @@
-"""What the runtimes of this process have in common: which rows of queries claim the keys of the tables that they write.
+"""Shared part of the in-process runtimes: which rows of queries own the keys of the tables that they write.
 
 Two live rows of queries never claim one key of a table, nor goes a row that no query retracts over a claimed key; see
 `zset_join.sql.tables.key_claims`.
@@ -35,7 +35,7 @@ class ProcessRuntime(Runtime):
         self._keep_inputs = keep_inputs
 
     def table_pipeline(self, table: Table) -> Pipeline | None:  # noqa: ARG002 - in memory
-        """Return what keeps the rows of a table; None where they lie in files, or nowhere."""
+        """Return the pipeline with the rows of a table; None if they are in files or not kept."""
         return None
 
     def close(self) -> None:

@@ -80,10 +80,10 @@ class SparkRuntime(DirectoryRuntime):
         dialect: whose SQL statements are written in.
         clock: returns the processing time in microseconds since 1970; None: the wall clock.
         directory: where everything is kept; None: a temporary one.
-        keep_inputs: let running queries keep every change that comes, for `Running.verify()`.
+        keep_inputs: let running queries keep every change that arrives, for `Running.verify()`.
         spark_directory: where Spark keeps what it has read, a path or a URI of its own; None: `spark` in `directory`.
 
-    Rows that Spark reads are taken by `read` and, but after `run_as`, when a query starts: what is there.
+    Rows that Spark reads are taken by `read` and, but after `run_as`, when a query starts: the present content.
     """
 
     _layout = 3
@@ -171,7 +171,7 @@ class SparkRuntime(DirectoryRuntime):
         return table.name not in self.tables.dataframes and super().is_inserted(table)
 
     def forget(self, name: str) -> None:
-        """Release what is kept of a dropped table or view, and end the queries of it."""
+        """Release the state of a dropped table or view, and end its queries."""
         super().forget(name)
         self.tables.forget(name)
         self._remove_place(name)
@@ -188,7 +188,7 @@ class SparkRuntime(DirectoryRuntime):
         return f"{self._spark_directory}/{file_name(name)}"
 
     def _remove_place(self, name: str) -> None:
-        """Remove what Spark has read of a table."""
+        """Remove the rows that Spark has read of a table."""
         if not is_connect(self.spark):
             remove_place(self._place_of(name))
         elif name in self._read_places:
@@ -263,7 +263,7 @@ class SparkRuntime(DirectoryRuntime):
         return View.of_tree(query.bound.view.node, self.tables.stream)
 
     def explain(self, query: Query) -> str:
-        """Return what a query does, what it must remember, and what Spark reads for it."""
+        """Return a description of a query, of its state, and of Spark's part in reading."""
         if query.settings.get("execution") == "executors":
             return str(self.view_of(query).placed.explanation())
         plan = self._fed(self.as_run(query)).plan()
@@ -311,7 +311,7 @@ class SparkRuntime(DirectoryRuntime):
         return self._nodes[key]
 
     def close(self) -> None:
-        """Release the directory; the Spark session goes on."""
+        """Release the directory; the Spark session continues."""
         super().close()
         if self._is_temporary:
             shutil.rmtree(self._directory, ignore_errors=True)

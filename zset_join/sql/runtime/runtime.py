@@ -1,9 +1,9 @@
-"""What a session uses of that which runs its queries, and what all of these have in common.
+"""Interface between a session and its runtime, and the part shared by all runtimes.
 
 | runtime | of | rows and state |
 |---|---|---|
 | `in_memory.MemoryRuntime` | `Session()` | in this process; views share stages |
-| `durable.DirectoryRuntime` | `Session(directory=...)` | in a directory: one pipeline, which goes on after a stop or a crash |
+| `durable.DirectoryRuntime` | `Session(directory=...)` | one pipeline in a directory, which continues after a stop or crash |
 | `on_spark.SparkRuntime` | `Session(engine="spark")` | the same; Spark reads files, topics and DataFrames |
 
 The law: statements are bound and dispatched by the session, once; a runtime is given bound queries and complete tables.
@@ -50,19 +50,19 @@ class Runtime(ABC):
     # ---------------------------------------------------------------- statements
 
     def restore(self, run: Callable[[str, str, str | None], None]) -> None:  # noqa: B027 - of a directory
-        """Make what was there when the session was closed; once, before the first statement.
+        """Restore the session as it was closed; once, before the first statement.
 
         Args:
             run: runs a statement: its text, its dialect, and the name of the query that it is to be started as, if so.
         """
 
     def repeated(self, statement: Statement, settings: Mapping[str, str]) -> tuple[str, ...] | None:  # noqa: ARG002 - of a directory
-        """Return the names that a statement made when it ran before, and that are there; None where it has to run."""
+        """Return the names that a statement made when it ran before, and that are present; None where it has to run."""
         return None
 
     @contextmanager
     def declaring(self, statement: Statement) -> Iterator[None]:  # noqa: ARG002 - of a directory
-        """Keep what a statement declares."""
+        """Store the declarations of a statement."""
         yield
 
     # ---------------------------------------------------------------- tables
@@ -81,7 +81,7 @@ class Runtime(ABC):
         return False
 
     def given(self, name: str, rows: Any) -> Any:  # noqa: ARG002 - of Spark's
-        """Return what a program registers as something that becomes an Arrow table."""
+        """Return registered rows in a form that converts to an Arrow table."""
         return rows
 
     def check_insert(self, table: Table) -> None:  # noqa: B027 - not all refuse
@@ -129,7 +129,7 @@ class Runtime(ABC):
 
     @abstractmethod
     def forget(self, name: str) -> None:
-        """Release what is kept of a dropped table or view, and end the queries of it."""
+        """Release the state of a dropped table or view, and end its queries."""
 
     # ---------------------------------------------------------------- queries
 
@@ -147,7 +147,7 @@ class Runtime(ABC):
 
     @abstractmethod
     def resume(self, running: Running) -> None:
-        """Let a query catch up, and go on."""
+        """Let a query catch up, and continue."""
 
     @abstractmethod
     def change(self, change: QueryChange, *, is_preview: bool) -> list[str]:
@@ -159,10 +159,10 @@ class Runtime(ABC):
 
     @abstractmethod
     def snapshot(self, query: Query) -> pa.Table:
-        """Return what a query holds over what its tables have."""
+        """Return the result of a query over the contents of its tables."""
 
     def explain(self, query: Query) -> str:
-        """Return what a query does, and what it must remember."""
+        """Return a description of a query and of its state."""
         return query.bound.view.plan().explain(buckets=1)
 
     def view_of(self, query: Query) -> Any:
@@ -172,7 +172,7 @@ class Runtime(ABC):
     # ---------------------------------------------------------------- time
 
     def settle(self) -> None:  # noqa: B027 - in memory every query has
-        """Wait until every query has answered what is there."""
+        """Wait until every query has answered the present content."""
 
     @abstractmethod
     def advance_due(self) -> bool:
@@ -194,7 +194,7 @@ class Runtime(ABC):
         """
 
     def views(self) -> dict[str, pa.Table]:
-        """Return what all running queries hold, all after one and the same epoch."""
+        """Return the contents of all running queries after one common epoch."""
         return {name: read() for name, read in self._seen.items()}
 
     def _publish(self) -> None:

@@ -1,1 +1,1 @@
-"""What the names of a session represent: tables, views, settings, and where rows of tables come from and go to."""
+"""Named objects of a session: tables, views, settings, and the sources and sinks of tables."""

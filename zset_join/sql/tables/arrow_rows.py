@@ -1,4 +1,4 @@
-"""What is inserted by a program, as Arrow: in the types of its table where it names that table's columns."""
+"""Rows inserted by a program, as Arrow: columns of the table get the table's types."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def registered(name: str, rows: Any, *, keys: tuple[str, ...], watermark: tuple[
     mode: Mode = "upsert" if keys else "append"
     columns = tuple(ColumnDefinition(field.name, field.type) for field in held.schema)
     table = Table(name=name, word="TABLE", columns=columns, mode=mode, primary_key=keys, watermark=watermark)
-    _ = table.rows  # raises where a key or time is not there, before the name is taken
+    _ = table.rows  # raises where a key or time is absent, before the name is taken
     return table, held
 
 

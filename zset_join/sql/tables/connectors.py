@@ -68,7 +68,7 @@ def form_of(options: Mapping[str, str]) -> str:
 
 
 def holds_records(options: Mapping[str, str]) -> bool:
-    """Return whether what a connector reads are records of changes, which are decoded."""
+    """Return whether a connector reads change records, which are decoded."""
     return options.get("connector") in {"kafka", "upsert-kafka", "filesystem"} and form_of(options) in RECORD_FORMATS
 
 
@@ -148,7 +148,7 @@ def _is_of_format(connector: TableSide, option: str) -> bool:
 
 
 def _check_value(option: str, known: Option | None, value: str, columns: Collection[str], at: Place | None) -> None:
-    """Refuse a value that an option cannot have, and an option of a column that is not there."""
+    """Refuse a value that an option cannot have, and an option of a column that does not exist."""
     expected = None if known is None else known.expected(value)
     if option.startswith("fields."):
         column, _, what = option.removeprefix("fields.").rpartition(".")

@@ -46,7 +46,7 @@ class StatementContext(QueryRunner, Protocol):
         ...
 
     def forget(self, name: str) -> None:
-        """Release what is kept of a dropped table."""
+        """Release the state of a dropped table."""
         ...
 
     def add_columns(self, table: Table, queries: Mapping[Running, Query]) -> None:

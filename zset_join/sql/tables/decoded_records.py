@@ -54,7 +54,7 @@ class DecodedRecords:
     Args:
         records: gives them.
         table: of the records.
-        settings: of the session; with `on_bad_input = 'quarantine'` a record that cannot be read warns, and is left out.
+        settings: of the session; with `on_bad_input = 'quarantine'` a record that cannot be read warns, and is omitted.
 
     Known limits: it begins with the source, whose position is of no use without the rows that are kept here.
     """
@@ -72,7 +72,7 @@ class DecodedRecords:
         self._records.open(position)
 
     def poll(self, *, wait_seconds: float) -> tuple[ZSet | None, Any]:
-        """Return what the next records mean: of a versioned table every change, of others what has changed since the last call.
+        """Return the changes of the next records: of a versioned table all changes, of others the net changes.
 
         Raises:
             BadInputError: a record that cannot be read.

@@ -31,7 +31,7 @@ class GeneratedRows:
         self.open(None)
 
     def open(self, position: Any) -> None:
-        """Make what was taken once more, and throw it away."""
+        """Make what was taken again, and throw it away."""
         self._chance = random.Random(int(self._table.options.get("seed", "0")))  # noqa: S311 - rows to try things out
         self._left = int(self._table.options["number-of-rows"])
         self._made = self._polls = 0

@@ -311,7 +311,7 @@ def _shown(node: Operate, aliases: tuple[str, str]) -> str:
 
 
 def _chosen(names: Sequence[str], joined: Joined, aliases: tuple[str, str]) -> str:
-    """Return what a join shows."""
+    """Return the output columns of a join."""
     schema, sources = joined_schema(joined.left, joined.right, joined.how, using=joined.using, output_names=None)
     shown = dict(zip(schema.names, sources, strict=True))
     chosen = []

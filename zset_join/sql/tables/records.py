@@ -21,7 +21,7 @@ def has_records(table: Table) -> bool:
 
 
 def puts_aside(settings: Mapping[str, str]) -> bool:
-    """Return whether what cannot be read is put aside."""
+    """Return whether unreadable rows become dead letters."""
     return stage_options(settings).on_bad_input == "quarantine"
 
 

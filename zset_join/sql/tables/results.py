@@ -1,4 +1,4 @@
-"""What a statement gives back: a message, a query that can be started, or a query that runs.
+"""Results of a statement: a message, a query that can be started, or a running query.
 
 A `Query` is a view that the fluent API continues (`query.view`), with `table()` for what it holds now and `start()` for its
 changes. A `Running` keeps the changes of its newest epochs and, as every pipeline, the contents of its view.
@@ -41,7 +41,7 @@ class Message:
     """The result of a statement that is no query.
 
     Args:
-        text: for people.
+        text: for users.
         rows: for programs, where there are some.
     """
 
@@ -53,10 +53,10 @@ class Message:
 
 
 class QueryRunner(Protocol):
-    """What runs queries: a session."""
+    """Interface of a session that runs queries."""
 
     def explain(self, query: Query) -> str:
-        """Return what a query does, and what it must remember."""
+        """Return a description of a query and of its state."""
         ...
 
     def view_of(self, query: Query) -> Any:
@@ -72,7 +72,7 @@ class QueryRunner(Protocol):
         ...
 
     def snapshot(self, query: Query) -> pa.Table:
-        """Return what a query holds now."""
+        """Return the present contents of a query."""
         ...
 
     def pause(self, running: Running) -> None:
@@ -80,7 +80,7 @@ class QueryRunner(Protocol):
         ...
 
     def resume(self, running: Running) -> None:
-        """Let a query catch up, and go on."""
+        """Let a query catch up, and continue."""
         ...
 
 
@@ -122,7 +122,7 @@ class Query:
         return self.bound.view.schema
 
     def explain(self) -> str:
-        """Return what it does, what it must remember, and its normal form as SQL, where it is written so."""
+        """Return a description of the query, its state, and its normal form as SQL if it is written in SQL."""
         plan = self.session.explain(self)
         try:
             return f"{plan}\n\nAs SQL: {self.normal_form()}"
@@ -148,12 +148,12 @@ class Query:
         return self.session.start(self, name=name)
 
     def table(self) -> pa.Table:
-        """Return what it holds now."""
+        """Return its present contents."""
         return self.session.snapshot(self)
 
 
 class TableOutput(Protocol):
-    """What writes the deltas of a query into a table of the session."""
+    """Writer of the deltas of a query into a table of the session."""
 
     @property
     def table(self) -> Table:
@@ -209,7 +209,7 @@ class Running:
         return self.pipeline.whole if isinstance(self.pipeline, GroupView) else self.pipeline
 
     def seen(self) -> Callable[[], pa.Table]:
-        """Return what reads its contents as they are now, from any thread, whatever happens meanwhile."""
+        """Return a reader of the present contents; usable from any thread, unaffected by later changes."""
         return self.pipeline.seen() if isinstance(self.pipeline, GroupView) else self.pipeline.snapshot().table
 
     def answer_in(self, prepared: PreparedEpoch) -> ZSet:
@@ -251,7 +251,7 @@ class Running:
         return self.pipeline.view()
 
     def progress(self) -> dict[str, Any] | None:
-        """Return what its newest epoch did: query, epoch, rows in and out, and dead letters if any; None before the first."""
+        """Return the progress of its newest epoch: query, epoch, rows in and out, dead letters; None before the first."""
         progress = self.pipeline.progress
         if not progress:
             return None
@@ -262,7 +262,7 @@ class Running:
         return {**counted, "dead_letters": aside} if aside else counted
 
     def verify(self) -> Any:
-        """Compare what it answered with the batch query over all input; the report has `equal`.
+        """Compare its contents with the batch query over all input; the report has `equal`.
 
         Raises:
             OptionError: in process, of a session that does not keep its input: `connect(keep_inputs=True)`.
@@ -317,7 +317,7 @@ def changelog_table(delta: ZSet) -> pa.Table:
 
 
 def has_row_of_nothing(bound: BoundQuery) -> bool:
-    """Return whether a query aggregates without GROUP BY, whose one row is there before any row of a table, as in Spark."""
+    """Return whether a query aggregates without GROUP BY, whose one row is present before any row of a table, as in Spark."""
     waiting = [bound.view.node]
     while waiting:
         node = waiting.pop()

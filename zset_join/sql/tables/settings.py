@@ -159,7 +159,7 @@ def check_setting(name: str, value: str, *, at: Place | None = None) -> str:
 
 
 def stage_options(settings: Mapping[str, str]) -> StageOptions:
-    """Return what the operators of a query take from its settings.
+    """Return the operator options from the settings of a query.
 
     Raises:
         OptionError: a value that is not allowed.
@@ -208,7 +208,7 @@ def max_waiting_batches(settings: Mapping[str, str]) -> int:
 
 
 def without_effect(settings: Mapping[str, str]) -> list[str]:
-    """Return the warnings about settings that request something which the others leave out."""
+    """Return the warnings about settings that request something which the others omit."""
     is_hybrid = "hybrid" in {settings.get("default_hash_join"), settings.get("default_hash_table")}
     lines = []
     if not is_hybrid:

@@ -24,7 +24,7 @@ __all__ = ["SinkWriter", "is_outside", "sink_of"]
 
 
 def is_outside(table: Table) -> bool:
-    """Return whether what is inserted into a table goes outside."""
+    """Return whether rows inserted into a table go to an external system."""
     connector = table.options.get("connector")
     return connector is not None and tables()[connector].output is not None
 

@@ -1,4 +1,4 @@
-"""What gives the rows of the tables of a session in process, and how far they have been read.
+"""Sources of the tables of a session in process, and their positions.
 
 | table | position |
 |---|---|
@@ -64,7 +64,7 @@ def source_of(
     settings: Mapping[str, str] | None = None,
     names: Path | None = None,
 ) -> TableSource:
-    """Return what gives the rows of a table.
+    """Return the source of the rows of a table.
 
     Args:
         table: it.

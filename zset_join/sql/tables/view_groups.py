@@ -38,7 +38,7 @@ class ViewGroup:
         view: what that keeps.
         options: what operators take from its settings.
         idle_seconds: processing time after which a silent source holds no watermark up.
-        keep_inputs: keep every change that comes.
+        keep_inputs: keep every change that arrives.
         stays_alone: it takes no other query over, nor does another one take it.
 
     Attributes:
@@ -113,7 +113,7 @@ class GroupView:
     Attributes:
         progress: counts of the last epoch that had rows for it, or an answer.
         schema: its columns.
-        begins: it goes on from one with other columns, so that its first answer was all its rows.
+        begins: it continues from one with other columns, so that its first answer was all its rows.
     """
 
     def __init__(self, group: SharedPipeline, name: str, schema: pa.Schema) -> None:
@@ -157,17 +157,17 @@ class GroupView:
         return self.group.pipeline.dead_letters
 
     def view(self) -> pa.Table:
-        """Return what it holds."""
+        """Return its contents."""
         return repeated(self.contents(), self.schema)
 
     def seen(self) -> Callable[[], pa.Table]:
-        """Return what reads its contents as they are now, from any thread."""
+        """Return a reader of the present contents, usable from any thread."""
         if self._held is not None:
             return partial(repeated, self._held, self.schema)
         return partial(self.group.pipeline.snapshot().table, self._name)
 
     def contents(self) -> ZSet:
-        """Return what it holds, each distinct row with its weight."""
+        """Return its contents, each distinct row with its weight."""
         return self.group.pipeline.contents(self._name) if self._held is None else self._held
 
     def answer_of(self, answers: Mapping[str, ZSet]) -> ZSet:
@@ -187,7 +187,7 @@ class GroupView:
         self.close()
 
     def behind(self, other: Pipeline | GroupView) -> GroupView:
-        """Return itself, as what goes on from where another one is: its first answer is the difference.
+        """Return itself, as what continues from where another one is: its first answer is the difference.
 
         Where its columns are others, its first answer is all it holds.
         """
@@ -203,17 +203,17 @@ class GroupView:
         """Note the counts of an epoch that the group has taken."""
         self._held = self._caught_up = None
         counts = self.group.pipeline.progress
-        if not counts:  # the first views are there before the first epoch
+        if not counts:  # the first views are present before the first epoch
             return
         own, read = counts.get("views", {}).get(self._name, {}), self.sources
         self.progress = {**counts, **own, "rows": {name: rows for name, rows in counts.get("rows", {}).items() if name in read}}
 
     def next_due(self) -> NextDue:
-        """Return when the group has rows to emit though no row comes."""
+        """Return when the group has rows to emit though no row arrives."""
         return self.group.pipeline.next_due()
 
     def verify(self) -> Any:
-        """Compare it with the batch query over everything that came."""
+        """Compare it with the batch query over everything that arrived."""
         return self.group.pipeline.verify(view=self._name)
 
     def explain_row(self, row: Mapping[str, Any], *, most_changes: int = 100) -> Any:

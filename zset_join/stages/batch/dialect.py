@@ -1,4 +1,4 @@
-"""What DuckDB and Spark write differently in a batch query; everything else is one text.
+"""Differences between DuckDB and Spark in the text of a batch query; the rest is shared.
 
 Times: DuckDB compares timestamps and dates as they are. Spark compares microseconds, for its arithmetic on dates and timestamps
 without zone depends on the session's time zone.
@@ -51,7 +51,7 @@ class Dialect:
         return "monotonically_increasing_id()" if self.is_spark else "row_number() OVER ()"
 
     def type_name(self, kind: pa.DataType) -> str:
-        """Return what a type is called."""
+        """Return the name of a type."""
         return type_name(kind, self.name)
 
     def repeated(self, source: str, copies: str) -> str:
@@ -77,7 +77,7 @@ class Dialect:
         return f"unix_micros(CAST({text} AS TIMESTAMP))"  # one without zone is read as UTC, the zone of the query
 
     def moved(self, time: str, kind: pa.DataType, distance: int) -> str:
-        """Return what `time` gave, later or earlier by a distance in microseconds or in the unit of an integer time."""
+        """Return `time` shifted by a distance in microseconds or in the unit of an integer time."""
         if not distance:
             return time
         sign, size = ("+", distance) if distance > 0 else ("-", -distance)

@@ -1,6 +1,6 @@
-"""What the batch query of a kind of stage is given, and where it is registered.
+"""Inputs of the batch query of a kind of stage, and its registry.
 
-A table here is a bag: a row is in it as often as it is there. Its columns are called c0, c1, ... in the order of its
+A table here is a bag: a row is in it as often as it is present. Its columns are called c0, c1, ... in the order of its
 schema, whatever their names are: DuckDB and Spark take names that differ by case for one.
 """
 
@@ -52,13 +52,13 @@ class BatchTimes:
 
 @dataclass(frozen=True, kw_only=True)
 class BatchScope:
-    """What surrounds the query of a stage.
+    """Context of the query of a stage.
 
     Args:
-        dialect: whose SQL it is.
+        dialect: of the SQL.
         times: how far time had come when the last epoch ended.
         epochs: the table of the processing time `t` of every epoch `e`.
-        has_all_epochs: every epoch is in that table; else those are in which a row came.
+        has_all_epochs: every epoch is in that table; else those are in which a row arrived.
         marks: a table of the watermark of the stage `before` every epoch `e` and behind it, `mark`, as the dialect compares
             times; None: it follows from the rows.
     """
@@ -88,7 +88,7 @@ class BatchTable:
     versions: tuple[Any, BatchTable] | None = None
 
     def column(self, name: str) -> str:
-        """Return what a column is called."""
+        """Return the name of a column."""
         return column(self.relation.schema, name)
 
     @property
@@ -109,7 +109,7 @@ _TIED_QUERIES: dict[str, TiedQuery] = {}
 
 
 def register_batch_query(kind: str, query: BatchQuery, *, tied: TiedQuery | None = None) -> None:
-    """Register what a kind of stage is as a batch query, and which rows a tie leaves open.
+    """Register the batch query of a kind of stage, and the rows that a tie leaves open.
 
     Args:
         kind: of the stage.
@@ -122,7 +122,7 @@ def register_batch_query(kind: str, query: BatchQuery, *, tied: TiedQuery | None
 
 
 def batch_query(stage: Stage, inputs: Sequence[BatchTable], scope: BatchScope) -> str:
-    """Return what a stage is as a batch query.
+    """Return the batch query of a stage.
 
     Raises:
         PlanError: there is none for this kind of stage, or its answer does not follow from these inputs.
@@ -151,19 +151,19 @@ def tied_query(stage: Stage, inputs: Sequence[BatchTable], scope: BatchScope) ->
 
 
 def column(schema: pa.Schema, name: str) -> str:
-    """Return what a column of a table is called."""
+    """Return the name of a column of a table."""
     return f"c{schema.get_field_index(name)}"
 
 
 def numbered(schema: pa.Schema) -> list[str]:
-    """Return what the columns of a table are called."""
+    """Return the names of the columns of a table."""
     return [f"c{at}" for at in range(len(schema))]
 
 
 def newest_first(relation: Relation, table: str = "", goes: str | None = None) -> list[str]:
     """Return the terms that order the changes of one key, the newest first.
 
-    Of one commit of a change feed (the relation has `IMAGE`), the rows that come are newer than those that go. That is read
+    Of one commit of a change feed (the relation has `IMAGE`), the rows that arrive are newer than those that go. That is read
     from their weights, not from the column by which the engine orders them.
 
     Args:

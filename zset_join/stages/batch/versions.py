@@ -1,10 +1,10 @@
-"""What dedup, temporal and as-of joins share as batch queries.
+"""Shared batch SQL of dedup, temporal and as-of joins.
 
 Window functions over all pairs of equal keys: no index and no order is used, so a mistake of the engine's is not
 made twice. What is late, and what was known when a row was released or, in eager mode, was past correction, is computed from
-the epochs in which rows came and went, where both inputs come straight from sources whose changes are all known; behind others
-nothing counts as late. Arrival, which breaks ties, is that of the copies that are left: a retraction takes the oldest. Behind
-other stages only the state has it, and the tied queries select the rows among which it decides.
+the epochs in which rows arrived and went, where both inputs come straight from sources whose changes are all known; behind
+others nothing counts as late. Arrival, which breaks ties, is that of the copies that are left: a retraction takes the oldest.
+Behind other stages only the state has it, and the tied queries select the rows among which it decides.
 """
 
 # ruff: noqa: S608 - names cannot be parameters of a statement; columns are c0, c1, ... here, and expressions are quoted by
@@ -22,12 +22,12 @@ __all__ = ["chosen_rows", "equal_keys", "has_arrivals", "row_copies", "there_in"
 
 
 def has_arrivals(table: BatchTable) -> bool:
-    """Return whether the order in which its rows came is known."""
+    """Return whether the order in which its rows arrived is known."""
     return table.history is not None and table.relation.mode != "upsert"
 
 
 def row_copies(table: BatchTable, dialect: Dialect, came: str = "true", went: str = "true", more: Sequence[str] = ()) -> str:
-    """Return every copy of a row that came: when, `e` and `n`, and the epoch in which it was retracted, `gone`, or NULL.
+    """Return every copy of a row that arrived: when, `e` and `n`, and the epoch in which it was retracted, `gone`, or NULL.
 
     Args:
         table: with its history.

@@ -5,8 +5,8 @@ The law: a row is in memory or in the cold store, never in both and never in nei
 
 Rows lie by the hash of their join key and, below it, that of their identity. Where a delta names a row by a primary key
 that does not contain the join key, a second store (`keys`, of pairs) holds the hash of the join key by that of the primary
-key. It has an entry for the hashes of every cold row. An entry stays when its row comes into memory, and is there when the row
-goes again under the same join key; entries of rows that moved or were deleted are only looked up in vain, and when half as
+key. It has an entry for the hashes of every cold row. An entry stays when its row arrives into memory, and is present when the
+row goes again under the same join key; entries of rows that moved or were deleted are only looked up in vain, and when half as
 many as there are rows have gathered, the store is written again. Both hashes have 32 bits and are not verified here: a stranger
 of the same hash comes into memory and does no harm.
 
@@ -67,7 +67,7 @@ class ColdSide:
         stores: makes the stores of the operator; its maker closes it.
 
     Attributes:
-        taken_rows: that came into memory since rows were expected last.
+        taken_rows: that arrived into memory since rows were expected last.
 
     Raises:
         StateError: the directory holds something else, or a store that was being changed when its process died.
@@ -128,7 +128,7 @@ class ColdSide:
         self.taken_rows = 0
 
     def compact(self) -> None:
-        """Bring what lives together; tables keep room for the rows that will be expected."""
+        """Compact the live entries; tables keep room for the rows that will be expected."""
         self.side.compact(more_rows=self.taken_rows)
 
     def take(self, cold_rows: ColdRows, stamp: int, clock: float) -> Int64s:
@@ -208,7 +208,7 @@ class ColdSide:
         self._rows.exchange()
 
     def forget_revised(self) -> None:
-        """Forget what was written for rows that were revised."""
+        """Clear the entries of revised rows."""
         self._rows.forget_revised()
 
     def _packed(self, numbers: Int64s, codes: Int64s, subcodes: Int64s) -> Iterator[ColdRows]:
@@ -225,7 +225,7 @@ class ColdSide:
         self._keep_held(held_bytes)
 
     def _keep_held(self, held_bytes: int) -> None:
-        """Count what a move took from one place for the other."""
+        """Account for the bytes that a move took."""
         self.side.header[s.H_COLD_BYTES] += held_bytes - self.side.held_bytes
 
     def _put_keys(self, numbers: Int64s, codes: Int64s, subcodes: Int64s) -> None:
@@ -237,7 +237,7 @@ class ColdSide:
             self._keys.put(subcodes[unknown], codes[unknown])
 
     def tidy(self) -> None:
-        """Do what keeps fetching fast and the disk small."""
+        """Merge runs, so that fetching stays fast and the disk small."""
         self._rows.tidy()
         if self._keys is not None:
             if self._keys.row_count() > _MOST_ENTRIES * (self.row_count() + self.hot.live_rows) + SPARE_ENTRIES:
@@ -337,11 +337,11 @@ class ColdSide:
         return sum(store.resident_bytes() for store in self._stores)
 
     def staying_bytes(self) -> int:
-        """Return what of it stays in memory after the index is released."""
+        """Return its bytes in memory after the index is released."""
         return sum(store.staying_bytes() for store in self._stores)
 
     def lingering_bytes(self) -> int:
-        """Return what else of it may be in memory, because it was looked at since."""
+        """Return its further bytes in memory because of later reads."""
         return sum(store.lingering_bytes() for store in self._stores)
 
     def statistics(self) -> dict[str, int]:
@@ -371,5 +371,5 @@ class ColdSide:
 
 
 def _entries_of(parts: list[ColdRows]) -> tuple[Int64s, Int64s]:
-    """Return what `keys` holds of rows: the hash of the identity, and that of the join key."""
+    """Return the entries of rows in `keys`: the hash of the identity, and that of the join key."""
     return np.concatenate([part.subcodes for part in parts]), np.concatenate([part.codes for part in parts])

@@ -1,7 +1,7 @@
 """Rows of a few tables on disk, found by the hash of the key that all tables begin with.
 
 A group of an aggregate is one row of a table of groups and any number of rows in tables of values. Together they are one
-unit: they lie under one code, and the subcode decides which table a row is of.
+unit: they are under one code, and the subcode decides which table a row is of.
 
 The law: what `find` returns and `take` removes is exactly what `store` was given, bit by bit, keys included. A code is a hash
 and may be that of another key as well: a reader that finds strangers takes them into memory, where they do no harm.
@@ -141,7 +141,7 @@ class ColdTables:
         """Put rows of whole groups, all of them or none.
 
         Raises:
-            ResourceError: the disk is full or cannot be written; the rows are not there.
+            ResourceError: the disk is full or cannot be written; the rows are absent.
         """
         pieces = [piece for piece in pieces if len(piece)]
         if pieces:
@@ -151,7 +151,7 @@ class ColdTables:
             self._counts["spilled_groups"] += int(np.count_nonzero(subcodes == 0))
 
     def tidy(self) -> None:
-        """Do what keeps finding fast and the disk small; apart from `store`, whose rows are there whatever becomes of this.
+        """Merge runs, so that finding stays fast and the disk small; an error here does not undo `store`.
 
         Raises:
             ResourceError: the disk is full or cannot be written; no row was lost.
@@ -178,15 +178,15 @@ class ColdTables:
         return self._store.resident_bytes()
 
     def resident_bytes(self) -> int:
-        """Return what of them is in memory between two epochs."""
+        """Return their bytes in memory between two epochs."""
         return self.index_bytes() if self._store.keep_index else self.staying_bytes()
 
     def staying_bytes(self) -> int:
-        """Return what of them stays in memory whatever happens."""
+        """Return their bytes that always stay in memory."""
         return self._store.staying_bytes()
 
     def lingering_bytes(self) -> int:
-        """Return what else of them may be in memory, because it was looked at."""
+        """Return their further bytes in memory because of reads."""
         return self._store.lingering_bytes()
 
     def disk_bytes(self) -> int:
@@ -194,7 +194,7 @@ class ColdTables:
         return self._store.disk_bytes()
 
     def statistics(self) -> Mapping[str, int]:
-        """Return counts: groups that came and went since they were opened, and bytes on disk."""
+        """Return counts: groups that arrived and went since they were opened, and bytes on disk."""
         return {**self._counts, "cold_disk_bytes": self.disk_bytes()}
 
     def close(self) -> None:

@@ -11,7 +11,7 @@ Remembers on disk the record of each; in memory 4.5 bytes, and for each piece th
 the last of them was left, 16 bytes, of 1,024 pieces at most.
 
 Known limits. Opening the state again loses the age of each one: what expired before goes from the disk later, when
-the newest that was there then has expired.
+the newest that was present then has expired.
 """
 
 from __future__ import annotations
@@ -123,7 +123,7 @@ class ColdTombstones:
             self._pieces = [(max(a, b), more + others) for (a, more), (b, others) in pairs] + odd
 
     def tidy(self) -> None:
-        """Take what expired off the disk when it is half of all, and do what keeps fetching fast. Cost: amortised O(1) each."""
+        """Remove expired rows from disk when they are half of all, and merge runs. Cost: amortised O(1) each."""
         horizon = self._side.horizon
         if horizon is not None:
             self._expired += sum(count for newest, count in self._pieces if newest <= horizon)

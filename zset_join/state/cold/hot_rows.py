@@ -120,7 +120,7 @@ class HotRows:
         return cold_rows.row_bytes + len(cold_rows) * self.bytes_per_row()
 
     def unreckoned_bytes(self, more: int) -> int:
-        """Return what tables and the arrays beside the records take with `more` rows, beyond `row_bytes`."""
+        """Return the bytes of tables and of arrays beside the records with `more` rows, beyond `row_bytes`."""
         rows = self.live_rows + self.tombstones
         return self._side.table_bytes(more) + self.resident_bytes() - rows * self._bytes_beside
 

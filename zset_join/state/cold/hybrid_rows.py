@@ -130,7 +130,7 @@ class HybridRows:
 
         Raises:
             ResourceError: the disk cannot be read or written; nothing was lost.
-            StateError: what lies on the disk is damaged.
+            StateError: what is on the disk is damaged.
         """
         self._begin(prepared)
         is_first = self._make_room(sum(own.count for own in prepared if own is not None))
@@ -153,7 +153,7 @@ class HybridRows:
         self._fetch_named(prepared)
 
     def _make_room(self, delta_rows: int) -> bool:
-        """Spill what the last epoch could not, and what has no room beside what an epoch of so many rows will need.
+        """Spill the rows that the last epoch could not, and those without room besides an epoch of so many rows.
 
         Returns:
             Whether the epoch is fetched for the first time.
@@ -194,7 +194,7 @@ class HybridRows:
 
     @contextmanager
     def rewriting(self) -> Iterator[None]:
-        """Let rows on disk be written as they will be when the epoch is absorbed; absorbing goes on right behind."""
+        """Let rows on disk be written as they will be when the epoch is absorbed; absorbing continues right behind."""
         self._refuse_half_written()
         self._give_back()
         with self._moving(ends=False):
@@ -564,5 +564,5 @@ def _release(opened: list[ColdSide], shared: list[ColdStores], private: PrivateD
 
 
 def _beyond(held: int, limit: int | None, slack: float, most: int) -> int:
-    """Return what must go of what is held, where a limit is exceeded; more than that goes at a time, so that it is rare."""
+    """Return the number of rows to spill beyond a limit; more are spilled at a time, so that it is rare."""
     return 0 if limit is None else max(0, held - limit + min(int(limit * slack), most))

@@ -4,9 +4,10 @@ The law: with budgets of 64 MB and more, rows and all that an epoch needs beside
 tenth, after every epoch and within it; unless one epoch needs more than two thirds of the budget beside the rows, or looks at
 more rows than fit that cannot pass through memory (`zset_join.state.join.streamed_rows`).
 
-What an epoch needs is foreseen from the rows of its delta: what is there while rows are fetched, or while the answer is made,
-which never is there at once. Small budgets are spared: each item counts only beyond 16 MB (less as the budget grows, nothing
-from 64 MB on), since the rows would have no room at all. So does the index of the rows on disk, and what allocators keep.
+What an epoch needs is foreseen from the rows of its delta: the present content while rows are fetched, or while the answer is
+made, which never is present at once. Small budgets are spared: each item counts only beyond 16 MB (less as the budget grows,
+nothing from 64 MB on), since the rows would have no room at all. So does the index of the rows on disk, and what allocators
+keep.
 
 Where several states with the same budget share a process, as the buckets of a query do, their budgets count together: 8 of
 32 MB are not small. Only one of them is at work at a time, so each leaves an equal part of the room for what an epoch takes and
@@ -30,7 +31,7 @@ _TEMPORARY_BYTES = 10 << 20  # a group of rows that are fetched, a piece that is
 _TEMPORARY_BYTES_PER_ROW = 300  # rows looked for, and rows found; or changes, groups and the answer
 _LOOKED_AT_BYTES = 8 << 20  # of an index, beside what allocators may keep; a host may map up to 2 MB around what is looked at
 _LEAST_PART = 3  # of the budget is for rows, whatever an epoch needs
-_WORKING_BYTES_PER_ROW = 200  # the encoded delta, which is there from the beginning to the end
+_WORKING_BYTES_PER_ROW = 200  # the encoded delta, which is present from the beginning to the end
 
 
 class RowLimit:
@@ -57,7 +58,7 @@ class RowLimit:
         self._spare_as_of(budget_bytes or 0)
 
     def _spare_as_of(self, all_budgets: int) -> None:
-        """Set what is spared where the budgets that count together are so many bytes."""
+        """Set the spared bytes for common budgets of so many bytes."""
         short = 0 if self._budget_bytes is None else max(0, WHOLE_BUDGET_BYTES - all_budgets)
         self.spared = min(_SPARED_BYTES, short // _SPARED_PART)
         self.spare = max((self._budget_bytes or 0) // _SPARE_PART, _LEAST_SPARE_BYTES) + self.spared

@@ -1,1 +1,1 @@
-"""What a join adds to its two sides: changed groups, match counts, oversized keys, memos."""
+"""State of a join besides its two sides: changed groups, match counts, oversized keys, memos."""

@@ -49,7 +49,7 @@ _QUEUED_LEAST = 65_536
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BufferedEpoch:
-    """Describe what an append-only join holds once an epoch is absorbed.
+    """Size of an append-only join after an epoch.
 
     Args:
         before: bytes of the left and of the right side before the epoch.
@@ -57,7 +57,7 @@ class BufferedEpoch:
         evicted_rows: rows of either side that leave in this epoch.
         evicted_bytes: what those counted for.
         new_rows: per side, positions in the delta of rows that leave in the epoch they came in.
-        from_queue: how many rows leave that were there before.
+        from_queue: how many rows leave that were present before.
     """
 
     before: tuple[int, int]
@@ -92,7 +92,7 @@ class _Queue:
 
 
 class AppendBuffer:
-    """Count what an append-only join holds, and hold it to its limit.
+    """Count the bytes of an append-only join, and enforce its limit.
 
     Args:
         sides: state of the left and of the right side; made `with_age` where the limit evicts.
@@ -117,7 +117,7 @@ class AppendBuffer:
         return ages
 
     def plan(self, prepared: Sequence[PreparedSide | None]) -> BufferedEpoch:
-        """Return what an epoch does at the limit, and note it in the prepared sides. Cost: the delta and the rows that leave.
+        """Return the effect of an epoch at the limit, and note it in the prepared sides. Cost: delta and evicted rows.
 
         Args:
             prepared: what the epoch's delta is, per side; where the limit evicts, there is one for each side.
@@ -200,7 +200,7 @@ class AppendBuffer:
         return 0 if queue is None else queue.sides.nbytes + queue.numbers.nbytes + queue.sizes.nbytes + queue.ends.nbytes
 
     def _oldest(self, needed: int) -> _Queue:
-        """Return a queue that begins with the oldest rows and holds `needed` bytes, or all rows that are there."""
+        """Return a queue that begins with the oldest rows and holds `needed` bytes, or all rows that are present."""
         queue, numbering = self._queue, tuple(side.numbering for side in self._sides)
         if queue is None or queue.numbering != numbering:
             queue = self._make_queue(numbering, _QUEUED_LEAST)

@@ -5,11 +5,11 @@ groups of one part, with all facts about them, stay in the processor's cache. Wh
 the operator: it is valid until the next epoch is prepared, and one part at a time.
 
 It makes *steps*: functions that append output rows to the output arrays, return how far those are filled and whether they are
-done, and go on where they stopped when they are called again.
+done, and continue where they stopped when they are called again.
 
 Bytes: 64 per change, twice where there are parts, 104 per group of the largest part, and up to a quarter of a byte per state
 row: one bit each to separate those that change from those that do not. Where memory is short, what large epochs take is given
-back to the host: the listing when the parts are there, all of it when the epoch has been absorbed.
+back to the host: the listing when the parts are present, all of it when the epoch has been absorbed.
 """
 
 from __future__ import annotations
@@ -169,7 +169,7 @@ class ChangedGroups:
         self.is_tight = False
         self._bounds = np.zeros(3, np.int64)
         self._entered = (0, 0, 0)
-        self._most = [0, 0]  # changes ever listed, and sorted into parts: what lies behind has taken no memory
+        self._most = [0, 0]  # changes ever listed, and sorted into parts: what is behind has taken no memory
         self.parts = 0
         self.counts = (0, 0)
 
@@ -274,7 +274,7 @@ class ChangedGroups:
             self._view[e.E_GROUP_TABLE] = self._table.ctypes.data
 
     def sort_by_range(self) -> None:
-        """Sort the changes into as many parts once more, by ranges of their hash. Cost: the changes."""
+        """Sort the changes into as many parts again, by ranges of their hash. Cost: the changes."""
         self._range_bounds = self._bounds
         if self.parts > 1:
             self._range_bounds = np.zeros(2 * self.parts + 1, np.int64)

@@ -1,4 +1,4 @@
-"""What the steps of a join have in common, whichever rows they pair: those in memory, those that pass, those of long keys."""
+"""Shared parts of the steps of a join, for rows in memory, streamed rows and rows of large keys."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["JoinParts"]
 
 @dataclass(frozen=True, slots=True)
 class JoinParts:
-    """What the steps of a join read, and where they append.
+    """Inputs and output of the steps of a join.
 
     Args:
         sides: state of the left and of the right side.

@@ -57,17 +57,17 @@ class LatestTable:
         self._resolved: NetChanges | None = None
 
     def resolve(self, delta: ZSet) -> NetChanges | None:
-        """Return what a delta changes; None where it has no rows. Cost: its rows, for the first caller."""
+        """Return the changes of a delta; None where it has no rows. Cost: its rows, for the first caller."""
         if self._delta is not delta:
             self._resolved = self.changes.resolve(delta) if len(delta) else None
             self._delta = delta
         return self._resolved
 
     def absorb(self, changes: NetChanges | None, processing_time_us: int | None) -> None:
-        """Store what was resolved."""
+        """Store the resolved epoch."""
         self._delta = self._resolved = None
         self.changes.absorb(changes, processing_time_us)
 
     def forget_epoch(self) -> None:
-        """Release what was resolved."""
+        """Release the resolved epoch."""
         self._delta = self._resolved = None

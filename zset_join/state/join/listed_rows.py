@@ -27,7 +27,7 @@ __all__ = ["ListedRows"]
 
 
 class ListedRows:
-    """List what a join shows.
+    """List the output of a join.
 
     Args:
         sides: state of the left and of the right side, all of it in memory.

@@ -18,7 +18,7 @@ __all__ = ["fetched_rows"]
 def fetched_rows(
     shape: LookupShape, keys: pa.RecordBatch, rows: pa.Table, policy: RetryPolicy, *, hash_seed: int | None = None
 ) -> ZSet:
-    """Return the fetched rows for requested keys and what was found; rows of other keys are left out.
+    """Return the fetched rows for requested keys and what was found; rows of other keys are omitted.
 
     Args:
         shape: of the join.

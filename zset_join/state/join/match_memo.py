@@ -1,4 +1,4 @@
-"""What an operator remembers of the rows it has answered for: what each of them was joined with, and which of them still wait.
+"""Memo of an operator about its answered rows: the partner of each, and which ones still wait.
 
 The outside, or the other side, may have changed by the time a row is retracted. So the retraction queries nothing: it retracts
 what was emitted. Every arrival of a left row is remembered as one *line* per row it met, or one line without a right row.

@@ -1,7 +1,7 @@
-"""Rows that come into memory for others of their key, where only matters whether a side has rows of a key.
+"""Rows that arrive into memory for others of their key, where only matters whether a side has rows of a key.
 
 The law: when an epoch has been fetched, a key that it changes has a row in memory that the epoch does not change, if there is
-one anywhere. So of a key whose rows are neither paired nor shown one row comes, and none where such a row is in memory.
+one anywhere. So of a key whose rows are neither paired nor shown one row arrives, and none where such a row is in memory.
 
 Cost: the changes, and the pages of the keys that have no such row in memory.
 """
@@ -62,7 +62,8 @@ class MatchWitnesses:
     def end_epoch(self) -> None:
         """Expect as many rows in the next epoch as came in this one; if few others passed by, none.
 
-        Where many pass through memory, keys are brought in until it is full, and then these rows come on top: so they must have
+        Where many pass through memory, keys are brought in until it is full, and then these rows arrive on top: so they must
+            have
         room beforehand. Where few do, most of them would have come with their keys.
         """
         streamed, before = sum(side.streamed_rows for side in self._opened), self._streamed
@@ -70,7 +71,7 @@ class MatchWitnesses:
         self._came, self._streamed = np.zeros_like(self._came), streamed
 
     def expected(self) -> tuple[int, int]:
-        """Return how many rows, and bytes of memory, are to be expected beside those that came."""
+        """Return how many rows, and bytes of memory, are to be expected beside those that arrived."""
         rows, size = np.maximum(0, self._expected - self._came).sum(axis=0).tolist()
         return rows, size
 

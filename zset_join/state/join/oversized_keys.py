@@ -2,8 +2,8 @@
 
 A key is left on disk whose rows there take half of the budget, and 1 MB at least: so many would not stay in memory, since
 spilling frees half of it. So are the largest keys, of 256 KB and more, that have no room together beside the rows in memory
-that the epoch needs: they would come and go in every epoch, and memory would exceed the budget meanwhile. Both go by what lies
-on disk; a key that is in memory has nothing to stream, and memory stays filled with what fits.
+that the epoch needs: they would come and go in every epoch, and memory would exceed the budget meanwhile. Both go by what is on
+disk; a key that is in memory has nothing to stream, and memory stays filled with what fits.
 
 Of all other keys a side brings rows in as long as there is room; where there is none, and memory is full of rows that the epoch
 needs, what is still on disk passes through memory (`streamed_rows`).
@@ -60,7 +60,7 @@ class OversizedKeys:
         self.codes = [_NONE, _NONE]
 
     def forget(self) -> None:
-        """Forget what was left, when an epoch has been absorbed."""
+        """Clear the remainder after an epoch was absorbed."""
         self.codes = [_NONE, _NONE]
         self.streams = [False, False]
         self._asked = [_NONE, _NONE]  # codes that were left since an epoch was absorbed

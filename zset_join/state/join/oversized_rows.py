@@ -11,7 +11,7 @@ brings one in, and it represents those on disk. With a residual predicate each r
 whose degree changes is written again, to replace the one on disk when the epoch is absorbed.
 
 Memory: a chunk of about a MB, and the pairs of a part of it. Every chunk is read once for each sign that has rows to emit,
-and where degrees change once more to absorb them; the predicate is evaluated each time.
+and where degrees change again to absorb them; the predicate is evaluated each time.
 """
 
 from __future__ import annotations
@@ -152,7 +152,7 @@ class OversizedRows:
     def _crossed(
         self, key: ChangedKey, changes: Int64s, deltas: Int64s, flips: Int64s, rows: _Rows, shown: int, sign: int
     ) -> Iterator[Pairs]:
-        """Yield the pairs of some changes and rows, and the rows that come or go alone.
+        """Yield the pairs of some changes and rows, and the rows that arrive or go alone.
 
         Args:
             key: the key.

@@ -4,10 +4,10 @@ Without a residual predicate every row of a key has the same degree, and whether
 one, each row of a preserved side keeps its own degree in its record: the number of live rows of the other side that pass the
 whole ON condition. One epoch changes it by the passing candidate pairs:
 
-    a row that is there before and after:  + 1 per partner that comes, - 1 per partner that goes
-    a new row:                             + 1 per partner that is there after the epoch
+    a row that is present before and after:  + 1 per partner that arrives, - 1 per partner that goes
+    a new row:                             + 1 per partner that is present after the epoch
 
-It counts rows that are there, never messages: an update that replaces a matching partner leaves the degree as it is.
+It counts rows that are present, never messages: an update that replaces a matching partner leaves the degree as it is.
 
 Bytes during an epoch: 16 per (unchanged row, passing pair) of the touched keys of a part; until it is absorbed 16 to 24 per
 row that changes or whose degree does, and 16 per row whose padding changes. In state 8 per row.
@@ -38,7 +38,7 @@ class ResidualDegrees:
     Attributes:
         touched: when finished, numbers of the unchanged rows in memory whose degree is another one.
         touched_after: their degrees after the epoch.
-        degrees_after: when finished, those of the rows that change and are there then.
+        degrees_after: when finished, those of the rows that change and are present then.
         one_sided_rows: when finished, record addresses and weights of the single rows that the join now emits.
     """
 
@@ -59,8 +59,8 @@ class ResidualDegrees:
         Args:
             own_change: position of this side's change in the part, -1 for an unchanged row in memory.
             own_refs: record address of this side's row.
-            other_was: whether the partner was there before the epoch.
-            other_is: whether it is there after.
+            other_was: whether the partner was present before the epoch.
+            other_is: whether it is present after.
         """
         is_change = own_change >= 0
         if is_change.any():
@@ -132,6 +132,6 @@ def shown_by_degree(kind: int, degrees: _Words) -> _Words:
 
 
 def live_flags(changes: _Words, before: _Words, after: _Words) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.bool_]]:
-    """Return whether partners were and are there; change -1 is an unchanged row, there both times."""
+    """Return whether partners were and are present; change -1 is an unchanged row, there both times."""
     unchanged = changes < 0
     return unchanged | (before[changes] > 0), unchanged | (after[changes] > 0)

@@ -9,7 +9,7 @@ So an epoch is worked off part by part: the pairs in memory, those with rows tha
 (`zset_join.state.join.streamed_rows`), and then the rows alone. Where rows pass, parts are ranges of the hash.
 
 Remembers until the epoch is absorbed a bit per candidate pair, and what `ResidualDegrees` and `Gains` do. Cost: the candidate
-pairs; rows that pass are read as often as without a predicate, and those whose degree changes once more.
+pairs; rows that pass are read as often as without a predicate, and those whose degree changes again.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ class ResidualPairs:
             yield place, partial(self._steps, arrays)
 
     def judge(self, epoch: JudgedEpoch) -> None:
-        """Judge what was not judged yet of an epoch; raises as the steps do."""
+        """Evaluate the remaining pairs of an epoch; raises as the steps do."""
         parts = self._groups.parts
         if any(self._one_sided) and not (len(epoch.parts) == parts and all(part.is_whole for part in epoch.parts.values())):
             for _, arrays in self._arrays(epoch, None):

@@ -1,14 +1,14 @@
-"""What an epoch's changes make of rows that have no room in memory: they are read from disk, paired and released.
+"""Streaming of rows that do not fit in memory: they are read from disk, paired and released.
 
 The law: the answer is that of the same rows in memory. No row that passes is changed by the epoch, for those are brought in by
 their identity; and where it matters whether a side has rows of a key, one that stays is in memory (`match_witnesses`).
 
-Rows come in the order in which they lie on disk, so the changes are worked off by ranges of their hash. Memory: the pages of
+Rows arrive in the order in which they are on disk, so the changes are worked off by ranges of their hash. Memory: the pages of
 one group of rows, and a second list of the changes. Cost: the pages are read once, or twice where the insertions cannot be held
 until all retractions are out.
 
 Behind a residual predicate a row is shown or hidden by its own degree. Rows whose degree changes are written again when the
-epoch is absorbed (`ColdSide.revise`), and the pages that hold them are read once more for it. Remembered until then: 24 bytes
+epoch is absorbed (`ColdSide.revise`), and the pages that hold them are read again for it. Remembered until then: 24 bytes
 for each.
 """
 
@@ -40,7 +40,7 @@ _Words = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class StreamedGroup:
-    """Rows of one side that pass: as they lie on disk, and as records."""
+    """Rows of one side that pass: as they are on disk, and as records."""
 
     place: Place
     side: int
@@ -107,7 +107,7 @@ class StreamedRows:
 
 @dataclass(frozen=True, slots=True)
 class Gains:
-    """What a group of rows that passed gains in degree: the place on disk, the hash and the gain of each row that gains any."""
+    """Changed match counts of streamed rows: position on disk, hash and gain of each row that gains any."""
 
     places: _Words
     codes: _Words
@@ -115,7 +115,7 @@ class Gains:
 
 
 class DegreesOnTheWay:
-    """Count what the rows of a group gain in degree, and return what the join then emits for each alone.
+    """Count the matches that the rows of a group gain, and return the rows that the join then emits for each alone.
 
     Args:
         cold: their side.
@@ -130,12 +130,12 @@ class DegreesOnTheWay:
         self._gains = np.zeros(group.records.count, np.int64)
 
     def add(self, refs: _Words, other_was: npt.NDArray[np.bool_], other_is: npt.NDArray[np.bool_]) -> None:
-        """Count passing pairs: record addresses of the rows, and whether their partner was and is there."""
+        """Count passing pairs: record addresses of the rows, and whether their partner was and is present."""
         rows = (refs - self._found.records.address) // self._side.layout.stride
         np.add.at(self._gains, rows, other_is.astype(np.int64) - other_was)
 
     def gains(self) -> Gains:
-        """Return what was gained."""
+        """Return the gains."""
         at, lying = np.flatnonzero(self._gains), self._found.lying
         return Gains(lying.places[at], lying.codes[at], self._gains[at])
 

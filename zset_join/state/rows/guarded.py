@@ -1,4 +1,4 @@
-"""What is before an operator: the checks of how it is used, the same for all.
+"""Usage checks in front of an operator, the same for all operators.
 
     @guarded("the dedup")
     class Deduplicate: ...
@@ -37,7 +37,7 @@ class _Guard:
 
 
 def guarded(title: str) -> Callable[[_Class], _Class]:
-    """Return what lets a class of operators be guarded.
+    """Return a class decorator that guards operators.
 
     Args:
         title: what messages call an operator of the class.

@@ -1,4 +1,4 @@
-"""What hashes of keys are seeded with, so that nobody can choose keys in advance that all collide.
+"""Seeds of key hashes, so that colliding keys cannot be chosen in advance.
 
 The law: a seed changes hashes and nothing else. All tables of one operator share one; state that is mapped from files is opened
 again with the seed it was written with. The seed is an option of an operator; a query takes that of its checkpoint. Where
@@ -25,7 +25,7 @@ _MOST = (1 << 32) - 1
 
 
 def hash_key(hash_bits: int, hash_seed: int) -> int:
-    """Return what the kernels are given: the seed, and below it the bits of a hash that are kept.
+    """Return the argument of the kernels: the seed, and below it the bits of a hash that are kept.
 
     >>> hex(hash_key(32, 7)), hex(hash_key(4, 0))
     ('0x7ffffffff', '0xf0000000')
@@ -109,7 +109,7 @@ class HashTables:
 
     @property
     def hash_key(self) -> int:
-        """Return what the kernels are given.
+        """Return the argument of the kernels.
 
         Raises:
             OptionError: a seed that is none.

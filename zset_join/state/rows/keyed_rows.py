@@ -4,7 +4,7 @@ A `KeyedRows` is a `SideState` in append mode that is read by key and from which
 fetched, what a cache keeps, and what a join remembers of the rows it has joined.
 
 The law: `find` lists exactly the pairs of a requested key and a stored row with equal keys, as Spark compares them; NULL equals
-nothing, or NULL under `null_safe`. Per requested key the rows come in the order they were added in.
+nothing, or NULL under `null_safe`. Per requested key the rows arrive in the order they were added in.
 
 Remembers `layout.stride` bytes per row plus long strings, and 13 to 26 per key. Rows are numbered until the next `compact`.
 """
@@ -197,7 +197,7 @@ class KeyedRows:
         self.side.clear()
 
     def reader(self) -> pa.RecordBatchReader:
-        """Return what reads a snapshot of the rows, batch by batch."""
+        """Return a reader of a snapshot of the rows, batch by batch."""
         return side_reader(self.side)
 
     def restore(self, table: pa.Table | pa.RecordBatchReader) -> None:

@@ -1,7 +1,7 @@
 """A directory for rows on disk that nobody needs when their process is gone, among the host's temporary files.
 
-The law: it is there until it is removed, or its process has ended; what a killed process left is removed when the next
-directory is made beside it. A lock shows whether its process is there; the host releases it however a process ends.
+The law: it is present until it is removed, or its process has ended; what a killed process left is removed when the next
+directory is made beside it. A lock shows whether its process is present; the host releases it however a process ends.
 
 Edge cases. A process that was forked from its owner holds the lock too. What other users left is theirs to remove.
 """

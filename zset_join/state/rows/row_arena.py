@@ -91,7 +91,7 @@ class RowArena:
         return int(self.header[s.H_HEAP_END])
 
     def tail_bytes(self) -> int:
-        """Return what records and heap may take beyond their ends, for memory comes in pages."""
+        """Return the bytes that records and heap may use beyond their ends, since memory is paged."""
         return self._rows.tail_bytes(self.record_bytes()) + self._heap.tail_bytes(self.heap_bytes())
 
     def dead_bytes(self) -> int:

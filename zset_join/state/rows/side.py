@@ -57,7 +57,7 @@ def _no_rows() -> npt.NDArray[np.int64]:
 
 @dataclass(slots=True)
 class PreparedSide:
-    """What one delta does to one side, before anything is done.
+    """Effect of one delta on one side, computed before it is applied.
 
     Valid until the same side prepares its next delta. `evicted` are numbers of state rows that leave in the same epoch;
     `shows_evicted`: whether that is a change like any other.
@@ -274,7 +274,7 @@ class SideState:
     # ---------------------------------------------------------------- reading
 
     def prepare(self, delta: ZSet, *, words: Sequence[npt.NDArray[np.int64]] | None = None) -> PreparedSide:
-        """Return what a delta changes; `words`: the sequence, where no column has it. Cost: the rows of the delta."""
+        """Return the changes of a delta; `words`: the sequence, where no column has it. Cost: the rows of the delta."""
         prepared = self.encode(delta, words=words)
         self.resolve(prepared)
         return prepared
@@ -371,7 +371,7 @@ class SideState:
         self.header[s.H_DIRTY] = 0
 
     def absorb(self, prepared: PreparedSide | None, watermark: int | None) -> None:
-        """Store what `prepare` found (None: nothing) and drop tombstones past their retention. Cost: the changes, amortised."""
+        """Store the result of `prepare` (None: nothing) and drop expired tombstones. Cost: the changes, amortised."""
         if watermark is not None:
             self.header[s.H_WATERMARK] = max(self.watermark, watermark)
         if prepared is not None and prepared.count:
@@ -401,16 +401,16 @@ class SideState:
         evict_rows(self.view, self._variables.address, int(numbers.ctypes.data), len(numbers))
         self.header[_EVICTED] += (rows, size)
 
-    def make_room(self, rows: int, heap_bytes: int) -> None:
-        """Make room for so many more rows and bytes of long values; records may move."""
+    def make_room(self, rows: int, heap_bytes: int, *, join_keys: int | None = None) -> None:
+        """Make room for so many more rows, their join keys (default: one a row) and bytes of long values; records may move."""
         moved = self.arena.make_room(rows, heap_bytes)
-        moved |= self.arranges and self.arrangement.make_room(rows)
+        moved |= self.arranges and self.arrangement.make_room(rows if join_keys is None else join_keys)
         moved |= self.has_identity and self.primary_keys.make_room(rows)
         if moved:
             self._refresh_view()
 
     def compact(self, *, more_rows: int = 0) -> None:
-        """Bring what lives together, and give the memory of dead rows and blocks back, but for slots of `more_rows` rows.
+        """Compact the live rows and release the memory of dead ones, except slots for `more_rows` rows.
 
         Cost: one pass over records and blocks, in place, and 16 bytes for each row that moves.
         """
@@ -476,7 +476,7 @@ class SideState:
 
     @property
     def ignored(self) -> tuple[int, int, int]:
-        """Return how many rows came too late for their sequence, deleted what was not there, or were rejected, so far."""
+        """Return how many rows came too late for their sequence, deleted what was absent, or were rejected, so far."""
         stale, unknown_deletes, rejected = self.header[_COUNTS].tolist()
         return stale, unknown_deletes, rejected
 
@@ -544,7 +544,7 @@ class SideState:
         self._open(self.directory)
 
     def take_over(self, other: SideState) -> None:
-        """Hold what another side in memory, of the same relation and hashes, holds; that one is of no use afterwards."""
+        """Take the rows of another side in memory with the same relation and hashes, which is unusable afterwards."""
         for part in (self.arrangement, self.primary_keys, self.arena):
             part.close()
         self.numbering += 1

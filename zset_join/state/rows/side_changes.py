@@ -1,7 +1,7 @@
-"""What a delta changes on one side, as rows: those that go and those that come.
+"""Changes of a delta on one side, as removed and added rows.
 
 `SideChanges` turns a delta of any changelog mode into *net* changes: per identity at most one row that goes (or loses copies)
-and one that comes (or gains copies). An identical upsert is no change, nor is a row that comes and goes in the same epoch.
+and one that arrives (or gains copies). An identical upsert is no change, nor is a row that arrives and goes in the same epoch.
 
 Where nothing is stored, as for an append-only left input, rows are looked at and passed on.
 
@@ -26,18 +26,18 @@ __all__ = ["NetChanges", "SideChanges"]
 
 @dataclass(slots=True)
 class NetChanges:
-    """Rows that go, and rows that come.
+    """Rows that go, and rows that arrive.
 
     Args:
         prepared: what they were found from; absorbing needs it.
         lost: rows that go, or lose copies.
         lost_copies: how many of each.
-        new: rows that come, or gain copies, in the order they came.
+        new: rows that arrive, or gain copies, in the order they came.
         new_copies: how many of each.
         touched: numbers of the state rows that changed.
-        touched_copies: how many copies of each are there afterwards.
+        touched_copies: how many copies of each are present afterwards.
         touched_gains: which of them gained copies.
-        after_refs: records of the changed rows that are there afterwards.
+        after_refs: records of the changed rows that are present afterwards.
         after_copies: how many of each.
     """
 
@@ -68,7 +68,7 @@ class SideChanges:
         self.schema = pa.schema([field.with_nullable(True) for field in side.relation.schema])
 
     def resolve(self, delta: ZSet, *, ignores_absent: bool = False) -> NetChanges:
-        """Return what a delta changes. Cost: the rows of the delta.
+        """Return the changes of a delta. Cost: the rows of the delta.
 
         Args:
             delta: the delta.
@@ -107,5 +107,5 @@ class SideChanges:
         return pa.RecordBatch.from_arrays(columns, schema=self.schema)
 
     def absorb(self, changes: NetChanges | None, processing_time_us: int | None) -> None:
-        """Store what was resolved."""
+        """Store the resolved epoch."""
         self.side.absorb(None if changes is None or not self.stores else changes.prepared, processing_time_us)

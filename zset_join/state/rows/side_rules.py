@@ -1,4 +1,4 @@
-"""What an operator chooses about the rows of a side; apart from `side`, which is as long as a file may be."""
+"""Rules of an operator for the rows of a side; split from `side` for length."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ __all__ = ["SideRules"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SideRules:
-    """Decide what is kept of the rows of a side, and for how long.
+    """Rules for keeping the rows of a side.
 
     Args:
         keeps_unmatchable: whether rows whose key can never match matter (a preserved side).

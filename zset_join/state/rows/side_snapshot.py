@@ -35,6 +35,7 @@ __all__ = [
     "SNAPSHOT_SEQUENCE",
     "SNAPSHOT_WATERMARK",
     "SNAPSHOT_WEIGHT",
+    "counted_reader",
     "restore_side",
     "side_reader",
     "snapshot_counts",
@@ -52,6 +53,7 @@ _Words = npt.NDArray[np.int64]
 
 _SNAPSHOT_ROWS = 1 << 16
 _EPOCH = b"zset_join.absorbed_epoch"
+_ROWS = b"zset_join.rows"
 _IGNORED = b"zset_join.ignored_rows"
 _EVICTED = b"zset_join.evicted"
 
@@ -71,7 +73,7 @@ def side_reader(
         side: the rows in memory.
         cold: records of the rows that are not in memory, in pieces.
         cold_tombstones: the same of tombstones.
-        keeps_order: rows of one key come in the order in which they were linked, as a snapshot has them; else as they lie in
+        keeps_order: rows of one key come in the order in which they were linked, as a snapshot has them; else as they are in
             memory, which takes half the time, and is enough for who wants the rows alone.
     """
     facts = _facts(side.absorbed_epoch, (*side.ignored, *side.evicted))
@@ -149,8 +151,19 @@ def snapshot_epoch(table: pa.Table | pa.RecordBatchReader) -> int:
     return int((table.schema.metadata or {}).get(_EPOCH, b"-1"))
 
 
+def counted_reader(reader: pa.RecordBatchReader, rows: int) -> pa.RecordBatchReader:
+    """Return what reads a table and names in its schema how many rows come, so that room is made for them once."""
+    schema = reader.schema.with_metadata({**(reader.schema.metadata or {}), _ROWS: str(rows)})
+    return pa.RecordBatchReader.from_batches(schema, reader)
+
+
+def _rows_of(table: pa.Table | pa.RecordBatchReader) -> int:
+    """Return how many rows a snapshot has; 0 where what reads it does not name them."""
+    return table.num_rows if isinstance(table, pa.Table) else int((table.schema.metadata or {}).get(_ROWS, b"0"))
+
+
 def snapshot_counts(table: pa.Table | pa.RecordBatchReader) -> tuple[int, ...]:
-    """Return what the side has counted: stale rows, unknown deletes, rejected rows, evicted rows and their bytes."""
+    """Return the counts of the side: stale rows, unknown deletes, rejected rows, evicted rows and their bytes."""
     metadata = table.schema.metadata or {}
     ignored, evicted = json.loads(metadata.get(_IGNORED, b"[0, 0, 0]")), json.loads(metadata.get(_EVICTED, b"[0, 0]"))
     return (*ignored, *evicted)
@@ -221,6 +234,7 @@ def restore_side(
     """
     side.clear()
     side.begin_absorb()
+    side.make_room(_rows_of(table), 0, join_keys=0)
     for part in snapshot_parts(table):
         prepared = _restore_part(side, part, prepare)
         if after_part is not None:
@@ -264,7 +278,7 @@ def _restore_part(
     if tombstone.any():
         watermarks = np.ascontiguousarray(table.column(SNAPSHOT_WATERMARK).to_numpy()[tombstone])
         date_newest(side.view, watermarks)
-        side.header[s.H_WATERMARK] = max(side.watermark, int(watermarks.max()))  # that was there when they were left
+        side.header[s.H_WATERMARK] = max(side.watermark, int(watermarks.max()))  # that was present when they were left
     if side.layout.degree_offset >= 0 and prepared.numbers is not None:
         live = prepared.numbers[: prepared.count][~tombstone] - 1
         degrees = table.column(SNAPSHOT_DEGREE).to_numpy()[~tombstone]

@@ -1,4 +1,4 @@
-"""What every operator checks about how it is used: inputs, directory and its files, tables to restore, and that it is open.
+"""Usage checks of every operator: inputs, directory and its files, tables to restore, and that it is open.
 
 The law: wrong use is an error with a code and the operator's own words, before anything is changed.
 """
@@ -52,7 +52,7 @@ def check_same_epoch(epochs: Iterable[int], directory: str | None) -> None:
 def check_tables(
     operator: str, wanted: Mapping[str, Sequence[str]], tables: Mapping[str, pa.Table | pa.RecordBatchReader]
 ) -> None:
-    """Refuse what is no snapshot of an operator.
+    """Reject tables that are not a snapshot of the operator.
 
     Args:
         operator: what messages call it.

@@ -1,1 +1,1 @@
-"""What operators remember of rows in order of time."""
+"""State of operators over rows in time order."""

@@ -1,4 +1,6 @@
-"""What waits for a time, in mapped memory: the first that is due comes first. Kernels in `zset_join.kernels.time.due_heap`.
+"""Heap of entries that wait for a time, in mapped memory; the earliest comes first.
+
+Kernels in `zset_join.kernels.time.due_heap`.
 
 Files: `<name>.due`. Bytes: 16 per entry.
 """

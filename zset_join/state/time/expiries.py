@@ -104,7 +104,7 @@ class Expiries:
         return np.ascontiguousarray(numbers[self._are_live(numbers) & (scheduled <= now)])
 
     def _are_live(self, numbers: _Words) -> npt.NDArray[np.bool_]:
-        """Record whether rows are there. Cost: these rows."""
+        """Record whether rows are present. Cost: these rows."""
         flags = self._side.record_words("u1", c.FLAGS, int(self._side.header[s.H_ROWS_END]))
         are_live: npt.NDArray[np.bool_] = (flags[numbers - 1] & c.FLAG_LIVE) != 0
         return are_live
@@ -117,7 +117,7 @@ class Expiries:
             self._line(1)[numbers] = NEVER
 
     def begin(self, numbers: _Words) -> None:
-        """Let rows that come have no time yet, whatever their numbers had."""
+        """Let rows that arrive have no time yet, whatever their numbers had."""
         self.forget(numbers)
 
     def raise_to(self, numbers: _Words, times: _Words) -> None:

@@ -3,7 +3,7 @@
 A row lives until its time: the processing time of its last write plus a duration, or its event time plus that, or as long as
 its key is written or read. `resolve` reads; `absorb` writes what it found.
 
-The law: after every epoch exactly the rows are kept that came, were not retracted, and whose time is after `now` of the
+The law: after every epoch exactly the rows are kept that arrived, were not retracted, and whose time is after `now` of the
 epoch.
 
 Remembers every live row (`layout.stride` bytes and long strings), 13 to 26 bytes for finding it, 32 for its time; where keys
@@ -105,7 +105,7 @@ class _Keys:
 
 @dataclass(slots=True)
 class ExpiringEpoch:
-    """What one epoch does to the rows of an input.
+    """Effect of one epoch on the rows of an input.
 
     Args:
         answered: the delta to answer.
@@ -129,7 +129,7 @@ class ExpiringEpoch:
 
     @property
     def prepared(self) -> PreparedSide | None:
-        """Return what the delta was found to be."""
+        """Return the resolved delta."""
         return None if self.changes is None else self.changes.prepared
 
 
@@ -193,7 +193,7 @@ class ExpiringRows:
 
     @property
     def sides(self) -> list[SideState]:
-        """Return what is kept, for who marks it as being written."""
+        """Return the sides, to mark them as being written."""
         return [self.side] if self._keys is None else [self.side, self._keys.side]
 
     @property
@@ -211,11 +211,11 @@ class ExpiringRows:
         return pa.RecordBatch.from_arrays(columns_of_key, schema=self._key_schema)
 
     def resolve(self, tick: Tick, delta: ZSet, read: pa.RecordBatch | None) -> ExpiringEpoch:
-        """Return what an epoch does. Cost: the rows of the delta, those that are due, and the keys that are read.
+        """Return the effect of an epoch. Cost: the rows of the delta, those that are due, and the keys that are read.
 
         Args:
             tick: the epoch.
-            delta: rows that come and rows that go.
+            delta: rows that arrive and rows that go.
             read: keys that other inputs read in this epoch.
         """
         now, before = self._now(tick), self._before(tick)
@@ -347,7 +347,7 @@ class ExpiringRows:
     # ---------------------------------------------------------------- writing
 
     def absorb(self, tick: Tick, epoch: ExpiringEpoch) -> None:
-        """Store what was found."""
+        """Store the resolved epoch."""
         changes, now = epoch.changes, self._now(tick)
         gone = _NONE
         if changes is not None:
@@ -369,7 +369,7 @@ class ExpiringRows:
             self._expiries.count(place, amount)
 
     def _new_numbers(self, prepared: PreparedSide) -> _Words:
-        """Return the numbers of the rows that were not there before."""
+        """Return the numbers of the rows that were absent before."""
         numbers = prepared.numbers
         if self.relation.mode == "append":
             return np.array(numbers[: prepared.count][prepared.status[: prepared.count] == 0], np.int64)
@@ -427,7 +427,7 @@ class ExpiringRows:
         return {f"{self.name}_rows": rows, **{f"{self.name}_{name}": count for name, count in counted}}
 
     def snapshot_readers(self) -> Mapping[str, pa.RecordBatchReader]:
-        """Return what reads the rows with their times, and where keys have times those."""
+        """Return readers of the rows with their times, and where keys have times those."""
         counts = {_COUNTS: json.dumps(self._expiries.counts(len(COUNTERS))).encode()}
         readers = {self.name: _timed_reader(self.side, self._expiries, counts)}
         if self._keys is not None:
@@ -469,7 +469,7 @@ def _chosen(rows: pa.RecordBatch, copies: _Words, chosen: npt.NDArray[np.bool_])
 
 
 def _timed_reader(side: SideState, expiries: Expiries, facts: Mapping[bytes, bytes]) -> pa.RecordBatchReader:
-    """Return what reads the rows of a side, each with its time."""
+    """Return readers of the rows of a side, each with its time."""
     reader = side_reader(side)
     schema = reader.schema.append(pa.field(_TIMES, pa.int64()))
     schema = schema.with_metadata({**(reader.schema.metadata or {}), **facts})

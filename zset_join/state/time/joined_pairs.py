@@ -1,7 +1,7 @@
 """From transitions of left rows to the lines of an answer.
 
 A transition holds with what a left row was joined and with what it is: the address of a right row, 0 for nothing, -1 where
-the left row is not there. The rest of ON is evaluated on every right row that occurs; one that does not pass is nothing. An
+the left row is absent. The rest of ON is evaluated on every right row that occurs; one that does not pass is nothing. An
 inner join emits no row for nothing.
 """
 
@@ -36,7 +36,7 @@ class Transitions:
         befores: what each was joined with.
         afters: what each is joined with.
         weights: copies.
-        corrects: they are of left rows that were there before and stay: only the right side has changed.
+        corrects: they are of left rows that were present before and stay: only the right side has changed.
         corrected: their positions among them.
     """
 
@@ -74,7 +74,7 @@ class JoinedPairs:
         chunk_rows: rows per chunk.
 
     Attributes:
-        corrections: earlier answers that the last one retracted because a right row came, changed or went.
+        corrections: earlier answers that the last one retracted because a right row arrived, changed or went.
     """
 
     def __init__(
@@ -125,7 +125,7 @@ class JoinedPairs:
         return passing
 
     def lines(self, transitions: Transitions) -> Iterator[ZSet]:
-        """Yield what is retracted, then what is inserted."""
+        """Yield retractions, then insertions."""
         befores = self._passing(transitions.refs, transitions.befores)
         afters = self._passing(transitions.refs, transitions.afters)
         if not self._is_outer:

@@ -40,7 +40,7 @@ def mark_late(
     right: Arrivals,
     passed: tuple[int, int] | None,
 ) -> dict[str, int]:
-    """Mark rows that come after the watermark had passed them; return the counts.
+    """Mark rows that arrive after the watermark had passed them; return the counts.
 
     Args:
         shape: which rows meet, and when.

@@ -85,7 +85,7 @@ class GivenRows:
 
 
 def first_status(weights: npt.NDArray[np.int64], *, is_append: bool) -> npt.NDArray[np.uint8]:
-    """Return what the weight of each row alone allows."""
+    """Return the status that the weight of each row allows."""
     status = np.where(weights == 0, ch.ZERO_WEIGHT, ch.OK).astype(np.uint8)
     if is_append:
         status[weights < 0] = ch.RETRACTION_IN_APPEND

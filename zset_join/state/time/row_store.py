@@ -91,7 +91,7 @@ class RowStore:
             self.arena.write_view(self._view)
 
     def next_arrivals(self, count: int) -> _Words:
-        """Return the arrival words of rows that come now."""
+        """Return the arrival words of rows that arrive now."""
         first = int(self.arena.header[_H_NEXT_ARRIVAL])
         arrivals = np.arange(first, first + count, dtype=np.int64)
         return ~arrivals if self._latest_first else arrivals

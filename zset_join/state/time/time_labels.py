@@ -11,9 +11,9 @@ A new time is placed between its neighbours, beyond the first or last one in wid
 
 Remembers: per distinct time the value and about 160 bytes; times no row has any more are forgotten when they are the majority.
 
-Cost: the distinct times of an epoch, each a search by halves. Times that come in order take room for good: 4 million of them to
-each side before the state is rewritten. Times that come between two neighbours, always before the last one that came there,
-use up the room between them after some twenty epochs; each rewriting costs the rows of the state.
+Cost: the distinct times of an epoch, each a search by halves. Times that arrive in order take room for good: 4 million of them
+to each side before the state is rewritten. Times that arrive between two neighbours, always before the last one that arrived
+there, use up the room between them after some twenty epochs; each rewriting costs the rows of the state.
 """
 
 from __future__ import annotations

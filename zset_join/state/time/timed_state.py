@@ -1,4 +1,4 @@
-"""All an operator about time keeps: its keys, the rows of its inputs, and counts for people.
+"""All an operator about time keeps: its keys, the rows of its inputs, and counts for users.
 
 The state is marked while it is written. A snapshot has a table per input; the keys are not in it, they are found again.
 """
@@ -96,7 +96,7 @@ class TimedState:
         return self.keys.is_current() and all(rows.is_current() for rows in self.inputs)
 
     def snapshot_readers(self) -> Mapping[str, pa.RecordBatchReader]:
-        """Return what reads the rows of each input, batch by batch, until the state changes."""
+        """Return readers of the rows of each input, batch by batch, until the state changes."""
         facts = {
             _EPOCH: str(self.absorbed_epoch),
             _COUNTS: json.dumps(list(self.counts().values())),

@@ -19,7 +19,7 @@ __all__ = ["VersionEpoch"]
 
 @dataclass(slots=True)
 class VersionEpoch:
-    """Hold what an epoch does.
+    """Effect of an epoch.
 
     Args:
         tick: the epoch.

@@ -119,7 +119,7 @@ class VersionJoin:
     # ---------------------------------------------------------------- reading
 
     def answer(self, tick: Tick, deltas: Sequence[ZSet]) -> Iterator[ZSet]:
-        """Yield what is retracted, then what is inserted.
+        """Yield retractions, then insertions.
 
         Raises:
             BadInputError: rows that break a relation's contract, with policy `error`.
@@ -146,7 +146,7 @@ class VersionJoin:
         return first is not None and passed is not None and first <= passed
 
     def _first_answers(self, epoch: VersionEpoch) -> Transitions:
-        """Return what is emitted for left rows, once and for all."""
+        """Return the final output for left rows."""
         parts = []
         passed = self.shape.times.of_watermark(epoch.tick.watermark_us)
         now = epoch.given[0].status == ch.OK
@@ -190,7 +190,7 @@ class VersionJoin:
         return Transitions(rows.refs, np.full(count, -1, np.int64), versions, rows.weights)
 
     def _corrections(self, epoch: VersionEpoch) -> Transitions:
-        """Return the transitions of the left rows that are kept, and of those that come and go."""
+        """Return the transitions of the left rows that are kept, and of those that arrive and go."""
         left, right, groups, rows = epoch.left, epoch.right, epoch.groups, self.left
         if left is None or not isinstance(rows, VersionedRows):
             raise AssertionError("eager left rows are in runs")
@@ -401,7 +401,7 @@ class VersionJoin:
         self._refuse(self._prepare(tick, deltas))
 
     def fold(self, tick: Tick, deltas: Sequence[ZSet]) -> tuple[_Words, dict[str, int]]:
-        """Store what was resolved, the right rows where they are its own, and free what the watermark has passed.
+        """Store the resolved epoch, including right rows that it owns, and free rows that the watermark has passed.
 
         Returns:
             Numbers of keys that may hold nothing any more, and counts.
@@ -419,7 +419,7 @@ class VersionJoin:
         return keys, epoch.counts
 
     def _store(self, epoch: VersionEpoch, tick: Tick) -> _Words:
-        """Store the rows that came, release what is due; return the keys of released rows."""
+        """Store the rows that arrived, release what is due; return the keys of released rows."""
         groups, right, rows = epoch.groups, epoch.right, self.left
         wanted, run_bytes = np.zeros(groups.count, np.bool_), 0
         if self._owns_table:
@@ -490,7 +490,7 @@ class VersionJoin:
         return own if self.left is None else [self.left, *own]
 
     def forget_epoch(self) -> None:
-        """Release what was prepared."""
+        """Release the prepared epoch."""
         self._prepared = None
 
     def retract(
@@ -538,7 +538,7 @@ class VersionJoin:
         return {time: word for time, word in zip(times, words.tolist(), strict=True) if time is not None}
 
     def reopen(self) -> None:
-        """Forget what waits, after the rows have been forgotten."""
+        """Clear the waiting entries, after the rows were cleared."""
         for one in self._expiring:
             one.reopen()
 
@@ -554,11 +554,11 @@ class VersionJoin:
         return left * (self._left_layout.stride + 80) + right * (self.right.layout.stride + 80)
 
     def is_current(self) -> bool:
-        """Return whether what waits is still that of the directory."""
+        """Return whether the waiting entries are still those of the directory."""
         return all(one.is_current() for one in self._expiring)
 
     def close(self) -> None:
-        """Unmap what waits."""
+        """Unmap the waiting entries."""
         self.forget_epoch()
         for one in self._expiring:
             one.close()

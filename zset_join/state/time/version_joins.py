@@ -95,7 +95,7 @@ class VersionJoins:
         self._restore({name: reader.read_all() for name, reader in self.snapshot_readers().items()}, more)
 
     def snapshot_readers(self) -> Mapping[str, pa.RecordBatchReader]:
-        """Return what reads the rows of each input, batch by batch, until the state changes."""
+        """Return readers of the rows of each input, batch by batch, until the state changes."""
         return self._state.snapshot_readers()
 
     def restore(self, tables: Mapping[str, pa.Table | pa.RecordBatchReader]) -> None:

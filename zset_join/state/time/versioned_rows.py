@@ -38,7 +38,7 @@ _Marks = npt.NDArray[np.bool_]
 
 @dataclass(slots=True)
 class PreparedRows:
-    """What the rows of an epoch do to one `VersionedRows`.
+    """Effect of the rows of an epoch on one `VersionedRows`.
 
     Args:
         count: rows.
@@ -83,7 +83,7 @@ class NewRows:
         rows: with the columns of the schema.
         order: the order words of each row, without the arrival.
         weights: of each row; below 0 a retraction, where there are such.
-        status: of each row; what is not OK is left out. Retractions of what is not there are marked in it.
+        status: of each row; what is not OK is omitted. Retractions of what is not there are marked in it.
         deletes: which rows are DELETEs; None: none is.
         arrivals: the arrival of each row, where it does not come now.
     """
@@ -210,11 +210,11 @@ class VersionedRows(RowStore):
         return prepared.begin[1:] > prepared.begin[:-1]
 
     def run_bytes(self, prepared: PreparedRows, groups: KeyGroups) -> int:
-        """Return what the blocks of the runs may take more."""
+        """Return the bytes by which the blocks of the runs may grow."""
         return int(r.run_bytes_needed(self.keys.view, self.place, groups.numbers, groups.count, prepared.begin))
 
     def absorb(self, prepared: PreparedRows, groups: KeyGroups, *, supersedes: bool, limit: int = 0) -> None:
-        """Do what `prepare` found; the keys have their numbers, and room for their runs. Cost: the changes, amortised.
+        """Apply the result of `prepare`; the keys have their numbers, and room for their runs. Cost: the changes, amortised.
 
         Args:
             prepared: the rows.

@@ -1,4 +1,4 @@
-"""A plan as one batch query: what the view must be, given all that came. It is what `verify()` compares with.
+"""A plan as one batch query: what the view must be, given all that arrived. It is what `verify()` compares with.
 
 The law: nothing of the engine is in it. DuckDB or Spark picks the newest change of every key, evaluates row steps from their
 SQL text, and each kind of stage registers its query (`register_batch_query`). Both get one text; `dialect` has the words in
@@ -7,7 +7,7 @@ which they differ.
 The query comes in parts, each a SELECT over parts before it: DuckDB runs them as one statement, Spark as views, between which
 a step that no tree expresses is applied to a DataFrame.
 
-A kind of stage whose answer depends on more than the rows that are there gets the times of the last epoch and, of inputs that
+A kind of stage whose answer depends on more than the rows that are present gets the times of the last epoch and, of inputs that
 come from sources whose changes are all known, every one of them (`BatchTable.history`).
 """
 
@@ -55,7 +55,7 @@ __all__ = [
 
 SourceForm = Literal["all changes", "changes", "rows"]
 """What is known of a source: all its changes in the order in which they came; changes that may start with a sum of earlier
-ones; or the rows that are there."""
+ones; or the rows that are present."""
 
 _PASSED_ON = ("latest", "route", "unchanged")
 """Kinds of stages whose answer is their input."""
@@ -113,7 +113,7 @@ def source_name(number: int, prefix: str = "") -> str:
 
 
 def live_name(number: int, prefix: str = "") -> str:
-    """Return the table of the rows of a source that are there."""
+    """Return the table of the rows of a source that are present."""
     return f"{prefix}now_{number}"
 
 
@@ -140,9 +140,9 @@ def batch_parts(
         dialect: whose SQL.
         prefix: of the name of every table, those given among them.
         forms: what is known of sources; default: all changes. Of one of which the rows are known, `live_name` is the given
-            table, with `w` how often each is there; of others it is `source_name`.
+            table, with `w` how often each is present; of others it is `source_name`.
         marked: the stages for which `marks_name` is a given table.
-        has_all_epochs: every epoch is in the table `EPOCHS`; else those are in which a row came.
+        has_all_epochs: every epoch is in the table `EPOCHS`; else those are in which a row arrived.
 
     Raises:
         PlanError: a kind of stage that has no batch query, or whose answer does not follow from these tables.
@@ -206,7 +206,7 @@ class _Writer:
         return self._prefix + name
 
     def add_sources(self) -> None:
-        """Add the rows of every source that are there."""
+        """Add the rows of every source that are present."""
         for number, source in enumerate(self._plan.sources):
             if self._form(source.name) != "rows":
                 history, control = source_name(number, self._prefix), _control_of(self._plan, source)
@@ -312,7 +312,7 @@ def _step_sql(step: WhereStep | SelectStep, relation: Relation, table: str, dial
 
 
 def _current(source: PlanSource, history: str, dialect: Dialect) -> str:
-    """Return the rows of a source that are there, given its changes."""
+    """Return the rows of a source that are present, given its changes."""
     relation = source.relation
     names = numbered(relation.schema)
     columns = ", ".join(names)
@@ -330,7 +330,7 @@ def _current(source: PlanSource, history: str, dialect: Dialect) -> str:
 
 
 def _control_of(plan: QueryPlan, source: PlanSource) -> str | None:
-    """Return the column of a source that lists what a change leaves out; None where changes are whole rows."""
+    """Return the column of a source that lists what a change omits; None where changes are whole rows."""
     for node in plan.nodes:
         control = getattr(node.stage, "control", None)
         if control is not None and any(feed.origin == source.name for feed in node.feeds[0]):
@@ -339,10 +339,10 @@ def _control_of(plan: QueryPlan, source: PlanSource) -> str | None:
 
 
 def _filled(source: PlanSource, history: str, control: str) -> str:
-    """Return the rows of a source that are there, where changes may leave columns out, or be truncates.
+    """Return the rows of a source that are present, where changes may leave columns out, or be truncates.
 
     A truncate deletes what is before it in the order. Of the changes of a key behind it the newest counts, and a column that it
-    leaves out has the value that the last one before it, back to the last delete, did send. A change that came after a newer
+    omits has the value that the last one before it, back to the last delete, did send. A change that arrived after a newer
     one of its key was applied counts for nothing. It is DuckDB's SQL: inside Spark `spark.tools.partial_tables` is the same.
     """
     schema = source.relation.schema

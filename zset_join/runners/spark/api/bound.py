@@ -1,4 +1,4 @@
-"""What the parts of a view represent inside Spark, beside the tree of the request."""
+"""Bindings of the parts of a view inside Spark, beside the tree of the query."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class BoundTransform:
 
 
 def bindings_of(steps: Sequence[BoundTransform], streams: Mapping[str, SourceStream]) -> Bindings:
-    """Return what the names of a plan represent.
+    """Return the bindings of the names of a plan.
 
     Args:
         steps: of a view.

@@ -1,9 +1,9 @@
-"""Change a query of the driver while it runs: between two epochs, and go on with Spark's next batch.
+"""Change a query of the driver while it runs: between two epochs, and continue with Spark's next batch.
 
     the lock of the epochs is taken -> the pipeline commits plan and difference, outputs get it -> Spark's query is stopped
     -> it is started with the new query on the same checkpoint, the same options, trigger and outputs
 
-The law: what can be refused is refused while the query goes on as it was. From the commit on the checkpoint is the new
+The law: what can be refused is refused while the query continues as it was. From the commit on the checkpoint is the new
 query's: a process that dies behind it starts again with the new program, one that dies before with the old one. A batch that
 was on its way meanwhile is not taken by the old query; Spark plans it again for the new one.
 
@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from zset_join.core.errors import OptionError, PlanError
 from zset_join.evolution.changed_columns import ColumnWords
 from zset_join.evolution.differences import PlanDiff
-from zset_join.runners.local.undoing import check_undo, nothing_to_undo
+from zset_join.runners.local.undoing import check_undo, columns_of_change, nothing_to_undo, words_back
 from zset_join.runners.spark.api.other_queries import planned_writer
 from zset_join.runners.spark.driver.chosen_sink import ChosenSink
 from zset_join.runners.spark.epoch.progress import ProgressLog
@@ -33,7 +33,7 @@ __all__ = ["ChangeableWriter", "ChangingOnExecutors", "ChangingQuery"]
 
 
 class ChangeableWriter(Protocol):
-    """What a change needs of the writer of a query."""
+    """Interface of a writer that a change of the query uses."""
 
     @property
     def session(self) -> SparkSession:
@@ -63,7 +63,7 @@ class ChangeableWriter(Protocol):
         ...
 
     def on_executors(self) -> EpochRunner:
-        """Return what runs the epochs of the query on executors."""
+        """Return the runner of the query on executors."""
         ...
 
     def start(self) -> Any:
@@ -76,7 +76,7 @@ class ChangeableWriter(Protocol):
 
 
 class ChangeableEpochs(Protocol):
-    """What changes the query: what runs its epochs, here or in a process of the server.
+    """Interface to change a query, implemented by the runner of its epochs, here or in a server process.
 
     Attributes:
         has_ended: a change counts, so that the epochs of before have come to an end.
@@ -98,7 +98,7 @@ class ChangeableEpochs(Protocol):
 
 
 class ChangingQuery:
-    """Hold what a running query is started again with when it changes.
+    """Arguments to restart a running query with after a change.
 
     Args:
         writer: that it was started with.
@@ -119,7 +119,7 @@ class ChangingQuery:
         return self._epochs.has_ended
 
     def changed(self, view: Any, words: ColumnWords | None = None) -> tuple[PlanDiff, ChangeableWriter]:
-        """Change the query in its checkpoint; return the difference, and the writer that it goes on with.
+        """Change the query in its checkpoint; return the difference, and the writer that it continues with.
 
         Args:
             view: see `JoinQuery.evolve`.
@@ -133,7 +133,7 @@ class ChangingQuery:
         return self._epochs.evolve(after.planned, other.chosen_sinks, words), after
 
     def undone(self) -> tuple[PlanDiff, ChangeableWriter]:
-        """Go back to the query before the last change; return the difference, and the writer that it goes on with.
+        """Go back to the query before the last change; return the difference, and the writer that it continues with.
 
         Raises:
             ZsetJoinError: as `JoinQuery.undo`.
@@ -154,7 +154,7 @@ class ChangingQuery:
 
 
 class ChangingOnExecutors:
-    """Hold what a running query on executors is started again with when it changes.
+    """Arguments to restart a running query on executors with after a change.
 
     Args:
         writer: that it was started with.
@@ -175,7 +175,7 @@ class ChangingOnExecutors:
         return self._runner.has_ended
 
     def changed(self, view: Any, words: ColumnWords | None = None) -> tuple[PlanDiff, ChangeableWriter]:
-        """Change the query in its checkpoint; return the difference, and the writer that it goes on with.
+        """Change the query in its checkpoint; return the difference, and the writer that it continues with.
 
         Args:
             view: see `JoinQuery.evolve`.
@@ -185,18 +185,11 @@ class ChangingOnExecutors:
             ZsetJoinError: as `JoinQuery.evolve`.
         """
         other = _writer_of(view, self._writer)
-        if words is not None and (words.renamed or words.defaults):
-            raise OptionError(
-                "evolve() on executors takes no renamed= and no defaults=: columns of streams stay as they are there. Run the "
-                "query on the driver (zset-join rescale CHECKPOINT --execution driver), and change it then.",
-                code="NOT_FROM_HERE",
-                what="evolve",
-            )
         after, is_given = self._writer.changed_to(other), any(other.chosen_sinks.values())
-        return self._evolved(other.planned, after, is_given=is_given), after
+        return self._evolved(other.planned, after, words, is_given=is_given), after
 
     def undone(self) -> tuple[PlanDiff, ChangeableWriter]:
-        """Go back to the query before the last change; return the difference, and the writer that it goes on with.
+        """Go back to the query before the last change; return the difference, and the writer that it continues with.
 
         Raises:
             ZsetJoinError: as `JoinQuery.undo`; `NOT_FROM_HERE`: another process has made the change.
@@ -215,12 +208,13 @@ class ChangingOnExecutors:
                 what="undo",
             )
         after = self.before.with_outputs_of(self._writer)
-        return self._evolved(after.planned, after, is_given=False), after
+        words = words_back(columns_of_change(changed), is_at_once=checkpoint.last.epoch == changed.epoch)
+        return self._evolved(after.planned, after, words, is_given=False), after
 
-    def _evolved(self, query: PlannedQuery, after: ChangeableWriter, *, is_given: bool) -> PlanDiff:
+    def _evolved(self, query: PlannedQuery, after: ChangeableWriter, words: ColumnWords | None, *, is_given: bool) -> PlanDiff:
         from zset_join.runners.spark.driver.changing_executors import evolve_executors
 
-        return evolve_executors(self._runner, query, after.on_executors(), is_given=is_given)
+        return evolve_executors(self._runner, query, after.on_executors(), is_given=is_given, words=words)
 
     def started(self, after: ChangeableWriter, diff: PlanDiff) -> Any:  # noqa: ARG002 - the start gives outputs the difference
         """Start the new query once Spark has stopped the one before."""

@@ -98,7 +98,7 @@ class Grouping:
             named_keys: expressions by name.
 
         Raises:
-            PlanError: a column that is not there, is not a name or a Column, or is named twice.
+            PlanError: a column that does not exist, is not a name or a Column, or is named twice.
         """
         given = columns[0] if len(columns) == 1 and isinstance(columns[0], list | tuple) else columns
         wanted = []
@@ -267,11 +267,11 @@ class _Lowering:
         return self._computed[-1][0]
 
     def _text(self, column: Column) -> str:
-        """Return what Spark makes of an argument, as SQL."""
+        """Return an argument as Spark's SQL."""
         return self._analysed(column, "agg").text
 
     def _analysed(self, column: Column, function: str) -> ReadExpression:
-        """Return what Spark makes of an argument; after checking that it depends on the row alone."""
+        """Return an argument as analysed by Spark, after checking that it depends on the row alone."""
         row_step(self._rows.session, self._rows.output, f"{function}({column})", _selecting(column.alias("argument")))
         return reader_of(self._rows.session).expression(self._template, column)
 
@@ -337,7 +337,7 @@ def _of_mapping(given: Mapping[str, str]) -> list[AggregateExpression]:
 
 
 def _selecting(column: Column) -> Transform:
-    """Return what leaves one column."""
+    """Return the selection of one column."""
     return lambda rows, _: rows.select(column)
 
 

@@ -1,4 +1,4 @@
-"""What `diff` and `evolve` take as the other query: a view, several by their names, or the writer of one.
+"""The other query of `diff` and `evolve`: a view, several by name, or the writer of one.
 
 The writer of several views registers itself, so that neither a query that runs nor its questions import it.
 """
@@ -16,7 +16,7 @@ _OF_SEVERAL: list[Callable[[Any], Any]] = []
 
 
 def register_writer_of_several(make: Callable[[Any], Any]) -> None:
-    """Register what makes the writer of several views, given them by their names."""
+    """Register the constructor of the writer of several views by name."""
     _OF_SEVERAL[:] = [make]
 
 

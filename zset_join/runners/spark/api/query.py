@@ -155,7 +155,7 @@ class JoinQuery(StoredQuery):
         renamed: Mapping[str, Mapping[str, str]] | None = None,
         defaults: Mapping[str, Mapping[str, Any]] | None = None,
     ) -> PlanDiff:
-        """Go on with another query: outputs get the difference once, and Spark's batch ids go on.
+        """Go on with another query: outputs get the difference once, and Spark's batch ids continue.
 
         The change is made between two epochs. Stages that are in both queries keep their state. This object is then the handle
         of the new query: Spark's own, `spark_query`, is another one with another `runId` and the same `id`.
@@ -170,12 +170,12 @@ class JoinQuery(StoredQuery):
             What differs; `taken` is the epoch of the checkpoint that the change is, without a batch of Spark's.
 
         Raises:
-            OptionError: `NOT_FROM_HERE`: executors cannot go on from their state; over Spark Connect, a new output that is no
-                connector.
+            OptionError: `NOT_FROM_HERE`: executors cannot continue from their state; over Spark Connect, a new output that is
+                no connector.
             PlanError: the driver cannot run the new query.
             StateError: `QUERY_STOPPED`: it does not run; `EVOLVE_STREAM`: another stream; or as `Pipeline.evolve`. The query
-                goes on as it was.
-            SinkError: `EVOLVE_OUTPUT`: an output that stays would get other columns. The query goes on as it was.
+                continues as it was.
+            SinkError: `EVOLVE_OUTPUT`: an output that stays would get other columns. The query continues as it was.
             Exception: an output, or the start of the new query, failed behind the change: the query has stopped, and the
                 checkpoint is the new query's; starting that brings outputs up to date.
 
@@ -196,14 +196,14 @@ class JoinQuery(StoredQuery):
         Raises:
             StateError: `NOTHING_TO_UNDO`: the query was never changed; `UNDO_GONE`: more than `undoEpochs` epochs ago.
             OptionError: `NOT_FROM_HERE`: on executors, another process has made the change.
-            ZsetJoinError: as `evolve`. The query goes on as it was.
+            ZsetJoinError: as `evolve`. The query continues as it was.
 
         Cost: that of `evolve`.
         """
         return self._changed("undo", lambda changing: changing.undone())
 
     def _changed(self, what: str, change: Callable[[ChangingQuery | ChangingOnExecutors], tuple[PlanDiff, Any]]) -> PlanDiff:
-        """Change the query, stop Spark's, and go on with the one that is started."""
+        """Change the query, stop Spark's, and continue with the one that is started."""
         if self.changing is None:
             location = self._runner.options.checkpoint_location
             raise not_kept_here(location)
@@ -235,7 +235,7 @@ class JoinQuery(StoredQuery):
         log.extendleft(reversed([one for one in before.entries if one not in log]))
 
     def exception(self) -> BaseException | None:
-        """Return what stopped the query; None when it runs or was stopped."""
+        """Return the error of the query; None while it runs or after `stop`."""
         own = self._runner.error
         if isinstance(own, ZsetJoinError):
             return own
@@ -243,7 +243,7 @@ class JoinQuery(StoredQuery):
         return None if error is None else self._runner.failure_of(error) or error
 
     def _has_changed(self, before: StreamingQuery) -> bool:
-        """Return whether a query that Spark has stopped was stopped to be changed, and goes on as another one."""
+        """Return whether a query that Spark has stopped was stopped to be changed, and continues as another one."""
         with self._changes:
             return self.spark_query is not before
 

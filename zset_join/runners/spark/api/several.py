@@ -77,7 +77,7 @@ class _Several:
 
 
 class SeveralStreamWriter(JoinStreamWriter):
-    """Collect what a query of several views needs; made by `writeStream`. An output is of the view that was named last.
+    """Settings of a query of several views; made by `writeStream`. An output is of the view that was named last.
 
     Args:
         views: by what each is called.

@@ -38,12 +38,12 @@ __all__ = ["ExecutorTools", "QueryRunner", "QueryTools", "StoredQuery"]
 
 
 class QueryRunner(Protocol):
-    """What runs the epochs of a query, wherever they run.
+    """Interface of the runner of a query's epochs.
 
     Attributes:
         error: what stopped the query, as it was raised; None while it runs.
         progress: what the newest epochs did.
-        heartbeat: brings an epoch when something is due though no row comes; None where nothing waits for a time.
+        heartbeat: brings an epoch when something is due though no row arrives; None where nothing waits for a time.
     """
 
     error: BaseException | None
@@ -78,11 +78,11 @@ class QueryRunner(Protocol):
         ...
 
     def explanation(self) -> str:
-        """Return what `explain` prints."""
+        """Return the text that `explain` prints."""
         ...
 
     def failure_of(self, error: BaseException) -> ZsetJoinError | None:
-        """Return what Spark, or Python, reports in its own words in ours; None where there is none."""
+        """Return the library's error for one of Spark or Python; None if there is none."""
         ...
 
     def backup(self, directory: str | Path) -> Savepoint:
@@ -95,7 +95,7 @@ class QueryRunner(Protocol):
 
 
 class QueryTools(Protocol):
-    """What answers questions about a query."""
+    """Interface of the tools of a query."""
 
     def verify(
         self,
@@ -107,7 +107,7 @@ class QueryTools(Protocol):
         most_differences: int,
         sample: float | None,
     ) -> VerificationReport:
-        """Compare what was emitted with a batch query; see `StoredQuery.verify`."""
+        """Compare the emitted rows with a batch query; see `StoredQuery.verify`."""
         ...
 
     def explain_row(self, row: Mapping[str, Any], *, most_rows: int) -> RowHistory:
@@ -115,11 +115,11 @@ class QueryTools(Protocol):
         ...
 
     def diff(self, query: PlannedQuery, *, lease_seconds: float) -> PlanDiff:
-        """Return what another query would answer otherwise; see `StoredQuery.diff`."""
+        """Return how the answers of another query would differ; see `StoredQuery.diff`."""
         ...
 
     def dead_letters(self, **chosen: Any) -> pa.Table:
-        """Return what was put aside; see `StoredQuery.dead_letters`."""
+        """Return the dead letters; see `StoredQuery.dead_letters`."""
         ...
 
     def view_rows(self, view: str, values: Mapping[str, Any], *, most_rows: int) -> tuple[ZSet, int]:
@@ -145,7 +145,7 @@ class ExecutorTools:
         tables: Mapping[str, DataFrame] | None,
         **options: Any,
     ) -> VerificationReport:
-        """Compare what was emitted with Spark's batch join."""
+        """Compare the emitted rows with Spark's batch join."""
         from zset_join.runners.spark.tools.verification import given_tables, verify
 
         given = given_tables(self._runner.query, left_df=left_df, right_df=right_df, tables=tables)
@@ -158,13 +158,13 @@ class ExecutorTools:
         return explain_row(self._runner.query, self._runner, row, most_rows=most_rows)
 
     def diff(self, query: PlannedQuery, *, lease_seconds: float) -> PlanDiff:
-        """Return what another query would answer otherwise, computed in this process; see `diff_of_executors`."""
+        """Return how the answers of another query would differ, computed in this process; see `diff_of_executors`."""
         from zset_join.runners.spark.driver.executors_state import diff_of_executors
 
         return diff_of_executors(self._runner.options.checkpoint_location, query, lease_seconds=lease_seconds)
 
     def dead_letters(self, **chosen: Any) -> pa.Table:
-        """Return what was put aside; see `zset_join.dead_letters.read_letters`."""
+        """Return the dead letters; see `zset_join.dead_letters.read_letters`."""
         options = self._runner.options
         return read_letters(options.checkpoint_location, path=options.dead_letter_path, **chosen)
 
@@ -199,7 +199,7 @@ class StoredQuery:
         return self._runner.schema
 
     def explain(self) -> None:
-        """Print what the query does and remembers."""
+        """Print a description of the query and its state."""
         print(self._runner.explanation())  # noqa: T201 - printing is what explain() does in PySpark
 
     def verify(
@@ -212,7 +212,7 @@ class StoredQuery:
         most_differences: int = 20,
         sample: float | None = None,
     ) -> VerificationReport:
-        """Compare what was emitted with Spark's own batch join of the inputs; see `zset_join.runners.spark.tools.verification`.
+        """Compare the emitted rows with Spark's batch join of the inputs; see `zset_join.runners.spark.tools.verification`.
 
         Args:
             left_df: the final left table as a batch DataFrame; default: as it is in the checkpoint.
@@ -259,7 +259,7 @@ class StoredQuery:
 
         Args:
             row: columns of the output to values; name its key, or at least few rows. Of a group, columns of its key: the answer
-                are the rows that came into it and left it.
+                are the rows that arrived into it and left it.
             most_rows: rows and input changes to report at most, per join of a chain.
 
         Raises:
@@ -273,9 +273,9 @@ class StoredQuery:
         return self._tools.explain_row(row, most_rows=most_rows)
 
     def diff(self, view: Any, *, lease_seconds: float = LEASE_SECONDS) -> PlanDiff:
-        """Return what another query would answer otherwise, over everything that came up to one epoch, which it names.
+        """Return how the answers of another query would differ, over everything that came up to one epoch, which it names.
 
-        The files of that epoch are held by a lease while they are read; epochs go on meanwhile, and nothing else is written.
+        The files of that epoch are held by a lease while they are read; epochs continue meanwhile, and nothing else is written.
 
         Args:
             view: the other query: a view of the same streams, or all views by name.
@@ -286,7 +286,7 @@ class StoredQuery:
             StateError: there is no epoch yet; what the query needs was not kept (see `zset_join.pipeline.Pipeline.evolve`); or
                 the lease ran out (`LEASE_EXPIRED`); of executors also `MOVE_UNKNOWN` and `MOVE_REFUSED`.
 
-        Cost: every snapshot and log is read, and the state is built once more as mapped files in the temporary directory.
+        Cost: every snapshot and log is read, and the state is built again as mapped files in the temporary directory.
         """
         return self._tools.diff(planned_writer(view).planned, lease_seconds=lease_seconds)
 

@@ -1,4 +1,4 @@
-"""The arguments of a stream, checked before a row is there: its name, the DataFrame, and arguments that name columns."""
+"""The arguments of a stream, checked before any row arrives: its name, the DataFrame, and arguments that name columns."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def check_stream_name(name: Any) -> None:
 
 
 def check_dataframe(df: Any, name: Any) -> None:
-    """Refuse what is no streaming DataFrame, and columns that Spark or the engine would take for others.
+    """Reject anything but a streaming DataFrame, and columns that Spark or the engine would confuse.
 
     Raises:
         OptionError: no DataFrame, or no name.
@@ -133,7 +133,7 @@ def table_columns(df: DataFrame, name: str, column_list: Any, except_column_list
 
     Raises:
         OptionError: both lists.
-        PlanError: a column that is not there.
+        PlanError: a column that does not exist.
     """
     if column_list is not None and except_column_list is not None:
         raise OptionError(

@@ -11,7 +11,7 @@ Three ways to give the operation of a row:
 | `weight_column` | changelog | that many copies more, or less when negative |
 | `row_kind_column` | changelog, or upsert with `keys` | +I -U +U -D, INSERT UPDATE_BEFORE ..., or insert update_preimage ... |
 
-With `row_kind_column` and `keys`, an update's old row (-U) is left out: the key already identifies the row that is replaced.
+With `row_kind_column` and `keys`, an update's old row (-U) is omitted: the key already identifies the row that is replaced.
 
 The order of two changes of one key is `sequence_by`; without it the order of arrival, of which Spark promises only that it
 holds within one partition of one source.
@@ -100,7 +100,7 @@ def appends(
         keys: columns that identify a row, when there are any; the engine trusts them.
         baseline: a batch DataFrame of the rows to start from; needs `after_baseline`.
         after_baseline: condition, as SQL text or Column, that is true for the rows of the stream that are not in the
-            baseline; the others are left out. `"true"` when the stream begins where the baseline ends.
+            baseline; the others are omitted. `"true"` when the stream begins where the baseline ends.
         watermark: the event-time column, and how far its watermark stays behind the largest time, such as
             `("ts", "10 seconds")`, or a number in the unit of an integer column; default: that of `df.withWatermark`.
         max_watermark_jump: how far ahead of the watermark a row may be, written as the delay; a row further ahead is bad
@@ -153,27 +153,24 @@ def changes(
 
     Args:
         df: a streaming DataFrame.
-        name: what messages call it.
-        keys: columns that identify a row of the table. Required unless `weight_column` or `row_kind_column` is given.
-        sequence_by: column, list of columns or expression that orders the changes of one key; the larger one wins. A change
-            feed (`row_kind_column="_change_type"`) with keys needs it; default there: `_commit_version`, where there is one.
+        name: of the stream, in messages and SQL.
+        keys: columns that identify a row of the table; optional with `weight_column` or `row_kind_column`.
+        sequence_by: column, list of columns or expression that orders the changes of a key; the largest wins.
+            Required for a change feed with keys; default there: `_commit_version`, if it exists.
         apply_as_deletes: condition, as SQL text or Column, under which a row deletes its key.
-        column_list: the columns of the table; default all but `weight_column` and `row_kind_column`.
-        except_column_list: columns to leave out instead.
+        column_list: the columns of the table; default: all but `weight_column` and `row_kind_column`.
+        except_column_list: columns to omit instead.
         weight_column: integer column: how many copies are inserted (positive) or deleted (negative).
         row_kind_column: string column with the operation of a row.
-        baseline: a batch DataFrame of the rows to start from, with the columns of the table and those of `sequence_by`. Every
-            record of a format counts after it, so the stream may begin before it was taken. With
-            `sequence_by` the stream may overlap it: the larger sequence wins. Where it also has the columns with the operation
-            of a row does, they count; else every row of it is a live row.
-        after_baseline: condition, as SQL text or Column, that is true for the changes of the stream that are not in the
-            baseline; the others are left out. Required without `keys`, where a change that comes twice counts twice.
-        format: what the rows are, instead of `apply_as_deletes` and its like: a format of records, such
-            as debezium-json, or change-data-feed, row-kind, weight or tp-delta; see
-                `zset_join.runners.spark.rows.record_streams`.
-        schema: the columns of the table, of records: Spark's text, a StructType or a pyarrow.Schema.
-        sample: a batch DataFrame of records to learn columns and keys from, without `schema`; default: the stream's source.
-        options: what a format of records leaves open: decimals, the unit of times, metadata that become columns.
+        baseline: a batch DataFrame of the rows to start from, with the columns of the table and of
+            `sequence_by`. With `sequence_by` the stream may overlap it. Operation columns are optional.
+        after_baseline: condition, as SQL text or Column: true for changes that the baseline lacks; others are
+            skipped. Required without `keys`.
+        format: format of the rows: debezium-json or another of records, change-data-feed, row-kind, weight or
+            tp-delta; see `zset_join.runners.spark.rows.record_streams`.
+        schema: of records, the columns of the table: Spark's text, a StructType or a pyarrow.Schema.
+        sample: a batch of records to infer columns and keys from without `schema`; default: the source.
+        options: how a format of records decodes decimals and times, and which metadata become columns.
         watermark: as for `appends`.
         max_watermark_jump: as for `appends`.
 

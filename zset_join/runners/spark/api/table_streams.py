@@ -192,7 +192,7 @@ def file_records(session: SparkSession, path: str) -> DataFrame:
 
 
 def _reader_of(session: SparkSession, path: str) -> tuple[DataStreamReader, str]:
-    """Return what reads a directory, or one file of it, a file an epoch; and the directory."""
+    """Return a reader of a directory, or one file of it, a file an epoch; and the directory."""
     reader, place = session.readStream.option("maxFilesPerTrigger", 1), Path(path)
     if "://" not in path and place.is_file():
         return reader.option("pathGlobFilter", place.name), os.fspath(place.parent)

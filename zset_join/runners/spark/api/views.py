@@ -1,6 +1,6 @@
 """Views of Spark: the words of a pipeline's views, over streaming DataFrames, with Spark's own expressions.
 
-A view is a tree (`zset_join.plan.tree`) over named sources; which stream a name represents lies beside it (`bound`). Joins,
+A view is a tree (`zset_join.plan.tree`) over named sources; which stream a name represents is beside it (`bound`). Joins,
 groups, versions and lookups are the words that a pipeline in process has. What is done to single rows may be written as PySpark
 users do, with text, Columns and functions of their own: such a step is Spark's, and opaque to the plan.
 
@@ -53,9 +53,17 @@ __all__ = ["ChangeStream", "GroupedStream", "JoinedStream", "UnionedStream", "Vi
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class View(words.View):
-    """Rows that follow from streams, which can be kept up to date with `writeStream`; made by `changes` and `appends`.
+    """A query over streams. `changes`, `appends` and `versioned` return one, and so do its methods.
 
-    Every method returns another view and leaves this one as it is.
+    Rows: `where`, `select`, `selectExpr`, `withColumn`, `withColumnRenamed`, `drop`, `union`, `distinct`,
+        `dropDuplicates`, `dedup`, `every_change`.
+    Joins: `join`, `temporal_join`, `join_asof`, `lookup_join`; `alias` names a side, `create_index` names an index.
+    Groups: `groupBy(...).agg(...)`, `agg`.
+    Time: `versioned_by`.
+    Inspect: `columns`, `schema`, `describe`, `explain`, `plan`.
+    Run: `writeStream`, with options, an output and a trigger.
+
+    A view is immutable. `view["column"]` is a column in an expression.
     """
 
     @classmethod
@@ -132,7 +140,7 @@ class View(words.View):
         return {id(one.source): one.stream for one in self._sources}
 
     def explain(self) -> None:
-        """Print what the query will do and what it must remember, as DataFrame.explain does."""
+        """Print the plan of the query and its state, as DataFrame.explain does."""
         placed = self.placed
         print("\n".join([*placed.explained_indexes(), placed.explanation()]))  # noqa: T201 - printing is what explain() does in PySpark
 
@@ -224,14 +232,14 @@ class View(words.View):
             computed: expressions by the names of their columns.
 
         Raises:
-            PlanError: a column that is not there, or cannot be grouped by.
+            PlanError: a column that does not exist, or cannot be grouped by.
         """
         return GroupedStream(Grouping.of(self, columns, computed))
 
     groupby = groupBy  # type: ignore[assignment]
 
     def agg(self, *calls: Aggregated | Column | Mapping[str, str]) -> Any:
-        """Aggregate all rows into one, which is there from the first epoch on; see `GroupedStream.agg`."""
+        """Aggregate all rows into one, which is present from the first epoch on; see `GroupedStream.agg`."""
         return self.groupBy().agg(*calls)
 
     # ---------------------------------------------------------------- several views
@@ -353,7 +361,7 @@ class View(words.View):
         condition: Expression | str | None = None,
         alias: str | None = None,
     ) -> Self:
-        """Join with the rows of an external table when a row comes; see `zset_join.query.View.lookup_join`.
+        """Join with the rows of an external table when a row arrives; see `zset_join.query.View.lookup_join`.
 
         Args:
             source: the outside table, such as `PostgresSource(...)`; workers open it, each with connections of its own. A batch
@@ -394,12 +402,12 @@ class View(words.View):
 
     @property
     def row_source(self) -> object:
-        """Return what is the same object for the same rows: a stream that has a second name has the same ones."""
+        """Return an object that identifies the rows; two names of one stream share it."""
         return self.stream.prepared if isinstance(self.node, Read) else self.node
 
     @property
     def _own_source(self) -> BoundSource:
-        """Return what a view that is one stream is bound to."""
+        """Return the binding of a view that is one stream."""
         return next(one for one in self._sources if isinstance(self.node, Read) and one.source is self.node.source)
 
     @property

@@ -31,7 +31,7 @@ class WatchableQuery(Protocol):
     """The questions to a query; see `StoredQuery`."""
 
     def verify(self) -> Any:
-        """Compare what was emitted with a batch query."""
+        """Compare the emitted rows with a batch query."""
         ...
 
     def explain_row(self, row: Mapping[str, Any], *, most_rows: int = ...) -> RowHistory:
@@ -39,7 +39,7 @@ class WatchableQuery(Protocol):
         ...
 
     def diff(self, view: Any) -> PlanDiff:
-        """Return what another query would answer otherwise."""
+        """Return how the answers of another query would differ."""
         ...
 
     def view_rows(self, view: str, values: Mapping[str, Any], *, most_rows: int = ...) -> tuple[ZSet, int]:

@@ -68,11 +68,11 @@ __all__ = ["JoinStreamWriter"]
 
 
 class WrittenQuery(Protocol):
-    """What is written: a view, or several."""
+    """The written view, or several."""
 
     @property
     def name(self) -> str:
-        """Return what messages call it."""
+        """Return the name for messages."""
         ...
 
     @property
@@ -91,7 +91,7 @@ class WrittenQuery(Protocol):
 
 
 class JoinStreamWriter:
-    """Collect what a query needs; made by `View.writeStream`.
+    """Settings of a query; made by `View.writeStream`.
 
     Args:
         plan: the view, for executors.
@@ -164,9 +164,9 @@ class JoinStreamWriter:
 
         Args:
             processingTime: an interval such as "5 seconds".
-            once: all that is there in one epoch, then stop.
+            once: all that is present in one epoch, then stop.
             continuous: not possible; an epoch needs a batch.
-            availableNow: all that is there in as many epochs as the sources make of it, then stop.
+            availableNow: all that is present in as many epochs as the sources make of it, then stop.
         """
         given = {"processingTime": processingTime, "once": once, "continuous": continuous, "availableNow": availableNow}
         self._trigger = checked_trigger(given)
@@ -247,7 +247,7 @@ class JoinStreamWriter:
         """Keep a table of a catalog of the session equal to the view by MERGE, or, with `form`, append every change to it.
 
         Args:
-            name: of the table, as Spark's SQL writes it, such as `"lake.shop.orders"`; it is made where it is not there.
+            name: of the table, as Spark's SQL writes it, such as `"lake.shop.orders"`; it is made where it is absent.
             form: weight, row_kind or change_data_feed for a changelog, with the epoch in `_epoch`; None for a view.
             key: columns that identify a row of the view; default: what the keys of the inputs imply.
             format: of a table that is made, such as `"delta"`; default: the catalog's. A view needs one that has MERGE.
@@ -340,7 +340,7 @@ class JoinStreamWriter:
         raise not_for_views("partitionBy", columns, "a changelog has one directory per epoch; use foreachBatch for others")
 
     def explain(self) -> None:
-        """Print what would be started: output, where the state is to be, and the plan.
+        """Print the query as it would start: output, location of the state, and the plan.
 
         Raises:
             OptionError: an option is unknown, or its value is not allowed.
@@ -382,7 +382,7 @@ class JoinStreamWriter:
         return started
 
     def on_executors(self) -> EpochRunner:
-        """Return what runs the epochs of the query on executors; nothing is opened."""
+        """Return the runner of the query on executors; nothing is opened."""
         return self._prepared()[0]
 
     def start_behind_change(self, given_through: int | None) -> JoinQuery:

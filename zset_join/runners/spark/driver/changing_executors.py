@@ -1,4 +1,4 @@
-"""Change a query on executors while it runs: between two epochs, and go on with Spark's next batch.
+"""Change a query on executors while it runs: between two epochs, and continue with Spark's next batch.
 
     the lock of the epochs is taken -> the state is read in the driver's form -> `Evolution` builds what differs -> its tables
     in the form of executors, in as many buckets -> one commit record with plan, state and difference -> Spark's query is
@@ -25,6 +25,7 @@ import pyarrow as pa
 from zset_join.checkpoint.record import CommitRecord
 from zset_join.core.epoch_chain import ChainLink
 from zset_join.core.errors import StateError
+from zset_join.evolution.changed_columns import ColumnWords
 from zset_join.evolution.differences import PlanDiff
 from zset_join.query.several import PlannedQuery
 from zset_join.runners.local.evolving import Evolution
@@ -36,7 +37,9 @@ from zset_join.runners.spark.epoch.runner import EpochRunner
 __all__ = ["evolve_executors"]
 
 
-def evolve_executors(runner: EpochRunner, query: PlannedQuery, after: EpochRunner, *, is_given: bool = False) -> PlanDiff:
+def evolve_executors(
+    runner: EpochRunner, query: PlannedQuery, after: EpochRunner, *, is_given: bool = False, words: ColumnWords | None = None
+) -> PlanDiff:
     """Change a query between two epochs; its runner takes no epoch any more.
 
     Args:
@@ -44,6 +47,7 @@ def evolve_executors(runner: EpochRunner, query: PlannedQuery, after: EpochRunne
         query: the new query, as the driver would run it.
         after: what is to run the epochs of the new query.
         is_given: its outputs are new, and begin with all rows; else they are those of the query before.
+        words: what schemas do not show of columns of streams that change.
 
     Raises:
         StateError: as `Pipeline.evolve`; `MOVE_UNKNOWN` or `MOVE_REFUSED`: one of the queries has no form on the driver.
@@ -72,7 +76,7 @@ def evolve_executors(runner: EpochRunner, query: PlannedQuery, after: EpochRunne
         def form(state: ExecutorsState, evolution: Evolution, stored: Mapping[str, Any]) -> ExecutorsForm:
             return planned_form(after.query, after.described(stored), state, evolution)
 
-        with changed.built(query, form) as change:
+        with changed.built(query, form, words=words) as change:
             diff = change.evolution.diff()
             _commit(runner, after, change, diff, is_given=is_given)
         runner.has_ended = True

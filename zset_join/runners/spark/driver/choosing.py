@@ -1,4 +1,4 @@
-"""Where the epochs of a query run, and how much memory they may have on the driver.
+"""Choice between driver and executors, and the memory of a query on the driver.
 
     driver       the plan runs there, and no option requests executors; its state stays below the budget
     executors    a step of Spark's own comes after a stage, or the option `buckets` requests several
@@ -41,11 +41,11 @@ Mode = Literal["driver", "executors"]
 
 @dataclass(frozen=True)
 class Choice:
-    """Where epochs run.
+    """The chosen mode.
 
     Args:
         mode: `driver` or `executors`.
-        reason: why, for people.
+        reason: why, for users.
     """
 
     mode: Mode
@@ -147,7 +147,7 @@ def memory_budget(options: QueryOptions) -> int:
 
 
 def state_bytes(options: QueryOptions, query_id: str) -> int:
-    """Return the bytes of the state of a query, as it lies in mapped files on this machine.
+    """Return the bytes of the state of a query, as it is in mapped files on this machine.
 
     Args:
         options: of the query.
@@ -216,7 +216,7 @@ def refuse_first_rows(size: int, options: QueryOptions, epoch: int) -> None:
 
 
 def refuse_outgrown(held: int, options: QueryOptions, epoch: int, *, is_served: bool = False) -> None:
-    """Refuse to go on where the state is larger than its budget; what is committed stays.
+    """Refuse to continue where the state is larger than its budget; what is committed stays.
 
     Args:
         held: bytes of state.

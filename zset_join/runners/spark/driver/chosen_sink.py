@@ -45,5 +45,5 @@ class ChosenSink:
         return self._connector, self._options
 
     def again(self) -> ChosenSink:
-        """Return the output for another start: one with a connector's name is made once more, one of the user's own stays."""
+        """Return the output for another start: one with a connector's name is made again, one of the user's own stays."""
         return ChosenSink(self._made if self._connector is None else None, self._connector, self._options)

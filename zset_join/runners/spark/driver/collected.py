@@ -9,7 +9,7 @@ keep the order in which Spark returns them: one source after the other, each in 
 
 The law: of every source, rows collected = rows of its delta + rows that could not be read; of records, their lines are.
 
-Memory: the rows of an epoch, once as Arrow has them and once more for columns that Spark has in another type.
+Memory: the rows of an epoch, once as Arrow has them and again for columns that Spark has in another type.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _RAW = "__raw_told"
 
 @dataclass(frozen=True)
 class CollectedLayout:
-    """How the rows of the sources lie in the collected table; it can be pickled.
+    """How the rows of the sources are in the collected table; it can be pickled.
 
     Args:
         names: of the sources, by their flags.
@@ -99,7 +99,7 @@ class CollectedLayout:
 
 
 def collected_layout(streams: Mapping[str, SourceStream], *, baselines: bool = False) -> CollectedLayout:
-    """Return how the rows of streams lie in the collected table.
+    """Return how the rows of streams are in the collected table.
 
     Args:
         streams: by the names of the sources.

@@ -59,13 +59,13 @@ class DriverQuery:
 
     @property
     def planned(self) -> PlannedQuery:
-        """Return what a pipeline is made of."""
+        """Return the query of a pipeline."""
         inputs = [{"name": one.name, "operation": list(one.operation)} for one in self.streams.values()]
         return collected_query(self.plan, inputs, has_several=self.has_several)
 
 
 def collected_query(plan: QueryPlan, inputs: Sequence[Mapping[str, Any]], *, has_several: bool) -> PlannedQuery:
-    """Return what a pipeline is made of whose rows Spark collects.
+    """Return the query of a pipeline whose rows Spark collects.
 
     Args:
         plan: of its views.
@@ -89,7 +89,7 @@ def driver_query(
         sources: `id` of a source in it to its stream.
         bindings: what its steps of Spark's own do.
         name: what the only view is called.
-        keep_state: "needed" leaves out the columns of sources that nothing reads.
+        keep_state: "needed" omits the columns of sources that nothing reads.
 
     Raises:
         PlanError: it cannot be planned; `SPARK_ONLY_STEP`: a step of Spark's own comes after a stage.

@@ -1,8 +1,8 @@
 """Questions about a query whose epochs run on the driver; answered by its pipeline from the inputs that `retainInputLog` keeps.
 
-Expected: DuckDB's batch query over everything that came. Actual: what every output that can be read back holds. Epochs wait.
+Expected: DuckDB's batch query over everything that arrived. Actual: what every output that can be read back holds. Epochs wait.
 
-Cost: of `verify`, one batch query per output over all that came; of `explain_row`, a replay of all that came.
+Cost: of `verify`, one batch query per output over all that arrived; of `explain_row`, a replay of all that arrived.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class DriverTools:
         actual: Callable[[], pa.Table] | None = None,
         **given: Any,
     ) -> VerificationReport:
-        """Compare what the outputs hold with DuckDB's batch query over everything that came.
+        """Compare the outputs with DuckDB's batch query over all input.
 
         Args:
             actual_df: what was emitted, with a column `_weight`, in place of the outputs.
@@ -100,7 +100,7 @@ class DriverTools:
         )
 
     def explain_row(self, row: Mapping[str, Any], *, most_rows: int) -> RowHistory:
-        """Return which changes made and unmade rows, from everything that came.
+        """Return which changes made and unmade rows, from everything that arrived.
 
         Raises:
             OptionError: `INPUTS_NOT_KEPT`; `ROW_QUESTION`, see `Pipeline.explain_row`.
@@ -110,13 +110,13 @@ class DriverTools:
             return epochs.opened().explain_row(row, most_changes=most_rows)
 
     def diff(self, query: PlannedQuery, *, lease_seconds: float) -> PlanDiff:
-        """Return what another query would answer otherwise; epochs go on meanwhile. See `StoredQuery.diff`."""
+        """Return how the answers of another query would differ; epochs continue meanwhile. See `StoredQuery.diff`."""
         from zset_join.runners.local.pinned import diff_of_running
 
         return diff_of_running(self._epochs.location, query, lease_seconds=lease_seconds)
 
     def dead_letters(self, **chosen: Any) -> pa.Table:
-        """Return what was put aside; see `zset_join.dead_letters.read_letters`."""
+        """Return the dead letters; see `zset_join.dead_letters.read_letters`."""
         options = self._epochs.settings.options
         return read_letters(options.checkpoint_location, path=options.dead_letter_path, **chosen)
 
@@ -138,7 +138,7 @@ class DriverTools:
         return ZSet(take_rows(held.rows, few), held.weights[few]), len(chosen)
 
     def _kept(self, what: str) -> DriverEpochs:
-        """Return what runs the epochs, and keeps their inputs."""
+        """Return the runner of the epochs, which keeps inputs."""
         if not self._epochs.settings.options.retain_input_log:
             executors = "" if self._epochs.settings.is_served else ', or with option("execution", "executors")'
             raise OptionError(
@@ -150,7 +150,7 @@ class DriverTools:
 
 
 def refuse_given(given: Mapping[str, Any]) -> None:
-    """Refuse what verify() of executors takes, and of the driver does not.
+    """Reject arguments that verify() takes on executors and not on the driver.
 
     Args:
         given: the tables and the sample.
@@ -175,7 +175,7 @@ def _readable(epochs: DriverEpochs, view: str | None = None) -> dict[str, Callab
 
 
 def _emitted_rows(lines: pa.Table, schema: pa.Schema) -> ZSet:
-    """Return what was emitted, in the columns of the view: a changelog in its form, or the rows of a view.
+    """Return the emitted rows, in the columns of the view: a changelog in its form, or the rows of a view.
 
     Raises:
         OptionError: `VERIFY_TABLE`: columns are missing.

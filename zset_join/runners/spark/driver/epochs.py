@@ -83,7 +83,7 @@ def _nothing() -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class DriverSettings:
-    """What the epochs of a query are run with; it can be pickled.
+    """Settings of the epochs of a query; picklable.
 
     Args:
         query: what is computed.
@@ -112,7 +112,7 @@ class DriverSettings:
     is_served: bool = False
 
     def described(self, stored: Mapping[str, Any] | None) -> Mapping[str, Any]:
-        """Return what a checkpoint remembers beside the plan, under which the query goes on.
+        """Return the description in a checkpoint besides the plan, under which the query continues.
 
         Args:
             stored: what it remembers so far; None of a new one.
@@ -142,7 +142,7 @@ class DriverEpochs:
     Attributes:
         error: what stopped the query, as it was raised here; None while it runs.
         progress: what the newest epochs did.
-        heartbeat: brings an epoch when something is due though no row comes; None where nothing waits for a time.
+        heartbeat: brings an epoch when something is due though no row arrives; None where nothing waits for a time.
         lock: held while an epoch runs.
         after_begin: called at the end of a start, while the checkpoint is held.
         has_ended: the query has changed, and another object runs its epochs; this one takes none any more.
@@ -261,7 +261,7 @@ class DriverEpochs:
         self.progress.publish(self._query_id)
 
     def explanation(self) -> str:
-        """Return what `explain` prints."""
+        """Return the text that `explain` prints."""
         outputs = [repr(sink) for sinks in self._sinks.values() for sink in sinks]
         return "\n".join(
             [
@@ -300,7 +300,7 @@ class DriverEpochs:
             raise
 
     def failure_of(self, error: BaseException) -> StateError | None:
-        """Return what Spark, or Python, reports in its own words in ours; None where we have none for it."""
+        """Return the library's error for one of Spark or Python; None if there is none."""
         return disk_failure(error, self.location, self._last_outcome) or lost_records(error, self.location)
 
     def close(self) -> None:
@@ -340,7 +340,7 @@ class DriverEpochs:
             words: what schemas do not show of columns of streams that change.
 
         Raises:
-            ZsetJoinError: as `Pipeline.evolve`; where the change does not count, the query goes on as it was.
+            ZsetJoinError: as `Pipeline.evolve`; where the change does not count, the query continues as it was.
         """
         with self.lock:
             sinks = {view: [one.sink for one in chosen] for view, chosen in outputs.items() if chosen}
@@ -359,7 +359,7 @@ class DriverEpochs:
 
         Raises:
             StateError: `EVOLVE_STREAM`: the change gave streams other columns, and the caller does not have those of before.
-            ZsetJoinError: as `Pipeline.undo` and `evolve`; where the change does not count, the query goes on as it was.
+            ZsetJoinError: as `Pipeline.undo` and `evolve`; where the change does not count, the query continues as it was.
         """
         with self.lock:
             query = self.opened().query_before().query
@@ -451,7 +451,7 @@ class DriverEpochs:
         refuse_outgrown(held, self.settings.options, epoch, is_served=self.settings.is_served)
 
     def _keep_files(self, epoch: int) -> None:
-        """Copy what Spark has planned an epoch from, where the checkpoint is not Spark's own."""
+        """Copy Spark's plan files of an epoch, if the checkpoint is not Spark's."""
         scratch = self.options.spark_checkpoint_location
         if scratch is not None:
             self._files = self._files or SparkFiles(scratch, self.location)
@@ -482,7 +482,7 @@ class DriverEpochs:
         yield from ((table, settings.layout) for table in first)
 
     def _rows(self, parted: Mapping[str, SourceRows], epoch: int) -> dict[str, Any]:
-        """Return what the pipeline is given.
+        """Return the input of the pipeline.
 
         Raises:
             BadInputError: rows that cannot be read, and bad input is refused.

@@ -1,4 +1,4 @@
-"""What a change of a query on executors consists of: its form there, the state, the difference, and the record of all three.
+"""Parts of a change of a query on executors: its form there, the state, the difference, and their record.
 
     the new query in both forms -> what `Evolution` has built, as the tables of executors, in as many buckets -> one record
 
@@ -27,8 +27,6 @@ from zset_join.core.errors import OptionError, StateError
 from zset_join.core.tick import Tick
 from zset_join.evolution.changed_columns import ColumnWords
 from zset_join.evolution.differences import PlanDiff
-from zset_join.evolution.refusals import source_changed
-from zset_join.plan.query_plan import QueryPlan
 from zset_join.query.several import PlannedQuery
 from zset_join.runners.local.directory_plans import described_plan, written_plan
 from zset_join.runners.local.evolving import Evolution, with_words
@@ -120,7 +118,7 @@ def form_before(changed: ChangedPlan) -> ExecutorsForm | None:
 
 @dataclass(frozen=True, kw_only=True)
 class ExecutorsChange:
-    """Write what a change consists of.
+    """Writer of a change.
 
     Args:
         checkpoint: of both queries; it is owned.
@@ -206,17 +204,26 @@ class ExecutorsChange:
             altered=altered,
             unseen=unseen,
             undo_epochs=self.undo_epochs,
+            columns=self._columns(),
             note={NEUTRAL: begins or alters, "on_driver": asdict(self.after.on_driver), "before": self.before.to_json()},
         )
         return record, changed
 
+    def _columns(self) -> tuple[Mapping[str, Any], ...]:
+        """Return how columns of streams have changed, those of this change last."""
+        known, places = self.checkpoint.changed, [source.name for source in self.evolution.origin.plan.sources]
+        now = [
+            {**change.to_json(), "epoch": self.tick.epoch, "slot": places.index(name)}
+            for name, change in self.evolution.columns.items()
+        ]
+        return (*(() if known is None else known.columns), *now)
+
     def _histories(self) -> dict[str, BucketHistory]:
-        """Return what the state is made of: files that are kept, and snapshots that are written here."""
+        """Return the histories of the state: files that are kept, and snapshots that are written here."""
         evolution = self.evolution
         before, after = self.state.moved.before, stages_by_name(self.after.plan)
         pairs = {pair.driver: pair for pair in self.after.on_driver.pairs}
         known = {pair.driver: pair for pair in self.state.other.pairs}
-        operators = evolution.operators()
         histories: dict[str, BucketHistory] = {}
         for node in evolution.plan.states:
             pair, old = pairs[node.name], evolution.unbuilt.get(node.number)
@@ -227,7 +234,7 @@ class ExecutorsChange:
                     key: one for key, one in self.state.committed.histories.items() if key.rpartition("/")[0] in names
                 }
                 continue
-            tables = {table: [rows] for table, rows in operators[node.number].snapshot().items()}
+            tables = {table: [rows] for table, rows in evolution.operator(node.number).snapshot().items()}
             moved = MovedTables(
                 before={node.name: node.stage},
                 after=after,
@@ -296,7 +303,6 @@ class ChangedCheckpoint:
         with leased_state(self.location, lease_seconds=LEASE_SECONDS) as state:
             plan = plan_of_program(query, state.start.plan)
             state.check(plan, query)
-            _check_columns(state, plan)
             origin = replace(with_words(state.start, words), reread=reread or {})
             with closing(Evolution(origin, plan)) as evolution:
                 after = form(state, evolution, stored)
@@ -321,17 +327,6 @@ def _is_same(before: StatePair, after: StatePair) -> bool:
 
 def _written(stage: Stage) -> Any:
     return stage.to_json()
-
-
-def _check_columns(state: ExecutorsState, plan: QueryPlan) -> None:
-    """Refuse other columns of a stream: logs that are kept hold those of before.
-
-    Raises:
-        StateError: `EVOLVE_SOURCE`.
-    """
-    for source in plan.sources:
-        if source.relation.schema != state.start.plan.source(source.name).relation.schema:
-            raise source_changed(source.name, was_dropped=False)
 
 
 def _check_order(before: Mapping[str, Any], after: Mapping[str, Any]) -> None:

@@ -1,11 +1,12 @@
 """The state of a query on executors as a pipeline has it, so that another query is compared with it.
 
-    every bucket, as an epoch would find it -> the tables of the driver's form -> its operators -> `Evolution`
+    the states that are needed -> every bucket, as an epoch would find it -> the tables of the driver's form -> its operators
+    -> `Evolution`
 
 The law: nothing of the checkpoint is written but a lease; the rows are those of one epoch, whether the query runs or not. What
 the query would be on the driver its program has written down at its start (`checkpoint/other_mode.py`).
 
-Memory: the whole state as Arrow data, twice; disk: once more, below a temporary directory.
+Memory: the states whose rows are needed as Arrow data, twice; disk: once more, below a temporary directory.
 
 Limits: those of `moving`, as far as the state goes: stages that wait for a time, tables of several joins, baselines, and states
 that one mode alone has. Rows that only the log of `retainInputLog` has are not used.
@@ -41,6 +42,7 @@ from zset_join.checkpoint.snapshot import read_snapshot, write_snapshot
 from zset_join.core.errors import StateError
 from zset_join.core.options import BufferLimit
 from zset_join.core.progress_line import progress_line
+from zset_join.core.read_when_used import ReadWhenUsed
 from zset_join.core.tick import Tick
 from zset_join.evolution.changed_columns import ColumnWords
 from zset_join.evolution.differences import PlanDiff
@@ -50,7 +52,7 @@ from zset_join.query.view import View
 from zset_join.runners.local.evolving import Evolution, EvolutionStart, with_words
 from zset_join.runners.local.query_changes import plan_of_program, readings_of_query
 from zset_join.runners.local.rereading import read_again
-from zset_join.runners.local.stage_states import operators_of
+from zset_join.runners.local.stage_states import operators_of, shapes_of
 from zset_join.runners.local.stopped import check_streams
 from zset_join.runners.local.watermarks import Watermarks
 from zset_join.runners.spark.driver.moved_tables import MovedTables, stages_by_name
@@ -104,7 +106,7 @@ def diff_of_executors(
     lease_seconds: float = LEASE_SECONDS,
     on_pinned: Callable[[int], object] | None = None,
 ) -> PlanDiff:
-    """Return what another query would answer otherwise over the checkpoint of a query on executors, which may run.
+    """Return how the answers of another query would differ over the checkpoint of a query on executors, which may run.
 
     Args:
         location: `checkpointLocation`.
@@ -183,20 +185,23 @@ def _read(location: str, committed: CommittedState, temporary: str, held: ExitSt
     plan = QueryPlan.from_json(other.plan["plan"])
     copy = CheckpointFiles(open_folder(str(Path(temporary) / "copy")), files.query_id)
     pairs = {pair.driver: pair for pair in other.pairs}
-    states: dict[int, DurableOperator] = {}
-    for node in plan.states:
+
+    def state_of(number: int) -> DurableOperator:
+        node = plan.state_of[number]
         tables = moved.to_driver(pairs[node.name])
         snapshot = write_snapshot(copy, f"snapshot/{node.name}-0", tables, through_epoch=record.epoch, identity="moved")
         operator = node.stage.build(options, None)
         held.callback(operator.close)
         operator.restore(read_snapshot(copy, snapshot))
-        states[node.number] = operators_of(node, operator)[node.number]
+        return operators_of(node, operator)[node.number]
+
     start = EvolutionStart(
         plan=plan,
         epoch=tick.epoch,
         processing_time_us=tick.processing_time_us,
         options=options,
-        states=states,
+        states=ReadWhenUsed((node.number for node in plan.states), state_of),
+        shapes=shapes_of(plan, options, held),
         contents=None,
         history=None,
         known=Watermarks(plan).known,
@@ -234,7 +239,7 @@ def _tables(
 
 
 def _other_mode(location: str, committed: CommittedState) -> OtherMode:
-    """Return what the query is on the driver.
+    """Return the query on the driver.
 
     Raises:
         StateError: `MOVE_UNKNOWN` or `MOVE_REFUSED`.
@@ -262,7 +267,7 @@ def _other_mode(location: str, committed: CommittedState) -> OtherMode:
 
 
 def _noted(committed: CommittedState) -> OtherMode | None:
-    """Return what the last change has written down of the query on the driver; None where there is none."""
+    """Return the note of the last change about the query on the driver; None if there is none."""
     changed = None if committed.last is None else changed_plan_of(committed.files.folder, committed.last)
     written = None if changed is None else (changed.note or {}).get("on_driver")
     return None if written is None else other_mode_of(written)

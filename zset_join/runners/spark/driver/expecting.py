@@ -34,7 +34,7 @@ class Expectation:
 
     Args:
         size: bytes; None: nothing is known.
-        reason: where that comes from, for people.
+        reason: where that comes from, for users.
     """
 
     size: int | None

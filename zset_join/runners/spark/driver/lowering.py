@@ -1,6 +1,6 @@
 """Steps that only Spark can do, done to the rows of their source before these are collected.
 
-    where(text or Column)     a column holds whether a row passes; rows without key and event time are left out by Spark
+    where(text or Column)     a column holds whether a row passes; rows without key and event time are omitted by Spark
     select, withColumn, ...   the columns are computed beside the key, what orders changes, and the event time
 
 The law: the rows that the plan sees after the steps are those of the steps done behind the source. A step depends on the row
@@ -90,7 +90,7 @@ class _Sources:
         return self._made[id(written)]
 
     def stepped(self, written: PlanSource, steps: Sequence[Apply]) -> Node:
-        """Return what is done to a source by steps of which one is Spark's own."""
+        """Return the transformation of a source by steps that include one of Spark's."""
         stream = replace(self.given(written), name=written.name)
         rows = _SteppedRows(stream)
         for one in steps:
@@ -268,7 +268,7 @@ def _steps_over_source(node: Node) -> tuple[PlanSource, list[Apply]] | None:
 
 
 def _names_of(name: str) -> Iterator[str]:
-    """Yield what a source may be called: rows that Spark prepares in two ways are two sources."""
+    """Yield the possible names of a source: rows that Spark prepares in two ways are two sources."""
     yield name
     yield from (f"{name} ({at})" for at in count(2))
 

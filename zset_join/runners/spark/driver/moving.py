@@ -59,7 +59,7 @@ _FOLDING = StageOptions(on_bad_input="quarantine", tombstone_retention_seconds=1
 
 @dataclass(frozen=True, kw_only=True)
 class MoveReport:
-    """Report what `move` did.
+    """Report of `move`.
 
     Args:
         before: the mode that the checkpoint had.
@@ -81,14 +81,14 @@ class MoveReport:
 
 @progress_line("moving the state")
 def move(checkpoint: str | Path, *, execution: str, local_state_dir: str | None = None) -> MoveReport:
-    """Let a stopped query go on in the other mode.
+    """Let a stopped query continue in the other mode.
 
     A checkpoint of this mode is left as it is, so that a call may be repeated. Start the query with the same option afterwards.
 
     Args:
         checkpoint: `checkpointLocation` of the query, a path or a URI.
         execution: `driver` or `executors`.
-        local_state_dir: `localStateDir` of the query; state that is there is used.
+        local_state_dir: `localStateDir` of the query; state that is present is used.
 
     Returns:
         What was done; `print` shows it.
@@ -132,7 +132,7 @@ def move(checkpoint: str | Path, *, execution: str, local_state_dir: str | None 
 
 
 def _other_mode(opened: Checkpoint, location: str, description: Mapping[str, Any], execution: str) -> OtherMode:
-    """Return what the query is to be.
+    """Return the query in the new mode.
 
     Raises:
         StateError: `MOVE_UNKNOWN`, `MOVE_REFUSED` or `EPOCH_UNFINISHED`.

@@ -47,7 +47,7 @@ _PART_BYTES = 1 << 20
 
 
 def on_server(session: SparkSession, function: Callable[[], Any]) -> Any:
-    """Return what a function returns in a Python process of the server.
+    """Run a function in a Python process of the server and return its result.
 
     Args:
         session: of Spark Connect.
@@ -67,7 +67,7 @@ def on_server(session: SparkSession, function: Callable[[], Any]) -> Any:
 
 
 def on_server_with(rows: DataFrame, function: Callable[[pa.Table], Any]) -> Any:
-    """Return what a function of all rows returns in a Python process of the server; the rows do not pass the client.
+    """Run a function of all rows in a Python process of the server; the rows do not pass through the client.
 
     Args:
         rows: of a session of Spark Connect.
@@ -152,12 +152,12 @@ def _parts(content: bytes) -> Iterator[pa.RecordBatch]:
 
 
 def _whole(parts: Sequence[Row]) -> bytes:
-    """Return the answer of one task, whose rows come in their order."""
+    """Return the answer of one task, whose rows arrive in their order."""
     return b"".join(bytes(part[0]) for part in parts)
 
 
 def packed(function: Callable[[], Any]) -> bytes:
-    """Return what a function returns, or the error of this library that it raises, as bytes for `unpacked`."""
+    """Call a function; return its result, or its error of this library, as bytes for `unpacked`."""
     try:
         return pickle.dumps((True, function()))
     except ZsetJoinError as error:
@@ -166,7 +166,7 @@ def packed(function: Callable[[], Any]) -> bytes:
 
 
 def unpacked(content: bytes) -> Any:
-    """Return what was packed, or raise it.
+    """Return the packed result, or raise the packed error.
 
     Raises:
         ZsetJoinError: the error that was packed.

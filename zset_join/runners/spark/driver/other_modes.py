@@ -1,4 +1,4 @@
-"""What a query would be in the mode in which it does not run, for `zset-join rescale --execution`.
+"""Plan of a query in its other mode, for `zset-join rescale --execution`.
 
 The law: it is planned from the program that starts, with the options it starts with, and written down at the end of a start
 that nothing has refused. A start whose checkpoint has it already plans nothing.
@@ -44,9 +44,9 @@ class OtherModes:
     on_driver: Callable[[], DriverQuery]
 
     def write(self) -> None:
-        """Write down what the other mode would be, where it is not there already.
+        """Write down what the other mode would be, where it is absent already.
 
-        Cost: one read; the first time, planning the query once more and one write.
+        Cost: one read; the first time, planning the query again and one write.
         """
         location = self.options.checkpoint_location
         description = stored_description(location)

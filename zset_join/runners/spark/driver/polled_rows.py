@@ -62,7 +62,7 @@ class PolledRows:
         location: where Spark keeps what it has read, of this stream alone.
         on_bad_input: `error` or `quarantine`.
         is_kept: others read on when this ends; False: the location is removed.
-        is_endless: the query runs on and on; else it reads what is there and ends.
+        is_endless: the query runs on and on; else it reads the present content and ends.
         trigger: the time between two batches of a query that runs on and on; None: none.
         max_bytes: returns the most bytes that a batch may have in Arrow; 0: any.
     """

@@ -98,7 +98,7 @@ def answer_of(
         ZsetJoinError: what the question raises.
         StateError: there is no checkpoint, or `CHECKPOINT_IN_USE`: a driver of another session runs on it.
 
-    Cost: a job with the question, and one per second and a half until the answer is there.
+    Cost: a job with the question, and one per second and a half until the answer is present.
     """
     name = uuid.uuid4().hex
     location, waits = settings.options.checkpoint_location, is_active()
@@ -155,7 +155,7 @@ class QuestionWatch:
         self._thread.start()
 
     def answer_all(self) -> int:
-        """Answer the questions that are there; return how many."""
+        """Answer the questions that are present; return how many."""
         waiting = [name for name in self._folder.names(_FOLDER) if name.endswith(_QUESTION)]
         for name in waiting:
             _answer(self._folder, name.removeprefix(f"{_FOLDER}/").removesuffix(_QUESTION), self._epochs)
@@ -168,9 +168,9 @@ class QuestionWatch:
 
 
 def opened_for_a_look(settings: DriverSettings) -> DriverEpochs:
-    """Return what runs the epochs of a checkpoint that exists, attached, with a state directory of its own.
+    """Return a runner attached to an existing checkpoint, with a separate state directory.
 
-    Outputs that write by Spark are left out: a task has no session.
+    Outputs that write by Spark are omitted: a task has no session.
 
     Raises:
         StateError: there is no checkpoint, it is in use, or it does not fit.
@@ -230,7 +230,7 @@ def _answer(folder: Folder, name: str, epochs: DriverEpochs) -> None:
 
 
 def _whatever_comes(question: Question, epochs: DriverEpochs) -> bytes:
-    """Return an answer as bytes, or the error, of whatever kind: the thread goes on."""
+    """Return an answer as bytes, or the error, of whatever kind: the thread continues."""
 
     def answered() -> Any:
         try:
@@ -304,7 +304,7 @@ def _taken_answer(location: str, name: str) -> Any:
 
 
 def _patiently(function: Callable[[], Any]) -> Any:
-    """Return what a function returns; a process that is about to end may hold the checkpoint for some seconds."""
+    """Call a function again for some seconds, since a process that is ending may own the checkpoint."""
     ends = time.monotonic() + _IN_USE_SECONDS / 4
     while True:
         try:

@@ -1,4 +1,4 @@
-"""What stops the reading of a table by Spark, in our words; whichever way its rows come to the pipeline."""
+"""Errors of Spark while it reads a table, translated."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def replanned(name: str, location: str, number: int, done: int) -> StateError:
 
 
 def rolled_back(name: str, location: str, taken: int, done: int) -> StateError:
-    """Return the error where a later batch was committed than the one that is, so that rows would be left out."""
+    """Return the error where a later batch was committed than the one that is, so that rows would be omitted."""
     return StateError(
         f'batch {taken} of "{name}" was committed, and the directory is at {"none" if done < 0 else f"batch {done}"}: it is '
         f"older than what Spark has read in {location}, which would not read the rows between again. {_WHOLE}",
@@ -42,7 +42,7 @@ def rolled_back(name: str, location: str, taken: int, done: int) -> StateError:
 
 
 def reading_failed(error: BaseException, name: str, location: str) -> BaseException:
-    """Return what a query of Spark that read a table has ended of."""
+    """Return the error that ended a query of Spark that read a table."""
     if isinstance(error, ZsetJoinError):
         return error
     known = lost_records(error, location)

@@ -119,7 +119,7 @@ class RecordDecoder:
 
 
 def _control(lines: ReadRecords, places: list[int | None]) -> npt.NDArray[np.int64]:
-    """Return what lines leave out, as bits of columns at some places of the table; a truncate is negative."""
+    """Return the omitted columns of lines, as bits of some columns of the table; a truncate is negative."""
     known = [(place, at) for at, place in enumerate(places) if place is not None and place < MOST_COLUMNS]
     bits = lines.unavailable
     if not bits.any():

@@ -6,7 +6,7 @@
 The law: `parted(joined(rows, route)) = (rows, route)`. Of a row with NULL in its join key, which an inner join drops, executors
 remember key and order alone; the driver then has NULL in its other columns, and no answer ever shows it.
 
-Cost: one hash join of the keys. Memory: the tables once more.
+Cost: one hash join of the keys. Memory: the tables again.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 The law: a query that is sent is the same query there, a difference that comes back is the same difference here, row for row.
 Plans travel as JSON, rows as bytes in Arrow's stream format; no object of either process is unpickled in the other one.
 
-Memory: the rows that differ, once more as bytes.
+Memory: the rows that differ, again as bytes.
 """
 
 from __future__ import annotations

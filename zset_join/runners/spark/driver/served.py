@@ -119,7 +119,7 @@ class ServedQuery:
         error: what stopped the query; None while it runs, and where Spark did.
         progress: what the newest epochs did, as the checkpoint has it.
         heartbeat: None: it is the server's.
-        has_ended: the query has changed, and goes on as another one.
+        has_ended: the query has changed, and continues as another one.
     """
 
     settings: DriverSettings
@@ -163,7 +163,7 @@ class ServedQuery:
         """Return: the server begins the query with the first epoch."""
 
     def explanation(self) -> str:
-        """Return what `explain` prints."""
+        """Return the text that `explain` prints."""
         return DriverEpochs(self.settings).explanation()
 
     def failure_of(self, error: BaseException) -> ZsetJoinError | None:
@@ -239,7 +239,7 @@ def refuse_served(settings: DriverSettings, session: SparkSession) -> None:
 
 
 def refuse_missing(settings: DriverSettings, session: SparkSession) -> None:
-    """Refuse a checkpoint that is not there, or does not take the query.
+    """Refuse a checkpoint that does not exist, or does not take the query.
 
     Raises:
         ZsetJoinError: what it raises.
@@ -290,7 +290,7 @@ class ServedTools:
         self._is_active = query.is_active
 
     def verify(self, *, actual_df: DataFrame | None = None, most_differences: int = 20, **given: Any) -> VerificationReport:
-        """Compare what the outputs hold with DuckDB's batch query over everything that came; see `DriverTools.verify`."""
+        """Compare the outputs with DuckDB's batch query over all input; see `DriverTools.verify`."""
         refuse_given(given)
         found: VerificationReport = self._answer("verify", {"most_differences": most_differences}, actual_df)
         return found
@@ -307,7 +307,7 @@ class ServedTools:
         return ZSet(single_batch(table_of(content)), np.asarray(weights, np.int64)), count
 
     def diff(self, query: PlannedQuery, *, lease_seconds: float) -> PlanDiff:
-        """Return what another query would answer otherwise, by a job; rows that differ travel. See `StoredQuery.diff`."""
+        """Return how the answers of another query would differ, by a job; rows that differ travel. See `StoredQuery.diff`."""
         location, runs, written = self._settings.options.checkpoint_location, self._is_active(), written_query(query)
 
         def compared() -> Any:
@@ -317,7 +317,7 @@ class ServedTools:
         return read_diff(on_server(self._session, compared))
 
     def dead_letters(self, **chosen: Any) -> pa.Table:
-        """Return what was put aside; see `zset_join.dead_letters.read_letters`."""
+        """Return the dead letters; see `zset_join.dead_letters.read_letters`."""
         location, path = self._settings.options.checkpoint_location, self._settings.options.dead_letter_path
 
         def letters() -> bytes:

@@ -26,7 +26,7 @@ __all__ = ["CHANGES", "HAS_CHANGED", "changed", "changed_beside"]
 
 CHANGES = ("evolve", "undo")
 HAS_CHANGED = "changed"
-"""The fact of an error that came behind the commit of a change."""
+"""The fact of an error that arrived behind the commit of a change."""
 
 
 def changed(about: str, given: Mapping[str, Any], epochs: DriverEpochs) -> tuple[Mapping[str, Any], Mapping[str, Any]]:

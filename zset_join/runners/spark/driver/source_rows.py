@@ -1,4 +1,4 @@
-"""What one source had in an epoch: the rows that could be read, and the others."""
+"""Rows of one source in an epoch: readable and unreadable ones."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["SourceRows"]
 
 @dataclass(frozen=True)
 class SourceRows:
-    """Hold what one source had in an epoch.
+    """Rows of one source in an epoch.
 
     Args:
         delta: the rows that could be read.

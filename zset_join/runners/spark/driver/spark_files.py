@@ -5,7 +5,7 @@
 
 The law: at a start the directory holds what the checkpoint has of Spark's files, and nothing else of them. Before an epoch is
 committed, what Spark has planned it from is in the checkpoint: so a run that lost its disk plans the epoch again with the same
-input, or goes on behind it. A copy never replaces another: a second driver that planned the same epoch is refused. Each start
+input, or continues behind it. A copy never replaces another: a second driver that planned the same epoch is refused. Each start
 leaves a mark of its own in the directory; a run that finds another's copies and removes nothing more, for what that start has
 emptied is not what Spark has removed.
 
@@ -77,7 +77,7 @@ class SparkFiles:
         self._mark(uuid.uuid4().hex)
 
     def keep(self, epoch: int) -> None:
-        """Copy what is new in the directory, up to the plan of an epoch, and remove what Spark has removed.
+        """Copy new files of the directory up to the plan of an epoch, and remove files that Spark has removed.
 
         Raises:
             StateError: `SPARK_FILES_DIFFER`: the checkpoint has another file of that name, or another start has the directory.
@@ -97,7 +97,7 @@ class SparkFiles:
         self._kept = set(found)
 
     def keep_ended(self) -> None:
-        """Copy what Spark has noted of epochs that are done, once its query has ended; nothing where another start came.
+        """Copy Spark's notes of finished epochs after its query has ended; nothing where another start came.
 
         Raises:
             StateError: `SPARK_FILES_DIFFER`, as `keep`.

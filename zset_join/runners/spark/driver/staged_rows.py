@@ -6,7 +6,7 @@
 
 The law: a batch of Spark's is taken once. Its number is in the position, which the pipeline commits with the rows. A batch that
 was committed is passed over where it comes again; one of an equal number over other input is refused. Where client or server
-die, what waits is there, and is taken before Spark reads on.
+die, what waits is present, and is taken before Spark reads on.
 
 Memory: the rows of one batch. Cost: of each look for rows, one job with one task and one start of a streaming query; of each
 batch, one writing and one reading, and another such job.
@@ -64,7 +64,7 @@ class StagedRows:
         on_bad_input: `error` or `quarantine`.
         is_kept: others read on when this ends; False: the location is removed.
         most_waiting: returns how many batches may wait before Spark reads nothing more, of a query that runs on and on; 0: any
-            number. None: the query reads what is there and ends.
+            number. None: the query reads the present content and ends.
         trigger: the time between two batches of a query that runs on and on; None: none.
         max_bytes: returns the most bytes that a batch may have in Arrow; 0: any.
     """
@@ -238,7 +238,7 @@ class StagedRows:
 
     @cached_property
     def _stored_names(self) -> dict[str, str]:
-        """Return what the slots of the columns are stored as."""
+        """Return the stored names of the columns."""
         slots = self._layout.slots
         columns = zip(slots.slots[0], slots.schemas[0].names, strict=True)
         return {slots.names[slot]: stored_name(name) for slot, name in columns}

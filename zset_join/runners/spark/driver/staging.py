@@ -3,9 +3,9 @@
     <location>/zset/batches/7/          the rows of batch 7 and the place of each in it, in Parquet, as Spark wrote them
     <location>/zset/batches/7.json      which input they are of; written last: without it there is no batch
 
-The law: a batch that is listed is whole. Spark completes a batch after that, so none is skipped; one that comes again replaces
-itself. Columns are found by the names that they have in the stream, so a batch that waits while its table gets more columns has
-NULL in these.
+The law: a batch that is listed is whole. Spark completes a batch after that, so none is skipped; one that arrives again
+replaces itself. Columns are found by the names that they have in the stream, so a batch that waits while its table gets more
+columns has NULL in these.
 
 Back-pressure: where as many batches wait as may, the next one is not written, and Spark reads nothing more, until some are
 taken. That wait ends as soon as another reader lists the batches, or the reader closes: the query fails then, and its batch
@@ -117,7 +117,7 @@ class Staging:
 
 
 def stored_name(column: str) -> str:
-    """Return what a column is stored as, whatever letters it has: Spark ignores their case.
+    """Return the stored name of a column, whatever letters it has: Spark ignores their case.
 
     >>> stored_name("a b")
     'c612062'
@@ -147,7 +147,7 @@ def note_reader(location: str, reader: str) -> None:
 
 
 def staged_batches(location: str, through: int, done: int, reader: str) -> str:
-    """Return as JSON the id of Spark's query, all batches that are there, whether it reads a start of ours, and what is noted.
+    """Return as JSON the id of Spark's query, all present batches, whether it reads from our start, and the notes.
 
     Batches that are taken are removed; a query that waits for another reader ends.
 

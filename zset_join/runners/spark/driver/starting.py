@@ -63,7 +63,7 @@ def driver_epochs(
     name: str,
     more: Mapping[str, Any],
 ) -> DriverEpochs:
-    """Return what runs the epochs of a query on the driver.
+    """Return the runner of a query on the driver.
 
     Args:
         query: the query.

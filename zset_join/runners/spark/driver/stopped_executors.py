@@ -1,4 +1,4 @@
-"""What is done to the checkpoint of a query on executors that does not run, by the command: `evolve` and `undo`.
+"""The commands `evolve` and `undo` for the checkpoint of a stopped query on executors.
 
     the checkpoint is claimed -> its state in the driver's form -> `Evolution` -> snapshots in its buckets, the difference
       -> one commit record; the next start gives outputs the difference
@@ -34,7 +34,14 @@ from zset_join.query.several import PlannedQuery
 from zset_join.runners.local.evolving import Evolution
 from zset_join.runners.local.query_changes import readings_of_query
 from zset_join.runners.local.rereading import read_again
-from zset_join.runners.local.undoing import UNDO_EPOCHS, check_undo, checked_undo_epochs, nothing_to_undo
+from zset_join.runners.local.undoing import (
+    UNDO_EPOCHS,
+    check_undo,
+    checked_undo_epochs,
+    columns_of_change,
+    nothing_to_undo,
+    words_back,
+)
 from zset_join.runners.spark.driver.executors_change import (
     ChangedCheckpoint,
     ExecutorsForm,
@@ -134,8 +141,8 @@ def undo_stopped_executors(location: str, session: Callable[[], SparkSession], *
         new_tables: as for `evolve_stopped_executors`.
 
     Raises:
-        StateError: `NOTHING_TO_UNDO`: its query was never changed; `UNDO_GONE`: longer ago than its option `undo_epochs`; or as
-            `evolve_stopped_executors`.
+        StateError: `NOTHING_TO_UNDO`: its query was never changed; `UNDO_GONE`: longer ago than its option `undo_epochs`;
+            `UNDO_COLUMNS`: it dropped columns of a stream; or as `evolve_stopped_executors`.
     """
     with _claimed(location) as checkpoint:
         changed = checkpoint.changed
@@ -146,7 +153,8 @@ def undo_stopped_executors(location: str, session: Callable[[], SparkSession], *
         plan = replace(QueryPlan.from_json(before.on_driver.plan["plan"]), state_names=())
         query = PlannedQuery(plan=plan, readings={}, has_several=False)
         stopped = ChangedCheckpoint(location=location, checkpoint=checkpoint, session=session, undo_epochs=changed.undo_epochs)
-        return _changed(stopped, query, lambda *_: before, begins=bool(new_tables))
+        words = words_back(columns_of_change(changed), is_at_once=checkpoint.last.epoch == changed.epoch)
+        return _changed(stopped, query, lambda *_: before, begins=bool(new_tables), words=words)
 
 
 @contextmanager
@@ -202,7 +210,7 @@ def _changed(
     words: ColumnWords | None = None,
     reread: Mapping[str, Any] | None = None,
 ) -> PlanDiff:
-    """Build what differs, and commit it; outputs are given it by the next start.
+    """Build the changed stages and commit them; the next start passes the difference to the outputs.
 
     Args:
         changed: the checkpoint.
@@ -225,7 +233,7 @@ def _changed(
 
 
 def _check_columns_of_view(evolution: Evolution) -> None:
-    """Refuse what no output that stays can take.
+    """Reject columns that a kept output cannot store.
 
     Raises:
         SinkError: `EVOLVE_OUTPUT`.

@@ -129,7 +129,7 @@ class EpochPlan:
         return _whole(answered)
 
     def _rows(self, one: FusedStages, shuffled: DataFrame, sent: Sequence[tuple[int, DataFrame]]) -> DataFrame:
-        """Return what reaches fused stages, in its buckets.
+        """Return the input of fused stages, in their buckets.
 
         Args:
             one: the stages.
@@ -187,7 +187,7 @@ class EpochPlan:
         return {number: layout for one in self.fused_stages if one.fed for number, layout in self._layouts(one).items()}
 
     def _due(self, planned: PlannedStage) -> frozenset[int]:
-        """Return the buckets of a stage that may have rows to emit though no row comes.
+        """Return the buckets of a stage that may have rows to emit though no row arrives.
 
         Those whose time has come, as returned when they were opened last; and those that had rows in the last epoch, or were
         moved since, which are folded only now: their due time is not known yet.
@@ -212,7 +212,7 @@ class EpochPlan:
         return frozenset(due_buckets)
 
     def _opened(self, planned: PlannedStage, tick: Tick) -> StageContext:
-        """Return what the tasks of a stage open."""
+        """Return the context that the tasks of a stage open."""
         readers = 1 if planned.shared is None else len(planned.shared.readers)
         return replace(self.checkpoint.stage(planned.state_name, tick), readers=readers)
 
@@ -226,7 +226,7 @@ class EpochPlan:
         return replace(context, count_buckets=self.buffer.uncounted(self.checkpoint.histories, self.checkpoint.buffered))
 
     def _answered(self, one: FusedStages, rows: DataFrame, first_partition: int) -> DataFrame:
-        """Return what leaves the last function of fused stages.
+        """Return the output of the last function of fused stages.
 
         Args:
             one: the stages.
@@ -257,7 +257,7 @@ class EpochPlan:
         return self._closed(one.last, rows, first_partition)
 
     def _closed(self, planned: PlannedStage, rows: DataFrame, first_partition: int) -> DataFrame:
-        """Return what leaves fused stages for what its last stage has answered."""
+        """Return the output of fused stages for the answer of the last one."""
         if not planned.steps:
             return rows
         delivery = self._delivery_outside(planned)
@@ -265,7 +265,7 @@ class EpochPlan:
         return _expressed(planned, rows).mapInArrow(closing, spark_schema(delivery.schema))
 
     def _closing(self, planned: PlannedStage, delivery: Delivery, first_partition: int) -> ClosingTask:
-        """Return what ends the expressions behind a stage."""
+        """Return the last step after a stage."""
         return ClosingTask(
             stage=planned.last_name,
             rows=planned.after.schema,
@@ -285,7 +285,7 @@ class EpochPlan:
     def _task(
         self, planned: PlannedStage, context: StageContext, layout: SlotLayout, first_partition: int, delivery: Delivery
     ) -> StageTask:
-        """Return what answers the stage of a planned stage."""
+        """Return the task of a planned stage."""
         return StageTask(
             context=context,
             stage=planned.stage,
@@ -334,7 +334,7 @@ def _expressed(planned: PlannedStage, rows: DataFrame) -> DataFrame:
 
 
 def dead_letters_of(planned_stages: Sequence[PlannedStage], directory: str, query_id: str) -> DeadLetters:
-    """Return what writes the rejected rows of all stages of a query into one table.
+    """Return the writer of the rejected rows of all stages of a query into one table.
 
     Args:
         planned_stages: of the query.

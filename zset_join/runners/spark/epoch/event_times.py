@@ -11,7 +11,7 @@ counts again with its next row.
 A commit record keeps the watermarks of streams under their names, and those of stages under `stage:` and theirs.
 
 Cost: nothing where no stage waits for event time; else the rows of an epoch are kept behind the first shuffle, in memory or on
-disk, and looked at once more.
+disk, and looked at again.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class EventTimes:
 
     Args:
         planned_stages: of the query.
-        idle_timeout_us: processing time after which a silent stream is left out; None for never.
+        idle_timeout_us: processing time after which a silent stream is omitted; None for never.
 
     Attributes:
         timed: the numbers of the stages that may have rows to emit when time passes.

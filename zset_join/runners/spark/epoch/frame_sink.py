@@ -39,7 +39,7 @@ class TakesSession(Protocol):
 
 
 class TakesFrames(Protocol):
-    """What calls a function with lines."""
+    """Output that calls a function with lines."""
 
     @property
     def form(self) -> ChangelogForm:
@@ -47,7 +47,7 @@ class TakesFrames(Protocol):
         ...
 
     def describe(self) -> str:
-        """Return what `explain` calls it."""
+        """Return the title for `explain`."""
         ...
 
     def open(self, relation: Relation, query_id: str) -> None:

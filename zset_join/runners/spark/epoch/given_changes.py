@@ -53,7 +53,7 @@ class GivenChange:
     schema: pa.Schema
 
     def rows(self, files: CheckpointFiles) -> ZSet:
-        """Return what outputs are given, where its parts are for any output."""
+        """Return the rows for outputs, if its parts suit any output."""
         given = read_arrow_parts(files, self.record.parts)
         return ZSet.concat([_under(one, self.schema) for one in given], schema=self.schema)
 
@@ -125,7 +125,7 @@ def given_changes(checkpoint: Checkpoint, schema: pa.Schema) -> Iterator[GivenCh
 
 
 def _begins(changed: ChangedPlan) -> bool:
-    """Return whether outputs begin with a change: those of before do not go on."""
+    """Return whether outputs begin with a change: those of before do not continue."""
     return bool({*changed.begins} - {*changed.altered})
 
 

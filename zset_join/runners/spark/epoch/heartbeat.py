@@ -1,4 +1,4 @@
-"""Bring an epoch when something is due though no row comes.
+"""Bring an epoch when something is due though no row arrives.
 
 Spark runs an epoch when a source has something new. A query with stages that wait for a processing time therefore has a source
 without rows from its first start on (`baseline.with_start`): an empty file put there brings an epoch.

@@ -23,7 +23,7 @@ class NamedStage(Protocol):
 
     @property
     def name(self) -> str:
-        """Return what its state is called."""
+        """Return the name of its state."""
         ...
 
     @property
@@ -33,7 +33,7 @@ class NamedStage(Protocol):
 
 
 def keep_epoch_rows(stages: Iterable[NamedStage], folder: Folder, tick: Tick) -> None:
-    """Read the DataFrames of lookup stages for an epoch, unless their rows are there.
+    """Read the DataFrames of lookup stages for an epoch, unless their rows are present.
 
     Args:
         stages: of the query.

@@ -1,4 +1,4 @@
-"""What Spark writes of its epochs: what an epoch reads, as a digest that differs where its input does, and whether it is done.
+"""Spark's offset files: a digest of the input of an epoch, and whether the epoch is finished.
 
 Spark writes `<checkpointLocation>/offsets/<epoch>` before it requests an epoch, and never changes it. When its files were
 rolled back, it plans the epoch again and writes another one. It writes `<checkpointLocation>/commits/<epoch>` once the epoch is

@@ -1,4 +1,4 @@
-"""Where the answer of an epoch goes, seen from the driver.
+"""Outputs of an epoch, from the view of the driver.
 
 An output decides how tasks leave their parts, takes the parts of a committed epoch exactly once, and, for `verify`, can be read
 back as a Z-set. Three kinds: a sink on the driver (the views), a changelog whose files the tasks write themselves (Parquet
@@ -61,11 +61,11 @@ class Output(Protocol):
 
     @property
     def parts(self) -> PartWriter:
-        """Return what writes a task's piece of the answer."""
+        """Return the writer of a task's share of the answer."""
         ...
 
     def describe(self) -> str:
-        """Return what `explain` calls it."""
+        """Return the title for `explain`."""
         ...
 
     def open(self, relation: Relation, query_id: str, *, may_lack_columns: bool = False) -> None:
@@ -73,7 +73,7 @@ class Output(Protocol):
 
         Args:
             relation: the rows it is given.
-            query_id: whose it is.
+            query_id: the query.
             may_lack_columns: see `AlterableSink`; `give_change` adds them.
         """
         ...
@@ -87,7 +87,7 @@ class Output(Protocol):
         ...
 
     def lacking(self, record: CommitRecord) -> tuple[str, ...]:
-        """Return what `explain` calls the outputs in it without a committed epoch; one that keeps no epochs is not among them.
+        """Return the titles of outputs without a committed epoch, for `explain`; one that keeps no epochs is not among them.
 
         Raises:
             SinkError: see `has`.
@@ -113,7 +113,7 @@ class Output(Protocol):
     def give_change(
         self, session: SparkSession, files: CheckpointFiles, record: CommitRecord, rows: ZSet
     ) -> dict[str, Rejected]:
-        """Take the answer of an epoch in which the query changed, which lies beside the parts that tasks write.
+        """Take the answer of an epoch in which the query changed, which is beside the parts that tasks write.
 
         Returns:
             Rows that were put aside, by what `explain` calls the output.
@@ -138,7 +138,7 @@ class ChosenOutput(Output, Protocol):
 
     @property
     def sink(self) -> Sink:
-        """Return what takes the epochs where they run on the driver."""
+        """Return the sink for epochs on the driver."""
         ...
 
 
@@ -153,7 +153,7 @@ class SelectiveOutput(Output, Protocol):
     """An output that may never be able to hold some rows, which is decided before an epoch is committed.
 
     Attributes:
-        quarantines: such rows are put aside and left out; else they are refused.
+        quarantines: such rows are put aside and omitted; else they are refused.
         dead_letter_path: where tasks put them that write the output themselves.
     """
 
@@ -244,7 +244,7 @@ class SinkOutput(ChangesOfSinks):
         self._epochs.write(record.epoch, read_arrow_parts(files, record.parts), record.link)
 
     def put_aside(self, files: CheckpointFiles, record: CommitRecord) -> dict[str, Rejected]:
-        """Return the answer of the sink, where it has such rows; the rows are then read once more than they are written."""
+        """Return the answer of the sink, where it has such rows; the rows are then read again than they are written."""
         rejected = self._epochs.put_aside(record.epoch, read_arrow_parts(files, record.parts))
         return {self.describe(): rejected} if len(rejected) else {}
 
@@ -323,7 +323,7 @@ class TaskFiles(ChangesOfSinks, ABC):
 
     @abstractmethod
     def _writer(self, relation: Relation) -> PartWriter:
-        """Return what writes a task's piece of these rows."""
+        """Return the writer of a task's share of these rows."""
 
 
 class ChangelogOutput(TaskFiles):
@@ -367,7 +367,7 @@ class FunctionOutput:
 
     Args:
         function: takes the DataFrame and the epoch; and where it has an argument `chain`, the epoch's digest, by which it can
-            distinguish an epoch that comes again from another one of the same number (see `epoch_chain`).
+            distinguish an epoch that arrives again from another one of the same number (see `epoch_chain`).
         form: how weights are shown.
     """
 
@@ -384,7 +384,7 @@ class FunctionOutput:
 
     @property
     def sink(self) -> Sink:
-        """Return what calls the function with what the driver has."""
+        """Return the sink that calls the function on the driver."""
         return FrameSink(self)
 
     def describe(self) -> str:

@@ -1,10 +1,10 @@
-"""What an epoch did, in numbers, for people: `lastProgress["join"]`, and the same from Spark's own listener.
+"""Counts of an epoch for users: `lastProgress["join"]`, and the same for Spark's own listener.
 
 | key | what it counts |
 |---|---|
 | `epoch`, `replayed` | Spark's batch id; whether the answer was committed before this run |
 | `batch` | on the driver, where the query was changed: Spark's batch id; `epoch` is ahead of it by one per change |
-| `rows_in`, `retractions_in`, `quarantined` | per stream: rows that came, deletes and retractions applied, rows put aside |
+| `rows_in`, `retractions_in`, `quarantined` | per stream: rows that arrived, deletes and retractions applied, rows put aside |
 | `delta_rows`, `retractions` | rows of the answer, and those of them that retract |
 | `fan_out` | the join key that made the most pairs, old and new ones, and how many; None where there was none |
 | `corrections` | per temporal and as-of join, by its stage: earlier answers that it retracted; absent without one |
@@ -19,10 +19,10 @@
 | `log_bytes`, `snapshot_bytes` | what the checkpoint holds to make the state from |
 | `locality` | buckets whose state was where they ran (`hits`), and had to be fetched (`misses`); `executors` that ran them |
 | `rows_by_stage` | rows that reached each input of a stage, by its name |
-| `rebuilt_buckets` | buckets whose local state was there and could not be used |
+| `rebuilt_buckets` | buckets whose local state was present and could not be used |
 | `seconds` | `total`, and in it `job`, `commit`, `output`; per stage its slowest bucket, and the slowest in each step |
 
-Spark's own progress has no room for them: the `observedMetrics` of a query are computed inside its plan, from rows that come
+Spark's own progress has no room for them: the `observedMetrics` of a query are computed inside its plan, from rows that arrive
 in, and our numbers are known when the function of `foreachBatch` returns. But what Spark reports to a `StreamingQueryListener`
 comes after the epoch and to the driver's process, so `join_progress(event.progress)` finds these numbers for it.
 
@@ -53,7 +53,7 @@ _logs_lock = threading.Lock()
 
 @dataclass(slots=True, weakref_slot=True)
 class ProgressLog:
-    """Keep what the newest epochs of one query did.
+    """Keep the progress of the newest epochs of one query.
 
     Args:
         entries: the newest epochs, oldest first.
@@ -67,14 +67,14 @@ class ProgressLog:
             _logs[query_id] = self
 
     def of_epoch(self, epoch: int) -> dict[str, Any] | None:
-        """Return what the epoch of one of Spark's batches did; None when it has not run here, or long ago.
+        """Return the progress of the epoch of one of Spark's batches; None when it has not run here, or long ago.
 
         Behind a change of the query the epochs of a checkpoint are ahead of Spark's batches; such an entry has its `batch`.
         """
         return next((one for one in reversed(list(self.entries)) if one.get("batch", one["epoch"]) == epoch), None)
 
     def of_epochs(self, epochs: Sequence[int]) -> dict[int, dict[str, Any] | None]:
-        """Return what each of some epochs did, as `of_epoch`."""
+        """Return the progress of several epochs, as `of_epoch`."""
         return {epoch: self.of_epoch(epoch) for epoch in epochs}
 
 
@@ -189,7 +189,7 @@ def recorded_seconds(seconds: Mapping[str, float], before: Mapping[str, float]) 
     """Return the seconds in the commit record of an epoch: its own, and those that the last one took after its record.
 
     Args:
-        seconds: `job`, and those of `stage_seconds`; steps of stages are left out.
+        seconds: `job`, and those of `stage_seconds`; steps of stages are omitted.
         before: `commit` and `output` of the epoch before, where it ran here.
 
     >>> recorded_seconds({"job": 2.0, "join": 1.0, "join.answer": 0.5}, {"commit": 0.25})
@@ -210,7 +210,7 @@ def _rows_by_stage(receipts: Sequence[TaskReceipt]) -> dict[str, list[int]]:
 
 
 def epoch_title(name: str, epoch: int, kinds: Sequence[str]) -> str:
-    """Return what Spark's pages call the job of an epoch: query, epoch and the kinds of its stages; routes are named once."""
+    """Return the title of an epoch's job on Spark's pages: query, epoch and the kinds of its stages; routes are named once."""
     shown = [kind for at, kind in enumerate(kinds) if kind != "route" or "route" not in kinds[:at]]
     return f"{name} epoch {epoch}: {', '.join(shown)}"
 

@@ -231,7 +231,7 @@ class EpochRunner:
         self.checkpoint = checkpoint
 
     def described(self, stored: Mapping[str, Any] | None) -> Mapping[str, Any]:
-        """Return what a checkpoint recognises the query by.
+        """Return the description by which a checkpoint recognises the query.
 
         Args:
             stored: what it remembers so far; None of a new one.
@@ -270,7 +270,7 @@ class EpochRunner:
             )
 
     def explanation(self) -> str:
-        """Return what `explain` prints."""
+        """Return the text that `explain` prints."""
         with explained_for(self.operator_options.more):
             return self.query.query_explanation(self._output.describe(), replace(self.options, buckets=self._buckets))
 
@@ -312,7 +312,7 @@ class EpochRunner:
             raise
 
     def failure_of(self, error: BaseException) -> StateError | None:
-        """Return what Spark, or Python, reports in its own words in ours; None where we have none for it."""
+        """Return the library's error for one of Spark or Python; None if there is none."""
         location = self.options.checkpoint_location
         return disk_failure(error, location, self._outcome) or lost_records(error, location)
 
@@ -460,7 +460,7 @@ class EpochRunner:
         return bool(self._times.timed)
 
     def next_due(self) -> tuple[int, int] | None:
-        """Return the last epoch, and the processing time at which a stage must answer though no row comes; None for never.
+        """Return the last epoch, and the processing time at which a stage must answer though no row arrives; None for never.
 
         The rows of the last epoch are folded only by the next one: where rows may wait in it, that one is due now.
         """
@@ -531,7 +531,7 @@ class EpochRunner:
         return now if last is None or last.processing_time_us is None else max(now, last.processing_time_us)
 
     def _check(self, receipts: Sequence[TaskReceipt], epoch: int) -> None:
-        """Raise what a task reported; count rows in against rows applied and quarantined."""
+        """Raise the error of a task; compare rows read with rows applied and quarantined."""
         self._raise_first(receipts)
         check_rows(self.query.planned_stages, self._places, receipts, self._buckets, epoch)
 
@@ -544,7 +544,7 @@ class EpochRunner:
                 raise self.buffer.error(session, checkpoint, tick, self.operator_options, held, receipts)
 
     def _raise_first(self, receipts: Sequence[TaskReceipt]) -> None:
-        """Raise what a task reported; of several, the one nearest to the sources."""
+        """Raise the error of a task; of several, the one nearest to the sources."""
         for receipt in sorted(receipts, key=lambda receipt: (stage_order(receipt.stage), receipt.key)):
             error = error_of_receipt(receipt)
             if error is not None:
@@ -577,7 +577,7 @@ class EpochRunner:
         return replace(record, progress={**counts, "buffered": self.buffer.counts(held, receipts)})
 
     def _histories(self, receipts: Sequence[TaskReceipt], before: Mapping[str, BucketHistory]) -> dict[str, BucketHistory]:
-        """Return what the state is made of after an epoch; stages that share a table have one history."""
+        """Return the histories of the state after an epoch; stages that share a table have one history."""
         states = {one.name: one.state_name for one in self.query.planned_stages}
         places = {one.name: one.number for one in self.query.planned_stages}
         in_order = sorted(receipts, key=lambda receipt: places.get(receipt.stage, -1))

@@ -110,7 +110,7 @@ class SeveralOutputs:
 
     @property
     def parts(self) -> PartWriter:
-        """Return what writes the parts of all outputs."""
+        """Return the writer of the parts of all outputs."""
         return SharedParts({_way(output): output.parts for output in self._outputs})
 
     def describe(self) -> str:
@@ -137,7 +137,7 @@ class SeveralOutputs:
         return tuple(name for output in self._outputs for name in output.lacking(_own(record, output)))
 
     def can_publish(self, files: CheckpointFiles, record: CommitRecord) -> bool:
-        """Return whether the parts are there for those that do not have the epoch; a way without any is one that is new."""
+        """Return whether the parts are present for those that do not have the epoch; a way without any is one that is new."""
         return all(
             output.has(own) or ((bool(own.parts) or not record.parts) and output.can_publish(files, own))
             for output, own in ((output, _own(record, output)) for output in self._outputs)

@@ -3,7 +3,7 @@
 | | the epoch reaches the table by | the last epoch may come again |
 |---|---|---|
 | a view (`form=None`) | one MERGE by key | its lines set or delete whole rows |
-| a changelog, in a format with commits (Delta, Iceberg) | one INSERT | unless rows with its `_epoch` are there |
+| a changelog, in a format with commits (Delta, Iceberg) | one INSERT | unless rows with its `_epoch` are present |
 | a changelog, in files (Parquet, ORC) | INSERT OVERWRITE of the partition `_epoch` | it replaces its own rows |
 
 The law: after `write(epoch)` the table holds the answers of all epochs up to it, each once. Its position (query, epoch, chain)
@@ -81,7 +81,7 @@ class TableSink:
         return {**vars(self), "session": None}
 
     def open(self, output: Relation, query_id: str) -> None:
-        """Make the table, or go on with the one that is there.
+        """Make the table, or continue with the one that is present.
 
         Raises:
             PlanError: a view without a key; columns that the table cannot have.
@@ -111,7 +111,7 @@ class TableSink:
         return self._position()[0]
 
     def has(self, epoch: int, link: ChainLink | None) -> bool:
-        """Return whether an epoch is there already.
+        """Return whether an epoch is present already.
 
         Raises:
             SinkError: an epoch before it is missing, or the table holds epochs of another chain.
@@ -123,7 +123,7 @@ class TableSink:
         """Add the answer of one epoch.
 
         Raises:
-            SinkError: two live rows of one key, an epoch that does not fit, or a statement that fails; the epoch comes again.
+            SinkError: two live rows of one key, an epoch that does not fit, or a statement that fails; the epoch arrives again.
         """
         started = time.perf_counter()
         if self._rows is None:
@@ -188,7 +188,7 @@ class TableSink:
         self._session.sql(f"CREATE TABLE {self.name} ({declared}){using}{parted}")
 
     def _attach(self, columns: Sequence[tuple[str, str]]) -> None:
-        """Check whose table it is, and make it ours when it is nobody's and empty."""
+        """Check the owner of the table, and claim it if it has none and is empty."""
         described = self._session.sql(f"DESCRIBE TABLE EXTENDED {self.name}").collect()
         self._format = next((str(row[1]).lower() for row in described if row[0] == "Provider"), "")
         if self.form is None:

@@ -1,4 +1,4 @@
-"""A user's function that is given one net change per key: the row that is there after the epoch, or the one that has gone.
+"""A user's function that is given one net change per key: the row that is present after the epoch, or the one that has gone.
 
 What `MERGE INTO`, a key-value store or a compacted topic wants: all columns of the join and `_deleted`, one line per key.
 
@@ -52,7 +52,7 @@ class UpsertOutput(FunctionOutput):
         """Learn the columns and the key.
 
         Raises:
-            PlanError: there is no key, or it names a column that is not there.
+            PlanError: there is no key, or it names a column that does not exist.
         """
         super().open(relation, query_id, may_lack_columns=may_lack_columns)
         encoded_schema(relation.schema, UpsertFormat())

@@ -226,7 +226,7 @@ def _foreign(kinds: Sequence[str], expressions: Sequence[Any]) -> str | None:
 
 
 def _done(before: Any, after: Any) -> Iterator[Any]:
-    """Yield what was done to rows, the last first: the nodes above theirs."""
+    """Yield the operations on rows, the last one first: the nodes above theirs."""
     node = after
     while node.common.plan_id != before.common.plan_id:
         yield node

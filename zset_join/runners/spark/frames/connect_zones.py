@@ -94,7 +94,7 @@ def _named(expression: Any) -> list[str]:
 
 
 def _kind(expression: Any, instants: frozenset[str]) -> str:
-    """Return what an expression is: an instant, NULL, something else, or something that the zone changes."""
+    """Return the kind of an expression: an instant, NULL, something else, or something that the zone changes."""
     kind = expression.WhichOneof("expr_type")
     match kind:
         case "unresolved_attribute":

@@ -1,4 +1,4 @@
-"""What the library reads from a plan of Spark, whichever kind of session made it.
+"""Facts that the library reads from a plan of Spark, for both kinds of sessions.
 
 Two modules implement `FrameReader`: `classic.reading` reads the analysed plan in the JVM, `connect` the plan that a client
 sends to its server. `reader_of` returns the one of a session. The package `classic` alone reaches into a JVM, and is imported
@@ -44,7 +44,7 @@ class FoundFunction:
 
 @dataclass(frozen=True, kw_only=True)
 class StepFacts:
-    """What a call such as `where` or `select` does to rows.
+    """Effect of a call such as `where` or `select` on rows.
 
     Args:
         foreign: the first node of the plan that looks at more than one row, by its class in Spark; None where there is none.
@@ -139,7 +139,7 @@ class FrameReader(Protocol):
         ...
 
     def step(self, rows: DataFrame, transformed: DataFrame) -> StepFacts:
-        """Return what a call did to rows.
+        """Return the effect of a call on rows.
 
         Args:
             rows: before it.
@@ -159,7 +159,7 @@ class FrameReader(Protocol):
         ...
 
     def expression(self, rows: DataFrame, column: Column) -> ReadExpression:
-        """Return what an expression over a row is."""
+        """Return the facts of an expression over a row."""
         ...
 
     def paths(self, rows: DataFrame) -> list[str] | None:
@@ -187,7 +187,7 @@ def is_connect(session: SparkSession) -> bool:
 
 
 def reader_of(session: SparkSession) -> FrameReader:
-    """Return what reads the plans of a session."""
+    """Return the plan reader of a session."""
     name = "connect" if is_connect(session) else "classic.reading"
     return cast("FrameReader", importlib.import_module(f"zset_join.runners.spark.frames.{name}").READER)
 

@@ -2,7 +2,7 @@
 
 The law: what a bucket holds is in its receipts and in the commit record, so the driver has the exact sum, also of
 buckets that had no rows. `abort` is decided there, before the record is written: the epoch that would reach the limit is not
-applied, whatever bucket its rows lie in.
+applied, whatever bucket its rows are in.
 
 `evict_oldest` is decided in the buckets, each within an equal share of the limit, because a bucket must come to the same end
 when it folds the epoch later, without a report of a worker. So a query with skewed keys evicts before it holds as much as its
@@ -134,7 +134,7 @@ class QueryBuffer:
         return self._limit.share(buckets) if self.evicts else NO_LIMIT
 
     def description(self) -> dict[str, Any]:
-        """Return what is to be fixed for the life of a checkpoint."""
+        """Return the settings to fix for the life of a checkpoint."""
         return self._limit.description() if self.evicts else {}
 
     def uncounted(self, histories: Mapping[str, BucketHistory], known: _Held) -> frozenset[int]:
@@ -145,7 +145,7 @@ class QueryBuffer:
         return frozenset(int(bucket) for bucket in with_state - set(known))
 
     def held(self, known: _Held, receipts: Sequence[TaskReceipt]) -> dict[str, tuple[int, int]]:
-        """Return what every bucket holds after an epoch: what its receipt reports, or what was recorded before.
+        """Return the bytes of every bucket after an epoch: those in its receipt, or those recorded before.
 
         Nothing where nothing is counted: a later count must not start from numbers of today.
         """
@@ -195,7 +195,7 @@ class QueryBuffer:
         return buffer_full(self._names, sums, self._limit.max_bytes, key, context.tick.epoch)
 
     def counts(self, held: _Held, receipts: Sequence[TaskReceipt]) -> dict[str, Any] | None:
-        """Return the numbers of an epoch, for people; None for a join that is not append-only."""
+        """Return the numbers of an epoch, for users; None for a join that is not append-only."""
         if not self._is_append_only:
             return None
         buckets = [receipt.buffered for receipt in receipts if receipt.stage == self.stage and receipt.buffered is not None]

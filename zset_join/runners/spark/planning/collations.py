@@ -2,7 +2,7 @@
 
 The law: what Spark would compare under a collation, the engine does not take; it compares strings by their bytes. Columns that
 only pass by keep their collation (`zset_join.runners.spark.rows.schemas`). Checked are keys of every kind, conditions, and
-the arguments of aggregates but counts, which only test whether a value is there; what orders rows is never a string.
+the arguments of aggregates but counts, which only test whether a value is present; what orders rows is never a string.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a checkpoint recognises a query on executors by, as it goes on remembering it."""
+"""Description by which a checkpoint recognises a query on executors."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def described_query(
     udf_version: str | None,
     limits: Mapping[str, Any] | None = None,
 ) -> Mapping[str, Any]:
-    """Return what a checkpoint recognises a query by.
+    """Return the description by which a checkpoint recognises a query.
 
     Args:
         query: the query.

@@ -17,7 +17,7 @@ _PRUNE_FILTERS = "org.apache.spark.sql.catalyst.optimizer.PruneFilters"
 
 
 def wanted_settings(max_records_per_batch: int, *, is_routed: bool) -> dict[str, str]:
-    """Return what a job needs.
+    """Return the settings of a job.
 
     Args:
         max_records_per_batch: rows that Spark sends to a worker at once.
@@ -41,9 +41,9 @@ def wanted_settings(max_records_per_batch: int, *, is_routed: bool) -> dict[str,
 
 
 def all_rows_settings(session: SparkSession) -> dict[str, str]:
-    """Return what a job needs besides whose tasks have filters of Spark behind them.
+    """Return the further settings of a job with Spark filters after its tasks.
 
-    Where no row can pass a condition, Spark would leave out everything before it: the tasks, their logs and receipts.
+    Where no row can pass a condition, Spark would omit everything before it: the tasks, their logs and receipts.
     """
     excluded = session.conf.get(_EXCLUDED_RULES, "")
     return {_EXCLUDED_RULES: ",".join(filter(None, (excluded, _PRUNE_FILTERS)))}
@@ -51,7 +51,7 @@ def all_rows_settings(session: SparkSession) -> dict[str, str]:
 
 @contextmanager
 def job_settings(session: SparkSession, wanted: Mapping[str, str]) -> Iterator[None]:
-    """Set what a job needs, and put back what was there."""
+    """Apply the settings of a job, and restore the previous ones."""
     kept = {name: session.conf.get(name, None) for name in wanted}
     for name, value in wanted.items():
         session.conf.set(name, value)

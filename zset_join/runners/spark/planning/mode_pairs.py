@@ -86,7 +86,7 @@ def _looked_through(plan: QueryPlan, feed: Feed, prints: Sequence[str]) -> Any:
 
 
 def _plain(written: Any) -> Any:
-    """Return what was written of a stage without how it is fed and what orders its changes."""
+    """Return the description of a stage without its feeds and the order of its changes."""
     if isinstance(written, list | tuple):
         return [_plain(one) for one in written]
     if not isinstance(written, dict):

@@ -139,7 +139,7 @@ def _tag_side(
     stream: Stream,
     rows: DataFrame,
     layout: SlotLayout,
-    types: Sequence[pa.DataType],  # of the slots that streams use; others of the layout are not there yet
+    types: Sequence[pa.DataType],  # of the slots that streams use; others of the layout are absent yet
     given: StageInput,
     side: int,
     buckets: int,

@@ -1,4 +1,4 @@
-"""What the tools over a query read: its stages in the order of an epoch, and which of them feed which.
+"""Stages of a query for the tools: in the order of an epoch, with their feeds.
 
 The law: these stages are those that an epoch runs, so nothing that a tool finds depends on how the query was written or
 planned. A union is no stage: several stages feed one input, or the output.

@@ -61,7 +61,7 @@ class PlacedQuery:
 
     @property
     def name(self) -> str:
-        """Return what messages call the view."""
+        """Return the name of the view for messages."""
         return self.plan.name
 
     @property
@@ -128,7 +128,7 @@ class PlacedQuery:
         return fused_stages_of(self.plan, self.planned_stages, self.fusings)
 
     def description(self) -> dict[str, Any]:
-        """Return what a checkpoint remembers of the query, JSON-ready; one whose description differs is refused."""
+        """Return the description of the query in a checkpoint, JSON-ready; a query with another description is rejected."""
         steps = {one.number: [list(step.description) for step in one.steps] for one in self.planned_stages}
         streams = {(one.number, side): stream for one in self.planned_stages for side, stream in one.streams.items()}
 
@@ -156,7 +156,7 @@ class PlacedQuery:
         return {**described, "shared": states} if states else described
 
     def to_json(self) -> dict[str, Any]:
-        """Return what it takes to build the operators of the view without its program, and its plan; JSON-ready."""
+        """Return a description that can build the operators of the view without its program, and its plan; JSON-ready."""
         names = {one.number: one.name for one in self.planned_stages}
         return {
             "stages": [
@@ -191,7 +191,7 @@ class PlacedQuery:
         return lines
 
     def query_explanation(self, output: str | None, options: QueryOptions) -> str:
-        """Return what `explain` of a query prints.
+        """Return the text that `explain` of a query prints.
 
         Args:
             output: where the answer goes; None when not yet known.
@@ -230,7 +230,7 @@ def _with_shared_places(plan: QueryPlan, stages: list[PlannedStage]) -> tuple[Pl
 
 
 def _with_shown_columns(described: Any) -> Any:
-    """Return what a stage is with its columns as text, for the message that lists what differs."""
+    """Return a stage with its columns as text, for the message that lists differences."""
     if isinstance(described, list | tuple):
         return [_with_shown_columns(one) for one in described]
     if not isinstance(described, dict):

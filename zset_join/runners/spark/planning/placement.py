@@ -33,7 +33,7 @@ __all__ = ["Bindings", "BoundStep", "bound_plan", "placed_stages"]
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class BoundStep:
-    """Describe what a step does that only Spark can do.
+    """A step that only Spark can run.
 
     Args:
         call: how the user wrote it, for messages.

@@ -60,7 +60,7 @@ class RowStep:
         description: what a checkpoint remembers of it.
         zone: the time zone its expressions are evaluated in.
         transform: what the call does to a DataFrame.
-        kept: per column before it that is there afterwards as it was, its name then.
+        kept: per column before it that is present afterwards as it was, its name then.
         functions: the user's own functions in its expressions.
         reads: the columns before it that it reads; those it passes on are among them.
         is_selection: it chooses and computes columns, and keeps all rows.
@@ -86,7 +86,7 @@ class RowStep:
     stage: ClassVar[None] = None
 
     def renamed(self, name: str) -> str | None:
-        """Return what a column is called after it; None where it does not leave as it came."""
+        """Return the name of a column after it; None where it does not leave as it came."""
         return self.kept.get(name)
 
     def apply(self, rows: DataFrame, beside: Sequence[str] = (WEIGHT,)) -> DataFrame:
@@ -165,7 +165,7 @@ def template(session: SparkSession, relation: Relation) -> DataFrame:
 
 
 def _check_facts(facts: StepFacts, call: str) -> None:
-    """Refuse what does not depend on the row alone.
+    """Reject expressions that depend on more than the row.
 
     Raises:
         PlanError: `NOT_PER_ROW`, `NOT_DETERMINISTIC`.

@@ -75,7 +75,7 @@ class SourceStream:
 
     @property
     def records_read(self) -> RecordsRead | None:
-        """Return what the driver reads of the collected rows, which are records; None where Spark has read them."""
+        """Return how the driver reads collected records; None if Spark decodes them."""
         return None if self._own_records is None else self._own_records.read
 
     @property
@@ -96,13 +96,13 @@ class SourceStream:
 
     @property
     def described(self) -> dict[str, Any]:
-        """Return what a checkpoint remembers of it, JSON-ready."""
+        """Return its description in a checkpoint, JSON-ready."""
         described: dict[str, Any] = {"name": self.name, "operation": list(self.operation)}
         return {**described, **({"baseline": True} if self.baseline is not None else {})}
 
     @property
     def row_source(self) -> object:
-        """Return what is the same object for the same rows, whatever they are called."""
+        """Return an object that identifies the rows, independent of names."""
         return self.prepared
 
     @property
@@ -112,7 +112,7 @@ class SourceStream:
 
     @property
     def identity(self) -> Hashable:
-        """Return what distinguishes it from streams of other rows, whatever it is called."""
+        """Return its identity among streams, independent of names."""
         rows = (id(self.prepared), None if self.baseline is None else id(self.baseline))
         times = (self.event_time, self.watermark_delay, self.max_watermark_jump)
         return (*rows, *times, self.mode, self.keys, self.sequence_by, self.hidden)

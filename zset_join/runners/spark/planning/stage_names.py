@@ -1,6 +1,6 @@
-"""What the stages of a query are called in receipts, commit records and directories.
+"""Names of the stages of a query in receipts, commit records and directories.
 
-A stage is what has state: a join, a route, an aggregate. They are numbered in the order of an epoch, from 0, routes left out;
+A stage is what has state: a join, a route, an aggregate. They are numbered in the order of an epoch, from 0, routes omitted;
 the first stage is without a number where it is a join, and a route has that of the stage it leads to.
 
 | name | is |
@@ -38,7 +38,7 @@ def stage_name(kind: str, number: int, *, side: int = 0) -> str:
 
 
 def rows_stage(number: int) -> str:
-    """Return what the receipts of the function behind the expressions of a stage are called."""
+    """Return the name of the receipts of the function after a stage's expressions."""
     return f"rows-{number}"
 
 

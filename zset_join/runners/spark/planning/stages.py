@@ -59,11 +59,11 @@ class HasStage(Protocol):
 
 
 class Stream(Protocol):
-    """What feeds a stage from outside: the rows of a streaming DataFrame, ready to be sent to their buckets."""
+    """Source input of a stage: the rows of a streaming DataFrame, ready to be sent to their buckets."""
 
     @property
     def name(self) -> str:
-        """Return what messages call it."""
+        """Return the name for messages."""
         ...
 
     @property
@@ -103,7 +103,7 @@ class Stream(Protocol):
 
     @property
     def identity(self) -> Hashable:
-        """Return what distinguishes it from streams of other rows, whatever it is called."""
+        """Return its identity among streams, independent of names."""
         ...
 
     def relation(self, join_key: Sequence[str]) -> Relation:
@@ -129,20 +129,20 @@ class StageStep:
 
     @property
     def title(self) -> str:
-        """Return what `explain` calls it."""
+        """Return the title for `explain`."""
         return self.stage.explain(None)[0]
 
     def facts(self, buckets: int | None) -> list[str]:
-        """Return what it must remember, for `explain`."""
+        """Return its state, for `explain`."""
         return [line.strip() for line in self.stage.explain(buckets)[1:]]
 
     def renamed(self, name: str) -> str | None:
-        """Return what a column is called after it; None where it does not leave as it came."""
+        """Return the name of a column after it; None where it does not leave as it came."""
         return name if name in self.stage.output_key.bucketed_by else None
 
     @property
     def shuffled(self) -> str:
-        """Return what is shuffled to it where it is not fused, for `explain`."""
+        """Return the rows that are shuffled to it if it is not fused, for `explain`."""
         (one,) = self.stage.inputs
         if one.reduce is None:
             return "the changed rows"
@@ -152,7 +152,7 @@ class StageStep:
 
     @property
     def description(self) -> tuple[str, ...]:
-        """Return what a checkpoint remembers of it."""
+        """Return its description in a checkpoint."""
         return (self.title, *(f"{field.name}: {field.type}" for field in self.relation.schema))
 
 
@@ -188,12 +188,12 @@ class PlannedStage:
 
     @property
     def state_name(self) -> str:
-        """Return what its histories and its directories are called."""
+        """Return the name of its histories and directories."""
         return self.name if self.shared is None else self.shared.name
 
     @property
     def state_stage(self) -> Stage:
-        """Return what has its state."""
+        """Return the stage that owns its state."""
         return self.stage if self.shared is None else self.shared.stage
 
     def state_input(self, side: int) -> int:
@@ -212,7 +212,7 @@ class PlannedStage:
 
     @property
     def last_name(self) -> str:
-        """Return what the receipts of its last function are called."""
+        """Return the name of the receipts of its last function."""
         return rows_stage(self.label) if self.steps else self.name
 
 
@@ -251,7 +251,7 @@ def check_rows(
     buckets: int,
     epoch: int,
 ) -> None:
-    """Count the rows that came, that stages sent each other, and their receipts.
+    """Count the rows that arrived, that stages sent each other, and their receipts.
 
     Raises:
         StateError: some are missing.

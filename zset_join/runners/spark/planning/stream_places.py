@@ -1,4 +1,4 @@
-"""Where the streams of a query enter it, and what the receipts of an epoch report of each."""
+"""Entry points of the streams of a query, and the report of each stream in the receipts of an epoch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a plan does to the rows of sources before the first stage, done to their streams; and steps as Spark's expressions.
+"""Row steps before the first stage, applied to the streams; and row steps as Spark expressions.
 
 The law: the rows of a stream after a step are those of the plan. An expression whose type Spark would choose otherwise is cast
 to that of the plan. A step over upserts keeps them where the key is kept: a row that does not pass deletes its key.
@@ -145,7 +145,7 @@ def _row_step(session: SparkSession, before: Relation, after: Relation, texts: S
 
 
 def _made_of(stream: SourceStream, step: WhereStep | SelectStep) -> tuple[SourceStream, tuple[PlanStep, ...]]:
-    """Return what a stream is made of after one more step."""
+    """Return the composition of a stream after one more step."""
     origin, steps = stream.origin
     return origin, (*steps, step)
 

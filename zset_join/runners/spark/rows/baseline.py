@@ -10,7 +10,7 @@ A stream usually overlaps its snapshot: some of its changes are in the snapshot 
 |---|---|---|
 | keys and `sequence_by` | the larger sequence, as between any two changes of one key | nothing |
 | keys alone | arrival: first the baseline, then the stream, older rows included, until it has caught up | nothing |
-| no keys, or only appends | nothing: a change that comes twice counts twice | `after_baseline`: which changes are not in it |
+| no keys, or only appends | nothing: a change that arrives twice counts twice | `after_baseline`: which changes are not in it |
 
 A baseline without the column that names what a row does (`apply_as_deletes`, `weight_column`, `row_kind_column`) has live rows
 only; with it, the column counts.
@@ -87,7 +87,7 @@ def check_overlap(name: str, mode: ChangelogMode, baseline: Any, after_baseline:
 
 
 def check_baseline(baseline: Any, name: str, needed: Sequence[str]) -> None:
-    """Refuse what is no batch DataFrame with the needed columns.
+    """Reject anything but a batch DataFrame with the needed columns.
 
     Raises:
         OptionError: it is something else, or it streams.
@@ -145,7 +145,7 @@ def has_baseline(description: Mapping[str, Any] | None) -> bool:
 
 
 def resolve_baselines(given: Mapping[str, Any], stored: Mapping[str, Any] | None, *, is_loaded: bool) -> Mapping[str, Any]:
-    """Return the description under which a query goes on: once loaded, a baseline need not be given again.
+    """Return the description under which a query continues: once loaded, a baseline need not be given again.
 
     Args:
         given: description of the query that starts.
@@ -163,7 +163,7 @@ def resolve_baselines(given: Mapping[str, Any], stored: Mapping[str, Any] | None
 
 
 def _resolved(given: Mapping[str, Any], stored: Mapping[str, Any], *, is_loaded: bool) -> Mapping[str, Any]:
-    """Return the description of a stream under which a query goes on."""
+    """Return the description of a stream under which a query continues."""
     if stored and "operation" not in stored:  # of a version that did not remember it
         given = {name: value for name, value in given.items() if name != "operation"}
     now, then, name = bool(given.get("baseline")), bool(stored.get("baseline")), given["name"]
@@ -215,7 +215,7 @@ def has_start(location: str) -> bool:
 
 
 def with_made_start(rows: DataFrame, location: str) -> DataFrame:
-    """Add the source without rows that makes epoch 0 come, where its directory is there.
+    """Add the source without rows that makes epoch 0 come, where its directory is present.
 
     Args:
         rows: the union of all streams.
@@ -236,7 +236,7 @@ def uri_below(location: str, name: str) -> str:
 
 
 def union(frames: Iterable[DataFrame | None]) -> DataFrame | None:
-    """Return the rows of those that are there; None when none is."""
+    """Return the rows of those that are present; None when none is."""
     united: DataFrame | None = None
     for frame in frames:
         if frame is not None:

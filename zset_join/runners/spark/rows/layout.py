@@ -80,7 +80,7 @@ class SlotLayout:
 
 @dataclass(slots=True)
 class Arrivals:
-    """Hold what one task was given.
+    """Input of one task.
 
     Args:
         deltas: one delta per side, in order of arrival.
@@ -108,7 +108,7 @@ def make_layout(*schemas: pa.Schema, has_raw: bool, types: Iterable[pa.DataType]
     Args:
         schemas: of each side.
         has_raw: rows carry the raw text of what could not be decoded.
-        types: of slots that are there already.
+        types: of slots that are present already.
 
     >>> schema = pa.schema({"a": pa.int64(), "b": pa.string()})
     >>> make_layout(schema, schema, has_raw=False).slots

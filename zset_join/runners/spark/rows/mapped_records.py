@@ -1,6 +1,6 @@
 """Records of JSON read on executors by the reader of pipelines in process, in front of all that Spark does with their rows.
 
-    key, value, topic, partition, offset -> mapInArrow(LinesRead) -> kept columns, change, row, left out, reject, metadata
+    key, value, topic, partition, offset -> mapInArrow(LinesRead) -> kept columns, change, row, omitted, reject, metadata
 
 The law: the same lines as `zset_join.runners.spark.rows.json_records` lets Spark read.
 

@@ -11,11 +11,11 @@
 
 `change-data-feed` is what Delta and `changes()` of Spark 4.2 give.
 
-The law: `read_records` decides what a record means, in process as here; nothing is left out but records that mean no change.
+The law: `read_records` decides what a record means, in process as here; nothing is omitted but records that mean no change.
 What cannot be read is rejected, with its bytes and its place in Kafka.
 
 A value that the database did not send, and a truncate, are marked in a control column of the rows: a stage `latest` behind the
-stream takes the value from the row that is there, and empties the table. Where no such stage can be (a table without a key,
+stream takes the value from the row that is present, and empties the table. Where no such stage can be (a table without a key,
 versions of a temporal join, tables of more than 62 columns) such records are rejected: `UNAVAILABLE_VALUE`, `TRUNCATED`.
 
 The columns are declared (`schema=`) or sampled (`sample=`, or from the source of the stream). A sample may find something else
@@ -85,7 +85,7 @@ _CONNECT: Mapping[str, pa.DataType] = {
 
 @dataclass(frozen=True, kw_only=True)
 class RecordTable:
-    """What a sample shows of a table.
+    """Description of a table, inferred from a sample.
 
     Args:
         schema: its columns.
@@ -120,7 +120,7 @@ class RecordRows:
 
     @property
     def operation_of_parts(self) -> RowOperation:
-        """Return what rows do where a control column holds what they leave out: only what cannot be read is rejected."""
+        """Return the operations of rows whose control column lists omitted columns: only unreadable ones are rejected."""
         return replace(self.operation, reject=_unreadable())
 
 
@@ -205,7 +205,7 @@ def _with_record(df: DataFrame, kept: Mapping[str, str], raw_bytes: Sequence[str
 
 
 def control_of(records: RecordRows, table: RecordTable, columns: Sequence[str], *, hidden: int) -> Column | None:
-    """Return what rows leave out, as bits of the columns of a relation; None where nothing can be left out, or be marked.
+    """Return the omitted columns of rows, as bits; None if no column can be omitted or marked.
 
     Args:
         records: the rows.
@@ -224,7 +224,7 @@ def reject_partial(reject: Column, control: Column) -> Column:
 
     Args:
         reject: the codes of rows that are bad for another reason.
-        control: what rows leave out.
+        control: what rows omit.
     """
     return F.coalesce(reject, F.when(control < 0, F.lit("TRUNCATED")).when(control > 0, F.lit("UNAVAILABLE_VALUE")))
 
@@ -234,7 +234,7 @@ def _unreadable() -> Column:
 
 
 def _control_column(places: Sequence[int | None]) -> Column:
-    """Return what rows leave out, for columns at some places of the table; None for a column that is always there."""
+    """Return the omitted columns of rows, for some columns of the table; None for a column that is always given."""
     bits = F.col(UNAVAILABLE_BITS)
     known = [place for place in places if place is not None and place < MOST_COLUMNS]
     if all(at == place for at, place in enumerate(places) if place is not None):

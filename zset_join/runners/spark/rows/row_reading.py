@@ -39,7 +39,7 @@ __all__ = [
 
 REJECT, RAW = "__reject", "__raw"
 CONTROL = "__control"
-"""The hidden column that lists what a row leaves out, or that it is a truncate; see `zset_join.operators.partial_upserts`."""
+"""The hidden column that lists what a row omits, or that it is a truncate; see `zset_join.operators.partial_upserts`."""
 _INSERTS = ("+i", "i", "insert", "+u", "u", "update_after", "update_postimage")
 _RETRACTIONS = ("-d", "d", "delete")
 _OLD_ROWS = ("-u", "update_before", "update_preimage")
@@ -47,10 +47,10 @@ _OLD_ROWS = ("-u", "update_before", "update_preimage")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowOperation:
-    """Describe what one row does.
+    """Operation of one row.
 
     Args:
-        weight: copies that come or go.
+        weight: copies that arrive or go.
         reject: code of a row whose effect is unknown; NULL for the others.
         raw: what such a row holds instead.
         kept: the rows to look at; None for all.
@@ -74,7 +74,7 @@ class RowReading:
         keys: its primary key.
         sequence: the columns that order the changes of one key; those that are not part of the table with their expression.
         operation: what a row does; None: each row is one more live row.
-        control: what a row leaves out; None: all rows are whole.
+        control: what a row omits; None: all rows are whole.
         unread: the column that holds for a row, as "CODE:text", that it could not be read, and why; NULL for the others.
     """
 
@@ -200,7 +200,7 @@ def row_kinds_in(df: DataFrame, name: str, column: str, *, ignores_old: bool) ->
         df: the rows.
         name: name of the stream.
         column: the column.
-        ignores_old: a key names the row an update replaces, so that old rows are left out.
+        ignores_old: a key names the row an update replaces, so that old rows are omitted.
 
     Raises:
         PlanError: the column is no string.

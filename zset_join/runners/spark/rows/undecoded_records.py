@@ -31,7 +31,7 @@ _ARROW = {"topic": pa.string(), "partition": pa.int32(), "offset": pa.int64()}
 
 @dataclass(frozen=True, kw_only=True)
 class RecordsRead:
-    """What is read of the records of a stream; it can be pickled.
+    """Settings for reading the records of a stream; picklable.
 
     Args:
         name: of the stream, and of its table where no option names one.
@@ -41,7 +41,7 @@ class RecordsRead:
         options: what the format leaves open, with all metadata that are needed.
         schema: the columns of the rows, hidden ones included.
         order: hidden columns that order the changes of a key, to the metadata column each is read from.
-        control: the hidden column for what a record leaves out; None: such a record is rejected.
+        control: the hidden column for what a record omits; None: such a record is rejected.
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""What a checkpoint remembers of the Python functions of a query, so that a changed one is noticed.
+"""Fingerprints of the Python functions of a query, which detect a changed one.
 
 The law: a function has the fingerprint it had as long as its code, the defaults, the closure and the functions and constants it
 names have not changed, in whichever process it is computed; a change of one of them is a change of the fingerprint.
@@ -91,7 +91,7 @@ def fingerprint(function: Any) -> tuple[str, tuple[str, ...]]:
 
 
 def described_functions(functions: Sequence[UserFunction], version: str | None) -> dict[str, Any]:
-    """Return what a checkpoint remembers of functions.
+    """Return the description of functions in a checkpoint.
 
     Args:
         functions: the functions.
@@ -103,7 +103,7 @@ def described_functions(functions: Sequence[UserFunction], version: str | None) 
 
 
 def agree(given: Mapping[str, Any], stored: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
-    """Return what the checkpoint goes on remembering: what it holds, where it is of the same functions.
+    """Return the description that the checkpoint keeps: the stored one, if it is of the same functions.
 
     Args:
         given: of the query that starts.
@@ -149,7 +149,7 @@ def explained_functions(functions: Sequence[UserFunction], version: str | None) 
 def with_functions(
     description: Mapping[str, Any], stored: Mapping[str, Any] | None, functions: Sequence[UserFunction], version: str | None
 ) -> Mapping[str, Any]:
-    """Return the description of a query with its functions, as its checkpoint goes on remembering them.
+    """Return the description of a query with its functions, as its checkpoint continues remembering them.
 
     Args:
         description: of the query that starts, without functions.

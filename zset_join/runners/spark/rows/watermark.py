@@ -47,7 +47,7 @@ def with_watermark(stream: _Stream, given: tuple[str, str | int] | None, jump: s
         jump: how far ahead of the watermark a row may be, written as the delay; None: any distance.
 
     Raises:
-        PlanError: a column that is not there or no time, or a delay that is none.
+        PlanError: a column that does not exist or no time, or a delay that is none.
         OptionError: a jump that is no such duration, or without a watermark.
     """
     watermark = watermark_of(stream.name, stream.schema, stream.columns, stream.dataframe, given)
@@ -91,7 +91,7 @@ def watermark_of(
 
     Raises:
         OptionError: it is no pair of a column and a delay.
-        PlanError: a column that is not there, or is no time.
+        PlanError: a column that does not exist, or is no time.
     """
     if given is None:
         watermarks = [

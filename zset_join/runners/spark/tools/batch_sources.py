@@ -1,4 +1,4 @@
-"""What is known of the sources of a query, as the tables that its batch query reads.
+"""Sources of a query as the tables of its batch query.
 
 Best first: all changes of a stream in their order, from a log that is whole; the rows that a snapshot has and the changes
 since; rows alone, where a table was given, where changes leave columns out (`filled_table`), or where the snapshot is that of

@@ -36,7 +36,7 @@ _OF_TEXTS = {"spark.sql.variable.substitute": "false", "spark.sql.parser.escaped
 
 
 def table_prefix() -> str:
-    """Return what the names of the views of one query begin with."""
+    """Return the prefix of the names of the views of one query."""
     return f"zset_join_{uuid.uuid4().hex}_"
 
 
@@ -99,7 +99,7 @@ class BatchTables:
 
         Args:
             stage: what is computed.
-            inputs: a table per input, each row as often as it is there; by name, columns that are not there are NULL.
+            inputs: a table per input, each row as often as it is present; by name, columns that are not there are NULL.
 
         Raises:
             PlanError: its answer does not follow from tables alone.
@@ -112,7 +112,7 @@ class BatchTables:
         return self._sql(batch_query(stage, tables, scope), _OF_STAGES).toDF(*stage.output.schema.names)
 
     def view(self, query: BatchView, *, filters: Mapping[str, Callable[[DataFrame], DataFrame]] | None = None) -> DataFrame:
-        """Return the rows of the view, its columns numbered; the tables it reads are there.
+        """Return the rows of the view, its columns numbered; the tables it reads are present.
 
         Args:
             query: in Spark's dialect.

@@ -54,7 +54,7 @@ def has_snapshot(checkpoint: Checkpoint, planned: PlannedStage) -> bool:
 
 
 def stage_histories(checkpoint: Checkpoint, stage: str) -> list[BucketHistory]:
-    """Return what the state of each bucket of a stage is made of, after the last epoch."""
+    """Return the histories of the state of each bucket of a stage, after the last epoch."""
     return [history for key, history in sorted(checkpoint.histories.items()) if key.partition("/")[0] == stage]
 
 

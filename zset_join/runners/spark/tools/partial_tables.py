@@ -1,10 +1,10 @@
 """The table that partial upserts and truncates mean, by Spark SQL alone: what `verify` compares the latest rows with.
 
 The law: a truncate takes away what is before it in the order; of the changes of a key behind it the newest counts, and a column
-that it leaves out has the value that the last one before it, back to the last delete, did send.
+that it omits has the value that the last one before it, back to the last delete, did send.
 
-Changes are put in the order of their epoch, in it of their sequence, in that of their arrival. One that came after a newer one
-of its key was applied is stale, and counts for nothing.
+Changes are put in the order of their epoch, in it of their sequence, in that of their arrival. One that arrived after a newer
+one of its key was applied is stale, and counts for nothing.
 
 Cost: three windows over the logged changes.
 """
@@ -31,7 +31,7 @@ def filled_table(changes: DataFrame, relation: Relation, control: str, columns: 
     Args:
         changes: with the columns of the relation, `__weight`, `__epoch`, `__position`, `__bucket` (a truncate is for its own).
         relation: in upsert mode.
-        control: the column of it that lists what a row leaves out.
+        control: the column of it that lists what a row omits.
         columns: those that are wanted.
     """
     left_out = F.coalesce(column_named(control), F.lit(0))

@@ -8,7 +8,7 @@ times are those of the ticks in the logs, and the rows that a lookup join receiv
 Limits: the log of every stage must reach back to the first epoch, and the steps between stages be trees. A place is one bucket
 here: rows of several buckets come in the order of these.
 
-Memory: every change that came, on the driver. Cost: one pass over the logs of all stages.
+Memory: every change that arrived, on the driver. Cost: one pass over the logs of all stages.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def why_not_replayed(plan: QueryPlan) -> str | None:
 
 
 def why_not_whole(planned_stages: Sequence[PlannedStage], checkpoint: Checkpoint) -> str | None:
-    """Return why the logs of a query do not give back all that came; None where they do."""
+    """Return why the logs of a query do not give back all that arrived; None where they do."""
     for one in planned_stages:
         histories = stage_histories(checkpoint, one.state_name)
         if any(history.snapshot is not None for history in histories):

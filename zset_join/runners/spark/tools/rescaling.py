@@ -78,7 +78,7 @@ _NO_TOMBSTONE_EXPIRES = StageOptions(on_bad_input="quarantine", tombstone_retent
 
 @dataclass(frozen=True, kw_only=True)
 class RescaleReport:
-    """Report what `rescale` did.
+    """Report of `rescale`.
 
     Args:
         before: the number of buckets the checkpoint had.
@@ -111,7 +111,7 @@ def rescale(
         checkpoint: `checkpointLocation` of the query, a path or a URI.
         buckets: the new number, 1 to 4096.
         session: runs the jobs; default: the active session.
-        local_state_dir: `localStateDir` of the query; state that is there is used, and other is built there.
+        local_state_dir: `localStateDir` of the query; state that is present is used, and other is built there.
 
     Returns:
         What was done; `print` shows it.
@@ -211,7 +211,7 @@ def rescaled_stage(
 
 
 def _rule(stage: Stage, table: TableKey) -> tuple[StageInput, tuple[str, ...]]:
-    """Return what the rows of a table of a snapshot are hashed by: an input they are like, and the columns of its key."""
+    """Return the hash rule for the rows of a snapshot's table: an input they are like, and the columns of its key."""
     if not table.columns:
         return StageInput(relation=stage.inputs[0].relation), ()
     if table.of_input is not None:
@@ -339,7 +339,7 @@ def _with_state(opened: Checkpoint, stages: Mapping[str, Stage]) -> dict[str, St
 
 
 def _histories(receipts: list[TaskReceipt], old: int, buckets: int) -> tuple[dict[str, BucketHistory], int]:
-    """Return what to list and the rows of all buckets, once the receipts show that nothing is missing."""
+    """Return the files to list and the rows of all buckets, once the receipts show that nothing is missing."""
     for receipt in receipts:
         error = error_of_receipt(receipt)
         if error is not None:

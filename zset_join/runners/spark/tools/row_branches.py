@@ -1,6 +1,6 @@
-"""A join of a query with what lies behind it, and the history of rows behind its steps.
+"""A join of a query with what is behind it, and the history of rows behind its steps.
 
-Of what lies behind a join its own steps are followed back; what a stage makes of rows only as far as its group key. Joins whose
+Of what is behind a join its own steps are followed back; what a stage makes of rows only as far as its group key. Joins whose
 rows end by time are followed like any other. What other stages make is not; `unfollowed` names them.
 
 Cost: as `RowQuestion`; with steps one small Spark job, and where no column of the join is requested, a batch join of all row
@@ -82,7 +82,7 @@ class Branch:
 
     @property
     def before(self) -> Relation:
-        """Return what the next stage is given; without one, the view."""
+        """Return the input of the next stage; without one, the view."""
         return self.join.after
 
     @cached_property
@@ -101,7 +101,7 @@ class Branch:
 
     @property
     def causes(self) -> CauseFinder:
-        """Return what distinguishes which changes belong to which rows of the join."""
+        """Return the condition that assigns changes to rows of the join."""
         shown = dict(zip(self.sources, self.join.before.schema.names, strict=True))
         return CauseFinder(self.inside.relations, shown, self.inside.flags)
 
@@ -112,7 +112,7 @@ class Branch:
 
 
 def branches_of(stages: Sequence[PlannedStage], rows: Sequence[PlannedStage], schema: pa.Schema) -> tuple[Branch, ...]:
-    """Return the joins that rows are made of, without those behind their sides, each with all that lies behind it.
+    """Return the joins that rows are made of, without those behind their sides, each with all that is behind it.
 
     Args:
         stages: of the query.
@@ -143,7 +143,7 @@ def are_of_a_stream(rows: Sequence[PlannedStage]) -> bool:
 
 
 def unfollowed(stages: Sequence[PlannedStage], rows: Sequence[PlannedStage]) -> list[str]:
-    """Return what makes rows that are not followed back, as `explain` calls it; nothing where all of them are."""
+    """Return the titles of stages whose rows are not traced; empty if all are."""
     titles: list[str] = []
     for one in rows:
         if join_in(one.stage) is None:
@@ -192,7 +192,7 @@ class Question:
             if not join_rows.num_rows:
                 return RowHistory(self.row, is_complete=all(history.snapshot is None for history in histories))
             narrowing = {at.name: pc.unique(join_rows.column(at.name)) for at in shown if not pt.is_nested(at.type)}
-        # Rows in quarantine are in the log; they are left out here as they were left out then.
+        # Rows in quarantine are in the log; they are omitted here as they were omitted then.
         build = partial(branch.join.stage.build, replace(self.options, on_bad_input="quarantine"))
         question = RowQuestion(
             build,
@@ -255,7 +255,7 @@ class Question:
         )
 
     def _behind_steps(self, branch: Branch, lines: Sequence[_Line]) -> tuple[pa.Table, np.ndarray[Any, np.dtype[np.int64]]]:
-        """Return what the row steps make of join rows, and of which line each is."""
+        """Return the join rows after the row steps, and the line of each."""
         rows = pa.Table.from_pylist([line.row for line in lines], branch.join.before.schema)
         # The number of a line takes the place of its weight, so that each result is matched with its line.
         numbered = self.session.createDataFrame(rows.append_column(WEIGHT, pa.array(range(len(lines)), pa.int64())))
@@ -299,7 +299,7 @@ class Question:
         return answer
 
     def _versions(self, branch: Branch, side: int) -> DataFrame:
-        """Return every row that came in on one side, as far back as the log goes."""
+        """Return every row that arrived in on one side, as far back as the log goes."""
         schemas = [given.fed.schema for given in branch.join.stage.inputs]
         table = list(branch.inside.state_tables)[side]
         changes = logged_changes(self.session, self.checkpoint, self._histories(branch), schemas, side, table=table)

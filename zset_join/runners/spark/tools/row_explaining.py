@@ -11,7 +11,7 @@ Of a view that does more than join, a row is given by the columns of its own out
 A row that time retracted (`state_ttl`) left without a change; the event records it.
 
 Rows of a view that another stage makes (a join by time, a lookup join, a dedup, groups of a stream), and rows requested by what
-an aggregate made, are explained as a pipeline in process explains its own: all that came is replayed (`past_epochs`). Where
+an aggregate made, are explained as a pipeline in process explains its own: all that arrived is replayed (`past_epochs`). Where
 such a view is a side of a join, its rows are reported as not followed.
 
 Behind a union every branch is searched. In a chain of joins a change of the last join may be a row of a view; what made it is
@@ -21,7 +21,7 @@ The law: what is reported as emitted are rows that the engine answers: those who
 own expressions are applied, and for a view without groups this result.
 
 Cost: as `RowQuestion`, per join; with steps one small Spark job, and for computed columns a batch join of all row versions in
-the log. Where all that came is replayed: its memory on the driver, and the cost of `zset_join.runners.local.explaining`.
+the log. Where all that arrived is replayed: its memory on the driver, and the cost of `zset_join.runners.local.explaining`.
 """
 
 from __future__ import annotations
@@ -158,7 +158,7 @@ class _Reasons:
 
     Args:
         causes: epoch and values of a row to the changes that made it, of all branches.
-        missing_reason: the same to why not all of them are there.
+        missing_reason: the same to why not all of them are present.
     """
 
     causes: dict[_Place, tuple[InputChange, ...]]
@@ -169,7 +169,7 @@ class Tracing:
     """Follow the rows of views that are sides of joins back to the streams.
 
     A row of a view is followed in the epoch in which it came or went. For a row of a group, the events are those of the rows of
-    the join that came into the group or left it in that epoch, not those that were there before.
+    the join that arrived into the group or left it in that epoch, not those that were present before.
 
     Args:
         stages: of the query.

@@ -12,10 +12,10 @@ Which columns, best first:
 
 Whether a stream can be filtered is followed from the view down through its stages. A condition on the join key filters both
 sides of a join. One on other columns filters the side they come from, unless the join pads that side: a NULL that represents a
-missing row proves nothing about the rows that are there. Where several stages feed one input it is followed into every one. Of
-a dedup, an as-of or a temporal join only the key by which it chooses rows is followed, on every side: among fewer rows it would
-choose others. Joins whose rows end and joins by processing time let no condition through. A stream that reaches the view in
-several places is filtered where all of them request the same.
+missing row proves nothing about the rows that are present. Where several stages feed one input it is followed into every one.
+Of a dedup, an as-of or a temporal join only the key by which it chooses rows is followed, on every side: among fewer rows it
+would choose others. Joins whose rows end and joins by processing time let no condition through. A stream that reaches the view
+in several places is filtered where all of them request the same.
 
 The law: the difference found in a sample is the difference found without one, restricted to the rows of the sample. The hash
 is another one than that of the buckets, so a sample has its share of every bucket.
@@ -195,7 +195,7 @@ def _renamed(key: _Key, names: Mapping[str, str]) -> Iterator[_Key]:
 
 
 def _filters(stages: Sequence[PlannedStage], rows: Sequence[PlannedStage], key: _Key) -> dict[_Place, _Key]:
-    """Return what has to be hashed of what streams bring so that of some rows those that are in a sample are all there.
+    """Return the columns of the streams to hash, so that a sample contains all partners of its rows.
 
     Args:
         stages: of the query.

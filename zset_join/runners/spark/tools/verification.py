@@ -1,4 +1,4 @@
-"""Compare what a query emitted with Spark's own batch join.
+"""Compare the emitted rows of a query with Spark's batch join.
 
 Expected: the plan of the query as one batch query in Spark SQL (`zset_join.tools.batch`), over the tables of its streams.
 Actual: the sum of all answers, read back from the output. Both are compared as Z-sets (`view_comparison`).
@@ -168,7 +168,7 @@ def _kind(stream: SourceStream, name: str) -> Any:
 
 
 def _emitted(session: SparkSession, runner: EpochRunner, output: Relation, actual_df: DataFrame | None) -> dict[str, DataFrame]:
-    """Return what was emitted, per output that can be read; what was given has no name."""
+    """Return the emitted rows per readable output; rows given by the caller have no name."""
     emitted = runner.contents(session) if actual_df is None else {"": actual_df}
     if not emitted:
         raise OptionError(
@@ -180,7 +180,7 @@ def _emitted(session: SparkSession, runner: EpochRunner, output: Relation, actua
 
 
 def numbered_rows(emitted: DataFrame, output: Relation) -> DataFrame:
-    """Return what was emitted, with the columns of the output numbered and the weight last."""
+    """Return the emitted rows, with the columns of the output numbered and the weight last."""
     missing = [name for name in output.schema.names if name not in emitted.columns]
     if missing:
         raise OptionError(f"actual_df lacks the columns {missing}.", code="VERIFY_TABLE", missing=missing)

@@ -39,7 +39,7 @@ _ROUNDING = 1e-9
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class VerificationReport:
-    """Hold whether what was emitted equals the batch join.
+    """Result of comparing the emitted rows with the batch join.
 
     Args:
         equal: every row has the weight it should have.
@@ -129,7 +129,7 @@ def compare_outputs(
     *,
     most_differences: int,
 ) -> VerificationReport:
-    """Compare what each output holds with the batch query, which is made once; report on the first that differs.
+    """Compare each output with the batch query, which runs once; report the first difference.
 
     Args:
         expected: the batch query.

@@ -1,1 +1,1 @@
-"""What runs on an executor: the task of a bucket, what it sends on and what it reports."""
+"""Code that runs on an executor: the task of a bucket, its output and its receipt."""

@@ -53,7 +53,7 @@ class BucketTask:
     begun: ClosingTask | None = None
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Yield what the last delivery makes of the answer, then the receipts of the tasks before and of these stages."""
+        """Yield the last delivery's output for the answer, then the receipts of the tasks before and of these stages."""
         *_, last = self.tasks.values()
         bucket = task_bucket(last.first_partition)
         lines: list[str] = []

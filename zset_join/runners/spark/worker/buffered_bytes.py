@@ -1,4 +1,4 @@
-"""What a bucket reports of the bytes that an append-only join holds; the driver adds them up (`planning.buffer_limit`)."""
+"""Bytes of an append-only join that a bucket reports; the driver adds them up (`planning.buffer_limit`)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class AppendBuffer(Protocol):
     """An operator that may only ever buffer rows, and counts the bytes of them."""
 
     def buffered(self, tick: Tick, deltas: Sequence[ZSet]) -> BufferedEpoch | None:
-        """Return what it holds after an epoch; None where its inputs change."""
+        """Return its bytes after an epoch; None if its inputs change."""
         ...
 
     def largest_key(self, tick: Tick, deltas: Sequence[ZSet]) -> tuple[tuple[Any, ...], int, int] | None:
@@ -26,7 +26,7 @@ class AppendBuffer(Protocol):
 
 
 def note_of_buffer(epoch: BufferedEpoch | None) -> dict[str, Any] | None:
-    """Return what a task reports of the bytes its bucket holds."""
+    """Return a task's report of the bytes of its bucket."""
     if epoch is None:
         return None
     return {"held": epoch.after, "evicted_rows": sum(epoch.evicted_rows), "evicted_bytes": sum(epoch.evicted_bytes)}

@@ -3,7 +3,7 @@
 It keeps the law of `tasks`: files are written that nobody lists yet, and only receipts make them count.
 
 Rows that were different may be equal now, so what was an update may be nothing: the answer of a bucket is consolidated before
-it is written or sent on. An answer of more than `MOST_TIDY_ROWS` rows goes on as it comes, retractions first; its sum is the
+it is written or sent on. An answer of more than `MOST_TIDY_ROWS` rows continues as it comes, retractions first; its sum is the
 same.
 """
 
@@ -35,7 +35,7 @@ class ClosingTask:
 
     Args:
         stage: what its receipt calls it.
-        rows: schema of the rows, without the weight that comes behind them.
+        rows: schema of the rows, without the weight that arrives behind them.
         chunk_rows: most rows in a piece of the answer.
         task_buffer: where the receipts of the function before the expressions are.
         delivery: where the answer goes.
@@ -50,13 +50,13 @@ class ClosingTask:
     first_partition: int = 0
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Yield what the delivery makes of the rows, and of this task's receipt behind those of the tasks before."""
+        """Yield the delivery's output for the rows, and of this task's receipt behind those of the tasks before."""
         receipt = TaskReceipt(stage=self.stage, bucket=task_bucket(self.first_partition), executor=executor_name())
         yield from self.run(batches, receipt)
         yield from self.delivery.finish([*self.task_buffer.take(), receipt.to_json()])
 
     def run(self, batches: Iterable[pa.RecordBatch], receipt: TaskReceipt) -> Iterator[pa.RecordBatch]:
-        """Yield what the delivery makes of the rows, and take all of them: what is passed on is there then."""
+        """Yield the delivery's output for the rows, and take all of them: what is passed on is present then."""
         started = time.perf_counter()
         came = self._pieces(batches, receipt)
         try:

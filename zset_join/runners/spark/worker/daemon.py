@@ -37,7 +37,7 @@ __all__ = ["load_kernels", "main"]
 
 
 def load_kernels() -> None:
-    """Load what joins of plain columns need: upserts by key, weights, and rows that are only added."""
+    """Load the kernels of joins over plain columns: upserts by key, weights, and rows that are only added."""
     schema = pa.schema({"id": pa.int64(), "key": pa.string(), "at": pa.timestamp("us", tz="UTC"), "amount": pa.float64()})
     left = Relation(name="left", schema=schema, join_key=("key",), primary_key=("id",), sequence_by=("at",), mode="upsert")
     right = Relation(name="right", schema=schema, join_key=("key",), mode="changelog")

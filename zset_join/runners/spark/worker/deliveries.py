@@ -45,7 +45,7 @@ REDUCED_ROWS = 1 << 20
 
 
 class Delivery(Protocol):
-    """What takes the answer of one stage in one bucket; it travels to the worker."""
+    """Receiver of the answer of one stage in one bucket; sent to the worker."""
 
     @property
     def schema(self) -> pa.Schema:
@@ -202,7 +202,7 @@ class ToSameTask:
             receipt.emitted[0] += len(rows)
 
     def unpacked(self, batch: pa.RecordBatch) -> ZSet:
-        """Return what was delivered as a delta."""
+        """Return the delivered rows as a delta."""
         *columns, weights = batch.columns
         return ZSet(pa.RecordBatch.from_arrays(columns, schema=self.rows), np.asarray(weights, dtype=np.int64))
 

@@ -1,11 +1,11 @@
-"""What a Python worker has loaded for good is not looked through after every task.
+"""Garbage collection of a Python worker skips the objects loaded at its start.
 
 PySpark's daemon collects garbage behind each task of a worker. With the engine and its kernels loaded that looks at some
 200,000 objects and takes 50 to 80 ms of a core, several times what a small epoch of a bucket takes. None of them goes before
 the worker ends.
 
-The law: what is made later is collected as ever. Kernels are loaded when a stage first needs them, so what is there for good is
-taken out a few times, after a collection, and then never again: a worker that lives for days leaks nothing that grows.
+The law: what is made later is collected as ever. Kernels are loaded when a stage first needs them, so the present content for
+good is taken out a few times, after a collection, and then never again: a worker that lives for days leaks nothing that grows.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _MOST_TIMES = 8
 
 
 class Spared:
-    """Take what is there out of later collections, where it is much, and at most a few times in a process.
+    """Take the present content out of later collections, where it is much, and at most a few times in a process.
 
     Attributes:
         times: how often it has been done.

@@ -11,7 +11,7 @@ On where there is more than one executor (`locality="auto"`), off on a local mas
 anchor is rebuilt when half of the places are empty, as after executors have come; all buckets may move then.
 
 What it needs besides: `spark.shuffle.reduceLocality.enabled=false`, or Spark also prefers the hosts that wrote most of the
-shuffle; `spark.scheduler.minRegisteredResourcesRatio=1.0`, or the anchor is made before all executors are there. Both
+shuffle; `spark.scheduler.minRegisteredResourcesRatio=1.0`, or the anchor is made before all executors are present. Both
 are read when a session is made; `zset_join.spark.cluster_settings` has them.
 
 Cost: one small job when a query starts, and a hash probe per row and stage.

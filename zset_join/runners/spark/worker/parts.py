@@ -1,4 +1,4 @@
-"""Where a task leaves its piece of an epoch's answer.
+"""Part files: a task's share of an epoch's answer.
 
 A task does not send its answer through Spark; it writes a part file and reports it. The driver collects the reports of
 the attempts that won, so the answer is computed once, is durable enough to be given out again, and a twin attempt leaves
@@ -48,7 +48,7 @@ MOST_TIDY_ROWS = 1 << 20
 
 
 class PartWriter(Protocol):
-    """What writes a task's piece of the answer; it travels to the worker."""
+    """Writer of a task's share of the answer; sent to the worker."""
 
     def write(
         self, files: CheckpointFiles, bucket: int, tick: Tick, schema: pa.Schema, chunks: Iterable[ZSet]

@@ -83,7 +83,7 @@ def refusal(name: str, key: Sequence[str], rejected: Rejected, tick: Tick) -> Ba
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeadLetters:
-    """Write rejected rows; it travels to the workers.
+    """Write rejected rows; sent to the workers.
 
     Args:
         directory: `deadLetterPath`, a path or a URI.
@@ -148,6 +148,6 @@ def publish_dead_letters(directory: str, parts: Sequence[PartEntry]) -> None:
 
 
 def forget(directory: str, parts: Sequence[PartEntry]) -> None:
-    """Remove the files of an attempt that is not to be believed."""
+    """Remove the files of an attempt that is not to be trusted."""
     for part in parts:
         open_folder(directory, option="deadLetterPath").remove(part.file.name)

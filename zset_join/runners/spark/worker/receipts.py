@@ -1,6 +1,6 @@
-"""What a task reports to the driver: one JSON line per stage and bucket.
+"""Receipts of a task for the driver: one JSON line per stage and bucket.
 
-The receipts of the attempts that won are all the driver believes in; they travel as the output of the task, so Spark itself
+The receipts of the attempts that won are all the driver trusts; they travel as the output of the task, so Spark itself
 decides which attempt they come from.
 """
 
@@ -26,7 +26,7 @@ class TaskReceipt(BucketReceipt):
 
     Args:
         executor: where it ran.
-        rows_in: rows that came in, per side.
+        rows_in: rows that arrived in, per side.
         retractions_in: those of them that retract or delete.
         applied: those of them that were passed to the operator.
         emitted: rows a route sent on, per side.

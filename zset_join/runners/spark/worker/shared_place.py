@@ -57,7 +57,7 @@ class SharedPlace:
         return self.place == 0 or isinstance(self.stage, SharedTableStage)
 
     def deltas(self, given: Sequence[ZSet]) -> list[ZSet]:
-        """Return what this stage logs of its deltas: of a table its left rows, and the table's own where it is the first."""
+        """Return the logged deltas of this stage: of a table its left rows, and the table's own where it is the first."""
         if not isinstance(self.stage, SharedTableStage) and self.place == 0:
             return list(given)
         fed = [ZSet.empty(one.fed.schema) for one in self.stage.inputs]

@@ -1,4 +1,4 @@
-"""What a task does for one bucket of one stage in one epoch: bring its state to the point before, answer, log the input.
+"""A task of one bucket of one stage in one epoch: restore the previous state, answer, log the input.
 
 The law: a task reads committed state and writes files nobody lists yet; only its receipt makes them count. It may run twice,
 at the same time or later, and both attempts report the same answer.
@@ -61,7 +61,7 @@ class FansOut(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class StageTask:
-    """Answer one epoch of one bucket of a stage; it travels to the worker, where a `BucketTask` runs it.
+    """Answer one epoch of one bucket of a stage; sent to the worker, where a `BucketTask` runs it.
 
     Args:
         context: the epoch and what is committed.
@@ -90,7 +90,7 @@ class StageTask:
     is_tidied: bool = False
 
     def run(self, arrivals: Arrivals, receipt: TaskReceipt) -> Iterator[pa.RecordBatch]:
-        """Yield what the delivery makes of the answer to these rows; the receipt holds the rest."""
+        """Yield the delivery's output for the answer to these rows; the receipt holds the rest."""
         begins = self.bucket.begins(receipt.bucket, is_first=receipt.bucket not in self.context.histories)
         may_be_due = begins or receipt.bucket in self.context.due_buckets
         try:
@@ -116,7 +116,7 @@ class StageTask:
 
     @property
     def build(self) -> Callable[[str], DurableOperator]:
-        """Return what makes the operator over a directory."""
+        """Return the constructor of the operator over a directory."""
         return partial((self.stage if self.shared is None else self.shared.stage).build, self.options)
 
     def read_by(self, state: BucketState) -> DurableOperator:
@@ -204,7 +204,7 @@ class ReplayTask:
     logs: Mapping[int, LogEntry]
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Yield what the delivery makes of the answer and of this task's receipt."""
+        """Yield the delivery's output for the answer and of this task's receipt."""
         for _ in batches:
             pass
         context = self.task.context

@@ -1,1 +1,1 @@
-"""What reaches into the JVM beside a classic session; nothing else of the library does, and Spark Connect needs none of it."""
+"""Access to the JVM of a classic session. No other module uses it, and Spark Connect needs none of it."""

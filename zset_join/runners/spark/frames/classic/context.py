@@ -24,7 +24,7 @@ def parallelism(session: SparkSession) -> int:
 
 
 def executors(session: SparkSession) -> int:
-    """Return the executors that are there now; what Spark lists has the driver too."""
+    """Return the executors that are present now; what Spark lists has the driver too."""
     context = session.sparkContext
     if _LOCAL_MASTER.fullmatch(context.master or ""):
         return 1

@@ -1,21 +1,21 @@
 """The Kafka topics that a query reads, by their ids: one that was rebuilt is reported, however many records it has.
 
 Spark identifies a topic by its name and how far it has read. A topic that was deleted, rebuilt and filled again looks to it
-like the old one: it goes on in the middle of other records. Kafka gives every topic an id of its own that never comes again.
+like the old one: it continues in the middle of other records. Kafka gives every topic an id of its own that never comes again.
 
 The law: an epoch is committed only while every topic it read has the id under which the query began to read it. The ids are
 read when the query starts, and again behind the work of every epoch, so a topic that is exchanged meanwhile is noticed before
 its records count. They are kept in the commit record, with the epoch.
 
 The driver uses the Kafka client that Spark's connector brings, and with the options of the stream, so that servers and
-rights are the same. Streams with `failOnDataLoss=false` are left out: their user allows missing records.
+rights are the same. Streams with `failOnDataLoss=false` are omitted: their user allows missing records.
 
 Memory: one id per topic; one connection per set of options.
 
 Cost: one request per epoch and connection, about a millisecond.
 
 Limits: a Kafka older than 2.8 has no ids, and a platform may bring its Kafka client under another name; where the ids cannot be
-read at the start a warning is logged, and the query goes on without.
+read at the start a warning is logged, and the query continues without.
 """
 
 from __future__ import annotations
@@ -118,7 +118,7 @@ class KafkaTopics:
             client.close()
 
     def _ids(self, read: _Read, known: Mapping[str, str]) -> dict[str, str]:
-        """Return the ids of a stream's topics; one that is not there has none."""
+        """Return the ids of a stream's topics; one that does not exist has none."""
         client = self._client(read)
         topics = {*known, *read.topics}
         if read.pattern is not None:
@@ -170,7 +170,7 @@ class _NoClientError(Exception):
 
 @dataclass(frozen=True, kw_only=True)
 class _Read:
-    """What a stream reads.
+    """Topics that a stream reads.
 
     Args:
         stream: its name.
@@ -186,7 +186,7 @@ class _Read:
 
 
 def _reads(name: str, rows: DataFrame) -> list[_Read]:
-    """Return what a stream reads of Kafka and must not lose."""
+    """Return the topics that a stream reads and must not lose."""
     leaves: Any = rows._jdf.queryExecution().analyzed().collectLeaves()
     reads = []
     for number in range(leaves.size()):
