@@ -176,7 +176,7 @@ class RunSet(ABC, Generic[R]):
         data = read_bytes(self._directory / _MANIFEST)
         if data is None:
             if list_directory(self._directory):
-                raise self._refused("its directory holds files that no manifest names")
+                raise self._refused("its directory has files that no manifest names")
             self._write_manifest(clean=True)
             return
         try:
@@ -188,8 +188,8 @@ class RunSet(ABC, Generic[R]):
             raise StateError(
                 f"the cold store in {self._directory} was made for something else: it has "
                 f"{ {name: manifest.get(name) for name in differing} }, expected "
-                f"{ {name: self._stamp[name] for name in differing} }. It is a cache: remove the directory, and it is built "
-                "again from the checkpoint.",
+                f"{ {name: self._stamp[name] for name in differing} }. It is a cache: remove the directory, and it is "
+                "rebuilt from the checkpoint.",
                 code="COLD_STORE_FOREIGN",
                 path=str(self._directory),
                 differing=differing,
@@ -209,8 +209,8 @@ class RunSet(ABC, Generic[R]):
 
     def _refused(self, why: str) -> StateError:
         return StateError(
-            f"the cold store in {self._directory} cannot be used: {why}. It is a cache: remove the directory, and it is built "
-            "again from the checkpoint.",
+            f"the cold store in {self._directory} cannot be used: {why}. It is a cache: remove the directory, and it is "
+            "rebuilt from the checkpoint.",
             code="COLD_STORE_UNCLEAN",
             path=str(self._directory),
         )
@@ -245,7 +245,7 @@ class RunSet(ABC, Generic[R]):
         except OSError as error:
             raise ResourceError(
                 f"the cold store in {self._directory} could not be read ({error}). Look after that disk, and start again: "
-                "local state is a cache and is built again from the checkpoint.",
+                "local state is a cache and is rebuilt from the checkpoint.",
                 code="COLD_STORE_IO",
                 path=str(self._directory),
             ) from error

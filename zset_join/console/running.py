@@ -35,7 +35,7 @@ class Console:
     Attributes:
         url: the address to open; it works once, in one browser.
         port: of 127.0.0.1.
-        metrics_url: what a scraper reads, with the header `Authorization: Bearer <metrics_token>`.
+        metrics_url: for a scraper, with the header `Authorization: Bearer <metrics_token>`.
         metrics_token: the token in it.
     """
 
@@ -117,7 +117,7 @@ def open_console(watched: Watched, *, port: int = 0, metrics_token: str | None =
     Args:
         watched: the query.
         port: of 127.0.0.1; 0 takes a free one.
-        metrics_token: what scrapers of `/metrics` send; default: a random one, the attribute `metrics_token`.
+        metrics_token: of scrapers of `/metrics`; default: a random one, the attribute `metrics_token`.
 
     Raises:
         OptionError: the port is taken.

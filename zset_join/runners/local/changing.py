@@ -60,7 +60,7 @@ class ChangingPipeline(Pipeline[dict[str, ZSet]]):
     """Run several views in this process, and others later.
 
     Args:
-        views: by what each is called, one or more.
+        views: one or more, by name.
         options: what operators take from the options of a query.
         idle_timeout_seconds: as of any pipeline.
         keep_inputs: as of any pipeline; its views stay as they are then.

@@ -1,6 +1,6 @@
 """The contents of `Pipeline.progress`.
 
-The law: of every source, rows = rows applied + rows put aside; what cannot be read is no row yet, and counted apart.
+The law: of every source, rows = rows applied + rows set aside; what cannot be read is no row yet, and counted apart.
 """
 
 from __future__ import annotations

@@ -298,7 +298,7 @@ class QueryChanges:
         return self._evolve(view, outputs, new_table, note, (), words, {}, options=before.options)
 
     def query_before(self) -> QueryBefore:
-        """Return the query before the last change, which `undo` goes back to.
+        """Return the query before the last change, which `undo` restores.
 
         Raises:
             StateError: as `undo`.
@@ -323,10 +323,10 @@ class QueryChanges:
         return None if changed is None else changed.note
 
     def add_view(self, name: str, view: View, *, outputs: Outputs | Sink = (), note: Any = None) -> PlanDiff:
-        """Add a view; it begins with the rows it would hold had it been there from the start.
+        """Add a view; its first rows are those it would have if it had run from the start.
 
-        It is `evolve` with one more view: shared stages keep their state, and the answer of an epoch without input is all its
-        rows. The next program that opens the directory gives all views in the order of their addition.
+        It is `evolve` with one more view: shared stages keep their state, and all its rows are the answer of an epoch without
+        input. The next program that opens the directory must pass all views in the order of their addition.
 
         Args:
             name: a new name.
@@ -382,12 +382,12 @@ class QueryChanges:
     def _named_views(self) -> Mapping[str, View]:
         if self._views is None and self._has_several:
             raise _view_name(
-                "undo() has brought a query back of which the program gave no views by name",
+                "undo() restored a query whose views have no names",
                 None,
                 [one.name for one in self.plan.views],
             )
         if self._views is None:
-            raise _view_name("views are added and dropped in a pipeline that was made of views by name", None, ())
+            raise _view_name("views can be added and dropped only in a pipeline of named views", None, ())
         return self._views
 
     def _evolved(

@@ -91,7 +91,7 @@ class Snapshot:
 
 
 class Snapshots:
-    """Publish snapshots of a pipeline: what it is made of, and what its readers call."""
+    """Publish snapshots of a pipeline for readers in other threads."""
 
     plan: QueryPlan
     epoch: int

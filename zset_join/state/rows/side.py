@@ -523,7 +523,7 @@ class SideState:
         self.record_words("<i8", self.layout.degree_offset, int(self.header[s.H_ROWS_END]))[numbers - 1] = degrees
 
     def is_current(self) -> bool:
-        """Return whether the mapped files are those another process would open: none replaced, grown or left half-written."""
+        """Return whether another process would open these mapped files: none was replaced, extended or partly written."""
         parts = (self.arena, self.arrangement, self.primary_keys)
         return self.header[s.H_DIRTY] == 0 and all(part.is_current() for part in parts)
 
