@@ -10,6 +10,7 @@ import contextlib
 import os
 import subprocess
 import sys
+import tempfile
 from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -29,8 +30,12 @@ os.environ.setdefault("ZSET_JOIN_COMPILE", "lazily")
 
 # A thousand tests leave more behind than Spark's 1 GB: with it the last tests of a run took ten times as long, and then the
 # heap was full. A JVM whose heap is full ends at once, and its last line reports it, instead of failing every test that follows.
-ROOMY_JVM = "-Xss4m -XX:+ExitOnOutOfMemoryError"
+# What Spark generates fills the 48 MB of code that a JVM with one compiler keeps, and a thread then sweeps them all the time.
+ROOMY_JVM = "-Xss4m -Xmn512m -XX:ReservedCodeCacheSize=240m -XX:+ExitOnOutOfMemoryError"
 JVM_HEAP = "3g"
+PLAIN_FILES = "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
+"""Keeps Spark's own checkpoint. The manager that Spark takes by itself starts 10 processes, `readlink` and `chmod`, for every
+file of it: 40 in an epoch."""
 SHORT_HISTORY = dict.fromkeys(
     (
         "spark.sql.streaming.numRecentProgressUpdates",
@@ -42,6 +47,9 @@ SHORT_HISTORY = dict.fromkeys(
 )
 """Spark keeps a thousand plans, jobs and stages for its pages, which nobody opens here."""
 
+LONGEST_SOCKET_DIRECTORY = 40
+"""The path of a Unix socket, which answers 40 ms sooner than TCP, may have 100 characters."""
+
 MOST_SHOWN = 4_000
 JVM_STDERR = pytest.StashKey[Path]()
 
@@ -50,6 +58,14 @@ use_short_lived_jvms()
 
 # Without a deadline: the first call of a kernel may compile it.
 load_profile()
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Leave files without the word spark unread where `-m` wants Spark's tests only: reading all takes each worker 20 s."""
+    wants_spark = str(config.getoption("markexpr")).startswith("spark and ")
+    if not wants_spark or collection_path.suffix != ".py" or "spark" in str(collection_path.relative_to(ROOT)):
+        return None
+    return "spark" not in collection_path.read_text(encoding="utf-8") or None
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -106,6 +122,9 @@ def spark(
 
     from pyspark.sql import SparkSession
 
+    from tests.java_names import keep_java_names
+
+    keep_java_names()
     directory, logging = tmp_path_factory.mktemp("spark"), ROOT / "tests" / "log4j2.properties"
     builder = (
         SparkSession.builder.master("local[2]")
@@ -116,13 +135,17 @@ def spark(
         .config("spark.driver.memory", JVM_HEAP)
         .config("spark.local.dir", str(directory / "local"))
         .config("spark.pyspark.python", sys.executable)
+        .config("spark.python.daemon.module", "zset_join.runners.spark.worker.daemon")
         .config("spark.sql.execution.arrow.maxRecordsPerBatch", 100_000)
         .config("spark.sql.session.timeZone", "UTC")
         .config("spark.sql.shuffle.partitions", 2)
+        .config("spark.sql.streaming.checkpointFileManagerClass", PLAIN_FILES)
         .config("spark.sql.warehouse.dir", str(directory / "warehouse"))
         .config("spark.ui.enabled", "false")
         .config("spark.ui.showConsoleProgress", "false")
     )
+    if len(tempfile.gettempdir()) <= LONGEST_SOCKET_DIRECTORY:
+        builder = builder.config("spark.python.unix.domain.socket.enabled", "true")
     for name, count in SHORT_HISTORY.items():
         builder = builder.config(name, count)
     pytestconfig.stash[JVM_STDERR] = written = directory / "jvm.stderr"
