@@ -59,7 +59,7 @@ class SnapshotEntry:
 
     @classmethod
     def from_json(cls, written: dict[str, Any]) -> SnapshotEntry:
-        """Build from what `to_json` gave."""
+        """Build from the result of `to_json`."""
         tables = {name: FileEntry.from_json(entry) for name, entry in written["tables"].items()}
         return cls(written["through_epoch"], written["identity"], tables, written["live_bytes"])
 
