@@ -15,7 +15,7 @@ from zset_join.core.errors import SqlError
 from zset_join.lookup.secret import holds_credentials
 
 if TYPE_CHECKING:
-    from zset_join.sql_expressions.places import Place
+    from zset_join.sql_expressions.positions import Position
 
 __all__ = ["duckdb_output", "jdbc_output", "kafka_config", "kafka_output", "local_path_of", "postgres_url"]
 
@@ -53,7 +53,7 @@ def kafka_config(options: Mapping[str, str]) -> dict[str, Any]:
     return config
 
 
-def postgres_url(url: str, *, at: Place | None = None) -> SplitResult:
+def postgres_url(url: str, *, at: Position | None = None) -> SplitResult:
     """Return the parts of jdbc:postgresql://host:port/database.
 
     Raises:

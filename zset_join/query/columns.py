@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     from zset_join.sql_expressions.texts import BoundText
 
 __all__ = [
+    "ExternalRows",
     "NamedColumn",
-    "OutsideRows",
     "RowsOfView",
     "TextColumn",
     "ViewColumn",
@@ -64,7 +64,7 @@ class RowsOfView(Protocol):
         ...
 
 
-class OutsideRows(NamedTuple):
+class ExternalRows(NamedTuple):
     """Rows of an external table, for conditions that read them."""
 
     name: str
@@ -202,7 +202,7 @@ def condition_on(given: Any, name: str, schema: pa.Schema, argument: str) -> Exp
         OptionError: it is neither.
         PlanError: a text that cannot be bound.
     """
-    return resolved(expr(given) if isinstance(given, str) else given, OutsideRows(name, schema), argument)
+    return resolved(expr(given) if isinstance(given, str) else given, ExternalRows(name, schema), argument)
 
 
 def schema_given(text: str) -> pa.Schema:

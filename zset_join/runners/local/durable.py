@@ -54,8 +54,8 @@ from zset_join.runners.local.durable_epoch import DurableEpoch
 from zset_join.runners.local.engine import AnsweredEpoch
 from zset_join.runners.local.evolving import Evolution
 from zset_join.runners.local.history import InputHistory
+from zset_join.runners.local.pending_epochs import BEGIN, EARLIER, GivenEpoch, altered_views, pending_epochs
 from zset_join.runners.local.place import Place, place_of
-from zset_join.runners.local.waiting_epochs import BEGIN, EARLIER, GivenEpoch, altered_views, waiting_epochs
 from zset_join.runners.local.watermarks import Watermarks
 from zset_join.stages.effect import Effects
 from zset_join.stages.stage import StageOptions
@@ -417,7 +417,7 @@ class PipelineDirectory:
         return {view.name: self._answer(record, view.name) for view in self._plan.views}
 
     def newest_answers(self, record: CommitRecord, newest_answer: Mapping[str, ZSet]) -> Iterator[GivenEpoch]:
-        """Yield the epochs that outputs may lack, oldest first; see `waiting_epochs`.
+        """Yield the epochs that outputs may lack, oldest first; see `pending_epochs`.
 
         Args:
             record: the newest one.
@@ -428,7 +428,7 @@ class PipelineDirectory:
         """
         if self.checkpoint.is_moved:
             return iter(())
-        return waiting_epochs(self.checkpoint, self._plan, record, newest_answer, self._read)
+        return pending_epochs(self.checkpoint, self._plan, record, newest_answer, self._read)
 
     def altered_views(self) -> frozenset[str]:
         """Return the views whose outputs may lack columns: an epoch that they may not have adds some, or none has reached them.

@@ -36,7 +36,7 @@ from zset_join.sql.bind.windows import names_one_table
 from zset_join.sql.parse.hints import Hints, read_hints
 from zset_join.sql.tables.bound import BoundQuery
 from zset_join.sql_expressions.consumed import argument, disregard
-from zset_join.sql_expressions.places import check_distinct, near, pick
+from zset_join.sql_expressions.positions import check_distinct, near, pick
 from zset_join.sql_expressions.scalars import ScalarBinder
 
 __all__ = ["JoinPlanner"]

@@ -28,7 +28,7 @@ from zset_join.core.errors import SqlError
 from zset_join.sql.ddl.definitions import Model
 from zset_join.sql.parse.readers import Reader
 from zset_join.sql.tables.catalog import PROCESSING_TIME_TYPE, ColumnDefinition, Table
-from zset_join.sql_expressions.places import near
+from zset_join.sql_expressions.positions import near
 
 __all__ = ["LikeClause", "find_like", "model_of"]
 

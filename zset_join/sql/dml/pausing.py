@@ -11,7 +11,7 @@ from zset_join.sql.parse.readers import Reader
 from zset_join.sql.tables.contexts import StatementContext
 from zset_join.sql.tables.results import Message, Running
 from zset_join.sql_expressions.dialects import Statement
-from zset_join.sql_expressions.places import near
+from zset_join.sql_expressions.positions import near
 
 __all__ = ["pause", "resume"]
 

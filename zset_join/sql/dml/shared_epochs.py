@@ -37,7 +37,7 @@ from zset_join.sql.tables.key_claims import Claimed, KeyClaims
 from zset_join.sql.tables.results import Running
 from zset_join.sql.tables.settings import stage_options
 from zset_join.sql.tables.view_groups import GroupView
-from zset_join.sql_expressions.places import SqlWarning
+from zset_join.sql_expressions.positions import SqlWarning
 from zset_join.zset import ZSet, single_batch
 
 __all__ = ["Accepted", "SharedEpoch", "accepted_rows", "as_started", "combined", "failing_queries", "in_order", "named_error"]

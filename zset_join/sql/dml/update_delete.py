@@ -21,7 +21,7 @@ from zset_join.sql.tables.contexts import StatementContext
 from zset_join.sql.tables.results import Message
 from zset_join.sql.tables.sink_tables import is_outside
 from zset_join.sql_expressions.dialects import Statement, parse_expression
-from zset_join.sql_expressions.places import near, pick
+from zset_join.sql_expressions.positions import near, pick
 from zset_join.zset import ZSet, single_batch
 
 __all__ = ["delete", "update"]

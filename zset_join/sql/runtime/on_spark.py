@@ -59,7 +59,7 @@ from zset_join.sql.tables.file_names import file_name
 from zset_join.sql.tables.results import Query, Running
 from zset_join.sql.tables.settings import driver_options, max_waiting_batches, stage_options
 from zset_join.sql.tables.table_sources import DecodingCatalog, TableSource, recorded_rows
-from zset_join.sql_expressions.places import Place
+from zset_join.sql_expressions.positions import Position
 from zset_join.zset import ZSet
 
 __all__ = ["SparkRuntime"]
@@ -324,7 +324,7 @@ class _CatalogOverSpark(DecodingCatalog):
         super().__init__(dialect, recorded_rows)
         self._runtime = runtime
 
-    def find(self, name: str, *, at: Place | None = None) -> Table | NamedView:
+    def find(self, name: str, *, at: Position | None = None) -> Table | NamedView:
         """Return the table or view of a name; one of Spark's becomes a table of the session.
 
         Raises:

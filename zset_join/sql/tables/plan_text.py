@@ -5,7 +5,7 @@
 The law: the text, bound again over the same tables, is a query with the same answers; a view made by SQL is the same tree
 again, from the second writing on (names that the binder makes are then there). So a text is a query's normal form.
 
-Joins by time, and with outside tables, have no form in Spark's own SQL; they are written as our Spark dialect reads them:
+Joins by time, and with external tables, have no form in Spark's own SQL; they are written as our Spark dialect reads them:
 `FOR SYSTEM_TIME AS OF`, `ASOF JOIN ... MATCH_CONDITION`, the hint `LOOKUP`. What is joined so must be named, so it is in a
 WITH in front.
 

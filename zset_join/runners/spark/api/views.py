@@ -521,7 +521,7 @@ def _check_view(given: Any, call: str) -> None:
 
 
 def _outside(source: Any, alias: str | None) -> LookupSource:
-    """Return the outside table; a batch DataFrame becomes one that is read once per epoch."""
+    """Return the external table; a batch DataFrame becomes one that is read once per epoch."""
     if isinstance(source, DataFrame):
         schema = arrow_schema(source.schema, relation=alias or "lookup")
         return DataFrameSource(name=alias or "lookup", schema=schema, dataframe=source)

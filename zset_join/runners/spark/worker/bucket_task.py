@@ -43,7 +43,7 @@ class BucketTask:
 
     Args:
         tasks: number of a stage to what answers it, in the order of an epoch. All but the last deliver `ToSameTask`.
-        sent_to: the stages that rows come to from outside; where there are several, every row names its stage (column
+        sent_to: the stages that receive rows from other tasks; if there are several, every row names its stage (column
             `TARGET`). Those that are none of `tasks` are answered behind the expressions.
         begun: ends the expressions before; None for the first function of a task.
     """
