@@ -42,7 +42,7 @@ def local_path_of(table: str, options: Mapping[str, str]) -> Path:
 
 
 def kafka_config(options: Mapping[str, str]) -> dict[str, Any]:
-    """Return what Kafka's client takes of a table's options."""
+    """Return the settings of Kafka's client from a table's options."""
     config: dict[str, Any] = {
         option.removeprefix("properties."): value
         for option, value in options.items()
@@ -145,6 +145,6 @@ def jdbc_output(table: WrittenTable) -> Request:
 
 
 def _conninfo(given: Mapping[str, Any]) -> str:
-    """Return what libpq takes, every value quoted."""
+    """Return the connection string of libpq, every value quoted."""
     quoted = {name: str(value).replace("\\", "\\\\").replace("'", "\\'") for name, value in given.items()}
     return " ".join(f"{name}='{value}'" for name, value in quoted.items())

@@ -48,7 +48,7 @@ class FeedPrint:
 
 
 class Fingerprints:
-    """Hold the fingerprints of a plan.
+    """The fingerprints of a plan.
 
     Args:
         plan: the plan.

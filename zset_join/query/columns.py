@@ -78,7 +78,7 @@ class ViewColumn(Column):
 
     Args:
         node: the rows.
-        view: what messages call them.
+        view: name for messages.
     """
 
     node: Node
@@ -116,8 +116,8 @@ def resolved(given: Any, rows: RowsOfView, call: str) -> Expression:
 
     Args:
         given: an expression.
-        rows: what it is computed from.
-        call: the word that is given it, for messages.
+        rows: its input.
+        call: the method, for messages.
 
     Raises:
         OptionError: it is no expression.
@@ -142,7 +142,7 @@ def resolved(given: Any, rows: RowsOfView, call: str) -> Expression:
 
 
 def titled(given: Any, rows: RowsOfView, call: str) -> NamedColumn:
-    """Return an expression over rows, and what it is called: by `alias`, by its column, or as it is written.
+    """Return an expression over rows and its name: from `alias`, its column, or its text.
 
     Raises:
         OptionError: as `resolved`.

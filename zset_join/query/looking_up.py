@@ -32,7 +32,7 @@ _R = TypeVar("_R", bound=Rows)
 
 @dataclass(frozen=True, kw_only=True)
 class LookupWords:
-    """Hold the arguments of `View.lookup_join`, which explains them."""
+    """The arguments of `View.lookup_join`, which explains them."""
 
     on: Any
     how: str = "inner"
@@ -45,7 +45,7 @@ class LookupWords:
 
 @dataclass(frozen=True, kw_only=True)
 class CurrentWords:
-    """Hold the arguments of `View.temporal_join` by processing time, which explains them."""
+    """The arguments of `View.temporal_join` by processing time, which explains them."""
 
     on: Any
     how: str

@@ -75,7 +75,7 @@ _CURES: Mapping[EpochOutcome, str] = {
 
 
 class PipelineDirectory:
-    """Hold the directory of a pipeline; one process at a time.
+    """The directory of a pipeline; one process at a time.
 
     Opening changes no file of a directory that holds a query; `begin` does, once nothing refuses the start any more.
 

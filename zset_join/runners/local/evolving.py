@@ -52,7 +52,7 @@ def _same(rows: ZSet) -> ZSet:
 
 @dataclass(frozen=True, kw_only=True)
 class EvolutionStart:
-    """Hold the place of a pipeline, as an evolution reads it.
+    """The place of a pipeline, as an evolution reads it.
 
     Args:
         plan: of the pipeline.

@@ -62,7 +62,7 @@ class InputHistory:
         self._epochs.append(PastEpoch(epoch, processing_time_us, kept, fetched))
 
     def go_over(self, epochs: Sequence[PastEpoch]) -> None:
-        """Hold these epochs in place of those there were: the same ones under other columns."""
+        """These epochs in place of those there were: the same ones under other columns."""
         self._epochs = list(epochs)
 
     def copied(self) -> InputHistory:

@@ -94,7 +94,7 @@ class WatchablePipeline(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class _Deltas:
-    """Hold the deltas of an epoch: of the views, and of the inputs of the stages by number."""
+    """The deltas of an epoch: of the views, and of the inputs of the stages by number."""
 
     epoch: int
     answers: Mapping[str, ZSet]

@@ -21,7 +21,7 @@ _REFERENCE = re.compile(r"\$\{ENV:([A-Za-z_][A-Za-z0-9_]*)\}")
 
 
 class FromEnvironment(str):
-    """Hold the value of an option that refers to the environment.
+    """The value of an option that refers to the environment.
 
     Attributes:
         written: as the statement has it.

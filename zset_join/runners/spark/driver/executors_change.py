@@ -48,7 +48,7 @@ __all__ = ["ChangedCheckpoint", "ExecutorsChange", "ExecutorsForm", "FormOf", "f
 
 @dataclass(frozen=True, kw_only=True)
 class ExecutorsForm:
-    """Hold a query as executors run it, without its program.
+    """A query as executors run it, without its program.
 
     Args:
         description: what a checkpoint recognises it by.

@@ -41,7 +41,7 @@ __all__ = ["PolledRows"]
 
 @dataclass(frozen=True)
 class _Batch:
-    """Hold the rows of a batch until the pipeline has committed them.
+    """The rows of a batch until the pipeline has committed them.
 
     Args:
         number: Spark's.

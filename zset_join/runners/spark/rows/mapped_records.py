@@ -67,7 +67,7 @@ def mapped_records(
         format_name: one of `RECORD_FORMATS`.
         schema: the columns of the table.
         keys: its key columns; none for a table without a key.
-        options: what the format leaves open.
+        options: of the format.
         kept: columns of `records`, or these with `_base64`, to the columns of text that they become; NULL for upserts and
             deletes of whole values.
         source: what the stream is called, and its table where no option names one.
@@ -96,7 +96,7 @@ class LinesRead:
         format_name: one of `RECORD_FORMATS`.
         table: the columns that records have.
         keys: its key columns.
-        options: what the format leaves open.
+        options: of the format.
         kept: columns that go along, to the columns that they become.
         source: what the stream is called.
         lines: the columns of a line.

@@ -66,7 +66,7 @@ def aligned(rows: DataFrame, schema: pa.Schema, *more: Column) -> DataFrame:
 
 
 class BatchTables:
-    """Hold the views of a batch query while it is read; `close` drops them.
+    """The views of a batch query while it is read; `close` drops them.
 
     Args:
         session: in which they are.
