@@ -169,7 +169,7 @@ class Session:
             return execute(self, statement)
 
     def _restore(self) -> None:
-        """Let the runtime make what was there when the session was closed."""
+        """Restore the session as it was closed."""
         self.runtime.restore(self._run_again)
 
     def _run_again(self, text: str, dialect: str, query: str | None) -> None:

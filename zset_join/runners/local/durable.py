@@ -1,4 +1,4 @@
-"""A pipeline that lasts: its epochs, its state and its view in a directory, in the layout of a checkpoint of Spark's.
+"""A durable pipeline: its epochs, state and view in a directory, in the layout of a Spark checkpoint.
 
     <directory>/zset/       the checkpoint, with one bucket: epoch log, snapshots, commit records; see zset_join.checkpoint
     <directory>/local/      mapped state, a cache: removing it costs time, never an answer
@@ -154,7 +154,7 @@ class PipelineDirectory:
         return {**described_plan(plan), **kept, **self._place.described(stored_description(self.location))}
 
     def begin(self) -> None:
-        """Write down what the directory is for: the end of a start that nothing has refused."""
+        """Write the description of the directory, as the last step of a start."""
         with self._owner.reporting_lost_ownership(), self._reporting_full_disk():
             self.checkpoint.begin()
 
@@ -257,7 +257,7 @@ class PipelineDirectory:
         return committed
 
     def change(self, epoch: DurableEpoch, evolution: Evolution, change: DirectoryChange) -> CommitRecord:
-        """Make the epoch count in which the query changes to another plan; from then on the directory is one of that plan.
+        """Commit the epoch that changes the query to another plan; afterwards the directory belongs to that plan.
 
         Args:
             epoch: its stages, all of them opened.

@@ -459,7 +459,7 @@ class JoinPlanner:
             lefts = [*lefts, step.item]
 
     def _using(self, left: Scope, step: Step, name: exp.Expr) -> tuple[str, Merged]:
-        """Note the equality of a USING column; return what it represents afterwards."""
+        """Note the equality of a USING column; return its meaning afterwards."""
         column = exp.Column(this=name if isinstance(name, exp.Identifier) else exp.to_identifier(name.name))
         place, theirs = left.search(column), pick(step.item.columns, column.name)
         if place is None or theirs is None:

@@ -65,10 +65,10 @@ class QueryBinder:
     """Bind the queries of one statement.
 
     Args:
-        catalog: what names represent.
+        catalog: of names.
         statement: for messages.
         settings: of the session, and over them those of the statement.
-        warnings: what cannot be honoured.
+        warnings: about options without effect.
         depth: how many queries are open.
         names: the tables and views that were looked up.
     """

@@ -68,7 +68,7 @@ class _Declared:
     given: set[str] = field(default_factory=set)
 
     def refuse_second(self, what: str, cure: str, at: Position) -> None:
-        """Note a clause that a declaration has once; what is copied by LIKE gives way to it.
+        """Record a clause that may occur once; it replaces the one copied by LIKE.
 
         Raises:
             SqlError: it is present already.

@@ -1,4 +1,4 @@
-"""CREATE TABLE t (...) WITH (...) LIKE s (...): a table with what another one has, and more.
+"""CREATE TABLE t (...) WITH (...) LIKE s (...): a table with the columns and options of another one, and more.
 
     CREATE TABLE t (WATERMARK FOR at AS at - INTERVAL '5' SECOND) WITH ('topic' = 'new') LIKE s (EXCLUDING OPTIONS)
 

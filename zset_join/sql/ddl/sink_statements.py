@@ -1,4 +1,4 @@
-"""CREATE SINK: a query that writes what changes outside, or into a table of the session.
+"""CREATE SINK: a query that writes its changes to an external system, or into a table of the session.
 
     CREATE SINK s [INTO t [(columns)]] FROM v | AS SELECT ... [WITH (...)] [FORMAT ... ENCODE JSON]
     CREATE SINK s (columns) WITH (...)                    a table that is only written, as CREATE TABLE

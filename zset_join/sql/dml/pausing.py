@@ -34,7 +34,7 @@ def resume(session: StatementContext, statement: Statement) -> Message:
 
     Raises:
         SqlError: there is no such view.
-        ZsetJoinError: what its tables hold now cannot be answered; it stays paused.
+        ZsetJoinError: it cannot be evaluated over its present tables; it stays paused.
     """
     running = _view(session, statement)
     if not running.is_paused:

@@ -1,6 +1,6 @@
-"""DELETE and UPDATE of what a table of the session holds: one epoch, as an INSERT is.
+"""DELETE and UPDATE of the rows of a session's table: one epoch, like an INSERT.
 
-The law: the rows that the condition is true for go, and for UPDATE come again as they are set; all of it is one change.
+The law: the rows for which the condition is true are retracted, and UPDATE inserts them again as set; all of it is one change.
 
 Refused: append-only and external tables. MERGE and TRUNCATE go by other names: INSERT replaces rows by their
 key, DELETE FROM t takes all.

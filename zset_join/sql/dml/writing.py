@@ -1,4 +1,4 @@
-"""INSERT INTO ... SELECT: where the changes of a query go, and whether its columns fit.
+"""INSERT INTO ... SELECT: the target of a query's changes, and the check of its columns.
 
 The law: the columns of the query go to those of the table in their order. Types are assigned as Spark's ANSI mode does: numbers
 to numbers (what does not fit fails when it comes), anything to a string, dates and timestamps to each other; nothing else.
@@ -149,7 +149,7 @@ def table_written(output: object) -> TableWriter | None:
 
 @dataclass(frozen=True)
 class TableWriter:
-    """Write the deltas of a running query into a table of the session; what `session.start` takes as `output`.
+    """Writer of the deltas of a running query into a table of the session, for `session.start(output=)`.
 
     Args:
         session: whose table.

@@ -1,4 +1,4 @@
-"""Rows that arrive into a table, with all of its columns: what is not given is DEFAULT, the processing time, or computed."""
+"""Completion of rows of a table: missing columns get their DEFAULT, the processing time, or a computed value."""
 
 from __future__ import annotations
 

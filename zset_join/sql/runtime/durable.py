@@ -335,7 +335,7 @@ class DirectoryRuntime(DurableChanges):
         self._feed_written()
 
     def _feed_written(self) -> None:
-        """Let tables with a key take the rows of queries that never retract, where the newest row of a key counts.
+        """Write the rows of queries that never retract into tables with a key, where the newest row of a key counts.
 
         Raises:
             ZsetJoinError: a query cannot take them; they wait, and come before any other rows.

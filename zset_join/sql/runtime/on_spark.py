@@ -113,7 +113,7 @@ class SparkRuntime(DirectoryRuntime):
         self._nodes: dict[tuple[int, int | None], tuple[PlanSource, Node, Reading]] = {}
 
     def run_as(self, *, once: bool, trigger: str | None) -> None:
-        """Let Spark end when it has read what there is, whenever `read` is called; or run on and on."""
+        """Set whether Spark ends after reading the available input of each `read`, or runs continuously."""
         self._mode = "once" if once else "continuous"
         self._trigger = trigger
 
@@ -156,7 +156,7 @@ class SparkRuntime(DirectoryRuntime):
 
     @contextmanager
     def _beside_the_statement(self, name: str) -> Iterator[None]:
-        """Let a table come by itself: it is not of what the statement that runs declares, or inserts once."""
+        """Exclude a table from the declarations of the running statement."""
         statement, once = self._statement, self._once
         self._statement, self._once = None, f"found {name}"
         try:

@@ -1,4 +1,4 @@
-"""A query as it is written, as SQL: every node of its tree a SELECT, in Spark's dialect.
+"""A query as SQL text: every node of its tree is a SELECT, in Spark's dialect.
 
     SELECT `customer`, sum(`total`) AS `revenue` FROM `orders` GROUP BY `customer`
 

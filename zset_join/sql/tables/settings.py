@@ -1,4 +1,4 @@
-"""Settings: of a session by SET, of a query by SETTINGS; what each may be, and what it means to the operators.
+"""Settings of a session by SET and of a query by SETTINGS: their values, and the operator options.
 
 | setting | values |
 |---|---|

@@ -167,7 +167,7 @@ class PolledRows:
                 return None, self._done
 
     def close(self) -> None:
-        """End the query; a batch that was not committed comes again."""
+        """End the query; an uncommitted batch is repeated."""
         with self._changed:
             self._is_closing = True
             self._changed.notify_all()

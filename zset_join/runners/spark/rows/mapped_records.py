@@ -1,4 +1,4 @@
-"""Records of JSON read on executors by the reader of pipelines in process, in front of all that Spark does with their rows.
+"""JSON records decoded on executors by the reader of in-process pipelines, before any Spark operation on their rows.
 
     key, value, topic, partition, offset -> mapInArrow(LinesRead) -> kept columns, change, row, omitted, reject, metadata
 

@@ -1,4 +1,4 @@
-"""The function that answers one epoch of one bucket: of one stage, or of several that are fused.
+"""The function that answers one epoch of one bucket, for one stage or several fused ones.
 
     rows and receipts that were sent here -> stage -> stage -> ... -> what the last delivery makes of it, and all receipts
 
