@@ -44,6 +44,7 @@ from zset_join.runners.local.undoing import (
     UNDO_EPOCHS,
     check_undo,
     checked_undo_epochs,
+    columns_not_given,
     columns_of_change,
     nothing_to_undo,
     words_back,
@@ -100,6 +101,7 @@ def evolve_directory(
     new_tables: Collection[str] = (),
     undo_epochs: int | None = None,
     reread: Mapping[str, Any] | None = None,
+    cancels: Collection[str] = (),
 ) -> PlanDiff:
     """Let a directory be one of another query. What outputs lack they are given when it is started next, this change last.
 
@@ -111,6 +113,7 @@ def evolve_directory(
         new_tables: views whose outputs the next start makes new: they begin with all rows; "" is the only view.
         undo_epochs: for how many epochs behind it the change can be undone; None: as before.
         reread: as for `Pipeline.evolve`.
+        cancels: views that lose the columns that the newest change has given them, of which their outputs have none.
 
     Returns:
         What differs; `taken` is the epoch, None where the directory had none.
@@ -147,6 +150,7 @@ def evolve_directory(
             note=note,
             undo_epochs=(UNDO_EPOCHS if known is None else known.undo_epochs) if undo_epochs is None else undo_epochs,
             is_without_outputs=True,
+            cancels=frozenset(cancels),
         )
         place.begin()
         if not origin.epoch:
@@ -185,7 +189,9 @@ def undo_of_directory(directory: str | Path, *, new_tables: Collection[str] = ()
     plan = QueryPlan.from_json(plan_before(committed.files.folder, last)["plan"])
     query = PlannedQuery(plan=replace(plan, state_names=()), readings={}, has_several=len(plan.views) > 1)
     words = words_back(columns_of_change(changed), is_at_once=last.epoch == changed.epoch)
-    return evolve_directory(location, query, words=words, new_tables=new_tables)
+    filled = {plan.view(name or None).name for name in new_tables}
+    cancels = [name for name in columns_not_given(committed.files.folder, changed, last.epoch) if name not in filled]
+    return evolve_directory(location, query, words=words, new_tables=new_tables, cancels=cancels)
 
 
 def _refuse_session(location: str) -> None:
