@@ -101,7 +101,6 @@ def evolve_directory(
     new_tables: Collection[str] = (),
     undo_epochs: int | None = None,
     reread: Mapping[str, Any] | None = None,
-    cancels: Collection[str] = (),
 ) -> PlanDiff:
     """Let a directory be one of another query. What outputs lack they are given when it is started next, this change last.
 
@@ -113,7 +112,6 @@ def evolve_directory(
         new_tables: views whose outputs the next start makes new: they begin with all rows; "" is the only view.
         undo_epochs: for how many epochs behind it the change can be undone; None: as before.
         reread: as for `Pipeline.evolve`.
-        cancels: views that lose the columns that the newest change has given them, of which their outputs have none.
 
     Returns:
         What differs; `taken` is the epoch, None where the directory had none.
@@ -150,7 +148,7 @@ def evolve_directory(
             note=note,
             undo_epochs=(UNDO_EPOCHS if known is None else known.undo_epochs) if undo_epochs is None else undo_epochs,
             is_without_outputs=True,
-            cancels=frozenset(cancels),
+            cancels=_undone_columns(place, evolution.plan) - {*filled},
         )
         place.begin()
         if not origin.epoch:
@@ -189,9 +187,20 @@ def undo_of_directory(directory: str | Path, *, new_tables: Collection[str] = ()
     plan = QueryPlan.from_json(plan_before(committed.files.folder, last)["plan"])
     query = PlannedQuery(plan=replace(plan, state_names=()), readings={}, has_several=len(plan.views) > 1)
     words = words_back(columns_of_change(changed), is_at_once=last.epoch == changed.epoch)
-    filled = {plan.view(name or None).name for name in new_tables}
-    cancels = [name for name in columns_not_given(committed.files.folder, changed, last.epoch) if name not in filled]
-    return evolve_directory(location, query, words=words, new_tables=new_tables, cancels=cancels)
+    return evolve_directory(location, query, words=words, new_tables=new_tables)
+
+
+def _undone_columns(place: PipelineDirectory, plan: QueryPlan) -> frozenset[str]:
+    """Return the views of a new plan that lose the columns which the newest change has given them, and no output has."""
+    last, changed, folder = place.last, place.checkpoint.changed, place.checkpoint.files.folder
+    names = () if last is None or changed is None else columns_not_given(folder, changed, last.epoch)
+    if last is None or not names:
+        return frozenset()
+    before = QueryPlan.from_json(plan_before(folder, last)["plan"])
+    there = {view.name for view in plan.views}
+    return frozenset(
+        name for name in names if name in there and before.output_of(name).schema.equals(plan.output_of(name).schema)
+    )
 
 
 def _refuse_session(location: str) -> None:
