@@ -6,6 +6,8 @@ PY := $(VENV)/bin/python
 READY := $(VENV)/.ready
 PYTEST := $(PY) -m pytest
 WORKERS ?= 2
+# Tests start python hundreds of times: compiling the package again each time takes longer than the import.
+unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .PHONY: help setup test test-plain test-spark test-services demo demo-cdc dist lint bench bench-hybrid soak docs test-docs java clean
@@ -23,7 +25,7 @@ test-plain: $(READY)
 	$(PYTEST) -m "not spark and not services and not long" -n $(WORKERS) --dist loadgroup --durations=15 $(ARGS)
 
 test-spark: java $(READY)
-	$(PYTEST) -m "spark and not services and not long" -n $(WORKERS) --dist worksteal --durations=15 $(ARGS)
+	$(PYTEST) tests -m "spark and not services and not long" -n $(WORKERS) --dist worksteal --durations=15 $(ARGS)
 
 test-services: java $(READY) ## tests against real servers, started on loopback: PostgreSQL, Redis, Kafka
 	$(PYTEST) tests/services -m services -n 2 --dist worksteal --durations=15 $(ARGS)

@@ -157,7 +157,7 @@ class _Commits:
         self._thread.start()
 
     def _watch(self) -> None:
-        while not self._ends.wait(0.01):
+        while not self._ends.wait(0.025):
             if (self._place / str(len(self.seconds))).exists():
                 self.seconds.append(cpu_seconds())
 

@@ -7,7 +7,7 @@ of an orders table: a number, another one, a decimal as text, a text of 40 chara
 Flat: `from_json` with the types of the table. Debezium: updates, as `changes(df, format="debezium-json")` prepares a stream for
 executors, with weight, order and what is bad; a record is 2.7 times as long as its row. All by turns, three runs to warm up.
 It prints seconds of CPU of this process and those below it, JVM and Python workers (min, median, max), and the ratios.
-With `--texts` also the reading by Spark, which is left for nested columns and sessions without DuckDB.
+With `--texts` also the reading by Spark, which is left for sessions without DuckDB.
 
 The same twice more, as queries on the driver take them: rows arrive by `toArrow()` and are taken apart. Spark has read
 the columns of flat JSON; records of Debezium are read by this process, see `zset_join.runners.spark.driver.record_decoder`.

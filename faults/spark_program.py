@@ -301,7 +301,7 @@ def _looked_up(spark: SparkSession, place: Path, given: argparse.Namespace) -> V
 
 
 def _priced(spark: SparkSession, place: Path, view: str) -> View:
-    """Return orders, each with the rate of its time; late ones are put aside."""
+    """Return orders, each with the rate of its time; late ones are set aside."""
     from zset_join.spark import appends
 
     rows = _rows(spark, place, "orders")

@@ -413,7 +413,7 @@ def answers_are_tidy(subject: Subject, history: History) -> None:
         weights = [weight for _, weight in lines]
         _require(0 not in weights, f"a line has weight 0: {lines}", subject, history)
         sorted_weights = sorted(weights, key=lambda weight: weight > 0)
-        _require(weights == sorted_weights, f"an insertion comes before a retraction: {lines}", subject, history)
+        _require(weights == sorted_weights, f"an insertion precedes a retraction: {lines}", subject, history)
         both = {row_identity(row) for row, weight in lines if weight < 0} & {
             row_identity(row) for row, weight in lines if weight > 0
         }

@@ -1,7 +1,7 @@
 """Records that nobody should have written, of every format: `python -m property_tests.record_fuzz --records 5000000`.
 
-The law: of every batch, records that are present = records with lines + records that mean no change + records put aside;
-reading raises nothing, and a record that is well formed is never put aside because of its neighbours. A pipeline takes the same
+The law: of every batch, records that are present = records with lines + records that mean no change + records set aside;
+reading raises nothing, and a record that is well formed is never set aside because of its neighbours. A pipeline takes the same
 batches: what it applies and what is in its dead letters are all of them.
 
 Records are made of good ones by cutting, doubling and exchanging bytes, by values of other types, deep nesting, huge numbers,
@@ -165,7 +165,7 @@ _TRAILING_COMMA = re.compile(rb",\s*([\]}])")
 
 
 class LawBrokenError(AssertionError):
-    """Records that were neither applied nor put aside."""
+    """Records that were neither applied nor set aside."""
 
 
 def fuzz(name: str, count: int, seed: int, *, batch: int = 2_000, keyed: bool = True) -> Counter[str]:

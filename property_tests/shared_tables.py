@@ -5,7 +5,7 @@ also when the state is saved and loaded between epochs; and the table is kept on
 
 A case is drawn from one number. Its joins are temporal ones by event time in all three modes, beside each other and in chains,
 over versions in any mode, or joins by processing time over latest rows by a key or a part of it. Rows arrive late and are taken
-back; bad rows are put aside.
+back; bad rows are set aside.
 """
 
 from __future__ import annotations

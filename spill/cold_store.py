@@ -121,7 +121,7 @@ def cold_rows(codes: Any, rows: Any, subcodes: Any = None) -> ColdRows:
     if not len(codes) == len(subcodes) == len(array) or array.null_count:
         raise OptionError(
             f"a cold store was given {len(codes)} codes, {len(subcodes)} subcodes and {len(array)} rows of which "
-            f"{array.null_count} are NULL; it takes one code, one subcode and the bytes of each row.",
+            f"{array.null_count} are NULL; expected one code, one subcode and the bytes of each row.",
             code="COLD_ROWS",
             codes=len(codes),
             subcodes=len(subcodes),

@@ -166,7 +166,7 @@ class DuckDBFile:
             self._connection.close()
             raise ResourceError(
                 f"the cold rows in {self.path} cannot be opened ({error}). Look after that disk, and start again: local state "
-                "is a cache and is built again from the checkpoint.",
+                "is a cache and is rebuilt from the checkpoint.",
                 code="COLD_STORE_IO",
                 path=self.path,
             ) from error
@@ -299,7 +299,7 @@ class DuckDBFile:
     def _damaged(self, error: duckdb.Error) -> StateError:
         return StateError(
             f"the cold rows in {self.path} cannot be read ({error}). The file is a cache: make sure that no other process has "
-            "it, or remove it, and it is built again from the checkpoint.",
+            "it, or remove it, and it is rebuilt from the checkpoint.",
             code="COLD_STORE_DAMAGED",
             path=self.path,
         )
@@ -406,7 +406,7 @@ class DuckDBPages:
         try:
             parts = [self._file.select(query, wanted) for query in together]
         except duckdb.CatalogException as error:
-            raise self._missing(requested, "a table is not there") from error
+            raise self._missing(requested, "a table is missing") from error
         return self._checked(pa.concat_tables(parts), page_runs << _AT_SHIFT | pages, ends - begins, requested)
 
     def _query(self, run: int, at: int, pages: Int64s) -> str:
@@ -441,7 +441,7 @@ class DuckDBPages:
         places = np.searchsorted(numbers, pages)
         there = numbers[np.minimum(places, lines - 1)] == pages if lines else np.zeros(len(pages), np.bool_)
         if not there.all():
-            raise self._missing(runs, f"{np.count_nonzero(~there)} pages are not there")
+            raise self._missing(runs, f"{np.count_nonzero(~there)} pages are missing")
         if not (sizes[places] == expected).all():
             raise self._missing(runs, "their pages have other sizes than were written")
         return ReadPages(addresses[places], selected, int(expected.sum()))
@@ -451,7 +451,7 @@ class DuckDBPages:
         try:
             counted = self._file.select(f"SELECT count(*) AS pages FROM {self._table(run)}")
         except duckdb.CatalogException as error:
-            raise self._missing([run], "it is not there") from error
+            raise self._missing([run], "it is missing") from error
         count = int(counted.column("pages")[0].as_py())
         if count != pages:
             raise self._missing([run], f"it has {count} pages instead of {pages}")
@@ -479,7 +479,7 @@ class DuckDBPages:
     def _missing(self, runs: Sequence[int], what: str) -> StateError:
         return StateError(
             f"runs {', '.join(map(str, runs))} of the cold rows in {self._file.path} are damaged: {what}. The file is a cache: "
-            "remove it and the store's directory, and they are built again from the checkpoint.",
+            "remove it and the store's directory, and they are rebuilt from the checkpoint.",
             code="COLD_STORE_DAMAGED",
             path=self._file.path,
             runs=list(runs),

@@ -262,7 +262,7 @@ class _FileWriter:
 
 def _missing(path: str, what: str) -> StateError:
     return StateError(
-        f"{path} of a cold store is damaged: {what}. It is a cache: remove the store's directory, and it is built again from "
+        f"{path} of a cold store is damaged: {what}. It is a cache: remove the store's directory, and it is rebuilt from "
         "the checkpoint.",
         code="COLD_STORE_DAMAGED",
         path=path,

@@ -124,8 +124,8 @@ class Pages(Protocol):
 def damaged_page(place: str, run: int, page: int) -> StateError:
     """Return the error of a page that is not what was written; `place` is the directory of its store."""
     return StateError(
-        f"page {page} of run {run} of a cold store is damaged: {place} cannot be read or holds other bytes than were written. "
-        "It is a cache: remove the directory, and it is built again from the checkpoint.",
+        f"page {page} of run {run} of a cold store is damaged: {place} cannot be read or has other bytes than were written. "
+        "It is a cache: remove the directory, and it is rebuilt from the checkpoint.",
         code="COLD_STORE_DAMAGED",
         path=place,
         run=run,
@@ -136,8 +136,8 @@ def damaged_page(place: str, run: int, page: int) -> StateError:
 def damaged_run(place: str, run: int, what: str) -> StateError:
     """Return the error of a run that is not what was written, and in what; `place` is the directory of its store."""
     return StateError(
-        f"run {run} of the cold store in {place} is damaged: {what}. It is a cache: remove the directory, and it is built "
-        "again from the checkpoint.",
+        f"run {run} of the cold store in {place} is damaged: {what}. It is a cache: remove the directory, and it is rebuilt "
+        "from the checkpoint.",
         code="COLD_STORE_DAMAGED",
         path=place,
         run=run,

@@ -84,7 +84,7 @@ class PairRun:
             gather_bytes(read.addresses, ends - begins, int(words.ctypes.data), offsets)
             is_ascending = words[0] >= last and (words[1:] >= words[:-1]).all()
             if not is_ascending or (words[::PAIRS_PER_PAGE] != self._directory[pages]).any():
-                raise self._damaged(f"its pages {first} to {first + len(pages) - 1} hold other bytes than were written")
+                raise self._damaged(f"its pages {first} to {first + len(pages) - 1} have other bytes than were written")
             last = words[-1]
             yield words
 

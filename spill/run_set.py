@@ -17,6 +17,7 @@ Files: `store.json`, and those of the runs.
 
 from __future__ import annotations
 
+import functools
 import json
 import uuid
 from abc import ABC, abstractmethod
@@ -176,7 +177,7 @@ class RunSet(ABC, Generic[R]):
         data = read_bytes(self._directory / _MANIFEST)
         if data is None:
             if list_directory(self._directory):
-                raise self._refused("its directory holds files that no manifest names")
+                raise self._refused("its directory has files that no manifest names")
             self._write_manifest(clean=True)
             return
         try:
@@ -188,8 +189,8 @@ class RunSet(ABC, Generic[R]):
             raise StateError(
                 f"the cold store in {self._directory} was made for something else: it has "
                 f"{ {name: manifest.get(name) for name in differing} }, expected "
-                f"{ {name: self._stamp[name] for name in differing} }. It is a cache: remove the directory, and it is built "
-                "again from the checkpoint.",
+                f"{ {name: self._stamp[name] for name in differing} }. It is a cache: remove the directory, and it is "
+                "rebuilt from the checkpoint.",
                 code="COLD_STORE_FOREIGN",
                 path=str(self._directory),
                 differing=differing,
@@ -209,8 +210,8 @@ class RunSet(ABC, Generic[R]):
 
     def _refused(self, why: str) -> StateError:
         return StateError(
-            f"the cold store in {self._directory} cannot be used: {why}. It is a cache: remove the directory, and it is built "
-            "again from the checkpoint.",
+            f"the cold store in {self._directory} cannot be used: {why}. It is a cache: remove the directory, and it is "
+            "rebuilt from the checkpoint.",
             code="COLD_STORE_UNCLEAN",
             path=str(self._directory),
         )
@@ -245,7 +246,7 @@ class RunSet(ABC, Generic[R]):
         except OSError as error:
             raise ResourceError(
                 f"the cold store in {self._directory} could not be read ({error}). Look after that disk, and start again: "
-                "local state is a cache and is built again from the checkpoint.",
+                "local state is a cache and is rebuilt from the checkpoint.",
                 code="COLD_STORE_IO",
                 path=str(self._directory),
             ) from error
@@ -390,8 +391,13 @@ class RunSet(ABC, Generic[R]):
 
 def _stamp() -> dict[str, Any]:
     boot = read_bytes(_BOOT_ID)
+    return {"format": _FORMAT, "library": _library(), "boot": "" if boot is None else boot.decode().strip()}
+
+
+@functools.cache
+def _library() -> str:
+    """Return the version of the library; to find it takes longer than to make an empty set of runs."""
     try:
-        library = version("zset-join")
+        return version("zset-join")
     except PackageNotFoundError:
-        library = "source"  # run from a source tree
-    return {"format": _FORMAT, "library": library, "boot": "" if boot is None else boot.decode().strip()}
+        return "source"  # run from a source tree

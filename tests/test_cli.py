@@ -102,7 +102,7 @@ WRONG = [
     (["explain-row", "shop:view", "colour=red"], "[ROW_QUESTION]"),
     (["verify", "pipeline.sql"], "connect(keep_inputs=True)"),
     (["explain-row", "pipeline.SQL", "k=1"], "[PROGRAM] pipeline.SQL: explain-row takes MODULE:FUNCTION"),
-    (["state", "."], "There are checkpoints below it: "),
+    (["state", "."], "Checkpoints below it: "),
     (["state", "nowhere"], "[NO_CHECKPOINT]"),
     (["plan", "nowhere"], "[NO_CHECKPOINT]"),
     (["state", "checkpoint", "SELEC 1"], "[SQL_QUERY] DuckDB rejected the query: Parser Error: syntax error"),

@@ -1,4 +1,4 @@
-"""What was put aside is listed with its bytes and place, and sent again once."""
+"""What was set aside is listed with its bytes and place, and sent again once."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test_the_command_line_lists_them(directory: Path, capsys: pytest.CaptureFixt
 def test_a_pipeline_takes_them_again_exactly_once(directory: Path) -> None:
     with pipeline(directory) as opened:
         assert opened.replay(code="UNDECODABLE_VALUE") == 1
-        assert opened.replay(code="UNDECODABLE_VALUE") == 1  # it was put aside again: no other type can read it
+        assert opened.replay(code="UNDECODABLE_VALUE") == 1  # it was set aside again: no other type can read it
         assert opened.epoch == 3
 
     letters = read_letters(directory)

@@ -99,7 +99,7 @@ def test_a_damaged_or_unfinished_savepoint_moves_nothing(place: Path) -> None:
 def test_what_is_not_there_cannot_be_copied(place: Path) -> None:
     with pytest.raises(StateError, match="there is no checkpoint"):
         backup(place / "nowhere", place / "saved")
-    with pytest.raises(OptionError, match="is not there"):
+    with pytest.raises(OptionError, match="does not exist"):
         backup(place / "cp", place / "saved", outputs=[place / "nothing"])
 
 

@@ -147,7 +147,7 @@ def _compared(pipeline: Pipeline) -> tuple[bool, str]:
     """Return whether the view is right, and how that was found."""
     if importlib.util.find_spec("duckdb") is not None:
         report = pipeline.verify()
-        return report.equal, f"pipeline.verify() computes the view again, with DuckDB, from all that came:\n    {report}"
+        return report.equal, f"pipeline.verify() recomputes the view with DuckDB from all input:\n    {report}"
     expected, actual = _recomputed(), pipeline.view().sort_by("city").to_pylist()
     verdict = "equal" if expected == actual else f"different, expected {expected}"
     return expected == actual, (

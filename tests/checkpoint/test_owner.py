@@ -153,7 +153,7 @@ def test_what_is_not_surely_this_machine_is_waited_for(folder: Folder, bare_mach
     leave_behind(folder, silent_seconds=20.0, **{"boot": "an earlier one", **BARE, **facts})
 
     with pytest.raises(
-        StateError, match=r"sign of life came 2\d seconds ago; 90 seconds .* start again in (6\d|70) seconds"
+        StateError, match=r"sign of life was 2\d seconds ago; 90 seconds .* start again in (6\d|70) seconds"
     ) as refused:
         Ownership.claim(folder, "q")
 

@@ -172,8 +172,8 @@ def test_keys_of_different_types_and_both_zeros_are_found(tmp_path: Path) -> Non
         ({"colour": "red"}, 'no column "colour"'),
         ({"id": "seven"}, 'not a value of the column "id"'),
         ({"id": 1.5}, "not a whole number"),
-        ({"id": None}, "names no value"),
-        ({}, "names no value"),
+        ({"id": None}, "has no value"),
+        ({}, "has no value"),
     ],
 )
 def test_a_question_without_an_answer_is_refused(row: dict[str, Any], message: str) -> None:

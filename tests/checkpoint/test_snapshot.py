@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -123,3 +124,17 @@ class Watch:
             if self._operator is not None:
                 self.most_hot_bytes = max(self.most_hot_bytes, self._operator.statistics().get("hot_bytes", 0))
             yield batch
+
+
+def test_a_part_that_cannot_be_decoded_is_an_error_behind_the_parts_before_it() -> None:
+    def parts() -> Iterator[pa.RecordBatch]:
+        yield pa.record_batch({"k": [1]})
+        yield pa.record_batch({"k": [2]})
+        raise OSError("damaged")
+
+    coming = snapshot._read_ahead(parts())
+
+    assert [next(coming), next(coming)] == [pa.record_batch({"k": [1]}), pa.record_batch({"k": [2]})]
+    with pytest.raises(OSError, match="damaged"):
+        next(coming)
+    assert "zset_join-snapshot" not in str([thread.name for thread in threading.enumerate()])

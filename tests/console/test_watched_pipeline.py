@@ -36,7 +36,7 @@ def test_every_question_has_an_answer_in_memory() -> None:
         assert page.rows("revenue", {"city": "Paris"})["total"] == 1
         assert page.dead_letters()["letters"][0]["code"] == "NULL_PRIMARY_KEY"
         hot = {(one["stage"], one["input"]): one["keys"] for one in page.hot_keys()["stages"]}
-        assert sum(count for _, count in hot["join-0", "orders"]) == 26  # what was put aside had come too
+        assert sum(count for _, count in hot["join-0", "orders"]) == 26  # what was set aside had come too
         assert [node["name"] for node in page.overview()["plan"]["nodes"] if node["kind"] == "stage"] == [
             "join-0",
             "aggregate-1",

@@ -113,7 +113,7 @@ def test_a_retraction_of_a_row_that_was_not_kept_is_not_checked() -> None:
 def test_where_it_is_shown_the_retraction_of_an_absent_null_row_is_bad_input() -> None:
     join = Epochs(HashJoin(side("left", "changelog"), side("right", "changelog"), "left"))
 
-    with pytest.raises(BadInputError, match="retracts a row that is not there"):
+    with pytest.raises(BadInputError, match="retracts an absent row"):
         join.feed(delete(LEFT_NULL), [])
 
 

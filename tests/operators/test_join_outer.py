@@ -48,7 +48,7 @@ LEFT_STORY: Story = [
 ]
 
 SEMI_STORY: Story = [
-    ("without a match it is not there", insert(LEFT_ROW), [], []),
+    ("without a match it is missing", insert(LEFT_ROW), [], []),
     ("the first match lets it in", [], insert(R1), [(LEFT_ROW, +1)]),
     ("the second match emits nothing", [], insert(R2), []),
     ("one match of two leaves", [], delete(R1), []),

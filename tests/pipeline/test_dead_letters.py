@@ -1,4 +1,4 @@
-"""Rows that break the contract of their source are put aside with the reason, and the rest continues."""
+"""Rows that break the contract of their source are set aside with the reason, and the rest continues."""
 
 from __future__ import annotations
 

@@ -181,7 +181,7 @@ def test_columns_of_a_source_are_renamed_and_filled_by_command(tmp_path: Path, c
 
 
 def test_undo_where_nothing_is_names_the_place(tmp_path: Path) -> None:
-    with pytest.raises(StateError, match=f"no checkpoint of a query at {tmp_path}") as refused:
+    with pytest.raises(StateError, match=f"there is no checkpoint of a query at {tmp_path}") as refused:
         undo_of_directory(tmp_path)
     assert refused.value.code == "NO_CHECKPOINT"
 

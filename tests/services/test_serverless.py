@@ -24,6 +24,8 @@ from tools.servers.object_store import ObjectStoreServer
 
 WAIT_SECONDS = 120
 RECORD = "zset/commits/{:020d}.json"
+SPOILT = (("GET", "zset/log/"), ("GET", "zset/commits/"), ("PUT", "zset/log/"), ("PUT", "zset/commits/"), ("PUT", "/out/"))
+"""What a run does that restores its state and commits an epoch, by method and part of the path."""
 
 
 @pytest.fixture
@@ -123,7 +125,7 @@ def _unanswered(client: ClientProcess, given: tuple[Any, ...]) -> None:
         client(_to_its_end, *given)
 
 
-def test_runs_without_a_disk_go_on_from_the_bucket_though_they_die_in_a_commit(
+def test_runs_without_a_disk_go_on_from_the_bucket_though_they_die_in_a_commit_and_requests_are_cut(
     store: ObjectStoreServer, bucket: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tables = tmp_path
@@ -134,8 +136,12 @@ def test_runs_without_a_disk_go_on_from_the_bucket_though_they_die_in_a_commit(
     with Run(tmp_path / "second", monkeypatch) as run:
         _killed_at(run, store, 1, is_done=True, given=(tables, run.disk, bucket))
     write(tables / "orders", {"op": "u", "id": 4, "cust": "a", "total": 9, "t": 9})
+    for spoil in (store.cut, store.lose):
+        for method, part in SPOILT:
+            spoil(method, part)
     with Run(tmp_path / "third", monkeypatch) as run:
         run.client(_to_its_end, tables, run.disk, bucket)
+    assert (store.to_cut, store.to_lose) == ([], [])
     write(tables / "orders", {"op": "d", "id": 1, "cust": "b", "total": 6, "t": 10})
     with Run(tmp_path / "fourth", monkeypatch) as run:
         before = dict(store.counts)

@@ -24,8 +24,43 @@ TABLE = pa.schema(
         "day": pa.date32(),
         "at": pa.timestamp("us", "UTC"),
         "made": pa.timestamp("us"),
+        "deep": pa.struct(
+            {
+                "s": pa.string(),
+                "price": pa.decimal128(7, 2),
+                "w": pa.list_(pa.float64()),
+                "more": pa.list_(pa.struct({"at": pa.timestamp("us", "UTC"), "day": pa.date32(), "b": pa.bool_()})),
+            }
+        ),
+        "bytes": pa.list_(pa.binary()),
+        "prices": pa.list_(pa.decimal128(4, 1)),
+        "words": pa.large_list(pa.string()),
+        "codes": pa.list_(pa.int64()),
     }
 )
+NOT_SENT = "__debezium_unavailable_value"
+NESTED = {
+    "deep": [
+        '{"s":"a","price":"1.50","w":[0.5,null],"more":[{"at":"2024-01-02T03:04:05Z","day":"2024-01-02","b":true}]}',
+        '{"price":1.5,"w":[1e400],"more":[]}',
+        '{"s":"","price":123456}',
+        '{"s":1.50,"w":null,"more":[null,{}]}',
+        '{"s":"b","w":[0.30000000000000004,-0.0],"more":[{"day":19000}]}',
+        '{"s":"b","more":[{"at":"2024-01-02T03:04:05+01:00"},{"b":null}]}',
+        '{"more":[{"day":"2024-02-30"}]}',
+        '{"more":[{"b":1}],"s":"c","s":"d"}',
+        "{}",
+        f'{{"{NOT_SENT}":"{NOT_SENT}"}}',
+        f'{{"s":"{NOT_SENT}"}}',
+        "null",
+        '"text"',
+        "[1]",
+    ],
+    "bytes": ['["YQ==",null,""]', '["YQ"]', "[]", '["a*"]', "[1]", "null", "{}", f'["{NOT_SENT}"]', f'"{NOT_SENT}"'],
+    "prices": ["[1.5,-0.0]", '["1.5"]', "[1.55]", "[12345]", "null", "[null]", '["1e2"]'],
+    "words": ['["a","b"]', "[]", "[null]", "[1,true]", f'["{NOT_SENT}"]', f'["a","{NOT_SENT}"]', "null", '["\\u00e4"]'],
+    "codes": ["[1,2]", str([*NOT_SENT.encode()]), str([*NOT_SENT.encode()][::-1]), "[1.0]", "[1.5]", "null", '["1"]'],
+}
 VALUES = {
     "id": ["1", "-0", "1.0", "1e2", "9223372036854775807", "9223372036854775808", '"5"', "null", "true", "01"],
     "k": ['"a"', '"\\u00e4"', '"\\ud800"', "1", "null", '""', "{}", '"__debezium_unavailable_value"'],
@@ -72,6 +107,7 @@ VALUES = {
         "null",
         '"5"',
     ],
+    **NESTED,
     "s": ['"text"', '"__debezium_unavailable_value"', '"\\u0000"', "5", "null", "[1]", '"é😀"', '"1.50"', '"NaN"'],
 }
 TEXTS = {
@@ -230,7 +266,9 @@ def test_they_mean_what_the_statements_read_of_them(odd: float) -> None:
 def test_those_of_other_formats_do_too(format_name: str) -> None:
     draw = random.Random(format_name)
     is_list = format_name == "canal-json"
-    table = pa.schema([field for field in TABLE if not (is_list and pa.types.is_boolean(field.type))])
+    table = pa.schema(
+        [field for field in TABLE if not (is_list and (pa.types.is_boolean(field.type) or pa.types.is_nested(field.type)))]
+    )
     given: Any = {"options": RecordOptions(metadata={"position": "p", "offset": "o"}), "source": "orders"}
     reader, statements = (JsonRecordReader(format_name, table, ["id", "k"], **given) for _ in range(2))
     ordinary = reader._ordinary
@@ -280,4 +318,9 @@ def test_columns_that_json_has_no_value_for_are_left_to_the_statements() -> None
     assert JsonRecordReader("debezium-json", pa.schema({"id": pa.int64()}), ["id"], plain)._ordinary is None
     assert JsonRecordReader("debezium-json", TABLE, [], RecordOptions())._ordinary is None
     assert JsonRecordReader("canal-json", pa.schema({"id": pa.int64(), "b": pa.bool_()}), ["id"])._ordinary is None
+    deep = pa.field("deep", pa.struct({"n": pa.int64()}))
+    assert JsonRecordReader("canal-json", pa.schema([("id", pa.int64()), deep]), ["id"])._ordinary is None
+    assert JsonRecordReader("debezium-json", pa.schema([("id", pa.int64()), deep]), ["deep"])._ordinary is None
+    counts = pa.schema([("id", pa.int64()), ("counts", pa.map_(pa.string(), pa.int64()))])
+    assert JsonRecordReader("debezium-json", counts, ["id"])._ordinary is None
     assert JsonRecordReader("maxwell-json", prices, ["id"], RecordOptions(decimals="base64"))._ordinary is None

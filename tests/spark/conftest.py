@@ -12,6 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - PySpark's own habit
+from pyspark.sql.pandas.types import from_arrow_schema
 
 from zset_join.runners.spark.planning.placed import Placed
 from zset_join.runners.spark.tools.batch_sources import ViewTables, given_source, sources_of
@@ -51,8 +52,8 @@ class Source:
 
     def stream(self) -> DataFrame:
         """Return the streaming DataFrame, one file per epoch."""
-        empty = self.spark.createDataFrame(self.schema.empty_table())
-        return self.spark.readStream.schema(empty.schema).option("maxFilesPerTrigger", 1).parquet(str(self.directory))
+        schema = from_arrow_schema(self.schema)
+        return self.spark.readStream.schema(schema).option("maxFilesPerTrigger", 1).parquet(str(self.directory))
 
 
 @pytest.fixture

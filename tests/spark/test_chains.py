@@ -348,7 +348,7 @@ def test_explain_prints_a_chain_with_what_every_stage_keeps(streams: list[Change
         "Join left on k = k",
         '  remembers: all live rows of "a_inner_b", live rows with a complete key of "c"; in 4 buckets by join key',
         '  shuffles: changes of "c" by primary key, then by join key',
-        '  fused: rows of "a_inner_b" are in the bucket of their key where they are made',
+        '  fused: rows of "a_inner_b" are already in the bucket of their key',
         "├─ key: a_id, b_id",
         "│  Where (a_v = 'x')",
     ]

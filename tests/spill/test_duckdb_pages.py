@@ -206,9 +206,9 @@ def test_a_store_whose_tables_are_gone_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("damage", "reported"),
     [
-        ("DELETE FROM {table} WHERE page = 1", "pages are not there"),
+        ("DELETE FROM {table} WHERE page = 1", "pages are missing"),
         ("UPDATE {table} SET content = content[1:10] WHERE page = 1", "other sizes"),
-        ("DROP TABLE {table}", "a table is not there"),
+        ("DROP TABLE {table}", "a table is missing"),
     ],
 )
 def test_pages_that_were_tampered_with_are_noticed(tmp_path: Path, file: DuckDBFile, damage: str, reported: str) -> None:

@@ -483,7 +483,7 @@ def test_a_store_closed_without_a_commit_is_refused(shelf: Shelf) -> None:
     error = refusal(shelf.open)
 
     assert error.code == "COLD_STORE_UNCLEAN"
-    assert "built again from the checkpoint" in error.message
+    assert "rebuilt from the checkpoint" in error.message
 
 
 @pytest.mark.parametrize("owner", [{}, {**OWNER, "query": "another"}, {**OWNER, "bucket": 4}, {**OWNER, "layout": 1}])

@@ -62,7 +62,7 @@ def test_a_like_clause_that_cannot_be_read_is_refused_at_its_position() -> None:
         session.sql(ORDERS)
         with pytest.raises(SqlError, match=r"no OPTION\. Did you mean OPTIONS.*\nline 1, column 47"):
             session.sql("CREATE TABLE t (a INT) LIKE orders (EXCLUDING OPTION)")
-        with pytest.raises(SqlError, match=r"there is no table or view \"order\".*\nline 1, column 29"):
+        with pytest.raises(SqlError, match=r"no table or view is called \"order\".*\nline 1, column 29"):
             session.sql("CREATE TABLE t (a INT) LIKE order")
 
 

@@ -1,4 +1,4 @@
-"""Lines of files and records of topics that are no rows of their table: they stop a query, or are put aside."""
+"""Lines of files and records of topics that are no rows of their table: they stop a query, or are set aside."""
 
 from __future__ import annotations
 

@@ -38,6 +38,6 @@ def test_it_shows_how_ties_are_broken_and_what_is_kept():
     assert title.startswith("As-of join left on k = k and ")
     assert title.endswith("nearest t < t, within 5")
     assert facts == [
-        "  ties: latest arrival; corrects when a nearer row comes or the chosen one goes",
+        "  ties: latest arrival; corrects when a nearer row arrives or the chosen one is retracted",
         '  remembers: all rows of "trades" and "quotes"; in 2 buckets by join key; nothing is freed by time',
     ]

@@ -45,7 +45,7 @@ def test_it_comes_back_from_json() -> None:
 def test_it_shows_what_it_keeps() -> None:
     title, remembered = CURRENT.explain(4)
     assert title == 'Current versions of "rates" by currency: the newest by at at or before the processing time'
-    assert "the version that holds, per key, and versions of the future until" in remembered
+    assert "the current version, per key, and versions of the future until" in remembered
     assert remembered.endswith("in 4 buckets by currency")
 
 

@@ -75,7 +75,7 @@ def test_it_shows_what_is_kept_and_freed_when():
     assert appended.explain(4) == [
         "Temporal join left on currency = currency, as of t",
         "  emit=on_watermark: waits until the watermark has passed a row, answers once; path: append-only versions",
-        '  remembers: versions of "rates", rows of "orders" until they are answered, nothing of them after that; in 4 buckets by key',
+        '  remembers: versions of "rates", rows of "orders" until they are answered; in 4 buckets by key',
         "  frees: versions older than the newest one before the watermark, per key; a DELETE also after tombstone_retention",
         "  late rows: side_output; the watermark is the smaller one of both sides",
     ]

@@ -1,4 +1,4 @@
-"""A real S3 interface on loopback, in memory: moto's server, with requests counted, and answers that get lost."""
+"""A real S3 interface on loopback, in memory: moto's server, with requests counted, cut, and answers that get lost."""
 
 from __future__ import annotations
 
@@ -28,6 +28,7 @@ class ObjectStoreServer:
         at: method and part of a path to what is called when such a request comes, once: with False before it is done,
             with True after.
         to_lose: requests whose answers are still to get lost.
+        to_cut: requests that are still to end before they are done.
         port: where it listens.
     """
 
@@ -37,6 +38,7 @@ class ObjectStoreServer:
         self.is_conditional = True
         self.at: dict[tuple[str, str], Callable[[bool], None]] = {}
         self.to_lose: list[tuple[str, str]] = []
+        self.to_cut: list[tuple[str, str]] = []
         self._lock = threading.Lock()
         self._application = DomainDispatcherApplication(create_backend_app)
         self._server = make_server("127.0.0.1", 0, self._answer, threaded=True)
@@ -99,6 +101,11 @@ class ObjectStoreServer:
         with self._lock:
             self.to_lose.append((method, part))
 
+    def cut(self, method: str, part: str) -> None:
+        """Close the connection of the next request whose path has a part, before it is done."""
+        with self._lock:
+            self.to_cut.append((method, part))
+
     def _answer(self, environ: dict[str, Any], start: Callable[..., Any]) -> Any:
         method, path = environ["REQUEST_METHOD"], environ["PATH_INFO"]
         is_bucket = "/" not in path.strip("/")
@@ -106,18 +113,24 @@ class ObjectStoreServer:
         kind += " if-none-match" if "HTTP_IF_NONE_MATCH" in environ else ""
         with self._lock:
             self.counts[kind] += 1
-            found = next((one for one in self.to_lose if one[0] == method and one[1] in path), None)
-            if found is not None:
-                self.to_lose.remove(found)
+            is_cut, is_lost = (_is_due(due, method, path) for due in (self.to_cut, self.to_lose))
             key = next((one for one in self.at if one[0] == method and one[1] in path), None)
             call = None if key is None else self.at.pop(key)
         if call is not None:
             call(False)
         if not self.is_conditional:
             environ.pop("HTTP_IF_NONE_MATCH", None)
-        answer = self._application(environ, start)
+        answer = self._application(environ, start) if not is_cut else start("500 Cut", []) or []
         if call is not None:
             call(True)
-        if found is not None:
+        if is_cut or is_lost:
             environ["werkzeug.socket"].shutdown(socket.SHUT_RDWR)
         return answer
+
+
+def _is_due(due: list[tuple[str, str]], method: str, path: str) -> bool:
+    """Return whether a request is among those to which something is due, which it is no more."""
+    found = next((one for one in due if one[0] == method and one[1] in path), None)
+    if found is not None:
+        due.remove(found)
+    return found is not None

@@ -401,7 +401,7 @@ class GroupState:
         return self._arena.dead_bytes()
 
     def is_current(self) -> bool:
-        """Return whether the mapped files are those another process would open: none replaced, grown or left half-written."""
+        """Return whether another process would open these mapped files: none was replaced, extended or partly written."""
         return self._arena.is_current() and self._arena.header[s.H_DIRTY] == 0 and self._table.is_current()
 
     def working_bytes(self) -> int:

@@ -31,17 +31,17 @@ class GroupedOperator:
     """Answer with the change of some groups.
 
     Args:
-        accumulation: the input and what is accumulated of it.
+        accumulation: the input and its accumulators.
         group_by: the key columns; none for one global group.
-        output: what the answer looks like: the key columns, then one column per call.
+        output: the key columns, then one column per call.
         preaggregated: whether partial lines arrive in, see `zset_join.aggregates.preaggregation`.
-        on_bad_input: `error` raises and applies nothing; `quarantine` leaves bad rows out and lists them in `rejections`.
+        on_bad_input: `error` raises and applies nothing; `quarantine` omits bad rows and lists them in `rejections`.
         chunk_rows: rows per chunk of an answer.
         tables: where the state lies, and how keys are hashed.
-        budget: how much of the state may be in memory; None for all of it.
+        budget: of the state in memory; None: no limit.
 
     Raises:
-        OptionError: a budget where there is nothing to spill.
+        OptionError: a budget without anything to spill.
     """
 
     def __init__(
@@ -85,7 +85,7 @@ class GroupedOperator:
 
     @property
     def absorbed_epoch(self) -> int:
-        """Return the last epoch folded into the state, -1 when there was none."""
+        """Return the last absorbed epoch, -1 if there was none."""
         if self._is_closed:
             raise closed("the aggregate")
         return self._input.state.absorbed_epoch
@@ -94,9 +94,9 @@ class GroupedOperator:
         """Yield the change of the groups in chunks of at most `chunk_rows` rows; all retractions come first.
 
         Raises:
-            BadInputError: rows that the groups cannot take, with policy `error`; a sum that does not fit its type.
+            BadInputError: rows that no group accepts, with policy `error`; a sum that does not fit its type.
             ResourceError: a list or set beyond its limit.
-            StateError: `ANSWER_OUTDATED`, where it is read after the state has changed.
+            StateError: `ANSWER_OUTDATED`: read after the state has changed.
         """
         return self._answers.guarded(self._answer(tick, deltas))
 
@@ -138,7 +138,7 @@ class GroupedOperator:
     def fill(self, tick: Tick, chunks: Iterable[ZSet]) -> int:
         """Fold one epoch in that arrives in chunks, each of which only inserts; return its rows. For groups in memory.
 
-        What the groups then are is what `held` lists: nothing was answered before.
+        The resulting groups are those that `held` lists.
 
         Raises:
             BadInputError: as `answer`, with policy `error`; the operator is half filled and to be closed.
@@ -162,7 +162,7 @@ class GroupedOperator:
         return rows
 
     def rejections(self, tick: Tick, deltas: Sequence[ZSet]) -> pa.Table:
-        """Return the rows that the groups cannot take: `input`, `row`, `weight`, `code`, `reason`."""
+        """Return the rows that no group accepts: `input`, `row`, `weight`, `code`, `reason`."""
         (delta,) = deltas
         if len(delta) == 0:
             return no_rejections()
@@ -173,7 +173,7 @@ class GroupedOperator:
         return self._input.resident_bytes()
 
     def held(self) -> Iterator[ZSet]:
-        """Yield every group as the epochs absorbed so far leave it, with its number of rows as the weight.
+        """Yield every group after the absorbed epochs, with its number of rows as the weight.
 
         An answer that is being read meanwhile is outdated.
 
@@ -201,13 +201,13 @@ class GroupedOperator:
         self._input.restore(tables)
 
     def statistics(self) -> dict[str, int]:
-        """Return counts: groups, state bytes, rows that were rejected so far."""
+        """Return counts: groups, state bytes, rejected rows so far."""
         hybrid = {} if self._input.hybrid is None else self._input.hybrid.statistics()
         groups = self._input.state.groups + self._input.state.cold_groups
         return {**self._totals, "groups": groups, "groups_bytes": self.resident_bytes(), **hybrid}
 
     def is_current(self) -> bool:
-        """Return whether the mapped files are those another process would open: none replaced, grown or left half-written."""
+        """Return whether another process would open these mapped files: none was replaced, extended or partly written."""
         return self._input.is_current()
 
     def working_bytes(self) -> int:

@@ -25,7 +25,7 @@ __all__ = ["RejectedChanges", "describe_rejection", "rejection_table"]
 _REASONS = {
     ch.ABSENT_ROW: (
         "ABSENT_ROW",
-        "retracts a row that is not there; a changelog may not retract what it has not inserted",
+        "retracts an absent row; a changelog may not retract what it has not inserted",
     ),
     ch.WEIGHT_OVERFLOW: ("WEIGHT_OVERFLOW", "raises the number of rows of its group past 2^63 - 1"),
     ch.RETRACTION_IN_APPEND: (

@@ -74,11 +74,11 @@ def decode(rows: pa.Table | pa.RecordBatch, relation: Relation, changelog_format
 
     Args:
         rows: n rows with the columns of the relation, those of the format, and any others, which are omitted.
-        relation: what the rows are changes of; its mode decides what an operation means.
+        relation: of the changes; its mode defines the meaning of an operation.
         changelog_format: the form of a row's operation.
 
     Returns:
-        The delta in the order of the rows, with what was rejected and ignored. Columns may be shared with `rows`.
+        The delta in the order of the rows, and the rejected and ignored rows. Columns may be shared with `rows`.
 
     Raises:
         PlanError: a column is missing, or its type cannot be widened to that of the relation without loss.
@@ -131,7 +131,10 @@ _CODES = {
     _UNDECODABLE_OP: ("UNDECODABLE_OP", "the operation {} is none of {}"),
     _NULL_WEIGHT: ("NULL_WEIGHT", "the weight is NULL"),
     _WEIGHT_OVERFLOW: ("WEIGHT_OVERFLOW", "the weight {} is greater than 2^63 - 1"),
-    _UPSERT_WEIGHT: ("UPSERT_WEIGHT", "the weight {} means nothing in upsert mode, where a row comes (1) or goes (-1)"),
+    _UPSERT_WEIGHT: (
+        "UPSERT_WEIGHT",
+        "the weight {} means nothing in upsert mode, where a row is inserted (1) or deleted (-1)",
+    ),
 }
 
 
@@ -294,7 +297,7 @@ def _widened(column: pa.Array, field: pa.Field, relation: Relation) -> pa.Array:
 
 def _not_convertible(column: pa.Array, field: pa.Field, relation: Relation) -> PlanError:
     return PlanError(
-        f'relation "{relation.name}": column "{field.name}" comes as {column.type} and is declared as {field.type}, '
+        f'relation "{relation.name}": column "{field.name}" arrives as {column.type} and is declared as {field.type}, '
         "which cannot be converted without loss. Cast it at the source, or declare the type it comes in.",
         code="COLUMN_TYPE",
         relation=relation.name,

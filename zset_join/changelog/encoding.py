@@ -67,18 +67,18 @@ def encode(
         changelog_format: the form of a row's operation.
         epoch: number of the epoch, written by `ChangeDataFeedFormat`.
         committed_at_us: microseconds since 1970-01-01 UTC, written by `ChangeDataFeedFormat` with a `timestamp_column`.
-        max_rows: the most rows that weights beyond 1 may grow to; a delta without such weights may be larger.
+        max_rows: maximum rows after weights beyond 1 are expanded; a delta without such weights may be larger.
 
     Returns:
         The columns of the delta, then those of the format. With a key, the changes of one key are adjacent.
 
     Raises:
-        PlanError: a key column that does not exist, or a format whose columns are already there.
+        PlanError: a key column that does not exist, or a format whose columns exist already.
         OptionError: the format needs an epoch.
         ResourceError: more than `max_rows` rows.
         SinkError: a retraction in `AppendFormat`, or two live rows that claim one key in `UpsertFormat`.
 
-    Cost: linear in the rows written, plus one sort of n integers when there is a key.
+    Cost: linear in the rows written, plus one sort of n integers with a key.
 
     >>> from zset_join.changelog.formats import RowKindFormat
     >>> delta = ZSet.of({"id": [1, 1, 2], "v": ["a", "b", "c"]}, [-1, 1, 1])
@@ -272,7 +272,7 @@ def _encode_upserts(delta: ZSet, columns: tuple[str, ...], schema: pa.Schema) ->
 
 
 def check_key(schema: pa.Schema, columns: Sequence[str], changelog_format: ChangelogFormat) -> None:
-    """Refuse a key that rows cannot be written by.
+    """Reject an invalid key.
 
     Raises:
         PlanError: a column that does not exist, or no key for upserts.

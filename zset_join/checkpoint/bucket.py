@@ -57,7 +57,7 @@ class StageContext:
         merge_buckets: buckets whose log files to merge.
         count_buckets: buckets that must report what they hold.
         due_buckets: buckets that wait for a time that has come.
-        local_state_retention_seconds: when to remove local state that nobody uses; None for never.
+        local_state_retention_seconds: when to remove local state that no one uses; None for never.
         has_added_columns: the query has got columns since it began.
         readers: how many stages open the state of a bucket in an epoch, one after the other.
     """

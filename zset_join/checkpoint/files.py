@@ -47,7 +47,7 @@ class FileEntry:
 
     @classmethod
     def from_json(cls, written: dict[str, Any]) -> FileEntry:
-        """Build from what `to_json` gave."""
+        """Build from the result of `to_json`."""
         return cls(written["name"], written["bytes"], written["rows"], written["crc32"])
 
 

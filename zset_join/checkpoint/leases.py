@@ -50,8 +50,7 @@ def leased_record(files: CheckpointFiles, seconds: float = LEASE_SECONDS) -> Ite
     """
     if type(seconds) not in (int, float) or not 0 < seconds < float("inf"):
         raise OptionError(
-            f"lease_seconds={seconds!r}: a lease is longer than nothing and has an end; expected seconds such as "
-            f"{LEASE_SECONDS:.0f}.",
+            f"lease_seconds={seconds!r}: a lease is positive and finite; expected seconds such as {LEASE_SECONDS:.0f}.",
             code="OPTION_VALUE",
             name="lease_seconds",
             value=seconds,

@@ -146,7 +146,7 @@ class LocalState:
         home = home / f"{_PRIVATE}{uuid.uuid4().hex}"
         lock = _lock(home)
         if lock is None:
-            raise AssertionError(f"somebody else holds {home}, a name made a moment ago")
+            raise AssertionError(f"another process locks {home}, which was just created")
         return cls(home, lock, is_private=True)
 
     @property

@@ -104,7 +104,7 @@ class LogEntry:
 
     @classmethod
     def from_json(cls, written: dict[str, Any]) -> LogEntry:
-        """Build from what `to_json` gave."""
+        """Build from the result of `to_json`."""
         file, *more = map(FileEntry.from_json, (written["file"], *written.get("more", ())))
         return cls(written["first_epoch"], written["last_epoch"], written["identity"], file, tuple(more))
 

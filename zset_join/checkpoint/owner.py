@@ -341,8 +341,8 @@ def _why_it_may_live(folder: Folder, last: Claim, *, has_locks: bool) -> str:
     if silent_seconds >= SILENT_SECONDS:
         return ""
     return (
-        "Whether it is alive cannot be seen from this host, boot and container. Its last sign of life came "
-        f"{max(silent_seconds, 0):.0f} seconds ago; {SILENT_SECONDS:.0f} seconds of silence are waited for. Stop it, or if it "
+        "Whether it is alive cannot be seen from this host, boot and container. Its last sign of life was "
+        f"{max(silent_seconds, 0):.0f} seconds ago; {SILENT_SECONDS:.0f} seconds of silence are required. Stop it, or if it "
         f"is dead, start again in {SILENT_SECONDS - silent_seconds:.0f} seconds."
     )
 

@@ -255,7 +255,7 @@ def read_rescaling(files: CheckpointFiles, epoch: int, number: int | None = None
     if number is None:
         return None
     raise StateError(
-        f"the rescaling {path} was made after another commit record of epoch {epoch} than the one that is there. {START_OVER}",
+        f"the rescaling {path} was made after another commit record of epoch {epoch} than the present one. {START_OVER}",
         code="DAMAGED_FILE",
         file=path,
     )
@@ -378,7 +378,7 @@ def no_checkpoint(location: str) -> StateError:
     """Return the error of a place where no query has run; it names the checkpoints in the directories below."""
     below = _checkpoints_below(location)
     cure = (
-        f"There are checkpoints below it: {', '.join(below)}; give one of them."
+        f"Checkpoints below it: {', '.join(below)}; give one of them."
         if below
         else "Give the checkpointLocation of a query that has run, or the directory of a pipeline."
     )

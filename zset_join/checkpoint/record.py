@@ -127,7 +127,7 @@ class BucketHistory:
 
     @classmethod
     def from_json(cls, written: dict[str, Any]) -> BucketHistory:
-        """Build from what `to_json` gave."""
+        """Build from the result of `to_json`."""
         snapshot = None if written["snapshot"] is None else SnapshotEntry.from_json(written["snapshot"])
         return cls(snapshot, tuple(LogEntry.from_json(log) for log in written["logs"]))
 
@@ -162,7 +162,7 @@ class PartEntry:
 
     @classmethod
     def from_json(cls, written: dict[str, Any]) -> PartEntry:
-        """Build from what `to_json` gave."""
+        """Build from the result of `to_json`."""
         return cls(
             written["bucket"],
             FileEntry.from_json(written["file"]),
@@ -182,7 +182,7 @@ class CommitRecord:
         processing_time_us: the processing time of its ticks; None where it had none.
         histories: "stage/bucket" to what the state is made of, this epoch's log included.
         parts: the answer of the epoch.
-        quarantined: the rows it put aside.
+        quarantined: the rows it set aside.
         progress: counts and times of the epoch, for users.
         offsets: digest of the offsets Spark reports for the epoch; None when unknown.
         owner: name of the driver that committed it; None outside Spark.

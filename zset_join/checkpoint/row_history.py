@@ -455,7 +455,7 @@ def requested_values(shown: pa.Schema, row: Mapping[str, Any]) -> dict[str, pa.A
     values = {name: pa.repeat(_value(shown, name, value), 1) for name, value in row.items()}
     if all(array.null_count for array in values.values()):
         raise OptionError(
-            f"explain_row({dict(row)!r}) names no value; give at least one column of {shown.names} and its value.",
+            f"explain_row({dict(row)!r}) has no value; give at least one column of {shown.names} and its value.",
             code="ROW_QUESTION",
             row=dict(row),
         )

@@ -4,12 +4,13 @@ The law: restoring a snapshot and absorbing the logged epochs after it gives the
 
 One Parquet file per table the operator names. The Arrow schema is kept in the file, so types come back exactly.
 
-Memory: a row group of 16 MB while it is written, and when it is read the compressed files and a part of 65,536 rows.
+Memory: a row group of 16 MB while it is written, and when it is read the compressed files and two parts of 65,536 rows.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,6 +18,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from zset_join.checkpoint.files import CheckpointFiles, FileEntry, attempt_name
+from zset_join.state.rows.side_snapshot import counted_reader
 
 __all__ = ["SnapshotEntry", "open_snapshot", "read_snapshot", "write_snapshot"]
 
@@ -57,7 +59,7 @@ class SnapshotEntry:
 
     @classmethod
     def from_json(cls, written: dict[str, Any]) -> SnapshotEntry:
-        """Build from what `to_json` gave."""
+        """Build from the result of `to_json`."""
         tables = {name: FileEntry.from_json(entry) for name, entry in written["tables"].items()}
         return cls(written["through_epoch"], written["identity"], tables, written["live_bytes"])
 
@@ -120,8 +122,19 @@ def open_snapshot(files: CheckpointFiles, entry: SnapshotEntry) -> dict[str, pa.
     readers = {}
     for name, file in entry.tables.items():
         opened = pq.ParquetFile(pa.BufferReader(files.read(file)))
-        readers[name] = pa.RecordBatchReader.from_batches(opened.schema_arrow, opened.iter_batches(batch_size=_ROWS_AT_ONCE))
+        parts = opened.iter_batches(batch_size=_ROWS_AT_ONCE)
+        parts = _read_ahead(parts) if file.rows > _ROWS_AT_ONCE else parts
+        readers[name] = counted_reader(pa.RecordBatchReader.from_batches(opened.schema_arrow, parts), file.rows)
     return readers
+
+
+def _read_ahead(parts: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Yield parts, of which the next one is decoded in a thread of its own meanwhile."""
+    with ThreadPoolExecutor(1, thread_name_prefix="zset_join-snapshot") as decoding:
+        coming = decoding.submit(next, parts, None)
+        while (part := coming.result()) is not None:
+            coming = decoding.submit(next, parts, None)
+            yield part
 
 
 def read_snapshot(files: CheckpointFiles, entry: SnapshotEntry) -> dict[str, pa.Table]:

@@ -26,10 +26,10 @@ class Option:
 
     Args:
         name: as Python or WITH writes it.
-        is_required: the connector is nothing without it.
-        default: the value where it is not given; None where the connector decides.
+        is_required: whether it must be given.
+        default: value if it is not given; None: the connector decides.
         choices: the values it may have; empty where any is possible.
-        least: the smallest whole number it may be; None where it is no number.
+        least: the smallest allowed integer; None for other types.
         most: the largest.
         aliases: other names of the same.
 
@@ -46,7 +46,7 @@ class Option:
     aliases: tuple[str, ...] = ()
 
     def expected(self, value: str) -> str | None:
-        """Return what was expected instead of a value; None where it is allowed."""
+        """Return the expected values if a value is not allowed, else None."""
         if self.choices:
             return None if value in self.choices else " or ".join(f"'{one}'" for one in self.choices)
         if self.least is None:
@@ -64,9 +64,9 @@ class OutputSide:
 
     Args:
         make: makes the sink, not yet opened; its parameters are the options.
-        keeps: a view, which equals the query, every change, or nothing.
+        keeps: "a view", "every change" or "nothing".
         promise: how often an epoch arrives, whatever was retried, replayed or killed.
-        extra: what pip installs for it; None where it needs nothing.
+        extra: the extra that pip installs for it, or None.
     """
 
     make: Callable[..., Sink]
@@ -85,7 +85,7 @@ class OutputSide:
 
     @property
     def choices(self) -> Mapping[str, tuple[str, ...]]:
-        """Return the texts that options may be, by name, where their types name them."""
+        """Return the allowed texts of options by name, from their types."""
         hints = get_type_hints(self.make)
         return {name: _choices(hints.get(name)) for name in self.options}
 
@@ -97,7 +97,7 @@ class WrittenTable:
     Args:
         name: of the table.
         options: those of WITH, checked.
-        key: columns that identify a row; empty where there are none.
+        key: columns that identify a row; may be empty.
         retracts: the query retracts rows.
     """
 
@@ -112,15 +112,15 @@ class TableSide:
     """A connector as a table of SQL.
 
     Args:
-        options: what WITH may name.
-        ignored: options of other systems that change nothing here; they warn.
+        options: of WITH.
+        ignored: options of other systems without effect here; they warn.
         prefixes: beginnings of options that are passed on.
         reads: formats it reads; empty: none.
         writes: formats it writes; empty: none, or rows go into it without a format.
-        output: which output a table is and with which options; None where it is only read.
-        as_read: what is read, for the reference; empty: it is not read.
-        as_written: what is written, for the reference.
-        as_looked_up: what a lookup join reads, for the reference; empty: no lookup join may have it.
+        output: of a table and its options; None if it is only read.
+        as_read: text on reading, for the reference; empty: it is not read.
+        as_written: text on writing, for the reference.
+        as_looked_up: text on lookups, for the reference; empty: no lookup joins.
     """
 
     options: tuple[Option, ...] = ()
@@ -140,7 +140,7 @@ class TableSide:
 
     @property
     def is_looked_up(self) -> bool:
-        """Return whether it may be the table of a lookup join."""
+        """Return whether lookup joins may read it."""
         return bool(self.as_looked_up)
 
     @property
@@ -151,12 +151,12 @@ class TableSide:
 
 @dataclass(frozen=True)
 class Connector:
-    """A name that outputs and tables of SQL are given by.
+    """A named connector of outputs and SQL tables.
 
     Args:
         name: the name.
-        output: what `sink(name, ...)` makes; None where it is no output.
-        table: what `'connector' = name` is; None where SQL has no such table.
+        output: for `sink(name, ...)`; None if it has no output.
+        table: for `'connector' = name`; None if SQL has no such table.
     """
 
     name: str

@@ -305,7 +305,7 @@ def sink(connector: str, /, **options: Any) -> Sink:
 
 
 def sinks_of(outputs: Sequence[Sink] | Mapping[str, Mapping[str, Any]]) -> tuple[Sink, ...]:
-    """Return outputs that are given as sinks, or by name with their options."""
+    """Return the sinks of outputs given as sinks, or by name with options."""
     if isinstance(outputs, Mapping):
         return tuple(sink(name, **options) for name, options in outputs.items())
     return tuple(outputs)
@@ -318,7 +318,7 @@ def sink_of_table(table: WrittenTable) -> Sink:
         table: with a connector that is known.
 
     Raises:
-        SqlError: it is only read, or cannot be written so.
+        SqlError: the table is read-only, or its options do not allow writing.
     """
     connector = table.options["connector"]
     output = tables()[connector].output

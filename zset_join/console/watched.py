@@ -27,7 +27,7 @@ class Watched(Protocol):
         ...
 
     def epochs(self, after: int) -> Sequence[Answer]:
-        """Return the summaries of the epochs behind one that are known, oldest first; see `zset_join.console.epochs`."""
+        """Return the known summaries of the epochs after one, oldest first; see `zset_join.console.epochs`."""
         ...
 
     def changes(self, *, after: int = -1) -> Answer:
@@ -39,7 +39,7 @@ class Watched(Protocol):
         ...
 
     def explain_row(self, view: str | None, where: Mapping[str, str]) -> Answer:
-        """Return how rows of a view came and went: `events`, each with `epoch`, `emitted` and `changes` by input."""
+        """Return the history of rows of a view: `events`, each with `epoch`, `emitted` and `changes` by input."""
         ...
 
     def verify(self, view: str | None, report: Callable[[str], None]) -> Answer:
@@ -47,15 +47,15 @@ class Watched(Protocol):
         ...
 
     def hot_keys(self) -> Answer:
-        """Return, per stage and input, the keys with the most rows: `stages` and what was `counted`."""
+        """Return, per stage and input, the keys with the most rows: `stages`, and the `counted` rows."""
         ...
 
     def dead_letters(self) -> Answer:
-        """Return the newest rows that were put aside: `letters`, `total`."""
+        """Return the newest rows that were set aside: `letters`, `total`."""
         ...
 
     def waiting(self) -> Answer:
-        """Return what waits for time: `stages`, each with its due times, its counts and its newest lookups."""
+        """Return the rows that wait for time: `stages`, each with its due times, its counts and its newest lookups."""
         ...
 
     def files(self) -> Answer:
@@ -63,7 +63,7 @@ class Watched(Protocol):
         ...
 
     def damage(self) -> Answer:
-        """Return what is damaged: `checked` files and `found`, each with `file`, `what` and `cure`."""
+        """Return the damage: `checked` files and `found`, each with `file`, `what` and `cure`."""
         ...
 
     def diff(self) -> Answer:

@@ -92,7 +92,7 @@ class WatchedBundle:
         self._answers: Mapping[str, Any] = body["answers"]
 
     def overview(self) -> Answer:
-        """Return what the query was."""
+        """Return a description of the query."""
         overview = dict(self._answer("overview"))
         can = {"verify": False, "explain_row": False, "search": self._with_rows, "diff": "diff" in self._answers}
         return {**overview, "kind": "bundle", "made_at": self._made_at, "with_rows": self._with_rows, "can": can}
@@ -135,11 +135,11 @@ class WatchedBundle:
         return self._answer("dead_letters")
 
     def waiting(self) -> Answer:
-        """Return what waited for time."""
+        """Return the rows that waited for time."""
         return self._answer("waiting")
 
     def files(self) -> Answer:
-        """Return the files there were."""
+        """Return the files."""
         return self._answer("files")
 
     def damage(self) -> Answer:

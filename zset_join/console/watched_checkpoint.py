@@ -57,12 +57,12 @@ class QueryAnswers:
     """Answers of the process that runs a query, in addition to its checkpoint.
 
     Args:
-        verify: compares a view with its batch query; given the view, and what reports each step.
+        verify: compares a view with its batch query; given the view and a reporter of steps.
         explain_row: explains rows of a view; given the view, and columns to values.
         view_rows: the rows of a view that have values, and how many there are; given the view, and columns to values. Raises an
             `OptionError` with the code `VERIFY_OUTPUT` where no output can be read.
         options: the options in force.
-        diff: what a changed query would answer otherwise.
+        diff: how the answers of a changed query would differ.
     """
 
     verify: Callable[[str | None, Callable[[str], None]], Any] | None = None
@@ -77,7 +77,7 @@ class WatchedCheckpoint:
 
     Args:
         location: `checkpointLocation`, a path or a URI, or the directory of a pipeline.
-        answers: what the process that runs the query answers.
+        answers: of the process that runs the query.
         dead_letters: where dead letters are, when `deadLetterPath` put them elsewhere.
     """
 
@@ -134,7 +134,7 @@ class WatchedCheckpoint:
         }
 
     def epochs(self, after: int) -> Sequence[Answer]:
-        """Return the summaries of epochs that are in the checkpoint, or were when this was called before."""
+        """Return the summaries of epochs in the checkpoint, including those of earlier calls."""
         with self._lock:
             files = self._files()
             for record in self._new_records(files):
@@ -147,7 +147,7 @@ class WatchedCheckpoint:
             return [self._seen[epoch].to_json() for epoch in sorted(self._seen) if epoch > after]
 
     def changes(self, *, after: int = -1) -> Answer:
-        """Return the newest rows of the changelog, from the epochs whose answers are still there."""
+        """Return the newest rows of the changelog, from the epochs whose answers still exist."""
         committed, plan = self._committed(), query_plan(self.location)
         found: list[Answer] = []
         if keeps_views(dict(stored_description(self.location) or {})):
@@ -182,7 +182,7 @@ class WatchedCheckpoint:
         return {"tables": views + names, "table": chosen, **self._state.rows(epoch, chosen, where)}
 
     def explain_row(self, view: str | None, where: Mapping[str, str]) -> Answer:
-        """Return how rows of a view came and went."""
+        """Return the history of rows of a view."""
         if self._answers.explain_row is None:
             raise _not_from_here(
                 "explain_row", "keep_inputs=True lets a pipeline explain its rows; inside Spark open query.console()."

@@ -1,7 +1,7 @@
 """Python objects as values of a column: dicts of rows, columns of mixed classes, values of parsed JSON.
 
 The law: every object is converted by its own class. Objects of one class become one Arrow array and are converted at once, as
-`convert_values` does; a column of several classes is parted by class.
+`convert_values` does; a column of several classes is partitioned by class.
 
 Edge cases: None is NULL, and so is pandas' NA and NaT; NaN is a float. A datetime with a zone is an instant, one without is
 without. Integers of any length are decimals.

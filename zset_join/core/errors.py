@@ -74,7 +74,7 @@ def _rebuild(error_type: type[ZsetJoinError], message: str, code: str, facts: di
 
 
 class PlanError(ZsetJoinError):
-    """A description that cannot run; raised when it is built, never while rows flow."""
+    """A query that cannot run; raised while it is built, never while rows are processed."""
 
     default_code = "PLAN"
 
@@ -104,12 +104,12 @@ class MissingMethodError(PlanError, AttributeError):
 
 
 class SqlError(PlanError):
-    """A statement that cannot be read, or requests what is refused; the message shows the place.
+    """A statement that cannot be parsed or is rejected; the message shows the position.
 
     Args:
         message: as for every error.
         code: as for every error.
-        at: its place; the text there is shown below the message.
+        at: its position; the message shows the text there.
         **facts: as for every error; `line` and `column` are among them where the place is known.
     """
 
@@ -147,7 +147,7 @@ class StateError(ZsetJoinError):
 
 
 class SinkError(ZsetJoinError):
-    """An output that cannot take the answer of an epoch."""
+    """An output cannot store the answer of an epoch."""
 
     default_code = "SINK"
 

@@ -37,7 +37,7 @@ EXTRAS: Mapping[str, str] = {
 
 @contextmanager
 def needed_for(what: str, package: str | None = None) -> Iterator[None]:
-    """Import packages of extras inside; one that is missing is reported in our words.
+    """Import packages of extras inside; one that is missing is reported in the library's terms.
 
     Args:
         what: the feature, as the message begins with it.

@@ -118,7 +118,7 @@ _MOST_BUCKETS = 4096
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BufferLimit:
-    """How many bytes an append-only join may hold, and what happens at the limit; build it with `of`.
+    """Limit of the bytes of an append-only join, and the action at the limit; build it with `of`.
 
     Args:
         max_bytes: left and right together stay below it; 0 for no limit.
@@ -132,7 +132,7 @@ class BufferLimit:
 
     @classmethod
     def of(cls, max_bytes: Any = DEFAULT_JOIN_MAX_BUFFERED_BYTES, policy: Any = "abort", on_evict: Any = "retract") -> Self:
-        """Check a limit as it was given.
+        """Check a given limit.
 
         Args:
             max_bytes: a number of bytes, or 0 or None for no limit.
@@ -178,10 +178,10 @@ class BufferLimit:
         return self.evicts and self.on_evict == "forget"
 
     def check_applies(self, *, is_append_only: bool, left: str, right: str) -> None:
-        """Refuse a limit that was requested where it would do nothing.
+        """Reject a limit without effect.
 
         Raises:
-            OptionError: a side is not in append mode, and the limit is not the default one, or is none.
+            OptionError: a side is not in append mode, and the limit is not the default.
         """
         if is_append_only or self in (BufferLimit(), BufferLimit(max_bytes=0)):
             return
@@ -202,7 +202,7 @@ class BufferLimit:
 
         Args:
             budget: of a hybrid join, None for one in memory.
-            cold_store: where `spill` puts rows, as `HotBudget.of` takes it.
+            cold_store: of spilled rows, as for `HotBudget.of`.
 
         Raises:
             OptionError: a policy that a hybrid join cannot follow, or does not need.
@@ -225,7 +225,7 @@ class BufferLimit:
 
     @classmethod
     def written(cls, description: Mapping[str, Any]) -> Self:
-        """Return the limit at which the query of a checkpoint drops rows, as its description has it; no limit for others.
+        """Return the limit at which the query of a checkpoint drops rows, from its description; no limit for others.
 
         Args:
             description: of the query, as the checkpoint keeps it.
@@ -249,9 +249,9 @@ class BufferLimit:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HotBudget:
-    """How much of a hybrid join's state may be in memory; build it with `of`.
+    """Memory budget of hybrid state; build it with `of`.
 
-    A key is what names a row, its primary key or the row itself, so keys are counted as rows.
+    Keys are counted as rows, since a key is the primary key of a row or the row itself.
 
     Args:
         max_hot_keys: rows in memory, both sides together; None for no limit.
@@ -282,14 +282,14 @@ class HotBudget:
         cold_store: Any = None,
         option: str = "default_hash_join",
     ) -> Self | None:
-        """Check a budget as it was given; None for state in memory, which has none.
+        """Check a given budget; None for state in memory, which has none.
 
         Args:
             kind: one of `HashJoinKind`.
             max_hot_keys: a number of rows.
             max_hot_bytes: a number of bytes.
             cold_store: one of `ColdStoreKind`; None for the default.
-            option: the option that the kind was given with, for messages.
+            option: name of the option with the kind, for messages.
 
         Raises:
             OptionError: a value that is not allowed, a budget without hybrid state, hybrid state without a budget, or a place

@@ -35,15 +35,15 @@ class Relation:
     """Describe one input or output.
 
     Args:
-        name: what error messages and `explain()` call it.
+        name: in messages and `explain()`.
         schema: its columns, in order; key and sequence columns are among them.
         join_key: columns that the ON condition compares, in order.
         primary_key: columns that identify a live row; required in `upsert` mode.
         sequence_by: columns that order the changes of one primary key; larger wins. Empty means arrival order.
         mode: see the table above.
         event_time: the column with the time a row happened or a version began; None where rows have no time.
-        watermark_delay: how far its watermark stays behind the largest event time: microseconds, or in the unit of an integer
-            event time; None: this input has no watermark.
+        watermark_delay: of its watermark behind the largest event time: microseconds, or in the unit of an integer
+            event time; None: no watermark.
 
     Raises:
         PlanError: a column that does not exist or is named twice, or a primary key missing where the mode needs one.

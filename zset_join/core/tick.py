@@ -20,11 +20,11 @@ class Tick:
 
     Args:
         epoch: number of the epoch, counted from 0; inside Spark it is the batch id.
-        processing_time_us: microseconds since 1970-01-01 UTC, fixed by the driver for the epoch; never goes back. None means
-            that nothing expires by processing time.
+        processing_time_us: microseconds since 1970-01-01 UTC, set by the driver for the epoch; never decreases. None: nothing
+            expires by processing time.
         watermark_before_us: event time that the stage's inputs had passed before this epoch, the smallest of them: rows at or
             before it are late. Microseconds, or in the unit of an integer event time. None: no watermark yet.
-        watermark_us: the same after this epoch's rows: what waits for it is released in this epoch.
+        watermark_us: the watermark after this epoch's rows; rows that wait for it are released in this epoch.
 
     >>> Tick(3, watermark_us=10).watermark_us
     10
@@ -36,10 +36,10 @@ class Tick:
     watermark_us: int | None = None
 
     def check_follows(self, absorbed_epoch: int) -> None:
-        """Refuse to be absorbed into a state that holds this epoch, or a later one, already.
+        """Reject an epoch that a state contains already, or a later one.
 
         Args:
-            absorbed_epoch: the last epoch in the state, -1 when there was none.
+            absorbed_epoch: the last epoch in the state, -1 if there was none.
 
         Raises:
             StateError: the epoch was absorbed before.

@@ -118,7 +118,7 @@ class ColumnChange:
 
     @classmethod
     def from_json(cls, written: Mapping[str, Any]) -> ColumnChange:
-        """Build from what `to_json` gave."""
+        """Build from the result of `to_json`."""
         step = read_row_step(written["step"])
         assert isinstance(step, SelectStep)  # noqa: S101 - as it is written
         return cls(

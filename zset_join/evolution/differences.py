@@ -173,7 +173,7 @@ class PlanDiff:
         rebuilt: of each stage that is built, by name, how many rows it is fed.
         dropped: names of the stages that go, as the old plan calls them.
         read: what rows were read for it, and how many.
-        rejected: rows that the new stages put aside as bad input.
+        rejected: rows that the new stages set aside as bad input.
         late: of each source, the rows that came too late for the plan before; the new one does not get them either.
         taken: the epoch in which a pipeline took the change; None where only the difference was computed.
         ending: of each stage with a shorter `state_ttl`, the rows, or keys where these end as one, that end with the next
@@ -222,7 +222,7 @@ class PlanDiff:
             ended = ", ".join(f"{name} {rows:,}" for name, rows in self.ending.items())
             yield f"rows or keys that the shorter state_ttl ends with the next epoch, not shown above: {ended}"
         if late:
-            yield "late rows stay out: " + ", ".join(f"{name} {rows:,}" for name, rows in late.items())
+            yield "late rows are excluded: " + ", ".join(f"{name} {rows:,}" for name, rows in late.items())
 
     def __str__(self) -> str:
         return "\n".join(self.lines())

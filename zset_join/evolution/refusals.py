@@ -13,7 +13,7 @@ from zset_join.plan.row_steps import RowStep
 __all__ = ["bad_first_rows", "bad_reread", "by_time", "no_rows", "source_changed"]
 
 _CURE = (
-    "Build the pipeline with keep_inputs=True, so that it can be changed to anything, or start the new query again over the "
+    "Build the pipeline with keep_inputs=True, which allows any change, or start the new query again over the "
     "sources, with an output of its own."
 )
 _Near = tuple[str, Sequence[RowStep], Sequence[str], Sequence[str]]

@@ -40,7 +40,7 @@ _FAULTS = {
     "DIVIDE_BY_ZERO": "divides by zero; test the divisor first, as in (b != 0) & (a / b > 1)",
     "ARITHMETIC_OVERFLOW": "does not fit its type; cast an operand to a wider one first",
     "CAST_OVERFLOW": "meets a value that does not fit the target type; cast to a wider one, or test the value first",
-    "ARRAY_INDEX": "requests an element that is not there; test size(...) first, or take try_element_at",
+    "ARRAY_INDEX": "requests an absent element; test size(...) first, or take try_element_at",
     "INVALID_DATE": "meets a year, month and day that are no date; test them first",
     "CAST_INVALID_INPUT": "meets text that is not a number; test it first, or cast the number to a string instead",
 }
@@ -58,8 +58,8 @@ def check(expression: Expression, left_schema: pa.Schema, right_schema: pa.Schem
         The type of the expression, which is boolean.
 
     Raises:
-        PlanError: a column that does not exist, operands whose types do not go together, a node or operation that is
-            not on the list, or a result that is not boolean.
+        PlanError: a column that does not exist, operands of incompatible types, an unknown node or operation, or a result that
+            is not boolean.
 
     Cost: O(nodes); no rows are needed.
 

@@ -225,7 +225,7 @@ class Expression(ABC):
         return (self >= lower) & (self <= upper)
 
     def isin(self, *values: object) -> Expression:
-        """Return whether the value equals one of the given literals; one list, tuple or set will do as well."""
+        """Return whether the value equals one of the given literals; or a list, tuple or set of them."""
         flat = values[0] if len(values) == 1 and isinstance(values[0], list | tuple | set | frozenset) else values
         literals = tuple(lit(value) for value in flat)
         if not literals or not all(isinstance(literal, Literal) for literal in literals):
@@ -262,8 +262,8 @@ class Expression(ABC):
     def cast(self, target: pa.DataType | str) -> Expression:
         """Convert to an Arrow type, or to one named as in Spark SQL: `int`, `double`, `decimal(10,2)`, `timestamp_ntz`.
 
-        What does not fit the type fails the epoch, as under Spark's ANSI mode. A timestamp with a time zone is given
-        as an Arrow type, which names the zone.
+        A value that does not fit the type fails the epoch, as in Spark's ANSI mode. For a timestamp with a time zone pass an
+        Arrow type.
         """
         return Cast(self, named_type(target) if isinstance(target, str) else target)
 
@@ -286,7 +286,7 @@ class Expression(ABC):
         return Call("regexp_like", (self, lit(pattern)))
 
     def is_nan(self) -> Expression:
-        """Return whether a number is NaN; of NULL it is false."""
+        """Return whether a number is NaN; false for NULL."""
         return Call("is_nan", (self,))
 
     isNaN = is_nan  # noqa: N815 - the name PySpark users type
@@ -317,7 +317,7 @@ class Expression(ABC):
         return Call("bit_xor", (self, lit(other)))
 
     def alias(self, name: str) -> Alias:
-        """Name the value, as `select` and `groupBy` show it; inside another expression a name means nothing."""
+        """Name the value for `select` and `groupBy`; a name inside another expression has no effect."""
         return Alias(self, name)
 
 
@@ -326,7 +326,7 @@ class Column(Expression):
     """A column of one row, or of the left or right one of a pair.
 
     Args:
-        side: "left" or "right" of a pair, or "row" where there is one row.
+        side: "left" or "right" of a pair, or "row".
         name: the column's name in the relation of that side.
     """
 
@@ -366,7 +366,7 @@ class Cast(Expression):
     """A conversion the user requested.
 
     Args:
-        operand: what is converted.
+        operand: the value to convert.
         type: the Arrow type to convert to.
     """
 
@@ -387,7 +387,7 @@ class Call(Expression):
 
     Args:
         operation: a key of `OPERATIONS` or `FUNCTIONS`.
-        operands: as many as the operation takes.
+        operands: of the operation.
     """
 
     operation: str
@@ -422,7 +422,7 @@ class Alias(Expression):
 
 
 def col(name: str) -> Expression:
-    """Name a column of the row, where there is one row and no pair.
+    """Return a column of the row, for expressions over one row.
 
     >>> col("price") * col("units") > 100
     (price * units) > 100
@@ -570,7 +570,7 @@ def _described_case(parts: tuple[str, ...]) -> str:
 
 
 def describe(expression: Expression) -> str:
-    """Return the expression as one line of SQL-like text, for `explain()` and messages; it is not parsed anywhere.
+    """Return the expression as one line of SQL-like text, for `explain()` and messages.
 
     >>> describe(~left("name").startswith("a") | (left("x") / right("n") > 2))
     "(NOT startswith(left.name, 'a')) OR ((left.x / right.n) > 2)"

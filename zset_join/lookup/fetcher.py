@@ -54,7 +54,7 @@ class LookupCounts:
         misses: keys without an answer, per call.
         retries: keys that were requested again.
         waited_us: between attempts.
-        transient_errors: calls that were made again, or given up.
+        transient_errors: calls that failed transiently.
         cache_hits: keys that the cache answered for.
         cache_misses: keys that it did not.
         loads: of the whole table.
@@ -129,11 +129,11 @@ class Fetcher:
         source: the outside table.
         shape: of the join.
         settings: of the calls.
-        clock: what to wait with.
+        clock: for waiting.
         seed: of the jitter; None: another on every run.
 
     Attributes:
-        counts: what was done.
+        counts: of calls, keys and rows.
     """
 
     def __init__(
@@ -173,7 +173,7 @@ class Fetcher:
         """Return the external rows of some distinct keys.
 
         Args:
-            keys: as `LookupJoin.keys_to_fetch` gives them.
+            keys: from `LookupJoin.keys_to_fetch`.
 
         Raises:
             LookupFailedError: it could not be reached, took too long, or gave an answer that cannot be used.

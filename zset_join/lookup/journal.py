@@ -43,7 +43,7 @@ class FetchJournal:
     """Keep the answers of one bucket of one stage.
 
     Args:
-        folder: where the files are; None: in memory, for a query that keeps nothing.
+        folder: of the files; None: in memory, for a query without a directory.
         stage: name of the stage.
         bucket: number of the bucket.
 
@@ -98,7 +98,7 @@ class FetchJournal:
         return self._read(name)
 
     def forget(self, through_epoch: int) -> None:
-        """Remove the answers of epochs that cannot be replayed any more, because a snapshot holds them."""
+        """Remove the answers of epochs that a snapshot contains, which cannot be replayed."""
         for name in self._names():
             if int(name.rpartition("/")[2].partition("-")[0]) <= through_epoch:
                 self._memory.pop(name, None)

@@ -99,7 +99,7 @@ def parse_duration_us(value: Any, *, option: str) -> int:
 
 @dataclass(frozen=True, kw_only=True)
 class Lookup:
-    """Hold the options of a lookup join; None: not given. `docs/reference/options.md` lists them with their defaults.
+    """Options of a lookup join; None: not given. `docs/reference/options.md` lists them with their defaults.
 
     >>> Lookup.from_hint({"table": "dim1", "async": "true", "timeout": "180s"})
     Lookup(table='dim1', async_=True, timeout='180s')
@@ -291,7 +291,7 @@ class Lookup:
 
 @dataclass(frozen=True, kw_only=True)
 class LookupSettings:
-    """Hold the resolved options of a lookup join; durations in microseconds."""
+    """Resolved options of a lookup join; durations in microseconds."""
 
     is_async: bool = False
     is_ordered: bool = True
@@ -321,15 +321,15 @@ class LookupSettings:
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> LookupSettings:
-        """Build from what `to_json` gave."""
+        """Build from the result of `to_json`."""
         return cls(**values)
 
     def share(self, *, buckets: int, processes: int) -> LookupSettings:
         """Return the settings of one bucket, in one of several processes; together they keep to the limits of the query.
 
         Args:
-            buckets: what `max_parked_rows` is shared among, rounded up.
-            processes: what `max_connections` is shared among; the buckets of a process use the same connections.
+            buckets: that share `max_parked_rows`, rounded up.
+            processes: that share `max_connections`; the buckets of a process use the same connections.
 
         >>> one = LookupSettings(max_connections=16, max_parked_rows=1000).share(buckets=32, processes=4)
         >>> one.max_connections, one.max_parked_rows

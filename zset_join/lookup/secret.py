@@ -43,7 +43,7 @@ class Secret:
     Args:
         origin: `env`, `file` or `given`.
         place: name of the variable, or path.
-        value: what was given.
+        value: the given value.
 
     >>> Secret.given("hunter2"), Secret.env("CRM_PASSWORD")
     (Secret(given), Secret(env CRM_PASSWORD))
@@ -68,14 +68,14 @@ class Secret:
 
     @classmethod
     def given(cls, value: str) -> Secret:
-        """Hold a value; prefer `env` or `file`, which outlive the program."""
+        """Return a secret with a value; prefer `env` or `file`, which outlive the program."""
         return cls("given", "", value)
 
     def value(self) -> str:
         """Return the value.
 
         Raises:
-            OptionError: it is not where it should be.
+            OptionError: the variable or file does not exist.
         """
         if self.origin == "env" and self.place in os.environ:
             return os.environ[self.place]
@@ -95,12 +95,12 @@ class Secret:
         )
 
     def to_json(self) -> dict[str, str]:
-        """Return where it comes from."""
+        """Return its origin."""
         return {"origin": self.origin, "place": self.place}
 
     @classmethod
     def from_json(cls, fields: Mapping[str, Any]) -> Secret:
-        """Build from what `to_json` gave; one that was given has no value any more."""
+        """Build from the result of `to_json`; a given secret has no value afterwards."""
         return cls(fields["origin"], fields["place"])
 
     def __repr__(self) -> str:

@@ -25,7 +25,7 @@ __all__ = ["LookupClient", "LookupSource", "Opening", "SelectiveSource", "Transi
 
 
 class TransientLookupError(Exception):
-    """An error that may be gone when the call is made again.
+    """An error that may not recur when the call is repeated.
 
     Args:
         reason: the error of the outside, without credentials.
@@ -46,8 +46,8 @@ class Opening:
         columns: the columns that are wanted, the key among them.
         is_async: whether `lookup_async` will be called.
         max_connections: how many connections it may have.
-        clock: what to wait with.
-        constants: values that hold for every key, by key column; they are in the looked-up keys too.
+        clock: for waiting.
+        constants: fixed values by key column, which are part of every key.
     """
 
     key: tuple[str, ...]
@@ -77,7 +77,7 @@ class LookupClient:
         """Release open resources. May be called twice."""
 
     async def aclose(self) -> None:
-        """Release the resources of the event loop; called before `close`, where the client was async."""
+        """Release the resources of the event loop; called before `close` of an async client."""
 
 
 @runtime_checkable

@@ -50,7 +50,7 @@ class Aggregate(GroupedOperator):
     Raises:
         PlanError: columns or types that cannot be grouped or aggregated.
         OptionError: an option that is not allowed, or a hybrid table that cannot be one.
-        StateError: the directory holds something else.
+        StateError: the directory has other content.
 
     >>> import pyarrow as pa
     >>> from zset_join import Tick, ZSet

@@ -74,7 +74,7 @@ class CurrentVersions:
 
     Args:
         versions: the input, in any mode, with an event time.
-        key: what has versions.
+        key: columns that identify what is versioned.
         delete_column: a boolean column that marks DELETEs; None: none does.
         hidden: columns that are in the input only to order its changes.
         options: how it runs, and where its state lies.
@@ -82,7 +82,7 @@ class CurrentVersions:
     Raises:
         PlanError: columns that do not exist, or no event time.
         KeyTypeError: a key, time or sequence of a type that cannot be compared.
-        StateError: the directory holds something else.
+        StateError: the directory has other content.
 
     >>> schema = pa.schema({"currency": pa.string(), "rate": pa.float64(), "at": pa.timestamp("us")})
     >>> rates = Relation(name="rates", schema=schema, primary_key=("currency",), mode="upsert", event_time="at")
@@ -147,7 +147,7 @@ class CurrentVersions:
 
     @property
     def absorbed_epoch(self) -> int:
-        """Return the last epoch folded into the state, -1 when there was none."""
+        """Return the last absorbed epoch, -1 if there was none."""
         return self._shown.absorbed_epoch
 
     def next_due(self) -> NextDue:

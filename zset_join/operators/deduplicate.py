@@ -64,10 +64,10 @@ class Deduplicate:
 
     Args:
         relation: the input, in append or changelog mode.
-        keys: what rows are distinguished by.
+        keys: the columns that identify a key.
         order_by: the order, as `"t"` or `"price desc"`.
         keep: `first` in this order, or `last`.
-        n: how many rows per key are shown.
+        n: number of rows per key.
         only_adds: no row is ever retracted, whatever the mode of the relation; one that is may be unknown.
         options: how it runs, and where its state lies.
 
@@ -75,7 +75,7 @@ class Deduplicate:
         PlanError: columns that do not exist, or a relation in upsert mode.
         OptionError: an option that is not allowed.
         KeyTypeError: a key or order column of a type that cannot be compared.
-        StateError: the directory holds something else.
+        StateError: the directory has other content.
 
     >>> rates = Relation(name="rates", schema=pa.schema({"currency": pa.string(), "rate": pa.float64(), "at": pa.int64()}))
     >>> latest = Deduplicate(rates, keys=["currency"], order_by=["at"], keep="last")
@@ -130,7 +130,7 @@ class Deduplicate:
 
     @property
     def absorbed_epoch(self) -> int:
-        """Return the last epoch folded into the state, -1 when there was none."""
+        """Return the last absorbed epoch, -1 if there was none."""
         return self._state.absorbed_epoch
 
     def answer(self, tick: Tick, deltas: Sequence[ZSet]) -> Iterator[ZSet]:
@@ -138,7 +138,7 @@ class Deduplicate:
 
         Raises:
             BadInputError: rows that break the relation's contract, with policy `error`.
-            StateError: `ANSWER_OUTDATED`, where it is read after the state has changed.
+            StateError: `ANSWER_OUTDATED`: read after the state has changed.
         """
         (delta,) = deltas
         if not len(delta):

@@ -36,7 +36,7 @@ class Distinct(GroupedOperator):
     Raises:
         PlanError: an input in upsert mode, or a column that has no equality.
         OptionError: an option that is not allowed, or a hybrid table that cannot be one.
-        StateError: the directory holds something else.
+        StateError: the directory has other content.
 
     >>> import pyarrow as pa
     >>> from zset_join import Tick, ZSet

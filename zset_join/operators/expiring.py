@@ -80,10 +80,10 @@ class Expiring:
         on_bad_input: `error` or `quarantine`.
         directory: map the state from files below; None keeps it in memory.
         hash_bits: below 32, force collisions; for tests.
-        hash_seed: what hashes are seeded with; default: that of `directory`, else a new one.
+        hash_seed: of hashes; default: that of `directory`, else a random one.
 
     Raises:
-        StateError: the directory holds something else.
+        StateError: the directory has other content.
     """
 
     def __init__(
@@ -128,7 +128,7 @@ class Expiring:
 
     @property
     def absorbed_epoch(self) -> int:
-        """Return the last epoch folded into the state, -1 when there was none."""
+        """Return the last absorbed epoch, -1 if there was none."""
         return self._inside.absorbed_epoch
 
     def next_due(self) -> NextDue:
@@ -142,7 +142,7 @@ class Expiring:
 
         Raises:
             BadInputError: rows that break their relation's contract, with policy `error`.
-            StateError: `ANSWER_OUTDATED`, where it is read after the state has changed.
+            StateError: `ANSWER_OUTDATED`: read after the state has changed.
         """
         prepared = self._prepare(tick, deltas)
         self._refuse(prepared)

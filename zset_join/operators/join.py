@@ -104,7 +104,7 @@ class HashJoin:
 
     Raises:
         PlanError: relations, keys (`KeyTypeError`) or options (`OptionError`) that do not fit.
-        StateError: the directory holds something else.
+        StateError: the directory has other content.
 
     >>> schema = pa.schema({"k": pa.int64(), "v": pa.string()})
     >>> join = HashJoin(*(Relation(name=name, schema=schema, join_key=("k",)) for name in "lr"))
@@ -209,7 +209,7 @@ class HashJoin:
             BadInputError: rows that break their relation's contract, with policy `error`.
             WeightOverflowError: an output weight past int64.
             ResourceError: an append-only join would reach `join_max_buffered_bytes`, with policy `abort`.
-            StateError: `ANSWER_OUTDATED`, where it is read after the state has changed.
+            StateError: `ANSWER_OUTDATED`: read after the state has changed.
         """
         return self._answers.guarded(self._answer(tick, deltas))
 
@@ -289,7 +289,7 @@ class HashJoin:
         return self._groups.resident_bytes() + queued + judged + touched
 
     def buffered(self, tick: Tick, deltas: Sequence[ZSet]) -> BufferedEpoch | None:
-        """Return the bytes of an append-only join after an epoch, and what it evicts; None for other joins.
+        """Return the bytes of an append-only join after an epoch, and its evicted rows; None for other joins.
 
         A row counts its record and, for each string, binary or nested value beyond 12 bytes, its block. Cost: resolving the
         deltas, which `answer` and `absorb` then reuse.
@@ -323,7 +323,7 @@ class HashJoin:
         }
 
     def restore(self, tables: Mapping[str, pa.Table | pa.RecordBatchReader]) -> None:
-        """Replace the state by a snapshot, or by what reads one. Cost: its rows.
+        """Replace the state by a snapshot, or by readers of one. Cost: its rows.
 
         Raises:
             StateError: rows that contradict each other, or tables that are no snapshot of this join.
@@ -344,13 +344,13 @@ class HashJoin:
         return self._hybrid is None and not any(side.evicted[0] for side in self._sides)
 
     def listed(self, columns: Collection[str] | None = None) -> Iterator[ZSet]:
-        """Yield the sum of all answers so far in chunks of at most `chunk_rows` rows, from the state; where `lists_answer`.
+        """Yield the sum of all answers so far in chunks of at most `chunk_rows` rows, from the state; only with `lists_answer`.
 
         Args:
             columns: those that are wanted of the output; None: all.
 
         Raises:
-            StateError: `ANSWER_OUTDATED`, where it is read after the state has changed.
+            StateError: `ANSWER_OUTDATED`: read after the state has changed.
 
         Cost: a look-up per row of the larger side, plus the rows; memory of a chunk.
         """
@@ -369,7 +369,7 @@ class HashJoin:
                 yield ZSet(rows, weights[begin : begin + rows.num_rows].copy())
 
     def statistics(self) -> dict[str, int]:
-        """Return counts: live rows, tombstones and state bytes per side, and what was ignored or rejected so far."""
+        """Return counts: live rows, tombstones and state bytes per side, and ignored and rejected rows so far."""
         ignored = zip(*(side.ignored for side in self._sides), strict=True)
         counts = dict(zip(("stale_rows", "unknown_deletes", "rejected_rows"), map(sum, ignored), strict=True))
         if self._buffer is not None:

@@ -41,7 +41,7 @@ class Latest(UpsertTable):
 
     Raises:
         PlanError: a relation in another mode, or options (`OptionError`) that are not allowed.
-        StateError: the directory holds something else.
+        StateError: the directory has other content.
 
     >>> schema = pa.schema({"id": pa.int64(), "name": pa.string()})
     >>> latest = Latest(Relation(name="customers", schema=schema, primary_key=("id",), mode="upsert"))
@@ -75,7 +75,7 @@ class Latest(UpsertTable):
 
         Raises:
             BadInputError: rows that break the relation's contract, with policy `error`.
-            StateError: `ANSWER_OUTDATED`, where it is read after the state has changed.
+            StateError: `ANSWER_OUTDATED`: read after the state has changed.
         """
         return self._answers.guarded(self._answer(tick, deltas))
 

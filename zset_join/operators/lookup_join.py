@@ -113,7 +113,7 @@ class LookupJoin:
     Raises:
         PlanError: relations that cannot be joined, or options (`OptionError`) that are not allowed.
         KeyTypeError: key types that cannot be compared.
-        StateError: the directory holds something else.
+        StateError: the directory has other content.
 
     >>> orders = Relation(name="orders", schema=pa.schema({"id": pa.int64(), "who": pa.int64()}), join_key=("who",))
     >>> table = Relation(name="customers", schema=pa.schema({"id": pa.int64(), "name": pa.string()}), join_key=("id",))
@@ -190,7 +190,7 @@ class LookupJoin:
 
     @property
     def absorbed_epoch(self) -> int:
-        """Return the last epoch folded into the state, -1 when there was none."""
+        """Return the last absorbed epoch, -1 if there was none."""
         return self._side.absorbed_epoch
 
     @property

@@ -95,7 +95,7 @@ class ProcessTimeJoin:
     Raises:
         PlanError: relations that cannot be joined, or options (`OptionError`) that are not allowed.
         KeyTypeError: key types that cannot be compared.
-        StateError: the directory holds something else.
+        StateError: the directory has other content.
 
     >>> orders = Relation(name="orders", schema=pa.schema({"id": pa.int64(), "what": pa.string()}), join_key=("what",))
     >>> schema = pa.schema({"what": pa.string(), "price": pa.int64()})
@@ -184,7 +184,7 @@ class ProcessTimeJoin:
 
     @property
     def absorbed_epoch(self) -> int:
-        """Return the last epoch folded into the state, -1 when there was none."""
+        """Return the last absorbed epoch, -1 if there was none."""
         return self.joins.absorbed_epoch
 
     def answer(self, tick: Tick, deltas: Sequence[ZSet]) -> Iterator[ZSet]:

@@ -44,7 +44,7 @@ class Route(UpsertTable):
 
     Raises:
         PlanError: a relation that needs no routing, or options (`OptionError`) that are not allowed.
-        StateError: the directory holds something else.
+        StateError: the directory has other content.
 
     >>> schema = pa.schema({"id": pa.int64(), "k": pa.string()})
     >>> route = Route(Relation(name="r", schema=schema, join_key=("k",), primary_key=("id",), mode="upsert"))
@@ -84,7 +84,7 @@ class Route(UpsertTable):
 
         Raises:
             BadInputError: rows that break the relation's contract, with policy `error`.
-            StateError: `ANSWER_OUTDATED`, where it is read after the state has changed.
+            StateError: `ANSWER_OUTDATED`: read after the state has changed.
         """
         return self._answers.guarded(self._answer(tick, deltas))
 

@@ -27,7 +27,7 @@ class Select(StatelessOperator):
     Args:
         relation: the input, in changelog or append mode.
         columns: names of input columns, or output name to input column.
-        on_bad_input: `error` raises and applies nothing; `quarantine` leaves bad rows out and lists them in `rejections`.
+        on_bad_input: `error` raises and applies nothing; `quarantine` omits bad rows and lists them in `rejections`.
         chunk_rows: rows per chunk of an answer.
 
     Raises:
@@ -72,7 +72,7 @@ class Select(StatelessOperator):
         super().__init__([relation], output, on_bad_input=on_bad_input, chunk_rows=chunk_rows)
 
     def mapped(self, deltas: Sequence[ZSet]) -> ZSet:
-        """Return the rows with the kept columns."""
+        """Return the rows with the selected columns."""
         (delta,) = deltas
         rows = conform(delta.rows, self.inputs[0])
         kept = [rows.column(name) for name in self._sources]

@@ -37,8 +37,8 @@ class StatelessOperator(ABC):
 
     Args:
         inputs: in changelog or append mode.
-        output: what the answer looks like.
-        on_bad_input: `error` raises and applies nothing; `quarantine` leaves bad rows out and lists them in `rejections`.
+        output: of the answer.
+        on_bad_input: `error` raises and applies nothing; `quarantine` omits bad rows and lists them in `rejections`.
         chunk_rows: rows per chunk of an answer.
     """
 
@@ -68,7 +68,7 @@ class StatelessOperator(ABC):
 
     @property
     def absorbed_epoch(self) -> int:
-        """Return the last epoch that was absorbed, -1 when there was none."""
+        """Return the last absorbed epoch, -1 if there was none."""
         return self._absorbed_epoch
 
     @abstractmethod
@@ -80,7 +80,7 @@ class StatelessOperator(ABC):
 
         Raises:
             BadInputError: a retraction from an append-only input, with policy `error`.
-            StateError: `ANSWER_OUTDATED`, where it is read after the epoch was absorbed.
+            StateError: `ANSWER_OUTDATED`: read after the epoch was absorbed.
         """
         kept = self._without_bad_rows(tick, deltas)
         if not any(len(delta) for delta in kept):
@@ -129,11 +129,11 @@ class StatelessOperator(ABC):
         self._absorbed_epoch = int(metadata.get(_EPOCH_METADATA, b"-1"))
 
     def statistics(self) -> dict[str, int]:
-        """Return the number of rows that were rejected so far."""
+        """Return the number of rejected rows so far."""
         return {"rejected_rows": self._rejected_rows}
 
     def close(self) -> None:  # noqa: B027 - there is nothing to release
-        """Release nothing: there are no files."""
+        """Do nothing: there are no files."""
 
     def _without_bad_rows(self, tick: Tick, deltas: Sequence[ZSet]) -> list[ZSet]:
         kept = []

@@ -58,7 +58,7 @@ class TemporalJoin(TimedJoin):
     Raises:
         PlanError: relations that cannot be joined so, or options (`OptionError`) that are not allowed.
         KeyTypeError: keys or times that cannot be compared.
-        StateError: the directory holds something else.
+        StateError: the directory has other content.
 
     >>> import pyarrow as pa
     >>> from zset_join import Tick, ZSet

@@ -30,7 +30,7 @@ class Unchanged(StatelessOperator):
 
     Args:
         relation: the input, in changelog or append mode.
-        on_bad_input: `error` raises and applies nothing; `quarantine` leaves bad rows out and lists them in `rejections`.
+        on_bad_input: `error` raises and applies nothing; `quarantine` omits bad rows and lists them in `rejections`.
         chunk_rows: rows per chunk of an answer.
         directory: where the number of the last epoch is kept; None: in memory.
 

@@ -27,7 +27,7 @@ class Union(StatelessOperator):
 
     Args:
         relations: the inputs, in changelog or append mode, with columns of the same types in the same order.
-        on_bad_input: `error` raises and applies nothing; `quarantine` leaves bad rows out and lists them in `rejections`.
+        on_bad_input: `error` raises and applies nothing; `quarantine` omits bad rows and lists them in `rejections`.
         chunk_rows: rows per chunk of an answer.
 
     Raises:

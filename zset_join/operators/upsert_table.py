@@ -47,8 +47,8 @@ class UpsertTable:
         table: what the state is called, in files and snapshots.
         kept: columns that are remembered; the primary key and what orders its changes among them.
         compared: columns in which an upsert must differ from the live row to be a change.
-        on_bad_input: `error` raises and applies nothing; `quarantine` leaves bad rows out and lists them in `rejections`.
-        tombstone_retention_seconds: how long a deleted key remembers its sequence (in processing time).
+        on_bad_input: `error` raises and applies nothing; `quarantine` omits bad rows and lists them in `rejections`.
+        tombstone_retention_seconds: how long the sequence of a deleted key is stored (processing time).
         chunk_rows: rows per chunk of an answer.
         tables: where the state lies, and how keys are hashed.
         budget: how much of it may be in memory; None for all.
@@ -98,7 +98,7 @@ class UpsertTable:
 
     @property
     def absorbed_epoch(self) -> int:
-        """Return the last epoch folded into the state, -1 when there was none."""
+        """Return the last absorbed epoch, -1 if there was none."""
         if self._is_closed:
             raise closed("the table")
         return self._side.absorbed_epoch

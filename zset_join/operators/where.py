@@ -29,7 +29,7 @@ class Where(StatelessOperator):
     Args:
         relation: the input, in changelog or append mode.
         condition: over columns named with `left(...)`.
-        on_bad_input: `error` raises and applies nothing; `quarantine` leaves bad rows out and lists them in `rejections`.
+        on_bad_input: `error` raises and applies nothing; `quarantine` omits bad rows and lists them in `rejections`.
         chunk_rows: rows per chunk of an answer.
 
     Raises:

@@ -72,7 +72,7 @@ class PlanSource:
 
     @classmethod
     def from_json(cls, written: Mapping[str, Any]) -> PlanSource:
-        """Build from what `to_json` gave."""
+        """Build from the result of `to_json`."""
         return cls(
             relation=read_relation(written["relation"]),
             hidden=tuple(written["hidden"]),
@@ -98,7 +98,7 @@ class Feed:
 
     @classmethod
     def from_json(cls, written: Mapping[str, Any]) -> Feed:
-        """Build from what `to_json` gave."""
+        """Build from the result of `to_json`."""
         return cls(written["origin"], tuple(map(read_row_step, written["steps"])))
 
 
@@ -159,7 +159,7 @@ class SharedIndex:
 
     @classmethod
     def from_json(cls, written: Mapping[str, Any]) -> SharedIndex:
-        """Build from what `to_json` gave."""
+        """Build from the result of `to_json`."""
         return cls(written["name"], tuple(written["columns"]), tuple(written["readers"]))
 
 
@@ -451,7 +451,7 @@ class QueryPlan:
 
     @classmethod
     def from_json(cls, written: Mapping[str, Any]) -> QueryPlan:
-        """Build from what `to_json` gave.
+        """Build from the result of `to_json`.
 
         Raises:
             PlanError: it is of another format, or holds something newer than this version.
@@ -501,7 +501,7 @@ class QueryPlan:
             title, *facts = node.stage.explain(buckets)
             lines.append(f"Stage {node.number}: {title}")
             lines += [f"  {fact.strip()}" for fact in facts]
-            lines += [f"  came at epoch {node.since}: to it, the rows before came then"] if node.since else []
+            lines += [f"  began at epoch {node.since}; earlier rows count as arriving then"] if node.since else []
             lines += [] if node.own is None else [f"  {node.own.explained(node.stage)}"]
             lines += [f"  {line}" for line in self._explained_index(node)]
             if len(self.views) > 1:
@@ -524,7 +524,7 @@ class QueryPlan:
         """Return a picture of it for a notebook, and `explain` folded below it."""
         parts = self.explain().split("\n")
         text = "".join(f"<div>{'&emsp;' * (len(one) - len(one.lstrip()))}{html_text(one.strip())}</div>" for one in parts)
-        return f"{plan_svg(self)}<details><summary>what each stage keeps</summary>{text}</details>"
+        return f"{plan_svg(self)}<details><summary>state of each stage</summary>{text}</details>"
 
     def _explained_index(self, node: StageNode) -> list[str]:
         """Return which index a join uses, and why its copy is its own."""

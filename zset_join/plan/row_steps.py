@@ -232,7 +232,7 @@ only Spark can do has neither."""
 
 
 def read_row_step(written: Mapping[str, Any]) -> RowStep:
-    """Build from what `to_json` gave.
+    """Build from the result of `to_json`.
 
     Raises:
         PlanError: it is no step of this version.

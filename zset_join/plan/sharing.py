@@ -124,7 +124,7 @@ class _Kept:
         key = tuple(origins.get(name, name) for name in right.key)
         facts: dict[str, Any] = {
             "it keeps latest rows, or versions": stage.kind,
-            "it came at another time": node.since,
+            "it began at another epoch": node.since,
             "it has other options of its own": None if node.own is None else node.own.to_json(),
             "it finds rows by other columns": key,
             "it compares keys in other types": [str(kind) for kind in right.key_types],

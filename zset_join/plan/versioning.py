@@ -32,7 +32,7 @@ class Versioning:
         is_versioned: versioned, or latest-only.
         why: in words.
         node: what gives the versions; the node itself where it is latest-only.
-        key: what has versions.
+        key: columns that identify what is versioned.
         delete_column: a hidden column that marks DELETEs, None where there is none.
         indexes: the declared indexes of the rows, in words.
     """

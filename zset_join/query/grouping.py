@@ -35,7 +35,7 @@ _FILTER = "__filter_"
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Aggregated:
-    """An aggregate as it was written; made by `zset_join.pipeline.functions`.
+    """An aggregate call; made by `zset_join.pipeline.functions`.
 
     Args:
         function: a name of `zset_join.shapes.aggregate.FUNCTIONS`.
@@ -43,7 +43,7 @@ class Aggregated:
         name: of the result; None: as Spark names it.
         condition: only rows that fulfil it count.
         limit: most values in a list or set.
-        shown: what it is called unless it has a name, where that is not function and arguments.
+        shown: default name, if it is not function and arguments.
     """
 
     function: str
@@ -122,11 +122,11 @@ def _is_number(kind: pa.DataType) -> bool:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class GroupedView(ShortAggregates[_R], Generic[_R]):
-    """The rows of a view in groups; made by `View.groupBy`.
+    """A grouped view; made by `View.groupBy`.
 
     Args:
         rows: the view.
-        keys: the key columns: their names, and how they come about.
+        keys: the key columns: names and expressions.
     """
 
     rows: _R
@@ -181,7 +181,7 @@ class GroupedView(ShortAggregates[_R], Generic[_R]):
 
         Args:
             calls: of `zset_join.pipeline.functions`, or a dict of column name (or `"*"`) and function name.
-            state_ttl: how long a group is remembered after its last row: a duration or a `StateTtl`.
+            state_ttl: lifetime of a group after its last row: a duration or a `StateTtl`.
 
         Raises:
             PlanError: columns or types that cannot be aggregated.

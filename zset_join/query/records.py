@@ -49,9 +49,8 @@ _NOT_READ = ("timestamp", "timestampType", "headers")
 class Baseline:
     """The rows of a table that are present before its records: `pipeline.step({"orders": Baseline(rows)})`.
 
-    Every record of a key counts after its row, also one that was written before the rows were read. So the records may begin
-    earlier: their state of a row that the baseline has in a newer state shows until they have caught up, and nothing is
-    missing or counted twice in the end.
+    Every record of a key counts after its row, even one written before the rows were read. So the records may begin earlier:
+    until they have caught up, older states of rows may show; in the end nothing is missing or counted twice.
 
     Args:
         rows: the columns of the table by name, as Arrow table or batch, dict of columns, or list of dicts.
@@ -309,14 +308,14 @@ def _reason(code: str) -> str:
     what, _, column = code.partition(" ")
     named = f' "{column}"' if column else ""
     return {
-        "UNDECODABLE_RECORD": "the record is no JSON of this format, or brings no row that is an object of columns",
+        "UNDECODABLE_RECORD": "the record is no JSON of this format, or has no row that is an object of columns",
         "UNKNOWN_ENCODING": f"column{named} has a value that may mean several, and neither a schema in the record nor an "
         "option decides: give RecordOptions(time_unit=..., decimals=..., binary=...)",
         "FOREIGN_TABLE": "the record is of another table, or names none; name the tables that are read with "
         "RecordOptions(table=..., database=...), and others are left out",
         "OLD_ROW_MISSING": "an update of a table without keys has no old row; set REPLICA IDENTITY FULL, or name the keys",
         "UNDECODABLE_VALUE": f"the value of column{named} cannot be read as its type",
-        "UNDECODABLE_OP": "the operation is none of the format",
+        "UNDECODABLE_OP": "the operation is not one of the format",
         "TRUNCATED": "the table was truncated, which ends no version",
         "UNAVAILABLE_VALUE": "a value was not sent; REPLICA IDENTITY FULL sends it",
         "NULL_OP": "the record has no operation",
@@ -339,21 +338,21 @@ def records(
     """Describe a source that is fed records of JSON.
 
     Args:
-        name: what messages and `Pipeline.step` call it.
+        name: in messages and for `Pipeline.step`.
         format: one of `RECORD_FORMATS`, such as debezium-json; see `zset_join.changelog.formats.records`.
         schema: the columns of the table, as for `changes`.
-        keys: its primary key; none for a table without one, whose old rows then come with every change.
+        keys: its primary key; none for a table without one, whose records must contain old rows.
         sequence_by: columns of the table or of the metadata that order the changes of a key; default: the position in the
-            database's log where the format has one, so that what is sent again after a crash is known to be old; else, and
-            among equal positions, as they come, which is the order of a Kafka partition.
+            database's log, if the format has one, so that records resent after a crash are ignored; else, and for equal
+            positions, the order of arrival, which is that of a Kafka partition.
         except_column_list: columns, metadata among them, that only order changes and are not shown.
         watermark: as for `changes`.
         max_watermark_jump: as for `changes`.
         options: decimals, the unit of timestamps, and the metadata that become columns.
-        dead_letters: is given the records that cannot be read, with `code`; default: they make the epoch fail.
+        dead_letters: receives unreadable records, with `code`; default: they fail the epoch.
 
     Raises:
-        OptionError: no such format.
+        OptionError: an unknown format.
         PlanError: columns that do not exist or cannot be read from JSON.
 
     >>> orders = records("orders", "debezium-json", {"id": pa.int64(), "total": pa.int64()}, keys="id")

@@ -35,11 +35,11 @@ class Rows:
     """Rows that change.
 
     Args:
-        node: how they come about.
-        name: what messages call them.
-        bindings: what the sources below get their rows from.
+        node: the query of the rows.
+        name: in messages.
+        bindings: of the sources to their rows.
         indexes: declared ones.
-        steps: what opaque steps do, for the runner they were written for.
+        steps: functions of opaque steps, for their runner.
     """
 
     node: Node
@@ -165,7 +165,7 @@ class Rows:
         return self._select(chosen)
 
     def selectExpr(self, *expressions: str) -> Self:  # noqa: N802 - the name PySpark users type
-        """Keep and compute columns that are written in Spark's SQL: `selectExpr("*", "units * price AS total")`.
+        """Select and compute columns given as Spark SQL: `selectExpr("*", "units * price AS total")`.
 
         Raises:
             PlanError: a text that cannot be read, or does not fit these columns.
@@ -193,16 +193,16 @@ class Rows:
         return self._select([*kept, *computed.items()])
 
     def withColumnRenamed(self, existing: str, new: str) -> Self:  # noqa: N802 - the name PySpark users type
-        """Give a column another name.
+        """Rename a column.
 
         Raises:
-            PlanError: it is absent, or the name is taken.
+            PlanError: the column does not exist, or the name is taken.
         """
         self._check_columns([existing], "withColumnRenamed")
         return self._select([(new if name == existing else name, named(name)) for name in self.columns])
 
     def withColumnsRenamed(self, columns: Mapping[str, str]) -> Self:  # noqa: N802 - the name PySpark users type
-        """Give columns other names, by their names so far.
+        """Rename columns, by their present names.
 
         Raises:
             PlanError: one is absent, or a name is taken.
@@ -221,10 +221,10 @@ class Rows:
         return self._select([(name, named(name)) for name in self.columns if name not in names])
 
     def distinct(self, *, state_ttl: Any = None) -> Self:
-        """Return every distinct row once; it stays as long as a copy of it is present.
+        """Return every distinct row once, while at least one copy of it exists.
 
         Args:
-            state_ttl: how long a row is remembered after its last copy came: a duration or a `StateTtl`.
+            state_ttl: lifetime of a row after its last copy: a duration or a `StateTtl`.
 
         Raises:
             KeyTypeError: a column without equality, such as a map.
@@ -263,7 +263,7 @@ class Rows:
     def every_change(self) -> Self:
         """Return these rows where every change of a record is a version, not only the newest row of an epoch.
 
-        Nothing fills values that were not sent then, and a truncate ends no version: such records are bad input.
+        Records with values that were not sent, and truncates, are bad input there.
         """
         node = every_change(self.node)
         return (

@@ -54,17 +54,17 @@ def appends(
     """Describe a source whose rows are only ever added.
 
     Args:
-        name: what messages and `Pipeline.step` call it.
+        name: in messages and for `Pipeline.step`.
         schema: an Arrow schema, column names and types, or a string such as `"id BIGINT, name STRING NOT NULL"`.
-        keys: columns that identify a row, when there are any; the engine trusts them.
+        keys: columns that identify a row, if any; not checked.
         watermark: the event-time column and how far its watermark stays behind the largest value, such as
             `("ts", "10 seconds")`; a number where the column is one.
-        max_watermark_jump: how far ahead of the watermark a row may be, written as the delay; a row further ahead is bad
+        max_watermark_jump: how far ahead of the watermark a row may be, in the form of the delay; a row further ahead is bad
             input, reaches no operator and moves no watermark. None: any distance.
         event_time: the event-time column of a source without a watermark.
 
     Raises:
-        PlanError: columns that do not exist.
+        PlanError: unknown columns.
         OptionError: a jump without a watermark.
 
     >>> appends("clicks", {"user": pa.int64(), "page": pa.string()}).columns
@@ -95,7 +95,7 @@ def changes(
     """Describe a source whose rows change a table; the argument names are those of `create_auto_cdc_flow`.
 
     Args:
-        name: what messages and `Pipeline.step` call it.
+        name: in messages and for `Pipeline.step`.
         schema: as for `appends`, of what is fed.
         keys: columns that identify a row of the table.
         sequence_by: columns that order the changes of one key; the larger wins. A change feed with keys needs it, for the rows
@@ -245,18 +245,17 @@ def versioned(
     """Describe a source of versions: each row is valid from its time on, until the next one of its key.
 
     Args:
-        name: what messages and `Pipeline.step` call it.
+        name: in messages and for `Pipeline.step`.
         schema: an Arrow schema, column names and types, or a string such as `"id BIGINT, name STRING NOT NULL"`.
-        keys: what has versions.
+        keys: columns that identify what is versioned.
         version_by: the column with the begin of a version.
-        delay: how far the watermark stays behind the largest time; None: there is no watermark.
-        apply_as_deletes: condition under which a row ends the validity of its key, at its own time; its columns are given
-            anyway.
+        delay: delay of the watermark behind the largest time; None: no watermark.
+        apply_as_deletes: condition under which a row ends the validity of its key, at its own time.
         sequence_by: columns that order versions of one time; the larger wins.
         max_watermark_jump: as for `appends`.
 
     Raises:
-        PlanError: columns that do not exist.
+        PlanError: unknown columns.
 
     >>> columns = {"currency": pa.string(), "rate": pa.float64(), "at": pa.int64()}
     >>> rates = versioned("rates", columns, keys="currency", version_by="at")

@@ -60,7 +60,7 @@ class View(Rows):
     _warns: ClassVar[bool] = True
 
     def groupBy(self, *columns: Any, **computed: Expression) -> GroupedView[Self]:  # noqa: N802 - the name PySpark users type
-        """Group the rows, by columns or by what is computed from them; `agg` takes what to compute for each group.
+        """Group the rows by columns or expressions; `agg` computes values for each group.
 
         Raises:
             PlanError: a column that does not exist, or cannot be grouped by.
@@ -91,8 +91,8 @@ class View(Rows):
                 condition over `left(...)` and `right(...)`.
             how: any spelling PySpark accepts except cross.
             null_safe: compare with `<=>` instead of `=`, for all key columns or one flag each.
-            condition: what a pair must satisfy as well, over `left(...)` and `right(...)`.
-            state_ttl: how long rows are remembered: a duration or a `StateTtl` for both sides, or a pair (left, right) of them.
+            condition: further condition on a pair, over `left(...)` and `right(...)`.
+            state_ttl: lifetime of stored rows: a duration or a `StateTtl` for both sides, or a pair (left, right) of them.
 
         Raises:
             PlanError: see the message; it names the argument, its value and the cure.
@@ -114,14 +114,14 @@ class View(Rows):
         """Join with the rows an external table has when a row arrives.
 
         Args:
-            source: the outside table, such as `PostgresSource(...)`.
+            source: the external table, such as `PostgresSource(...)`.
             on: a column name, a list of names, or a list of pairs (name or expression over the row, column of the table).
             how: inner or left.
             hint: options of the lookups: `Lookup(async_=True, capacity=200, ...)`.
             columns: columns of the table that are wanted; default all.
             constants: values that columns of the table must have; they are part of the key that is requested.
-            condition: what a pair must satisfy as well, over `left(...)` and `right(...)`.
-            alias: what the table is called here; hints may use it.
+            condition: further condition on a pair, over `left(...)` and `right(...)`.
+            alias: name of the table in this query, also for hints.
 
         Raises:
             PlanError: see the message; it names the argument, its value and the cure.
@@ -136,8 +136,8 @@ class View(Rows):
 
         Args:
             column: a timestamp, date or integer.
-            delay: how far the watermark stays behind the largest time, such as "30 seconds"; a number where the column is one.
-            max_watermark_jump: how far ahead of the watermark a row may be, written as the delay; None: any distance.
+            delay: delay of the watermark behind the largest time, such as "30 seconds"; a number for an integer column.
+            max_watermark_jump: how far ahead of the watermark a row may be, in the form of the delay; None: any distance.
 
         Raises:
             PlanError: this view is no source, or has no such column.
@@ -149,17 +149,17 @@ class View(Rows):
         return timed.describe(self)
 
     def create_index(self, columns: Sequence[str] | str, *, name: str | None = None) -> Self:
-        """Declare an index of these rows, for joins by event time or processing time with the view that is returned.
+        """Declare an index of these rows, for temporal joins with the returned view.
 
-        Joins that look up in one table by the same columns share one copy of it, declared or not. An index names it, and lets
-        joins by processing time on more columns than it has go by its columns.
+        Joins that look up rows in one table by the same columns share one copy of it, with or without an index. An index names
+        the copy; joins by processing time on additional columns can use it, too.
 
         Args:
-            columns: what rows are found by; for joins by event time the primary key.
-            name: of the index; default: made of the names of the view and the columns.
+            columns: the lookup key; for joins by event time the primary key.
+            name: of the index; default: derived from the names of the view and the columns.
 
         Raises:
-            PlanError: columns that do not exist.
+            PlanError: unknown columns.
             OptionError: the name is taken.
         """
         return indexes.create_index(self, columns, name=name)
@@ -176,11 +176,11 @@ class View(Rows):
         """Keep the first or last rows of every key: ROW_NUMBER() OVER (PARTITION BY keys ORDER BY order_by) <= n.
 
         Args:
-            keys: what rows are distinguished by.
+            keys: the columns that identify a key.
             order_by: columns, as `"t"` or `"price desc"`.
             keep: `first` in this order, or `last`.
-            n: how many rows per key are shown.
-            state_ttl: how long a key is remembered after its last row: a duration or a `StateTtl`.
+            n: number of rows per key.
+            state_ttl: lifetime of a key after its last row: a duration or a `StateTtl`.
 
         Raises:
             PlanError: columns or types that cannot be deduplicated.
@@ -190,16 +190,16 @@ class View(Rows):
     def dropDuplicates(  # noqa: N802 - the name PySpark users type
         self, subset: Sequence[str] | str | None = None, *, state_ttl: Any = None
     ) -> Self:
-        """Return one row per value of some columns; PySpark leaves open which, here it is the least by all other columns.
+        """Return one row per value of some columns: the smallest by the other columns (PySpark does not define which).
 
         Args:
             subset: columns that distinguish rows; None: all of them, as `distinct`.
-            state_ttl: how long a row is remembered after it came last: a duration or a `StateTtl`.
+            state_ttl: lifetime of a row after its last arrival: a duration or a `StateTtl`.
 
         Raises:
             PlanError: `UNKNOWN_COLUMN`, or a column without order, such as a map: choose with `dedup(keys=, order_by=)`.
 
-        Cost: as `dedup`: every row that is present is kept, so that a retraction brings up the next one.
+        Cost: as `dedup`: every live row is stored, so that a retraction shows the next one.
         """
         keys = self.columns if subset is None else [subset] if isinstance(subset, str) else list(subset)
         others = [name for name in self.columns if name not in keys]
@@ -231,9 +231,9 @@ class View(Rows):
         """Join each row with another view as it was at the time of the row, or as it is when the row arrives.
 
         Args:
-            other: the right rows. By event time a versioned view; a dedup of the newest row by event time is planned away, its
-                input rows are the versions. By processing time also a table that is loaded as a whole: an Arrow table, or a
-                source such as `ArrowSource` with a function, `ParquetSource` or `DeltaSource`.
+            other: the right rows. By event time a versioned view; a dedup of the newest row by event time is removed from the
+                plan: its input rows are the versions. By processing time also a table that is loaded as a whole: an Arrow
+                    table, or a source such as `ArrowSource` with a function, `ParquetSource` or `DeltaSource`.
             on: as for `join`; by event time column names, the key of the versions among them.
             how: inner or left.
             as_of: the column of this view with the time, by default its event time; or `PROCESSING_TIME`, where changes of the
@@ -249,9 +249,9 @@ class View(Rows):
                 warning about deletes.
             snapshot: by processing time: `current` joins with the right changes of the same epoch, `previous` without them.
             null_safe: by processing time: compare with `<=>` instead of `=`, for all key columns or one flag each.
-            condition: what a pair must satisfy as well, over `left(...)` and `right(...)`.
+            condition: further condition on a pair, over `left(...)` and `right(...)`.
             index: the declared index of the other view to look up in; default: one that fits, see `create_index`.
-            reload_interval: of a table that is loaded: how long it is trusted, such as "10 minutes", which is the default.
+            reload_interval: of a table that is loaded: how long a copy is used, such as "10 minutes" (default).
 
         Raises:
             PlanError: see the message; it names the argument, its value and the cure.
@@ -304,9 +304,9 @@ class View(Rows):
             left_time: the time of this view's rows.
             right_time: the time of the other's.
             op: how they compare: `>=` looks back, `<=` forward, `>` and `<` leave the same time out.
-            tolerance: the largest distance, such as "5 minutes"; a number where the times are.
+            tolerance: the largest distance, such as "5 minutes"; a number for numeric times.
             tie: of several right rows at one time, the `latest_arrival` or the `smallest_key`.
-            condition: what the chosen row must satisfy as well, over `left(...)` and `right(...)`.
+            condition: condition on the selected row, over `left(...)` and `right(...)`.
 
         Raises:
             PlanError: see the message.

@@ -160,10 +160,10 @@ class AggregateCall:
 
     @classmethod
     def from_json(cls, written: Mapping[str, Any]) -> AggregateCall:
-        """Build from what `to_json` gave.
+        """Build from the result of `to_json`.
 
         Raises:
-            PlanError: it is no call of this version.
+            PlanError: a call of another version.
         """
         where = None if written["where"] is None else read_expression(written["where"])
         return cls(written["function"], tuple(written["columns"]), name=written["name"], where=where, limit=written["limit"])

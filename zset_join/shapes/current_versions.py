@@ -19,7 +19,7 @@ def current_relation(versions: Relation, key: Sequence[str], delete_column: str 
 
     Args:
         versions: the input, in any mode, with an event time.
-        key: what has versions.
+        key: columns that identify what is versioned.
         delete_column: a column that marks DELETEs; None: none does.
         hidden: columns that are in the input only to order its changes.
 

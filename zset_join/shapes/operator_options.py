@@ -12,23 +12,22 @@ __all__ = ["OperatorOptions"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OperatorOptions:
-    """Hold the options that operators share.
+    """Options that operators share.
 
-    An operator whose state has no cold part takes no `budget`, and one that is no join of two append-only inputs no
-    `buffer_limit`: their stages refuse both.
+    `budget` applies to operators with hybrid state, `buffer_limit` to joins of two append-only inputs; the stages of others
+    reject them.
 
     Args:
-        on_bad_input: `error` raises and applies nothing; `quarantine` leaves bad rows out and lists them in `rejections`.
-        tombstone_retention_seconds: how long a deleted key remembers its sequence (in processing time).
+        on_bad_input: `error` raises and applies nothing; `quarantine` omits bad rows and lists them in `rejections`.
+        tombstone_retention_seconds: how long the sequence of a deleted key is stored (processing time).
         chunk_rows: rows per chunk of an answer.
-        part_changes: changes of a large epoch of a join that are worked off together; what fits the processor's second cache
-            is fastest.
+        part_changes: number of changes per part of a large epoch of a join; fastest if a part fits the processor's second
+            cache.
         hash_bits: below 32, force collisions; for tests.
-        hash_seed: what hashes are seeded with; default: that of `directory`, else a new one.
+        hash_seed: of hashes; default: that of `directory`, else a random one.
         directory: map the state from files here; None keeps it in memory.
-        budget: what of a hybrid state may be in memory, the rest is on disk, in `directory` or else among the host's temporary
-            files; None keeps all of it in memory.
-        buffer_limit: what an append-only join may hold (both sides in append mode).
+        budget: of hybrid state in memory; the rest is on disk, in `directory` or a temporary directory. None: all in memory.
+        buffer_limit: of an append-only join (both sides in append mode).
 
     Raises:
         OptionError: `UNKNOWN_POLICY`, or `OPTION_RANGE`: chunks without rows, hashes without bits or of more than 32.
@@ -65,5 +64,5 @@ class OperatorOptions:
 
     @property
     def tombstone_retention_us(self) -> int:
-        """Return how long a deleted key remembers its sequence, in microseconds."""
+        """Return how long the sequence of a deleted key is stored, in microseconds."""
         return self.tombstone_retention_seconds * 1_000_000

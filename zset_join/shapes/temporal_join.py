@@ -157,7 +157,7 @@ def _check_rules(left: Relation, right: Relation, options: TemporalOptions) -> N
         cure = (
             "Feed it with both signs (mode changelog)."
             if options.emit == "eager"
-            else 'Use emit="eager", or feed the left side as it comes, without keys.'
+            else 'Use emit="eager", or feed the left side without keys.'
         )
         raise PlanError(
             f'the left side "{left.name}" of a temporal join with emit="{options.emit}" is in {left.mode} mode: what has '

@@ -51,7 +51,7 @@ class DeltaChangelogSink(DeltaSink):
         location: the table, a path or URI; created if it does not exist.
         form: how a line shows its kind of change; with the key of the output relation, retraction and insertion of one key are
             an update.
-        storage_options: what delta-rs needs to reach the table.
+        storage_options: of delta-rs, to access the table.
 
     >>> import tempfile
     >>> from zset_join.core.relation import Relation

@@ -59,7 +59,7 @@ class DeltaViewSink(DeltaSink):
         location: the table, a path or URI; created if it does not exist.
         key: columns that identify a row; at most one live row may hold a key, NULL being a value like any other. Default: the
             primary key of the output relation, else none (the view is a bag).
-        storage_options: what delta-rs needs to reach the table.
+        storage_options: of delta-rs, to access the table.
         vacuum_hours: every 64 epochs, remove the files that no version of the last so many hours needs; None: never.
         target_bytes: size of a file.
 

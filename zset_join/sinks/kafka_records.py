@@ -26,7 +26,7 @@ def send_records(config: Mapping[str, Any], records: Sequence[tuple[str, bytes |
     """Send records and wait until they are taken.
 
     Args:
-        config: what librdkafka takes; at least `bootstrap.servers`.
+        config: of librdkafka; at least `bootstrap.servers`.
         records: topic, key, value, and where the record was before.
 
     Returns:

@@ -62,8 +62,8 @@ class KafkaTopicSink:
     """Write every answer to a Kafka topic, one transaction per epoch.
 
     Args:
-        config: what librdkafka takes; at least `bootstrap.servers`. It is never shown.
-        topic: the topic; it must be there.
+        config: of librdkafka; at least `bootstrap.servers`. It is never shown.
+        topic: an existing topic.
         form: see the module.
         key: columns that identify a row; default: the primary key of the output relation. `upsert` needs one.
         transaction_timeout_seconds: the most that writing an epoch may take.
@@ -361,7 +361,7 @@ def stored_epochs(config: Mapping[str, Any], topic: str, *, patience_seconds: fl
     """Return which epochs a topic holds; it is only read, and no driver of its query is fenced off.
 
     Args:
-        config: what librdkafka takes; at least `bootstrap.servers`.
+        config: of librdkafka; at least `bootstrap.servers`.
         topic: the topic.
         patience_seconds: how long to wait for the broker.
 

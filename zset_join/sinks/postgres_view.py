@@ -80,7 +80,7 @@ class PostgresViewSink:
     """Keep the view `table` in a PostgreSQL database equal to the sum of all answers.
 
     Args:
-        conninfo: what libpq takes, such as `"host=db dbname=shop user=writer"`, or a URI.
+        conninfo: for libpq, such as `"host=db dbname=shop user=writer"`, or a URI.
         table: name of the view, at most 50 bytes long; it is made in the first schema of the search path.
         key: columns that identify a row of the view; default: the primary key of the output relation, else none.
 

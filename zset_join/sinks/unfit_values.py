@@ -1,7 +1,7 @@
 """Values that an output can never hold: which rows of an answer have one, decided before the epoch is committed.
 
 The law: whether a row fits an output follows from the row alone, so it is the same at every attempt. An output holds the
-rows of the view that fit it. A row that does not fit is refused before the commit, with nothing applied, or put aside as a
+rows of the view that fit it. A row that does not fit is refused before the commit, with nothing applied, or set aside as a
 dead letter where bad input is. Its retraction finds nothing in the output and is omitted.
 
 A sink that has such values implements `SelectiveSink`. What it lists here it refuses; everything else it takes.

@@ -15,6 +15,7 @@ object has twice the last value counts, as in Spark.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -42,6 +43,7 @@ from zset_join.core.extras import needed_for
 from zset_join.sources.exact_records import ExactRecords
 from zset_join.sources.json_texts import read_json_texts
 from zset_join.sources.json_values import parsed_json, text_of_value
+from zset_join.sources.nested_values import NestedValues
 from zset_join.sources.ordinary_records import ordinary_reader
 from zset_join.zset import single_batch
 
@@ -147,7 +149,8 @@ class JsonRecordReader:
         self._connection.execute("SET preserve_insertion_order = true")
         self._connection.execute("SET enable_external_access = false")
         self._connection.execute("SET lock_configuration = true")
-        _add_functions(self._connection, [*schema.types, *METADATA.values()])
+        self._nested = {kind: NestedValues(kind) for kind in schema.types if pt.is_nested(kind)}
+        _add_functions(self._connection, [*schema.types, *METADATA.values()], self._nested)
         self._exact = ExactRecords(self._connection, self.format)
         self._ordinary = ordinary_reader(self.format, schema, self.keys, self.options, source)
 
@@ -203,13 +206,15 @@ class JsonRecordReader:
         self._connection.register(_RECORDS, table)
         try:
             lines = self._connection.sql(self._query_of(table, has_marks=has_marks)).to_arrow_table().combine_chunks()
+            columns = [self._column(lines, field) for field in self.schema]
         finally:
             self._connection.unregister(_RECORDS)
+            for nested in self._nested.values():
+                nested.clear()
         numbers = np.asarray(lines.column(_ROW))
         rejects = lines.column(REJECT)
         if undecodable.any():
             rejects = pc.if_else(pa.array(undecodable[numbers]), pa.scalar("UNDECODABLE_RECORD"), rejects)
-        columns = [lines.column(field.name).cast(field.type) for field in self.schema]
         names = [*self.schema.names, *self.options.metadata.values()]
         columns += [lines.column(name) for name in self.options.metadata.values()]
         rows = pa.table(columns, names=names).combine_chunks().to_batches()
@@ -222,6 +227,10 @@ class JsonRecordReader:
             rejects=_whole(rejects),
             records=numbers,
         )
+
+    def _column(self, lines: pa.Table, field: pa.Field) -> pa.Array | pa.ChunkedArray:
+        column = lines.column(field.name)
+        return self._nested[field.type].at(_whole(column)) if pt.is_nested(field.type) else column.cast(field.type)
 
     def _query_of(self, table: pa.Table, *, has_marks: bool) -> str:
         """Return the shorter query where no record is in an envelope: DuckDB takes its time to bind the other one."""
@@ -288,7 +297,7 @@ def _merged(ordinary: ReadRecords, others: ReadRecords, numbers: np.ndarray) -> 
 
 
 def duckdb_type(data_type: pa.DataType) -> str | None:
-    """Return the DuckDB type that a text is cast to; None where none of it is read from JSON."""
+    """Return the DuckDB type that a text is read as, of nested types their places; None where it is not read from JSON."""
     plain = {
         pa.bool_(): "BOOLEAN",
         pa.int8(): "TINYINT",
@@ -308,10 +317,14 @@ def duckdb_type(data_type: pa.DataType) -> str | None:
         return f"DECIMAL({data_type.precision},{data_type.scale})"
     if pt.is_timestamp(data_type) and data_type.unit == "us":
         return "TIMESTAMP" if data_type.tz is None else "TIMESTAMPTZ"
-    if pt.is_list(data_type):
-        inner = duckdb_type(data_type.value_type)
-        return None if inner is None or "DECIMAL" in inner or inner == "BLOB" else f"{inner}[]"
-    return None
+    if pt.is_map(data_type):
+        # Bytes would be base64 as a value, but are a text as a name.
+        inside = [None if pt.is_binary(data_type.key_type) else data_type.key_type, data_type.item_type]
+    elif pt.is_list(data_type) or pt.is_large_list(data_type):
+        inside = [data_type.value_type]
+    else:
+        inside = [field.type for field in data_type] if pt.is_struct(data_type) else []
+    return "BIGINT" if inside and all(one is not None and duckdb_type(one) for one in inside) else None
 
 
 class _DuckDBDialect(Dialect):
@@ -457,6 +470,8 @@ class _DuckDBDialect(Dialect):
 
 def _function_of(data_type: pa.DataType, unit: str | None, *, counts_days: bool) -> str:
     """Return the name of the function of SQL that reads JSON values as values of a type."""
+    if pt.is_nested(data_type):  # names of fields may differ by case, or by a letter that no name has
+        return f"json_nested_{hashlib.blake2b(str(data_type).encode(), digest_size=16).hexdigest()}"
     kind = "".join(letter if letter.isalnum() else "_" for letter in str(data_type))
     if pt.is_timestamp(data_type):
         return f"json_{kind}_of_{unit or 'text'}"
@@ -469,13 +484,16 @@ def _shown(texts: Any) -> Any:
     return pa.array([None if one is None else text_of_value(parsed_json(one)) for one in given], pa.string())
 
 
-def _add_functions(connection: duckdb.DuckDBPyConnection, types: Sequence[pa.DataType]) -> None:
+def _add_functions(
+    connection: duckdb.DuckDBPyConnection, types: Sequence[pa.DataType], nested: Mapping[pa.DataType, NestedValues]
+) -> None:
     """Give DuckDB the functions that read JSON values, each once."""
     connection.create_function(_AS_TEXT, _shown, ["VARCHAR"], "VARCHAR", **_AS_ARROW)
     for kind in dict.fromkeys(types):
         for unit in (None, *PER_SECOND) if pt.is_timestamp(kind) else (None,):
             for counts_days in (False, True) if pt.is_date(kind) else (False,):
-                name, read = _function_of(kind, unit, counts_days=counts_days), _reader(kind, unit, counts_days=counts_days)
+                name = _function_of(kind, unit, counts_days=counts_days)
+                read = nested.get(kind) or _reader(kind, unit, counts_days=counts_days)
                 returned: Any = duckdb_type(kind)
                 connection.create_function(name, read, ["VARCHAR"], returned, **_AS_ARROW)
 
@@ -483,7 +501,7 @@ def _add_functions(connection: duckdb.DuckDBPyConnection, types: Sequence[pa.Dat
 def _reader(kind: pa.DataType, unit: Any, *, counts_days: bool) -> Callable[[Any], Any]:
     def read(texts: Any) -> Any:
         array = _whole(texts)
-        if not (is_exact(kind) or pt.is_nested(kind)):
+        if not is_exact(kind):
             return read_texts(array, kind).values
         return read_json_texts(array, kind, unit=unit, counts_days=counts_days).values
 

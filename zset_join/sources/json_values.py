@@ -26,7 +26,7 @@ from zset_join.changelog.formats.exact_numbers import holds_exactly
 from zset_join.conversions import Converted, python_values
 from zset_join.expressions.text_casts import java_number
 
-__all__ = ["json_values", "parsed_json", "text_of_value", "within_precision"]
+__all__ = ["bytes_of_base64", "json_values", "parsed_json", "text_of_value", "within_precision"]
 
 _QUOTED = json.JSONEncoder(ensure_ascii=False).encode
 _BASE64 = re.compile(r"[A-Za-z0-9+/]*={0,2}")
@@ -93,7 +93,7 @@ def _leaf(values: Sequence[Any], kind: pa.DataType) -> Converted:
     if pt.is_string(kind) or pt.is_large_string(kind):
         values = [value if value is None or isinstance(value, str) else text_of_value(value) for value in values]
     elif pt.is_binary(kind) or pt.is_large_binary(kind):
-        read = [_bytes(value) for value in values]
+        read = [bytes_of_base64(value) for value in values]
         unfit = np.array([one is None and value is not None for one, value in zip(read, values, strict=True)], np.bool_)
         return Converted(pa.array(read, kind), unfit if unfit.any() else None)
     elif any(isinstance(value, _WrittenNumber) for value in values):
@@ -101,7 +101,7 @@ def _leaf(values: Sequence[Any], kind: pa.DataType) -> Converted:
     return python_values(values, kind)
 
 
-def _bytes(value: Any) -> bytes | None:
+def bytes_of_base64(value: Any) -> bytes | None:
     """Return the bytes of base64, of which the padding may be missing; None of anything else."""
     if not isinstance(value, str):
         return None

@@ -56,7 +56,7 @@ class KafkaSource:
     """Read a topic from its beginning, or from a pipeline's position.
 
     Args:
-        config: what librdkafka takes; at least `bootstrap.servers`. It is never shown.
+        config: of librdkafka; at least `bootstrap.servers`. It is never shown.
         topic: the topic.
         retry_seconds: how long a broker that does not answer is waited for.
         partitions_every_seconds: how often the broker is requested partitions that are new; one round trip each.

@@ -10,8 +10,9 @@ or a name comes twice; then none of the records of the chunk counts as ordinary.
 Cost: one pass over the texts, without a copy where all records of a chunk are ordinary.
 
 Limits: tables with a key whose columns are whole numbers of 16 bits and more, doubles, booleans (not of Canal), strings,
-decimals that are no bytes, dates, timestamps with a declared unit or as text, and instants as text, read from records of any
-database and without other metadata than the position and Kafka's.
+decimals that are no bytes, dates, timestamps with a declared unit or as text, and instants as text; beside the key also lists
+and structs, whose times are texts (not of Canal); of records of any database and without other metadata than the position and
+Kafka's.
 """
 
 from __future__ import annotations
@@ -25,24 +26,15 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.json as pj
-import pyarrow.types as pt
 
 from zset_join.changelog.formats import METADATA, RecordFormat, RecordOptions
-from zset_join.changelog.formats.record_sql import FIRST_DAY, LAST_DAY, first_and_last
-from zset_join.changelog.formats.records import UNAVAILABLE, TimeUnit, placeholders
-from zset_join.sources.json_values import within_precision
+from zset_join.changelog.formats.records import UNAVAILABLE
+from zset_join.sources.ordinary_values import PLAIN, OrdinaryValue, value_of
 
 __all__ = ["OrdinaryRecords", "ordinary_reader"]
 
-_PLAIN = {pa.bool_(), pa.int16(), pa.int32(), pa.int64(), pa.float64(), pa.string()}
 _OF_KAFKA = ("topic", "partition", "offset")
-_DAY = "[1-9][0-9]{3}-[01][0-9]-[0-3][0-9]"
-_TIME = r"[0-2][0-9]:[0-5][0-9]:[0-5][0-9](\.[0-9]{1,6})?"
-_DIGITS = {pa.int16(): 4, pa.int32(): 9, pa.int64(): 18}
-"""As many as every number has room for."""
 _TWO = r"\}[ \t\r\n]*\{"
-_FLOAT = r"^-?(0|[1-9][0-9]{0,14})(\.[0-9]{1,15})?$"
-_PLACEHOLDERS = pa.array(placeholders(UNAVAILABLE))
 _CHUNK_ROWS = 1 << 16
 _MOST_TABLES = 16
 
@@ -61,84 +53,12 @@ def ordinary_reader(
     """
     is_known = bool(keys) and options.tables is None and options.databases is None
     is_known &= options.unavailable == UNAVAILABLE and {*options.metadata} <= {"position", *_OF_KAFKA}
-    values = {field.name: _value_of(field, record, options) for field in schema}
+    is_known &= not any(pa.types.is_nested(schema.field(name).type) for name in keys)
+    values = {field.name: value_of(field, record, options) for field in schema}
     if not is_known or None in values.values():
         return None
     known = {name: one for name, one in values.items() if one is not None}
     return OrdinaryRecords(record, schema, tuple(keys), options.metadata, source if record.table else None, known)
-
-
-@dataclass(frozen=True)
-class _Value:
-    """How the values of a column are written in JSON, and read.
-
-    Args:
-        written: the type they are parsed as.
-        kind: the type of the column.
-        pattern: what texts match that have a value; None: they are no texts.
-        unit: of a number that is a timestamp.
-    """
-
-    written: pa.DataType
-    kind: pa.DataType
-    pattern: str | None = None
-    unit: TimeUnit = "us"
-
-    def read(self, column: pa.Array) -> tuple[pa.Array, npt.NDArray[np.bool_]]:
-        """Return values, and which could be read; those that could not are NULL."""
-        if pt.is_decimal128(self.written):
-            return column, np.asarray(pc.fill_null(within_precision(column), True))
-        if self.written == self.kind:
-            return column, np.ones(len(column), np.bool_)
-        if self.pattern is not None:
-            fits = pc.match_substring_regex(column, self.pattern)
-        else:
-            first, last = (FIRST_DAY, LAST_DAY) if pt.is_date(self.kind) else first_and_last(self.unit)
-            fits = pc.and_(pc.greater_equal(column, first), pc.less_equal(column, last))
-        column = pc.if_else(fits, column, pa.scalar(None, column.type))
-        if self.pattern is None:
-            column = column.cast(pa.int32() if pt.is_date(self.kind) else pa.timestamp(self.unit))
-        try:
-            return column.cast(self.kind), np.asarray(pc.fill_null(fits, True))
-        except pa.ArrowInvalid:  # no such day
-            return pa.nulls(len(column), self.kind), np.zeros(len(column), np.bool_)
-
-
-def _value_of(field: pa.Field, record: RecordFormat, options: RecordOptions) -> _Value | None:
-    """Return how the values of a column are written; None where they have no single form."""
-    kind, unit = field.type, options.unit_of(field.name)
-    if kind == pa.string():
-        return _Value(kind, kind)
-    if pt.is_decimal128(kind) and kind.scale >= 0 and (options.decimals or record.decimals) == "text":
-        may_be_number = not (record.counts_times or record.is_list)
-        return _Value(kind, kind) if may_be_number else _Value(pa.string(), kind, _decimal(kind))
-    if pt.is_date32(kind):
-        return _Value(pa.int64(), kind) if record.counts_times else _Value(pa.string(), kind, f"^{_DAY}$")
-    if pt.is_timestamp(kind) and kind.unit == "us" and unit is None:
-        if kind.tz is None:
-            return None if record.counts_times else _Value(pa.string(), kind, f"^{_DAY}[T ]{_TIME}$")
-        return _Value(pa.string(), kind, f"^{_DAY}T{_TIME}Z$") if kind.tz == "UTC" else None
-    if record.is_list:
-        return _text_of_number(kind)
-    if kind in _PLAIN:
-        return _Value(kind, kind)
-    if pt.is_timestamp(kind) and kind.unit == "us" and kind.tz is None and unit in ("s", "ms", "us"):
-        return _Value(pa.int64(), kind, unit=unit)
-    return None
-
-
-def _text_of_number(kind: pa.DataType) -> _Value | None:
-    """Return how Canal writes the values of a column: as texts."""
-    if kind in _DIGITS:
-        return _Value(pa.string(), kind, f"^-?(0|[1-9][0-9]{{0,{_DIGITS[kind] - 1}}})$")
-    return _Value(pa.string(), kind, _FLOAT) if kind == pa.float64() else None
-
-
-def _decimal(kind: pa.Decimal128Type) -> str:
-    """Return the texts of numbers that a type has without rounding."""
-    fraction = rf"(\.[0-9]{{1,{kind.scale}}})?" if kind.scale else ""
-    before = kind.precision - kind.scale
-    return rf"^-?(0|[1-9][0-9]{{0,{before - 1}}}){fraction}$" if before else rf"^-?0{fraction}$"
 
 
 @dataclass(frozen=True)
@@ -159,7 +79,7 @@ class OrdinaryRecords:
     keys: tuple[str, ...]
     metadata: Mapping[str, str]
     source: str | None
-    values: Mapping[str, _Value]
+    values: Mapping[str, OrdinaryValue]
 
     def read(self, table: pa.Table) -> tuple[npt.NDArray[np.int64], list[pa.Array]]:
         """Return which records are ordinary, and the columns of the table and of the metadata of these.
@@ -212,11 +132,6 @@ class OrdinaryRecords:
                     good &= ~has_before | ~np.asarray(old.is_valid()) | np.asarray(same)
             fields[field.name], is_read = self.values[field.name].read(column)
             good &= is_read
-            if pt.is_string(field.type):
-                was_not_sent = pc.or_(pc.is_in(column, _PLACEHOLDERS), pc.match_substring(column, UNAVAILABLE))
-                good &= ~np.asarray(pc.fill_null(was_not_sent, False))
-            elif pt.is_floating(field.type):
-                good &= np.asarray(pc.fill_null(pc.is_finite(fields[field.name]), True))
         given = table.take(pa.array(numbers)) if len(numbers) < table.num_rows else table
         if self.source is not None:
             good &= self._is_of_table(_at(parsed, self.record.table), given)
@@ -257,7 +172,7 @@ class OrdinaryRecords:
         if not self.record.enveloped:
             return found
         beside = [] if self.record.operation else ["value"]
-        if beside or not {self.schema.field(name).type for name in self.keys} <= _PLAIN:
+        if beside or not {self.schema.field(name).type for name in self.keys} <= PLAIN:
             beside += ["key"] if "key" in table.column_names else []
         for name in beside:
             found &= ~np.asarray(pc.fill_null(pc.match_substring(_one(table.column(name)), "payload"), False))

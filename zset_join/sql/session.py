@@ -62,8 +62,8 @@ class Session:
         directory: makes the session durable: the same statements resume where they were. For one session at a time.
             Default: in memory, inside Spark a temporary directory.
         keep_inputs: running queries keep every input change, for `Running.verify()`.
-        spark_directory: for `engine="spark"`, where Spark keeps what it has read of tables: a path or a URI as Spark opens it,
-            so over Spark Connect one of the server's. Default: `spark` in `directory`.
+        spark_directory: for `engine="spark"`, where Spark stores the rows of tables that it has read: a path or URI for Spark;
+            over Spark Connect one on the server. Default: `spark` in `directory`.
 
     Attributes:
         writes: whether INSERT INTO ... SELECT writes; if False, it is only planned.
@@ -156,7 +156,7 @@ class Session:
         return last
 
     def run(self, statement: Statement) -> Message | Query:
-        """Run one statement; one that a directory already holds has no effect.
+        """Run one statement; it has no effect if the directory already contains it.
 
         Raises:
             ZsetJoinError: as `sql`.
@@ -189,7 +189,7 @@ class Session:
 
         Args:
             name: of the table.
-            rows: its first rows; may be empty, then only the columns count.
+            rows: its first rows; if empty, only the columns are used.
             keys: columns that identify a row; later rows replace those of their key.
             watermark: event-time column, and the delay of its watermark in microseconds.
 
@@ -276,7 +276,7 @@ class Session:
             name: of the function.
             relation: table or view whose rows are the versions.
             time: column with the time of a version.
-            key: column that identifies what has versions.
+            key: column that identifies what is versioned.
 
         Raises:
             SqlError: there is no such table or column.
@@ -341,14 +341,14 @@ class Session:
         self.runtime.resume(running)
 
     def add_columns(self, table: Table, queries: Mapping[Running, Query]) -> None:
-        """Give a table more columns; rows that it has have their DEFAULT, or NULL.
+        """Add columns to a table; existing rows get their DEFAULT, or NULL.
 
         Args:
-            table: as it becomes.
-            queries: the running queries that read it, each as it is over the new table; their contents do not change.
+            table: with the new columns.
+            queries: the running queries that read it, bound to the new table; their contents do not change.
 
         Raises:
-            ZsetJoinError: it cannot have them; nothing has changed.
+            ZsetJoinError: they cannot be added; nothing has changed.
         """
         self.runtime.add_columns(table, queries)
 

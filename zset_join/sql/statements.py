@@ -64,19 +64,19 @@ _WORDS = (
     "RESUME",
 )
 _ELSEWHERE = {
-    "MERGE": "INSERT INTO a table with a primary key replaces the row of a key; DELETE takes rows away.",
+    "MERGE": "INSERT INTO a table with a primary key replaces the row of a key; DELETE removes rows.",
     "TRUNCATE": "Write DELETE FROM t.",
     "VALUES": "Write INSERT INTO t VALUES ...",
-    "ANALYZE": "There are no statistics to gather.",
+    "ANALYZE": "Statistics do not exist.",
 }
 _OF_CLUSTERS = {
     "ADD": "There are no jars: a column that the source brings, or a UDF inside Spark through the fluent API.",
-    "CALL": "There are no procedures.",
+    "CALL": "Procedures do not exist.",
     "GRANT": "Rights are those of the process and of the systems it reads and writes.",
     "KILL": "End the process; DROP a view or sink to forget it.",
     "REVOKE": "Rights are those of the process and of the systems it reads and writes.",
-    "STOP": "End the process: with a directory it goes on when it is run again. zset-join backup copies a checkpoint.",
-    "SYSTEM": "End the process: with a directory it goes on when it is run again.",
+    "STOP": "End the process: with a directory it resumes when it is run again. zset-join backup copies a checkpoint.",
+    "SYSTEM": "End the process: with a directory it resumes when it is run again.",
     "WAIT": "Every INSERT is answered when it returns.",
 }
 _MOST_ROWS = 100_000

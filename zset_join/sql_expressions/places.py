@@ -39,7 +39,7 @@ _USER_IN_URL = re.compile(r"(?<=//)[^/'\s]*(?=@)")
 
 
 class SqlWarning(UserWarning):
-    """A hint or option that cannot be honoured; the query runs as if it had not been given."""
+    """A hint or option without effect; the query runs without it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -85,7 +85,7 @@ class AggregateStage(Stage):
     """Describe an aggregate.
 
     Args:
-        source: what is aggregated, in changelog or append mode.
+        source: the input, in changelog or append mode.
         group_by: the key columns; none for one global row.
         calls: the other columns; none for DISTINCT.
         reduces: bring rows down before they travel.
@@ -113,7 +113,7 @@ class AggregateStage(Stage):
 
     @property
     def is_partial(self) -> bool:
-        """Return whether sums are what travels to it, not rows."""
+        """Return whether it receives partial sums instead of rows."""
         return self.reduces and self._reduction.is_partial
 
     @cached_property
@@ -130,7 +130,7 @@ class AggregateStage(Stage):
 
     @property
     def output_key(self) -> OutputKey:
-        """Return the group key, which is also what its rows are bucketed by."""
+        """Return the group key, which is also the bucket key."""
         return OutputKey(columns=self.group_by, bucketed_by=self.group_by)
 
     @property
@@ -144,7 +144,7 @@ class AggregateStage(Stage):
 
     @property
     def answers_distinct_rows(self) -> bool:
-        """Return whether its rows have a key: there is one of each."""
+        """Return whether its rows are distinct, by their key."""
         return bool(self.output_key.columns)
 
     @property
@@ -153,7 +153,7 @@ class AggregateStage(Stage):
         return not self.calls and self.group_by == tuple(self.source.schema.names)
 
     def never_null(self, inputs: Sequence[frozenset[str]]) -> frozenset[str]:
-        """Return the key columns that came without NULL."""
+        """Return the key columns without NULL."""
         return inputs[0] & set(self.group_by)
 
     @cached_property
@@ -173,7 +173,7 @@ class AggregateStage(Stage):
 
     @property
     def cold_state(self) -> Literal["groups"] | None:
-        """Return "groups" where there are some; the one row of a global aggregate is in memory."""
+        """Return "groups"; the single row of a global aggregate stays in memory."""
         return "groups" if self.group_by else None
 
     def passes(self, columns: frozenset[str]) -> frozenset[str]:  # noqa: ARG002 - as the others

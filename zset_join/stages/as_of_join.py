@@ -94,11 +94,11 @@ class AsOfJoinStage(TimedJoinStage):
         return f"As-of join {options.how} on {self.condition}, {nearest}{within}"
 
     def explain(self, buckets: int | None) -> list[str]:
-        """Return how ties are broken, and what is remembered."""
+        """Return the rule for ties, and the state."""
         where = shown_buckets(buckets, "join key")
         return [
             self.title,
-            f"  ties: {self.options.tie.replace('_', ' ')}; corrects when a nearer row comes or the chosen one goes",
+            f"  ties: {self.options.tie.replace('_', ' ')}; corrects when a nearer row arrives or the chosen one is retracted",
             f'  remembers: all rows of "{self.left.name}" and "{self.right.name}"; {where}; nothing is freed by time',
         ]
 

@@ -34,7 +34,7 @@ class CurrentVersionsStage(Stage):
 
     Args:
         source: the versions, hidden columns included.
-        key: what has versions.
+        key: columns that identify what is versioned.
         delete_column: a column that marks DELETEs; None: none does.
         hidden: columns that are in it only to order its changes.
 
@@ -65,12 +65,12 @@ class CurrentVersionsStage(Stage):
 
     @property
     def output_key(self) -> OutputKey:
-        """Return the key, which is also what its rows are bucketed by."""
+        """Return the key, which is also the bucket key."""
         return OutputKey(columns=self.key, bucketed_by=self.key)
 
     @property
     def answers_distinct_rows(self) -> bool:
-        """Return whether its rows have a key: there is one of each."""
+        """Return whether its rows are distinct, by their key."""
         return bool(self.output_key.columns)
 
     def never_null(self, inputs: Sequence[frozenset[str]]) -> frozenset[str]:
@@ -95,7 +95,7 @@ class CurrentVersionsStage(Stage):
 
     @property
     def picks_current(self) -> bool:
-        """Return True: this is what it does."""
+        """Return True."""
         return True
 
     def build(self, options: StageOptions, directory: str | None) -> DurableOperator:
@@ -122,9 +122,7 @@ class CurrentVersionsStage(Stage):
 
     def explain(self, buckets: int | None) -> list[str]:
         """Return a description of the output and of the state."""
-        only = (
-            "all versions, for one may be retracted" if self.source.mode == "changelog" else "the version that holds, per key"
-        )
+        only = "all versions, for one may be retracted" if self.source.mode == "changelog" else "the current version, per key"
         future = ", and versions of the future until the processing time reaches them" if self._has_clock else ""
         return [self.title, f"  remembers: {only}{future}; {shown_buckets(buckets, ', '.join(self.key))}"]
 
@@ -144,7 +142,7 @@ class CurrentVersionsRequest(NamedColumnsRequest):
     """Request the versions that hold now.
 
     Args:
-        key: what has versions.
+        key: columns that identify what is versioned.
         delete_column: a column that marks DELETEs; None: none does.
     """
 

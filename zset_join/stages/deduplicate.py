@@ -33,12 +33,12 @@ class DeduplicateStage(Stage):
 
     Args:
         source: the input, in append or changelog mode.
-        keys: what rows are distinguished by.
+        keys: the columns that identify a key.
         order_by: the order, as `"t"` or `"price desc"`.
         keep: `first` in this order, or `last`.
-        n: how many rows per key are shown.
-        input_only_adds: no row of the input is ever retracted, so that those that are not shown need not be remembered. It
-            follows from the plan, and is not written down.
+        n: number of rows per key.
+        input_only_adds: no row of the input is ever retracted, so only shown rows are stored. Derived from the plan, not
+            stored.
 
     Raises:
         PlanError: columns, types or modes that cannot be deduplicated (when `output` is read or it is built).
@@ -75,7 +75,7 @@ class DeduplicateStage(Stage):
 
     @property
     def output_key(self) -> OutputKey:
-        """Return the key, which is also what its rows are bucketed by."""
+        """Return the key, which is also the bucket key."""
         return OutputKey(columns=self.keys if self.n == 1 else (), bucketed_by=self.keys)
 
     def never_null(self, inputs: Sequence[frozenset[str]]) -> frozenset[str]:
@@ -89,7 +89,7 @@ class DeduplicateStage(Stage):
 
     @property
     def comparisons(self) -> tuple[Comparison, ...]:
-        """Return the keys; what orders rows is never a string."""
+        """Return the keys; ordering columns are never strings."""
         return compared_keys(self.inputs, "a key of dedup")
 
     @property
@@ -155,10 +155,10 @@ class DedupRequest(NamedColumnsRequest):
     """Request the first or last rows of every key.
 
     Args:
-        keys: what rows are distinguished by.
+        keys: the columns that identify a key.
         order_by: the order, as `"t"` or `"price desc"`.
         keep: `first` in this order, or `last`.
-        n: how many rows per key are shown.
+        n: number of rows per key.
     """
 
     keys: tuple[str, ...]

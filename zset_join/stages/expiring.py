@@ -43,10 +43,10 @@ _FORGETTABLE = {"inner": (0, 1), "left": (0,), "right": (1,), "full": (), "left_
 
 @dataclass(frozen=True)
 class StateTtl:
-    """How long the rows that a join, a group or a dedup remembers live.
+    """Lifetime of the rows stored by a join, a group or a dedup.
 
     Args:
-        after: a duration such as "1 day"; a whole number where `by="event"` and the event time is one.
+        after: a duration such as "1 day"; an integer if `by="event"` and the event time is an integer.
         by: `processing` reckons from the last write of a row; `event` from its event time, by the watermark.
         on_expire: `retract` retracts the output of a row that expires; `forget` keeps it, and only frees the state.
         refreshed_by: `write`: a row's own changes begin its time again; `read`: changes of the other side of a join with the
@@ -84,7 +84,7 @@ class StateTtl:
         """Return its meaning for an input of a stage with the rows of `relation`.
 
         Raises:
-            PlanError: the input has no event time or no watermark where it is to be reckoned by these.
+            PlanError: `by="event"` and the input has no event time or no watermark.
             OptionError: a duration that does not fit, or a stage in which it would be wrong.
         """
         given = stage.inputs[number]
@@ -141,7 +141,7 @@ def state_ttls(given: Any, inputs: int) -> tuple[StateTtl | None, ...]:
 
     Args:
         given: a duration or a `StateTtl` for all inputs, a pair (left, right) of them or None, or None.
-        inputs: how many there are.
+        inputs: their number.
 
     Raises:
         OptionError: it is none of these.
@@ -165,7 +165,7 @@ def state_ttls(given: Any, inputs: int) -> tuple[StateTtl | None, ...]:
 
 
 def expiring_stage(stage: Stage, sources: Sequence[Relation], ttls: Sequence[StateTtl | None]) -> Stage:
-    """Return a stage whose inputs' rows end by time; the stage itself where none of them does.
+    """Return a stage whose input rows expire; the stage itself if none does.
 
     Args:
         stage: over changelogs wherever rows end.
@@ -190,11 +190,11 @@ def expiring_stage(stage: Stage, sources: Sequence[Relation], ttls: Sequence[Sta
 
 @dataclass(frozen=True, kw_only=True)
 class ExpiringStage(Stage):
-    """Describe a stage whose inputs' rows end by time.
+    """A stage whose input rows expire.
 
     Args:
         inside: the stage, over changelogs.
-        sources: per input, its rows as they come.
+        sources: per input, its rows.
         ttls: per input, how long its rows live; None: until they are retracted.
     """
 
@@ -227,7 +227,7 @@ class ExpiringStage(Stage):
 
     @property
     def output_key(self) -> OutputKey:
-        """Return that of the stage inside; rows that were forgotten may come again."""
+        """Return that of the inner stage; forgotten rows may arrive again."""
         inside = self.inside.output_key
         return replace(inside, columns=()) if self.forgets else inside
 

@@ -188,7 +188,7 @@ class JoinStage(Stage):
         return frozenset(name for name, (side, column) in self.shown_columns if side not in absent and column in full[side])
 
     def only_adds(self, inputs: Sequence[bool]) -> bool:
-        """Return whether both inputs do and no row of the answer is of a row without a match so far."""
+        """Return whether both inputs only add rows and no output row depends on a missing match."""
         return self.how in ("inner", "left_semi") and all(inputs)
 
     @property
@@ -221,7 +221,7 @@ class JoinStage(Stage):
 
     @property
     def joined(self) -> Joined:
-        """Return the two sides whose columns it shows."""
+        """Return the two sides whose columns are in the output."""
         return Joined(left=self.left, right=self.right, how=self.how, using=self.using)
 
     @property
@@ -230,13 +230,13 @@ class JoinStage(Stage):
         return self
 
     def passes(self, columns: frozenset[str]) -> frozenset[str]:
-        """Return them: they are shown as they come."""
+        """Return the columns, which pass through unchanged."""
         return columns
 
     def build(self, options: StageOptions, directory: str | None) -> DurableOperator:
         """Return the hash join of one bucket."""
         limit = options.buffer_limit if self.is_append_only else NO_LIMIT
-        is_loaded = options.hot_budget is None and directory is None and not self.is_append_only
+        is_loaded = options.hot_budget is None and not self.is_append_only
         operator: Any = (LoadedJoin if is_loaded else HashJoin)(
             self.left,
             self.right,
@@ -250,7 +250,7 @@ class JoinStage(Stage):
         return cast("DurableOperator", operator)
 
     def explain(self, buckets: int | None) -> list[str]:
-        """Return the condition, and what is remembered of each side."""
+        """Return the condition and the state of each side."""
         condition = " and ".join(
             f"{left} {'<=>' if safe else '='} {right}" for (left, right), safe in zip(self.key_pairs, self.flags, strict=True)
         )

@@ -33,7 +33,7 @@ class LatestStage(Stage):
     """Describe the table of the latest rows of an upsert input.
 
     Args:
-        source: the changes as they come.
+        source: the changes.
         hidden: columns of it that only order changes; they are not shown.
         control: the last column, hidden too, where it holds what a change omits or that it is a truncate.
 
@@ -70,11 +70,11 @@ class LatestStage(Stage):
 
     @property
     def answers_distinct_rows(self) -> bool:
-        """Return whether its rows have a key: there is one of each."""
+        """Return whether its rows are distinct, by their key."""
         return bool(self.output_key.columns)
 
     def never_null(self, inputs: Sequence[frozenset[str]]) -> frozenset[str]:
-        """Return the columns of the primary key, in which NULL is refused, and what else came without."""
+        """Return the columns of the primary key, in which NULL is rejected, and other columns without NULL."""
         return (inputs[0] | set(self.source.primary_key)) - {*self.hidden, self.control}
 
     @property
@@ -89,7 +89,7 @@ class LatestStage(Stage):
 
     @property
     def cold_state(self) -> Literal["routes"]:
-        """Return "routes": it is kept as their tables are."""
+        """Return "routes": its state counts as theirs."""
         return "routes"
 
     def passes(self, columns: frozenset[str]) -> frozenset[str]:
@@ -104,7 +104,7 @@ class LatestStage(Stage):
         return PartialUpserts(self.source, control=self.control, hidden=self.hidden, options=used)
 
     def explain(self, buckets: int | None) -> list[str]:
-        """Return why it is present, and what it remembers."""
+        """Return its reason and its state."""
         key = ", ".join(self.source.primary_key)
         why = "an upsert does not carry the old row, and the next stage must retract it"
         if self.control is not None:

@@ -68,7 +68,7 @@ class LookupJoinStage(Stage):
         using: put the key columns once and first.
         residual: a condition over both rows beside the keys, or None.
         hidden: columns of the probe that no answer shows.
-        alias: what the table is called in this join, beside its name; hints may use either.
+        alias: of the table in this join; hints may use its name, too.
 
     Raises:
         PlanError: keys, columns or names that do not go together (when `output` is read).
@@ -123,7 +123,7 @@ class LookupJoinStage(Stage):
         """Return the join that requests no more columns of the table than are read of its answer; itself where it does already.
 
         Args:
-            shown: columns of the answer that are read, by the names they have there.
+            shown: the columns of the answer that are read.
         """
         count = len(self.probe.schema)
         places = zip(self.shape.shown, self.shape.output_schema.names, strict=True)
@@ -144,7 +144,7 @@ class LookupJoinStage(Stage):
 
         Args:
             options: of the query.
-            warns: of suggestions that cannot be honoured; once, where the stage is made.
+            warns: about hints without effect, once, when the stage is made.
         """
         defaults = options.more.get("lookup")
         if defaults is not None and not isinstance(defaults, Lookup):
@@ -195,7 +195,7 @@ class LookupJoinStage(Stage):
         return OutputKey(bucketed_by=key if set(key) <= shown else ())
 
     def never_null(self, inputs: Sequence[frozenset[str]]) -> frozenset[str]:
-        """Return the stream's columns that came without NULL; with INNER those of the lookup key too."""
+        """Return the stream's columns without NULL; with INNER also those of the lookup key."""
         matched = set(self.probe.join_key) if self.how == "inner" else set()
         return (inputs[0] | matched) & set(self.output.schema.names) & set(self.probe.schema.names)
 
@@ -212,7 +212,7 @@ class LookupJoinStage(Stage):
 
     @property
     def joined(self) -> Joined:
-        """Return the two sides whose columns it shows."""
+        """Return the two sides whose columns are in the output."""
         return Joined(left=self.probe, right=self.table, how=self.how, using=self.using)
 
     def build(self, options: StageOptions, directory: str | None) -> DurableOperator:
@@ -265,7 +265,7 @@ class LookupJoinStage(Stage):
         return [deltas[0], join.fetched_answer(join.keys_to_fetch(tick, deltas[0]), self.table.schema.empty_table())]
 
     def explain(self, buckets: int | None) -> list[str]:
-        """Return the condition, the settings of the lookups, and what is remembered."""
+        """Return the condition, the settings of the lookups, and the state."""
         pairs = [f"{left} = {right}" for left, right in zip(self.probe.join_key, self.key, strict=False)]
         pairs += [f"{name} = {value!r}" for name, value in self.constants.items()]
         condition = " and ".join(pairs) + ("" if self.residual is None else f" and {self.residual!r}")
@@ -287,7 +287,7 @@ class LookupJoinStage(Stage):
         return self.settings(options).describe() + (f"; of the job: {options_of_job}" if options_of_job else "")
 
     def to_json(self) -> dict[str, Any]:
-        """Return everything about the join, JSON-ready; of credentials only where they come from."""
+        """Return a description of the join, JSON-ready; of credentials only the origin."""
         schema = self.shape.key_schema
         constants = {
             name: pa.scalar(value, schema.field(name).type).cast(pa.string()).as_py() for name, value in self.constants.items()

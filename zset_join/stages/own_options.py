@@ -50,7 +50,7 @@ class OwnOptions:
 
     @classmethod
     def from_json(cls, written: Mapping[str, Any]) -> Self:
-        """Build from what `to_json` gave."""
+        """Build from the result of `to_json`."""
         budgets = {name: written[name] for name in ("hot_budget", "table_budget")}
         return cls(
             tombstone_retention_seconds=written["tombstone_retention_seconds"],

@@ -129,7 +129,7 @@ class ProcessTimeJoinStage(Stage):
         return OutputKey(bucketed_by=key if set(key) <= shown else ())
 
     def never_null(self, inputs: Sequence[frozenset[str]]) -> frozenset[str]:
-        """Return the left columns that came without NULL; with INNER under `=` those of the key too."""
+        """Return the left columns without NULL; with INNER under `=` also those of the key."""
         matched = set(self.left.join_key) if self.how == "inner" and not any(self._flags) else set()
         return (inputs[0] | matched) & set(self.output.schema.names) & set(self.left.schema.names)
 
@@ -144,7 +144,7 @@ class ProcessTimeJoinStage(Stage):
 
     @property
     def joined(self) -> Joined:
-        """Return the two sides whose columns it shows."""
+        """Return the two sides whose columns are in the output."""
         return Joined(left=self.left, right=self.right, how=self.how, using=self.using)
 
     def table_use(self, origins: Mapping[str, str]) -> TableUse:  # noqa: ARG002 - as the protocol has it
@@ -194,7 +194,7 @@ class ProcessTimeJoinStage(Stage):
         )
 
     def explain(self, buckets: int | None) -> list[str]:
-        """Return the condition, which moment counts, and what is remembered."""
+        """Return the condition, the relevant moment, and the state."""
         pairs = zip(self.left.join_key, self.right.join_key, self._flags, strict=True)
         condition = " and ".join(f"{left} {'<=>' if safe else '='} {right}" for left, right, safe in pairs)
         condition += "" if self.residual is None else f" and {self.residual!r}"

@@ -90,7 +90,7 @@ class VersionsBelow:
     Args:
         is_versioned: they are.
         why: in words.
-        key: what has versions.
+        key: columns that identify what is versioned.
     """
 
     is_versioned: bool

@@ -29,7 +29,7 @@ class RouteStage(Stage):
     """Describe the route of an upsert input; its relation names the join key of the next stage.
 
     Args:
-        source: the changes as they come.
+        source: the changes.
     """
 
     source: Relation
@@ -53,11 +53,11 @@ class RouteStage(Stage):
 
     @property
     def output_key(self) -> OutputKey:
-        """Return nothing: the output is on its way to another bucket."""
+        """Return no key: the output goes to other buckets."""
         return OutputKey()
 
     def never_null(self, inputs: Sequence[frozenset[str]]) -> frozenset[str]:
-        """Return the columns of the primary key, in which NULL is refused, and what else came without."""
+        """Return the columns of the primary key, in which NULL is rejected, and other columns without NULL."""
         return inputs[0] | set(self.source.primary_key)
 
     @property
@@ -72,7 +72,7 @@ class RouteStage(Stage):
 
     @property
     def forwards(self) -> bool:
-        """Return True: its answer is the table it was given."""
+        """Return True: its answer is its input."""
         return True
 
     @property
@@ -89,7 +89,7 @@ class RouteStage(Stage):
         return Route(self.source, options=options.of_operator(directory, budget=options.hot_budget))
 
     def explain(self, buckets: int | None) -> list[str]:  # noqa: ARG002 - the stage behind it prints them
-        """Return why it is present, and what it remembers."""
+        """Return its reason and its state."""
         key = self.source.primary_key
         moving = " or ".join(name for name in self.source.join_key if name not in key)
         kept = ", ".join(self.source.join_key + self.source.sequence_by)

@@ -61,7 +61,7 @@ class SharedTableStage(Stage):
 
     @property
     def output_key(self) -> OutputKey:
-        """Return that nothing is known: it has no answer."""
+        """Return an unknown key: it has no answer."""
         return OutputKey()
 
     @property

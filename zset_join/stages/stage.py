@@ -81,14 +81,14 @@ class StageInput:
 
     Args:
         relation: the rows, with event time and watermark delay where they have them.
-        key: the columns whose value decides the bucket; none: all rows go to bucket 0.
+        key: the columns that decide the bucket; none: all rows go to bucket 0.
         key_types: the types they are compared in, one per key column.
         unmatchable: where a row goes whose key has a NULL that matches nothing: spread `by_identity` (its primary key, or the
             whole row), or `by_key` like any other.
-        null_safe: with `by_identity`, per key column whether NULL is a value there like any other; none: it is nowhere.
-        keeps_unmatchable: whether the operator does anything about such a row.
-        reduce: what brings the rows down before they travel; None: they travel as they are.
-        everywhere: a column of whole numbers; a row in which it is negative goes to every bucket. None: no row does.
+        null_safe: with `by_identity`, per key column whether NULL is an ordinary value; none: in no column.
+        keeps_unmatchable: whether the operator uses such a row.
+        reduce: reduction of the rows before the shuffle, or None.
+        everywhere: an integer column; a row with a negative value goes to every bucket. None: no row does.
     """
 
     relation: Relation
@@ -138,7 +138,7 @@ class TableKey:
         columns: in the order of the stage's key; none: the table is in bucket 0.
         of_input: the input whose rows it holds, where the rule for a NULL that matches nothing is that input's; None: NULL is
             hashed like a value.
-        is_whole: it holds all rows of that input that are still there, with their columns and `_zset_weight`.
+        is_whole: it contains all live rows of that input, with their columns and `_zset_weight`.
     """
 
     columns: tuple[str, ...] = ()
@@ -186,12 +186,12 @@ class StageOptions:
 
     Args:
         on_bad_input: `error` or `quarantine`.
-        tombstone_retention_seconds: how long deleted keys are remembered, in processing time.
+        tombstone_retention_seconds: how long deleted keys are stored, in processing time.
         chunk_rows: rows per chunk of an answer.
-        buffer_limit: what an append-only join may hold in one bucket.
-        hot_budget: what of the rows of a join, or of a route, may be in memory in one bucket; None: all.
+        buffer_limit: of an append-only join in one bucket.
+        hot_budget: of the rows of a join or a route in memory in one bucket; None: no limit.
         table_budget: the same of the groups of an aggregate.
-        hash_seed: seed of the hash tables, the same for all buckets of a query; None: one of its own per directory.
+        hash_seed: seed of the hash tables, the same for all buckets of a query; None: a random one per directory.
         more: options of certain kinds of stages by their names; an operator refuses one that is not its own.
     """
 
@@ -222,7 +222,7 @@ class Stage(Protocol):
 
     @property
     def kind(self) -> str:
-        """Return the name it is registered under: for JSON, messages, and the batch query that verifies it."""
+        """Return the registered name: for JSON, messages, and the batch query that verifies it."""
         ...
 
     @property
@@ -242,7 +242,7 @@ class Stage(Protocol):
 
     @property
     def state_tables(self) -> Mapping[str, TableKey]:
-        """Return, per table of a snapshot, what decides the bucket of its rows."""
+        """Return, per table of a snapshot, the rule for the bucket of its rows."""
         ...
 
     @property
@@ -251,7 +251,7 @@ class Stage(Protocol):
         return compared_keys(self.inputs, f"a key of the {self.kind}")
 
     def reading(self, shown: Collection[str]) -> Stage:  # noqa: ARG002 - for those that can leave columns out
-        """Return the stage that does no more than what these columns of its answer need; itself where it does already."""
+        """Return a stage reduced to these columns of its answer, or itself."""
         return self
 
     @property
@@ -276,7 +276,7 @@ class Stage(Protocol):
 
     @property
     def joined(self) -> Joined | None:
-        """Return the two sides whose columns it shows; None for a stage of one input."""
+        """Return the two sides whose columns are in the output; None for a stage of one input."""
         return None
 
     @property
@@ -286,7 +286,7 @@ class Stage(Protocol):
 
     @property
     def without_expiry(self) -> Stage:
-        """Return the stage without what ends its rows by time; itself where nothing does."""
+        """Return the stage without expiry, or itself."""
         return self
 
     @property
@@ -296,14 +296,14 @@ class Stage(Protocol):
 
     @property
     def picks_current(self) -> bool:
-        """Return whether its answer is those of its input's versions that hold now."""
+        """Return whether its answer consists of the current versions of its input."""
         return False
 
     def table_use(self, origins: Mapping[str, str]) -> TableUse | None:  # noqa: ARG002 - for those that look up in one
         """Return the use of a table that other joins may share; None without such a table.
 
         Args:
-            origins: what its second input calls a column, to what the column is called below all renaming.
+            origins: from column names of its second input to their names before renaming.
         """
         return None
 
@@ -351,8 +351,8 @@ class Stage(Protocol):
 
         Args:
             before: the other stage; `lasting` is the same.
-            tables: what reads the snapshot of its operator; only tables with times are read.
-            processing_time_us: of now; None: there is none.
+            tables: readers of the snapshot of its operator; only tables with times are read.
+            processing_time_us: the present one, or None.
             watermark_us: of now.
         """
         return {}
@@ -378,7 +378,7 @@ class Stage(Protocol):
 
     @property
     def cold_state(self) -> Literal["joins", "routes", "groups"] | None:
-        """Return which budget of hybrid state it takes part in: of `joins` and `routes` one, of `groups` the other."""
+        """Return its budget of hybrid state: `joins`, `routes` (shared with joins) or `groups`."""
         return None
 
     def never_null(self, inputs: Sequence[frozenset[str]]) -> frozenset[str]:  # noqa: ARG002 - for overrides
@@ -386,7 +386,7 @@ class Stage(Protocol):
         return frozenset()
 
     def only_adds(self, inputs: Sequence[bool]) -> bool:  # noqa: ARG002 - for those that never retract
-        """Return whether its answer never retracts a row, given for each input whether that does not.
+        """Return whether its answer never retracts a row, given the same of each input.
 
         Rows that a limit of a buffer drops are another matter: who builds an operator looks at `StageOptions.buffer_limit`.
         """

@@ -43,9 +43,8 @@ class TemporalJoinStage(TimedJoinStage):
     Args:
         left: the rows of the left input.
         right: the versions.
-        options: how, when and what of late rows.
-        is_change_time: the time of a version is that of its change, not a column of the row; a DELETE then has a time of its
-            own.
+        options: of the join.
+        is_change_time: the time of a version is that of its change, not a column of the row, so a DELETE has one, too.
         index: the declared index of the versions that is looked up in; None: none is.
 
     Raises:
@@ -156,20 +155,20 @@ class TemporalJoinStage(TimedJoinStage):
         return f"Temporal join {self.options.how} on {self.condition}, as of {self.left.event_time}"
 
     def explain(self, buckets: int | None) -> list[str]:
-        """Return which path is taken, and what is kept and freed when."""
+        """Return the chosen path, and when rows are stored and freed."""
         left, right, options = self.left.name, self.right.name, self.options
         emitted = {
             "once": "answers on arrival with the versions known then; corrects nothing",
             "on_watermark": "waits until the watermark has passed a row, answers once",
-            "eager": "answers on arrival, and corrects when a version comes late or goes",
+            "eager": "answers on arrival, and corrects when a version arrives late or is retracted",
         }[options.emit]
         kept = {
             "once": f'no row of "{left}"',
-            "on_watermark": f'rows of "{left}" until they are answered, nothing of them after that',
+            "on_watermark": f'rows of "{left}" until they are answered',
             "eager": f'rows of "{left}" for corrections',
         }[options.emit]
         path = "append-only versions" if self.right.mode == "append" else f"versions in {self.right.mode} mode"
-        freed = "nothing: there is no watermark on both sides"
+        freed = "nothing: not both sides have a watermark"
         if self.left.watermark_delay is not None and self.right.watermark_delay is not None:
             behind = f" minus {options.keep_probe_for}" if options.keep_probe_for else ""
             mark = f"the watermark{behind if options.emit == 'eager' else ''}"
@@ -218,7 +217,7 @@ class TemporalRequest(NamedColumnsRequest):
         keys: pairs of a left and a right column that must be equal.
         as_of: the left column with the time.
         version_key: the right columns that identify what has versions.
-        options: how, when and what of late rows.
+        options: of the join.
         is_change_time: the time of a version is that of its change.
         names: what messages call the two sides.
         index: the declared index of the versions; None: none.
@@ -303,7 +302,7 @@ def _untimed(stage: TemporalJoinStage, left: BatchTable, right: BatchTable, scop
     emit, mark = stage.options.emit, scope.times.watermark_us
     why = None
     if emit == "once":
-        why = 'what was there when each row came, which with emit="once" decides, is only in the state'
+        why = 'the state at the arrival of each row, which with emit="once" decides, is only in the state'
     elif stage.right.mode == "upsert" and right.history is None:
         why = f'the versions of "{stage.right.name}" are upserts by key, and only the newest of each is known'
     if why is not None:

@@ -22,7 +22,7 @@ class TimedJoinStage(Stage):
     Attributes:
         left: the rows of the left input.
         right: the rows of the right input, versions of a temporal join.
-        options: which rows meet, and what is shown.
+        options: of the join.
     """
 
     left: Relation
@@ -89,7 +89,7 @@ class TimedJoinStage(Stage):
 
     @property
     def joined(self) -> Joined:
-        """Return the two sides whose columns it shows."""
+        """Return the two sides whose columns are in the output."""
         return Joined(left=self.left, right=self.right, how=self.options.how, using=self.options.using)
 
     @property

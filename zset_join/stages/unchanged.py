@@ -61,7 +61,7 @@ class UnchangedStage(Stage):
         return OutputKey(columns=self.source.primary_key)
 
     def never_null(self, inputs: Sequence[frozenset[str]]) -> frozenset[str]:
-        """Return the columns that came without NULL."""
+        """Return the columns without NULL."""
         return inputs[0]
 
     @property
@@ -70,7 +70,7 @@ class UnchangedStage(Stage):
         return {"stateless": TableKey()}
 
     def passes(self, columns: frozenset[str]) -> frozenset[str]:
-        """Return them: rows are shown as they come."""
+        """Return the columns, which pass through unchanged."""
         return columns
 
     def build(self, options: StageOptions, directory: str | None) -> DurableOperator:

@@ -39,18 +39,18 @@ Epoch = Sequence[Lines]
 
 
 class LawBrokenError(AssertionError):
-    """An operator broke a law; the message holds the law and the difference."""
+    """An operator violates a law; the message has the law and the difference."""
 
 
 class IllegalAnswerError(LawBrokenError):
-    """An answer that cannot be applied to what was answered before."""
+    """An answer that cannot be applied to the previous ones."""
 
 
 def delta_of(relation: Relation, lines: Lines, *, offset: int = 0) -> ZSet:
     """Build a delta from `(row, weight)` lines.
 
     Args:
-        relation: whose columns the rows have.
+        relation: with the columns of the rows.
         lines: rows as dicts, or as values in column order.
         offset: rows to put in front of the record batch the delta is then a slice of.
     """
@@ -96,7 +96,7 @@ class OperatorRun:
     """An operator on its way through epochs, and the sum of its answers.
 
     Args:
-        operator: what to feed.
+        operator: under test.
         first_epoch: number of the next epoch.
     """
 
@@ -110,7 +110,7 @@ class OperatorRun:
         return [delta_of(relation, lines) for relation, lines in zip(self.operator.inputs, epoch, strict=True)]
 
     def request(self, epoch: Epoch) -> list[ZSet]:
-        """Return the answer of an epoch, without going on from there."""
+        """Return the answer of an epoch without absorbing it."""
         return list(self.operator.answer(Tick(self.epoch), self.deltas(epoch)))
 
     def step(self, epoch: Epoch) -> list[ZSet]:

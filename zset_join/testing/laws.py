@@ -46,9 +46,9 @@ def assert_incremental_equals_batch(
 
     Args:
         make_operator: makes the operator under test.
-        batch_function: the plain query: is given the live rows of each input, as `(dict, weight)` pairs, and returns
+        batch_function: the plain query: takes the live rows of each input, as `(dict, weight)` pairs, and returns
             `(row, weight)` pairs, a row as a dict or as values in the order of the output's columns.
-        epochs: what to feed.
+        epochs: the inputs.
 
     Raises:
         LawBrokenError: they differ; the message names epoch, rows and weights.
@@ -67,7 +67,7 @@ def assert_epochs_are_invisible(make_operator: MakeOperator, epochs: Sequence[Ep
     """Fed in one epoch, or two at a time, the same changes give the same sum.
 
     Raises:
-        LawBrokenError: they give another one.
+        LawBrokenError: the law is violated.
     """
     wanted = _sum(make_operator, epochs)
     for size in (2, max(len(epochs), 1)):
@@ -76,12 +76,12 @@ def assert_epochs_are_invisible(make_operator: MakeOperator, epochs: Sequence[Ep
 
 
 def assert_answers_are_pure(make_operator: MakeOperator, epochs: Sequence[Epoch]) -> None:
-    """Called twice, or left half-read, an answer is the same to the bit, and the state stays as it was.
+    """Answers read twice, or partly, are identical, and the state is unchanged.
 
-    A hybrid operator with a small budget whose hashes collide may give the same lines in another order, and fail here.
+    A hybrid operator with a small budget and colliding hashes may emit another order, and fail.
 
     Raises:
-        LawBrokenError: it is not.
+        LawBrokenError: the law is violated.
     """
     run = OperatorRun(make_operator())
     for epoch in epochs:
@@ -93,7 +93,7 @@ def assert_answers_are_pure(make_operator: MakeOperator, epochs: Sequence[Epoch]
 
 
 def assert_quiet_on_quiet(make_operator: MakeOperator, epochs: Sequence[Epoch]) -> None:
-    """Without new rows nothing is answered and nothing changes, before, between and after other epochs.
+    """An epoch without rows emits nothing and changes nothing, before, between and after others.
 
     Operators that emit something for no rows at all (a global aggregate) emit it once, in epoch 0.
 
@@ -143,7 +143,7 @@ def assert_answers_are_tidy(make_operator: MakeOperator, epochs: Sequence[Epoch]
             _require(len(chunk) > 0, "a chunk is empty", epochs)
         signs = [weight > 0 for chunk in answer for weight in chunk.weights]
         _require(not any((chunk.weights == 0).any() for chunk in answer), "a line has weight 0", epochs)
-        _require(signs == sorted(signs), f"epoch {run.epoch - 1}: an insertion comes before a retraction", epochs)
+        _require(signs == sorted(signs), f"epoch {run.epoch - 1}: an insertion precedes a retraction", epochs)
 
 
 LAWS: tuple[Callable[[MakeOperator, Sequence[Epoch]], None], ...] = (

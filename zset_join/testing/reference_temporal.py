@@ -77,7 +77,7 @@ class LiveRows:
         for row, weight in given:
             for _ in range(max(-weight, 0)):
                 if not self._arrivals.get(row):
-                    raise IllegalHistoryError(f"{row} is retracted and not there")
+                    raise IllegalHistoryError(f"{row} is retracted and absent")
                 del self._rows[self._arrivals[row].popleft()]
 
     def rows(self) -> list[TimedRow]:

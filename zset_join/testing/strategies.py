@@ -111,6 +111,4 @@ def _cut(inputs: Sequence[tuple[list[Line], list[int]]], epochs: int) -> list[li
 def _refuse_unknown(values: _Values, known: set[str]) -> None:
     unknown = sorted(set(values) - known)
     if unknown:
-        raise OptionError(
-            f"values= names {unknown}, and there is no such column among {sorted(known)}.", code="ARGUMENT", unknown=unknown
-        )
+        raise OptionError(f"values= names {unknown}, and the columns are {sorted(known)}.", code="ARGUMENT", unknown=unknown)

@@ -32,11 +32,11 @@ class WorkedCase:
     """One case.
 
     Args:
-        name: what it shows.
+        name: of the case.
         inputs: the relations, for an operator of your own.
         make_operator: makes the package's operator for it.
-        epochs: what to feed.
-        answers: per epoch, what is answered: rows with their weights.
+        epochs: the inputs.
+        answers: expected per epoch: rows with their weights.
     """
 
     name: str
@@ -95,7 +95,7 @@ def upsert_case() -> WorkedCase:
 
 
 def left_join_case() -> WorkedCase:
-    """Return the case of one left row whose matches come, are replaced and go."""
+    """Return the case of one left row whose matches appear, are replaced and disappear."""
     left = Relation(name="left", schema=pa.schema({"k": pa.int64()}), join_key=("k",), primary_key=("k",), mode="upsert")
     right = Relation(
         name="right",
@@ -134,7 +134,7 @@ def extremes_case() -> WorkedCase:
     """Return the case that a bounded buffer of the largest values gets wrong."""
     source = Relation(name="numbers", schema=pa.schema({"n": pa.int64()}), mode="changelog")
     return WorkedCase(
-        name="the largest of what is left",
+        name="the largest remaining value",
         inputs=(source,),
         make_operator=lambda: Aggregate(source, (), [AggregateCall("min", "n"), AggregateCall("max", "n")]),
         epochs=[[[((n,), 1) for n in (10, 9, 8, 7, 6)]], [[*(((n,), -1) for n in (10, 9, 8)), ((5,), 1)]]],

@@ -183,14 +183,14 @@ def replay(
         stream: only those of one stream.
         epoch: only those of one epoch.
         code: only those with one code.
-        run: replays in the pipeline that a function returns, given stream and code.
+        run: replays in a pipeline, given stream and code.
 
     Returns:
         How many were sent.
 
     Raises:
         OptionError: the target does not fit.
-        StateError: Kafka did not take them.
+        StateError: Kafka did not accept them.
     """
     if _PROGRAM.fullmatch(target):
         if epoch is not None or path is not None:
@@ -213,7 +213,7 @@ def replay(
 def send_to_file(letters: pa.Table, path: str | Path) -> int:
     """Write letters to a new file of JSON lines: records with key, value and place, or rows.
 
-    A pipeline takes the records of it as they are, and so does Spark's `json` source.
+    A pipeline and Spark's `json` source can read the file.
 
     Raises:
         OptionError: the file is present already.
@@ -233,16 +233,16 @@ def send_to_file(letters: pa.Table, path: str | Path) -> int:
 
 
 def send_to_kafka(letters: pa.Table, target: str, config: Mapping[str, Any] | None = None) -> int:
-    """Send records to Kafka again, bytes as they were, each to the topic it came from or all to one.
+    """Send records to Kafka again, with unchanged bytes, to their original topics or to one topic.
 
     Args:
         letters: records only.
         target: `kafka://HOST:PORT` or `kafka://HOST:PORT/TOPIC`.
-        config: more of what librdkafka takes.
+        config: further settings of librdkafka.
 
     Raises:
         OptionError: a letter that is no record or has no topic, or confluent-kafka is not installed.
-        StateError: Kafka did not take them all.
+        StateError: Kafka did not accept all of them.
     """
     from zset_join.sinks.kafka_records import send_records
 
@@ -277,7 +277,7 @@ def waiting_records(letters: pa.Table) -> pa.Table:
 
 
 def records_of(letters: pa.Table, stream: str) -> pa.Table:
-    """Return the records of one stream, as they came."""
+    """Return the original records of one stream."""
     of_stream = letters.filter(pc.equal(letters["stream"], stream))
     return of_stream.select(["key", "value", "topic", "partition", "offset"])
 
@@ -292,7 +292,7 @@ def mark_places(checkpoint: str | Path, places: Sequence[Sequence[Any]], *, path
 
     Args:
         checkpoint: the checkpoint they are of.
-        places: as `places_of` gives them.
+        places: from `places_of`.
         path: where they are, as for `read_letters`.
     """
     if places:

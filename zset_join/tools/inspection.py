@@ -87,15 +87,15 @@ def open_state(
 
     Args:
         checkpoint: `checkpointLocation` of the query, a path or a URI. The query may run.
-        temporary_directory: where the rows are kept as long as the connection is open; default: that of the host.
-        local_state_dir: `localStateDir` of the query, to also show what is in its DuckDB files of cold rows. They are attached
-            read-only, one at a time and only while no task works on their bucket; those of a bucket at work are omitted.
+        temporary_directory: of the rows while the connection is open; default: that of the host.
+        local_state_dir: `localStateDir` of the query, to show also its cold rows in DuckDB files. They are attached read-only,
+            one at a time; files of a bucket in use are omitted.
 
     Raises:
         StateError: there is no checkpoint or no committed epoch, a file is damaged or of another version, a column cannot be
-            shown, or the query clears files away faster than they can be read.
+            shown, or the query removes files faster than they can be read.
 
-    Cost: every live row is read and written once; logged epochs since the last snapshots are folded in.
+    Cost: every live row is read and written once; logged epochs since the last snapshots are absorbed.
     """
     location = str(checkpoint)
     for _ in range(_TIMES):

@@ -172,7 +172,7 @@ def _undecided(epoch: int, unknown: Sequence[str]) -> str:
 def _forked(first: int) -> str:
     return (
         f"forked: from epoch {first} on the outputs hold different epochs of the same number: one of them is of another time, "
-        "as after a restored backup. Bring back the one that goes with the checkpoint, or delete it and start over."
+        "as after a restored backup. Restore the one that belongs to the checkpoint, or delete it and start over."
     )
 
 
@@ -199,7 +199,7 @@ def _folder(output: str) -> _Found:
     if any(True for _ in folder.names("_delta_log")):
         return _delta(output)
     raise OptionError(
-        f"{output}: no output of a query is there. Give a DuckDB file, a Delta table, a Parquet changelog, a directory of JSON "
+        f"{output}: no output of a query. Give a DuckDB file, a Delta table, a Parquet changelog, a directory of JSON "
         "lines, rows or CSV, postgresql://HOST/DATABASE, or kafka://HOST:PORT/TOPIC.",
         code="ARGUMENT",
         output=output,

@@ -69,7 +69,7 @@ class Savepoint:
         outputs: where its outputs were, or are now.
         files: how many files it has.
         bytes: their size.
-        moved: what was at the place before and where it is now; of a restore.
+        moved: by a restore, the old and the new path of files in the way.
     """
 
     query_id: str
@@ -82,7 +82,7 @@ class Savepoint:
 
     def __str__(self) -> str:
         after = "before its first epoch" if self.epoch is None else f"after epoch {self.epoch}"
-        outputs = ", ".join(self.outputs) or "no output; bring back one of the same time by its own tools"
+        outputs = ", ".join(self.outputs) or "no output; restore one of the same time by its own tools"
         size = f"{counted(self.files, 'file')}, {counted(self.bytes, 'byte')}"
         lines = [f"query {self.query_id} {after}: {size}; {self.checkpoint} with {outputs}"]
         return "\n".join([*lines, *(f"moved aside: {old} is {new} now" for old, new in self.moved)])
@@ -95,7 +95,7 @@ def backup(
 
     Args:
         checkpoint: `checkpointLocation`, a path or URI.
-        directory: where the savepoint is made, a path or URI; empty or missing.
+        directory: of the savepoint, a path or URI; empty or missing.
         outputs: DuckDB files, Delta tables, Parquet changelogs and directories of rows or JSON lines of the query.
         is_held: the caller is the driver of the query, and runs no epoch meanwhile.
 
@@ -149,13 +149,13 @@ def restore(
         directory: the savepoint.
         checkpoint: where the checkpoint is to be; default: where it was.
         outputs: where the outputs are to be, in the order of `backup`; default: where they were.
-        replace: the present content now is moved aside; else it is in the way.
+        replace: move existing content aside; else it is an error.
 
     Returns:
-        What was restored, and what was moved.
+        A description of the restored and the moved files.
 
     Raises:
-        OptionError: a place is taken, or not as many outputs are named as there are.
+        OptionError: a target exists, or the number of outputs differs.
         StateError: the savepoint is unfinished or damaged, or a driver runs on the checkpoint.
 
     Cost: see the module.
@@ -254,7 +254,7 @@ def _copied_output(place: str, target: Folder, prefix: str) -> list[dict[str, An
     names = _names(folder)
     if not names:
         raise OptionError(
-            f"the output {place} is not there, or has no files. Give the DuckDB file, the Delta table or the Parquet changelog "
+            f"the output {place} does not exist or is empty. Give the DuckDB file, the Delta table or the Parquet changelog "
             "of the query.",
             code="ARGUMENT",
             output=place,

@@ -81,7 +81,7 @@ class Operator(Protocol):
         ...
 
     def absorb(self, tick: Tick, deltas: Sequence[ZSet]) -> None:
-        """Fold the deltas of one epoch into the state; not those of an epoch whose `answer` raised."""
+        """Absorb the deltas of one epoch into the state; never those of an epoch whose `answer` raised."""
         ...
 
     def rejections(self, tick: Tick, deltas: Sequence[ZSet]) -> pa.Table:

@@ -107,7 +107,7 @@ class ZSet:
             weights: one per row; default +1 each.
 
         Raises:
-            PlanError: a row does not fit the schema, or there are not as many weights as rows.
+            PlanError: a row does not fit the schema, or the numbers of weights and rows differ.
 
         >>> columns = {"id": pa.int64(), "name": pa.string()}
         >>> ZSet.from_rows([{"id": 1, "name": "Ada"}, (2, "Bob")], columns, weights=[1, -1]).to_pylist()
@@ -134,7 +134,7 @@ class ZSet:
 
     @classmethod
     def concat(cls, parts: Iterable[ZSet], *, schema: pa.Schema) -> ZSet:
-        """Add Z-sets without consolidating; `schema` serves when there are no parts."""
+        """Concatenate Z-sets without consolidating; `schema` is used if there are none."""
         kept = [part for part in parts if len(part)]
         if not kept:
             return cls.empty(schema)
@@ -194,7 +194,7 @@ class ZSet:
     def retractions_first(self, rows: int) -> Iterator[ZSet]:
         """Yield the rows, retractions first, in chunks of at most so many rows; rows of weight 0 are omitted.
 
-        Cost: nothing if they are in this order already; else a copy.
+        Cost: none if they are in this order; else a copy.
         """
         signs = np.sign(self.weights)
         if signs.all() and not (signs[1:] < signs[:-1]).any():
@@ -265,7 +265,7 @@ class ZSet:
             An `altair.Chart` if altair is installed, else the `Axes` of matplotlib.
 
         Raises:
-            PlanError: `DELTA_COLUMNS`: there is no such column.
+            PlanError: `DELTA_COLUMNS`: an unknown column.
             MissingPackageError: neither is installed.
         """
         from zset_join.zset.plotting import bars

@@ -125,7 +125,48 @@ def _enveloped(payload: Any, schema: Any = CONNECT_SCHEMA, **more: Any) -> str:
     return json.dumps({"schema": schema, "payload": payload}, **more)
 
 
+_DEEP = pa.struct(
+    {"s": pa.string(), "n": pa.int16(), "price": pa.decimal128(6, 2), "more": pa.list_(pa.struct({"d": pa.date32()}))}
+)
 CASES: dict[str, tuple[str, pa.Schema, list[str], RecordOptions, pa.Table]] = {
+    "structs, maps, and lists of decimals and bytes": (
+        "debezium-json",
+        pa.schema(
+            {
+                "id": pa.int64(),
+                "deep": _DEEP,
+                "counts": pa.map_(pa.string(), pa.decimal128(6, 2)),
+                "days": pa.map_(pa.int64(), pa.date32()),
+                "bytes": pa.list_(pa.binary()),
+                "prices": pa.list_(pa.decimal128(6, 2)),
+            }
+        ),
+        ["id"],
+        RecordOptions(),
+        _values(
+            *(
+                f'{{"op":"c","after":{{"id":{number},{row}}}}}'
+                for number, row in enumerate(
+                    [
+                        '"deep":{"s":"a","n":1,"price":"1.50","more":[{"d":"2024-01-02"},null]},"counts":{"a":1.5,"b":null}',
+                        '"days":{"1":"2024-01-02"},"bytes":["YQ==",null],"prices":["1.5",2.25,null]',
+                        '"deep":{"s":1.50,"n":null},"counts":{},"days":null,"bytes":[],"prices":[]',
+                        '"deep":{"n":40000}',
+                        '"deep":{"price":1.505}',
+                        '"deep":{"more":[{"d":19000}]}',
+                        '"deep":[]',
+                        '"deep":"text"',
+                        '"counts":{"a":"x"}',
+                        '"days":{"x":"2024-01-02"}',
+                        '"bytes":["?"]',
+                        '"prices":[123456]',
+                        '"deep":"__debezium_unavailable_value","prices":["__debezium_unavailable_value"]',
+                        '"counts":{"__debezium_unavailable_value":"__debezium_unavailable_value"}',
+                    ]
+                )
+            )
+        ),
+    ),
     "a schema beside the record decides": (
         "debezium-json",
         LOGICAL,

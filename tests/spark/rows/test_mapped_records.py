@@ -48,9 +48,10 @@ def test_only_lines_that_may_be_dead_letters_come_back_with_their_record() -> No
     assert [str(code).split()[0] for code in lines[REJECT].to_pylist()] == ["None"] * 4 + ["UNDECODABLE_RECORD", "None"]
 
 
-def test_nested_columns_and_sessions_without_duckdb_are_left_to_spark(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sessions_without_duckdb_are_left_to_spark(monkeypatch: pytest.MonkeyPatch) -> None:
     assert can_map(TABLE)
-    assert not can_map(TABLE.append(pa.field("deep", pa.struct([("d", pa.int64())]))))
+    assert can_map(TABLE.append(pa.field("deep", pa.struct([("d", pa.map_(pa.string(), pa.list_(pa.binary())))]))))
+    assert not can_map(TABLE.append(pa.field("deep", pa.struct([("d", pa.month_day_nano_interval())]))))
 
     monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
 

@@ -104,7 +104,7 @@ def test_rows_are_explained_by_what_the_view_shows_and_groups_by_their_rows(expl
             "does not show the key.* can be done in Spark only",
         ),
         (shown, {"item": "pen"}, 'the output has no column "item"'),
-        (shown, {"id": None}, "names no value"),
+        (shown, {"id": None}, "has no value"),
         (by_name, {"who": 7}, "is not a value of the column"),
     ],
 )

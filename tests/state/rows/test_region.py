@@ -220,3 +220,32 @@ def test_a_full_disk_is_an_error_before_anybody_stores(tmp_path: Path, monkeypat
     assert region.ensure(1 << 20)
     assert (tmp_path / "rows").stat().st_blocks * 512 >= 1 << 20
     region.close()
+
+
+def test_many_pages_of_a_file_are_requested_at_once_and_those_that_are_there_never_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    requested: list[tuple[int, int]] = []
+    monkeypatch.setattr(
+        "zset_join.state.rows.region.populate", lambda address, size: requested.append((address - region.address, size))
+    )
+    region = Region(4096, str(tmp_path / "rows"))
+    assert requested == []
+
+    for size in (2 << 20, (2 << 20) + 4096, 5 << 20):
+        region.ensure(size)
+        put(region, size - 4, b"last")
+    region.release(3 << 20)
+    region.ensure(5 << 20)
+    assert requested == [
+        (4096, (2 << 20) - 4096),
+        ((2 << 20) + 4096, (3 << 20) - 4096),
+        (3 << 20, 2 << 20),
+    ]
+    region.close()
+
+    region = Region(4096, str(tmp_path / "rows"))
+    region.ensure(5 << 20)
+    assert len(requested) == 3
+    assert get(region, (2 << 20) - 4, 4) == b"last"
+    region.close()

@@ -22,6 +22,7 @@ from zset_join.state.rows.side_snapshot import (
     snapshot_counts,
     snapshot_epoch,
 )
+from zset_join.state.rows.slot_table import SlotTable
 from zset_join.testing.comparison import exact_tables
 
 LONG = "a text that is longer than twelve bytes"
@@ -190,3 +191,23 @@ def test_rows_of_several_snapshots_become_one_whose_oldest_tombstones_wait_first
     assert (snapshot_epoch(whole), snapshot_counts(whole)) == (7, (1, 2, 3, 4, 5))
     assert (again.ignored, again.evicted) == ((1, 2, 3), (4, 5))
     assert exact_tables({"": snapshot_side(again)}) == exact_tables({"": whole})
+
+
+def test_room_for_the_rows_of_a_snapshot_is_made_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    side = make_side()
+    absorb(side, upsert(*((number, "a", "x") for number in range(5_000))))
+    table = snapshot_side(side)
+    monkeypatch.setattr(side_snapshot, "_SNAPSHOT_ROWS", 1_000)
+    sizes: list[int] = []
+    monkeypatch.setattr(
+        SlotTable, "_resize", lambda self, bits, resize=SlotTable._resize: sizes.append(bits) or resize(self, bits)
+    )
+
+    for rows in (table, side_snapshot.counted_reader(table.to_reader(), table.num_rows)):
+        again = make_side()
+        restore_side(again, rows)
+
+        assert [again.primary_keys.bits, again.arrangement.bits] == [13, 11]
+        assert sorted(sizes) == [11, 13]
+        assert snapshot_side(again) == table
+        sizes.clear()

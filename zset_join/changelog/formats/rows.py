@@ -66,7 +66,7 @@ SPELLINGS = {
 
 @dataclass(frozen=True, slots=True)
 class AppendFormat:
-    """Rows and nothing else: each one is an insert, or an upsert of an upsert relation."""
+    """Plain rows: each one is an insert, or an upsert of an upsert relation."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,7 +128,7 @@ class ChangeDataFeedFormat:
     Args:
         column: name of the change type: insert, update_preimage, update_postimage or delete.
         version_column: name of the column that `encode` fills with the epoch; not read.
-        timestamp_column: name of the column that `encode` fills with the time of the epoch; not read. None: there is none.
+        timestamp_column: name of the column that `encode` fills with the time of the epoch; not read. None: no column.
     """
 
     column: str = "_change_type"
@@ -214,8 +214,7 @@ def row_format_arguments(name: str, format_name: str, columns: Sequence[str], gi
     column = next((one for one in candidates if one in columns), None)
     if column is None:
         raise PlanError(
-            f'changes "{name}": format="{format_name}" looks for a column {" or ".join(candidates)}; there are '
-            f"{list(columns)}.",
+            f'changes "{name}": format="{format_name}" expects a column {" or ".join(candidates)}; there are {list(columns)}.',
             code="UNKNOWN_COLUMN",
             name=name,
             missing=list(candidates),

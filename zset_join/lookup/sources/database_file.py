@@ -38,10 +38,10 @@ class _FileSource(WrittenSource):
     """Describe a table in a file.
 
     Args:
-        name: what it is called in plans and messages.
+        name: in plans and messages.
         schema: the columns that may be requested.
         path: of the file.
-        table: its name in there.
+        table: its name in the file.
     """
 
     name: str
@@ -79,10 +79,10 @@ class DuckDBFileSource(_FileSource):
     """Describe a table in a DuckDB file.
 
     Args:
-        name: what it is called in plans and messages.
+        name: in plans and messages.
         schema: the columns that may be requested.
         path: of the file.
-        table: its name in there.
+        table: its name in the file.
     """
 
     kind: ClassVar[str] = "duckdb_file"
@@ -102,10 +102,10 @@ class SQLiteFileSource(_FileSource):
     """Describe a table in a SQLite file.
 
     Args:
-        name: what it is called in plans and messages.
+        name: in plans and messages.
         schema: the columns that may be requested.
         path: of the file.
-        table: its name in there.
+        table: its name in the file.
     """
 
     kind: ClassVar[str] = "sqlite_file"

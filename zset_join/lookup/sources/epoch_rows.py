@@ -50,12 +50,12 @@ class DataFrameSource:
     """Describe a batch DataFrame of Spark that is read once per epoch.
 
     Args:
-        name: what it is called in plans and messages.
+        name: in plans and messages.
         schema: its columns.
-        dataframe: the DataFrame, or a function without arguments that makes it for every epoch: of files that are listed when a
-            DataFrame is made, only the latter sees new ones.
+        dataframe: the DataFrame, or a function without arguments that returns one for every epoch; only a function sees new
+            files.
         max_rows: how many rows it may have.
-        reload_interval: how much processing time passes before it is read again, such as "10 minutes"; None: every epoch.
+        reload_interval: processing time until it is read again, such as "10 minutes"; None: every epoch.
 
     Raises:
         OptionError: the interval is no duration.
@@ -85,7 +85,7 @@ class DataFrameSource:
         return frozenset({"full"})
 
     def open(self, opening: Opening) -> LookupClient:  # noqa: ARG002 - the contract
-        """Refuse: it is read by epoch."""
+        """Raise: it is read by epoch."""
         raise PlanError(
             f'the lookup source "{self.name}" is a DataFrame, which the driver of a Spark query reads once per epoch. Here, '
             "give ArrowSource(table=...) or one of the files.",
@@ -103,7 +103,7 @@ class DataFrameSource:
 
     @classmethod
     def from_json(cls, fields: Mapping[str, Any]) -> DataFrameSource:
-        """Build from what `to_json` gave: enough to show a query and its state, not to read the table."""
+        """Build from the result of `to_json`: enough to show a query and its state, not to read the table."""
         return cls(name=fields["name"], schema=read_schema(fields["schema"]), max_rows=fields["max_rows"])
 
     def keep(self, folder: Folder, stage: str, epoch: int, rows: pa.Table, *, read_us: int = 0) -> None:
@@ -117,7 +117,7 @@ class DataFrameSource:
             read_us: the processing time of the epoch.
 
         Raises:
-            ResourceError: there are more than `max_rows`.
+            ResourceError: more than `max_rows` rows.
         """
         if rows.num_rows > self.max_rows:
             raise ResourceError(
@@ -131,7 +131,7 @@ class DataFrameSource:
         self._put(folder, stage, epoch, rows.replace_schema_metadata({_READ: str(read_us)}), kept=None)
 
     def keep_earlier(self, folder: Folder, stage: str, epoch: int, *, now_us: int) -> bool:
-        """Let an epoch take the rows that were read last, if they are not too old; return whether it does.
+        """Reuse the rows that were read last, if they are recent enough; return whether they are.
 
         Args:
             folder: of the checkpoint.

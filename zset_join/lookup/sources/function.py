@@ -30,7 +30,7 @@ class FunctionSource:
     """Describe a function.
 
     Args:
-        name: what it is called in plans and messages.
+        name: in plans and messages.
         schema: the columns that it returns.
         function: takes a table of keys, returns a table of rows; plain or `async def`.
 
@@ -59,7 +59,7 @@ class FunctionSource:
         return f"function {getattr(self.function, '__qualname__', type(self.function).__name__)}"
 
     def to_json(self) -> dict[str, Any]:
-        """Return the name of its module and its own, and how it is called."""
+        """Return its module, its name and how it is called."""
         module, name = getattr(self.function, "__module__", None), getattr(self.function, "__qualname__", "")
         called = {"is_async": True} if "async" in self.modes else {}
         written = {"kind": "function", "name": self.name, "schema": write_schema(self.schema)}
@@ -67,7 +67,7 @@ class FunctionSource:
 
     @classmethod
     def from_json(cls, fields: Mapping[str, Any]) -> FunctionSource:
-        """Build from what `to_json` gave; nothing is imported."""
+        """Build from the result of `to_json`; nothing is imported."""
         module, name = str(fields["module"]), str(fields["function"])
         written = _AsyncWrittenFunction if fields.get("is_async") else _WrittenFunction
         return cls(name=fields["name"], schema=read_schema(fields["schema"]), function=written(fields["name"], module, name))

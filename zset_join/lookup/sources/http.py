@@ -54,13 +54,13 @@ class HttpSource(WrittenSource):
     """Describe a service.
 
     Args:
-        name: what it is called in plans and messages.
+        name: in plans and messages.
         schema: the columns that may be requested.
         url: of one key, with its columns in braces; or of many.
         many: how many keys are sent in one request: None, `query` or `body`.
-        rows_at: the name under which an answer has its list of objects; None: it is the answer.
-        headers: sent with every request. A value may be a `Secret`; one given as text under a name such as `X-Api-Key` is taken
-            as one, and never written down.
+        rows_at: the field of an answer with the list of objects; None: the answer itself.
+        headers: sent with every request. A value may be a `Secret`; text under a name such as `X-Api-Key` is treated as one and
+            never stored.
         token: a `Secret`, or text, sent as `Authorization: Bearer ...`.
         timeout_seconds: for one request, its answer included.
         max_answer_bytes: the most bytes of one answer, decompressed; a larger one fails the epoch.

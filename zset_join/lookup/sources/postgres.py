@@ -61,16 +61,16 @@ class PostgresSource(WrittenSource):
     """Describe a table of PostgreSQL.
 
     Args:
-        name: what it is called in plans and messages.
+        name: in plans and messages.
         schema: the columns that may be requested, with their Arrow types.
         table: the table, `schema.table` if need be; or a query in parentheses.
         host: where the server is.
         port: of the server.
         database: its name.
         user: of the connection.
-        password: a `Secret`, or text, which is then never written down.
+        password: a `Secret`, or text, which is never stored.
         connect_timeout_seconds: for making a connection.
-        statement_timeout_seconds: for one statement, at the server; where the network is silent, the connection is given up
+        statement_timeout_seconds: for one statement, at the server; without an answer the connection is closed
             `connect_timeout_seconds` later.
         sslmode: as libpq names it; None: its default.
 
@@ -200,7 +200,7 @@ class _PostgresClient(LookupClient):
 
     @contextlib.asynccontextmanager
     async def _free_connection(self) -> AsyncIterator[Any]:
-        """Lend a connection that nobody uses, or a new one; a call that is cancelled or fails closes its own."""
+        """Lend a connection that no one uses, or a new one; a call that is cancelled or fails closes its own."""
         async with self._places:
             while self._idle and self._idle[-1].closed:
                 self._idle.pop()

@@ -37,15 +37,15 @@ class RedisSource(WrittenSource):
     """Describe rows in Redis.
 
     Args:
-        name: what they are called in plans and messages.
+        name: in plans and messages.
         schema: the columns that may be requested, those of the key among them.
-        key_pattern: how a Redis key is made of key columns: `customer:{id}`.
+        key_pattern: pattern of a Redis key: `customer:{id}`.
         layout: `hash` or `json`.
         host: where the server is.
         port: of the server.
         database: its number.
         user: of the connection; None: the default user.
-        password: a `Secret`, or text, which is then never written down.
+        password: a `Secret`, or text, which is never stored.
         ssl: whether to connect by TLS.
         timeout_seconds: for connecting, and for one pipeline.
 
@@ -89,7 +89,7 @@ class RedisSource(WrittenSource):
 
     @property
     def pattern_columns(self) -> list[str]:
-        """Return the columns that a Redis key is made of."""
+        """Return the columns of the pattern."""
         return re.findall(r"\{([^{}]+)\}", self.key_pattern)
 
     @property
@@ -101,7 +101,7 @@ class RedisSource(WrittenSource):
         """Return a client.
 
         Raises:
-            OptionError: the join is not on the columns that a Redis key is made of.
+            OptionError: the join is not on the columns of the pattern.
         """
         if set(opening.key) != set(self.pattern_columns):
             raise OptionError(

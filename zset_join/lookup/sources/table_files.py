@@ -40,7 +40,7 @@ class ParquetSource(WrittenSource):
     """Describe a Parquet file, or a folder of them.
 
     Args:
-        name: what it is called in plans and messages.
+        name: in plans and messages.
         path: of the file or the folder.
         schema: the columns that may be requested; None: those of the files, read now.
     """
@@ -72,10 +72,10 @@ class ParquetSource(WrittenSource):
 
 @dataclass(frozen=True, kw_only=True)
 class DeltaSource(WrittenSource):
-    """Describe a Delta table, of which each load takes the newest version.
+    """Describe a Delta table; each load reads the newest version.
 
     Args:
-        name: what it is called in plans and messages.
+        name: in plans and messages.
         path: of the table.
         schema: the columns that may be requested; None: those of the table, read now.
     """
@@ -110,7 +110,7 @@ class ArrowSource:
     """Describe a table in memory, or a function that rebuilds it for each load.
 
     Args:
-        name: what it is called in plans and messages.
+        name: in plans and messages.
         table: the rows, or a function without arguments that returns them.
         schema: the columns that may be requested; needed with a function.
 
@@ -143,16 +143,16 @@ class ArrowSource:
         return _LoadedClient(table if callable(table) else lambda: table)
 
     def explain(self) -> str:
-        """Return that it is in memory."""
+        """Return a description."""
         return "a table in memory"
 
     def to_json(self) -> dict[str, Any]:
-        """Return its name and columns; the rows are not written down, so only the program can load it."""
+        """Return its name and columns without the rows, so only the program can load it."""
         return {"kind": "arrow", "name": self.name, "schema": write_schema(self.schema)}
 
     @classmethod
     def from_json(cls, fields: Mapping[str, Any]) -> ArrowSource:
-        """Build from what `to_json` gave: enough to show a query and its state; fetching from it is refused."""
+        """Build from the result of `to_json`: enough to show a query and its state, not to fetch rows."""
 
         def refuse() -> pa.Table:
             raise PlanError(

@@ -19,7 +19,7 @@ _readers: dict[str, Callable[[Mapping[str, Any]], LookupSource]] = {}
 
 
 class WrittenSource:
-    """A source as a dataclass of which every field is written under its name; secrets only by where they come from.
+    """Base of sources as dataclasses: every field is written under its name, secrets only by their origin.
 
     Attributes:
         kind: the name its description is stored under.
@@ -35,7 +35,7 @@ class WrittenSource:
 
     @classmethod
     def from_json(cls, fields: Mapping[str, Any]) -> Self:
-        """Build from what `to_json` gave."""
+        """Build from the result of `to_json`."""
         return cls(**{name: cls._read(name, value) for name, value in fields.items() if name != "kind"})
 
     @classmethod

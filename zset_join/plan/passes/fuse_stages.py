@@ -60,7 +60,7 @@ class Fusing:
             name: of the rows.
         """
         if self.why_not is None:
-            return f'fused: rows of "{name}" are in the bucket of their key where they are made'
+            return f'fused: rows of "{name}" are already in the bucket of their key'
         return f"not fused: {self.why_not}"
 
 

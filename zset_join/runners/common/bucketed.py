@@ -1,4 +1,4 @@
-"""A stage in several buckets that looks like one operator: its rows are parted by key, and threads work on the buckets.
+"""A stage in several buckets that looks like one operator: its rows are partitioned by key, and threads work on the buckets.
 
     one thread:   delta -> operator -> answer
     several:      delta -> by key -> operators, one per bucket -> their answers, all retractions first
@@ -57,7 +57,7 @@ ROWS_APART = 2_000
 
 
 def why_in_one_bucket(stage: Stage, options: StageOptions) -> str | None:
-    """Return why the rows of a stage stay together; None where they are parted by key."""
+    """Return why the rows of a stage stay together; None where they are partitioned by key."""
     if has_effect(stage):
         return "it queries external systems, in one place"
     if not all(given.key for given in stage.inputs):
@@ -431,7 +431,7 @@ def in_buckets(stage: Stage, options: StageOptions, directory: str | None, worke
         workers: they work on the buckets.
 
     Raises:
-        StateError: the directory holds something else.
+        StateError: the directory has other content.
     """
     buckets = workers.threads
     shared = replace(

@@ -1,4 +1,4 @@
-"""When a stage in memory is parted into buckets: once its epochs are large, and no longer once they are small.
+"""When a stage in memory is partitioned into buckets: once its epochs are large, and no longer once they are small.
 
     one operator  <->  `Bucketed`
 

@@ -1,8 +1,8 @@
-"""Rows that are put aside, as every runner collects them before it writes them down in its own form.
+"""Rows that are set aside, as every runner collects them before it writes them down in its own form.
 
 The law: of every input and epoch, rows in = rows applied + rows here. A row is here once, with the first reason that was found.
 
-Memory: the rows that were put aside.
+Memory: the rows that were set aside.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ __all__ = ["Rejected", "RejectedRows", "listed", "rejected_rows", "taken", "with
 
 @dataclass(slots=True)
 class Rejected:
-    """Collect the rows of one input, or of one output, that are put aside.
+    """Collect the rows of one input, or of one output, that are set aside.
 
     Args:
         rows: the rows, one Z-set per piece.
@@ -50,7 +50,7 @@ class RejectedRows:
     """Rejected rows of one input or output.
 
     Args:
-        name: what messages call it.
+        name: in messages.
         rejected: the rows.
         is_of_source: a source refused them, and none of them reached a stage.
     """

@@ -1,6 +1,6 @@
 """A sink as the epochs of a query reach it: the same in this process and on Spark's driver.
 
-    before an epoch counts    rows the sink can never hold are refused, or put aside
+    before an epoch counts    rows the sink can never hold are refused, or set aside
     once it counts            the other rows are written, with the epoch's place in the chain
 
 The law: see `zset_join.sinks.sink` and `zset_join.sinks.unfit_values`.
@@ -30,7 +30,7 @@ class SinkEpochs:
 
     Args:
         sink: the sink; opened and closed by its owner.
-        quarantines: rows that it can never hold are put aside and omitted of it; else they are refused.
+        quarantines: rows that it can never hold are set aside and omitted of it; else they are refused.
     """
 
     def __init__(self, sink: Sink, *, quarantines: bool = False) -> None:

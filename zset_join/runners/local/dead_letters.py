@@ -1,6 +1,6 @@
-"""Rows put aside with the reason: those that came too late for a join by time, and with `on_bad_input="quarantine"` bad input.
+"""Rows set aside with the reason: those that came too late for a join by time, and with `on_bad_input="quarantine"` bad input.
 
-The law: of every source and epoch, rows in = rows applied + rows put aside. A row is reported once, by the first stage that
+The law: of every source and epoch, rows in = rows applied + rows set aside. A row is reported once, by the first stage that
 refuses it. With a directory the rows of an epoch are in a file of their own before the epoch counts; an attempt that is
 repeated writes the same file again.
 
@@ -61,7 +61,7 @@ class PartlyRead:
     unread: pa.Table
 
     def parted(self, source: str) -> tuple[Any, list[Undecodable]]:
-        """Return the rows, and what is to be put aside of a source."""
+        """Return the rows, and what is to be set aside of a source."""
         return self.rows, [Undecodable(source, self.unread)] if self.unread.num_rows else []
 
 

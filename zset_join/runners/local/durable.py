@@ -69,8 +69,8 @@ __all__ = ["PipelineDirectory"]
 
 _MOST_UNSEEN = 8
 _CURES: Mapping[EpochOutcome, str] = {
-    "open": "give the pipeline the rows of this epoch once more",
-    "committed": "open the pipeline again: it goes on behind this epoch, and its outputs get what they do not have",
+    "open": "give the pipeline the rows of this epoch again",
+    "committed": "open the pipeline again: it continues after this epoch, and its outputs receive missing epochs",
     "unknown": "open the pipeline again: its attribute epoch is the number of the next epoch",
 }
 

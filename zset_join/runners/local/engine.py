@@ -57,7 +57,7 @@ class AnsweredEpoch:
         answers: the change of every view, by name.
         times: what is known of event time after it.
         requested: the stages that ran: tick and deltas by number.
-        rejected: the rows that they put aside.
+        rejected: the rows that they set aside.
         corrections: earlier answers that temporal and as-of joins retracted, by stage.
         work: what each stage that ran did, by its name.
         seconds: what answering took, wall clock.
@@ -114,7 +114,7 @@ class Engine:
     Args:
         plan: the plan.
         watermarks: of the plan.
-        quarantines: bad rows are put aside, so they are listed. Late rows always are.
+        quarantines: bad rows are set aside, so they are listed. Late rows always are.
 
     Raises:
         PlanError: a step that only Spark can do.

@@ -213,7 +213,7 @@ def _time_cause(plan: QueryPlan, past: PastEpoch) -> str:
     kinds = {ttl.by_event_time for ttl in lives}
     waits = any(not isinstance(node.stage, ExpiringStage) and node.stage.kind in _WAITING for node in plan.nodes)
     if waits or len(kinds) != 1:
-        return "a time that was waited for had come"
+        return "a time that rows waited for was reached"
     if kinds == {True}:
         return "rows expired (state_ttl): the watermark had passed their time"
     moment = datetime.datetime.fromtimestamp((past.processing_time_us or 0) / 1_000_000, datetime.UTC)

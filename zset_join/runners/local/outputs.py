@@ -78,12 +78,12 @@ def outputs_by_view(plan: QueryPlan, given: Outputs | OutputsByView, *, has_seve
 class FunctionSink:
     """Call a function with the delta of every epoch.
 
-    After a crash the last epoch may be given out again: a function that keeps its number can skip it.
+    After a crash the last epoch may be repeated; a function that stores the number can skip it.
 
     Args:
-        function: called with the number of the epoch and its delta, also where that is empty; and where it has an argument
-            `chain`, with the epoch's digest.
-        form: upsert, weight, row_kind, change_data_feed or debezium: the function is given a table of `key` and `value` as JSON
+        function: called with the number of the epoch and its delta, even an empty one; a parameter `chain` also receives the
+            epoch's digest.
+        form: upsert, weight, row_kind, change_data_feed or debezium: the function receives a table of `key` and `value` as JSON
             texts, see `zset_join.sinks.record_texts`; None: a ZSet.
         key: columns that identify a row; default: the primary key of the view.
     """
@@ -110,12 +110,12 @@ class FunctionSink:
         self.alter(output)
 
     def check_altered(self, output: Relation) -> None:
-        """Refuse columns that are not those of before with others behind them; see `AlterableSink`."""
+        """Reject anything but the present columns followed by new ones; see `AlterableSink`."""
         before = output if self._output is None else self._output
         check_adds_columns(repr(self), before.schema, output.schema, before.primary_key, output.primary_key)
 
     def alter(self, output: Relation) -> None:
-        """Give the function rows with these columns from now on."""
+        """Set the columns of further rows."""
         self._output = output
         if self._form is not None:
             from zset_join.sinks.record_texts import RecordWriter  # needs DuckDB, which a pipeline can do without
@@ -142,7 +142,7 @@ class FunctionSink:
         return SinkProgress(epoch, len(delta), int((delta.weights < 0).sum()), time.perf_counter() - started)
 
     def unfit(self, rows: pa.RecordBatch) -> Sequence[UnfitRows]:
-        """Return the rows with a value that JSON texts cannot hold; a function without a form takes all."""
+        """Return the rows with a value that JSON texts cannot hold; without a form there are none."""
         return () if self._writer is None else self._writer.unfit(rows)
 
     def close(self) -> None:
@@ -194,7 +194,7 @@ class PipelineOutputs:
 
     Args:
         sinks: the outputs of each view, by its name.
-        quarantines: rows that an output can never hold are put aside and omitted of it; else they are refused.
+        quarantines: rows that an output can never hold are set aside and omitted of it; else they are refused.
         bare_view: the view whose outputs belong to the id of the query alone; one of another view belongs to it by name, so
             that another view of the query cannot write to it.
     """
@@ -362,7 +362,7 @@ class PipelineOutputs:
             answers: of each view, by its name.
 
         Returns:
-            The rows to put aside, by output; with `settle` they are omitted of it.
+            The rows to set aside, by output; with `settle` they are omitted of it.
 
         Raises:
             SinkError: `SINK_VALUE`: such a row is inserted, and bad input is refused.

@@ -40,7 +40,7 @@ class Place:
         query_id: the name of the query in its outputs; None: the one that is present, or a new one.
         local_state_dir: where state lies as mapped files; a cache, on this machine's disk. None: in the temporary directory.
         local_state_retention_seconds: how long state of others stays there unused; None: the directory is this query's own.
-        dead_letters: where rows that were put aside are written: a path, or a URI.
+        dead_letters: where rows that were set aside are written: a path, or a URI.
         retain_input_log: keep every input change.
         described: gives what its query is recognised by beside its plan, JSON-ready, from what is written down; None: nothing
             is present yet. It refuses what does not fit.

@@ -1,6 +1,6 @@
 """The contents of `Pipeline.progress`.
 
-The law: of every source, rows = rows applied + rows put aside; what cannot be read is no row yet, and counted apart.
+The law: of every source, rows = rows applied + rows set aside; what cannot be read is no row yet, and counted apart.
 """
 
 from __future__ import annotations
@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
+
+import numpy as np
 
 from zset_join.runners.local.engine import AnsweredEpoch
 from zset_join.sources.unread import Undecodable
@@ -69,4 +71,4 @@ def epoch_counts(
 def _counted(deltas: Iterable[ZSet]) -> dict[str, int]:
     """Return the counts of the answer of a view, or of several."""
     weights = [delta.weights for delta in deltas]
-    return {"answer_rows": sum(map(len, weights)), "retractions": sum(int((one < 0).sum()) for one in weights)}
+    return {"answer_rows": sum(map(len, weights)), "retractions": sum(int(np.count_nonzero(one < 0)) for one in weights)}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from contextlib import ExitStack, closing
+from contextlib import AbstractContextManager, ExitStack, closing
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, cast
 
@@ -39,6 +39,7 @@ from zset_join.runners.local.undoing import (
     query_before,
     words_back,
 )
+from zset_join.runners.local.watched import PublishedEpochs
 from zset_join.runners.local.watermarks import Watermarks
 from zset_join.sinks.sink import Sink
 from zset_join.zset import ZSet
@@ -102,7 +103,9 @@ class QueryChanges:
     _directory: PipelineDirectory | None
     _in_memory: Callable[[str], MemoryStates]
     _link: Callable[[], ChainLink | None]
-    _publish: Callable[[], None]
+    _settled_views: Callable[[], AbstractContextManager[None]]
+    _list_views: Callable[[], None]
+    _watching: PublishedEpochs
 
     @progress_line("comparing with another query")
     def diff(
@@ -144,9 +147,12 @@ class QueryChanges:
         plan, words = plan_of_change(view, self.plan), ColumnWords(renamed=renamed or {}, defaults=defaults or {})
         again = read_again(reread or {}, readings_of_query(view))
         if self._directory is None:
-            with closing(
-                Evolution(replace(self._origin(self._in_memory("diff()").states, words=words), reread=again), plan)
-            ) as evolution:
+            with (
+                self._watching.lock,
+                closing(
+                    Evolution(replace(self._origin(self._in_memory("diff()").states, words=words), reread=again), plan)
+                ) as evolution,
+            ):
                 return evolution.diff()
         with self._directory.epoch(Tick(self.epoch, self._processing_time_us)) as opened:
             states = {state.number: opened.state(state.number, opened.tick) for state in self.plan.states}
@@ -227,7 +233,7 @@ class QueryChanges:
         again = read_again(reread or {}, readings_of_query(view))
         self._outputs.settle()
         plan = plan_of_change(view, self.plan)
-        with ExitStack() as stack:
+        with self._watching.lock, ExitStack() as stack:
             place, tick = self._directory, Tick(self.epoch, self._processing_time_us)
             opened = None if place is None else stack.enter_context(place.epoch(tick))
             if opened is None:
@@ -292,7 +298,7 @@ class QueryChanges:
         return self._evolve(view, outputs, new_table, note, (), words, {}, options=before.options)
 
     def query_before(self) -> QueryBefore:
-        """Return the query before the last change, which `undo` goes back to.
+        """Return the query before the last change, which `undo` restores.
 
         Raises:
             StateError: as `undo`.
@@ -317,10 +323,10 @@ class QueryChanges:
         return None if changed is None else changed.note
 
     def add_view(self, name: str, view: View, *, outputs: Outputs | Sink = (), note: Any = None) -> PlanDiff:
-        """Add a view; it begins with the rows it would hold had it been there from the start.
+        """Add a view; its first rows are those it would have if it had run from the start.
 
-        It is `evolve` with one more view: shared stages keep their state, and the answer of an epoch without input is all its
-        rows. The next program that opens the directory gives all views in the order of their addition.
+        It is `evolve` with one more view: shared stages keep their state, and all its rows are the answer of an epoch without
+        input. The next program that opens the directory must pass all views in the order of their addition.
 
         Args:
             name: a new name.
@@ -376,12 +382,12 @@ class QueryChanges:
     def _named_views(self) -> Mapping[str, View]:
         if self._views is None and self._has_several:
             raise _view_name(
-                "undo() has brought a query back of which the program gave no views by name",
+                "undo() restored a query whose views have no names",
                 None,
                 [one.name for one in self.plan.views],
             )
         if self._views is None:
-            raise _view_name("views are added and dropped in a pipeline that was made of views by name", None, ())
+            raise _view_name("views can be added and dropped only in a pipeline of named views", None, ())
         return self._views
 
     def _evolved(
@@ -466,22 +472,23 @@ class QueryChanges:
             except BaseException:
                 self._unfinished = None if directory.outcome(self.epoch) == "open" else self.epoch
                 raise
-        self._memory, self._engine, self._taking, self._watermarks = states, engine, taking, watermarks
-        self._contents, self._outputs, self._readings = contents, changed, readings
-        changed.go_on()
-        self._has_several = has_several
-        self._views, self._before = view if isinstance(view, Mapping) else None, undone
-        names = {source.name for source in plan.sources}
-        had = {source.name for source in self.plan.sources} if origin.epoch else set()  # before it no row has come
-        self._dropped_sources = (self._dropped_sources | had) - names
-        self.plan = plan
-        if origin.epoch:
-            if self._history is not None:
-                self._history.go_over(past)
-                self._history.add(self.epoch, self._processing_time_us, origin.first_rows)
-            self._last, self.progress, self.dead_letters = answered.answers, counts, letters
-            self.epoch += 1
-        self._publish()
+        with self._settled_views():
+            self._memory, self._engine, self._taking, self._watermarks = states, engine, taking, watermarks
+            self._contents, self._outputs, self._readings = contents, changed, readings
+            changed.go_on()
+            self._has_several = has_several
+            self._views, self._before = view if isinstance(view, Mapping) else None, undone
+            names = {source.name for source in plan.sources}
+            had = {source.name for source in self.plan.sources} if origin.epoch else set()  # before it no row has come
+            self._dropped_sources = (self._dropped_sources | had) - names
+            self.plan = plan
+            if origin.epoch:
+                if self._history is not None:
+                    self._history.go_over(past)
+                    self._history.add(self.epoch, self._processing_time_us, origin.first_rows)
+                self._last, self.progress, self.dead_letters = answered.answers, counts, letters
+                self.epoch += 1
+            self._list_views()
         self._unfinished = None
         if memory is not None:
             memory.effects.close()

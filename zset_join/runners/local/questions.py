@@ -60,7 +60,7 @@ class PipelineQuestions:
             most_differences: differing rows to list.
 
         Raises:
-            OptionError: the pipeline does not keep what is needed; or `VIEW_NAME`.
+            OptionError: contents or inputs are not kept; or `VIEW_NAME`.
             PlanError: DuckDB cannot run a part of the query.
         """
         with progress_line(f"verifying {view or ', '.join(one.name for one in self.plan.views)}"):

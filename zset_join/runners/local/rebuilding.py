@@ -74,7 +74,7 @@ class Rebuilding:
     Attributes:
         fed: rows that each stage was fed, by number, for the report.
         read: what rows were read, and how many.
-        rejected: rows that new stages put aside.
+        rejected: rows that new stages set aside.
     """
 
     prints: Fingerprints

@@ -27,12 +27,12 @@ def run(
     trigger_seconds: float = 0.5,
     stop: Callable[[], bool] = lambda: False,
 ) -> int:
-    """Take epochs until `stop` is set.
+    """Run epochs until `stop` is set.
 
     Args:
         pipeline: the pipeline.
         sources: by the names of its sources; they are opened at its positions, and closed at the end.
-        available_now: stop as soon as a poll of all sources brings nothing.
+        available_now: stop as soon as no source has rows.
         most_rows: of one source in one epoch.
         trigger_seconds: how long to wait for rows before an epoch is taken without any, which lets time pass.
         stop: checked before every epoch.
@@ -42,7 +42,7 @@ def run(
 
     Raises:
         PlanError: a source that the pipeline does not have.
-        ZsetJoinError: what a source or an epoch raises; the pipeline keeps its position.
+        ZsetJoinError: raised by a source or an epoch; the pipeline keeps its position.
     """
     unknown = sorted(set(sources) - {source.name for source in pipeline.plan.sources})
     if unknown:

@@ -113,7 +113,7 @@ def load_state(path: Path, plan: QueryPlan, operators: Mapping[int, DurableOpera
         )
     if keeps_view and not written["keeps_view"]:
         raise StateError(
-            f"{path} was saved with keep_view=False, so what the view held is not there. Load it with keep_view=False.",
+            f"{path} was saved with keep_view=False, so it has no contents of the view. Load it with keep_view=False.",
             code="VIEW_NOT_KEPT",
             path=str(path),
         )

@@ -164,7 +164,7 @@ def built(state: StateNode, options: StageOptions, directory: str | None, worker
 
 
 def why_together(state: StateNode, options: StageOptions) -> str | None:
-    """Return why the rows of a state stay in one bucket; None where they are parted by key."""
+    """Return why the rows of a state stay in one bucket; None where they are partitioned by key."""
     return "several joins look up in it" if state.is_shared else why_in_one_bucket(state.stage, state.options(options))
 
 

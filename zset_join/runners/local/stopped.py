@@ -7,7 +7,7 @@
 The law: outputs are not looked at. The directory belongs to this process meanwhile, and is refused where another one has it. A
 change counts by one commit record, as `Pipeline.evolve` of a directory.
 
-Known limits: the operators are opened with the options of a pipeline that was given none, but that bad input is put aside: rows
+Known limits: the operators are opened with the options of a pipeline that was given none, but that bad input is set aside: rows
 that either query cannot take are counted, and omitted of both.
 """
 
@@ -113,8 +113,7 @@ def evolve_directory(
         undo_epochs: for how many epochs behind it the change can be undone; None: as before.
         reread: as for `Pipeline.evolve`.
 
-    Returns:
-        What differs; `taken` is the epoch, None where the directory had none.
+    Returns: The difference; `taken` is the epoch, None where the directory had none.
 
     Raises:
         StateError: as `diff_of_directory`; or `EVOLVE_UNSEEN`: it was changed too often without a start. Nothing has changed.

@@ -9,10 +9,9 @@ is read, and reading it is a copy of its rows.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from typing import cast
 
 import numpy as np
 import pyarrow as pa
@@ -26,6 +25,7 @@ from zset_join.plan.query_plan import Feed, PlanSource, StateNode
 from zset_join.plan.unnamed import text_of
 from zset_join.runners.local.contents import Contents
 from zset_join.runners.local.history import PastEpoch
+from zset_join.runners.local.listed_answers import Chunks, ListedGroups, ListedPairs
 from zset_join.stages.stage import StageInput, StageOptions
 from zset_join.zset import ZSet, single_batch
 from zset_join.zset.protocol import AnswerListingOperator, DurableOperator, ListingOperator, UnorderedOperator
@@ -34,8 +34,6 @@ __all__ = ["Chunks", "StoredRows", "gaps_of", "stored_inputs", "stored_rows"]
 
 _WEIGHT, _SEQUENCE = "_zset_weight", "_zset_sequence_"
 
-Chunks = Callable[[Collection[str] | None], Iterator[ZSet]]
-"""Yields rows that are computed while they are read, with some of their columns, or all."""
 _Operator = Callable[[], DurableOperator]
 
 
@@ -168,12 +166,14 @@ def _of_stage(
         if stage.lists_input:
             fed = prints.feeds(node.feeds[0])
             relation = replace(stage.inputs[0].relation, join_key=(), primary_key=())
-            yield StoredRows(fed, relation, f"the rows of {node.name}", groups, _Listed(operator, relation, keeps_copies=True))
+            yield StoredRows(
+                fed, relation, f"the rows of {node.name}", groups, ListedGroups(operator, relation, keeps_copies=True)
+            )
         feed = prints.feed(Feed(state.number))
-        listed = _Listed(operator, stage.output, keeps_copies=False)
+        listed = ListedGroups(operator, stage.output, keeps_copies=False)
         yield StoredRows((feed,), stage.output, f"the groups of {node.name}", groups, listed)
     if isinstance(shape, AnswerListingOperator) and shape.lists_answer:
-        whole = _AnswerListing(operator, stage.output)
+        whole = ListedPairs(operator, stage.output)
         count = _Counted(operator, tuple(f"{name}_rows" for name in stage.state_tables))
         feed, what = prints.feed(Feed(state.number)), f"the pairs of {node.name}"
         yield StoredRows((feed,), stage.output, what, count, whole, chunks=whole.chunks, is_whole=whole.is_whole)
@@ -250,45 +250,6 @@ def _from_words(table: pa.Table, kind: pa.DataType, place: int) -> tuple[pa.Arra
     codec = codec_of(kind)
     lines = [table.column(f"{_SEQUENCE}{place + at}").to_numpy() for at in range(codec.words)]
     return codec.decode(np.stack(lines, axis=1), None, 0), codec.words
-
-
-@dataclass(frozen=True)
-class _Listed:
-    """Read what an operator lists."""
-
-    operator: _Operator
-    relation: Relation
-    keeps_copies: bool
-
-    def __call__(self) -> ZSet:
-        schema, parts = self.relation.schema, list[ZSet]()
-        for chunk in cast("ListingOperator", self.operator()).held():
-            rows = pa.RecordBatch.from_arrays(chunk.rows.columns, schema=schema)
-            parts.append(ZSet(rows, chunk.weights if self.keeps_copies else np.ones(len(chunk), np.int64)))
-        return ZSet.concat(parts, schema=schema)
-
-
-@dataclass(frozen=True)
-class _AnswerListing:
-    """Read the answer of an operator that lists it from its state."""
-
-    operator: _Operator
-    relation: Relation
-
-    def is_whole(self) -> bool:
-        """Return whether the operator lists its whole answer."""
-        return cast("AnswerListingOperator", self.operator()).lists_answer
-
-    def __call__(self) -> ZSet:
-        return ZSet.concat(list(self.chunks(None)), schema=self.relation.schema)
-
-    def chunks(self, columns: Collection[str] | None) -> Iterator[ZSet]:
-        shown = self.relation.schema.names
-        wanted = [name for name in shown if columns is None or name in columns] or shown[:1]
-        schema = pa.schema([self.relation.schema.field(name) for name in wanted])
-        for chunk in cast("AnswerListingOperator", self.operator()).listed(wanted):
-            rows = [chunk.rows.column(name) for name in wanted]
-            yield ZSet(pa.RecordBatch.from_arrays(rows, schema=schema), chunk.weights)
 
 
 @dataclass(frozen=True)

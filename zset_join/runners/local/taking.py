@@ -1,6 +1,6 @@
 """Conversion of the arguments of `Pipeline.step` into the changes of its sources.
 
-The law: of every source, rows in = rows taken + rows put aside; nothing is read of a source the pipeline does not have.
+The law: of every source, rows in = rows taken + rows set aside; nothing is read of a source the pipeline does not have.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class RowTaking:
     Args:
         plan: of the pipeline.
         readings: how the rows of each source are read, by its name.
-        is_strict: bad input is refused; else it is put aside.
+        is_strict: bad input is refused; else it is set aside.
     """
 
     def __init__(self, plan: QueryPlan, readings: Mapping[str, Reading], *, is_strict: bool) -> None:
@@ -67,7 +67,7 @@ class RowTaking:
     def deltas(
         self, rows: Mapping[str, Any], epoch: int, known: KnownTimes
     ) -> tuple[dict[str, ZSet], list[Undecodable], list[RejectedRows]]:
-        """Return the changes that rows mean, and where bad input is put aside what cannot be read, and times too far ahead.
+        """Return the changes that rows mean, and where bad input is set aside what cannot be read, and times too far ahead.
 
         Args:
             rows: by source, as for `Pipeline.step`.

@@ -163,7 +163,7 @@ def words_back(changes: Sequence[ColumnChange], *, is_at_once: bool) -> ColumnWo
         if change.dropped:
             why = f"dropped the columns {list(change.dropped)}, whose values are not kept"
         elif change.is_widened and not is_at_once:
-            why = "gave a column a wider type, and values that came since may not fit the one of before"
+            why = "widened the type of a column, and later values may not fit the old type"
         if why is not None:
             raise _columns_gone(change.source, why)
     renamed = {one.source: {now: name for name, now in one.renamed.items()} for one in changes if one.renamed}

@@ -15,9 +15,9 @@ __all__ = ["closed", "epoch_gap", "out_of_memory", "unfinished"]
 
 _DURABLE: Mapping[EpochOutcome, str] = {
     "open": "failed or was interrupted while it was committed, and does not count: open the pipeline again from its directory, "
-    "and give it the rows of this epoch once more",
+    "and give it the rows of this epoch again",
     "committed": "was committed, and a later step failed or was interrupted: do not send its rows again. Open the pipeline "
-    "again from its directory; it goes on behind this epoch, and its outputs get what they do not have",
+    "again from its directory; it continues after this epoch, and its outputs receive missing epochs",
     "unknown": "failed or was interrupted while it was committed, and whether it counts cannot be seen: open the pipeline "
     "again from its directory, and compare its attribute epoch",
 }
@@ -54,9 +54,9 @@ def out_of_memory(epoch: int, failure: MemoryError, refusal: StateError | None, 
     if refusal is not None:
         what = f"Besides, {refusal.message}"
     elif is_taken:
-        what = "The epoch was taken, and the next step gives it to the outputs: do not send its rows again."
+        what = "The epoch was applied, and the next step passes it to the outputs: do not send its rows again."
     else:
-        what = "Nothing of it was taken: give its rows in several steps, or set a memory budget."
+        what = "Nothing of it was applied: give its rows in several steps, or set a memory budget."
     reason = str(failure) or "no reason given"
     return StateError(
         f"epoch {epoch} needs more memory than this process has ({reason}). {what}",

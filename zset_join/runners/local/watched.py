@@ -135,7 +135,7 @@ class WatchedPipeline:
         pipeline: the pipeline; it lives in another thread.
         published: what it publishes.
         name: what the page calls it.
-        diff: what a changed query would answer otherwise.
+        diff: how the answers of a changed query would differ.
     """
 
     def __init__(
@@ -216,7 +216,7 @@ class WatchedPipeline:
         return {"tables": [one.name for one in self._plan.views], "table": view, **rows_of_view(contents, where)}
 
     def explain_row(self, view: str | None, where: Mapping[str, str]) -> dict[str, Any]:
-        """Return how rows of a view came and went."""
+        """Return the history of rows of a view."""
         from zset_join.console.answers import events_of
         from zset_join.console.shown import typed_values
 
@@ -325,7 +325,7 @@ def verified(pipeline: WatchablePipeline, published: PublishedEpochs, view: str 
     on_step("waiting until no epoch is being taken")
     with published.lock:
         work = pipeline.verification(view=view)
-    on_step("running the batch query over everything that came, and comparing")
+    on_step("running the batch query over all input, and comparing")
     begun = time.perf_counter()
     report = work()
     on_step(f"compared in {time.perf_counter() - begun:.1f} s")

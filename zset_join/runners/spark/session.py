@@ -75,9 +75,9 @@ def local_session(
 
 
 def cluster_settings() -> dict[str, str]:
-    """Return Spark's settings that make joins run well on a cluster; they are read when a session is made.
+    """Return Spark settings that speed up joins on a cluster; they are read when a session is created.
 
-    With them a bucket's task goes where its state is (see `zset_join.runners.spark.worker.locality`), and workers start
+    With them a bucket's task runs where its state is (see `zset_join.runners.spark.worker.locality`), and workers start
     with the engine loaded (see `zset_join.runners.spark.worker.daemon`), which needs this package in every executor's Python.
 
     >>> sorted(cluster_settings())

@@ -217,7 +217,7 @@ class Aggregation:
             return Aggregated(function="count_distinct", columns=(self._argument(given),))
         if isinstance(node, _ORDERED):
             raise SqlError(
-                f"{node.sql_name()} depends on the order in which rows come. Write min_by(value, time) or max_by(value, time).",
+                f"{node.sql_name()} depends on the order of arrival. Write min_by(value, time) or max_by(value, time).",
                 code="NOT_OFFERED",
                 at=self._query.at(node),
             )
@@ -258,7 +258,7 @@ class Aggregation:
             raise SqlError(f"{name} is given too many operands{more}.", code="NOT_OFFERED", at=self._query.at(node))
         if isinstance(given, exp.Order):
             raise SqlError(
-                f"{name} with an order is not supported: rows of a changelog come in none. Sort what it gives.",
+                f"{name} with an order is not supported: rows of a changelog have none. Sort its result.",
                 code="NOT_OFFERED",
                 at=self._query.at(node),
             )

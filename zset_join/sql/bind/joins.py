@@ -203,7 +203,7 @@ class JoinPlanner:
                 raise SqlError(error.message, code=error.code, at=query.at(version)) from error
         if item.lookup is not None and read is None:
             raise SqlError(
-                f'"{item.alias}" is an external table, looked up when a row comes: write FOR SYSTEM_TIME AS OF PROCTIME().',
+                f'"{item.alias}" is an external table, looked up when a row arrives: write FOR SYSTEM_TIME AS OF PROCTIME().',
                 code="LOOKUP_ONLY",
                 at=query.at(join.this),
                 name=item.alias,

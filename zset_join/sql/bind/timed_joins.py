@@ -266,7 +266,7 @@ def _is_change_time(item: Item) -> bool:
 
 
 def _no_time(planner: JoinContext, time: exp.Expr, item: Item) -> SqlError:
-    what = f'"{item.alias}" is looked up when a row comes' if item.lookup is not None else "the row has the time"
+    what = f'"{item.alias}" is looked up when a row arrives' if item.lookup is not None else "the row has the time"
     return SqlError(
         f"FOR SYSTEM_TIME AS OF takes a column of the left rows, or PROCTIME(): {what}.",
         code="NOT_OFFERED",

@@ -12,7 +12,7 @@ and for the table, and is among its dead letters. A row that the table cannot ke
 a dead letter of every query that reads the table, and in memory there is a warning whether or not there is one. What fails
 behind a join or a group fails the epoch.
 
-Known limit: a row that a query of the session wrote is never put aside in the queries that read it; there the epoch fails.
+Known limit: a row that a query of the session wrote is never set aside in the queries that read it; there the epoch fails.
 """
 
 from __future__ import annotations
@@ -122,7 +122,7 @@ class SharedEpoch(ExitStack):
 
     Attributes:
         prepared: the pipelines that answered, in the order in which they are committed.
-        accepted: what was given, without the rows that were put aside.
+        accepted: what was given, without the rows that were set aside.
         tables: that get rows.
     """
 

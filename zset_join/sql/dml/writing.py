@@ -167,6 +167,6 @@ class TableWriter:
             self.session.insert(self.table.name, self.rows(delta))
 
     def rows(self, delta: ZSet) -> pa.Table | ZSet:
-        """Return a delta as the table takes it."""
+        """Return a delta in the form of the table."""
         rows = pa.RecordBatch.from_arrays(delta.rows.columns, names=list(self.names))
         return pa.Table.from_batches([rows]) if self.table.mode == "append" else ZSet(rows, delta.weights)

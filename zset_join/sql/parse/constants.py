@@ -42,7 +42,7 @@ def default_of(statement: Statement, tokens: tuple[Token, ...], kind: pa.DataTyp
         raise SqlError(f'DEFAULT of "{column}" has no value.', code="SQL_SYNTAX", at=statement.place(len(statement.tokens) - 1))
     if not all(isinstance(node, _LITERALS) for node in parse_expression(statement, tokens).walk()):
         raise SqlError(
-            f"DEFAULT of \"{column}\" is a literal, as 0, 'none' or DATE '2026-01-01': rows that there are get one value.",
+            f"DEFAULT of \"{column}\" is a literal, as 0, 'none' or DATE '2026-01-01': existing rows get one value.",
             code="NOT_OFFERED",
             at=_place(statement, tokens),
         )

@@ -37,7 +37,7 @@ class OwnView(GroupView):
 
     @property
     def dead_letters(self) -> pa.Table:
-        """Return the rows of the last epoch that were put aside, without those that only another query cannot evaluate."""
+        """Return the rows of the last epoch that were set aside, without those that only another query cannot evaluate."""
         letters = super().dead_letters
         texts = letters.column("reason").to_pylist() if letters.num_rows else []
         is_own = [not str(text).startswith('query "') or str(text).startswith(f'query "{self._name}":') for text in texts]

@@ -143,7 +143,7 @@ class Runtime(ABC):
 
     @abstractmethod
     def pause(self, running: Running) -> None:
-        """Let a query take nothing until `resume`."""
+        """Pause a query until `resume`."""
 
     @abstractmethod
     def resume(self, running: Running) -> None:

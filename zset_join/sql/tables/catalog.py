@@ -202,7 +202,7 @@ class TemporalFunction:
         name: its name.
         relation: the table or view whose rows are the versions.
         time: the column with the time of a version.
-        key: the column that identifies what has versions.
+        key: the column that identifies what is versioned.
     """
 
     name: str
@@ -282,7 +282,7 @@ class Catalog:
         entry = pick(known, name)
         if entry is None:
             raise SqlError(
-                f'there is no table or view "{name}".{near(name, self.relations())} Create or register it first.',
+                f'no table or view is called "{name}".{near(name, self.relations())} Create or register it first.',
                 code="UNKNOWN_TABLE",
                 at=at,
                 name=name,

@@ -6,7 +6,7 @@ Columns go by name; those a file lacks are NULL, and a file that has none of the
 a header; as in Spark, nothing between two delimiters is NULL, and `""` is an empty text. Formats of
 changes have a record a line.
 
-A line that is no row stops the query, or is put aside by `SET on_bad_input = 'quarantine'`: `topic` is then the name of the
+A line that is no row stops the query, or is set aside by `SET on_bad_input = 'quarantine'`: `topic` is then the name of the
 file and `offset` the number of the line. So is a row of Parquet of which a value does not convert, as JSON, with its number
 from 1. A row without a value in a column that is NOT NULL is none. A Parquet file that cannot be read always stops it.
 """
@@ -60,7 +60,7 @@ def list_files(table: Table) -> list[Path]:
     listed = (one for one in path.iterdir() if one.is_file() and not one.name.startswith(("_", "."))) if path.is_dir() else ()
     files = sorted(listed) if path.is_dir() else [path]
     if not all(one.is_file() for one in files):
-        raise SqlError(f"\"{table.name}\": there is no file or directory {path}. Give 'path'.", code="NO_FILE", name=table.name)
+        raise SqlError(f"\"{table.name}\": no such file or directory: {path}. Give 'path'.", code="NO_FILE", name=table.name)
     return files
 
 

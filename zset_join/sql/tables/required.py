@@ -3,8 +3,8 @@
 | rows | one with NULL |
 |---|---|
 | that are inserted | the INSERT is refused (`NOT_NULL`), nothing of it is kept |
-| of files and topics | the query stops; with `on_bad_input = 'quarantine'` the row is put aside |
-| that a query writes | the epoch fails, or the row is put aside, as one that the SELECT of the query cannot compute |
+| of files and topics | the query stops; with `on_bad_input = 'quarantine'` the row is set aside |
+| that a query writes | the epoch fails, or the row is set aside, as one that the SELECT of the query cannot compute |
 
 What deletes a row needs its key alone, so it is not checked.
 """

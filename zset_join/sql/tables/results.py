@@ -42,7 +42,7 @@ class Message:
 
     Args:
         text: for users.
-        rows: for programs, where there are some.
+        rows: result for programs, if any.
     """
 
     text: str
@@ -76,7 +76,7 @@ class QueryRunner(Protocol):
         ...
 
     def pause(self, running: Running) -> None:
-        """Let a query take nothing until `resume`."""
+        """Pause a query until `resume`."""
         ...
 
     def resume(self, running: Running) -> None:
@@ -89,13 +89,13 @@ class Query:
     """A bound SELECT; nothing runs yet.
 
     Args:
-        session: whose tables it reads.
-        bound: what it is.
+        session: that has its tables.
+        bound: the bound query.
         sql: its text.
         settings: of the query, over those of the session.
-        emits_changelog: EMIT CHANGELOG was written.
-        dialect: it is written in; None: that of the session.
-        again: binds it to what names represent now; None where it cannot be.
+        emits_changelog: whether it has EMIT CHANGELOG.
+        dialect: of its text; None: that of the session.
+        again: binds it to the present meaning of names; None if that is impossible.
     """
 
     session: QueryRunner
@@ -135,15 +135,15 @@ class Query:
         """Return it as SQL of Spark's dialect, every step a SELECT.
 
         Raises:
-            PlanError: a part is not written as SQL, such as a join's setting.
+            PlanError: a part has no SQL form, such as a join's setting.
         """
         return plan_sql(self.bound.view)
 
     def start(self, name: str | None = None) -> Running:
-        """Run it: it begins with what its tables hold, and answers every change from then on.
+        """Start the query: it begins with the rows of its tables and then follows every change.
 
         Raises:
-            SqlError: it reads what is stored, and ends.
+            SqlError: it reads stored rows and ends.
         """
         return self.session.start(self, name=name)
 
@@ -162,11 +162,11 @@ class TableOutput(Protocol):
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Return the columns that the query gives, in order."""
+        """Return the columns of the query, in order."""
         ...
 
     def rows(self, delta: ZSet) -> pa.Table | ZSet:
-        """Return a delta as the table takes it."""
+        """Return a delta in the form of the table."""
         ...
 
 
@@ -176,13 +176,13 @@ class Running:
 
     Args:
         name: its name.
-        query: what it is.
-        pipeline: what runs it: its own, or a view of one that answers other queries too.
-        output: called with every delta; None for nobody.
+        query: the query.
+        pipeline: of this query alone, or a view of a shared one.
+        output: called with every delta, or None.
         writer: writes its deltas into a table of the session; None where it writes elsewhere, or nowhere.
 
     Attributes:
-        is_paused: it takes nothing until RESUME.
+        is_paused: whether it receives no changes until RESUME.
     """
 
     name: str
@@ -271,10 +271,10 @@ class Running:
         return self.pipeline.verify()
 
     def console(self, *, port: int = 0) -> Console:
-        """Serve a page about the pipeline that answers it, perhaps with other queries, until it is closed.
+        """Serve a page about its pipeline, which may run other queries, too, until it is closed.
 
         Args:
-            port: of 127.0.0.1; 0 takes a free one. The address to open is the attribute `url` of the answer.
+            port: of 127.0.0.1; 0 picks a free one. The attribute `url` of the result is the address.
 
         Raises:
             MissingPackageError: the extra `console` is not installed.
@@ -289,13 +289,13 @@ class Running:
 
 @dataclass(frozen=True)
 class QueryChange:
-    """A view that gets another text, and what follows it.
+    """A view with a new text, and the queries that depend on it.
 
     Args:
         name: of the view.
         following: the views that read it, directly or through others, in the order in which they were made.
-        queries: the queries that run and have to change, each with what it is to be.
-        created: the statement that would make the view as it is to be; None: the one that runs.
+        queries: the running queries that must change, with their new form.
+        created: the statement of the new view; None: the running one.
     """
 
     name: str

@@ -69,7 +69,7 @@ def source_of(
     Args:
         table: it.
         completed: gives rows all columns of a table.
-        settings: of the query: whether what cannot be read is put aside.
+        settings: of the query: whether what cannot be read is set aside.
         names: directory in which the names of files that were read are kept; None keeps them in memory.
     """
     connector = table.options.get("connector")

@@ -1,6 +1,6 @@
 """The rows of a topic of Kafka, as a source of a table: plain JSON as rows, records of changes as they are.
 
-Edge cases: a plain JSON record that cannot be read is refused with its offset, or put aside with `on_bad_input = 'quarantine'`;
+Edge cases: a plain JSON record that cannot be read is refused with its offset, or set aside with `on_bad_input = 'quarantine'`;
 names a record lacks are NULL, others are passed over. Columns `METADATA FROM 'offset'` and others (`metadata_of`) are filled
 from the record.
 
@@ -37,7 +37,7 @@ class TopicRows:
     Args:
         table: declared with the connector kafka or upsert-kafka.
         completed: gives rows all columns of a table.
-        settings: of the session: whether what cannot be read is put aside.
+        settings: of the session: whether what cannot be read is set aside.
 
     Raises:
         SqlError: a startup mode that is not supported.
@@ -98,7 +98,7 @@ class TopicRows:
         """Return rows of plain JSON, with the metadata of their records; and beside them what cannot be read, if it may be.
 
         Raises:
-            BadInputError: a record that is no row, where it is not to be put aside.
+            BadInputError: a record that is no row, where it is not to be set aside.
         """
         from zset_join.sources.json_rows import part_json_rows
 

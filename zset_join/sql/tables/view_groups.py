@@ -153,7 +153,7 @@ class GroupView:
 
     @property
     def dead_letters(self) -> pa.Table:
-        """Return the rows of the last epoch that were put aside."""
+        """Return the rows of the last epoch that were set aside."""
         return self.group.pipeline.dead_letters
 
     def view(self) -> pa.Table:

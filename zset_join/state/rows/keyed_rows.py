@@ -91,7 +91,7 @@ class KeyedRows:
     """Keep rows by key.
 
     Args:
-        name: what messages call it.
+        name: in messages.
         schema: the columns of the rows.
         key: those of them that a row is found by.
         null_safe: whether NULL equals NULL in a key; one for all columns, or one per column.

@@ -21,6 +21,7 @@ import sys
 from pathlib import Path
 
 from zset_join.core.errors import StateError
+from zset_join.state.rows.unused_memory import populate
 from zset_join.storage.local import remove_file, rename
 from zset_join.storage.operations import perform
 from zset_join.storage.ownership import refuse_foreign
@@ -29,6 +30,8 @@ __all__ = ["Region"]
 
 _HUGE_PAGE = 1 << 21
 _RESERVE_BYTES = 1 << 34
+_POPULATED_BYTES = 1 << 20
+"""Of a file, room for so many bytes at once gets its pages at once: a tenth of the cost of a fault for each of them."""
 _NO_RESERVE = 0x4000  # MAP_NORESERVE of Linux; mmap names it only from Python 3.13 on
 _PRIVATE = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
 
@@ -51,11 +54,14 @@ class Region:
         self._shift = 0
         self._inode = (0, 0)
         self._backed = 0  # of a file: so many of the first bytes have blocks, as far as is known
+        self._populated = 0  # of a file: the pages of so many of the first bytes are not requested again
         if path is None:
             self._map = _map_anonymous(capacity, grows=grows)
         else:
-            self._map, self._inode = _map_file(path, capacity)
+            self._map, self._inode, self._populated = _map_file(path, capacity)
         self._moved()
+        if path is not None:
+            self._populate(self.capacity)
 
     def _moved(self) -> None:
         anchor = ctypes.c_char.from_buffer(self._map)
@@ -78,19 +84,27 @@ class Region:
         grown = self.capacity if is_large_enough else _round_up(max(size, 2 * self.capacity) + _HUGE_PAGE)
         if self.path is not None and size > self._backed:
             self._back(self.path, min(_round_up(size + size // 8), grown))
-        if is_large_enough:
-            return False
-        if self.path is None:
-            self._map.resize(grown)
-        else:
-            perform("truncate", self.path, lambda: self._map.resize(grown))
-        self._moved()
-        return True
+        if not is_large_enough:
+            if self.path is None:
+                self._map.resize(grown)
+            else:
+                perform("truncate", self.path, lambda: self._map.resize(grown))
+            self._moved()
+        if self.path is not None:
+            self._populate(size)
+        return not is_large_enough
 
     def _back(self, path: str, end: int) -> None:
         """Let the bytes of the file up to `end` have blocks."""
         perform("allocate", path, lambda: _allocate(path, self._backed, end, len(self._map)))
         self._backed = end
+
+    def _populate(self, end: int) -> None:
+        """Let the bytes of the file up to `end` have pages where that are many; faults give the others theirs one by one."""
+        begin, end = self._populated, min(_round_up(end), self.capacity)
+        if end - begin >= _POPULATED_BYTES:
+            populate(self.address + begin, end - begin)
+        self._populated = max(begin, end)
 
     def tail_bytes(self, used: int) -> int:
         """Return the bytes that the first `used` bytes may use beyond their end: the rest of the last, possibly huge, page."""
@@ -110,6 +124,7 @@ class Region:
             try:
                 self._map.madvise(mmap.MADV_REMOVE, self._shift + begin, size)
                 self._backed = min(self._backed, begin)
+                self._populated = min(self._populated, begin)
                 return
             except OSError:
                 pass  # A file system without holes: the pages leave this process, and the bytes stay in the file.
@@ -144,8 +159,8 @@ class Region:
             remove_file(self.path)
 
 
-def _map_file(path: str, capacity: int) -> tuple[mmap.mmap, tuple[int, int]]:
-    """Map a file of at least `capacity` bytes; return the mapping, and the device and inode."""
+def _map_file(path: str, capacity: int) -> tuple[mmap.mmap, tuple[int, int], int]:
+    """Map a file of at least `capacity` bytes; return the mapping, the device and inode, and the size it had."""
     descriptor = perform("open", path, lambda: _opened(path, os.O_CREAT))
     try:
         status = os.fstat(descriptor)
@@ -155,7 +170,7 @@ def _map_file(path: str, capacity: int) -> tuple[mmap.mmap, tuple[int, int]]:
             perform("truncate", path, lambda: os.ftruncate(descriptor, capacity))
             perform("allocate", path, lambda: _give_blocks(descriptor, 0, capacity))
         mapped = perform("map", path, lambda: mmap.mmap(descriptor, max(size, capacity)))
-        return mapped, (status.st_dev, status.st_ino)
+        return mapped, (status.st_dev, status.st_ino), size
     finally:
         os.close(descriptor)
 

@@ -34,7 +34,7 @@ _CODES = {
     ),
     ch.ABSENT_ROW: (
         "ABSENT_ROW",
-        "retracts a row that is not there; a changelog may not retract what it has not inserted",
+        "retracts an absent row; a changelog may not retract what it has not inserted",
     ),
     ch.WEIGHT_OVERFLOW: ("WEIGHT_OVERFLOW", "raises the weight of a row past 2^63 - 1"),
     ch.KEY_RANGE: (

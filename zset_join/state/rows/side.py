@@ -401,10 +401,10 @@ class SideState:
         evict_rows(self.view, self._variables.address, int(numbers.ctypes.data), len(numbers))
         self.header[_EVICTED] += (rows, size)
 
-    def make_room(self, rows: int, heap_bytes: int) -> None:
-        """Make room for so many more rows and bytes of long values; records may move."""
+    def make_room(self, rows: int, heap_bytes: int, *, join_keys: int | None = None) -> None:
+        """Make room for so many more rows, their join keys (default: one a row) and bytes of long values; records may move."""
         moved = self.arena.make_room(rows, heap_bytes)
-        moved |= self.arranges and self.arrangement.make_room(rows)
+        moved |= self.arranges and self.arrangement.make_room(rows if join_keys is None else join_keys)
         moved |= self.has_identity and self.primary_keys.make_room(rows)
         if moved:
             self._refresh_view()
@@ -523,7 +523,7 @@ class SideState:
         self.record_words("<i8", self.layout.degree_offset, int(self.header[s.H_ROWS_END]))[numbers - 1] = degrees
 
     def is_current(self) -> bool:
-        """Return whether the mapped files are those another process would open: none replaced, grown or left half-written."""
+        """Return whether another process would open these mapped files: none was replaced, extended or partly written."""
         parts = (self.arena, self.arrangement, self.primary_keys)
         return self.header[s.H_DIRTY] == 0 and all(part.is_current() for part in parts)
 
@@ -544,11 +544,15 @@ class SideState:
         self._open(self.directory)
 
     def take_over(self, other: SideState) -> None:
-        """Take the rows of another side in memory with the same relation and hashes, which is unusable afterwards."""
-        for part in (self.arrangement, self.primary_keys, self.arena):
-            part.close()
+        """Hold what another side in memory, of the same relation and hashes, holds (over files: a copy); that one ends."""
         self.numbering += 1
-        self.arena, self.arrangement, self.primary_keys = other.arena, other.arrangement, other.primary_keys
+        for name in ("arrangement", "primary_keys", "arena"):
+            own, held = getattr(self, name), getattr(other, name)
+            if self.directory is None:
+                setattr(self, name, held)
+            else:
+                own.copy(held)
+            (own if self.directory is None else held).close()
         self._refresh_view()
 
     def table_bytes(self, keys: int = 0) -> int:

@@ -35,6 +35,7 @@ __all__ = [
     "SNAPSHOT_SEQUENCE",
     "SNAPSHOT_WATERMARK",
     "SNAPSHOT_WEIGHT",
+    "counted_reader",
     "restore_side",
     "side_reader",
     "snapshot_counts",
@@ -52,6 +53,7 @@ _Words = npt.NDArray[np.int64]
 
 _SNAPSHOT_ROWS = 1 << 16
 _EPOCH = b"zset_join.absorbed_epoch"
+_ROWS = b"zset_join.rows"
 _IGNORED = b"zset_join.ignored_rows"
 _EVICTED = b"zset_join.evicted"
 
@@ -149,6 +151,17 @@ def snapshot_epoch(table: pa.Table | pa.RecordBatchReader) -> int:
     return int((table.schema.metadata or {}).get(_EPOCH, b"-1"))
 
 
+def counted_reader(reader: pa.RecordBatchReader, rows: int) -> pa.RecordBatchReader:
+    """Return what reads a table and names in its schema how many rows come, so that room is made for them once."""
+    schema = reader.schema.with_metadata({**(reader.schema.metadata or {}), _ROWS: str(rows)})
+    return pa.RecordBatchReader.from_batches(schema, reader)
+
+
+def _rows_of(table: pa.Table | pa.RecordBatchReader) -> int:
+    """Return how many rows a snapshot has; 0 where what reads it does not name them."""
+    return table.num_rows if isinstance(table, pa.Table) else int((table.schema.metadata or {}).get(_ROWS, b"0"))
+
+
 def snapshot_counts(table: pa.Table | pa.RecordBatchReader) -> tuple[int, ...]:
     """Return the counts of the side: stale rows, unknown deletes, rejected rows, evicted rows and their bytes."""
     metadata = table.schema.metadata or {}
@@ -221,6 +234,7 @@ def restore_side(
     """
     side.clear()
     side.begin_absorb()
+    side.make_room(_rows_of(table), 0, join_keys=0)
     for part in snapshot_parts(table):
         prepared = _restore_part(side, part, prepare)
         if after_part is not None:

@@ -21,8 +21,9 @@ from typing import Any, ClassVar
 import numpy.typing as npt
 import pyarrow as pa
 
-__all__ = ["CAN_REPORT", "UnusedMemory", "release", "resident_bytes"]
+__all__ = ["CAN_REPORT", "UnusedMemory", "populate", "release", "resident_bytes"]
 
+_POPULATE_WRITE = 23  # of Linux 5.14 and later; mmap does not name it
 _STATM = Path("/proc/self/statm")
 _libc = ctypes.CDLL(None)
 _trim = getattr(_libc, "malloc_trim", None)
@@ -48,6 +49,12 @@ def release(array: npt.NDArray[Any]) -> None:
     size = (array.ctypes.data + array.nbytes) // mmap.PAGESIZE * mmap.PAGESIZE - begin
     if _advise is not None and size > 0:
         _advise(ctypes.c_void_p(begin), ctypes.c_size_t(size), mmap.MADV_DONTNEED)
+
+
+def populate(address: int, size: int) -> None:
+    """Let the pages of a mapped file be in memory and writable; a host that cannot does it page by page, on their first use."""
+    if _advise is not None:
+        _advise(ctypes.c_void_p(address), ctypes.c_size_t(size), _POPULATE_WRITE)
 
 
 class _MallocInfo(ctypes.Structure):

@@ -26,7 +26,7 @@ def check_deltas(operator: str, inputs: Sequence[Relation], deltas: Sequence[ZSe
     if len(deltas) != len(inputs):
         raise PlanError(
             f"{operator} has {len(inputs)} inputs ({', '.join(relation.name for relation in inputs)}) and was given "
-            f"{len(deltas)} deltas; give one for each, in this order, an empty one where nothing changed.",
+            f"{len(deltas)} deltas; give one for each, in this order, an empty one without changes.",
             code="DELTA_COUNT",
             inputs=[relation.name for relation in inputs],
             deltas=len(deltas),

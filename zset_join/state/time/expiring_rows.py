@@ -146,7 +146,7 @@ class ExpiringRows:
         tables: where the state lies, and how keys are hashed.
 
     Raises:
-        StateError: the directory holds something else.
+        StateError: the directory has other content.
     """
 
     def __init__(

@@ -37,7 +37,7 @@ LATE_ROW, LATE_VERSION, LATE_CORRECTION = 30, 31, 32
 _FIRST_LATE = 30
 
 _CODES = {
-    ch.ABSENT_ROW: ("ABSENT_ROW", "retracts a row that is not there; a changelog may not retract what it has not inserted"),
+    ch.ABSENT_ROW: ("ABSENT_ROW", "retracts an absent row; a changelog may not retract what it has not inserted"),
     ch.KEY_RANGE: ("KEY_RANGE", "has a key that does not fit the type both sides are compared in; cast it first"),
     ch.RETRACTION_IN_APPEND: (
         "RETRACTION_IN_APPEND",
@@ -49,7 +49,7 @@ _CODES = {
         "TIME_JUMP",
         "has a time in {event_time} that is further ahead of the watermark than max_watermark_jump allows",
     ),
-    LATE_ROW: ("LATE_ROW", "came after the watermark had passed its time in {event_time}"),
+    LATE_ROW: ("LATE_ROW", "arrived after the watermark had passed its time in {event_time}"),
     LATE_VERSION: (
         "LATE_VERSION",
         "is a version older than the one that is kept for its key: what it would change has been answered and freed",

@@ -44,7 +44,7 @@ class RowStore:
         facts: what else the files depend on.
 
     Raises:
-        StateError: the directory holds something else.
+        StateError: the directory has other content.
     """
 
     def __init__(

@@ -319,7 +319,7 @@ def _current(source: PlanSource, history: str, dialect: Dialect) -> str:
     if relation.mode == "upsert":
         key = ", ".join(column(relation.schema, name) for name in relation.primary_key)
         newest = f"row_number() OVER (PARTITION BY {key} ORDER BY {', '.join(newest_first(relation))}) AS place"
-        # Under quarantine the history has rows that were put aside: a key or an order that is NULL.
+        # Under quarantine the history has rows that were set aside: a key or an order that is NULL.
         known = [*relation.primary_key, *(one for one in relation.sequence_by if one != IMAGE)]
         accepted = " AND ".join(f"{column(relation.schema, name)} IS NOT NULL" for name in known)
         return f"SELECT {columns} FROM (SELECT *, {newest} FROM {history} WHERE {accepted}) WHERE place = 1 AND w > 0"

@@ -74,7 +74,7 @@ class AggregateExpression:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Grouping:
-    """The rows of a view in groups; made by `View.groupBy`.
+    """A grouped view; made by `View.groupBy`.
 
     Args:
         rows: the view.
@@ -138,7 +138,7 @@ class Grouping:
         Args:
             calls: of `zset_join.spark.functions`; Columns such as `F.sum("x").alias("y")` that are one of them; or
                 a dictionary from column to function.
-            state_ttl: how long a group is remembered after its last row: a duration or a `StateTtl`.
+            state_ttl: lifetime of a group after its last row: a duration or a `StateTtl`.
 
         Raises:
             PlanError: an aggregate that cannot be kept up to date, or columns it does not take.
@@ -178,7 +178,7 @@ class Grouping:
 
 @dataclass(frozen=True)
 class GroupedStream(ShortAggregates[Any]):
-    """The rows of a view in groups; made by `View.groupBy`.
+    """A grouped view; made by `View.groupBy`.
 
     Args:
         grouping: the rows and the columns that they are grouped by.
@@ -196,7 +196,7 @@ class GroupedStream(ShortAggregates[Any]):
         Args:
             calls: of `zset_join.spark.functions`; Columns such as `F.sum("x").alias("y")` that are one of them; or
                 a dictionary from column to function.
-            state_ttl: how long a group is remembered after its last row: a duration or a `StateTtl`.
+            state_ttl: lifetime of a group after its last row: a duration or a `StateTtl`.
 
         Raises:
             PlanError: an aggregate that cannot be kept up to date, or columns it does not take.
@@ -300,19 +300,19 @@ def _translated(rows: DataFrame, column: Column) -> AggregateExpression:
         (passes,) = found.arguments
         return replace(translated, condition=passes if condition is None else condition & passes)
     if name not in _OF_SPARK or (found.is_distinct and name != "count"):
-        raise _refused(column, f"{'distinct ' if found.is_distinct else ''}{name} is none of the functions that work here")
+        raise _refused(column, f"{'distinct ' if found.is_distinct else ''}{name} is not a supported aggregate function")
     if name == "count" and not found.is_distinct:
         if found.is_constant:
             return replace(translated, condition=condition)
         if len(found.arguments) > 1:
-            raise _refused(column, "a count of several columns at once is none of the functions that work here")
+            raise _refused(column, "a count of several columns at once is not a supported aggregate function")
     kind = "count_distinct" if found.is_distinct else _OF_SPARK[name]
     return replace(translated, function=kind, columns=found.arguments, condition=condition)
 
 
 def _refused(column: Column, why: str) -> PlanError:
     return PlanError(
-        f"agg({column}): {why}. What works here: {', '.join(sorted({*_OF_SPARK, 'count_if'}))}, and first and last of "
+        f"agg({column}): {why}. Supported: {', '.join(sorted({*_OF_SPARK, 'count_if'}))}, and first and last of "
         "zset_join.spark.functions, which take the column that orders.",
         code="AGGREGATE_EXPRESSION",
         expression=str(column),

@@ -43,8 +43,8 @@ class JoinQuery(StoredQuery):
 
     Args:
         spark_query: Spark's own handle.
-        runner: what runs the epochs.
-        tools: what answers questions.
+        runner: runs the epochs.
+        tools: answer questions about the query.
     """
 
     def __init__(self, spark_query: StreamingQuery, runner: QueryRunner, tools: QueryTools) -> None:
@@ -111,8 +111,8 @@ class JoinQuery(StoredQuery):
             With a timeout, whether the query has stopped.
 
         Raises:
-            ZsetJoinError: what stopped the query, when it was the engine.
-            StreamingQueryException: what stopped it otherwise.
+            ZsetJoinError: an error of the engine stopped the query.
+            StreamingQueryException: another error stopped it.
         """
         until = None if timeout is None else time.monotonic() + timeout
         while True:
@@ -135,7 +135,7 @@ class JoinQuery(StoredQuery):
         """Wait until everything the sources have now is in the output; for tests.
 
         Raises:
-            ZsetJoinError: what stopped the query, when it was the engine.
+            ZsetJoinError: an error of the engine stopped the query.
         """
         try:
             self.spark_query.processAllAvailable()
@@ -144,7 +144,7 @@ class JoinQuery(StoredQuery):
             raise
 
     def stop(self) -> None:
-        """Stop the query and close its output; what is committed stays."""
+        """Stop the query and close its output; committed epochs remain."""
         self.spark_query.stop()
         self._closer.join()
 
@@ -166,8 +166,7 @@ class JoinQuery(StoredQuery):
             renamed: by stream, names of columns before to their names now.
             defaults: by stream, values of added columns in rows from before, instead of NULL.
 
-        Returns:
-            What differs; `taken` is the epoch of the checkpoint that the change is, without a batch of Spark's.
+        Returns: The difference; `taken` is the epoch of the change in the checkpoint, which is no batch of Spark's.
 
         Raises:
             OptionError: `NOT_FROM_HERE`: executors cannot continue from their state; over Spark Connect, a new output that is
@@ -176,8 +175,8 @@ class JoinQuery(StoredQuery):
             StateError: `QUERY_STOPPED`: it does not run; `EVOLVE_STREAM`: another stream; or as `Pipeline.evolve`. The query
                 continues as it was.
             SinkError: `EVOLVE_OUTPUT`: an output that stays would get other columns. The query continues as it was.
-            Exception: an output, or the start of the new query, failed behind the change: the query has stopped, and the
-                checkpoint is the new query's; starting that brings outputs up to date.
+            Exception: an output, or the start of the new query, failed after the change was committed. The query has stopped;
+                start the new one to bring the outputs up to date.
 
         Cost: that of `Pipeline.evolve`, and a stop and a start of Spark's query; epochs wait meanwhile.
         """
@@ -187,15 +186,14 @@ class JoinQuery(StoredQuery):
     def undo(self) -> PlanDiff:
         """Go back to the query before the last change, as `evolve` does: a change like any other, undone by another `undo`.
 
-        What the change dropped is built again from rows that are kept, or refused. A view that the change dropped comes back
-        without outputs; `evolve`, given a writer, gives it some.
+        What the change dropped is rebuilt from stored rows, or the call is rejected. A dropped view returns without outputs;
+        `evolve` with a writer adds them.
 
-        Returns:
-            What differs; `taken` is the epoch of the checkpoint that this change is.
+        Returns: The difference; `taken` is the epoch of the change in the checkpoint.
 
         Raises:
             StateError: `NOTHING_TO_UNDO`: the query was never changed; `UNDO_GONE`: more than `undoEpochs` epochs ago.
-            OptionError: `NOT_FROM_HERE`: on executors, another process has made the change.
+            OptionError: `NOT_FROM_HERE`: on executors, another process made the change.
             ZsetJoinError: as `evolve`. The query continues as it was.
 
         Cost: that of `evolve`.
@@ -305,10 +303,10 @@ def start_query(
     A checkpoint that exists is opened before Spark starts; for a new one Spark chooses the id first.
 
     Args:
-        stream: makes Spark's writer; called once the checkpoint and the outputs have accepted the query, where there is a
-            checkpoint: a refused start writes nothing.
+        stream: returns Spark's writer; called after the checkpoint and the outputs have accepted the query, so a rejected start
+            writes nothing.
         runner: runs the epochs.
-        tools: what answers questions.
+        tools: answer questions about the query.
         checkpoint_location: `checkpointLocation`.
 
     Raises:

@@ -115,10 +115,10 @@ def writeStream(views: Mapping[str, View]) -> SeveralStreamWriter:  # noqa: N802
     """Return a writer of several views, to choose options, outputs by view, and a trigger with.
 
     Args:
-        views: by what each is called, one or more.
+        views: one or more, by name.
 
     Raises:
-        OptionError: `VIEW_NAME`: there is no view, or one without a name.
+        OptionError: `VIEW_NAME`: no view, or one without a name.
     """
     if not views or not all(str(name).strip() for name in views):
         raise _no_view("writeStream takes a mapping from names to views", tuple(views), None)

@@ -62,7 +62,7 @@ class QueryRunner(Protocol):
 
     @property
     def dead_letters(self) -> str:
-        """Return where rows that were put aside are written."""
+        """Return the path of dead letters."""
         ...
 
     def __call__(self, batch: DataFrame, epoch: int) -> None:
@@ -74,7 +74,7 @@ class QueryRunner(Protocol):
         ...
 
     def begin(self) -> None:
-        """End a start that nothing has refused."""
+        """Finish a start that passed all checks."""
         ...
 
     def explanation(self) -> str:
@@ -111,7 +111,7 @@ class QueryTools(Protocol):
         ...
 
     def explain_row(self, row: Mapping[str, Any], *, most_rows: int) -> RowHistory:
-        """Return where a row comes from; see `StoredQuery.explain_row`."""
+        """Return the origin of a row; see `StoredQuery.explain_row`."""
         ...
 
     def diff(self, query: PlannedQuery, *, lease_seconds: float) -> PlanDiff:
@@ -131,7 +131,7 @@ class ExecutorTools:
     """Answer questions about a query that runs on executors.
 
     Args:
-        runner: what runs its epochs, attached to its checkpoint.
+        runner: of its epochs, attached to its checkpoint.
     """
 
     def __init__(self, runner: EpochRunner) -> None:
@@ -152,7 +152,7 @@ class ExecutorTools:
         return verify(self._runner.query, self._runner, given=given, **options)
 
     def explain_row(self, row: Mapping[str, Any], *, most_rows: int) -> RowHistory:
-        """Find the row in the log that is kept."""
+        """Find the row in the kept log."""
         from zset_join.runners.spark.tools.row_explaining import explain_row
 
         return explain_row(self._runner.query, self._runner, row, most_rows=most_rows)
@@ -179,8 +179,8 @@ class StoredQuery:
     """Questions to a stored query; a context manager, so that the checkpoint is released.
 
     Args:
-        runner: what runs its epochs, attached to its checkpoint.
-        tools: what answers questions.
+        runner: of its epochs, attached to its checkpoint.
+        tools: answer questions about the query.
     """
 
     def __init__(self, runner: QueryRunner, tools: QueryTools) -> None:
@@ -215,10 +215,10 @@ class StoredQuery:
         """Compare the emitted rows with Spark's batch join of the inputs; see `zset_join.runners.spark.tools.verification`.
 
         Args:
-            left_df: the final left table as a batch DataFrame; default: as it is in the checkpoint.
+            left_df: the final left table as a batch DataFrame; default: that of the checkpoint.
             right_df: the final right table.
             tables: name of a stream to its final table; for a chain of joins.
-            actual_df: what was emitted, with a column `_weight`; for outputs that cannot be read back.
+            actual_df: the emitted rows, with a column `_weight`; for outputs that cannot be read back.
             most_differences: differing rows to put into the report.
             sample: a share of the view to check, such as 0.01, the same rows every time; None checks everything.
 
@@ -239,10 +239,10 @@ class StoredQuery:
     def backup(self, directory: str | Path) -> Savepoint:
         """Copy checkpoint and output together, between two epochs; `zset_join.tools.savepoint.restore` brings both back.
 
-        Epochs wait meanwhile. What an output outside of files holds (a database, a topic, a function's own) is not copied.
+        Epochs wait meanwhile. Outputs that are not files (a database, a topic, the target of a function) are not copied.
 
         Args:
-            directory: where the savepoint is made, a path or URI; empty or missing.
+            directory: of the savepoint, a path or URI; empty or missing.
 
         Raises:
             OptionError: the directory has files in it.
@@ -253,7 +253,7 @@ class StoredQuery:
         return self._runner.backup(directory)
 
     def explain_row(self, row: Mapping[str, Any], *, most_rows: int = 1_000) -> RowHistory:
-        """Return which input changes made and unmade the output rows with given values, from the log that is kept.
+        """Return the input changes that produced and retracted the output rows with given values, from the kept log.
 
         Epochs wait meanwhile. The log reaches back to the last snapshot of a bucket, or with `retainInputLog` to the start.
 
@@ -263,35 +263,35 @@ class StoredQuery:
             most_rows: rows and input changes to report at most, per join of a chain.
 
         Raises:
-            OptionError: `ROW_QUESTION`: an unknown or nested column, one that an aggregate made, a value of another type, or
-                too many rows.
+            OptionError: `ROW_QUESTION`: an unknown, nested or aggregated column, a value of another type, or too many rows.
             StateError: the checkpoint cannot be read.
 
-        Cost: two or three passes over the log and the snapshots of each join, on the driver; behind steps a small Spark job,
-        and where only computed columns are requested, a batch join of what the log keeps.
+        Cost: two or three passes over the log and the snapshots of each join, on the driver; with row steps a small Spark job,
+            and for computed columns alone a batch join of the logged rows.
         """
         return self._tools.explain_row(row, most_rows=most_rows)
 
     def diff(self, view: Any, *, lease_seconds: float = LEASE_SECONDS) -> PlanDiff:
-        """Return how the answers of another query would differ, over everything that came up to one epoch, which it names.
+        """Return how the answers of another query would differ, over all input up to one epoch, which the result names.
 
-        The files of that epoch are held by a lease while they are read; epochs continue meanwhile, and nothing else is written.
+        A lease keeps the files of that epoch while they are read; epochs continue meanwhile. Nothing else is written.
 
         Args:
             view: the other query: a view of the same streams, or all views by name.
-            lease_seconds: how long files are held at most.
+            lease_seconds: maximum time for which files are kept.
 
         Raises:
             PlanError: the query cannot be planned for the driver.
-            StateError: there is no epoch yet; what the query needs was not kept (see `zset_join.pipeline.Pipeline.evolve`); or
-                the lease ran out (`LEASE_EXPIRED`); of executors also `MOVE_UNKNOWN` and `MOVE_REFUSED`.
+            StateError: there is no epoch yet; the query needs rows that are not stored (see
+                `zset_join.pipeline.Pipeline.evolve`); or the lease ran out (`LEASE_EXPIRED`); of executors also `MOVE_UNKNOWN`
+                and `MOVE_REFUSED`.
 
         Cost: every snapshot and log is read, and the state is built again as mapped files in the temporary directory.
         """
         return self._tools.diff(planned_writer(view).planned, lease_seconds=lease_seconds)
 
     def dead_letters(self, *, stream: str | None = None, epoch: int | None = None, code: str | None = None) -> pa.Table:
-        """Return the rows that were put aside in epochs that count, oldest first, as `zset_join.dead_letters.LETTER_SCHEMA`.
+        """Return the rows that were set aside in epochs that count, oldest first, as `zset_join.dead_letters.LETTER_SCHEMA`.
 
         Args:
             stream: only those of one stream.
@@ -306,7 +306,7 @@ class StoredQuery:
         return self._tools.dead_letters(stream=stream, epoch=epoch, code=code)
 
     def view_rows(self, view: str, values: Mapping[str, Any], *, most_rows: int = 1_000) -> tuple[ZSet, int]:
-        """Return rows that the view has now, as its first output that can be read back holds them, and how many there are.
+        """Return present rows of the view from its first readable output, and their number.
 
         Epochs wait meanwhile.
 
@@ -318,7 +318,7 @@ class StoredQuery:
         Raises:
             OptionError: `VERIFY_OUTPUT`: no output can be read back.
 
-        Cost: a pass over what the output holds.
+        Cost: a pass over the output.
         """
         return self._tools.view_rows(view, values, most_rows=most_rows)
 
@@ -329,8 +329,8 @@ class StoredQuery:
         before the query is stopped for good.
 
         Args:
-            port: of 127.0.0.1; 0 takes a free one. The address to open is the attribute `url` of the answer.
-            diff: another query, as for `diff`: the page shows what it would answer otherwise, computed when it is opened there.
+            port: of 127.0.0.1; 0 picks a free one. The attribute `url` of the result is the address.
+            diff: another query, as for `diff`: the page shows how its answers would differ, computed on request.
 
         Raises:
             MissingPackageError: the extra `console` is not installed.

@@ -92,18 +92,18 @@ def appends(
     watermark: tuple[str, str | int] | None = None,
     max_watermark_jump: str | int | None = None,
 ) -> View:
-    """Describe a stream whose rows are only ever added.
+    """Describe an append-only stream.
 
     Args:
         df: a streaming DataFrame.
-        name: what messages call it.
-        keys: columns that identify a row, when there are any; the engine trusts them.
+        name: in messages.
+        keys: columns that identify a row, if any; not checked.
         baseline: a batch DataFrame of the rows to start from; needs `after_baseline`.
         after_baseline: condition, as SQL text or Column, that is true for the rows of the stream that are not in the
             baseline; the others are omitted. `"true"` when the stream begins where the baseline ends.
-        watermark: the event-time column, and how far its watermark stays behind the largest time, such as
+        watermark: the event-time column and the delay of its watermark behind the largest time, such as
             `("ts", "10 seconds")`, or a number in the unit of an integer column; default: that of `df.withWatermark`.
-        max_watermark_jump: how far ahead of the watermark a row may be, written as the delay; a row further ahead is bad
+        max_watermark_jump: how far ahead of the watermark a row may be, in the form of the delay; a row further ahead is bad
             input, reaches no operator and moves no watermark. None: any distance.
 
     Raises:

@@ -74,11 +74,11 @@ class View(words.View):
 
     @classmethod
     def of_tree(cls, root: Node, streams: Callable[[PlanSource], SourceStream]) -> View:
-        """Return a query that was written elsewhere, such as in SQL.
+        """Return the view of an existing query, such as one from SQL.
 
         Args:
             root: the query.
-            streams: gives the stream of a source; its columns are those of the source.
+            streams: returns the stream of a source, with the columns of the source.
         """
         bindings = tuple(BoundSource(source=source, stream=streams(source)) for source in sources_of(root))
         return cls(node=root, name=root.relation.name, bindings=bindings, indexes=())
@@ -89,14 +89,14 @@ class View(words.View):
 
     @property
     def stream(self) -> SourceStream:
-        """Return the stream of a view that is one.
+        """Return the stream, if the view is a plain stream.
 
         Raises:
-            OptionError: it is more than a stream.
+            OptionError: it is not a plain stream.
         """
         if isinstance(self.node, Read):
             return self._own_source.stream
-        raise OptionError(f'"{self.name}" is not a stream as it comes.', code="NOT_A_STREAM", name=self.name)
+        raise OptionError(f'"{self.name}" is not a plain stream.', code="NOT_A_STREAM", name=self.name)
 
     @property
     def session(self) -> SparkSession:
@@ -160,7 +160,7 @@ class View(words.View):
     # ---------------------------------------------------------------- rows, one by one
 
     def where(self, condition: str | Column | Expression) -> Self:
-        """Keep the rows that fulfil a condition; behind `agg` it is HAVING.
+        """Keep the rows that satisfy a condition; after `agg` it is HAVING.
 
         Args:
             condition: SQL text, a Column, or an expression of `zset_join.expressions`.
@@ -177,10 +177,10 @@ class View(words.View):
         return self.where(condition)
 
     def select(self, *columns: Any, **computed: Expression) -> Self:
-        """Choose and compute columns: names, Columns, or a list of them, as `DataFrame.select` takes them.
+        """Select and compute columns: names, Columns, or a list of them, as for `DataFrame.select`.
 
         Args:
-            columns: of Spark's kind, or as `View.select` in process takes them.
+            columns: Spark's, or as for `View.select` in process.
             computed: expressions by the names of their columns.
 
         Raises:
@@ -195,7 +195,7 @@ class View(words.View):
         return self._opaque(f"select({shown})", lambda rows, kept: rows.select(*chosen, *map(column_named, kept)))
 
     def selectExpr(self, *expressions: str) -> Self:  # noqa: N802 - the name PySpark users type
-        """Choose and compute columns given as SQL text.
+        """Select and compute columns given as SQL text.
 
         Raises:
             PlanError: as `select`.
@@ -364,7 +364,7 @@ class View(words.View):
         """Join with the rows of an external table when a row arrives; see `zset_join.query.View.lookup_join`.
 
         Args:
-            source: the outside table, such as `PostgresSource(...)`; workers open it, each with connections of its own. A batch
+            source: the external table, such as `PostgresSource(...)`; each worker opens its own connections. A batch
                 DataFrame is read once per epoch.
             on: a column name, a list of names, or a list of pairs (column of the rows, or an expression or Column over them;
                 column of the table).
@@ -372,8 +372,8 @@ class View(words.View):
             hint: settings of the lookups.
             columns: columns of the table that are wanted; default all.
             constants: values that columns of the table must have.
-            condition: what a pair must satisfy as well, over `left(...)` and `right(...)`.
-            alias: what the table is called here; hints may use it.
+            condition: further condition on a pair, over `left(...)` and `right(...)`.
+            alias: name of the table in this query, also for hints.
 
         Raises:
             PlanError: see the message; it names the argument, its value and the cure.
@@ -434,14 +434,14 @@ class View(words.View):
         is_internal: bool = False,
         condition: str | Column | None = None,
     ) -> Self:
-        """Do something to every row that only Spark can do.
+        """Apply a row transformation that only Spark can evaluate.
 
         Args:
-            call: how the user wrote it, for messages.
-            transform: what it does to a DataFrame, given the columns to keep beside those it chooses.
-            hides: columns of its answer that no answer shows.
+            call: the user's text, for messages.
+            transform: from a DataFrame to a DataFrame, given the columns to keep besides the selected ones.
+            hides: columns that are not part of the output.
             is_internal: its columns may have names that begin with two underscores.
-            condition: what rows must fulfil, of a filter.
+            condition: of a filter.
 
         Raises:
             PlanError: Spark cannot resolve it, or it depends on more than the row.

@@ -76,7 +76,7 @@ def open_query_console(
         )
 
     def verified(view: str | None, on_step: Callable[[str], None]) -> Any:  # noqa: ARG001 - a report is of all outputs
-        on_step("epochs wait; running the batch query over everything that came, and comparing it with the outputs")
+        on_step("epochs wait; running the batch query over all input, and comparing it with the outputs")
         begun = time.perf_counter()
         report = query.verify()
         on_step(f"compared in {time.perf_counter() - begun:.1f} s")

@@ -95,7 +95,7 @@ class JoinStreamWriter:
 
     Args:
         plan: the view, for executors.
-        on_driver: gives the view as the driver runs it, which stores all columns of its sources or those that it needs.
+        on_driver: returns the view as the driver runs it, with all columns of its sources or the needed ones.
     """
 
     def __init__(self, plan: WrittenQuery, on_driver: Callable[[KeepState], DriverQuery]) -> None:
@@ -113,7 +113,7 @@ class JoinStreamWriter:
 
     @property
     def planned(self) -> PlannedQuery:
-        """Return the query as the driver runs it, for `zset_join.runners.local.stopped`: what a checkpoint may be changed to.
+        """Return the query as the driver runs it, as the target of a changed checkpoint (`zset_join.runners.local.stopped`).
 
         Raises:
             PlanError: the driver cannot run it.
@@ -200,8 +200,8 @@ class JoinStreamWriter:
         Args:
             path: the DuckDB file.
             table: name of the view.
-            key: columns that identify a row of the view; default: what the keys of the inputs imply.
-            hold_seconds: how long the file stays open after an epoch, so that others wait; 0 gives it back at once.
+            key: columns that identify a row of the view; default: implied by the keys of the inputs.
+            hold_seconds: how long the file stays open after an epoch, while other processes wait; 0 closes it at once.
             patience_seconds: how long an epoch waits for others that have the file open.
         """
         times = {"hold_seconds": hold_seconds, "patience_seconds": patience_seconds}
@@ -230,8 +230,8 @@ class JoinStreamWriter:
         Args:
             path: the table, a path or URI that the driver (for a changelog: and all workers) can reach.
             form: weight, row_kind or change_data_feed for a changelog; None for a view.
-            key: columns that identify a row of the view; default: what the keys of the inputs imply.
-            storage_options: what delta-rs needs to reach the table.
+            key: columns that identify a row of the view; default: implied by the keys of the inputs.
+            storage_options: of delta-rs, to access the table.
             vacuum_hours: for a view: every 64 epochs, remove the files that no version of the last so many hours needs.
         """
         return self.to("delta", path=path, form=form, key=key, storage_options=storage_options, vacuum_hours=vacuum_hours)
@@ -247,10 +247,10 @@ class JoinStreamWriter:
         """Keep a table of a catalog of the session equal to the view by MERGE, or, with `form`, append every change to it.
 
         Args:
-            name: of the table, as Spark's SQL writes it, such as `"lake.shop.orders"`; it is made where it is absent.
+            name: of the table in Spark SQL, such as `"lake.shop.orders"`; created if it does not exist.
             form: weight, row_kind or change_data_feed for a changelog, with the epoch in `_epoch`; None for a view.
-            key: columns that identify a row of the view; default: what the keys of the inputs imply.
-            format: of a table that is made, such as `"delta"`; default: the catalog's. A view needs one that has MERGE.
+            key: columns that identify a row of the view; default: implied by the keys of the inputs.
+            format: of a created table, such as `"delta"`; default: the catalog's. A view needs a format with MERGE.
         """
         return self.to(TABLE, name=name, form=form, key=key, format=format)
 
@@ -260,9 +260,9 @@ class JoinStreamWriter:
         """Keep a view in PostgreSQL equal to the join; others may read it while the query runs.
 
         Args:
-            conninfo: what libpq takes, such as `"host=db dbname=shop user=writer"`; leave passwords to the environment.
+            conninfo: for libpq, such as `"host=db dbname=shop user=writer"`; leave passwords to the environment.
             table: name of the view.
-            key: columns that identify a row of the view; default: what the keys of the inputs imply.
+            key: columns that identify a row of the view; default: implied by the keys of the inputs.
         """
         return self.to("postgres", conninfo=conninfo, table=table, key=key)
 
@@ -272,10 +272,10 @@ class JoinStreamWriter:
         """Write every change to a Kafka topic, one transaction per epoch.
 
         Args:
-            config: what librdkafka takes; at least `bootstrap.servers`.
-            topic: the topic; it must be there.
+            config: of librdkafka; at least `bootstrap.servers`.
+            topic: an existing topic.
             form: upsert, weight, row_kind, change_data_feed or debezium.
-            key: columns that identify a row; default: what the keys of the inputs imply.
+            key: columns that identify a row; default: implied by the keys of the inputs.
         """
         return self.to("kafka", config=config, topic=topic, form=form, key=key)
 
@@ -287,7 +287,7 @@ class JoinStreamWriter:
         Args:
             directory: a local directory.
             form: upsert, weight, row_kind, change_data_feed or debezium.
-            key: columns that identify a row; default: what the keys of the inputs imply.
+            key: columns that identify a row; default: implied by the keys of the inputs.
         """
         return self.to("json_lines", path=directory, form=form, key=key)
 
@@ -299,10 +299,10 @@ class JoinStreamWriter:
         The function may be called again for the same epoch, with the same rows; make it idempotent per epoch.
 
         Args:
-            function: takes the DataFrame and the epoch; where it has an argument `chain`, also the epoch's digest: another one
-                under a number it has seen is not that epoch again, but one of a checkpoint that was restored.
+            function: takes the DataFrame and the epoch; a parameter `chain` also receives the epoch's digest: another digest
+                under a known number means that a checkpoint was restored.
             form: weight, row_kind or change_data_feed; or upsert, for one net change per key.
-            key: for upsert, the columns that identify a row; default: what the keys of the inputs imply.
+            key: for upsert, the columns that identify a row; default: implied by the keys of the inputs.
         """
         if not callable(function):
             raise OptionError(f"foreachBatch({function!r}): expected a function of (DataFrame, epoch).", code="ARGUMENT")
@@ -332,7 +332,7 @@ class JoinStreamWriter:
         raise not_for_views("format", source, "choose an output with toDuckDB, toDelta, toParquet, foreachBatch or toSink")
 
     def outputMode(self, mode: str) -> NoReturn:  # noqa: N802 - the name PySpark users type
-        """Refuse; the answer is always what changed."""
+        """Reject: the output always consists of the changes."""
         raise not_for_views("outputMode", mode, 'the answer is always what changed; choose how it is shown with form="..."')
 
     def partitionBy(self, *columns: str) -> NoReturn:  # noqa: N802 - the name PySpark users type
@@ -389,7 +389,7 @@ class JoinStreamWriter:
         """Start the query on the driver, as `start` does.
 
         Args:
-            given_through: the epoch that functions were given last, where the query was changed to this one; else None.
+            given_through: the last epoch passed to functions, if the query was changed to this one; else None.
         """
         query, epochs, options = self._prepared_on_driver()
         location, place, tools = options.checkpoint_location, epochs.spark_location, DriverTools(epochs)
@@ -434,7 +434,7 @@ class JoinStreamWriter:
         """Return a writer of a query of the same streams with the options, the outputs, the trigger and the name of this one.
 
         Args:
-            query: as it is planned for the driver. A view that has no outputs here has none.
+            query: as planned for the driver. A view without outputs here has none.
         """
         before, names = self._here(), [view.name for view in query.plan.views]
         planned = replace(before, plan=query.plan, has_several=query.has_several)

@@ -141,7 +141,7 @@ def _arrow(rows: DataFrame, epoch: int) -> pa.Table:
         if _NAMED_BY_SPARK not in str(error):
             raise
         raise ResourceError(
-            f"the rows of epoch {epoch} are more than Spark brings to the driver (spark.driver.maxResultSize). {_CURE}; or "
+            f"the rows of epoch {epoch} are more than Spark collects on the driver (spark.driver.maxResultSize). {_CURE}; or "
             "raise that setting.",
             code="DELTA_TOO_LARGE",
             epoch=epoch,

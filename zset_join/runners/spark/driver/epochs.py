@@ -92,7 +92,7 @@ class DriverSettings:
         options: of the query.
         stage_options: what operators take of them.
         sinks: the outputs of each view, by its name.
-        dead_letters: where rows that were put aside are written.
+        dead_letters: where rows that were set aside are written.
         name: what log lines call the query.
         inputs: what a checkpoint remembers of the streams.
         functions: the user's own functions in them.
@@ -186,7 +186,7 @@ class DriverEpochs:
 
     @property
     def dead_letters(self) -> str:
-        """Return where rows that were put aside are written."""
+        """Return the path of dead letters."""
         return self.settings.dead_letters
 
     @property

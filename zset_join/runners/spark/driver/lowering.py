@@ -288,11 +288,11 @@ def refuse_spark_steps(plan: QueryPlan, reasons: Mapping[int, str]) -> None:
     for step in [step for feed in feeds for step in feed.steps]:
         if isinstance(step, OpaqueStep):
             raise PlanError(
-                f"{step.text} comes after a stage, and on the driver Spark sees rows only before the first one; this library "
+                f"{step.text} is after a stage, and on the driver Spark sees rows only before the first one; this library "
                 f"cannot compute it itself: {reasons.get(id(step), 'it was written for Spark')}. {_CURE}.",
                 code="SPARK_ONLY_STEP",
                 step=step.text,
-                reason=reasons.get(id(step), "it comes after a stage"),
+                reason=reasons.get(id(step), "it is after a stage"),
             )
 
 

@@ -64,8 +64,8 @@ class MoveReport:
     Args:
         before: the mode that the checkpoint had.
         execution: the one that it has.
-        epoch: the last committed epoch, whose state it is.
-        rows: rows, deleted keys and groups that were moved, over all states; 0 when there was nothing to do.
+        epoch: the last committed epoch, of the moved state.
+        rows: rows, deleted keys and groups that were moved, over all states; 0 if nothing was to be done.
     """
 
     before: str
@@ -83,7 +83,7 @@ class MoveReport:
 def move(checkpoint: str | Path, *, execution: str, local_state_dir: str | None = None) -> MoveReport:
     """Let a stopped query continue in the other mode.
 
-    A checkpoint of this mode is left as it is, so that a call may be repeated. Start the query with the same option afterwards.
+    A checkpoint of this mode is left unchanged, so the call may be repeated. Start the query with the same option afterwards.
 
     Args:
         checkpoint: `checkpointLocation` of the query, a path or a URI.
@@ -91,7 +91,7 @@ def move(checkpoint: str | Path, *, execution: str, local_state_dir: str | None 
         local_state_dir: `localStateDir` of the query; state that is present is used.
 
     Returns:
-        What was done; `print` shows it.
+        A report; `print` shows it.
 
     Raises:
         OptionError: an argument that is not allowed.

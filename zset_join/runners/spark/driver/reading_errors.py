@@ -24,7 +24,7 @@ def foreign_reading(name: str, location: str, found: str | None, expected: str) 
 def replanned(name: str, location: str, number: int, done: int) -> StateError:
     """Return the error where a batch that is committed comes again over other input."""
     return StateError(
-        f'batch {number} of "{name}" comes again with other input, and batch {done} is committed: Spark\'s own files in '
+        f'batch {number} of "{name}" is repeated with other input, and batch {done} is committed: Spark\'s own files in '
         f"{location} were rolled back. {_WHOLE}",
         code="EPOCH_REPLANNED",
         epoch=number,

@@ -145,7 +145,7 @@ class ServedQuery:
 
     @property
     def dead_letters(self) -> str:
-        """Return where rows that were put aside are written."""
+        """Return the path of dead letters."""
         return self.settings.dead_letters
 
     def __call__(self, batch: DataFrame, epoch: int) -> None:

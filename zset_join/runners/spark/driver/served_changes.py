@@ -76,8 +76,8 @@ def changed_beside(
             return changed(about, given, epochs)
         if given.get("outputs"):
             raise StateError(
-                "no batch has come since the query started, so no process of the server holds its outputs yet, one of which "
-                "Spark writes. Call evolve() with new outputs again once a row has come.",
+                "no batch has arrived since the query started, so no process of the server holds its outputs yet, one of which "
+                "Spark writes. Call evolve() with new outputs again once a row has arrived.",
                 code="QUESTION_FAILED",
                 location=epochs.location,
             )

@@ -103,7 +103,7 @@ class Staging:
             if bytes(folder.read(_READER) or b"").decode() != self.reader:
                 raise StateError(
                     f"batch {number} waits in {self.location} for a reader that has ended, or that another one has replaced. "
-                    "Read the table again: the batch comes again.",
+                    "Read the table again: the batch is repeated.",
                     code="OWNER_LOST",
                     epoch=number,
                 )

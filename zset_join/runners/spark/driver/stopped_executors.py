@@ -101,8 +101,7 @@ def evolve_stopped_executors(
         new_tables: not empty: the next start gives the view new outputs, which begin with all rows.
         undo_epochs: for how many epochs it can be undone; None: as before.
 
-    Returns:
-        What differs; `taken` is the epoch that the change is.
+    Returns: The difference; `taken` is the epoch that the change is.
 
     Raises:
         StateError: as `evolve_executors`; `EPOCH_UNFINISHED`: outputs may lack the last epoch; `EVOLVE_UNSEEN`. Nothing has

@@ -19,8 +19,8 @@ _MESSAGE_OF_WORKERS = re.compile(rf"\[Errno \d+\] (?:{'|'.join(map(re.escape, DI
 
 _CURES: Mapping[EpochOutcome, str] = {
     "open": "start the query again: it continues with this epoch",
-    "committed": "start the query again: the output gets this epoch where it is missing, and the query goes on with the next",
-    "unknown": "start the query again: it goes on where its checkpoint ends",
+    "committed": "start the query again: the output receives this epoch if it lacks it, and the query continues with the next",
+    "unknown": "start the query again: it continues at its checkpoint",
 }
 
 

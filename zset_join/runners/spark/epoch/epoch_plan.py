@@ -5,8 +5,8 @@
 
 A stage answers in the partition of its bucket, fused stages in one task. Where the rows of several tasks go into
 one shuffle, or their receipts into one result, their partitions are numbered one task after the other, and each gets which
-partition is its bucket 0. Rows of streams that are for a stage behind another one stay in Spark until they are parted from the
-first shuffle, which is made once and read once per stage.
+partition is its bucket 0. Rows of streams that are for a stage behind another one stay in Spark until they are separated from
+the first shuffle, which is made once and read once per stage.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class EpochPlan:
         buckets: N.
         options: options of the operators.
         parts: writes the parts of the output.
-        dead_letters: writes the rows that are put aside.
+        dead_letters: writes the rows that are set aside.
         buffer: what an append-only join holds.
         local_state_dir: `localStateDir`.
         ticks: number of a stage to its tick, where it has watermarks of its own.

@@ -116,7 +116,7 @@ class Output(Protocol):
         """Take the answer of an epoch in which the query changed, which is beside the parts that tasks write.
 
         Returns:
-            Rows that were put aside, by what `explain` calls the output.
+            Rows that were set aside, by what `explain` calls the output.
         """
         ...
 
@@ -143,7 +143,7 @@ class ChosenOutput(Output, Protocol):
 
 
 class SinkBackedOutput(ChosenOutput, Protocol):
-    """An output that gives its sink a change of the query; rows that it can never hold are put aside or refused."""
+    """An output that gives its sink a change of the query; rows that it can never hold are set aside or refused."""
 
     quarantines: bool
 
@@ -153,7 +153,7 @@ class SelectiveOutput(Output, Protocol):
     """An output that may never be able to hold some rows, which is decided before an epoch is committed.
 
     Attributes:
-        quarantines: such rows are put aside and omitted; else they are refused.
+        quarantines: such rows are set aside and omitted; else they are refused.
         dead_letter_path: where tasks put them that write the output themselves.
     """
 
@@ -206,7 +206,7 @@ class SinkOutput(ChangesOfSinks):
 
     @property
     def quarantines(self) -> bool:
-        """Return whether rows that the sink can never hold are put aside; else they are refused."""
+        """Return whether rows that the sink can never hold are set aside; else they are refused."""
         return self._epochs.quarantines
 
     @quarantines.setter
@@ -314,7 +314,7 @@ class TaskFiles(ChangesOfSinks, ABC):
         return {}
 
     def unfit(self, rows: pa.RecordBatch) -> npt.NDArray[np.bool_]:
-        """Return the rows that the tasks put aside."""
+        """Return the rows that the tasks set aside."""
         return file_unfit_flags(rows)
 
     def close(self) -> None:
@@ -479,7 +479,7 @@ def check_sink_altered(sink: Sink, relation: Relation) -> None:
 
 
 def given_by_sink(sink: Sink, name: str, record: CommitRecord, rows: ZSet, *, quarantines: bool) -> dict[str, Rejected]:
-    """Write an epoch without tasks; return the rows that were put aside, by the name of the output."""
+    """Write an epoch without tasks; return the rows that were set aside, by the name of the output."""
     epochs = SinkEpochs(sink, quarantines=quarantines)
     rejected = epochs.put_aside(record.epoch, [rows])
     epochs.write(record.epoch, retractions_first(rows), record.link)

@@ -4,7 +4,7 @@
 |---|---|
 | `epoch`, `replayed` | Spark's batch id; whether the answer was committed before this run |
 | `batch` | on the driver, where the query was changed: Spark's batch id; `epoch` is ahead of it by one per change |
-| `rows_in`, `retractions_in`, `quarantined` | per stream: rows that arrived, deletes and retractions applied, rows put aside |
+| `rows_in`, `retractions_in`, `quarantined` | per stream: rows that arrived, deletes and retractions applied, rows set aside |
 | `delta_rows`, `retractions` | rows of the answer, and those of them that retract |
 | `fan_out` | the join key that made the most pairs, old and new ones, and how many; None where there was none |
 | `corrections` | per temporal and as-of join, by its stage: earlier answers that it retracted; absent without one |

@@ -100,7 +100,7 @@ class EpochRunner:
     Attributes:
         name: what its jobs and log lines call the query.
         options: the options of the query.
-        dead_letters: where rows that were put aside are written.
+        dead_letters: where rows that were set aside are written.
         error: what stopped the query, as it was raised here; None while it runs.
         query: the plan of its view.
         progress: what the newest epochs did.
@@ -264,7 +264,7 @@ class EpochRunner:
         if lacking and is_completed(self.options.checkpoint_location, batch):
             raise SinkError(
                 f"{' and '.join(lacking)}: epoch {last.epoch} is not there, and Spark has completed it for the checkpoint "
-                f"{self.options.checkpoint_location}, so it does not come again. The output is new, or was replaced: "
+                f"{self.options.checkpoint_location}, so it is not repeated. The output is new, or was replaced: "
                 f"restore the one of the checkpoint, or start with a new output and a new checkpointLocation.",
                 code="SINK_EPOCH_GAP",
                 outputs=list(lacking),
@@ -410,7 +410,7 @@ class EpochRunner:
             self.heartbeat.wake()
 
     def checked_output(self, checkpoint: Checkpoint, answered: CommitRecord) -> CommitRecord:
-        """Refuse, or put aside, the rows of an answer that the output can never hold, before the epoch is committed."""
+        """Refuse, or set aside, the rows of an answer that the output can never hold, before the epoch is committed."""
         if not isinstance(self._output, SelectiveOutput):
             return answered
         rejected = self._output.put_aside(checkpoint.files, answered)

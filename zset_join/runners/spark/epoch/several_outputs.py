@@ -69,7 +69,7 @@ class SeveralOutputs:
 
     @property
     def quarantines(self) -> bool:
-        """Return whether rows that an output can never hold are put aside."""
+        """Return whether rows that an output can never hold are set aside."""
         return any(output.quarantines for output in self._outputs if isinstance(output, SelectiveOutput))
 
     @quarantines.setter

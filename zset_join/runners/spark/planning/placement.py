@@ -36,7 +36,7 @@ class BoundStep:
     """A step that only Spark can run.
 
     Args:
-        call: how the user wrote it, for messages.
+        call: the user's text, for messages.
         transform: what it does to a DataFrame.
         step: it, over the rows it was written for.
         before: the columns of these.
@@ -81,7 +81,7 @@ def bound_plan(
 
     Args:
         root: the query as it was written.
-        streams: gives the stream of a source; its columns are those of the source.
+        streams: returns the stream of a source, with the columns of the source.
         name: what the view is called.
 
     Raises:

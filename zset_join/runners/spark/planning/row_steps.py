@@ -111,7 +111,7 @@ def row_step(session: SparkSession, before: Relation, call: str, transform: Tran
     Args:
         session: analyses it.
         before: the rows before it.
-        call: how the user wrote it, for messages.
+        call: the user's text, for messages.
         transform: what it does to a DataFrame.
         is_internal: its columns may have names that begin with two underscores.
 

@@ -30,7 +30,7 @@ class SourceStream:
     """A streaming DataFrame whose rows change a table.
 
     Args:
-        name: what messages call it.
+        name: in messages.
         mode: changelog mode.
         columns: the columns of the table, in order.
         keys: its primary key.

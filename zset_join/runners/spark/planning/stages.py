@@ -229,7 +229,7 @@ def named(planned_stages: Sequence[PlannedStage]) -> tuple[PlannedStage, ...]:
 
 
 def places_of(planned_stages: Sequence[PlannedStage]) -> list[StreamPlace]:
-    """Return where streams enter a query, and where else rows of them may be put aside."""
+    """Return where streams enter a query, and where else rows of them may be set aside."""
     by_number = {one.number: one for one in planned_stages}
     places: dict[tuple[int, int], StreamPlace] = {}  # by the input that they are for in the end, as the query was written
     for one in planned_stages:

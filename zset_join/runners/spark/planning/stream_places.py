@@ -31,6 +31,6 @@ class StreamPlace:
         return [receipt for receipt in receipts if receipt.stage == self.stage]
 
     def put_aside(self, receipts: Sequence[TaskReceipt]) -> int:
-        """Return how many of its rows were put aside, in whatever stage."""
+        """Return how many of its rows were set aside, in whatever stage."""
         places = ((self.stage, self.side), *self.behind)
         return sum(receipt.quarantined_rows[side] for receipt in receipts for stage, side in places if receipt.stage == stage)

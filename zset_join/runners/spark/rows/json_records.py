@@ -2,8 +2,7 @@
 
 The law: the same lines as `zset_join.sources.json_records` reads in process.
 
-Only what `mapped_records` has no reader for is read here: structs, maps, and lists of decimals or bytes among the columns, and
-records in a session without DuckDB.
+Only what `mapped_records` has no reader for is read here: records in a session without DuckDB, and maps with bytes as keys.
 
 Cost: about sixteen times that of flat JSON, and planning takes a second; see `benchmarks/README.md`.
 """

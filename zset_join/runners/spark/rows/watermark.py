@@ -44,7 +44,7 @@ def with_watermark(stream: _Stream, given: tuple[str, str | int] | None, jump: s
     Args:
         stream: the stream.
         given: the event-time column, and how far the watermark stays behind; None: as the DataFrame has them.
-        jump: how far ahead of the watermark a row may be, written as the delay; None: any distance.
+        jump: how far ahead of the watermark a row may be, in the form of the delay; None: any distance.
 
     Raises:
         PlanError: a column that does not exist or no time, or a delay that is none.

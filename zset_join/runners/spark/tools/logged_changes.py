@@ -1,6 +1,6 @@
 """The input of a stage, as a DataFrame: rows of its snapshots and its logged changes, read by the workers.
 
-The law: the changes of a key are those that its bucket was given, in order by `__epoch` and `__position`; what a stage has put
+The law: the changes of a key are those that its bucket was given, in order by `__epoch` and `__position`; what a stage has set
 aside is not among them.
 
 Cost: one pass over the snapshots and logs of a stage per call.

@@ -83,9 +83,9 @@ class RescaleReport:
     Args:
         before: the number of buckets the checkpoint had.
         buckets: the number it has.
-        epoch: the last committed epoch, whose state it is.
+        epoch: the last committed epoch, of the moved state.
         rows: rows and tombstones of joins and routes, groups and single values of aggregates that were moved, over all
-            stages; 0 when there was nothing to do.
+            stages; 0 if nothing was to be done.
     """
 
     before: int
@@ -103,18 +103,18 @@ class RescaleReport:
 def rescale(
     checkpoint: str | Path, *, buckets: int, session: SparkSession | None = None, local_state_dir: str | None = None
 ) -> RescaleReport:
-    """Give the state of a stopped query another number of buckets.
+    """Change the number of buckets of a stopped query.
 
-    A checkpoint that has this number already is left as it is, so that a call may be repeated.
+    A checkpoint with this number is left unchanged, so the call may be repeated.
 
     Args:
         checkpoint: `checkpointLocation` of the query, a path or a URI.
         buckets: the new number, 1 to 4096.
         session: runs the jobs; default: the active session.
-        local_state_dir: `localStateDir` of the query; state that is present is used, and other is built there.
+        local_state_dir: `localStateDir` of the query; existing state is used, missing state is built there.
 
     Returns:
-        What was done; `print` shows it.
+        A report; `print` shows it.
 
     Raises:
         OptionError: an argument that is not allowed, or no session.

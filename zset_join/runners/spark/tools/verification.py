@@ -54,7 +54,7 @@ def verify(
         joined: the join.
         runner: what runs its epochs.
         given: see `given_tables`; none: the tables are read from the checkpoint.
-        actual_df: what was emitted, with a column `_weight`; for outputs that cannot be read back.
+        actual_df: the emitted rows, with a column `_weight`; for outputs that cannot be read back.
         most_differences: differing rows to put into the report.
         sample: a share of the view to check instead of all of it, see `zset_join.runners.spark.tools.sampling`.
 

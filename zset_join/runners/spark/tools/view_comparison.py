@@ -44,19 +44,18 @@ class VerificationReport:
     Args:
         equal: every row has the weight it should have.
         epoch: the last epoch that is in the output; None before the first.
-        basis: per stream, where its table came from: "given", "log" or "snapshot and log".
+        basis: per stream, the origin of its table: "given", "log" or "snapshot and log".
         expected_rows: rows of the batch join, copies counted.
         actual_rows: rows of the output, copies counted.
         different_rows: distinct rows whose weights differ, without those of the next two counts.
-        left_out_rows: distinct rows that are missing because the output can never hold them: dead letters of that output with
-            the code `SINK_VALUE`.
-        unjudged_rows: distinct rows whose weights differ where arrival alone decides between them and others, and the arrival
-            is only in the state: a tie behind another stage, of a table that was given, or behind a snapshot.
+        left_out_rows: distinct rows that the output can never hold: its dead letters with the code `SINK_VALUE`.
+        unjudged_rows: distinct rows whose weights differ only by ties that arrival decides, where only the state has the order
+            of arrival: after another stage or a snapshot, or in a given table.
         differences: the first of them, as (row, expected weight, actual weight).
         sample: the share that was checked; None for all rows. The counts are those of the sample.
         sampled_by: the output columns by whose hash the sample was chosen.
         sampled_streams: the streams of which only the rows of the sample were joined; of the others all were.
-        outputs: what was read: every output that can be; none where `actual_df` was given. Counts and differences are those of
+        outputs: the compared outputs; none with `actual_df`. Counts and differences are those of
             the first that differs, or of the first.
         differing: those of them that differ.
     """

@@ -1,6 +1,6 @@
-"""Rows that files which tasks write themselves can never hold: refused, or put aside, by the task that would write them.
+"""Rows that files which tasks write themselves can never hold: refused, or set aside, by the task that would write them.
 
-The law: as of `zset_join.sinks.unfit_values`. What a task refuses is in no commit record; what it puts aside is listed in that
+The law: as of `zset_join.sinks.unfit_values`. What a task refuses is in no commit record; what it sets aside is listed in that
 of the epoch, beside its parts.
 
 Cost: one pass over the text columns of the answer.
@@ -35,7 +35,7 @@ class FittingParts:
     Args:
         writer: writes them; also gives the way of writing its name.
         output: what `explain` calls the output.
-        letters: where other rows are put aside; None: such a row is refused.
+        letters: where other rows are set aside; None: such a row is refused.
     """
 
     writer: PartWriter

@@ -1,4 +1,4 @@
-"""Rows put aside: each with the reason, in a Parquet table with one directory per epoch.
+"""Rows set aside: each with the reason, in a Parquet table with one directory per epoch.
 
     <deadLetterPath>/epoch=12/part-...parquet      stream, weight, code, reason, and one struct per stream with the row
 
@@ -88,7 +88,7 @@ class DeadLetters:
     Args:
         directory: `deadLetterPath`, a path or a URI.
         query_id: the query.
-        names: name of each input of a stage whose rows can be put aside.
+        names: name of each input of a stage whose rows can be set aside.
         schemas: schema of each of them.
     """
 

@@ -31,7 +31,7 @@ class TaskReceipt(BucketReceipt):
         applied: those of them that were passed to the operator.
         emitted: rows a route sent on, per side.
         parts: the piece of the answer.
-        quarantined: files of rows put aside.
+        quarantined: files of rows set aside.
         quarantined_rows: how many, per side.
         facts: of a stage that is rescaled, the metadata of the tables of its snapshot.
         buffered: of an append-only join, the bytes that either side holds after the epoch, and what is evicted in it.

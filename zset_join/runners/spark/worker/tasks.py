@@ -47,7 +47,7 @@ __all__ = ["TOO_LATE", "ReplayTask", "StageTask", "refuse_in_receipt", "task_buc
 
 TOO_LATE = "STALE_ATTEMPT"
 _LATE = "LATE_"
-"""What the codes of rows begin with that break no contract and only come too late: they are put aside under either policy."""
+"""What the codes of rows begin with that break no contract and only come too late: they are set aside under either policy."""
 
 
 @runtime_checkable
