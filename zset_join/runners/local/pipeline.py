@@ -1,4 +1,4 @@
-"""A query that runs in this process: epochs of changes go in, the change of its view comes out. No Spark, no Java.
+"""A query that runs in this process: an epoch takes changes of sources and returns the change of the view.
 
     orders = changes("orders", {"id": pa.int64(), "customer": pa.string(), "total": pa.int64()}, keys="id")
     revenue = orders.groupBy("customer").agg(F.sum("total").alias("revenue"))
