@@ -57,7 +57,6 @@ from zset_join.runners.local.history import InputHistory
 from zset_join.runners.local.pending_epochs import BEGIN, EARLIER, GivenEpoch, altered_views, pending_epochs
 from zset_join.runners.local.place import Place, place_of
 from zset_join.runners.local.undoing import void_epochs
-from zset_join.runners.local.waiting_epochs import BEGIN, EARLIER, GivenEpoch, altered_views, waiting_epochs
 from zset_join.runners.local.watermarks import Watermarks
 from zset_join.stages.effect import Effects
 from zset_join.stages.stage import StageOptions
