@@ -42,10 +42,10 @@ _HEADERS: Mapping[str, str] = {
 
 
 class Guard:
-    """Let through what carries the cookie.
+    """Let requests with the cookie pass.
 
     Args:
-        app: what is behind it.
+        app: the guarded application.
         port: of the server.
         token: the token of the first address.
         metrics_token: the token of scrapers.

@@ -169,7 +169,7 @@ def _new_epochs(watched: Watched, after: int, reached: int) -> tuple[Sequence[Ma
 
 
 async def _verify_events(watched: Watched, view: str | None, alone: Callable[[Callable[[], Any]], Any]) -> AsyncIterator[str]:
-    """Yield the steps of a verification, then what it found."""
+    """Yield the steps of a verification, then its result."""
     loop, steps = asyncio.get_running_loop(), asyncio.Queue[str | None]()
 
     def show_step(step: str) -> None:

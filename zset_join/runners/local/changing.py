@@ -1,4 +1,4 @@
-"""A pipeline in memory whose views come and go while it runs: one plan, one epoch, whatever views it has.
+"""A pipeline in memory whose views can be added and dropped while it runs: one plan, one epoch.
 
     pipeline = ChangingPipeline({"by_city": by_city})
     pipeline.step({"orders": rows})

@@ -57,7 +57,7 @@ __all__ = ["QueryBefore", "QueryChanges", "plan_of_change", "plan_of_program", "
 
 @dataclass(frozen=True)
 class QueryBefore:
-    """Hold the query before the last change.
+    """The query before the last change.
 
     Args:
         epoch: of the change.

@@ -1,4 +1,4 @@
-"""Which rows a pipeline still has: what the state of its stages, its views and the history of its inputs can list.
+"""Stored rows of a pipeline: those of its stages, its views and the history of its inputs.
 
 The law: what is listed is the sum of everything that arrived along these feeds so far, without the rows that have NULL in one
 of `gaps`. Rows in upsert mode come as the live row of each key, and a delete of each key that is remembered as deleted.
@@ -43,12 +43,12 @@ def _always() -> bool:
 
 @dataclass(frozen=True)
 class StoredRows:
-    """Name rows that can be read.
+    """Rows that can be read.
 
     Args:
-        feeds: what they are the rows of.
+        feeds: of the rows.
         relation: their columns and mode.
-        what: where they lie, for messages.
+        what: their location, for messages.
         counted: returns how many there are.
         read: returns them.
         gaps: columns in which none of them is NULL, because such rows were of no use.
@@ -116,7 +116,7 @@ def stored_inputs(prints: Fingerprints, source: PlanSource, history: Iterable[Pa
     Args:
         prints: of a plan that has the source.
         source: the source.
-        history: everything that arrived.
+        history: all input.
     """
     deltas = [past.deltas[source.name] for past in history if source.name in past.deltas]
     feed, what = prints.feed(Feed(source.name)), f'the inputs that were kept of "{source.name}"'
@@ -254,7 +254,7 @@ def _from_words(table: pa.Table, kind: pa.DataType, place: int) -> tuple[pa.Arra
 
 @dataclass(frozen=True)
 class _Summed:
-    """Read the changes that arrived; upserts in the order in which they came."""
+    """Read the logged changes; upserts in order of arrival."""
 
     deltas: list[ZSet]
     relation: Relation
