@@ -6,6 +6,8 @@ PY := $(VENV)/bin/python
 READY := $(VENV)/.ready
 PYTEST := $(PY) -m pytest
 WORKERS ?= 2
+# Tests start python hundreds of times: compiling the package again each time takes longer than the import.
+unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .PHONY: help setup test test-plain test-spark test-services demo demo-cdc dist lint bench bench-hybrid soak docs test-docs java clean

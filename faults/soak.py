@@ -270,7 +270,7 @@ class _Soak:
         self._driver = self._opened()
 
     def compare(self) -> None:
-        """Hold the sum of the answers against the plain join of the dicts."""
+        """The sum of the answers against the plain join of the dicts."""
         relations = self.history.relations
         sides = [Side(tuple(one.schema.names), one.mode, one.join_key, one.primary_key, one.sequence_by) for one in relations]
         keys = {"left_key": relations[0].join_key, "right_key": relations[1].join_key}

@@ -44,7 +44,7 @@ class Tally:
         return self.counts[name]
 
     def compare(self, actual: Counts, expected: Counts, where: str) -> None:
-        """Hold a sum of deltas against the oracle's."""
+        """A sum of deltas against the oracle's."""
         self.count("comparisons")
         lost, doubled = difference(actual, expected)
         self.lost += lost

@@ -41,7 +41,7 @@ WORK_OF = {
 }
 """Per query what its operations must be for, and how many there must be in the epochs of the short profile."""
 
-QUERIES = tuple(WORK_OF)
+QUERIES = chosen(short=("full", "streamed", "groups"), long=tuple(WORK_OF))
 MEDIA_OF = chosen(
     short={query: ("duckdb",) if query in ("left_anti", "groups") else ("files",) for query in QUERIES},
     long=dict.fromkeys(QUERIES, ("files", "duckdb")),

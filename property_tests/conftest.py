@@ -20,14 +20,14 @@ os.environ.setdefault("ZSET_JOIN_COMPILE", "lazily")
 load_profile()
 
 
-@pytest.fixture(scope="session", autouse=True)
+@pytest.fixture(scope="package", autouse=True)
 def runs_are_merged_soon() -> Iterator[None]:
     """Merge runs in pairs: a history has few puts."""
     with mock.patch.object(RunSet, "fanout", 2), mock.patch.object(PairStore, "fanout", 2):
         yield
 
 
-@pytest.fixture(scope="session", autouse=True)
+@pytest.fixture(scope="package", autouse=True)
 def working_memory_is_given_back_always() -> Iterator[None]:
     """Give the memory of changes and of output rows back after each epoch: a history has few of either."""
     with (

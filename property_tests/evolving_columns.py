@@ -29,7 +29,7 @@ _BASE = {"k": pa.int64(), "s": pa.string(), "n": pa.int64(), "x": pa.int32(), "y
 
 @dataclass(frozen=True)
 class _Change:
-    """Hold how the columns of every source change.
+    """How the columns of every source change.
 
     Args:
         added: the value of a new column `z` in rows from before; None: NULL.

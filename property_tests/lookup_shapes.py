@@ -32,7 +32,7 @@ _SHAPES = ("int64", "float64", "string", "int64+string", "float64+bool", "decima
 
 
 def _known(key: tuple[Hashable, ...]) -> range:
-    """Return what the outside has for a key: a value per row."""
+    """Return the external rows of a key: a value per row."""
     return range(zlib.crc32(repr(key).encode()) % 3)
 
 

@@ -186,7 +186,7 @@ def search(seeds: Sequence[int]) -> None:
 
 
 def run_view(seed: int, directory: Path) -> int:
-    """Hold the view of a seed against all laws; return the rows compared.
+    """The view of a seed against all laws; return the rows compared.
 
     The directory and the saved state are gone on with by another number of threads every time.
 

@@ -13,7 +13,7 @@ import os
 
 from hypothesis import HealthCheck, Phase, settings
 
-__all__ = ["EXAMPLES_OF_A_TYPE", "HUNT", "MAX_CHANGES", "load_profile", "profile_name"]
+__all__ = ["EXAMPLES_OF_A_TYPE", "HUNT", "MAX_CHANGES", "examples", "load_profile", "profile_name"]
 
 _COMMON = settings(
     deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large], print_blob=True, database=None
@@ -36,6 +36,11 @@ MAX_CHANGES = {"push": 18, "scout": 18, "nightly": 24}
 def profile_name() -> str:
     """Return the profile that the environment requests."""
     return os.environ.get("HYPOTHESIS_PROFILE", "push")
+
+
+def examples(*, push: int, nightly: int) -> int:
+    """Return how many examples of a law that has settings of its own; `scout` searches as many as a push."""
+    return nightly if profile_name() == "nightly" else push
 
 
 def load_profile() -> None:

@@ -259,7 +259,7 @@ def _share(rng: np.random.Generator, events: int, sources: int) -> int:
 
 
 class _Checker:
-    """Hold the sum of a plan's answers against DuckDB's query."""
+    """The sum of a plan's answers against DuckDB's query."""
 
     def __init__(self, connection: duckdb.DuckDBPyConnection, plan: Node) -> None:
         self._connection = connection

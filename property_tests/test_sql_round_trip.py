@@ -1,7 +1,7 @@
 """Laws of queries as text: written and bound again, a query has the same answers, and from the second writing on the same tree.
 
 Views of the fluent API are drawn from seeds, as for `pipeline_plans`; queries as text are drawn as for `test_sql`. Joins by
-time and with outside tables, which have no form in Spark's own SQL, are listed, over drawn rows; what has no form at all is
+time and with external tables, which have no form in Spark's own SQL, are listed, over drawn rows; what has no form at all is
 refused.
 """
 

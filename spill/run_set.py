@@ -17,6 +17,7 @@ Files: `store.json`, and those of the runs.
 
 from __future__ import annotations
 
+import functools
 import json
 import uuid
 from abc import ABC, abstractmethod
@@ -390,8 +391,13 @@ class RunSet(ABC, Generic[R]):
 
 def _stamp() -> dict[str, Any]:
     boot = read_bytes(_BOOT_ID)
+    return {"format": _FORMAT, "library": _library(), "boot": "" if boot is None else boot.decode().strip()}
+
+
+@functools.cache
+def _library() -> str:
+    """Return the version of the library; to find it takes longer than to make an empty set of runs."""
     try:
-        library = version("zset-join")
+        return version("zset-join")
     except PackageNotFoundError:
-        library = "source"  # run from a source tree
-    return {"format": _FORMAT, "library": library, "boot": "" if boot is None else boot.decode().strip()}
+        return "source"  # run from a source tree

@@ -7,7 +7,10 @@ PySpark is imported only when the first such test runs.
 from __future__ import annotations
 
 import contextlib
+import gc
+import itertools
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -18,6 +21,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from property_tests.profiles import load_profile
+from tests.scratch import remove_scratch, use_memory
 from tools.short_lived_jvms import PLAIN_FILES, use_short_lived_jvms
 
 if TYPE_CHECKING:
@@ -48,13 +52,28 @@ LONGEST_SOCKET_DIRECTORY = 40
 """The path of a Unix socket, which answers 40 ms sooner than TCP, may have 100 characters."""
 
 MOST_SHOWN = 4_000
+LONGEST_NAME = 30
 JVM_STDERR = pytest.StashKey[Path]()
+HAS_FAILED = pytest.StashKey[bool]()
+NUMBERS = itertools.count()
+SCRATCH = use_memory()
 
 # Inherited by the programs that tests start.
 use_short_lived_jvms()
 
 # Without a deadline: the first call of a kernel may compile it.
 load_profile()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Collect without the garbage collector, which would visit what thirteen thousand tests consist of again and again."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
@@ -77,11 +96,38 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     """Show with a Spark test that failed what the JVM wrote last: why it died, if it did."""
     report = yield
+    if report.failed:
+        item.stash[HAS_FAILED] = True
     written = item.config.stash.get(JVM_STDERR, None)
     if report.failed and written is not None and "spark" in getattr(item, "fixturenames", ()):
         last = written.read_text(encoding="utf-8", errors="replace")[-MOST_SHOWN:]
         report.sections.append((f"end of {written}", last))
     return report
+
+
+def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
+    """Note whether somebody may look for what a test left."""
+    session.config.stash[HAS_FAILED] = exitstatus != 0
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_unconfigure(config: pytest.Config) -> None:
+    """Give the memory back."""
+    if SCRATCH is not None and not config.stash.get(HAS_FAILED, True):
+        remove_scratch(SCRATCH)
+
+
+@pytest.fixture
+def tmp_path(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """Give a directory, which is removed when the test has passed.
+
+    That of pytest is numbered: to find its number, pytest looks through those of all tests before.
+    """
+    name = "".join(letter if letter.isalnum() else "_" for letter in request.node.name)[:LONGEST_NAME]
+    path = tmp_path_factory.mktemp(f"{name}{next(NUMBERS)}", numbered=False)
+    yield path
+    if not request.node.stash.get(HAS_FAILED, False):
+        shutil.rmtree(path, ignore_errors=True)
 
 
 @contextlib.contextmanager

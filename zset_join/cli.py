@@ -179,6 +179,8 @@ def _parser() -> argparse.ArgumentParser:
     console.add_argument("--port", type=int, default=0, help="port on 127.0.0.1 (a free one)")
     console.add_argument("--dead-letters", metavar="PATH", help="the query's option deadLetterPath")
     console.add_argument("--metrics-token-file", metavar="FILE", help="file with the token for /metrics; created if missing")
+    console.add_argument("--allow-actions", action="store_true", help="let the page do what --replay names; else it only reads")
+    console.add_argument("--replay", metavar="TARGET", help="with --allow-actions: where to send dead letters again")
     console.add_argument(
         "--diff",
         metavar="QUERY",
@@ -490,22 +492,10 @@ def _restore(options: argparse.Namespace) -> int:
 
 
 def _console(options: argparse.Namespace) -> int:
-    from zset_join.console import QueryAnswers, WatchedBundle, WatchedCheckpoint, open_console
-    from zset_join.console.kept_token import kept_token
-    from zset_join.console.watched_bundle import is_bundle
+    from zset_join.console.command import serve_console
 
-    token = None if options.metrics_token_file is None else kept_token(options.metrics_token_file)
-    if is_bundle(options.checkpoint):
-        console = open_console(WatchedBundle(options.checkpoint), port=options.port, metrics_token=token)
-    else:
-        diff = None if options.diff is None else partial(_diff_of, options.checkpoint, options.diff, options.dialect, 600.0)
-        answers = QueryAnswers(diff=diff)
-        watched = WatchedCheckpoint(options.checkpoint, answers, dead_letters=options.dead_letters)
-        console = open_console(watched, port=options.port, metrics_token=token)
-    with console:
-        _print_line(f"open {console.url}  (the address works once; Ctrl-C ends the console)")
-        console.wait_for_interrupt()
-    return 0
+    diff = None if options.diff is None else partial(_diff_of, options.checkpoint, options.diff, options.dialect, 600.0)
+    return serve_console(options, diff=diff, run=_replay_in_pipeline, print_line=_print_line)
 
 
 def _diff_of(checkpoint: str, program: str, dialect: str, lease_seconds: float, **words: Any) -> Any:
@@ -520,13 +510,9 @@ def _diff_of(checkpoint: str, program: str, dialect: str, lease_seconds: float, 
 
 
 def _bundle(options: argparse.Namespace) -> int:
-    from zset_join.console import WatchedCheckpoint
-    from zset_join.console.watched_bundle import write_bundle
+    from zset_join.console.command import make_bundle
 
-    made = write_bundle(WatchedCheckpoint(options.checkpoint), options.output, rows=options.rows)
-    holds = "with values of rows" if options.rows else "without values of rows"
-    _print_line(f"{made['path']}: {made['bytes']} bytes, {holds}; zset-join console {made['path']} shows it")
-    return 0
+    return make_bundle(options, print_line=_print_line)
 
 
 def _session(cores: int | None, conf: dict[str, str] | None = None) -> SparkSession:

@@ -20,7 +20,7 @@ Line = tuple[str, bool]
 
 @dataclass(frozen=True, slots=True)
 class Epoch:
-    """Hold the rows that come together.
+    """The rows that come together.
 
     Args:
         rows: by source.
@@ -56,7 +56,7 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class Story:
-    """Hold an example.
+    """An example.
 
     Args:
         name: of its module and its picture.

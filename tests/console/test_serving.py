@@ -10,7 +10,8 @@ import httpx
 import pytest
 
 from tests.console.shop import run, shop
-from zset_join.console import Console, WatchedCheckpoint, open_console
+from zset_join.cli import main
+from zset_join.console import Action, Console, WatchedCheckpoint, open_console
 from zset_join.console.kept_token import kept_token
 from zset_join.console.serving import STATIC
 from zset_join.core.errors import OptionError
@@ -81,6 +82,39 @@ def test_no_verb_writes(browser: httpx.Client, verb: str) -> None:
     assert browser.request(verb, "/api/overview").status_code == 405
 
 
+@pytest.fixture
+def acting(tmp_path: Path) -> Iterator[tuple[httpx.Client, str, list[str]]]:
+    done: list[str] = []
+
+    def send() -> str:
+        done.append("sent")
+        return "1 sent"
+
+    with open_console(WatchedCheckpoint(tmp_path), actions={"replay": Action("send again", send)}) as console:
+        client = httpx.Client(base_url=f"http://127.0.0.1:{console.port}")
+        token = client.get(console.url).headers["location"].removeprefix("/#actions=")
+        yield client, token, done
+        client.close()
+
+
+def test_an_allowed_action_needs_cookie_origin_and_token(acting: tuple[httpx.Client, str, list[str]]) -> None:
+    client, token, done = acting
+    own, place = str(client.base_url).rstrip("/"), "/api/actions/replay"
+    good = {"Origin": own, "X-CSRF-Token": token}
+
+    assert client.get("/api/actions").json() == {"replay": "send again"}
+    assert httpx.post(own + place, headers=good).status_code == 401
+    for headers in ({}, {"Origin": own}, {"X-CSRF-Token": token}, {**good, "Origin": "http://127.0.0.1:1"}):
+        assert client.post(place, headers=headers).status_code == 403
+    assert client.post("/api/overview", headers=good).status_code == 405
+    assert client.request("PUT", place, headers=good).status_code == 405
+    assert client.post("/api/actions/other", headers=good).status_code == 404
+    assert done == []
+
+    assert client.post(place, headers=good).json() == {"done": "1 sent"}
+    assert done == ["sent"]
+
+
 def test_every_answer_confines_the_page_to_its_own_scripts(browser: httpx.Client) -> None:
     policy = browser.get("/").headers["content-security-policy"]
     assert policy.startswith("default-src 'self';")
@@ -137,3 +171,9 @@ def test_a_token_file_is_made_for_its_owner_alone_and_refused_where_others_may_r
     path.write_text("short")
     with pytest.raises(OptionError, match="5 characters"):
         kept_token(path)
+
+
+@pytest.mark.parametrize("options", [["--allow-actions"], ["--replay", "again.jsonl"]])
+def test_actions_are_allowed_and_named_together(tmp_path: Path, options: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["console", str(tmp_path), *options]) == 1
+    assert "expected both --allow-actions and --replay" in capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""Secrets: named where they are used, and in nothing that a lookup join shows, whatever the outside does."""
+"""Secrets: named where they are used, and in nothing that a lookup join shows, whatever the external system does."""
 
 from __future__ import annotations
 

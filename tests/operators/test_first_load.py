@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import random
 from collections import Counter
+from pathlib import Path
+from types import SimpleNamespace
 
 import pyarrow as pa
 import pytest
 
 from tests.built import built
 from zset_join import Relation, Tick, ZSet
-from zset_join.core.errors import BadInputError
+from zset_join.core.errors import BadInputError, StateError
 from zset_join.expressions import left, right
+from zset_join.operators import first_load
 from zset_join.operators.first_load import LoadedJoin
 from zset_join.operators.join import JOIN_TYPES, HashJoin
+from zset_join.state.rows.row_arena import RowArena
 from zset_join.testing.comparison import exact_tables
 
 COLUMNS = {"id": pa.int64(), "k": pa.int64(), "v": pa.string()}
@@ -58,8 +62,8 @@ def loads(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     seen: list[bool] = []
     load = LoadedJoin._load
 
-    def noted(self: LoadedJoin, *arguments):
-        chunks = load(self, *arguments)
+    def noted(self: LoadedJoin, *arguments, **whether):
+        chunks = load(self, *arguments, **whether)
         seen.append(chunks is not None)
         return chunks
 
@@ -152,3 +156,53 @@ def test_rows_that_retract_others_are_worked_at_once(loads: list[bool]) -> None:
 
     assert not stepped(built(LoadedJoin, *sides, **SMALL), 0, deltas)
     assert loads == []
+
+
+@pytest.mark.parametrize("how", ["inner", "left_anti", "full"])
+@pytest.mark.parametrize("kind", ["plain", "sequence", "residual"])
+def test_over_files_parts_leave_what_one_epoch_leaves(how: str, kind: str, loads: list[bool], tmp_path: Path) -> None:
+    sides = [relation(name, sequence=kind == "sequence") for name in ("l", "r")]
+    terms = {"hidden": (("at",), ("at",))} if kind == "sequence" else {}
+    terms |= {"residual": left("id") < right("id")} if kind == "residual" else {}
+    for seed in range(1):
+        draw = random.Random(seed)
+        parted = built(LoadedJoin, *sides, how, **terms, directory=str(tmp_path / f"{seed}"), **SMALL)
+        whole = built(HashJoin, *sides, how, **terms, **SMALL)
+        for epoch, count in enumerate((400, 40, 6)):
+            deltas = [drawn(draw, side, count=count, ids=10**6 if epoch == 0 else 25) for side in sides]
+            assert stepped(parted, epoch, deltas) == stepped(whole, epoch, deltas)
+            assert exact_tables(parted.snapshot()) == exact_tables(whole.snapshot())
+            parted.close()
+            parted = built(LoadedJoin, *sides, how, **terms, directory=str(tmp_path / f"{seed}"), **SMALL)
+            assert [side.table_bytes() for side in parted._sides] == [side.table_bytes() for side in whole._sides]
+            assert parted.absorbed_epoch == epoch
+        parted.close()
+    assert loads == [True, True]
+
+
+def test_files_that_were_being_loaded_when_the_process_ended_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sides, directory = [relation("l"), relation("r")], str(tmp_path / "state")
+    deltas = [drawn(random.Random(1), side, ids=1000) for side in sides]
+    join = built(LoadedJoin, *sides, directory=directory, **SMALL)
+    monkeypatch.setattr(RowArena, "copy", lambda *_: (_ for _ in ()).throw(OSError(28, "full")))
+
+    with pytest.raises(OSError, match="full"):
+        join.absorb(Tick(0), deltas)
+    join.close()
+
+    with pytest.raises(StateError, match="was being written"):
+        built(LoadedJoin, *sides, directory=directory, **SMALL)
+
+
+def test_the_memory_of_a_load_is_given_back_when_callers_have_dropped_its_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    sides, given_back = [relation("l"), relation("r")], []
+    join = built(LoadedJoin, *sides, **SMALL)
+    pool = SimpleNamespace(release_unused=lambda: given_back.append(join.absorbed_epoch))
+    monkeypatch.setattr(first_load, "pa", SimpleNamespace(default_memory_pool=lambda: pool))
+
+    for epoch, count in enumerate((40, 40, 4, 4, 4)):
+        join.absorb(Tick(epoch), [drawn(random.Random(epoch), side, count=count, ids=1000) for side in sides])
+
+    assert given_back == [1]

@@ -12,6 +12,7 @@ import pyarrow as pa
 import pytest
 
 from tests.built import built
+from tests.sweeps import some_of
 from zset_join.core.errors import WeightOverflowError
 from zset_join.core.relation import Relation
 from zset_join.core.tick import Tick
@@ -26,6 +27,15 @@ LEFT, RIGHT = (
 TYPES = ["inner", "left", "right", "full", "left_semi", "left_anti"]
 CONDITION = left("id") < right("id")
 FEW = {"max_hot_keys": 20}
+SIZES: dict[str, dict[str, int]] = {
+    "as they are": {},
+    "small": {"chunk_rows": 7, "part_changes": 50},
+    "large": {"chunk_rows": 300, "part_changes": 20},
+}
+SIZED = some_of(
+    {f"{how}-{name}": (how, sizes) for name, sizes in SIZES.items() for how in TYPES},
+    short=[f"{how}-small" for how in TYPES] + ["full-as they are", "left_anti-large"],
+)
 
 
 def rows(random: np.random.Generator, count: int, *, ids: int, keys: int) -> ZSet:
@@ -58,8 +68,7 @@ def assert_alike(in_memory: HashJoin, streaming: HashJoin, *, seed: int) -> None
             join.absorb(Tick(epoch), deltas)
 
 
-@pytest.mark.parametrize("sizes", [{}, {"chunk_rows": 7, "part_changes": 50}, {"chunk_rows": 300, "part_changes": 20}])
-@pytest.mark.parametrize("how", TYPES)
+@pytest.mark.parametrize(("how", "sizes"), SIZED)
 def test_with_streamed_rows_a_join_emits_the_same_as_in_memory(how: str, sizes: dict[str, int]) -> None:
     in_memory, streaming = HashJoin(LEFT, RIGHT, how), built(HashJoin, LEFT, RIGHT, how, **FEW, **sizes)
     assert_alike(in_memory, streaming, seed=1)
@@ -70,8 +79,7 @@ def test_with_streamed_rows_a_join_emits_the_same_as_in_memory(how: str, sizes: 
     assert passed == ({"left"} if how in ("left_semi", "left_anti") else {"left", "right"})
 
 
-@pytest.mark.parametrize("sizes", [{}, {"chunk_rows": 7, "part_changes": 50}, {"chunk_rows": 300, "part_changes": 20}])
-@pytest.mark.parametrize("how", TYPES)
+@pytest.mark.parametrize(("how", "sizes"), SIZED)
 def test_behind_a_residual_predicate_a_join_emits_the_same_as_in_memory(how: str, sizes: dict[str, int]) -> None:
     in_memory, streaming = (
         HashJoin(LEFT, RIGHT, how, residual=CONDITION),

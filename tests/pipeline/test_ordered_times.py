@@ -28,6 +28,8 @@ VALUES = {
     pa.string(): ["", "9", "A", "a", "ab", "é", "\uffff", "\U0001f600"],
     pa.binary(): [b"", b"\x00", b"a", b"\xff"],
 }
+SIDEWAYS = list(itertools.product((">=", ">", "<=", "<"), ("inner", "left")))
+LOOKS = {kind: SIDEWAYS if kind == pa.int64() else [(">=", "inner"), ("<", "left")] for kind in VALUES}
 WITHOUT_NEWEST = {pa.uint64(), pa.decimal128(38, 3), pa.string(), pa.binary()}
 
 
@@ -50,7 +52,7 @@ def inputs(kind):
 @pytest.mark.parametrize("kind", VALUES, ids=str)
 def test_an_as_of_join_looks_both_ways_over_every_ordered_type(kind):
     left, right = inputs(kind)
-    for op, how in itertools.product((">=", ">", "<=", "<"), ("inner", "left")):
+    for op, how in LOOKS[kind]:
         view = appends("left", left).join_asof(appends("right", right), on="k", left_time="t", right_time="at", op=op, how=how)
         pipeline = fed(view, kind)
 

@@ -15,7 +15,9 @@ import pytest
 from playwright.sync_api import Page, sync_playwright
 
 from tests.console.shop import HOSTILE, run, shop, views
+from zset_join.cli import _parser, _replay_in_pipeline
 from zset_join.console import QueryAnswers, WatchedCheckpoint, open_console
+from zset_join.console.command import allowed_actions
 from zset_join.expressions import col
 from zset_join.runners.local.stopped import diff_of_directory
 
@@ -66,7 +68,9 @@ def axe() -> str:
 
 def panel(page: Page, tab: str) -> str:
     page.evaluate("tab => { location.hash = tab; }", tab)
-    page.wait_for_timeout(1500 if tab in ("keys", "rows", "files") else 500)
+    page.wait_for_timeout(300)
+    for busy in (page.locator("main").get_by_text("Reading"), page.locator("main button:disabled")):
+        busy.first.wait_for(state="detached")
     return str(page.inner_text("main"))
 
 
@@ -165,6 +169,25 @@ def test_no_panel_has_a_serious_fault_of_accessibility(chromium: Any, stopped: P
             found[tab] = page.evaluate(SERIOUS)
         context.close()
     assert found == {tab: [] for tab in (*TABS, "diff")}
+
+
+def test_dead_letters_are_sent_again_where_actions_are_allowed(chromium: Any, tmp_path: Path) -> None:
+    with shop(tmp_path / "shop") as pipeline:
+        run(pipeline, 4)
+    target = tmp_path / "again.jsonl"
+    options = ["console", str(tmp_path / "shop"), "--allow-actions", "--replay", str(target)]
+    with open_console(
+        WatchedCheckpoint(tmp_path / "shop"), actions=allowed_actions(_parser().parse_args(options), _replay_in_pipeline)
+    ) as console:
+        page, errors = opened(chromium, console.url)
+        assert "#" not in page.url
+        panel(page, "letters")
+        page.get_by_role("button", name="send again to").click()
+        page.get_by_text(f"1 sent again to {target}").wait_for()
+        page.get_by_role("cell", name="yes").wait_for()
+        page.close()
+    assert target.read_text().count("\n") == 1
+    assert errors == []
 
 
 def test_a_changed_query_is_shown_row_by_row(chromium: Any, stopped: Path) -> None:

@@ -1,4 +1,4 @@
-"""What a join looks like from outside is settled, or refused, before it runs."""
+"""The shape of a join is known, or rejected, before it runs."""
 
 from __future__ import annotations
 

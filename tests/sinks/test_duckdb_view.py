@@ -18,6 +18,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from property_tests.profiles import examples
 from zset_join.core.errors import OptionError, SinkError, WeightOverflowError
 from zset_join.core.relation import Relation
 from zset_join.sinks.duckdb_view import DuckDBViewSink
@@ -155,7 +156,7 @@ def views_and_counters(epochs: Sequence[Any], hash_bits: int) -> tuple[list[Coun
     return views, counters
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(push=15, nightly=40), deadline=None)
 @given(epochs=st.lists(SMALL_DELTAS, max_size=5), hash_bits=st.sampled_from([1, 64]))
 def test_the_view_equals_a_counter_after_every_epoch(epochs: list[Any], hash_bits: int) -> None:
     views, counters = views_and_counters(epochs, hash_bits)

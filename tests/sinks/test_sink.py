@@ -6,9 +6,7 @@ A new sink joins by one line in `under_test.MAKERS`.
 from __future__ import annotations
 
 import contextlib
-import importlib
 import json
-import pkgutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, get_args
@@ -19,7 +17,6 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
 
-import zset_join
 from faults.sinks import SERVED, SINKS
 from tests.sinks.under_test import (
     MAKERS,
@@ -30,6 +27,7 @@ from tests.sinks.under_test import (
     contents,
     history,
     positions,
+    sinks_of_the_product,
     summed,
 )
 from tests.sweeps import some_of
@@ -39,12 +37,10 @@ from zset_join.core.errors import PlanError, SinkError, ZsetJoinError
 from zset_join.core.relation import Relation
 from zset_join.pipeline import FunctionSink
 from zset_join.sinks import postgres_sql, row_files
-from zset_join.sinks.altering import AlterableSink, TableSink
 from zset_join.sinks.duckdb_sql import quote
 from zset_join.sinks.printed import PrintSink
 from zset_join.sinks.record_texts import RECORD_FORMS
-from zset_join.sinks.sink import DIGESTS_KEPT, ChainedSink, DatabaseSink, Sink, is_replay
-from zset_join.sinks.unfit_values import SelectiveSink
+from zset_join.sinks.sink import DIGESTS_KEPT, ChainedSink, Sink, is_replay
 from zset_join.storage.operations import observe
 from zset_join.zset import ZSet
 
@@ -53,7 +49,13 @@ LINKS = [ChainLink("d0"), ChainLink("d1", "d0"), ChainLink("d2", "d1")]
 Make = Callable[[], Any]
 
 
-@pytest.fixture(params=MAKERS)
+OTHER_FORMS = ("parquet-feed", "delta-row-kind", "delta-feed", "csv-row-kind", "csv-feed")
+"""Sinks that write the rows of an epoch in another form than one of the same class: what they hold is looked at on every push,
+the protocol, which their class has, by `make soak`."""
+every_form = pytest.mark.parametrize("make", MAKERS, indirect=True)
+
+
+@pytest.fixture(params=some_of(list(MAKERS), short=[name for name in MAKERS if name not in OTHER_FORMS]))
 def make(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Make]:
     """Give what makes the sink under test; made again, it is the same output."""
     made: list[Any] = []
@@ -72,7 +74,10 @@ def sink(make: Make) -> Any:
     return make()
 
 
-@pytest.fixture(params=[name for name, under_test in MAKERS.items() if under_test.has_hook])
+HOOKED = [name for name, under_test in MAKERS.items() if under_test.has_hook]
+
+
+@pytest.fixture(params=some_of(HOOKED, short=[name for name in HOOKED if name not in OTHER_FORMS]))
 def crashing(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[Path], Sink]:
     """Give what makes a sink whose files are ours, in a directory."""
     return MAKERS[request.param].make
@@ -81,6 +86,7 @@ def crashing(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[Path],
 # -- content ----------------------------------------------------------------------------------------------------------
 
 
+@every_form
 @pytest.mark.parametrize("seed", some_of({str(seed): seed for seed in range(3)}, short="0"))
 def test_after_every_epoch_a_sink_holds_the_sum_of_all_answers(sink: Any, seed: int) -> None:
     answers = history(seed)
@@ -236,6 +242,7 @@ def test_every_word_that_the_product_adds_to_rows_is_among_the_reserved_names() 
 NAMES_OF_A_PUSH = ("epoch", "_weight", "_row_kind", "_change_type", "_metadata", "key", "op", "rowid", "filename")
 
 
+@every_form
 @pytest.mark.parametrize("name", some_of(RESERVED_NAMES, short=NAMES_OF_A_PUSH))
 def test_a_column_with_a_reserved_name_is_kept_for_every_reader_or_refused_before_anything_is_made(
     sink: Any, name: str, tmp_path: Path
@@ -367,18 +374,6 @@ def test_a_crash_while_the_output_is_made_is_not_in_the_way(crashing: Callable[[
 def test_every_sink_fulfils_the_protocol(sink: Any) -> None:
     assert isinstance(sink, Sink)
     assert isinstance(sink, ChainedSink)
-
-
-def sinks_of_the_product() -> set[type]:
-    """Look through every module for classes with the words of a sink."""
-    found = set()
-    for module in pkgutil.walk_packages(zset_join.__path__, "zset_join."):
-        if module.name.startswith(("zset_join.spark", "zset_join.runners.spark")) or module.name.endswith("__main__"):
-            continue
-        for made in vars(importlib.import_module(module.name)).values():
-            if isinstance(made, type) and made.__module__.startswith("zset_join."):
-                found |= {made} if all(hasattr(made, word) for word in ("open", "last_epoch", "write", "close")) else set()
-    return found - {Sink, AlterableSink, ChainedSink, DatabaseSink, SelectiveSink, TableSink}
 
 
 def test_every_sink_of_the_product_has_the_chain_of_epochs_and_is_searched() -> None:
@@ -583,7 +578,13 @@ def test_a_sink_overtaken_by_another_chain_while_it_writes_raises(make: Make) ->
         slow.write(0, chunks(), link=LINKS[0])
 
 
-def test_the_digests_of_a_hundred_epochs_are_kept(sink: Any) -> None:
+OF_EACH_KIND = ("duckdb-keyed", "parquet-weight", "delta-bag", "json-lines-upsert", "csv-weight", "rows-parquet")
+"""One sink of every class: the others differ in how they write rows, not in how they keep epochs."""
+
+
+@pytest.mark.parametrize("make", some_of(list(MAKERS), short=OF_EACH_KIND), indirect=True)
+def test_the_digests_of_a_hundred_epochs_are_kept(make: Make) -> None:
+    sink = make()
     sink.open(OUTPUT, "query")
     [sink.write(epoch, [], link=ChainLink(f"d{epoch}", f"d{epoch - 1}")) for epoch in range(DIGESTS_KEPT + 1)]
 

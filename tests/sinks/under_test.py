@@ -6,6 +6,8 @@ counted. Rows are distinguished as the sinks must: NaN equals NaN, 0.0 equals -0
 
 from __future__ import annotations
 
+import importlib
+import pkgutil
 import random
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -15,8 +17,10 @@ from typing import Any
 
 import pyarrow as pa
 
+import zset_join
 from faults.sinks import weighted_lines
 from zset_join.core.relation import Relation
+from zset_join.sinks.altering import AlterableSink, TableSink
 from zset_join.sinks.csv_files import CsvFilesSink
 from zset_join.sinks.delta_changelog import DeltaChangelogSink
 from zset_join.sinks.delta_view import DeltaViewSink
@@ -24,11 +28,24 @@ from zset_join.sinks.duckdb_view import DuckDBViewSink
 from zset_join.sinks.json_lines import JsonLinesSink
 from zset_join.sinks.parquet_changelog import ParquetChangelogSink
 from zset_join.sinks.row_files import RowFilesSink
-from zset_join.sinks.sink import Sink
+from zset_join.sinks.sink import ChainedSink, DatabaseSink, Sink
+from zset_join.sinks.unfit_values import SelectiveSink
 from zset_join.storage.operations import Operation
 from zset_join.zset import ZSet
 
-__all__ = ["MAKERS", "OUTPUT", "SCHEMA", "Crash", "CrashAt", "UnderTest", "contents", "history", "summed", "total"]
+__all__ = [
+    "MAKERS",
+    "OUTPUT",
+    "SCHEMA",
+    "Crash",
+    "CrashAt",
+    "UnderTest",
+    "contents",
+    "history",
+    "sinks_of_the_product",
+    "summed",
+    "total",
+]
 
 SCHEMA = pa.schema({"k": pa.int64(), "v": pa.string(), "x": pa.float64()})
 OUTPUT = Relation(name="answer", schema=SCHEMA, primary_key=("k",), mode="changelog")
@@ -70,6 +87,18 @@ MAKERS: dict[str, UnderTest] = {
     "csv-feed": UnderTest(lambda place: CsvFilesSink(place / "rows", "change_data_feed"), has_hook=False),
     "rows-parquet": UnderTest(lambda place: RowFilesSink(place / "rows", "parquet", with_weights=True), has_hook=False),
 }
+
+
+def sinks_of_the_product() -> set[type]:
+    """Look through every module for classes with the words of a sink."""
+    found = set()
+    for module in pkgutil.walk_packages(zset_join.__path__, "zset_join."):
+        if module.name.startswith(("zset_join.spark", "zset_join.runners.spark")) or module.name.endswith("__main__"):
+            continue
+        for made in vars(importlib.import_module(module.name)).values():
+            if isinstance(made, type) and made.__module__.startswith("zset_join."):
+                found |= {made} if all(hasattr(made, word) for word in ("open", "last_epoch", "write", "close")) else set()
+    return found - {Sink, AlterableSink, ChainedSink, DatabaseSink, SelectiveSink, TableSink}
 
 
 def identity(value: Any) -> Any:

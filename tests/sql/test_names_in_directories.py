@@ -10,6 +10,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from property_tests.profiles import examples
 from zset_join.core.errors import PlanError
 from zset_join.sql import connect
 from zset_join.sql.runtime.spark_tables import SparkTables
@@ -34,7 +35,7 @@ def test_a_column_named_as_one_of_ours_is_refused_in_a_directory_and_on_spark(tm
 
 
 @given(st.lists(NAMES, min_size=2, max_size=2, unique=True))
-@settings(max_examples=300)
+@settings(max_examples=examples(push=60, nightly=300))
 @example(["\u20ac", " AC"])
 @example(["Orders", "orders"])
 @example(["\u00e9", "e\u0301"])

@@ -1,4 +1,4 @@
-"""Rows that come from outside: files and generated rows; Kafka is tested in `tests/services`."""
+"""Rows of connectors: files and generated rows; Kafka is tested in `tests/services`."""
 
 from __future__ import annotations
 

@@ -120,7 +120,7 @@ def test_what_cannot_be_measured_is_reported(tmp_path: Path) -> None:
     assert "json holds no epoch yet" in positions([log, tmp_path / "json"]).reason
     assert "2 queries, another, q" in positions([log, tmp_path / "rows"]).reason
     assert [positions([tmp_path / name]).common for name in ("csv", "json", "view.duckdb")] == [None, None, 129]
-    with pytest.raises(OptionError, match="no output of a query is there"):
+    with pytest.raises(OptionError, match="no output of a query"):
         positions([tmp_path])
     with pytest.raises(SinkError, match=r"has the views \['joined'\], and not 'left'"):
         positions([f"{tmp_path}/view.duckdb#left"])

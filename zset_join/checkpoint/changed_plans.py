@@ -39,7 +39,7 @@ class ChangedPlan:
             Spark's batch of its rows.
         before: digest of the plan before; None: the one that the checkpoint was made with.
         description: what the query is recognised by.
-        plan: what it takes to build its operators, see `Checkpoint`.
+        plan: to build its operators, see `Checkpoint`.
         sources: all sources that the query ever had, as plans write them, in the order of their logs.
         begins: views whose outputs begin with this epoch, where they are new.
         filled: those of them whose rows are not the answer of the epoch, and have parts of their own.

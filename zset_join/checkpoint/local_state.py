@@ -105,7 +105,7 @@ def default_local_state_dir() -> Path:
 
 
 class LocalState:
-    """Hold the directory of one bucket; made by `LocalState.acquire`.
+    """The directory of one bucket; made by `LocalState.acquire`.
 
     Args:
         home: the directory.

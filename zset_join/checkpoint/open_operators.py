@@ -74,7 +74,7 @@ class LoggedDeltas:
 
 @dataclass(frozen=True, slots=True)
 class KeptOperator(Generic[_Operator]):
-    """Hold an open operator, and what it logged last."""
+    """An open operator, and what it logged last."""
 
     operator: _Operator
     logged: LoggedDeltas | None

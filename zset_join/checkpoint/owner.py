@@ -148,7 +148,7 @@ def claimed_query_id(folder: Folder) -> str | None:
 
 
 class Ownership:
-    """Hold the claim of this process; made by `Ownership.claim`.
+    """The claim of this process; made by `Ownership.claim`.
 
     Args:
         folder: folder of the checkpoint.

@@ -15,7 +15,7 @@ from zset_join.core.errors import SqlError
 from zset_join.lookup.secret import holds_credentials
 
 if TYPE_CHECKING:
-    from zset_join.sql_expressions.places import Place
+    from zset_join.sql_expressions.positions import Position
 
 __all__ = ["duckdb_output", "jdbc_output", "kafka_config", "kafka_output", "local_path_of", "postgres_url"]
 
@@ -42,7 +42,7 @@ def local_path_of(table: str, options: Mapping[str, str]) -> Path:
 
 
 def kafka_config(options: Mapping[str, str]) -> dict[str, Any]:
-    """Return what Kafka's client takes of a table's options."""
+    """Return the settings of Kafka's client from a table's options."""
     config: dict[str, Any] = {
         option.removeprefix("properties."): value
         for option, value in options.items()
@@ -53,7 +53,7 @@ def kafka_config(options: Mapping[str, str]) -> dict[str, Any]:
     return config
 
 
-def postgres_url(url: str, *, at: Place | None = None) -> SplitResult:
+def postgres_url(url: str, *, at: Position | None = None) -> SplitResult:
     """Return the parts of jdbc:postgresql://host:port/database.
 
     Raises:
@@ -145,6 +145,6 @@ def jdbc_output(table: WrittenTable) -> Request:
 
 
 def _conninfo(given: Mapping[str, Any]) -> str:
-    """Return what libpq takes, every value quoted."""
+    """Return the connection string of libpq, every value quoted."""
     quoted = {name: str(value).replace("\\", "\\\\").replace("'", "\\'") for name, value in given.items()}
     return " ".join(f"{name}='{value}'" for name, value in quoted.items())

@@ -92,7 +92,7 @@ def letters_of(letters: pa.Table) -> Answer:
 
 
 def waiting_in(plan: QueryPlan, summary: Mapping[str, Any]) -> Answer:
-    """Return what waits for time, for `Watched.waiting`, from the summary of the newest epoch."""
+    """Return the rows that wait for time, for `Watched.waiting`, from the summary of the newest epoch."""
     stages = []
     for node in plan.nodes:
         state = plan.state_of[node.number].name

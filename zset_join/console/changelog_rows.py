@@ -48,7 +48,7 @@ def newest(changes: list[Answer]) -> list[Answer]:
 
 
 def logged_changes(committed: CommittedState, plan: QueryPlan, view: str, after: int) -> list[Answer]:
-    """Return the newest changes of a view that is kept, from its log; what a snapshot took in is absent any more."""
+    """Return the newest changes of a view that is kept, from its log; changes that a snapshot absorbed are gone."""
     history = view_history(committed, plan, view)
     schema = plan.output_of(view).schema
     found: list[Answer] = []
@@ -67,10 +67,7 @@ def logged_changes(committed: CommittedState, plan: QueryPlan, view: str, after:
 
 
 def changes_of(files: CheckpointFiles, plan: QueryPlan, record: CommitRecord) -> list[Answer]:
-    """Return what an epoch answered, where its files are still there: a query clears them away once its outputs have them.
-
-    Files of a Parquet changelog are read where it published them.
-    """
+    """Return the answer of an epoch if its files still exist, else those of the Parquet changelog."""
     found = []
     for view in plan.views:
         parts = _readable(files, record, [part for part in record.parts if len(plan.views) == 1 or part.way == view.name])

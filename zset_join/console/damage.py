@@ -63,10 +63,7 @@ def damage_of(location: str) -> dict[str, Any]:
 
 
 def known_records(files: CheckpointFiles, *, after: int = -1) -> tuple[list[CommitRecord], list[dict[str, Any]]]:
-    """Return the commit records behind an epoch that can be read, oldest first, and what is wrong with the others.
-
-    Epochs have no holes: of the newest records, which are never cleared away, one that is missing between two is wrong, too.
-    """
+    """Return the readable commit records after an epoch, oldest first, and errors: unreadable and missing ones."""
     matches = [RECORD_NAME.fullmatch(name) for name in files.folder.names("commits")]
     epochs = {int(match[1]) for match in matches if match is not None}
     if epochs:

@@ -23,7 +23,7 @@ NumbersByName = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EpochSummary:
-    """Hold the numbers of one epoch.
+    """The numbers of one epoch.
 
     Args:
         epoch: its number.
@@ -152,7 +152,7 @@ def summary_of_progress(
 
 
 def _work(seconds: float | None, rows: Sequence[int] | None) -> dict[str, Any]:
-    """Return what a stage did; of a query inside Spark it is not recorded how many rows a stage answered."""
+    """Return the work of a stage; of a query inside Spark it is not recorded how many rows a stage answered."""
     known = {} if seconds is None else {"seconds": seconds}
     return known if rows is None else {**known, "rows_in": sum(rows), "inputs": list(rows)}
 

@@ -11,9 +11,11 @@ import secrets
 import socket
 import threading
 import time
-from types import TracebackType
+from collections.abc import Mapping
+from types import MappingProxyType, TracebackType
 from typing import Any
 
+from zset_join.console.actions import Action
 from zset_join.console.guarding import Guard
 from zset_join.console.serving import POLL_SECONDS, console_app
 from zset_join.console.watched import Watched
@@ -40,7 +42,13 @@ class Console:
     """
 
     def __init__(
-        self, watched: Watched, *, port: int = 0, poll_seconds: float = POLL_SECONDS, metrics_token: str | None = None
+        self,
+        watched: Watched,
+        *,
+        port: int = 0,
+        poll_seconds: float = POLL_SECONDS,
+        metrics_token: str | None = None,
+        actions: Mapping[str, Action] = MappingProxyType({}),
     ) -> None:
         self._watched = watched
         self._socket = _bound(port)
@@ -50,7 +58,11 @@ class Console:
         self.metrics_url = f"http://{_LOOPBACK}:{self.port}/metrics"
         self.metrics_token = metrics_token or secrets.token_urlsafe(32)
         app = Guard(
-            console_app(watched, poll_seconds=poll_seconds), port=self.port, token=token, metrics_token=self.metrics_token
+            console_app(watched, poll_seconds=poll_seconds, actions=actions),
+            port=self.port,
+            token=token,
+            metrics_token=self.metrics_token,
+            may_act=bool(actions),
         )
         config = uvicorn.Config(
             app,
@@ -111,18 +123,25 @@ class Console:
             )
 
 
-def open_console(watched: Watched, *, port: int = 0, metrics_token: str | None = None) -> Console:
+def open_console(
+    watched: Watched,
+    *,
+    port: int = 0,
+    metrics_token: str | None = None,
+    actions: Mapping[str, Action] = MappingProxyType({}),
+) -> Console:
     """Serve the page about a query until it is closed.
 
     Args:
         watched: the query.
         port: of 127.0.0.1; 0 takes a free one.
         metrics_token: of scrapers of `/metrics`; default: a random one, the attribute `metrics_token`.
+        actions: what the page may do besides reading, by name: `replay` is a button among the dead letters.
 
     Raises:
         OptionError: the port is taken.
     """
-    return Console(watched, port=port, metrics_token=metrics_token)
+    return Console(watched, port=port, metrics_token=metrics_token, actions=actions)
 
 
 def _bound(port: int) -> socket.socket:

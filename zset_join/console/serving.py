@@ -6,6 +6,7 @@
 | `/api/overview`, `/api/changes`, ... | the method of `Watched` of that name, as JSON |
 | `/api/rows`, `/api/explain_row` | likewise; `table` or `view`, and `where` as a JSON object of columns to texts |
 | `/api/events` | server-sent events: `epochs` as they are committed, with the newest rows of the changelog |
+| `/api/actions` | titles of the allowed actions by name; a POST to `/api/actions/NAME` takes one |
 | `/metrics` | the numbers of the newest epoch, as Prometheus reads them |
 | `/api/verifying` | server-sent events: each `step` of a verification, then its `verdict` |
 
@@ -23,8 +24,10 @@ import threading
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
+from zset_join.console.actions import Action
 from zset_join.console.shown import shown_text
 from zset_join.console.watched import ANSWERS, Watched
 from zset_join.core.errors import OptionError, ZsetJoinError
@@ -48,12 +51,15 @@ _PROMETHEUS = "text/plain; version=0.0.4; charset=utf-8"
 _log = logging.getLogger(__name__)
 
 
-def console_app(watched: Watched, *, poll_seconds: float = POLL_SECONDS) -> Starlette:
+def console_app(
+    watched: Watched, *, poll_seconds: float = POLL_SECONDS, actions: Mapping[str, Action] = MappingProxyType({})
+) -> Starlette:
     """Return the application, without its guard.
 
     Args:
         watched: the query.
         poll_seconds: between looks for new epochs.
+        actions: that are allowed, by name.
     """
     heavy = threading.Lock()
 
@@ -98,7 +104,18 @@ def console_app(watched: Watched, *, poll_seconds: float = POLL_SECONDS) -> Star
         except (ZsetJoinError, OSError) as error:
             return PlainTextResponse(shown_text(str(error)), status_code=422)
 
+    async def titles(request: Request) -> Response:  # noqa: ARG001 - as a route
+        return JSONResponse({name: shown_text(one.title) for name, one in actions.items()})
+
+    async def act(request: Request) -> Response:
+        action = actions.get(request.path_params["name"])
+        if action is None:
+            return PlainTextResponse("There is no such action.", status_code=404)
+        return await _answered(lambda: {"done": shown_text(alone(action.run))})
+
     routes = [
+        Route("/api/actions", titles),
+        Route("/api/actions/{name}", act, methods=["POST"]),
         Route("/metrics", metrics),
         Route("/", page),
         Route("/api/epochs", epochs),
@@ -152,7 +169,7 @@ def _new_epochs(watched: Watched, after: int, reached: int) -> tuple[Sequence[Ma
 
 
 async def _verify_events(watched: Watched, view: str | None, alone: Callable[[Callable[[], Any]], Any]) -> AsyncIterator[str]:
-    """Yield the steps of a verification, then what it found."""
+    """Yield the steps of a verification, then its result."""
     loop, steps = asyncio.get_running_loop(), asyncio.Queue[str | None]()
 
     def show_step(step: str) -> None:

@@ -19,7 +19,7 @@ _VIEW, _WEIGHT = "view", "__weight"
 
 
 def view_history(committed: CommittedState, plan: QueryPlan, view: str) -> BucketHistory | None:
-    """Return what a kept view is made of; None where it is not kept, or nothing is in it yet."""
+    """Return the files of a kept view; None if it is not kept or empty."""
     number = [one.name for one in plan.views].index(view)
     return committed.histories.get(f"{_VIEW}-{number}/0" if len(plan.views) > 1 else f"{_VIEW}/0")
 

@@ -1,4 +1,4 @@
-"""A bundle: the answers about a checkpoint in one file, for somebody who has neither the checkpoint nor the machine.
+"""A bundle: the answers about a checkpoint in one file, for readers without access to the checkpoint or the machine.
 
     bundle.tar.gz    answers.json: format, `with_rows`, and the answers of `Watched` by name
 
@@ -34,12 +34,12 @@ _WITH_ROWS = ("changes", "diff", "hot_keys")
 
 
 def write_bundle(watched: Watched, path: str | Path, *, rows: bool = False) -> dict[str, Any]:
-    """Write a bundle, and return what is in it: `path`, `bytes`, `questions`.
+    """Write a bundle, and return its summary: `path`, `bytes`, `questions`.
 
     Args:
         watched: the query.
-        path: the file to make; it must not be there yet.
-        rows: also put in values of rows: the newest rows of the changelog and of the first table, hottest keys, dead letters.
+        path: the file to create; it must not exist.
+        rows: also include values of rows: the newest rows of the changelog and of the first table, hottest keys, dead letters.
 
     Raises:
         OptionError: the file is present, or cannot be made.

@@ -1,4 +1,4 @@
-"""Columns behind those that are present: what an output that continues can be given."""
+"""Added columns that a kept output can accept: they follow the present ones."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@
     ├── ResourceError          a limit that was reached; the message names the option to change
     ├── StateError             state that does not belong here, has a gap, or is damaged
     ├── SinkError              an output that cannot take the answer
-    └── LookupFailedError      an outside system that could not be reached, or returned an unusable answer
+    └── LookupFailedError      an external system that could not be reached, or returned an unusable answer
 
 Every error carries a stable `code` (documented in docs/reference/errors.md) and its facts as the mapping `facts`. Settings
 behind the `?` of a store's URI are in neither, see `zset_join.core.hidden_settings`.
@@ -153,6 +153,6 @@ class SinkError(ZsetJoinError):
 
 
 class LookupFailedError(ZsetJoinError):
-    """An outside system that could not be reached, or returned an unusable answer; the epoch was not applied."""
+    """An external system that could not be reached, or returned an unusable answer; the epoch was not applied."""
 
     default_code = "LOOKUP_FAILED"

@@ -1,6 +1,6 @@
-"""Packages that bring stages, batch queries or table functions of their own.
+"""Packages with their own stages, batch queries or table functions.
 
-A package declares its module in the entry-point group `zset_join.extensions`; importing the module registers what it brings:
+A package declares its module in the entry-point group `zset_join.extensions`; importing the module registers them:
 
     [project.entry-points."zset_join.extensions"]
     repeated = "my_package.repeated"
@@ -19,7 +19,7 @@ GROUP = "zset_join.extensions"
 
 
 def load_extensions() -> None:
-    """Import the modules of all installed packages that bring something.
+    """Import the modules of all installed packages with extensions.
 
     Raises:
         ImportError: one of them cannot be imported.

@@ -1,4 +1,4 @@
-"""Packages that only some features need: what a missing one is called, and the line that installs it.
+"""Packages that only some features need: the error for a missing one, with the line that installs it.
 
 The law: wherever such a package is imported, directly or by another one, its absence is `MissingPackageError` with the pip line
 of its extra, and never a bare `ImportError`. It is an `ImportError` too, so code that catches one still does.
@@ -40,7 +40,7 @@ def needed_for(what: str, package: str | None = None) -> Iterator[None]:
     """Import packages of extras inside; one that is missing is reported in the library's terms.
 
     Args:
-        what: the feature, as the message begins with it.
+        what: the feature, as the beginning of the message.
         package: whose import may fail in its own way where a part of it is missing, as psycopg's does without libpq.
 
     Raises:

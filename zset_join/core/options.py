@@ -349,7 +349,7 @@ class HotBudget:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueryOptions:
-    """Hold the checked options of one query; see the module header.
+    """The checked options of one query; see the module header.
 
     Build it with `from_options`; the defaults here are those of the table.
     """

@@ -42,8 +42,8 @@ class ProgressLine:
     """Progress of running work; made by `progress_line`.
 
     Args:
-        title: what the work is.
-        screen: where it is shown; None for nowhere.
+        title: of the work.
+        screen: the output stream, or None.
         clock: returns seconds.
     """
 
@@ -98,7 +98,7 @@ def progress_line(title: str) -> Iterator[ProgressLine]:
     """Show a line while work continues.
 
     Args:
-        title: what the work is, such as "verifying orders".
+        title: of the work, such as "verifying orders".
     """
     outer: ProgressLine | None = getattr(_active, "line", None)
     if outer is not None:

@@ -1,4 +1,4 @@
-"""Bringing a delta's columns to the form they are stored in.
+"""Conversion of a delta's columns to their stored form.
 
 A delta has the columns of its relation, by name and type; what is only encoded otherwise (a dictionary, a view, another
 offset width, a NULL-free column under a nullable one) is accepted, anything else is refused before a byte is read. Keys that

@@ -32,7 +32,7 @@ def counted(number: int, noun: str) -> str:
 
 
 def shown_buckets(buckets: int | None, by: str) -> str:
-    """Return where the state of a stage is, for `explain`.
+    """Return the location of a stage's state, for `explain`.
 
     Args:
         buckets: their number; None where it is not chosen yet.
@@ -114,7 +114,7 @@ def _without_python(value: Any) -> Any:
 
 
 def near(name: str, known: Iterable[str]) -> str:
-    """Return a question that names what may have been meant; empty where nothing is near."""
+    """Return a "Did you mean" question with the nearest names; empty if none is near."""
     listed = list(dict.fromkeys(known))
     lower = {one.lower(): one for one in listed}
     close = difflib.get_close_matches(name.lower(), list(lower), n=3, cutoff=0.6)

@@ -71,7 +71,7 @@ def no_words() -> ColumnWords:
 
 @dataclass(frozen=True, kw_only=True)
 class ColumnChange:
-    """Hold how the columns of one source change.
+    """How the columns of one source change.
 
     Args:
         source: its name.
@@ -98,7 +98,7 @@ class ColumnChange:
 
     @property
     def dropped(self) -> tuple[str, ...]:
-        """Return the columns that go."""
+        """Return the dropped columns."""
         return tuple(name for name in self.before.names if name not in self.after.names and name not in self.renamed)
 
     @property

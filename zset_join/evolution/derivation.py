@@ -1,4 +1,4 @@
-"""Rows behind one chain of row steps from rows behind another one of the same origin: what that one has dropped is gone.
+"""Derivation of the rows after one chain of row steps from those after another chain over the same origin.
 
     have:    where total > 0; select id, customer, total * 2 AS twice
     want:    where total > 0 and customer <> 'x'; select customer, total * 2 AS amount
@@ -54,9 +54,9 @@ def derived_steps(
     """Return the steps from rows after one chain to rows after another one; None where something is absent.
 
     Args:
-        have: what was done to the rows that there are.
-        want: what is to have been done.
-        columns: those that there are, after `have`.
+        have: the steps applied to the present rows.
+        want: the required steps.
+        columns: the present ones, after `have`.
         origin: the columns of the rows that both chains begin with.
     """
     if tuple(have) == tuple(want[: len(have)]):
@@ -88,10 +88,10 @@ def unmet_conditions(have: Sequence[RowStep], want: Sequence[RowStep]) -> list[E
 
 
 def null_rejected(steps: Sequence[RowStep], without: Sequence[str]) -> set[str]:
-    """Return the columns, before some steps, in which NULL makes a row come to nothing: a condition or its reader drops it.
+    """Return the columns, before some steps, in which NULL removes a row: a condition or its reader drops it.
 
     Args:
-        steps: what is done to the rows.
+        steps: applied to the rows.
         without: columns behind the steps whose reader has no use for rows with NULL in one of them.
     """
     chain = _Chain(steps)

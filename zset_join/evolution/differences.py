@@ -35,7 +35,7 @@ Status = Literal["unchanged", "changed", "columns", "added", "dropped"]
 
 @dataclass(frozen=True, eq=False)
 class ViewDiff:
-    """Hold the change of one view.
+    """The change of one view.
 
     Args:
         name: of the view.

@@ -126,7 +126,7 @@ class Fetcher:
     """Fetches from one source for one join.
 
     Args:
-        source: the outside table.
+        source: the external table.
         shape: of the join.
         settings: of the calls.
         clock: for waiting.

@@ -1,10 +1,10 @@
 """Reaction to a failing external system: a bounded back-off, then a circuit breaker.
 
 The law: a call that meets a transient error is made at most `error_attempts` times, each later one after a wait that doubles
-from `error_delay` to `error_max_delay`, with jitter (half of it is random), or after what the outside requested, which
-`error_max_delay` bounds too. Then the epoch fails. While the circuit is open no call is made at all; afterwards one is, without
-retries, and only its success closes the circuit. So a runner that tries an epoch again and again does not hammer a source that
-is down.
+from `error_delay` to `error_max_delay`, with jitter (half of it is random), or after the delay that the external system
+requested, which `error_max_delay` bounds too. Then the epoch fails. While the circuit is open no call is made at all;
+afterwards one is, without retries, and only its success closes the circuit. So a runner that tries an epoch again and again
+does not hammer a source that is down.
 """
 
 from __future__ import annotations

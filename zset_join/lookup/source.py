@@ -28,7 +28,7 @@ class TransientLookupError(Exception):
     """An error that may not recur when the call is repeated.
 
     Args:
-        reason: the error of the outside, without credentials.
+        reason: the error of the external system, without credentials.
         retry_after_seconds: how long to wait, if it demands that.
     """
 

@@ -4,7 +4,7 @@ An external table is no function of the input, so the operator never reads it. I
 caller fetches, writes the answers down, and passes them in as the second input; from there on everything is a function of its
 inputs.
 
-The law: the answer of an epoch is decided by the rows before it, its delta, and what was fetched for it. While the outside
+The law: the answer of an epoch is decided by the rows before it, its delta, and what was fetched for it. While the external
 table does not advance, the sum of the answers is the batch join. A retraction retracts what was emitted, and queries nothing.
 
 Remembers, for an append-only left, the rows that wait for another attempt; for any other, its live rows and per arrival what it
@@ -16,7 +16,7 @@ is due `delay_us` after the processing time of the epoch that missed it, and req
 also in one without rows. After the last miss LEFT pads and INNER drops. The answers of an append-only left come in the order
 of its rows.
 
-Known limits. INNER and LEFT. Parked rows are joined as they came, whatever happened to the outside table meanwhile.
+Known limits. INNER and LEFT. Parked rows are joined as they came, whatever happened to the external table meanwhile.
 
 Source: FLIP-234 (retryable lookup joins); the journal and rows that are parked between epochs are ours.
 """

@@ -28,7 +28,7 @@ _NULL = Literal(None, pa.int64())
 
 @dataclass(frozen=True, eq=False)
 class JoinCondition:
-    """Hold an ON condition in its parts.
+    """An ON condition in its parts.
 
     Args:
         keys: pairs of expressions over the left and over the right row.

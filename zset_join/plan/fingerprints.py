@@ -48,7 +48,7 @@ class FeedPrint:
 
 
 class Fingerprints:
-    """Hold the fingerprints of a plan.
+    """The fingerprints of a plan.
 
     Args:
         plan: the plan.
@@ -147,9 +147,9 @@ class Fingerprints:
 
     def _add(self, node: StageNode) -> None:
         stage, inputs = node.stage, [[self._seen(feed) for feed in feeds] for feeds in node.feeds]
-        outside = str(id(getattr(stage, "source", stage))) if isinstance(stage, EffectStage) else ""
+        external = str(id(getattr(stage, "source", stage))) if isinstance(stage, EffectStage) else ""
         here = self._written(node)
-        exact = _digest("stage", text_of(here), outside, *(self.text(feeds) for feeds in node.feeds))
+        exact = _digest("stage", text_of(here), external, *(self.text(feeds) for feeds in node.feeds))
         passed = self._passed(node, inputs)
         changed = {name for feeds in inputs for seen in feeds if seen is not None for name in seen[1]}
         there = {name for given in node.stage.inputs for name in given.relation.schema.names}
@@ -159,7 +159,7 @@ class Fingerprints:
             self._rows[node.number], self._changed[node.number] = exact, frozenset()
             return
         texts = (text_of([seen[0] for seen in feeds if seen is not None]) for feeds in inputs)
-        print_of = _digest("stage", text_of(here, without=changed), outside, *texts)
+        print_of = _digest("stage", text_of(here, without=changed), external, *texts)
         self.nodes.append(print_of)
         self._rows[node.number], self._changed[node.number] = (exact if passed else print_of), passed
 

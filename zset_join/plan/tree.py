@@ -144,7 +144,7 @@ class Merge:
         """Return all rows.
 
         Raises:
-            PlanError: the columns do not go together.
+            PlanError: incompatible columns.
         """
         relations = [changelog_of(part) for part in self.parts]
         first = relations[0]

@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     from zset_join.sql_expressions.texts import BoundText
 
 __all__ = [
+    "ExternalRows",
     "NamedColumn",
-    "OutsideRows",
     "RowsOfView",
     "TextColumn",
     "ViewColumn",
@@ -64,7 +64,7 @@ class RowsOfView(Protocol):
         ...
 
 
-class OutsideRows(NamedTuple):
+class ExternalRows(NamedTuple):
     """Rows of an external table, for conditions that read them."""
 
     name: str
@@ -78,7 +78,7 @@ class ViewColumn(Column):
 
     Args:
         node: the rows.
-        view: what messages call them.
+        view: name for messages.
     """
 
     node: Node
@@ -116,8 +116,8 @@ def resolved(given: Any, rows: RowsOfView, call: str) -> Expression:
 
     Args:
         given: an expression.
-        rows: what it is computed from.
-        call: the word that is given it, for messages.
+        rows: its input.
+        call: the method, for messages.
 
     Raises:
         OptionError: it is no expression.
@@ -142,7 +142,7 @@ def resolved(given: Any, rows: RowsOfView, call: str) -> Expression:
 
 
 def titled(given: Any, rows: RowsOfView, call: str) -> NamedColumn:
-    """Return an expression over rows, and what it is called: by `alias`, by its column, or as it is written.
+    """Return an expression over rows and its name: from `alias`, its column, or its text.
 
     Raises:
         OptionError: as `resolved`.
@@ -202,7 +202,7 @@ def condition_on(given: Any, name: str, schema: pa.Schema, argument: str) -> Exp
         OptionError: it is neither.
         PlanError: a text that cannot be bound.
     """
-    return resolved(expr(given) if isinstance(given, str) else given, OutsideRows(name, schema), argument)
+    return resolved(expr(given) if isinstance(given, str) else given, ExternalRows(name, schema), argument)
 
 
 def schema_given(text: str) -> pa.Schema:

@@ -33,7 +33,7 @@ _SHOWN = 100
 
 @dataclass(frozen=True)
 class GivenRows:
-    """Hold the rows that convert, and those that do not.
+    """The rows that convert, and those that do not.
 
     Args:
         batch: the rows that convert, in their order.
@@ -57,7 +57,7 @@ class GivenRows:
 
 
 def table_of(rows: Any) -> pa.Table | None:
-    """Return a frame of pandas or polars, or what else has columns of Arrow, as a table; None of anything else.
+    """Return a frame of pandas or polars, or another object with Arrow columns, as a table; None for anything else.
 
     Raises:
         PlanError: a column of objects that Arrow has no type for.
@@ -78,7 +78,7 @@ def given_rows(rows: Any, given: pa.Schema, source: str, names: Sequence[str]) -
 
     Args:
         rows: a list of dicts, a dict of columns, an Arrow table or batch, a frame of pandas or polars.
-        given: the columns that are fed, with their types.
+        given: the input columns, with their types.
         source: its name, for messages.
         names: the columns that hold values of the table; of the others, integers stay as they are.
 

@@ -1,4 +1,4 @@
-"""GROUP BY on a view of a pipeline: what is computed before it, and the calls of the aggregate.
+"""GROUP BY on a view of a pipeline: the computed columns before it, and the calls of the aggregate.
 
 Arguments, filters and keys that are expressions become columns of a selection before the aggregate, which takes columns only.
 """
@@ -204,7 +204,7 @@ class GroupedView(ShortAggregates[_R], Generic[_R]):
 
 
 class _Lowering(Generic[_R]):
-    """Turn aggregates as they were written into calls over columns, and remember what must be computed for them."""
+    """Convert aggregates into calls over columns, and collect the columns to compute for them."""
 
     def __init__(self, grouped: GroupedView[_R]) -> None:
         self._grouped = grouped

@@ -1,4 +1,4 @@
-"""The join of two views: what `on=` may be, and what it requests of the stage."""
+"""The join of two views: the forms of `on=`, and the request for the stage."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def join(
 def equal_pairs(
     left: Rows, right: Rows, on: Any, null_safe: bool | Sequence[bool], condition: Expression | str | None
 ) -> tuple[tuple[_Pair, ...], tuple[bool, ...], bool, Expression | None]:
-    """Return the pairs of keys of a join, their flags, whether they are shown once, and what else must hold.
+    """Return the pairs of keys of a join, their flags, whether they are shown once, and the residual condition.
 
     Raises:
         PlanError: see the message; it names the argument, its value and the cure.

@@ -15,7 +15,7 @@ from zset_join.lookup.options import Lookup
 from zset_join.lookup.source import LookupSource
 from zset_join.lookup.sources.table_files import ArrowSource
 from zset_join.plan.versioning import current_versions
-from zset_join.query.columns import OutsideRows, condition_over, resolved
+from zset_join.query.columns import ExternalRows, condition_over, resolved
 from zset_join.query.indexes import chosen_index
 from zset_join.query.joining import equal_pairs
 from zset_join.query.rows import Rows
@@ -32,7 +32,7 @@ _R = TypeVar("_R", bound=Rows)
 
 @dataclass(frozen=True, kw_only=True)
 class LookupWords:
-    """Hold the arguments of `View.lookup_join`, which explains them."""
+    """The arguments of `View.lookup_join`, which explains them."""
 
     on: Any
     how: str = "inner"
@@ -45,7 +45,7 @@ class LookupWords:
 
 @dataclass(frozen=True, kw_only=True)
 class CurrentWords:
-    """Hold the arguments of `View.temporal_join` by processing time, which explains them."""
+    """The arguments of `View.temporal_join` by processing time, which explains them."""
 
     on: Any
     how: str
@@ -88,7 +88,7 @@ def lookup_join(view: _R, source: LookupSource, words: LookupWords) -> _R:
             code="JOIN_KEY_LENGTH",
         )
     wanted = tuple(source.schema.names if columns is None else columns)
-    table = OutsideRows(words.alias or source.name, source.schema)
+    table = ExternalRows(words.alias or source.name, source.schema)
     request = LookupJoinRequest(
         source=source,
         keys=tuple(keys),

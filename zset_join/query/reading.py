@@ -28,12 +28,12 @@ __all__ = ["Reading", "readings_of"]
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Reading(Binding):
-    """Turn the rows fed to a source into changes.
+    """Convert the rows given to a source into changes.
 
     Args:
         source: the output.
-        given: the columns that are fed, in order.
-        changelog_format: how a row shows what it does.
+        given: the input columns, in order.
+        changelog_format: how a row encodes its operation.
         deletes: condition over the given columns under which a row deletes its key; None for never.
         is_of_versions: every change is a version: of records, values that were not sent and truncates cannot be read; old
             images of a change feed are omitted, for they have the time of the version they replace.
@@ -44,7 +44,7 @@ class Reading(Binding):
     deletes: Expression | None = None
 
     def taken(self, rows: Any) -> tuple[ZSet, Undecodable | None]:
-        """Return the changes that rows mean, and what cannot be read of them, instead of refusing all.
+        """Return the changes of rows and the unreadable rows, instead of rejecting all.
 
         Raises:
             PlanError: as `delta`.

@@ -1,4 +1,4 @@
-"""Sources that are fed records of JSON: what Debezium, Canal or Maxwell write, or keys with nullable values.
+"""Sources of JSON records: those of Debezium, Canal or Maxwell, or keys with nullable values.
 
 A table with a primary key is a stage `latest` behind the source: values that were not sent are taken from the row that is
 present, and a truncate empties the table. One without a key is a changelog of whole rows.
@@ -74,7 +74,7 @@ class RecordReading(Reading):
     dead_letters: Callable[[pa.Table], None] | None = None
 
     def delta(self, rows: Any) -> ZSet:
-        """Return the changes that records mean.
+        """Return the changes of records.
 
         Args:
             rows: a table, batch, dict or list of dicts with `value`, and `key`, `topic`, `partition`, `offset` where they are
@@ -137,7 +137,7 @@ class RecordReading(Reading):
         return ZSet(pa.RecordBatch.from_arrays(columns, schema=relation.schema), weights), unread
 
     def _rejects(self, read: ReadRecords) -> pa.Array:
-        """Return per line the code of what is wrong with it."""
+        """Return the error code of each line."""
         if not self.is_of_versions:
             return read.rejects
         truncates = pc.if_else(pc.fill_null(pc.equal(read.changes, "truncate"), False), "TRUNCATED", None)

@@ -1,4 +1,4 @@
-"""Rows that change, and what is done with them one by one: what every view of a pipeline has.
+"""Base of views: operations on single rows.
 
 `view` adds the words that bring rows together: groups, joins, versions.
 """
@@ -232,10 +232,10 @@ class Rows:
         return self._operate(lasting(AggregateRequest(tuple(self.columns), ()), state_ttl, 1))
 
     def union(self, other: Rows) -> Self:
-        """Return the rows of this view and of another one; columns go by position, equal rows stay apart, as in PySpark.
+        """Return the rows of this view and of another one; columns are matched by position, equal rows are kept, as in PySpark.
 
         Raises:
-            PlanError: the columns do not go together.
+            PlanError: incompatible columns.
         """
         if not isinstance(other, Rows):
             raise OptionError(f"union({other!r}): expected a view.", code="ARGUMENT", argument=repr(other))

@@ -1,4 +1,4 @@
-"""One view, or several as one plan: what they have in common is present once.
+"""One view, or several as one plan: common parts are planned once.
 
 The law: a source of one name is one source. Views that were written apart may each describe it, and must describe it alike.
 """
@@ -24,7 +24,7 @@ __all__ = ["PlannedQuery", "bindings_of", "plan_of", "planned"]
 
 @dataclass(frozen=True, kw_only=True)
 class PlannedQuery:
-    """A query that is planned, and how the rows of its sources are read in process.
+    """A planned query, and the readings of its sources in process.
 
     Args:
         plan: of all views.
@@ -40,10 +40,10 @@ class PlannedQuery:
 
 
 def planned(query: Rows | Mapping[str, Rows] | PlannedQuery, *, keep_state: KeepState = "all") -> PlannedQuery:
-    """Return a view, or several views by their names, as a planned query; one that is planned stays as it is.
+    """Return a view, or several views by their names, as a planned query; a planned one is returned unchanged.
 
     Args:
-        query: what to plan.
+        query: to plan.
         keep_state: "needed" omits the columns of sources that nothing reads.
 
     Raises:
@@ -59,10 +59,10 @@ def planned(query: Rows | Mapping[str, Rows] | PlannedQuery, *, keep_state: Keep
 
 
 def plan_of(views: Mapping[str, Rows], *, keep_state: KeepState = "all") -> QueryPlan:
-    """Return the plan that keeps several views.
+    """Return the plan of several views.
 
     Args:
-        views: by what each is called.
+        views: by name.
         keep_state: "needed" omits the columns of sources that nothing reads.
 
     Raises:

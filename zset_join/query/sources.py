@@ -186,7 +186,7 @@ def _of_format(
     options: RecordOptions | None,
     times: Mapping[str, Any],
 ) -> View:
-    """Describe a source by the name of what its rows or records are.
+    """Describe a source by the name of its format.
 
     Raises:
         OptionError: no such format, or arguments that exclude each other.

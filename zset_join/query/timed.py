@@ -31,7 +31,7 @@ _R = TypeVar("_R", bound=Rows)
 
 @dataclass(frozen=True, kw_only=True)
 class TemporalWords:
-    """Hold the arguments of `View.temporal_join` by event time, which explains them."""
+    """The arguments of `View.temporal_join` by event time, which explains them."""
 
     on: Any
     as_of: str | None
@@ -48,7 +48,7 @@ class TemporalWords:
 
 @dataclass(frozen=True, kw_only=True)
 class AsOfWords:
-    """Hold the arguments of `View.join_asof`, which explains them."""
+    """The arguments of `View.join_asof`, which explains them."""
 
     on: Any
     left_time: str

@@ -1,4 +1,4 @@
-"""Methods that PySpark users look for on a view in process, and that do not exist: what to use instead."""
+"""PySpark methods that views in process do not have, and their replacements."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The rows of a pipeline, as a query describes them: the words of PySpark over expressions that are trees.
+"""Views: PySpark's methods over expression trees.
 
     big = orders.where(col("total") > 100).join(customers, on="customer")
     big.groupBy("city").agg(F.count().alias("orders"), F.sum("total").alias("revenue"))

@@ -26,7 +26,7 @@ AsOfTie = Literal["latest_arrival", "smallest_key"]
 
 @dataclass(frozen=True, kw_only=True)
 class AsOfOptions:
-    """Hold the options of an as-of join.
+    """The options of an as-of join.
 
     Args:
         left_time: the time of left rows.

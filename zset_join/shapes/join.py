@@ -93,7 +93,7 @@ class JoinTerms:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JoinShape:
-    """Describe a join from outside.
+    """Describe the shape of a join.
 
     Args:
         null_safe: per key column, whether it is compared with `<=>`.

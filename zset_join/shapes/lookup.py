@@ -68,7 +68,7 @@ class LookupTerms:
 
     Args:
         how: `inner` or `left`.
-        constants: values that key columns of the outside table must have, by name; they are requested too.
+        constants: values that key columns of the external table must have, by name; they are requested too.
         using: put the key columns once and first, where both sides name them equally.
         residual: a predicate over both rows that is part of ON.
         unaskable: given keys, returns why some can never be requested, by their rows; such rows are bad input. Of an upsert
@@ -118,7 +118,7 @@ class LookupShape:
 
     Args:
         probe: the left input.
-        table: the outside table.
+        table: the external table.
         constants: values of the last key columns of the table.
         key_schema: the key columns by the table's names, in the types they are compared in.
         lookup_schema: the same under the names they have in the fetched rows.

@@ -24,7 +24,7 @@ __all__ = ["TemporalOptions", "temporal_relation", "temporal_shape"]
 
 @dataclass(frozen=True, kw_only=True)
 class TemporalOptions:
-    """Hold the options of a temporal join.
+    """The options of a temporal join.
 
     Args:
         how: `inner` or `left`.

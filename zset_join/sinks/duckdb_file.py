@@ -40,7 +40,7 @@ _log = logging.getLogger(__name__)
 
 
 class DuckDBFile:
-    """Hold a file for short times.
+    """A file for short times.
 
     Args:
         path: the file, or ":memory:", which stays open.

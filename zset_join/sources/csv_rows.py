@@ -1,4 +1,4 @@
-"""Rows of CSV with a header, and its lines that are no rows.
+"""Rows of CSV with a header, and its invalid lines.
 
     rows, unread = read_csv_rows(text, schema, CsvForm())
 
@@ -39,12 +39,12 @@ _Record = tuple[int, bytes]
 
 @dataclass(frozen=True)
 class CsvForm:
-    """Hold how CSV is written.
+    """How CSV is written.
 
     Args:
         delimiter: between fields, one character.
         quote: around fields, one character.
-        null: what represents NULL, beside nothing.
+        null: text of NULL, besides the empty field.
     """
 
     delimiter: str = ","
@@ -126,13 +126,13 @@ def csv_names(text: bytes, form: CsvForm) -> list[str]:
 def read_csv_rows(
     text: bytes, schema: pa.Schema, form: CsvForm, *, is_first_enough: bool = False
 ) -> tuple[pa.Table, list[UnreadText]]:
-    r"""Return the rows of a text, and what is no row of it.
+    r"""Return the rows of a text, and its invalid records.
 
     Args:
         text: a header, and lines.
         schema: the types of columns, by name.
         form: how it is written.
-        is_first_enough: stop behind the first record that is no row.
+        is_first_enough: stop after the first invalid record.
 
     Raises:
         ArrowException: the header cannot be read.

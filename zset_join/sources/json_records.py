@@ -1,4 +1,4 @@
-"""Records of JSON read in process, by DuckDB: what Debezium, Canal and Maxwell write becomes changes of a table.
+"""JSON records decoded in process by DuckDB: records of Debezium, Canal and Maxwell become changes of a table.
 
 The law: lines out + records that mean no change = records in, but for Canal's, of which one may have several rows; a record
 that cannot be read is a line with the reason. The lines are in the order of the records.
@@ -84,8 +84,8 @@ class JsonRecordReader:
     Args:
         format_name: one of `RECORD_FORMATS`.
         schema: the columns of the table.
-        keys: its key columns; none for a table without a key, whose old rows then come with every change.
-        options: what the format leaves open.
+        keys: its key columns; none for a table without a key, whose records must contain old rows.
+        options: of the format.
         source: what the source is called, and its table where no option names one; None: records of any table are read.
 
     Raises:

@@ -48,8 +48,8 @@ def ordinary_reader(
         record: the format.
         schema: the columns of the table.
         keys: its key columns.
-        options: what the format leaves open.
-        source: what the source is called; None: records of any table are read.
+        options: of the format.
+        source: name of the source; None: records of any table are read.
     """
     is_known = bool(keys) and options.tables is None and options.databases is None
     is_known &= options.unavailable == UNAVAILABLE and {*options.metadata} <= {"position", *_OF_KAFKA}
@@ -70,7 +70,7 @@ class OrdinaryRecords:
         schema: the columns of the table.
         keys: its key columns.
         metadata: the other fields of the record, to the name of its column.
-        source: what the source is called; None: records of any table are read.
+        source: name of the source; None: records of any table are read.
         values: by column, how its values are written.
     """
 

@@ -1,6 +1,6 @@
-"""The contract of what a pipeline reads by itself, without a JVM.
+"""The contract of a source that a pipeline polls, without a JVM.
 
-The law: `poll` after `open(position)` gives what follows that position, and the position behind what it gave. A pipeline keeps
+The law: `poll` after `open(position)` returns the rows after that position, and the next position. A pipeline keeps
 the position in the commit record of the epoch that took the rows, so no row is taken twice or omitted, whatever is killed.
 """
 
@@ -21,15 +21,15 @@ class Source(Protocol):
         """Go to a position.
 
         Args:
-            position: what an earlier `poll` gave, JSON-ready; None: from the beginning.
+            position: from an earlier `poll`, JSON-ready; None: from the beginning.
 
         Raises:
-            StateError: what follows the position is absent any more, or the position is not of this source.
+            StateError: the rows after the position are gone, or the position is not of this source.
         """
         ...
 
     def poll(self, *, most_rows: int, wait_seconds: float) -> tuple[pa.Table, Any]:
-        """Return the next rows, at most so many, and the position behind them; no rows where none came in time.
+        """Return the next rows, at most so many, and the next position; no rows if none arrived in time.
 
         Raises:
             StateError: rows were lost meanwhile.

@@ -31,12 +31,12 @@ _RECORDS = pa.schema(
 
 @dataclass(frozen=True)
 class UnreadText:
-    """Hold a text that is no row.
+    """A text that is no row.
 
     Args:
         number: of a file, the line it begins in, from 1; of texts, its number among them, from 0.
         text: its bytes.
-        expected: what it is not.
+        expected: the expected form.
         column: whose value cannot be read; None where the text is no row at all.
     """
 
@@ -47,7 +47,7 @@ class UnreadText:
 
     @property
     def code(self) -> str:
-        """Return the code of what is wrong."""
+        """Return the error code."""
         return "UNDECODABLE_RECORD" if self.column is None else "UNDECODABLE_VALUE"
 
     @property

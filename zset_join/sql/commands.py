@@ -1,4 +1,4 @@
-"""The SQL verbs of the command line that run nothing for long: check a file, explain it, or type statements.
+"""SQL verbs of the command line: check a file, explain it, or type statements.
 
     zset-join check pipeline.sql             parse, bind and plan; print what each query keeps; run nothing
     zset-join explain pipeline.sql           the plan of each query

@@ -39,7 +39,7 @@ from zset_join.sql.tables.results import Message, Query, QueryChange, Running
 from zset_join.sql.tables.settings import jump_in, without_effect
 from zset_join.sql_expressions.consumed import check_consumed
 from zset_join.sql_expressions.dialects import Statement, dialect_named, split
-from zset_join.sql_expressions.places import SqlWarning, near
+from zset_join.sql_expressions.positions import SqlWarning, near
 from zset_join.zset import ZSet
 
 __all__ = ["Session", "SqlWarning", "connect"]
@@ -169,7 +169,7 @@ class Session:
             return execute(self, statement)
 
     def _restore(self) -> None:
-        """Let the runtime make what was there when the session was closed."""
+        """Restore the session as it was closed."""
         self.runtime.restore(self._run_again)
 
     def _run_again(self, text: str, dialect: str, query: str | None) -> None:

@@ -38,7 +38,7 @@ from zset_join.sql.tables.results import Message, Query
 from zset_join.sql.tables.settings import check_setting, is_ignored, is_misspelt, known_setting
 from zset_join.sql.tables.sink_tables import SinkWriter, is_outside
 from zset_join.sql_expressions.dialects import Statement
-from zset_join.sql_expressions.places import SqlWarning, check_distinct, near
+from zset_join.sql_expressions.positions import SqlWarning, check_distinct, near
 from zset_join.sql_expressions.scalars import ScalarBinder
 from zset_join.zset import ZSet, single_batch
 

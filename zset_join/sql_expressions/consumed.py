@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 from sqlglot import exp
 
 from zset_join.core.errors import SqlError
-from zset_join.sql_expressions.places import Place, place_of
+from zset_join.sql_expressions.positions import Position, position_of
 
 __all__ = ["argument", "check_consumed", "copied", "disregard", "flattened", "tracked"]
 
@@ -83,7 +83,7 @@ def disregard(node: object) -> None:
                 part.args.read.update(part.args)
 
 
-def check_consumed(root: exp.Expr, text: str, at: Place | None = None) -> None:
+def check_consumed(root: exp.Expr, text: str, at: Position | None = None) -> None:
     """Refuse the first thing of a tracked tree that nothing has read.
 
     Args:
@@ -103,7 +103,7 @@ def check_consumed(root: exp.Expr, text: str, at: Place | None = None) -> None:
                 raise SqlError(
                     f"{_shown(node, name, value)} is not supported here. Leave it out, or write it differently.",
                     code="NOT_OFFERED",
-                    at=next(filter(None, (place_of(one, text) for one in (*_nodes(value), node))), at),
+                    at=next(filter(None, (position_of(one, text) for one in (*_nodes(value), node))), at),
                 )
 
 

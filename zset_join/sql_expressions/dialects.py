@@ -22,7 +22,7 @@ from sqlglot.tokenizer_core import Token, TokenType
 
 from zset_join.core.errors import OptionError, SqlError
 from zset_join.sql_expressions.consumed import tracked
-from zset_join.sql_expressions.places import Place, near, place_of
+from zset_join.sql_expressions.positions import Position, near, position_of
 
 # What the parser cannot read becomes an error of ours; it need not be logged as well.
 logging.getLogger("sqlglot").setLevel(logging.ERROR)
@@ -182,11 +182,11 @@ class Statement:
         """Return the text of the statement from a token on."""
         return self.text[self.tokens[index].start : self.tokens[-1].end + 1]
 
-    def place(self, index: int) -> Place:
+    def place(self, index: int) -> Position:
         """Return the position of a token; behind the last one where there are not so many."""
         if index < len(self.tokens):
-            return Place(self.text, self.tokens[index].start)
-        return Place(self.text, self.tokens[-1].end + 1)
+            return Position(self.text, self.tokens[index].start)
+        return Position(self.text, self.tokens[-1].end + 1)
 
 
 def dialect_named(name: str) -> type[StreamSql]:
@@ -245,7 +245,7 @@ def split(text: str, *, dialect: str) -> list[Statement]:
             raise SqlError(
                 f"more than {MAX_DEPTH} brackets are open here; write parts of it as views.",
                 code="SQL_TOO_DEEP",
-                at=Place(text, token.start),
+                at=Position(text, token.start),
             )
         current.append(token)
         if len(current) <= len(_STATEMENT_SET) and tuple(one.text.upper() for one in current) in _SET_BEGINS:
@@ -307,7 +307,7 @@ def parse_expression(statement: Statement, tokens: tuple[Token, ...], *, is_item
     is_one = isinstance(node, exp.Select) and len(node.expressions) == 1
     is_named = is_one and isinstance(node.expressions[0], exp.Alias)
     if not is_one or (is_named and not is_item) or any(value for name, value in node.args.items() if name != "expressions"):
-        raise SqlError("this is not one expression.", code="SQL_SYNTAX", at=Place(statement.text, tokens[0].start))
+        raise SqlError("this is not one expression.", code="SQL_SYNTAX", at=Position(statement.text, tokens[0].start))
     expression: exp.Expr = node.expressions[0]
     return expression
 
@@ -352,7 +352,7 @@ def _check_whole(statement: Statement, root: exp.Expr) -> None:
             raise SqlError(
                 f"syntax: an operand of {type(node).__name__.upper()} is missing.",
                 code="SQL_SYNTAX",
-                at=place_of(node, statement.text) or statement.place(0),
+                at=position_of(node, statement.text) or statement.place(0),
             )
 
 
@@ -369,14 +369,14 @@ _PASSED_OVER = (("ON", "OVERFLOW"), ("SELECT", "AS"))
 def _check_passed_over(statement: Statement, tokens: tuple[Token, ...]) -> None:
     words = [token.text.upper() for token in tokens]
     if words[:1] == ["AS"]:
-        raise SqlError("syntax: AS is here twice.", code="SQL_SYNTAX", at=Place(statement.text, tokens[0].start))
+        raise SqlError("syntax: AS is here twice.", code="SQL_SYNTAX", at=Position(statement.text, tokens[0].start))
     for place, token in enumerate(tokens):
         emitted = next((one for one in _PASSED_OVER if tuple(words[place : place + len(one)]) == one), None)
         if emitted is not None and token.token_type not in {TokenType.STRING, TokenType.IDENTIFIER}:
             raise SqlError(
                 f"{' '.join(emitted)} is not supported here. Leave it out.",
                 code="NOT_OFFERED",
-                at=Place(statement.text, token.start),
+                at=Position(statement.text, token.start),
             )
 
 
@@ -384,7 +384,7 @@ def _check_commas(statement: Statement, tokens: tuple[Token, ...]) -> None:
     """Refuse a comma that nothing follows, which the parser passes over."""
     for token, following in zip(tokens, (*tokens[1:], None), strict=True):
         if token.token_type == TokenType.COMMA and (following is None or following.token_type in _BEHIND_LISTS):
-            raise SqlError("syntax: nothing follows this comma.", code="SQL_SYNTAX", at=Place(statement.text, token.start))
+            raise SqlError("syntax: nothing follows this comma.", code="SQL_SYNTAX", at=Position(statement.text, token.start))
 
 
 _JOIN_WORDS = {
@@ -429,7 +429,7 @@ def _check_join_words(statement: Statement, root: exp.Expr) -> None:
             raise SqlError(
                 f"{word}{' JOIN' if is_join else ''} is not supported. {cures[word]}; if it is a name, write AS {token.text}.",
                 code="NOT_OFFERED",
-                at=Place(statement.text, token.start),
+                at=Position(statement.text, token.start),
             )
 
 
@@ -453,7 +453,7 @@ def _without_window_words(statement: Statement, tokens: tuple[Token, ...]) -> li
                 raise SqlError(
                     "SESSION windows are not supported: they depend on the rows between. Group by a column with the session.",
                     code="NOT_OFFERED",
-                    at=Place(statement.text, tokens[place - 2].start),
+                    at=Position(statement.text, tokens[place - 2].start),
                 )
         is_name = place + 1 < len(tokens) and tokens[place + 1].token_type == TokenType.FARROW
         if is_name and token.text.upper() in _OF_WINDOWS:
@@ -462,7 +462,7 @@ def _without_window_words(statement: Statement, tokens: tuple[Token, ...]) -> li
                 raise SqlError(
                     f"the operands of a window are in this order: {', '.join(_OF_WINDOWS)}.",
                     code="NOT_OFFERED",
-                    at=Place(statement.text, token.start),
+                    at=Position(statement.text, token.start),
                 )
             last = number
             continue
@@ -507,7 +507,7 @@ def _unreadable(text: str, error: SqlglotError) -> SqlError:
     return SqlError(
         f"the text cannot be read: {what}. Close what is open; X'...' holds pairs of 0 to 9 and A to F.",
         code="SQL_SYNTAX",
-        at=None if begun is None else Place(text, min(int(begun[1]), len(text))),
+        at=None if begun is None else Position(text, min(int(begun[1]), len(text))),
     )
 
 
@@ -519,7 +519,7 @@ def _syntax(statement: Statement, error: ParseError) -> SqlError:
     if isinstance(line, int) and isinstance(column, int):
         for token in statement.tokens:
             if token.line == line and token.col == column:
-                place = Place(statement.text, token.start)
+                place = Position(statement.text, token.start)
                 break
     what = str(detail.get("description") or "it cannot be read").rstrip(".")
     missing = re.match(r"Required keyword: '(\w+)' missing for <class '[\w.]*\.(\w+)'>", what)

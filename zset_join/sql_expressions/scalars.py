@@ -29,7 +29,7 @@ from zset_join.sql_expressions.consumed import argument, flattened
 from zset_join.sql_expressions.dialects import Statement
 from zset_join.sql_expressions.intervals import counts_days, factors, is_interval, span_of
 from zset_join.sql_expressions.operands import check_operands
-from zset_join.sql_expressions.places import near, pick, place_of
+from zset_join.sql_expressions.positions import near, pick, position_of
 from zset_join.sql_expressions.scalar_functions import FUNCTION_NAMES, bind_function, second_of, time_between, whole_quotient
 from zset_join.sql_expressions.types import type_named, type_of_node
 from zset_join.sql_expressions.unknown import unknown
@@ -93,7 +93,7 @@ class ScalarBinder:
                 raise SqlError(
                     f'there is no column "{node.name}".{near(node.name, schema.names)}',
                     code="UNKNOWN_COLUMN",
-                    at=place_of(node, statement.text),
+                    at=position_of(node, statement.text),
                 )
             return Column("row", column)
 
@@ -114,7 +114,7 @@ class ScalarBinder:
         except SqlError:
             raise
         except PlanError as error:
-            raise SqlError(error.message, code=error.code, at=place_of(node, self._statement.text)) from error
+            raise SqlError(error.message, code=error.code, at=position_of(node, self._statement.text)) from error
         return tree
 
     def condition(self, node: exp.Expr) -> Expression:
@@ -128,7 +128,7 @@ class ScalarBinder:
             raise SqlError(
                 f"this is of type {self.type_of(tree)}; a condition must be boolean. Compare it with something.",
                 code="NOT_BOOLEAN",
-                at=place_of(node, self._statement.text),
+                at=position_of(node, self._statement.text),
             )
         return tree if kind_of(self.type_of(tree)) == "boolean" else Literal(None, pa.bool_())
 
@@ -281,12 +281,12 @@ class ScalarBinder:
             return lit(int(text) if text.isdecimal() and int(text) < 2**63 else value)
         except (ValueError, decimal.InvalidOperation, PlanError) as error:
             raise SqlError(
-                f"{text} is not a number that fits.", code="LITERAL", at=place_of(node, self._statement.text)
+                f"{text} is not a number that fits.", code="LITERAL", at=position_of(node, self._statement.text)
             ) from error
 
     def _bytes(self, node: exp.HexString) -> Expression:
         """Return the bytes of X'00ff'; of an odd number of digits the first represents a byte alone, as in Spark."""
-        at, digits = place_of(node, self._statement.text), node.name
+        at, digits = position_of(node, self._statement.text), node.name
         if at is not None and at.text[at.offset] not in "xX":
             raise self.refused(node, f"0x{digits} is not a number here; write it in decimal, or bytes as X'{digits}'")
         if not set(digits) <= _HEX_DIGITS:
@@ -372,7 +372,7 @@ class ScalarBinder:
             raise SqlError(
                 f"the type {node.args['to'].sql(dialect='spark')} is not known in a cast.",
                 code="UNKNOWN_TYPE",
-                at=place_of(node, self._statement.text),
+                at=position_of(node, self._statement.text),
             )
         operand = self.bind(node.this)
         if self.type_of(operand) == plain_type(target):
@@ -390,7 +390,7 @@ class ScalarBinder:
         try:
             return Literal(compute(cast, {}, 1)[0].as_py(), target)
         except BadInputError as error:
-            raise SqlError(f"{operand} is no {target}.", code="LITERAL", at=place_of(node, self._statement.text)) from error
+            raise SqlError(f"{operand} is no {target}.", code="LITERAL", at=position_of(node, self._statement.text)) from error
 
     def _brought_together(self, first: exp.Expr, second: exp.Expr) -> tuple[Expression, Expression]:
         one, other = self.bind(first), self.bind(second)
@@ -563,7 +563,7 @@ class ScalarBinder:
 
     def refused(self, node: exp.Expr, why: str) -> SqlError:
         """Return the refusal of a node."""
-        return SqlError(f"{why}.", code="NOT_OFFERED", at=place_of(node, self._statement.text))
+        return SqlError(f"{why}.", code="NOT_OFFERED", at=position_of(node, self._statement.text))
 
 
 def _as_given(node: exp.Expr) -> exp.Expr:

@@ -22,7 +22,7 @@ from zset_join.core.errors import SqlError
 from zset_join.expressions import Column, Expression
 from zset_join.sql_expressions.consumed import check_consumed
 from zset_join.sql_expressions.dialects import Statement, dialect_named, parse_expression, split
-from zset_join.sql_expressions.places import near, pick, place_of
+from zset_join.sql_expressions.positions import near, pick, position_of
 from zset_join.sql_expressions.scalars import ScalarBinder
 from zset_join.sql_expressions.types import type_of_node
 
@@ -76,7 +76,7 @@ def bound_text(text: str, sides: Sides) -> BoundText:
 
 
 def _resolved(node: exp.Column, sides: Sides, statement: Statement) -> Expression:
-    at = place_of(node, statement.text)
+    at = position_of(node, statement.text)
     places = dict(sides)
     if node.table:
         places = {side: given for side, given in sides.items() if given[0].lower() == node.table.lower()}

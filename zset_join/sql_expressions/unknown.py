@@ -8,7 +8,7 @@ from sqlglot import exp
 
 from zset_join.core.errors import SqlError
 from zset_join.sql_expressions.dialects import Statement
-from zset_join.sql_expressions.places import near, place_of, written_name
+from zset_join.sql_expressions.positions import near, position_of, written_name
 
 __all__ = ["unknown"]
 
@@ -43,7 +43,7 @@ def unknown(node: exp.Expr, statement: Statement, offered: Collection[str]) -> S
         offered: names of functions there are, in lower case.
     """
     name = node.name.upper() if isinstance(node, exp.Anonymous) else node.sql_name() if isinstance(node, exp.Func) else ""
-    at = place_of(node, statement.text) or statement.place(0)
+    at = position_of(node, statement.text) or statement.place(0)
     if name in _NON_DETERMINISTIC:
         return SqlError(
             f"{name}() has another value each time it is called, so a row could not be retracted. Give the "

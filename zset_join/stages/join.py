@@ -236,7 +236,7 @@ class JoinStage(Stage):
     def build(self, options: StageOptions, directory: str | None) -> DurableOperator:
         """Return the hash join of one bucket."""
         limit = options.buffer_limit if self.is_append_only else NO_LIMIT
-        is_loaded = options.hot_budget is None and directory is None and not self.is_append_only
+        is_loaded = options.hot_budget is None and not self.is_append_only
         operator: Any = (LoadedJoin if is_loaded else HashJoin)(
             self.left,
             self.right,

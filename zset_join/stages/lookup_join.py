@@ -59,10 +59,10 @@ class LookupJoinStage(Stage):
 
     Args:
         probe: the rows of the stream, with the lookup key as join key, hidden columns included.
-        source: the outside table.
+        source: the external table.
         key: its columns that are looked up by, in the order of the probe's join key; those of `constants` behind them.
         columns: its columns that are requested, the key among them.
-        hint: how the outside is queried.
+        hint: how the external table is queried.
         how: inner or left.
         constants: values that key columns of the table must have.
         using: put the key columns once and first.
@@ -407,11 +407,11 @@ class LookupJoinRequest(NamedColumnsRequest):
     """Request a lookup join.
 
     Args:
-        source: the outside table.
+        source: the external table.
         keys: pairs of an expression over the row and a column of the table that must be equal.
         columns: columns of the table that are wanted.
         how: inner or left.
-        hint: how the outside is queried.
+        hint: how the external table is queried.
         constants: values that columns of the table must have.
         using: the pairs are columns of the same names, and the answer shows them once.
         condition: what must hold beside the keys; None for nothing.

@@ -419,7 +419,7 @@ def sync_directory(directory: str | Path) -> None:
 
 
 class FileLock:
-    """Hold the lock of a file; `release`, or the end of the object or of the process however it ends, gives it back.
+    """The lock of a file; `release`, or the end of the object or of the process however it ends, gives it back.
 
     Args:
         path: the file.

@@ -39,6 +39,7 @@ __all__ = [
     "letter_text",
     "listed",
     "mark_places",
+    "pending_records",
     "places_of",
     "read_letters",
     "record_in",
@@ -46,7 +47,6 @@ __all__ = [
     "replay",
     "send_to_file",
     "send_to_kafka",
-    "waiting_records",
 ]
 
 LETTER_SCHEMA = pa.schema(
@@ -271,7 +271,7 @@ def send_to_kafka(letters: pa.Table, target: str, config: Mapping[str, Any] | No
     return len(rows)
 
 
-def waiting_records(letters: pa.Table) -> pa.Table:
+def pending_records(letters: pa.Table) -> pa.Table:
     """Return the letters that are records and were not sent again."""
     return letters.filter(pc.and_(pc.is_null(letters["row"]), pc.invert(letters["replayed"])))
 

@@ -47,7 +47,7 @@ _STAGE_WATERMARK = "stage:"
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """Hold the values of one checkpoint.
+    """The values of one checkpoint.
 
     Args:
         query_id: whose they are.

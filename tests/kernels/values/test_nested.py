@@ -14,6 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from property_tests.profiles import examples
 from zset_join.core.errors import KeyTypeError, StateError
 from zset_join.kernels.values.nested import (
     canonical_floats,
@@ -118,7 +119,7 @@ def equal_pairs(values: list[Any]) -> list[tuple[int, int]]:
     return [(i, j) for i, left in enumerate(values) for j, right in enumerate(values) if left == right]
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(push=60, nightly=200), deadline=None)
 @given(nested_arrays())
 def test_decoding_gives_back_every_value_bit_for_bit(array: pa.Array) -> None:
     decoded = decode_nested(encode_nested(array), array.type)
@@ -128,7 +129,7 @@ def test_decoding_gives_back_every_value_bit_for_bit(array: pa.Array) -> None:
     assert bits(decoded.to_pylist()) == bits(array.to_pylist())
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(push=60, nightly=200), deadline=None)
 @given(nested_arrays())
 def test_two_canonical_parts_are_equal_exactly_when_spark_calls_the_values_equal(array: pa.Array) -> None:
     canonical = [canonical_part(blob) for blob in encode_nested(array).to_pylist()]
@@ -137,7 +138,7 @@ def test_two_canonical_parts_are_equal_exactly_when_spark_calls_the_values_equal
     assert canonical_nested(array).to_pylist() == canonical
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=examples(push=20, nightly=50), deadline=None)
 @given(nested_arrays())
 def test_a_blob_depends_on_nothing_but_its_own_value(array: pa.Array) -> None:
     together = encode_nested(array).to_pylist()

@@ -22,7 +22,8 @@ import pyspark
 import pytest
 from pyspark.errors import PySparkException
 
-ROOT = Path(__file__).parents[3]
+HERE = Path(__file__).parent
+ROOT = HERE.parents[2]
 START_SECONDS = 90
 
 Client = Callable[..., Any]
@@ -121,6 +122,14 @@ class ClientProcess:
     def close(self) -> None:
         """End the process."""
         self._pool.shutdown()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark what is here with `spark`: it needs a JVM, that of a server."""
+    for item in items:
+        if item.path.parent == HERE:
+            item.add_marker(pytest.mark.spark)
 
 
 @pytest.fixture(autouse=True)

@@ -204,7 +204,7 @@ class Spelling:
     Args:
         record: the format.
         field: the column.
-        options: what the format leaves open.
+        options: of the format.
         dialect: of the engine.
         text: the column that has the value's text.
         coding: the column that has its spelling; None where records of the format never have one.

@@ -87,7 +87,7 @@ class RecordStatements:
         record: the format.
         schema: the columns of the table.
         keys: its key columns; none for a table without a key.
-        options: what the format leaves open.
+        options: of the format.
         dialect: of the engine.
         source: what the source is called, which its table is expected to be called too; None: that is not known.
         opens: records may be in an envelope of schema and payload.

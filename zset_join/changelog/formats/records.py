@@ -209,7 +209,7 @@ RECORD_FORMATS: Mapping[str, RecordFormat] = {
 
 @dataclass(frozen=True, kw_only=True)
 class RecordOptions:
-    """Hold the choices a format leaves open. A schema beside a record defines the encoding of its columns, and decides.
+    """The choices a format leaves open. A schema beside a record defines the encoding of its columns, and decides.
 
     Args:
         decimals: how texts in decimal columns are written: `base64` (Debezium's default, the unscaled value) or `text`

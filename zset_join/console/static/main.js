@@ -5,7 +5,7 @@ import { Charts } from "./charts.js";
 import { Diff, Files, Keys, Letters, Options, Rows, Tail, Verify, Waiting } from "./panels.js";
 import { Note, Trouble } from "./parts.js";
 import { Plan } from "./plan.js";
-import { ask, shownTime, withChanges, withEpochs } from "./store.js";
+import { ask, keepActionsToken, shownTime, withChanges, withEpochs } from "./store.js";
 
 const TABS = [
   ["live", "Live"],
@@ -25,9 +25,11 @@ function Page() {
   const [overview, setOverview] = useState(null);
   const [failure, setFailure] = useState(null);
   const [trouble, setTrouble] = useState(null);
+  const [actions, setActions] = useState({});
   const tabs = TABS.filter(([name]) => name !== "diff" || (overview && overview.can.diff));
   const [live, setLive] = useState({ epochs: [], tail: [], connected: false });
   useEffect(() => {
+    ask("actions").then(setActions, (error) => setFailure(error.message));
     const read = () => ask("overview").then((found) => (setOverview(found), setFailure(null)), (error) => setFailure(error.message));
     read();
     const timer = setInterval(read, 10000);
@@ -72,17 +74,17 @@ function Page() {
     </header>
     <main>
       ${troubles.map((message) => html`<${Trouble} message=${message} />`)}
-      ${overview ? html`<${Tab} tab=${tab} overview=${overview} graph=${graph} live=${live} newest=${newest} theme=${theme} />` : html`<p>Reading…</p>`}
+      ${overview ? html`<${Tab} tab=${tab} overview=${overview} graph=${graph} live=${live} newest=${newest} theme=${theme} actions=${actions} />` : html`<p>Reading…</p>`}
     </main>
-    <footer><p>Keys: 1 to ${tabs.length} choose a panel, t the theme. Nothing here changes the query.</p></footer>`;
+    <footer><p>Keys: 1 to ${tabs.length} choose a panel, t the theme. ${Object.keys(actions).length ? "Actions are allowed." : "Nothing here changes the query."}</p></footer>`;
 }
 
-function Tab({ tab, overview, graph, live, newest, theme }) {
+function Tab({ tab, overview, graph, live, newest, theme, actions }) {
   if (tab === "rows") return html`<${Rows} overview=${overview} place=${placeOf()} />`;
   if (tab === "diff") return html`<${Diff} />`;
   if (tab === "verify") return html`<${Verify} overview=${overview} />`;
   if (tab === "keys") return html`<${Keys} epochs=${live.epochs} />`;
-  if (tab === "letters") return html`<${Letters} newest=${newest} />`;
+  if (tab === "letters") return html`<${Letters} newest=${newest} actions=${actions} />`;
   if (tab === "waiting") return html`<${Waiting} newest=${newest} />`;
   if (tab === "files") return html`<${Files} overview=${overview} newest=${newest} />`;
   if (tab === "options") return html`<${Options} overview=${overview} newest=${newest} />`;
@@ -126,5 +128,6 @@ function useTheme() {
 }
 
 const page = document.getElementById("page");
+keepActionsToken();
 page.replaceChildren();
 render(html`<${Page} />`, page);

@@ -1,18 +1,23 @@
 // The panels that are asked for at a click: rows and their history, verification, keys, dead letters, waiting, files, options.
 
-import { html, useEffect, useRef, useState } from "./vendored/preact-htm.js";
+import { html, useEffect, useMemo, useRef, useState } from "./vendored/preact-htm.js";
 import { Facts, Note, Table, Trouble, Value, useAnswer } from "./parts.js";
-import { ask, shownBytes, shownNumber, shownSeconds, shownTime } from "./store.js";
+import { act, ask, shownBytes, shownNumber, shownSeconds, shownTime } from "./store.js";
 
 export function Tail({ tail }) {
   return html`<section aria-labelledby="tail-title">
     <h2 id="tail-title">Changelog</h2>
     ${tail.length === 0 && html`<${Note}>No change yet, or none that is still in the checkpoint.</${Note}>`}
-    ${tail.slice(0, 12).map((one) => html`<div class="change" key=${`${one.epoch} ${one.view}`}>
-      <h3>epoch ${one.epoch}, view ${one.view}: ${one.total} ${one.total === 1 ? "row" : "rows"}${one.total > one.rows.length ? `, the first ${one.rows.length} of them` : ""}</h3>
-      <${Table} label=${`changes of epoch ${one.epoch} of view ${one.view}`} columns=${one.columns} rows=${one.rows.slice(0, 50)} weights=${one.weights} />
-    </div>`)}
+    ${tail.slice(0, 12).map((one) => html`<${Change} key=${`${one.epoch} ${one.view}`} of=${one} />`)}
   </section>`;
+}
+
+// Drawn once: a change that is known stays as it is while others arrive.
+function Change({ of }) {
+  return useMemo(() => html`<div class="change">
+    <h3>epoch ${of.epoch}, view ${of.view}: ${of.total} ${of.total === 1 ? "row" : "rows"}${of.total > of.rows.length ? `, the first ${of.rows.length} of them` : ""}</h3>
+    <${Table} label=${`changes of epoch ${of.epoch} of view ${of.view}`} columns=${of.columns} rows=${of.rows.slice(0, 50)} weights=${of.weights} />
+  </div>`, [of]);
 }
 
 export function Rows({ overview, place }) {
@@ -151,11 +156,22 @@ export function Keys({ epochs }) {
   </section>`;
 }
 
-export function Letters({ newest }) {
+export function Letters({ newest, actions }) {
   const [answer, trouble, asking, again] = useAnswer(() => ask("dead_letters"), [newest ? newest.epoch : -1]);
+  const [done, setDone] = useState(null);
+  const [acting, setActing] = useState(false);
+  const [refusal, setRefusal] = useState(null);
+  const replay = () => {
+    setActing(true);
+    setDone(null);
+    setRefusal(null);
+    act("replay").then(setDone, (error) => setRefusal(error.message)).then(() => (setActing(false), again()));
+  };
   const place = (one) => (one.topic ? `${one.topic}[${one.partition}]@${one.offset}` : null);
   return html`<section aria-labelledby="letters-title">
     <div class="row"><h2 id="letters-title">Dead letters</h2><button onClick=${again} disabled=${asking}>read again</button></div>
+    ${actions.replay && html`<p><button onClick=${replay} disabled=${acting}>${actions.replay}</button></p>`}
+    <div aria-live="polite">${done && html`<p class="verdict good">${done}</p>`}${refusal && html`<${Trouble} message=${refusal} />`}</div>
     ${trouble && html`<${Trouble} message=${trouble} />`}
     ${answer && html`<p>${answer.total === 0 ? "Nothing was put aside." : `${answer.total} put aside${answer.letters.length < answer.total ? `, the newest ${answer.letters.length} of them` : ""}`}</p>`}
     ${answer && answer.letters.length > 0 && html`<${Table} label="letters, newest first" columns=${["epoch", "stream", "code", "reason", "record or row", "place", "sent again"]} rows=${answer.letters.map((one) => [one.epoch, one.stream, one.code, one.reason, one.raw, place(one), one.replayed ? "yes" : "no"])} />`}

@@ -20,7 +20,7 @@ export function Table({ label, columns, rows, weights, numbers = [] }) {
       <tbody>
         ${rows.map((row, at) => html`<tr class=${weights ? (weights[at] < 0 ? "minus" : "plus") : ""}>
           ${weights && html`<td class="number sign">${weights[at] < 0 ? `−${-weights[at]}` : `+${weights[at]}`}</td>`}
-          ${row.map((value, place) => html`<td class=${numbers.includes(place) || typeof value === "number" ? "number" : ""}><${Value} of=${value} /></td>`)}
+          ${row.map((value, place) => html`<td class=${numbers.includes(place) || typeof value === "number" ? "number" : typeof value === "string" && value.length > 40 ? "long" : ""}><${Value} of=${value} /></td>`)}
         </tr>`)}
       </tbody>
     </table>

@@ -35,7 +35,8 @@ export function Plan({ graph, epochs }) {
     <div class="scroll graph" role="region" tabindex="0" aria-label="graph of the plan">
       <svg width=${placed.width} style=${`min-width: ${Math.round(placed.width * SMALLEST)}px`} viewBox=${`0 0 ${placed.width} ${placed.height}`} role="group" aria-label="plan">
         <defs><marker id="arrow" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="8" markerHeight="8" orient="auto"><path d="M0 0L8 4L0 8z" class="arrow" /></marker></defs>
-        ${placed.edges.map((edge) => html`<${Edge} edge=${edge} flow=${flowOf(edge, graph, newest)} />`)}
+        ${placed.edges.map((edge) => html`<${Edge} edge=${edge} />`)}
+        ${placed.edges.map((edge) => html`<${Flow} edge=${edge} text=${flowOf(edge, graph, newest)} />`)}
         ${placed.nodes.map((one) => html`<${Node} place=${one} node=${one.node} heat=${heatOf(values[one.node.id], most)}
           value=${shownValue(one.node, values[one.node.id], metric, newest)}
           isChosen=${chosen === one.node.id} choose=${() => setChosen(chosen === one.node.id ? null : one.node.id)} />`)}
@@ -67,13 +68,17 @@ function Node({ place, node, heat, value, isChosen, choose }) {
   </g>`;
 }
 
-function Edge({ edge, flow }) {
+function Edge({ edge }) {
   const path = edge.points.map((one, at) => `${at ? "L" : "M"}${one.x.toFixed(1)} ${one.y.toFixed(1)}`).join(" ");
-  const middle = edge.points[Math.floor(edge.points.length / 2)];
   return html`<g class=${edge.is_shuffled ? "edge shuffled" : "edge"}>
     <path d=${path} marker-end="url(#arrow)"><title>${edge.told}</title></path>
-    ${flow && html`<text x=${middle.x} y=${middle.y - 5} text-anchor="middle">${flow}</text>`}
   </g>`;
+}
+
+// Rows on an edge, drawn above all lines.
+function Flow({ edge, text }) {
+  const middle = edge.points[Math.floor(edge.points.length / 2)];
+  return html`<g class="edge">${text && html`<text x=${middle.x} y=${middle.y - 5} text-anchor="middle">${text}</text>`}</g>`;
 }
 
 function Details({ node, graph, newest, close }) {

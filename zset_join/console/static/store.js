@@ -17,6 +17,22 @@ export async function ask(path, parameters = {}) {
   return found;
 }
 
+// Take an action. Its token was in the address that the console opened; a page without it is refused.
+export async function act(name) {
+  const answer = await fetch(`/api/actions/${encodeURIComponent(name)}`, { method: "POST", headers: { "X-CSRF-Token": localStorage.getItem("actions") || "" } });
+  if (answer.status !== 200 && answer.status !== 422) throw new Error(await answer.text());
+  const found = await answer.json();
+  if (answer.status === 422) throw new Error(found.message);
+  return found.done;
+}
+
+// Keep the token of actions, where the address has one, out of the address.
+export function keepActionsToken() {
+  if (!location.hash.startsWith("#actions=")) return;
+  localStorage.setItem("actions", location.hash.slice("#actions=".length));
+  history.replaceState(null, "", "/");
+}
+
 // Add epochs to those known, oldest first; an epoch that is given again replaces what was known of it.
 export function withEpochs(known, more) {
   const byNumber = new Map(known.map((one) => [one.epoch, one]));

@@ -1,4 +1,4 @@
-"""An outside table that is read once per epoch by the driver, and is in the checkpoint for the tasks to look rows up in.
+"""An external table that is read once per epoch by the driver, and is in the checkpoint for the tasks to look rows up in.
 
 The law: all tasks and attempts of an epoch see the same rows. The driver puts them there before the epoch's job, only if new,
 so an epoch that is requested again after a failure finds those of the first time; what was looked up is journaled as ever.

@@ -39,7 +39,7 @@ _VARYING = {"text[]": 25, "bytea[]": 17}
 
 @dataclass(frozen=True, slots=True)
 class BinaryArray:
-    """Hold the bytes of an array.
+    """The bytes of an array.
 
     Args:
         data: as they are sent.

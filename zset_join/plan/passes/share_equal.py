@@ -43,6 +43,6 @@ def _identity(node: Node) -> Hashable:
             return "merge", children
         case Operate():
             stage = node.stage
-            outside = id(getattr(stage, "source", stage)) if isinstance(stage, EffectStage) else None
+            external = id(getattr(stage, "source", stage)) if isinstance(stage, EffectStage) else None
             output = text_of(write_relation(stage.output))
-            return type(node), text_of(stage.to_json()), output, node.hidden, outside, node.own, node.since, children
+            return type(node), text_of(stage.to_json()), output, node.hidden, external, node.own, node.since, children

@@ -133,7 +133,7 @@ class Bucketed:
     """Run the operators of a stage, one per bucket.
 
     Args:
-        stage: what is computed.
+        stage: the stage.
         operators: of the buckets.
         workers: they work on the buckets.
         rows_apart: of an epoch, from which on they do.
@@ -331,7 +331,7 @@ class Bucketed:
     # ---------------------------------------------------------------- one epoch
 
     def _spread_out(self, tick: Tick, deltas: Sequence[ZSet]) -> _Spread:
-        """Find the buckets of the rows; called again for the same ones, return what was found before."""
+        """Return the buckets of the rows; repeated calls return the cached result."""
         kept = self._spread
         if kept is not None and kept.tick == tick and all(a is b for a, b in zip(kept.deltas, deltas, strict=True)):
             return kept

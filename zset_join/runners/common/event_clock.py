@@ -1,4 +1,4 @@
-"""How far event time has come for every stage, and which sources hold it up: one rule for every runner.
+"""Watermarks of every stage, and the sources that delay them: one rule for all runners.
 
 The law (semantics 16): a stage goes by the smallest watermark of the sources that reach it, once each of them has one; it never
 goes back. A source that has been silent for `idle_timeout` of processing time, counted from the first epoch of this run at the

@@ -1,4 +1,4 @@
-"""In which bucket a row is: a hash of its key, the same for equal keys whatever input they come by.
+"""Bucket of a row: a hash of its key, the same for equal keys of all inputs.
 
 The law: rows whose keys are equal to an operator are in one bucket, NULL being a value like any other.
 

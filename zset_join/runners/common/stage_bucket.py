@@ -1,4 +1,4 @@
-"""One bucket of one stage in an epoch: the same steps in this process and in a task of Spark.
+"""One epoch of one bucket of one stage: the same steps in process and in a Spark task.
 
     must it run?  ->  answer, in the state before  ->  rows it refuses  ->  log what it was fed  ->  receipt
 
@@ -37,7 +37,7 @@ class StageBucket:
     """Run one stage, bucket by bucket.
 
     Args:
-        stage: what is computed.
+        stage: the stage.
         shown: the columns of its answer.
         is_timed: it may have rows to emit when time passes.
         emits_without_input: it answers in the first epoch though no row arrived.

@@ -1,4 +1,4 @@
-"""A pipeline in memory whose views come and go while it runs: one plan, one epoch, whatever views it has.
+"""A pipeline in memory whose views can be added and dropped while it runs: one plan, one epoch.
 
     pipeline = ChangingPipeline({"by_city": by_city})
     pipeline.step({"orders": rows})
@@ -110,6 +110,10 @@ class ChangingPipeline(Pipeline[dict[str, ZSet]]):
                 code="NOT_MERGEABLE",
                 views=other.views,
             )
+        with self._watching.lock, other._watching.lock:
+            self._take_over(other, untouched)
+
+    def _take_over(self, other: ChangingPipeline, untouched: Collection[str]) -> None:
         theirs = other._given_away()
         plan, places = merged_plan(self.plan, other.plan, untouched=untouched)
         mine = self._given_away()
@@ -140,6 +144,10 @@ class ChangingPipeline(Pipeline[dict[str, ZSet]]):
             self.plan.view(name)
             self.close()
             return
+        with self._settled_views():
+            self._drop(name)
+
+    def _drop(self, name: str) -> None:
         plan, places = plan_without(self.plan, name)
         mine = self._given_away()
         operators: dict[int, DurableOperator] = {}
@@ -175,10 +183,11 @@ class ChangingPipeline(Pipeline[dict[str, ZSet]]):
         known: KnownTimes,
         contents: dict[str, Contents],
     ) -> None:
-        """Answer another plan from the next epoch on."""
+        """Answer another plan from the next epoch on; under the lock of the pipeline."""
         self.plan, self._readings, self._contents, self._last = plan, dict(readings), contents, None
         self._watermarks = self._watermarks.of_plan(plan, known)
         self._taking = RowTaking(plan, self._readings, is_strict=self._options.on_bad_input == "error")
         self._engine = Engine(plan, self._watermarks, quarantines=self._options.on_bad_input == "quarantine")
         self._memory = MemoryStates(plan, self._options, operators, self._in_memory("take_over()").workers)
+        self._list_views()
         self._publish()

@@ -1,12 +1,27 @@
-"""Contents of a view: the sum of its deltas, stored as they arrive and consolidated from time to time.
+"""What a view holds: the sum of its deltas, and as little of it in memory as its readers need.
 
-Cost: adding a delta is O(1) and its rows again for every doubling; reading costs the rows since the last reading.
-Memory: at most twice the rows of the view, and those of the newest deltas.
+The law: rows that are read are the sum of all deltas that were added before the moment that is read.
+
+Where the state of the stages can list a view (`Listing`), a view that nobody reads keeps nothing and costs nothing per epoch:
+its rows are listed when they are read. From then on the deltas are kept beside them, and both are dropped once the deltas have
+more rows than they. Where it cannot, deltas are kept and brought together whenever they have more rows than the view.
+
+A moment that a reader holds without reading it (`HeldRows`) keeps the deltas after it alive, through the moments after it. Its
+rows are those of a later moment, less these deltas. Where a thread reads while another one steps, either of them lists the
+view: the reader waits for the end of the step that runs, at most.
+
+Cost: adding a delta is O(1); without a listing, and its rows once more for every doubling. Reading costs the rows since the
+last reading, or a listing.
+Memory: at most twice the rows of the view, and those of the newest deltas, or `_LEAST_ROWS`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import threading
+import weakref
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import pyarrow as pa
@@ -15,34 +30,61 @@ from zset_join.core.errors import BadInputError, OptionError
 from zset_join.core.shown_values import counted, shown_key
 from zset_join.zset import ZSet
 
-__all__ = ["Contents", "HeldRows", "repeated", "view_not_kept"]
+__all__ = ["Contents", "HeldRows", "Listing", "repeated", "view_not_kept"]
 
 _LEAST_ROWS = 4096
+_WAIT_SECONDS = 0.005
+
+
+@dataclass(frozen=True)
+class Listing:
+    """List a view from the state of its stages.
+
+    Args:
+        rows: returns each distinct row of the view with its weight, by the last epoch that was added.
+        lock: held while an epoch is folded into the state, and while it is read.
+        check: raises where the state cannot be read.
+    """
+
+    rows: Callable[[], ZSet]
+    lock: threading.RLock
+    check: Callable[[], None]
+
+
+class _Moment:
+    """Hold the place between two deltas; it keeps the moments after it alive, never those before."""
+
+    __slots__ = ("__weakref__", "delta", "following", "rows")
+
+    def __init__(self) -> None:
+        self.rows: ZSet | None = None
+        self.delta: ZSet | None = None
+        self.following: _Moment | None = None
 
 
 class HeldRows:
     """Contents of a view at one moment; nothing is copied, and any thread may read them.
 
     Args:
-        schema: columns of the view.
-        consolidated: every row once.
-        pending: deltas that arrived since; only ever appended to.
-        count: how many of them had come.
+        read: returns the rows; called once, but for threads that read at the same time.
     """
 
-    def __init__(self, schema: pa.Schema, consolidated: ZSet, pending: list[ZSet], count: int) -> None:
-        self._schema = schema
-        self._parts = consolidated, pending, count
-        self._rows: ZSet | None = consolidated if not count else None
+    def __init__(self, read: Callable[[], ZSet]) -> None:
+        self._read: Callable[[], ZSet] | None = read
+        self._rows: ZSet | None = None
 
     def rows(self) -> ZSet:
-        """Return every distinct row with its weight."""
-        rows = self._rows
-        if rows is None:
-            consolidated, pending, count = self._parts
-            rows = self._rows = _summed(self._schema, [consolidated, *pending[:count]])
-            self._parts = rows, [], 0  # releases the deltas
-        return rows
+        """Return every distinct row with its weight.
+
+        Raises:
+            StateError: the state that lists them can no longer be read.
+        """
+        read = self._read
+        if read is not None:
+            self._rows = read()
+            self._read = None  # releases the deltas
+        assert self._rows is not None  # noqa: S101 - set before `_read` is cleared
+        return self._rows
 
 
 class Contents:
@@ -54,35 +96,141 @@ class Contents:
 
     def __init__(self, schema: pa.Schema) -> None:
         self._schema = schema
-        self._consolidated = ZSet.empty(schema)
+        self._listing: Listing | None = None
+        self._consolidated: ZSet | None = ZSet.empty(schema)
         self._pending: list[ZSet] = []
-        self._pending_rows = 0
+        self._rows_since = 0  # of deltas since the rows were read, or dropped
+        self._newest = _Moment()
+        self._mark: Callable[[], _Moment | None] = _nobody
+        self._most_rows = _LEAST_ROWS
+        self._is_wanted = False
 
     def add(self, delta: ZSet) -> None:
-        """Add a delta."""
+        """Add a delta; where a listing is in use, under its lock."""
         if not len(delta):
             return
+        self._rows_since += len(delta)
+        if self._consolidated is None:
+            self._go_on(delta)
+            return
         self._pending.append(delta)
-        self._pending_rows += len(delta)
-        if self._pending_rows > max(_LEAST_ROWS, len(self._consolidated)):
-            self._consolidate()
+        if self._rows_since > max(_LEAST_ROWS, len(self._consolidated)):
+            if self._listing is None:
+                self._consolidate()
+                return
+            self._most_rows = max(_LEAST_ROWS, len(self._consolidated))
+            self._consolidated, self._pending, self._rows_since = None, [], 0
 
     def rows(self) -> ZSet:
-        """Return every distinct row with its weight."""
-        self._consolidate()
-        return self._consolidated
+        """Return every distinct row with its weight.
+
+        Raises:
+            StateError: the state that lists them can no longer be read.
+        """
+        listing = self._listing
+        if listing is None:
+            return self._consolidate()
+        with listing.lock:
+            if listing is not self._listing:  # another pipeline has taken the view over
+                return self.rows()
+            if self._consolidated is None:
+                listing.check()
+            return self._consolidate()
 
     def held(self) -> HeldRows:
-        """Return the present contents in O(1); later deltas do not change them."""
-        return HeldRows(self._schema, self._consolidated, self._pending, len(self._pending))
+        """Return what is held now, in O(1); later deltas do not change it."""
+        if self._consolidated is None:
+            return HeldRows(partial(self._rows_at, self._newest))
+        if not self._pending:
+            return HeldRows(partial(_as_they_are, self._consolidated))
+        return HeldRows(partial(_summed_first, self._schema, self._consolidated, self._pending, len(self._pending)))
 
     def replace(self, rows: ZSet) -> None:
-        """Hold other rows."""
-        self._consolidated, self._pending, self._pending_rows = rows, [], 0
+        """Hold other rows, each once."""
+        self._consolidated, self._pending, self._rows_since = rows, [], 0
+        self._newest, self._mark = _Moment(), _nobody
+        self._most_rows, self._is_wanted = _LEAST_ROWS, False
 
-    def _consolidate(self) -> None:
+    def list_by(self, listing: Listing | None) -> None:
+        """Change what lists the rows; None: deltas are summed from now on. Under the locks of both, while both can."""
+        if listing is None:
+            self._list()
+        self._listing = listing
+
+    def settle(self) -> None:
+        """Read the rows of moments that are held, since the state is about to go; under the lock of the listing."""
+        newest = weakref.ref(self._newest)
+        self._newest = _Moment()
+        if (held := newest()) is not None and self._consolidated is None:
+            self._newest = held
+            self._list()
+
+    def _go_on(self, delta: ZSet) -> None:
+        """Follow the newest moment by another one; list the view where a moment is held that is too many deltas behind."""
+        before, self._newest = self._newest, _Moment()
+        before.delta, before.following = delta, self._newest
+        if self._is_wanted:  # by a thread that waits for the lock
+            self._list()
+            return
+        if self._rows_since <= self._most_rows or (mark := self._mark()) is before:  # the last epoch is held until this counts
+            return
+        if mark is not None:
+            self._list()
+        else:
+            self._mark, self._rows_since = weakref.ref(self._newest), 0
+
+    def _list(self) -> None:
+        """Bring the rows into memory, where they are not."""
+        if self._consolidated is None:
+            assert self._listing is not None  # noqa: S101 - else they are never dropped
+            newest, rows = self._newest, self._listing.rows()
+            self.replace(rows)
+            newest.rows = rows
+
+    def _consolidate(self) -> ZSet:
+        self._list()
+        assert self._consolidated is not None  # noqa: S101 - listed
         if self._pending:
-            self.replace(_summed(self._schema, [self._consolidated, *self._pending]))
+            self._consolidated = _summed(self._schema, [self._consolidated, *self._pending])
+            self._pending, self._rows_since = [], 0
+        return self._consolidated
+
+    def _rows_at(self, moment: _Moment) -> ZSet:
+        """Return the rows of a moment: those of a later one, less the deltas between them."""
+        self._is_wanted = True
+        while (listing := self._listing) is not None and _from(moment)[0] is None:
+            if listing.lock.acquire(timeout=_WAIT_SECONDS):  # a writer that steps on and on takes it again at once
+                try:
+                    if listing is self._listing and _from(moment)[0] is None:
+                        listing.check()
+                        self._list()
+                finally:
+                    listing.lock.release()
+        rows, deltas = _from(moment)
+        assert rows is not None  # noqa: S101 - what took the listing away has listed them
+        return _summed(self._schema, [rows, *(-delta for delta in deltas)]) if deltas else rows
+
+
+def _nobody() -> None:
+    return None
+
+
+def _as_they_are(rows: ZSet) -> ZSet:
+    return rows
+
+
+def _from(moment: _Moment) -> tuple[ZSet | None, list[ZSet]]:
+    """Return the rows of the first moment from this one on that has some, and the deltas up to there; None where none has."""
+    deltas = list[ZSet]()
+    while moment.rows is None and moment.following is not None:
+        assert moment.delta is not None  # noqa: S101 - set before `following` is
+        deltas.append(moment.delta)
+        moment = moment.following
+    return moment.rows, deltas
+
+
+def _summed_first(schema: pa.Schema, consolidated: ZSet, pending: Sequence[ZSet], count: int) -> ZSet:
+    return _summed(schema, [consolidated, *pending[:count]])
 
 
 def _summed(schema: pa.Schema, parts: Sequence[ZSet]) -> ZSet:

@@ -1,4 +1,4 @@
-"""Rows set aside with the reason: those that came too late for a join by time, and with `on_bad_input="quarantine"` bad input.
+"""Dead letters with their reason: late rows of joins by time, and with `on_bad_input="quarantine"` bad input.
 
 The law: of every source and epoch, rows in = rows applied + rows set aside. A row is reported once, by the first stage that
 refuses it. With a directory the rows of an epoch are in a file of their own before the epoch counts; an attempt that is

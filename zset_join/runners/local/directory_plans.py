@@ -1,4 +1,4 @@
-"""How a directory of a pipeline recognises its plan, and what a pipeline continues with there under another one."""
+"""Description of the plan in a pipeline's directory, and the state that another plan keeps."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A pipeline that lasts: its epochs, its state and its view in a directory, in the layout of a checkpoint of Spark's.
+"""A durable pipeline: its epochs, state and view in a directory, in the layout of a Spark checkpoint.
 
     <directory>/zset/       the checkpoint, with one bucket: epoch log, snapshots, commit records; see zset_join.checkpoint
     <directory>/local/      mapped state, a cache: removing it costs time, never an answer
@@ -54,8 +54,8 @@ from zset_join.runners.local.durable_epoch import DurableEpoch
 from zset_join.runners.local.engine import AnsweredEpoch
 from zset_join.runners.local.evolving import Evolution
 from zset_join.runners.local.history import InputHistory
+from zset_join.runners.local.pending_epochs import BEGIN, EARLIER, GivenEpoch, altered_views, pending_epochs
 from zset_join.runners.local.place import Place, place_of
-from zset_join.runners.local.waiting_epochs import BEGIN, EARLIER, GivenEpoch, altered_views, waiting_epochs
 from zset_join.runners.local.watermarks import Watermarks
 from zset_join.stages.effect import Effects
 from zset_join.stages.stage import StageOptions
@@ -75,7 +75,7 @@ _CURES: Mapping[EpochOutcome, str] = {
 
 
 class PipelineDirectory:
-    """Hold the directory of a pipeline; one process at a time.
+    """The directory of a pipeline; one process at a time.
 
     Opening changes no file of a directory that holds a query; `begin` does, once nothing refuses the start any more.
 
@@ -154,7 +154,7 @@ class PipelineDirectory:
         return {**described_plan(plan), **kept, **self._place.described(stored_description(self.location))}
 
     def begin(self) -> None:
-        """Write down what the directory is for: the end of a start that nothing has refused."""
+        """Write the description of the directory, as the last step of a start."""
         with self._owner.reporting_lost_ownership(), self._reporting_full_disk():
             self.checkpoint.begin()
 
@@ -257,7 +257,7 @@ class PipelineDirectory:
         return committed
 
     def change(self, epoch: DurableEpoch, evolution: Evolution, change: DirectoryChange) -> CommitRecord:
-        """Make the epoch count in which the query changes to another plan; from then on the directory is one of that plan.
+        """Commit the epoch that changes the query to another plan; afterwards the directory belongs to that plan.
 
         Args:
             epoch: its stages, all of them opened.
@@ -417,7 +417,7 @@ class PipelineDirectory:
         return {view.name: self._answer(record, view.name) for view in self._plan.views}
 
     def newest_answers(self, record: CommitRecord, newest_answer: Mapping[str, ZSet]) -> Iterator[GivenEpoch]:
-        """Yield the epochs that outputs may lack, oldest first; see `waiting_epochs`.
+        """Yield the epochs that outputs may lack, oldest first; see `pending_epochs`.
 
         Args:
             record: the newest one.
@@ -428,7 +428,7 @@ class PipelineDirectory:
         """
         if self.checkpoint.is_moved:
             return iter(())
-        return waiting_epochs(self.checkpoint, self._plan, record, newest_answer, self._read)
+        return pending_epochs(self.checkpoint, self._plan, record, newest_answer, self._read)
 
     def altered_views(self) -> frozenset[str]:
         """Return the views whose outputs may lack columns: an epoch that they may not have adds some, or none has reached them.

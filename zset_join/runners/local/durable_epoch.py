@@ -104,7 +104,7 @@ class DurableEpoch:
         return last.dues.get(key, NOTHING_DUE)
 
     def receipts(self, fed: Mapping[int, Sequence[ZSet]]) -> list[BucketReceipt]:
-        """Write down what the stages were given, by their numbers; return what the epoch has left of every open state."""
+        """Log the inputs of the stages, by number; return the receipts of the open states."""
         receipts = []
         for node in self.plan.states:
             state = self.states.get(node.number)

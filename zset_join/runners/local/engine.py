@@ -49,13 +49,13 @@ class StageWork:
 
 @dataclass(slots=True)
 class AnsweredEpoch:
-    """Hold one epoch that is answered and not folded in.
+    """An epoch that is answered and not absorbed.
 
     Args:
         epoch: its number.
         processing_time_us: of the epoch.
         answers: the change of every view, by name.
-        times: what is known of event time after it.
+        times: the event times after it.
         requested: the stages that ran: tick and deltas by number.
         rejected: the rows that they set aside.
         corrections: earlier answers that temporal and as-of joins retracted, by stage.

@@ -52,7 +52,7 @@ def _same(rows: ZSet) -> ZSet:
 
 @dataclass(frozen=True, kw_only=True)
 class EvolutionStart:
-    """Hold the place of a pipeline, as an evolution reads it.
+    """The place of a pipeline, as an evolution reads it.
 
     Args:
         plan: of the pipeline.
@@ -95,9 +95,9 @@ def with_words(origin: EvolutionStart, words: ColumnWords | None) -> EvolutionSt
 
 
 class Evolution:
-    """Find out how a pipeline comes from one plan to another one.
+    """Compute how a pipeline changes from one plan to another.
 
-    Nothing of the pipeline changes. Closing it drops what was built; after `take` it is the pipeline's.
+    Nothing of the pipeline changes. Closing it drops the built state; after `take` the pipeline owns it.
 
     Args:
         position: of the pipeline.
@@ -407,10 +407,10 @@ class Evolution:
     # ---------------------------------------------------------------- going on with the new plan
 
     def build(self) -> None:
-        """Build the operators of the stages that are not kept, and fill them.
+        """Build and fill the operators of new stages.
 
         Raises:
-            BadInputError: a row that a stage cannot take; what was built is closed.
+            BadInputError: a stage rejects a row; the built operators are closed.
         """
         try:
             for state in self._rebuilt:

@@ -120,7 +120,7 @@ class _PastWatermarks(Watermarks):
 
 
 class _PastStates(MemoryStates):
-    """Keep the operators of a plan in memory, and answer for the outside what it answered then."""
+    """Keep the operators of a plan in memory, and replay the answers of external systems."""
 
     past = PastEpoch(-1, None)
 

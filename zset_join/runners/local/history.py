@@ -1,4 +1,4 @@
-"""Everything that arrived: the changes of every source, epoch by epoch, kept where `keep_inputs` requests it.
+"""Kept inputs: the changes of every source, epoch by epoch, with `keep_inputs`.
 
 The law: replayed in order through an empty pipeline they give the same answers.
 
@@ -62,7 +62,7 @@ class InputHistory:
         self._epochs.append(PastEpoch(epoch, processing_time_us, kept, fetched))
 
     def go_over(self, epochs: Sequence[PastEpoch]) -> None:
-        """Hold these epochs in place of those there were: the same ones under other columns."""
+        """These epochs in place of those there were: the same ones under other columns."""
         self._epochs = list(epochs)
 
     def copied(self) -> InputHistory:
@@ -82,7 +82,7 @@ def under_columns(history: Iterable[PastEpoch], changes: Iterable[ColumnChange])
     """Return epochs as if sources had always had the columns that they change to.
 
     Args:
-        history: everything that arrived.
+        history: all input.
         changes: how columns change.
     """
     by_source = {change.source: change for change in changes}
@@ -107,7 +107,7 @@ def part_of(history: Iterable[PastEpoch], stages: Sequence[int], sources: Sequen
     """Yield the input of some sources, for a plan of some of the stages.
 
     Args:
-        history: everything that arrived.
+        history: all input.
         stages: their numbers in the whole plan; in the other one they are numbered from 0 in this order.
         sources: the names of its sources.
     """

@@ -154,7 +154,7 @@ class FunctionSink:
 
 @dataclass(frozen=True, slots=True)
 class _Pending:
-    """Hold an epoch that counts and that outputs are still to be given; the arguments are those of `PipelineOutputs.add`."""
+    """An epoch that counts and that outputs are still to be given; the arguments are those of `PipelineOutputs.add`."""
 
     epoch: int
     answers: Mapping[str, ZSet]
@@ -173,7 +173,7 @@ class _Pending:
 
 
 class PipelineOutputs:
-    """Hold the outputs of a pipeline.
+    """The outputs of a pipeline.
 
     Args:
         sinks: the outputs of each view, by its name.

@@ -1,4 +1,4 @@
-"""A query that runs in this process: epochs of changes go in, the change of its view comes out. No Spark, no Java.
+"""A query that runs in this process: an epoch takes changes of sources and returns the change of the view.
 
     orders = changes("orders", {"id": pa.int64(), "customer": pa.string(), "total": pa.int64()}, keys="id")
     revenue = orders.groupBy("customer").agg(F.sum("total").alias("revenue"))
@@ -24,7 +24,7 @@ from __future__ import annotations
 import datetime
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, Unpack, cast, overload
 
@@ -406,16 +406,16 @@ class Pipeline(PipelineQuestions, Snapshots, QueryChanges, Generic[Answer]):
             StateError: there is no saved state, or it belongs to another query.
         """
         operators = self._in_memory("load()").states
-        state = load_state(Path(path), self.plan, operators, keeps_view=self._contents is not None)
-        self.epoch, self._dropped_sources = state.epoch, state.dropped_sources
-        self._processing_time_us, self._last = state.processing_time_us, None
-        self._watermarks.load(state.watermarks, state.late_rows)
-        if self._contents is not None and state.contents is not None:
-            for name, rows in state.contents.items():
-                self._contents[name].replace(rows)
-            self._publish()
-        if self._history is not None:
-            self._history = None  # earlier input is not known, so nothing can be verified against it
+        with self._settled_views():
+            state = load_state(Path(path), self.plan, operators, keeps_view=self._contents is not None)
+            self.epoch, self._dropped_sources = state.epoch, state.dropped_sources
+            self._processing_time_us, self._last = state.processing_time_us, None
+            self._watermarks.load(state.watermarks, state.late_rows)
+            for name, contents in (self._contents or {}).items():
+                if state.contents is not None:
+                    contents.replace(state.contents[name])
+            if self._history is not None:
+                self._history = None  # earlier input is not known, so nothing can be verified against it
 
     def statistics(self) -> dict[str, Mapping[str, Any]]:
         """Return counts: per stage those of its operator and its watermark, per source its event time.
@@ -452,8 +452,9 @@ class Pipeline(PipelineQuestions, Snapshots, QueryChanges, Generic[Answer]):
         """Release state, directory and outputs; the pipeline cannot be used afterwards. May be called twice."""
         if self._is_closed:
             return
-        self._is_closed = True
         try:
+            with nullcontext() if self._unfinished is not None else self._settled_views():  # state may hold a part of an epoch
+                self._is_closed = True
             self._outputs.close()
         finally:
             for held in (self._memory, self._directory, self._workers):
@@ -482,6 +483,7 @@ class Pipeline(PipelineQuestions, Snapshots, QueryChanges, Generic[Answer]):
             self._last = directory.answers(record)
             for epoch, answers, link, begins in directory.newest_answers(record, self._last):
                 self._outputs.write(epoch, answers, link, begins)
+        self._list_views()
         self._publish()
         if before_begin is not None:
             before_begin(self.positions)

@@ -26,12 +26,12 @@ __all__ = ["PreparedEpoch"]
 
 @dataclass(eq=False)
 class PreparedEpoch:
-    """Hold one answered epoch of a pipeline.
+    """An answered epoch of a pipeline.
 
     Args:
         answered: its answer, and what absorbing it takes.
         deltas: by source, its changes.
-        unread: what could not be decoded.
+        unread: undecodable input.
         opened: its stages, of a pipeline with a directory; None in memory.
         stack: closes them.
     """

@@ -1,6 +1,6 @@
-"""The processing time of an epoch: what `step` is given, as microseconds since 1970.
+"""The processing time of an epoch, from the argument of `step`, as microseconds since 1970.
 
-The law: it never goes back, and is a time of the years 1 to 9999, so that what is added to it stays within 64 bits.
+The law: it never decreases, and lies in the years 1 to 9999, so that sums stay within 64 bits.
 """
 
 from __future__ import annotations

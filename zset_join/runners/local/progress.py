@@ -9,6 +9,8 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from zset_join.runners.local.engine import AnsweredEpoch
 from zset_join.sources.unread import Undecodable
 from zset_join.zset import ZSet
@@ -69,4 +71,4 @@ def epoch_counts(
 def _counted(deltas: Iterable[ZSet]) -> dict[str, int]:
     """Return the counts of the answer of a view, or of several."""
     weights = [delta.weights for delta in deltas]
-    return {"answer_rows": sum(map(len, weights)), "retractions": sum(int((one < 0).sum()) for one in weights)}
+    return {"answer_rows": sum(map(len, weights)), "retractions": sum(int(np.count_nonzero(one < 0)) for one in weights)}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from contextlib import ExitStack, closing
+from contextlib import AbstractContextManager, ExitStack, closing
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, cast
 
@@ -39,6 +39,7 @@ from zset_join.runners.local.undoing import (
     query_before,
     words_back,
 )
+from zset_join.runners.local.watched import PublishedEpochs
 from zset_join.runners.local.watermarks import Watermarks
 from zset_join.sinks.sink import Sink
 from zset_join.zset import ZSet
@@ -56,7 +57,7 @@ __all__ = ["QueryBefore", "QueryChanges", "plan_of_change", "plan_of_program", "
 
 @dataclass(frozen=True)
 class QueryBefore:
-    """Hold the query before the last change.
+    """The query before the last change.
 
     Args:
         epoch: of the change.
@@ -102,7 +103,9 @@ class QueryChanges:
     _directory: PipelineDirectory | None
     _in_memory: Callable[[str], MemoryStates]
     _link: Callable[[], ChainLink | None]
-    _publish: Callable[[], None]
+    _settled_views: Callable[[], AbstractContextManager[None]]
+    _list_views: Callable[[], None]
+    _watching: PublishedEpochs
 
     @progress_line("comparing with another query")
     def diff(
@@ -144,9 +147,12 @@ class QueryChanges:
         plan, words = plan_of_change(view, self.plan), ColumnWords(renamed=renamed or {}, defaults=defaults or {})
         again = read_again(reread or {}, readings_of_query(view))
         if self._directory is None:
-            with closing(
-                Evolution(replace(self._origin(self._in_memory("diff()").states, words=words), reread=again), plan)
-            ) as evolution:
+            with (
+                self._watching.lock,
+                closing(
+                    Evolution(replace(self._origin(self._in_memory("diff()").states, words=words), reread=again), plan)
+                ) as evolution,
+            ):
                 return evolution.diff()
         with self._directory.epoch(Tick(self.epoch, self._processing_time_us)) as opened:
             states = {state.number: opened.state(state.number, opened.tick) for state in self.plan.states}
@@ -227,7 +233,7 @@ class QueryChanges:
         again = read_again(reread or {}, readings_of_query(view))
         self._outputs.settle()
         plan = plan_of_change(view, self.plan)
-        with ExitStack() as stack:
+        with self._watching.lock, ExitStack() as stack:
             place, tick = self._directory, Tick(self.epoch, self._processing_time_us)
             opened = None if place is None else stack.enter_context(place.epoch(tick))
             if opened is None:
@@ -466,22 +472,23 @@ class QueryChanges:
             except BaseException:
                 self._unfinished = None if directory.outcome(self.epoch) == "open" else self.epoch
                 raise
-        self._memory, self._engine, self._taking, self._watermarks = states, engine, taking, watermarks
-        self._contents, self._outputs, self._readings = contents, changed, readings
-        changed.go_on()
-        self._has_several = has_several
-        self._views, self._before = view if isinstance(view, Mapping) else None, undone
-        names = {source.name for source in plan.sources}
-        had = {source.name for source in self.plan.sources} if origin.epoch else set()  # before it no row has come
-        self._dropped_sources = (self._dropped_sources | had) - names
-        self.plan = plan
-        if origin.epoch:
-            if self._history is not None:
-                self._history.go_over(past)
-                self._history.add(self.epoch, self._processing_time_us, origin.first_rows)
-            self._last, self.progress, self.dead_letters = answered.answers, counts, letters
-            self.epoch += 1
-        self._publish()
+        with self._settled_views():
+            self._memory, self._engine, self._taking, self._watermarks = states, engine, taking, watermarks
+            self._contents, self._outputs, self._readings = contents, changed, readings
+            changed.go_on()
+            self._has_several = has_several
+            self._views, self._before = view if isinstance(view, Mapping) else None, undone
+            names = {source.name for source in plan.sources}
+            had = {source.name for source in self.plan.sources} if origin.epoch else set()  # before it no row has come
+            self._dropped_sources = (self._dropped_sources | had) - names
+            self.plan = plan
+            if origin.epoch:
+                if self._history is not None:
+                    self._history.go_over(past)
+                    self._history.add(self.epoch, self._processing_time_us, origin.first_rows)
+                self._last, self.progress, self.dead_letters = answered.answers, counts, letters
+                self.epoch += 1
+            self._list_views()
         self._unfinished = None
         if memory is not None:
             memory.effects.close()

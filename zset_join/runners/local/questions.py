@@ -1,4 +1,4 @@
-"""Questions to a pipeline between its epochs: whether its views are right, where a row came from, and a page about it.
+"""Verification, row history and console of a pipeline, between its epochs.
 
 The law: nothing here changes the pipeline. `verification` and `row_question` take what they need at once and return the work as
 a function, so another thread can run it while the pipeline continues; see `zset_join.runners.local.watched`.

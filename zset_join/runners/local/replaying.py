@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from zset_join.core.errors import OptionError
-from zset_join.tools.dead_letters import REPLAYED_POSITION, mark_places, places_of, read_letters, records_of, waiting_records
+from zset_join.tools.dead_letters import REPLAYED_POSITION, mark_places, pending_records, places_of, read_letters, records_of
 
 __all__ = ["no_dead_letters", "replay_letters"]
 
@@ -30,7 +30,7 @@ def replay_letters(
     Raises:
         BadInputError: as the step does.
     """
-    letters = waiting_records(read_letters(place, stream=stream, code=code))
+    letters = pending_records(read_letters(place, stream=stream, code=code))
     before = positions.get(REPLAYED_POSITION, [])
     if before:
         mark_places(place, before)

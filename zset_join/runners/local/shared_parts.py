@@ -1,4 +1,4 @@
-"""A shared table of which some joins go: the others continue with what they remember.
+"""A shared table that loses some of its joins; the others keep their state.
 
     before: shared_table of a, b, c: right, left, left_1, left_2        after: shared_table of a, c: right, left, left_1
 

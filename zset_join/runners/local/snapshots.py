@@ -6,24 +6,32 @@ The law: the tables of a snapshot are those of all views after `epoch`, the same
 meanwhile; and no reader ever sees a part of an epoch. An epoch becomes visible by one assignment, after it is committed and all
 views have taken it, and before outputs are given it.
 
-No lock is taken by writer or reader, so neither waits for the other, but for Python's own lock.
+A view that is listed from the state of its stages (see `contents`) is listed under the lock of the pipeline, which a step
+holds: a reader waits for the end of the step that runs, at most, and the next step for the reader. All else takes no lock.
 
 Cost: an epoch publishes one object and two references per view, whatever the views hold; taking a snapshot is reading one
 attribute.
-Reading a view of a snapshot brings together the rows since the pipeline last did: nothing where that is nothing, else
-a pass over the view's rows; it is done once per snapshot and view, unless two threads read it first at the same time.
-Memory: a snapshot copies nothing. While it is held, the rows of its views live on, at most twice their rows, and once they have
-been read, their tables.
+Reading a view of a snapshot lists its rows, or brings together those since the pipeline last did: nothing where that is
+nothing, else a pass over the view's rows; it is done once per snapshot and view, unless two threads read it first at the same
+time.
+Memory: a snapshot copies nothing. While it is held, the rows of its views live on, or the deltas since, at most twice their
+rows, and once they have been read, their tables. `close` reads the snapshots that are held.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 
 import pyarrow as pa
 
 from zset_join.plan.query_plan import QueryPlan
-from zset_join.runners.local.contents import Contents, HeldRows, repeated, view_not_kept
+from zset_join.runners.local.contents import Contents, HeldRows, Listing, repeated, view_not_kept
+from zset_join.runners.local.history import InputHistory
+from zset_join.runners.local.listed_answers import list_view
+from zset_join.runners.local.stage_states import MemoryStates
+from zset_join.runners.local.watched import PublishedEpochs
+from zset_join.stages.stage import StageOptions
 from zset_join.zset import ZSet
 
 __all__ = ["Snapshot", "Snapshots"]
@@ -88,6 +96,11 @@ class Snapshots:
     plan: QueryPlan
     epoch: int
     _contents: Mapping[str, Contents] | None
+    _history: InputHistory | None
+    _memory: MemoryStates | None
+    _options: StageOptions
+    _watching: PublishedEpochs
+    _check_usable: Callable[[], None]
     _published: Snapshot | None = None
 
     def snapshot(self) -> Snapshot:
@@ -98,7 +111,11 @@ class Snapshots:
         """
         published = self._published
         if published is None:
-            raise view_not_kept()
+            if self._contents is None:
+                raise view_not_kept()
+            with self._watching.lock:  # state or plan changes; then views are published again
+                published = self._published
+        assert published is not None  # noqa: S101 - a pipeline that keeps its views publishes them from the start
         return published
 
     def _publish(self) -> None:
@@ -106,3 +123,26 @@ class Snapshots:
         if self._contents is not None:
             held = {name: contents.held() for name, contents in self._contents.items()}
             self._published = Snapshot(self.plan, self.epoch - 1 if self.epoch else None, held)
+
+    def _list_views(self) -> None:
+        """List views from the state of the stages, where it holds them; call it when plan, state and contents fit each other.
+
+        With kept inputs deltas are summed, since `verify` compares them.
+        """
+        memory = self._memory if self._history is None else None
+        for name, contents in (self._contents or {}).items():
+            view = self.plan.view(name)
+            rows = None if memory is None else list_view(self.plan, view, memory.operators, self._options)
+            contents.list_by(None if rows is None else Listing(rows, self._watching.lock, self._check_usable))
+
+    @contextmanager
+    def _settled_views(self) -> Iterator[None]:
+        """Change state or plan inside; snapshots that are held are read before, and threads that take one wait for the end."""
+        with self._watching.lock:
+            self._published = None
+            for contents in (self._contents or {}).values():
+                contents.settle()
+            try:
+                yield
+            finally:
+                self._publish()

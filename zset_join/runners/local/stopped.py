@@ -101,7 +101,7 @@ def evolve_directory(
     undo_epochs: int | None = None,
     reread: Mapping[str, Any] | None = None,
 ) -> PlanDiff:
-    """Let a directory be one of another query. What outputs lack they are given when it is started next, this change last.
+    """Change the query of a directory. The next start passes missing epochs to the outputs, this change last.
 
     Args:
         directory: as for `diff_of_directory`.
@@ -158,7 +158,7 @@ def evolve_directory(
 def undo_of_directory(directory: str | Path, *, new_tables: Collection[str] = ()) -> PlanDiff:
     """Let a directory be one of the query before its last change: a change like any other, by the same rules.
 
-    Undone twice it is as it was. What the change dropped is built again from rows that are kept, or refused.
+    A second undo restores the change. Dropped state is rebuilt from stored rows, or the call is rejected.
 
     Args:
         directory: as for `diff_of_directory`.

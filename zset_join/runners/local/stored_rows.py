@@ -1,4 +1,4 @@
-"""Which rows a pipeline still has: what the state of its stages, its views and the history of its inputs can list.
+"""Stored rows of a pipeline: those of its stages, its views and the history of its inputs.
 
 The law: what is listed is the sum of everything that arrived along these feeds so far, without the rows that have NULL in one
 of `gaps`. Rows in upsert mode come as the live row of each key, and a delete of each key that is remembered as deleted.
@@ -9,10 +9,9 @@ is read, and reading it is a copy of its rows.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from typing import cast
 
 import numpy as np
 import pyarrow as pa
@@ -26,6 +25,7 @@ from zset_join.plan.query_plan import Feed, PlanSource, StateNode
 from zset_join.plan.unnamed import text_of
 from zset_join.runners.local.contents import Contents
 from zset_join.runners.local.history import PastEpoch
+from zset_join.runners.local.listed_answers import Chunks, ListedGroups, ListedPairs
 from zset_join.stages.stage import StageInput, StageOptions
 from zset_join.zset import ZSet, single_batch
 from zset_join.zset.protocol import AnswerListingOperator, DurableOperator, ListingOperator, UnorderedOperator
@@ -34,8 +34,6 @@ __all__ = ["Chunks", "StoredRows", "gaps_of", "stored_inputs", "stored_rows"]
 
 _WEIGHT, _SEQUENCE = "_zset_weight", "_zset_sequence_"
 
-Chunks = Callable[[Collection[str] | None], Iterator[ZSet]]
-"""Yields rows that are computed while they are read, with some of their columns, or all."""
 _Operator = Callable[[], DurableOperator]
 
 
@@ -45,12 +43,12 @@ def _always() -> bool:
 
 @dataclass(frozen=True)
 class StoredRows:
-    """Name rows that can be read.
+    """Rows that can be read.
 
     Args:
-        feeds: what they are the rows of.
+        feeds: of the rows.
         relation: their columns and mode.
-        what: where they lie, for messages.
+        what: their location, for messages.
         counted: returns how many there are.
         read: returns them.
         gaps: columns in which none of them is NULL, because such rows were of no use.
@@ -118,7 +116,7 @@ def stored_inputs(prints: Fingerprints, source: PlanSource, history: Iterable[Pa
     Args:
         prints: of a plan that has the source.
         source: the source.
-        history: everything that arrived.
+        history: all input.
     """
     deltas = [past.deltas[source.name] for past in history if source.name in past.deltas]
     feed, what = prints.feed(Feed(source.name)), f'the inputs that were kept of "{source.name}"'
@@ -168,12 +166,14 @@ def _of_stage(
         if stage.lists_input:
             fed = prints.feeds(node.feeds[0])
             relation = replace(stage.inputs[0].relation, join_key=(), primary_key=())
-            yield StoredRows(fed, relation, f"the rows of {node.name}", groups, _Listed(operator, relation, keeps_copies=True))
+            yield StoredRows(
+                fed, relation, f"the rows of {node.name}", groups, ListedGroups(operator, relation, keeps_copies=True)
+            )
         feed = prints.feed(Feed(state.number))
-        listed = _Listed(operator, stage.output, keeps_copies=False)
+        listed = ListedGroups(operator, stage.output, keeps_copies=False)
         yield StoredRows((feed,), stage.output, f"the groups of {node.name}", groups, listed)
     if isinstance(shape, AnswerListingOperator) and shape.lists_answer:
-        whole = _AnswerListing(operator, stage.output)
+        whole = ListedPairs(operator, stage.output)
         count = _Counted(operator, tuple(f"{name}_rows" for name in stage.state_tables))
         feed, what = prints.feed(Feed(state.number)), f"the pairs of {node.name}"
         yield StoredRows((feed,), stage.output, what, count, whole, chunks=whole.chunks, is_whole=whole.is_whole)
@@ -253,47 +253,8 @@ def _from_words(table: pa.Table, kind: pa.DataType, place: int) -> tuple[pa.Arra
 
 
 @dataclass(frozen=True)
-class _Listed:
-    """Read what an operator lists."""
-
-    operator: _Operator
-    relation: Relation
-    keeps_copies: bool
-
-    def __call__(self) -> ZSet:
-        schema, parts = self.relation.schema, list[ZSet]()
-        for chunk in cast("ListingOperator", self.operator()).held():
-            rows = pa.RecordBatch.from_arrays(chunk.rows.columns, schema=schema)
-            parts.append(ZSet(rows, chunk.weights if self.keeps_copies else np.ones(len(chunk), np.int64)))
-        return ZSet.concat(parts, schema=schema)
-
-
-@dataclass(frozen=True)
-class _AnswerListing:
-    """Read the answer of an operator that lists it from its state."""
-
-    operator: _Operator
-    relation: Relation
-
-    def is_whole(self) -> bool:
-        """Return whether the operator lists its whole answer."""
-        return cast("AnswerListingOperator", self.operator()).lists_answer
-
-    def __call__(self) -> ZSet:
-        return ZSet.concat(list(self.chunks(None)), schema=self.relation.schema)
-
-    def chunks(self, columns: Collection[str] | None) -> Iterator[ZSet]:
-        shown = self.relation.schema.names
-        wanted = [name for name in shown if columns is None or name in columns] or shown[:1]
-        schema = pa.schema([self.relation.schema.field(name) for name in wanted])
-        for chunk in cast("AnswerListingOperator", self.operator()).listed(wanted):
-            rows = [chunk.rows.column(name) for name in wanted]
-            yield ZSet(pa.RecordBatch.from_arrays(rows, schema=schema), chunk.weights)
-
-
-@dataclass(frozen=True)
 class _Summed:
-    """Read the changes that arrived; upserts in the order in which they came."""
+    """Read the logged changes; upserts in order of arrival."""
 
     deltas: list[ZSet]
     relation: Relation

@@ -26,13 +26,13 @@ __all__ = ["RowTaking"]
 
 
 def check_appends(name: str, relation: Relation, delta: ZSet, *, epoch: int) -> None:
-    """Refuse retractions from a source whose rows are only added.
+    """Reject retractions from an append-only source.
 
     Args:
         name: the source.
         relation: its rows.
         delta: its rows.
-        epoch: the epoch it came in.
+        epoch: of its arrival.
 
     Raises:
         BadInputError: a row retracts.

@@ -94,11 +94,11 @@ def verify(
     epoch: int | None,
     most_differences: int,
 ) -> Verification:
-    """Compare a view with the batch query over everything that arrived.
+    """Compare a view with the batch query over all input.
 
     Args:
         plan: the plan.
-        history: everything that arrived.
+        history: all input.
         contents: the view, each distinct row with its weight.
         times: per stage, how far time had come.
         epoch: the last epoch.

@@ -1,4 +1,4 @@
-"""A pipeline as the page of `Pipeline.console` shows it.
+"""A pipeline as shown by the page of `Pipeline.console`.
 
 The law: the page never reads the memory of an operator. With a directory it reads the checkpoint, as `zset-join console
 DIRECTORY` does. In memory, the pipeline publishes after every epoch, once a console is open: an immutable summary, and
@@ -94,7 +94,7 @@ class WatchablePipeline(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class _Deltas:
-    """Hold the deltas of an epoch: of the views, and of the inputs of the stages by number."""
+    """The deltas of an epoch: of the views, and of the inputs of the stages by number."""
 
     epoch: int
     answers: Mapping[str, ZSet]
@@ -134,7 +134,7 @@ class WatchedPipeline:
     Args:
         pipeline: the pipeline; it lives in another thread.
         published: what it publishes.
-        name: what the page calls it.
+        name: on the page.
         diff: how the answers of a changed query would differ.
     """
 

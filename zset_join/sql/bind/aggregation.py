@@ -17,7 +17,7 @@ from zset_join.query import Aggregated, StateTtl, View
 from zset_join.sql.bind.binding import QueryContext
 from zset_join.sql.bind.scopes import Scope
 from zset_join.sql_expressions.consumed import argument, disregard
-from zset_join.sql_expressions.places import near, written_name
+from zset_join.sql_expressions.positions import near, written_name
 from zset_join.sql_expressions.scalars import ScalarBinder
 
 __all__ = ["AGGREGATES", "Aggregation", "aggregates_in", "has_aggregates", "is_aggregate", "joined_texts"]

@@ -15,7 +15,7 @@ from zset_join.sql.parse.hints import Hints
 from zset_join.sql.tables.bound import BoundQuery
 from zset_join.sql.tables.catalog import Catalog
 from zset_join.sql_expressions.dialects import Statement
-from zset_join.sql_expressions.places import Place
+from zset_join.sql_expressions.positions import Position
 
 __all__ = ["JoinContext", "QueryContext", "conjuncts_of", "subquery_of"]
 
@@ -28,7 +28,7 @@ class QueryContext(Protocol):
     settings: Mapping[str, str]
     warnings: list[str]
 
-    def at(self, node: exp.Expr | None) -> Place:
+    def at(self, node: exp.Expr | None) -> Position:
         """Return the position of a node."""
         ...
 
@@ -40,7 +40,7 @@ class QueryContext(Protocol):
         """Reject unsupported clauses of a SELECT."""
         ...
 
-    def item_of(self, name: str, alias: str, at: Place | None, ctes: Mapping[str, BoundQuery]) -> Item:
+    def item_of(self, name: str, alias: str, at: Position | None, ctes: Mapping[str, BoundQuery]) -> Item:
         """Return a named table, view or CTE as an item of FROM."""
         ...
 

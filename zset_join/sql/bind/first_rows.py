@@ -18,7 +18,7 @@ from zset_join.sql.bind.binding import QueryContext
 from zset_join.sql.bind.scopes import Item
 from zset_join.sql.tables.bound import FirstRows
 from zset_join.sql_expressions.consumed import copied
-from zset_join.sql_expressions.places import Place, pick
+from zset_join.sql_expressions.positions import Position, pick
 from zset_join.sql_expressions.scalars import ScalarBinder
 
 __all__ = ["is_shown", "keep_first", "limit_of", "limits_of", "read_row_number", "take_first"]
@@ -127,7 +127,7 @@ def limits_of(conjuncts: Sequence[exp.Expr], item: Item, items: Sequence[Item]) 
     return limits
 
 
-def take_first(item: Item, counts: Sequence[int], at: Place, *, is_shown: bool) -> None:
+def take_first(item: Item, counts: Sequence[int], at: Position, *, is_shown: bool) -> None:
     """Let an item of FROM be the first rows of each key.
 
     Args:
@@ -157,7 +157,7 @@ def take_first(item: Item, counts: Sequence[int], at: Place, *, is_shown: bool) 
         item.columns = dict(columns)
 
 
-def keep_first(view: View, first_rows: FirstRows, count: int, at: Place) -> View:
+def keep_first(view: View, first_rows: FirstRows, count: int, at: Position) -> View:
     """Return the first rows of each key.
 
     Raises:

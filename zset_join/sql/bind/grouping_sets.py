@@ -15,7 +15,7 @@ from sqlglot import exp
 from zset_join.sql.bind.aggregation import is_aggregate
 from zset_join.sql.bind.scopes import Scope
 from zset_join.sql_expressions.consumed import argument, copied
-from zset_join.sql_expressions.places import pick
+from zset_join.sql_expressions.positions import pick
 
 __all__ = ["expanded", "has_grouping_sets"]
 

@@ -36,7 +36,7 @@ from zset_join.sql.bind.windows import names_one_table
 from zset_join.sql.parse.hints import Hints, read_hints
 from zset_join.sql.tables.bound import BoundQuery
 from zset_join.sql_expressions.consumed import argument, disregard
-from zset_join.sql_expressions.places import check_distinct, near, pick
+from zset_join.sql_expressions.positions import check_distinct, near, pick
 from zset_join.sql_expressions.scalars import ScalarBinder
 
 __all__ = ["JoinPlanner"]
@@ -459,7 +459,7 @@ class JoinPlanner:
             lefts = [*lefts, step.item]
 
     def _using(self, left: Scope, step: Step, name: exp.Expr) -> tuple[str, Merged]:
-        """Note the equality of a USING column; return what it represents afterwards."""
+        """Note the equality of a USING column; return its meaning afterwards."""
         column = exp.Column(this=name if isinstance(name, exp.Identifier) else exp.to_identifier(name.name))
         place, theirs = left.search(column), pick(step.item.columns, column.name)
         if place is None or theirs is None:

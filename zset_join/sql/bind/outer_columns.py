@@ -35,7 +35,7 @@ _ALIAS = "the query around"
 
 @dataclass(frozen=True)
 class Brought:
-    """The columns of the query around.
+    """Columns of the outer query.
 
     Args:
         item: their different values, as an item of FROM.

@@ -14,7 +14,7 @@ from zset_join.core.errors import SqlError
 from zset_join.expressions import Column, Expression
 from zset_join.sql.bind.scopes import Scope
 from zset_join.sql.tables.bound import BoundQuery
-from zset_join.sql_expressions.places import Place
+from zset_join.sql_expressions.positions import Position
 
 __all__ = ["times_kept", "times_of_both", "times_of_stars"]
 
@@ -45,7 +45,7 @@ def times_kept(outputs: Sequence[tuple[str, Expression | exp.Expr]], scope: Scop
     return frozenset(times)
 
 
-def times_of_both(left: BoundQuery, right: BoundQuery, *, keeps_all: bool, at: Place) -> frozenset[str]:
+def times_of_both(left: BoundQuery, right: BoundQuery, *, keeps_all: bool, at: Position) -> frozenset[str]:
     """Return the columns of two queries behind each other that represent the processing time: those that do so in both.
 
     Args:

@@ -35,7 +35,7 @@ from zset_join.sql.tables.bound import BoundQuery, FirstRows
 from zset_join.sql.tables.catalog import Catalog, NamedView, Table
 from zset_join.sql_expressions.consumed import argument, disregard
 from zset_join.sql_expressions.dialects import Statement
-from zset_join.sql_expressions.places import Place, check_distinct, near, pick, place_of
+from zset_join.sql_expressions.positions import Position, check_distinct, near, pick, position_of
 from zset_join.sql_expressions.scalars import ScalarBinder
 
 __all__ = ["QueryBinder"]
@@ -65,10 +65,10 @@ class QueryBinder:
     """Bind the queries of one statement.
 
     Args:
-        catalog: what names represent.
+        catalog: of names.
         statement: for messages.
         settings: of the session, and over them those of the statement.
-        warnings: what cannot be honoured.
+        warnings: about options without effect.
         depth: how many queries are open.
         names: the tables and views that were looked up.
     """
@@ -96,9 +96,9 @@ class QueryBinder:
         finally:
             self.depth -= 1
 
-    def at(self, node: exp.Expr | None) -> Place:
+    def at(self, node: exp.Expr | None) -> Position:
         """Return the position of a node, or of the statement."""
-        return place_of(node, self.statement.text) or self.statement.place(0)
+        return position_of(node, self.statement.text) or self.statement.place(0)
 
     def _bind(self, node: exp.Expr, ctes: dict[str, BoundQuery], outer: Scope | None) -> BoundQuery:
         if isinstance(node, exp.Subquery):
@@ -166,7 +166,7 @@ class QueryBinder:
             )
         return self._unlimited(query, self.at(node))
 
-    def _unlimited(self, query: BoundQuery, at: Place | None) -> BoundQuery:
+    def _unlimited(self, query: BoundQuery, at: Position | None) -> BoundQuery:
         if query.limit is not None:
             raise SqlError(
                 "LIMIT is supported at the end of a statement, not in a query within another. To keep the first rows of each "
@@ -474,7 +474,7 @@ class QueryBinder:
             raise SqlError("LIMIT takes a whole number.", code="NOT_OFFERED", at=self.at(limit))
         return tuple(keys), int(count.name)
 
-    def item_of(self, name: str, alias: str, at: Place | None, ctes: Mapping[str, BoundQuery]) -> Item:
+    def item_of(self, name: str, alias: str, at: Position | None, ctes: Mapping[str, BoundQuery]) -> Item:
         """Return a named table, view or CTE as an item of FROM.
 
         Raises:

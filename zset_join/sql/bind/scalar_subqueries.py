@@ -1,4 +1,4 @@
-"""Subqueries that represent one value: each becomes a column of the rows by a LEFT join.
+"""Scalar subqueries: each becomes a column of the rows by a LEFT join.
 
     WHERE total > (SELECT avg(total) FROM orders)                                     one row: joined to all
     (SELECT count(*) FROM orders o WHERE o.customer = c.id)                           grouped by the customer

@@ -22,7 +22,7 @@ from zset_join.query import View
 from zset_join.sql.tables.bound import FirstRows
 from zset_join.sql.tables.catalog import Table
 from zset_join.sql_expressions.dialects import Statement
-from zset_join.sql_expressions.places import Place, near, pick, place_of
+from zset_join.sql_expressions.positions import Position, near, pick, position_of
 
 __all__ = ["Item", "Merged", "Scope", "on_side", "ordered_name"]
 
@@ -43,7 +43,7 @@ class Item:
         reads: the declared tables below.
         shown: the columns that `*` represents; None: all.
         time_expression: the argument of a temporal table function.
-        lookup: the outside table it is; it is joined as of the processing time only.
+        lookup: the external table, joined as of the processing time only.
         relation: the table or view it names; None for others.
         node: the rows of that, whatever is done to them here.
     """
@@ -68,7 +68,7 @@ class Item:
         """Return the columns that `*` represents."""
         return tuple(self.columns) if self.shown is None else self.shown
 
-    def named(self, names: Sequence[str], at: Place | None) -> Item:
+    def named(self, names: Sequence[str], at: Position | None) -> Item:
         """Return the item with other names for its columns, as in `t AS x(a, b)`.
 
         Raises:
@@ -145,7 +145,7 @@ class Scope:
         place = self.search(node)
         if place is not None:
             return place
-        at = place_of(node, self.statement.text)
+        at = position_of(node, self.statement.text)
         if node.name.lower() in {one.number.lower() for one in self.items if one.number is not None}:
             raise SqlError(
                 f'"{node.name}" limits the rows and cannot be shown: it would change for rows that stay. With = 1 it can.',
@@ -209,7 +209,7 @@ class Scope:
             raise SqlError(
                 f'the column "{node.name}" is in {owners}. Name its table, as in {places[0][0].alias}.{node.name}.',
                 code="AMBIGUOUS_COLUMN",
-                at=place_of(node, self.statement.text),
+                at=position_of(node, self.statement.text),
                 name=node.name,
             )
         return places[0] if places else None
@@ -238,7 +238,7 @@ class Scope:
                 raise SqlError(
                     f'there is no "{alias}" in FROM.{near(alias, [one.alias for one in self.items])}',
                     code="UNKNOWN_TABLE",
-                    at=place_of(node, self.statement.text),
+                    at=position_of(node, self.statement.text),
                     name=alias,
                 )
             items = [item]

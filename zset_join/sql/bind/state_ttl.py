@@ -20,7 +20,7 @@ from zset_join.core.errors import OptionError
 from zset_join.sql.bind.scopes import Item
 from zset_join.sql.parse.hints import Hints
 from zset_join.sql.tables.settings import state_ttl_of
-from zset_join.sql_expressions.places import near
+from zset_join.sql_expressions.positions import near
 from zset_join.stages.expiring import StateTtl
 
 __all__ = ["StateTtls"]

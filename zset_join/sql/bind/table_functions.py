@@ -18,7 +18,7 @@ from zset_join.core.extensions import load_extensions
 from zset_join.sql.bind.binding import QueryContext
 from zset_join.sql.bind.scopes import Item
 from zset_join.sql.bind.windows import WINDOWS, windowed
-from zset_join.sql_expressions.places import Place, near, pick
+from zset_join.sql_expressions.positions import Position, near, pick
 
 __all__ = ["Item", "QueryContext", "TableFunction", "column_of", "register_table_function", "table_function"]
 
@@ -48,7 +48,7 @@ def table_function(call: exp.Anonymous) -> TableFunction | None:
     return _functions.get(name)
 
 
-def column_of(item: Item, operand: exp.Expr, at: Place) -> str:
+def column_of(item: Item, operand: exp.Expr, at: Position) -> str:
     """Return the column of the view that an operand names, plainly or as DESCRIPTOR(column).
 
     Raises:

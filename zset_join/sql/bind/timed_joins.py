@@ -31,7 +31,7 @@ from zset_join.sql.bind.scopes import Item
 from zset_join.sql.parse.lookup_options import lookup_of
 from zset_join.sql.tables.catalog import Catalog
 from zset_join.sql.tables.settings import lookup_defaults
-from zset_join.sql_expressions.places import near, pick
+from zset_join.sql_expressions.positions import near, pick
 
 __all__ = ["TimedStep", "Version", "as_of_join", "is_now", "temporal_join", "versions_of"]
 

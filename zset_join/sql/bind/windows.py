@@ -30,7 +30,7 @@ from zset_join.query import View
 from zset_join.sql.bind.binding import QueryContext
 from zset_join.sql.bind.scopes import Item
 from zset_join.sql_expressions.intervals import span_of
-from zset_join.sql_expressions.places import Place, near, pick
+from zset_join.sql_expressions.positions import Position, near, pick
 
 __all__ = ["WINDOWS", "names_one_table", "windowed"]
 
@@ -119,7 +119,7 @@ def _with_window(view: View, time: str, slide: int, size: int, back: int) -> Vie
     return view.select({**{name: named(name) for name in view.columns}, "window_start": begin, "window_end": end})
 
 
-def _time(item: Item, node: exp.Expr, at: Place) -> str:
+def _time(item: Item, node: exp.Expr, at: Position) -> str:
     if isinstance(node, exp.Anonymous) and node.name.upper() == "DESCRIPTOR" and len(node.expressions) == 1:
         node = node.expressions[0]
     name = pick(item.columns, node.name) if isinstance(node, exp.Column) else None
@@ -135,7 +135,7 @@ def _time(item: Item, node: exp.Expr, at: Place) -> str:
     return name
 
 
-def _span(node: exp.Expr, at: Place) -> int:
+def _span(node: exp.Expr, at: Position) -> int:
     if isinstance(node, exp.Column) and not node.table:
         # 10m is read as a name.
         node = exp.Interval(this=exp.Literal.string(node.name))

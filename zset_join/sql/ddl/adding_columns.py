@@ -7,7 +7,7 @@ The law: every view and query answers what it answered, also one of `*`; what is
 refused changes nothing.
 
 Refused: columns that are computed, of metadata, a key, or NOT NULL without a DEFAULT, for rows from before have none; and
-tables outside.
+external tables.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from zset_join.sql.tables.catalog import ColumnDefinition, Table
 from zset_join.sql.tables.contexts import StatementContext
 from zset_join.sql.tables.results import Message
 from zset_join.sql_expressions.dialects import Statement
-from zset_join.sql_expressions.places import Place, check_distinct
+from zset_join.sql_expressions.positions import Position, check_distinct
 
 __all__ = ["alter_table", "declared_again"]
 
@@ -55,14 +55,14 @@ def alter_table(session: StatementContext, statement: Statement, reader: Reader)
     return _added(session, table, tuple(columns), at=at)
 
 
-def declared_again(session: StatementContext, declared: Table, *, at: Place) -> Message | None:
+def declared_again(session: StatementContext, declared: Table, *, at: Position) -> Message | None:
     """Run CREATE TABLE of a table that is present and now has more columns; None where it is another one."""
     before = session.catalog.tables.get(declared.name)
     more = () if before is None else columns_behind(before, declared)
     return None if before is None or not more else _added(session, before, more, at=at)
 
 
-def _added(session: StatementContext, before: Table, columns: tuple[ColumnDefinition, ...], *, at: Place) -> Message:
+def _added(session: StatementContext, before: Table, columns: tuple[ColumnDefinition, ...], *, at: Position) -> Message:
     _check(session, before, columns, at)
     catalog, table = session.catalog, with_columns_added(before, columns)
     views, done = dict(catalog.views), dict[int, BoundQuery]()
@@ -84,12 +84,12 @@ def _added(session: StatementContext, before: Table, columns: tuple[ColumnDefini
     return Message(f"{table.word.lower()} {table.name} has {', '.join(column.name for column in columns)} as well")
 
 
-def _check(session: StatementContext, table: Table, columns: tuple[ColumnDefinition, ...], at: Place) -> None:
+def _check(session: StatementContext, table: Table, columns: tuple[ColumnDefinition, ...], at: Position) -> None:
     check_distinct([column.name for column in (*table.columns, *columns)], f'"{table.name}"', at)
     written = table.word == "SINK" or any(one.into == table.name and one.writes is None for one in session.running)
     if table.lookup is not None or written:
         raise SqlError(
-            f'"{table.name}" is a table outside, whose columns are as they are there. DROP it with what writes into it, and '
+            f'"{table.name}" is an external table, whose columns are not changed here. DROP it with what writes into it, and '
             "CREATE both again.",
             code="NOT_OFFERED",
             at=at,

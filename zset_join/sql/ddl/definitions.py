@@ -43,10 +43,10 @@ from zset_join.sql.parse.constants import default_of
 from zset_join.sql.parse.readers import Reader
 from zset_join.sql.tables.catalog import PROCESSING_TIME_TYPE, ColumnDefinition, Mode, Table
 from zset_join.sql.tables.connectors import check_options, form_of, holds_records, metadata_of, sink_options
-from zset_join.sql.tables.external_tables import outside_source
+from zset_join.sql.tables.external_tables import external_source
 from zset_join.sql_expressions.consumed import check_consumed
 from zset_join.sql_expressions.dialects import parse_expression
-from zset_join.sql_expressions.places import Place, SqlWarning, check_distinct, near
+from zset_join.sql_expressions.positions import Position, SqlWarning, check_distinct, near
 
 __all__ = ["Model", "read_columns", "read_table"]
 
@@ -67,8 +67,8 @@ class _Declared:
     watermark: tuple[str, int] | None = None
     given: set[str] = field(default_factory=set)
 
-    def refuse_second(self, what: str, cure: str, at: Place) -> None:
-        """Note a clause that a declaration has once; what is copied by LIKE gives way to it.
+    def refuse_second(self, what: str, cure: str, at: Position) -> None:
+        """Record a clause that may occur once; it replaces the one copied by LIKE.
 
         Raises:
             SqlError: it is present already.
@@ -77,7 +77,7 @@ class _Declared:
             raise SqlError(f"there are two of {what}. {cure}", code="SAID_TWICE", at=at)
         self.given.add(what)
 
-    def set_key(self, names: tuple[str, ...], at: Place) -> None:
+    def set_key(self, names: tuple[str, ...], at: Position) -> None:
         """Take the primary key."""
         self.refuse_second("PRIMARY KEY", "Name all its columns in one: PRIMARY KEY (a, b).", at)
         self.primary_key = names
@@ -206,7 +206,7 @@ def read_table(reader: Reader, word: str, *, model: Model | None = None) -> tupl
     for warning in _never_read(name, options, declared):
         warnings.warn(SqlWarning(warning), stacklevel=5)
     table = Table(
-        lookup=outside_source(name, _schema(columns), options, at=place) if is_looked_up else None,
+        lookup=external_source(name, _schema(columns), options, at=place) if is_looked_up else None,
         name=name,
         word=word,
         columns=tuple(columns),
@@ -240,7 +240,7 @@ def _is_of_files(word: str, options: Mapping[str, str]) -> bool:
 
 
 def _version_column(
-    given: str | None, declared: _Declared, mode: Mode, options: Mapping[str, str], name: str, at: Place
+    given: str | None, declared: _Declared, mode: Mode, options: Mapping[str, str], name: str, at: Position
 ) -> str | None:
     if given is None:
         return None
@@ -367,7 +367,7 @@ def _column(reader: Reader, declared: _Declared) -> None:
     default: pa.Scalar | None = None
     clauses: set[str] = set()
 
-    def once(clause: str, at: Place) -> None:
+    def once(clause: str, at: Position) -> None:
         if clause in clauses:
             raise SqlError(f'"{name}" has two of {clause}. Keep one.', code="SAID_TWICE", at=at)
         clauses.add(clause)
@@ -436,7 +436,7 @@ def _check(declared: _Declared, name: str, reader: Reader) -> None:
         check_event_time(column, place)
 
 
-def _check_metadata(declared: _Declared, options: dict[str, str], name: str, *, at: Place) -> None:
+def _check_metadata(declared: _Declared, options: dict[str, str], name: str, *, at: Position) -> None:
     """Refuse a column for metadata that the connector does not have; a table without one is given it by INSERT."""
     wanted = {column.name: column.metadata for column in declared.columns if column.metadata is not None}
     if not wanted or options.get("connector") in {None, "memory"}:

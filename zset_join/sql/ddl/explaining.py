@@ -22,7 +22,7 @@ from zset_join.sql.tables.catalog import Catalog, Table
 from zset_join.sql.tables.contexts import StatementContext
 from zset_join.sql.tables.results import Message, Query, QueryChange, Running
 from zset_join.sql_expressions.dialects import Statement
-from zset_join.sql_expressions.places import SqlWarning
+from zset_join.sql_expressions.positions import SqlWarning
 from zset_join.zset import ZSet
 
 __all__ = ["explain"]

@@ -21,7 +21,7 @@ from zset_join.sql.parse.readers import Reader
 from zset_join.sql.tables.catalog import Catalog, Table, TableIndex
 from zset_join.sql.tables.contexts import StatementContext
 from zset_join.sql.tables.results import Message
-from zset_join.sql_expressions.places import near, pick
+from zset_join.sql_expressions.positions import near, pick
 
 __all__ = ["create_index", "drop_index", "index_lines", "show_indexes"]
 

@@ -1,4 +1,4 @@
-"""CREATE TABLE t (...) WITH (...) LIKE s (...): a table with what another one has, and more.
+"""CREATE TABLE t (...) WITH (...) LIKE s (...): a table with the columns and options of another one, and more.
 
     CREATE TABLE t (WATERMARK FOR at AS at - INTERVAL '5' SECOND) WITH ('topic' = 'new') LIKE s (EXCLUDING OPTIONS)
 
@@ -28,7 +28,7 @@ from zset_join.core.errors import SqlError
 from zset_join.sql.ddl.definitions import Model
 from zset_join.sql.parse.readers import Reader
 from zset_join.sql.tables.catalog import PROCESSING_TIME_TYPE, ColumnDefinition, Table
-from zset_join.sql_expressions.places import near
+from zset_join.sql_expressions.positions import near
 
 __all__ = ["LikeClause", "find_like", "model_of"]
 

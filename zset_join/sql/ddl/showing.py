@@ -22,7 +22,7 @@ from zset_join.sql.tables.contexts import StatementContext
 from zset_join.sql.tables.results import Message
 from zset_join.sql.tables.settings import SETTINGS
 from zset_join.sql_expressions.dialects import Statement
-from zset_join.sql_expressions.places import Place, near, pick
+from zset_join.sql_expressions.positions import Position, near, pick
 from zset_join.sql_expressions.scalars import SCALAR_FUNCTIONS
 
 __all__ = ["check_kind", "declaration", "describe", "kind_named", "show", "use"]
@@ -112,7 +112,7 @@ def kind_named(reader: Reader) -> str | None:
     return next((kind for kind in _KINDS if reader.has(*kind.split())), None)
 
 
-def check_kind(catalog: Catalog, name: str, kind: str | None, *, at: Place) -> None:
+def check_kind(catalog: Catalog, name: str, kind: str | None, *, at: Position) -> None:
     """Refuse a name of another kind than given.
 
     TABLE, STREAM, SOURCE and SINK are one kind where rows are read and written; a materialized view is a VIEW, too.

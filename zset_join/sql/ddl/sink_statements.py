@@ -1,4 +1,4 @@
-"""CREATE SINK: a query that writes what changes outside, or into a table of the session.
+"""CREATE SINK: a query that writes its changes to an external system, or into a table of the session.
 
     CREATE SINK s [INTO t [(columns)]] FROM v | AS SELECT ... [WITH (...)] [FORMAT ... ENCODE JSON]
     CREATE SINK s (columns) WITH (...)                    a table that is only written, as CREATE TABLE
@@ -27,7 +27,7 @@ from zset_join.sql.tables.contexts import StatementContext
 from zset_join.sql.tables.results import Message, Query
 from zset_join.sql.tables.sink_tables import is_outside
 from zset_join.sql_expressions.dialects import Statement
-from zset_join.sql_expressions.places import Place, SqlWarning, check_distinct, near
+from zset_join.sql_expressions.positions import Position, SqlWarning, check_distinct, near
 
 __all__ = ["columns_of", "create_sink", "written_table"]
 
@@ -40,7 +40,7 @@ def create_sink(session: StatementContext, reader: Reader, *, replace: bool) -> 
 
     Raises:
         SqlError: it cannot be read, or requests what is absent.
-        SinkError: the outside cannot be reached, or holds something else.
+        SinkError: the external system cannot be reached, or has other content.
     """
     may_exist, begin, at = reader.has("IF", "NOT", "EXISTS"), reader.index, reader.statement.place(reader.index)
     name = reader.name("the name of the sink")
@@ -85,7 +85,7 @@ def create_sink(session: StatementContext, reader: Reader, *, replace: bool) -> 
     return Message(f"sink {name}: {options['connector']}")
 
 
-def _into_table(session: StatementContext, reader: Reader, name: str, *, at: Place, replace: bool) -> Message:
+def _into_table(session: StatementContext, reader: Reader, name: str, *, at: Position, replace: bool) -> Message:
     table = written_table(session, reader)
     columns = columns_of(table, reader) if reader.word == "(" else None
     query = _query(session, reader)
@@ -138,7 +138,7 @@ def _options(reader: Reader) -> dict[str, str]:
     return options
 
 
-def _check_table_options(table: Table, options: dict[str, str], query: Query, *, at: Place) -> None:
+def _check_table_options(table: Table, options: dict[str, str], query: Query, *, at: Position) -> None:
     kind, forces = options.get("type"), options.get("force_append_only", "false").lower() == "true"
     unknown = [option for option in options if option not in _OF_TABLES]
     if unknown:

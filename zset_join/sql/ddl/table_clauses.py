@@ -20,7 +20,7 @@ from zset_join.expressions.type_rules import kind_of
 from zset_join.sql.parse.readers import Reader
 from zset_join.sql.parse.secrets import with_environment
 from zset_join.sql.tables.catalog import ColumnDefinition
-from zset_join.sql_expressions.places import Place, SqlWarning, near
+from zset_join.sql_expressions.positions import Position, SqlWarning, near
 
 __all__ = [
     "add_options",
@@ -37,7 +37,7 @@ _ENCODINGS = {"PLAIN": "json", "APPEND": "json", "UPSERT": "upsert-json", "DEBEZ
 LAYOUTS = frozenset({"DISTRIBUTED", "DISTRIBUTED BY", "PARTITIONED", "PARTITIONED BY"})
 
 
-def add_options(options: dict[str, str], more: Mapping[str, str], at: Place) -> None:
+def add_options(options: dict[str, str], more: Mapping[str, str], at: Position) -> None:
     """Add options to those that were written before.
 
     Raises:
@@ -194,7 +194,7 @@ def external_stream(settings: dict[str, str], options: dict[str, str]) -> tuple[
     return {**options, **of_kafka}, left
 
 
-def check_event_time(column: ColumnDefinition, at: Place) -> None:
+def check_event_time(column: ColumnDefinition, at: Position) -> None:
     """Refuse an event time that is no point in time, which no INSERT could fill."""
     if column.is_processing_time:
         raise SqlError(

@@ -29,18 +29,18 @@ from zset_join.sql.tables.contexts import StatementContext
 from zset_join.sql.tables.results import Message, Query, QueryChange, Running
 from zset_join.sql.tables.settings import unplanned
 from zset_join.sql_expressions.dialects import Statement
-from zset_join.sql_expressions.places import Place, SqlWarning, check_distinct, near
+from zset_join.sql_expressions.positions import Position, SqlWarning, check_distinct, near
 
 __all__ = ["alter", "create_materialized_view", "create_view", "refuse_both", "release"]
 
 
-def refuse_both(replaces: bool, may_exist: bool, *, at: Place) -> None:
+def refuse_both(replaces: bool, may_exist: bool, *, at: Position) -> None:
     """Refuse OR REPLACE with IF NOT EXISTS."""
     if replaces and may_exist:
         raise SqlError("OR REPLACE rebuilds it, IF NOT EXISTS leaves it as it is. Keep one of them.", code="SAID_TWICE", at=at)
 
 
-def release(session: StatementContext, name: str, replaces: bool, *, at: Place) -> None:
+def release(session: StatementContext, name: str, replaces: bool, *, at: Position) -> None:
     """End the query of a redefined name and release its rows, as DROP does.
 
     Raises:
@@ -201,7 +201,7 @@ def _again(query: Query) -> Query:
     return query.again()
 
 
-def _renamed(query: Query, names: tuple[str, ...] | None, *, at: Place) -> Query:
+def _renamed(query: Query, names: tuple[str, ...] | None, *, at: Position) -> Query:
     """Return a query whose columns have the names that its view gives them."""
     if names is None:
         return query
@@ -231,7 +231,7 @@ def _changed(
     view: NamedView,
     own: dict[Running, Query],
     *,
-    at: Place,
+    at: Position,
     created: str | None = None,
     is_preview: bool = False,
 ) -> Message:
@@ -283,7 +283,7 @@ def _following(catalog: Catalog, name: str) -> list[str]:
         reached |= more
 
 
-def _followed(reader: str, name: str, again: Any, *, at: Place) -> Any:
+def _followed(reader: str, name: str, again: Any, *, at: Position) -> Any:
     """Bind the query of a reader over the new text.
 
     Raises:
@@ -304,7 +304,7 @@ def _followed(reader: str, name: str, again: Any, *, at: Place) -> Any:
         raise type(error)(text, code=error.code, **{**facts, "name": reader}) from error
 
 
-def _check_indexes(catalog: Catalog, view: NamedView, *, at: Place) -> None:
+def _check_indexes(catalog: Catalog, view: NamedView, *, at: Position) -> None:
     lost: Sequence[str] = [
         one.name for one in catalog.indexes.values() if one.relation == view.name and set(one.columns) - set(view.query.columns)
     ]

@@ -11,7 +11,7 @@ from zset_join.sql.parse.readers import Reader
 from zset_join.sql.tables.contexts import StatementContext
 from zset_join.sql.tables.results import Message, Running
 from zset_join.sql_expressions.dialects import Statement
-from zset_join.sql_expressions.places import near
+from zset_join.sql_expressions.positions import near
 
 __all__ = ["pause", "resume"]
 
@@ -34,7 +34,7 @@ def resume(session: StatementContext, statement: Statement) -> Message:
 
     Raises:
         SqlError: there is no such view.
-        ZsetJoinError: what its tables hold now cannot be answered; it stays paused.
+        ZsetJoinError: it cannot be evaluated over its present tables; it stays paused.
     """
     running = _view(session, statement)
     if not running.is_paused:

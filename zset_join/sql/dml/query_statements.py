@@ -19,7 +19,7 @@ from zset_join.sql.tables.contexts import StatementContext
 from zset_join.sql.tables.results import Query
 from zset_join.sql.tables.settings import check_setting
 from zset_join.sql_expressions.dialects import Statement, parse_query
-from zset_join.sql_expressions.places import SqlWarning
+from zset_join.sql_expressions.positions import SqlWarning
 
 __all__ = ["bind_query", "bound_by"]
 

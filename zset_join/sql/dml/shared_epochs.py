@@ -1,4 +1,4 @@
-"""One INSERT as one epoch of every query that it reaches: all of them answer, then all of them absorb it; or none does.
+"""One INSERT as one epoch of all affected queries: all answer, then all absorb it, or none does.
 
     with SharedEpoch(session, now_us) as epoch:
         epoch.answer({"orders": rows})            nothing has changed
@@ -37,7 +37,7 @@ from zset_join.sql.tables.key_claims import Claimed, KeyClaims
 from zset_join.sql.tables.results import Running
 from zset_join.sql.tables.settings import stage_options
 from zset_join.sql.tables.view_groups import GroupView
-from zset_join.sql_expressions.places import SqlWarning
+from zset_join.sql_expressions.positions import SqlWarning
 from zset_join.zset import ZSet, single_batch
 
 __all__ = ["Accepted", "SharedEpoch", "accepted_rows", "as_started", "combined", "failing_queries", "in_order", "named_error"]
@@ -138,7 +138,7 @@ class SharedEpoch(ExitStack):
         self._others: list[tuple[str, Rows, str]] = []
 
     def answer(self, given: Mapping[str, Rows], *, first: Mapping[Running, Mapping[str, Any]] | None = None) -> None:
-        """Let all queries answer.
+        """Compute the answers of all queries.
 
         Args:
             given: by table, its rows.

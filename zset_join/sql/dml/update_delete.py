@@ -1,6 +1,6 @@
-"""DELETE and UPDATE of what a table of the session holds: one epoch, as an INSERT is.
+"""DELETE and UPDATE of the rows of a session's table: one epoch, like an INSERT.
 
-The law: the rows that the condition is true for go, and for UPDATE come again as they are set; all of it is one change.
+The law: the rows for which the condition is true are retracted, and UPDATE inserts them again as set; all of it is one change.
 
 Refused: append-only and external tables. MERGE and TRUNCATE go by other names: INSERT replaces rows by their
 key, DELETE FROM t takes all.
@@ -21,7 +21,7 @@ from zset_join.sql.tables.contexts import StatementContext
 from zset_join.sql.tables.results import Message
 from zset_join.sql.tables.sink_tables import is_outside
 from zset_join.sql_expressions.dialects import Statement, parse_expression
-from zset_join.sql_expressions.places import near, pick
+from zset_join.sql_expressions.positions import near, pick
 from zset_join.zset import ZSet, single_batch
 
 __all__ = ["delete", "update"]

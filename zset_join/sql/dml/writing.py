@@ -1,4 +1,4 @@
-"""INSERT INTO ... SELECT: where the changes of a query go, and whether its columns fit.
+"""INSERT INTO ... SELECT: the target of a query's changes, and the check of its columns.
 
 The law: the columns of the query go to those of the table in their order. Types are assigned as Spark's ANSI mode does: numbers
 to numbers (what does not fit fails when it comes), anything to a string, dates and timestamps to each other; nothing else.
@@ -24,7 +24,7 @@ from zset_join.sql.tables.contexts import StatementContext
 from zset_join.sql.tables.required import required_value
 from zset_join.sql.tables.results import Query
 from zset_join.sql.tables.sink_tables import SinkWriter, is_outside, sink_of
-from zset_join.sql_expressions.places import Place
+from zset_join.sql_expressions.positions import Position
 from zset_join.zset import ZSet
 
 __all__ = ["TableWriter", "fitted", "retracts", "table_written", "writer_of"]
@@ -38,7 +38,7 @@ def retracts(query: Query) -> bool:
     return query.bound.view.node.relation.mode != "append"
 
 
-def fitted(query: Query, table: Table, names: Sequence[str] | None, *, at: Place) -> Query:
+def fitted(query: Query, table: Table, names: Sequence[str] | None, *, at: Position) -> Query:
     """Return a query with the columns of a table, cast where that is allowed.
 
     Args:
@@ -99,13 +99,13 @@ def _is_assignable(source: pa.DataType, target: pa.DataType) -> bool:
     return set(kinds) <= _NUMBERS or set(kinds) <= _TIMES
 
 
-def writer_of(session: StatementContext, table: Table, query: Query, *, at: Place) -> SinkWriter | TableWriter:
+def writer_of(session: StatementContext, table: Table, query: Query, *, at: Position) -> SinkWriter | TableWriter:
     """Return the writer of the deltas of a query into a table.
 
     Raises:
         SqlError: the table is append-only, and the query retracts rows; the query reads what it would write; or it
             cannot be written.
-        SinkError: the outside cannot be reached, or holds something else.
+        SinkError: the external system cannot be reached, or has other content.
     """
     if is_outside(table):
         key = table.primary_key or query.bound.view.node.relation.primary_key
@@ -123,7 +123,7 @@ def writer_of(session: StatementContext, table: Table, query: Query, *, at: Plac
     return TableWriter(session, table, tuple(query.schema.names))
 
 
-def _refuse_circle(session: StatementContext, table: Table, query: Query, *, at: Place) -> None:
+def _refuse_circle(session: StatementContext, table: Table, query: Query, *, at: Position) -> None:
     """Refuse a query that reads what follows from what it writes: its own rows would come back to it without end."""
     reached, left = {table.name}, [table.name]
     while left:
@@ -149,7 +149,7 @@ def table_written(output: object) -> TableWriter | None:
 
 @dataclass(frozen=True)
 class TableWriter:
-    """Write the deltas of a running query into a table of the session; what `session.start` takes as `output`.
+    """Writer of the deltas of a running query into a table of the session, for `session.start(output=)`.
 
     Args:
         session: whose table.

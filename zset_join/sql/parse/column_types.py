@@ -13,7 +13,7 @@ from sqlglot.tokenizer_core import TokenType
 
 from zset_join.core.errors import SqlError
 from zset_join.sql.parse.readers import Reader
-from zset_join.sql_expressions.places import near
+from zset_join.sql_expressions.positions import near
 from zset_join.sql_expressions.types import type_named
 
 __all__ = ["read_type"]

@@ -18,7 +18,7 @@ from zset_join.expressions import Cast
 from zset_join.expressions.rows import compute, value_type
 from zset_join.sql_expressions.consumed import check_consumed
 from zset_join.sql_expressions.dialects import Statement, parse_expression
-from zset_join.sql_expressions.places import Place
+from zset_join.sql_expressions.positions import Position
 from zset_join.sql_expressions.scalars import ScalarBinder
 
 __all__ = ["constant", "default_of"]
@@ -92,4 +92,4 @@ def _unfit(statement: Statement, tokens: tuple[Token, ...], node: exp.Expr, kind
 
 
 def _place(statement: Statement, tokens: tuple[Token, ...]) -> Any:
-    return Place(statement.text, tokens[0].start)
+    return Position(statement.text, tokens[0].start)

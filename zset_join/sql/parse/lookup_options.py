@@ -1,4 +1,4 @@
-"""How the outside table of a declaration is looked up: `'lookup.*'` in WITH, by Flink's names and by ours.
+"""Lookup options of a declared external table: `'lookup.*'` in WITH, by Flink's names and by ours.
 
 | Flink's option | ours |
 |---|---|
@@ -19,7 +19,7 @@ from collections.abc import Mapping
 
 from zset_join.core.errors import OptionError, SqlError
 from zset_join.lookup.options import LOOKUP_NAMES, Lookup
-from zset_join.sql_expressions.places import Place, near
+from zset_join.sql_expressions.positions import Position, near
 
 __all__ = ["lookup_of", "lookup_without_effect"]
 
@@ -39,7 +39,7 @@ _RELOADS = ("full-cache.reload-strategy", "full-cache.periodic-reload.schedule-m
 _WITHOUT_EFFECT = ("partial-cache.expire-after-access",)
 
 
-def lookup_of(options: Mapping[str, str], *, at: Place | None = None) -> Lookup:
+def lookup_of(options: Mapping[str, str], *, at: Position | None = None) -> Lookup:
     """Return how a declaration wants its table to be looked up.
 
     Raises:

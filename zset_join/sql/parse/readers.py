@@ -14,7 +14,7 @@ class Reader:
     """Read the tokens of one statement, one after the other.
 
     Args:
-        statement: what is read.
+        statement: to read.
         index: the token to begin with.
     """
 

@@ -13,7 +13,7 @@ import re
 
 from zset_join.core.errors import SqlError
 from zset_join.sql_expressions.dialects import Statement
-from zset_join.sql_expressions.places import Place, credentials_in
+from zset_join.sql_expressions.positions import Position, credentials_in
 
 __all__ = ["FromEnvironment", "refuse_kept_credentials", "with_environment"]
 
@@ -21,7 +21,7 @@ _REFERENCE = re.compile(r"\$\{ENV:([A-Za-z_][A-Za-z0-9_]*)\}")
 
 
 class FromEnvironment(str):
-    """Hold the value of an option that refers to the environment.
+    """The value of an option that refers to the environment.
 
     Attributes:
         written: as the statement has it.
@@ -32,7 +32,7 @@ class FromEnvironment(str):
     written: str
 
 
-def with_environment(option: str, value: str, at: Place) -> str:
+def with_environment(option: str, value: str, at: Position) -> str:
     """Return the value of an option with the variables of the environment that it refers to.
 
     Raises:

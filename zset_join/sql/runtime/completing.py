@@ -1,4 +1,4 @@
-"""Rows that arrive into a table, with all of its columns: what is not given is DEFAULT, the processing time, or computed."""
+"""Completion of rows of a table: missing columns get their DEFAULT, the processing time, or a computed value."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from zset_join.sql.tables.arrow_rows import fit
 from zset_join.sql.tables.catalog import Table
 from zset_join.sql.tables.required import check_required
 from zset_join.sql_expressions.dialects import Statement
-from zset_join.sql_expressions.places import near
+from zset_join.sql_expressions.positions import near
 from zset_join.sql_expressions.scalars import ScalarBinder
 from zset_join.zset import ZSet, single_batch
 

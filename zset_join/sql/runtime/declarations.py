@@ -156,7 +156,7 @@ class Declarations:
                 local.remove_file(self._directory / _named(other))
 
     def drop(self, number: int) -> None:
-        """Remove a file whose change did not come true."""
+        """Remove the file of a failed change."""
         local.remove_file(self._directory / _named(number))
 
     def _numbers(self) -> list[int]:

@@ -53,7 +53,7 @@ from zset_join.sql.tables.reserved_columns import refuse_our_columns
 from zset_join.sql.tables.results import Query, Running, has_row_of_nothing, sorted_rows
 from zset_join.sql.tables.settings import driver_options, idle_timeout, stage_options
 from zset_join.sql.tables.view_groups import GroupView
-from zset_join.sql_expressions.places import SqlWarning
+from zset_join.sql_expressions.positions import SqlWarning
 from zset_join.stages.written import read_relation
 from zset_join.storage import local
 from zset_join.zset import ZSet
@@ -335,7 +335,7 @@ class DirectoryRuntime(DurableChanges):
         self._feed_written()
 
     def _feed_written(self) -> None:
-        """Let tables with a key take the rows of queries that never retract, where the newest row of a key counts.
+        """Write the rows of queries that never retract into tables with a key, where the newest row of a key counts.
 
         Raises:
             ZsetJoinError: a query cannot take them; they wait, and come before any other rows.

@@ -41,7 +41,7 @@ class MemoryRuntime(ProcessRuntime):
     """Run queries in memory.
 
     Args:
-        catalog: what names represent.
+        catalog: of names.
         dialect: of computed columns.
         clock: returns the processing time in microseconds since 1970; None: the wall clock.
         keep_tables: keep the rows of tables.

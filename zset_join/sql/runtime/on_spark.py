@@ -59,7 +59,7 @@ from zset_join.sql.tables.file_names import file_name
 from zset_join.sql.tables.results import Query, Running
 from zset_join.sql.tables.settings import driver_options, max_waiting_batches, stage_options
 from zset_join.sql.tables.table_sources import DecodingCatalog, TableSource, recorded_rows
-from zset_join.sql_expressions.places import Place
+from zset_join.sql_expressions.positions import Position
 from zset_join.zset import ZSet
 
 __all__ = ["SparkRuntime"]
@@ -113,7 +113,7 @@ class SparkRuntime(DirectoryRuntime):
         self._nodes: dict[tuple[int, int | None], tuple[PlanSource, Node, Reading]] = {}
 
     def run_as(self, *, once: bool, trigger: str | None) -> None:
-        """Let Spark end when it has read what there is, whenever `read` is called; or run on and on."""
+        """Set whether Spark ends after reading the available input of each `read`, or runs continuously."""
         self._mode = "once" if once else "continuous"
         self._trigger = trigger
 
@@ -156,7 +156,7 @@ class SparkRuntime(DirectoryRuntime):
 
     @contextmanager
     def _beside_the_statement(self, name: str) -> Iterator[None]:
-        """Let a table come by itself: it is not of what the statement that runs declares, or inserts once."""
+        """Exclude a table from the declarations of the running statement."""
         statement, once = self._statement, self._once
         self._statement, self._once = None, f"found {name}"
         try:
@@ -324,7 +324,7 @@ class _CatalogOverSpark(DecodingCatalog):
         super().__init__(dialect, recorded_rows)
         self._runtime = runtime
 
-    def find(self, name: str, *, at: Place | None = None) -> Table | NamedView:
+    def find(self, name: str, *, at: Position | None = None) -> Table | NamedView:
         """Return the table or view of a name; one of Spark's becomes a table of the session.
 
         Raises:

@@ -29,10 +29,10 @@ __all__ = ["Runtime"]
 
 
 class Runtime(ABC):
-    """Run the queries of a session, and keep the rows of its tables.
+    """Interface of a runtime: runs the queries of a session and keeps the rows of its tables.
 
     Args:
-        catalog: what names represent.
+        catalog: of names.
         dialect: of computed columns.
         clock: returns the processing time in microseconds since 1970; None: the wall clock.
 

@@ -57,11 +57,11 @@ Held = Callable[[Table], "tuple[int, pa.Table | ZSet | None]"]
 
 
 class SparkTables:
-    """Give the tables of a session as streams.
+    """Return the tables of a session as streams.
 
     Args:
         spark: a SparkSession.
-        catalog: what names represent.
+        catalog: of names.
         dialect: of computed columns.
         directory: where inserted rows are written for the fluent API.
         held: returns the rows that INSERT has put into a table, and the number of the epoch that they are of.

@@ -23,7 +23,7 @@ from zset_join.lookup.source import LookupSource
 from zset_join.query import View, appends, changes
 from zset_join.sql.tables.bound import BoundQuery
 from zset_join.sql.tables.file_order import FILE_ORDER
-from zset_join.sql_expressions.places import Place, near, pick
+from zset_join.sql_expressions.positions import Position, near, pick
 
 __all__ = [
     "PROCESSING_TIME_TYPE",
@@ -89,7 +89,7 @@ class Table:
         options: those of WITH (...).
         settings: those of SETTINGS.
         delta_column: the column whose -1 deletes; None where there is none.
-        lookup: the outside table it is, which is only ever looked up; None for a table of the session.
+        lookup: the external table for lookup joins; None for a table of the session.
         version_column: the column whose larger value wins among changes of a key; None: the later one.
         processing_times: names that represent the processing time in FOR SYSTEM_TIME AS OF alone, and are no columns.
         is_ordered_by_file: among the rows of a key, that of the last file by name wins, whenever the file comes.
@@ -244,7 +244,7 @@ class Catalog:
         self.settings: dict[str, str] = {}
         self.sinks: dict[str, str] = {}
 
-    def add(self, entry: Table | NamedView | TemporalFunction, *, at: Place | None = None, replace: bool = False) -> None:
+    def add(self, entry: Table | NamedView | TemporalFunction, *, at: Position | None = None, replace: bool = False) -> None:
         """Give something its name.
 
         Raises:
@@ -258,7 +258,7 @@ class Catalog:
         else:
             self.functions[entry.name] = entry
 
-    def add_sink(self, name: str, table: str, *, at: Place | None = None, replace: bool = False) -> None:
+    def add_sink(self, name: str, table: str, *, at: Position | None = None, replace: bool = False) -> None:
         """Give a query that writes into a table its name.
 
         Raises:
@@ -267,12 +267,12 @@ class Catalog:
         self._claim(name, at=at, replace=replace)
         self.sinks[name] = table
 
-    def _claim(self, name: str, *, at: Place | None, replace: bool) -> None:
+    def _claim(self, name: str, *, at: Position | None, replace: bool) -> None:
         if not replace and name in {*self.tables, *self.views, *self.functions, *self.sinks}:
             raise SqlError(f'the name "{name}" is taken. DROP it first, or write CREATE OR REPLACE.', code="NAME_TAKEN", at=at)
         self._forget(name)
 
-    def find(self, name: str, *, at: Place | None = None) -> Table | NamedView:
+    def find(self, name: str, *, at: Position | None = None) -> Table | NamedView:
         """Return the table or view of a name.
 
         Raises:
@@ -289,7 +289,7 @@ class Catalog:
             )
         return entry
 
-    def function(self, name: str, *, at: Place | None = None) -> TemporalFunction:
+    def function(self, name: str, *, at: Position | None = None) -> TemporalFunction:
         """Return a temporal table function.
 
         Raises:
@@ -315,7 +315,7 @@ class Catalog:
         """Return the names of tables and views."""
         return [*self.tables, *self.views]
 
-    def drop(self, name: str, *, at: Place | None = None, if_exists: bool = False) -> str | None:
+    def drop(self, name: str, *, at: Position | None = None, if_exists: bool = False) -> str | None:
         """Forget a name; return it as it was kept.
 
         Raises:

@@ -16,7 +16,7 @@ from zset_join.changelog.formats import RECORD_FORMATS
 from zset_join.connectors import Option, TableSide, tables
 from zset_join.core.errors import SqlError
 from zset_join.sql.parse.lookup_options import lookup_of, lookup_without_effect
-from zset_join.sql_expressions.places import Place, near
+from zset_join.sql_expressions.positions import Position, near
 
 __all__ = [
     "FORMATS",
@@ -147,7 +147,7 @@ def _is_of_format(connector: TableSide, option: str) -> bool:
     return bool(connector.reads) and _OF_RECORDS.fullmatch(option) is not None
 
 
-def _check_value(option: str, known: Option | None, value: str, columns: Collection[str], at: Place | None) -> None:
+def _check_value(option: str, known: Option | None, value: str, columns: Collection[str], at: Position | None) -> None:
     """Refuse a value that an option cannot have, and an option of a column that does not exist."""
     expected = None if known is None else known.expected(value)
     if option.startswith("fields."):
@@ -165,7 +165,7 @@ def _check_value(option: str, known: Option | None, value: str, columns: Collect
         raise SqlError(f"'{option}' = '{value}'; expected {expected}.", code="OPTION_VALUE", at=at, name=option)
 
 
-def _check_generated(options: Mapping[str, str], at: Place | None) -> list[str]:
+def _check_generated(options: Mapping[str, str], at: Position | None) -> list[str]:
     """Refuse a range of generated numbers that is empty; return the warnings about options that change nothing beside others.
 
     Raises:
@@ -206,7 +206,7 @@ def _without_effect(name: str, options: Mapping[str, str]) -> list[str]:
     return notes
 
 
-def check_options(options: Mapping[str, str], *, at: Place | None, columns: Collection[str] = ()) -> list[str]:
+def check_options(options: Mapping[str, str], *, at: Position | None, columns: Collection[str] = ()) -> list[str]:
     """Refuse a connector, an option or a format that is not known, is missing, or has a value it cannot have.
 
     Args:

@@ -16,7 +16,7 @@ from zset_join.sql.tables.connectors import form_of
 from zset_join.sql.tables.records import puts_aside, record_options
 from zset_join.sql.tables.settings import stage_options
 from zset_join.sql.tables.table_sources import TableSource
-from zset_join.sql_expressions.places import SqlWarning
+from zset_join.sql_expressions.positions import SqlWarning
 from zset_join.zset import ZSet
 
 if TYPE_CHECKING:

@@ -20,13 +20,13 @@ from zset_join.connectors.tables import postgres_url
 from zset_join.core.errors import SqlError
 from zset_join.lookup.secret import holds_credentials
 from zset_join.lookup.source import LookupSource
-from zset_join.sql_expressions.places import Place
+from zset_join.sql_expressions.positions import Position
 
-__all__ = ["outside_source"]
+__all__ = ["external_source"]
 
 
-def outside_source(name: str, schema: pa.Schema, options: Mapping[str, str], *, at: Place) -> LookupSource:
-    """Return the outside table that a declaration describes; nothing is connected yet.
+def external_source(name: str, schema: pa.Schema, options: Mapping[str, str], *, at: Position) -> LookupSource:
+    """Return the external table that a declaration describes; nothing is connected yet.
 
     Raises:
         SqlError: an option names a database that is not supported, or holds credentials.
@@ -53,7 +53,7 @@ def _redis(name: str, schema: pa.Schema, options: Mapping[str, str]) -> Any:
     )
 
 
-def _jdbc(name: str, schema: pa.Schema, options: Mapping[str, str], at: Place) -> Any:
+def _jdbc(name: str, schema: pa.Schema, options: Mapping[str, str], at: Position) -> Any:
     url, table = options["url"], options["table-name"]
     if holds_credentials(url):
         raise SqlError(

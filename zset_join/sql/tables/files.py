@@ -33,7 +33,7 @@ from zset_join.sources.json_rows import part_json_rows, read_json_objects
 from zset_join.sources.unread import UnreadText, unread_records, wanted_text
 from zset_join.sql.tables.catalog import Table
 from zset_join.sql.tables.file_order import with_file_order
-from zset_join.sql_expressions.places import near
+from zset_join.sql_expressions.positions import near
 
 __all__ = ["csv_options", "list_files", "part_file", "read_file", "read_records"]
 

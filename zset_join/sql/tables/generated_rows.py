@@ -16,7 +16,7 @@ _MOST_ROWS = 100_000
 
 
 class GeneratedRows:
-    """Give rows that are made up; a source of a table, whose position is how often rows were polled.
+    """Source of generated rows; its position is the number of polls.
 
     `fields.c.kind` is random or sequence (with `start`), `min`, `max` and `length` bound what is random.
 

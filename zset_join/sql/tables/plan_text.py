@@ -1,11 +1,11 @@
-"""A query as it is written, as SQL: every node of its tree a SELECT, in Spark's dialect.
+"""A query as SQL text: every node of its tree is a SELECT, in Spark's dialect.
 
     SELECT `customer`, sum(`total`) AS `revenue` FROM `orders` GROUP BY `customer`
 
 The law: the text, bound again over the same tables, is a query with the same answers; a view made by SQL is the same tree
 again, from the second writing on (names that the binder makes are then there). So a text is a query's normal form.
 
-Joins by time, and with outside tables, have no form in Spark's own SQL; they are written as our Spark dialect reads them:
+Joins by time, and with external tables, have no form in Spark's own SQL; they are written as our Spark dialect reads them:
 `FOR SYSTEM_TIME AS OF`, `ASOF JOIN ... MATCH_CONDITION`, the hint `LOOKUP`. What is joined so must be named, so it is in a
 WITH in front.
 

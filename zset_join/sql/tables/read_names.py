@@ -1,4 +1,4 @@
-"""The names of the files that were read of a table, kept beside the state so that no commit record repeats them.
+"""Names of the read files of a table, stored beside the state so that no commit record repeats them.
 
     read/orders.names      a name per line, as JSON
 

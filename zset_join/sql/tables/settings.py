@@ -1,4 +1,4 @@
-"""Settings: of a session by SET, of a query by SETTINGS; what each may be, and what it means to the operators.
+"""Settings of a session by SET and of a query by SETTINGS: their values, and the operator options.
 
 | setting | values |
 |---|---|
@@ -42,7 +42,7 @@ import pyarrow.types as pt
 from zset_join.core.errors import OptionError, PlanError, SqlError
 from zset_join.core.options import DEFAULT_JOIN_MAX_BUFFERED_BYTES, BufferLimit, HotBudget, QueryOptions, parse_seconds
 from zset_join.lookup.options import Lookup
-from zset_join.sql_expressions.places import Place, near
+from zset_join.sql_expressions.positions import Position, near
 from zset_join.stages.expiring import StateTtl
 from zset_join.stages.stage import StageOptions
 
@@ -119,7 +119,7 @@ def _spelled(name: str) -> str:
     return re.sub("[._-]", "", name)
 
 
-def known_setting(name: str, *, at: Place | None = None) -> str:
+def known_setting(name: str, *, at: Position | None = None) -> str:
     """Return a setting's name as it is known.
 
     Raises:
@@ -131,7 +131,7 @@ def known_setting(name: str, *, at: Place | None = None) -> str:
     return known[name.lower()]
 
 
-def check_setting(name: str, value: str, *, at: Place | None = None) -> str:
+def check_setting(name: str, value: str, *, at: Position | None = None) -> str:
     """Return a setting's name as it is known.
 
     Raises:

@@ -40,7 +40,7 @@ from zset_join.sql.tables.records import has_records, puts_aside, record_options
 from zset_join.sql.tables.required import required_value
 from zset_join.sql.tables.topic_rows import TopicRows
 from zset_join.sql_expressions.dialects import Statement
-from zset_join.sql_expressions.places import Place
+from zset_join.sql_expressions.positions import Position
 from zset_join.sql_expressions.scalars import ScalarBinder
 from zset_join.storage.local import modified_at
 from zset_join.zset import ZSet
@@ -125,7 +125,7 @@ class DecodingCatalog(Catalog):
         self._dialect = dialect
         self._rows_of = rows_of
 
-    def add(self, entry: Table | NamedView | TemporalFunction, *, at: Place | None = None, replace: bool = False) -> None:
+    def add(self, entry: Table | NamedView | TemporalFunction, *, at: Position | None = None, replace: bool = False) -> None:
         """Give something its name; see `Catalog.add`."""
         if isinstance(entry, Table):
             rows = self._rows_of(entry, self._dialect)

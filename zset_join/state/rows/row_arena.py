@@ -66,6 +66,17 @@ class RowArena:
         moved = self._rows.ensure(needed * self.layout.stride)
         return self._heap.ensure(int(self.header[s.H_HEAP_END]) + heap_bytes + 8) or moved
 
+    def copy(self, other: RowArena) -> None:
+        """Hold the records, blocks and counts of another arena of the same layout. Cost: a copy of its bytes.
+
+        What the state was written for and whether it is being written stay.
+        """
+        self._rows.ensure(other.record_bytes())
+        self._heap.ensure(other.heap_bytes() + 8)
+        ctypes.memmove(self._rows.address, other._rows.address, other.record_bytes())
+        ctypes.memmove(self._heap.address, other.heap_address, other.heap_bytes())
+        self.header[s.H_ABSORBED_EPOCH :] = other.header[s.H_ABSORBED_EPOCH :]
+
     def write_view(self, view: npt.NDArray[np.int64]) -> None:
         """Fill in the arena's part of a side view."""
         view[s.ROWS] = self._rows.address

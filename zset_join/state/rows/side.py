@@ -544,11 +544,15 @@ class SideState:
         self._open(self.directory)
 
     def take_over(self, other: SideState) -> None:
-        """Take the rows of another side in memory with the same relation and hashes, which is unusable afterwards."""
-        for part in (self.arrangement, self.primary_keys, self.arena):
-            part.close()
+        """Hold what another side in memory, of the same relation and hashes, holds (over files: a copy); that one ends."""
         self.numbering += 1
-        self.arena, self.arrangement, self.primary_keys = other.arena, other.arrangement, other.primary_keys
+        for name in ("arrangement", "primary_keys", "arena"):
+            own, held = getattr(self, name), getattr(other, name)
+            if self.directory is None:
+                setattr(self, name, held)
+            else:
+                own.copy(held)
+            (own if self.directory is None else held).close()
         self._refresh_view()
 
     def table_bytes(self, keys: int = 0) -> int:

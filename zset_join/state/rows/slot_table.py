@@ -9,6 +9,7 @@ Bytes: 12.8 to 25.6 per key, also while it doubles: what was moved is given back
 
 from __future__ import annotations
 
+import ctypes
 from pathlib import Path
 
 import numpy as np
@@ -89,6 +90,15 @@ class SlotTable:
         bits = _bits_for(self.count + keys)
         if bits < self.bits:
             self._resize(bits)
+
+    def copy(self, other: SlotTable) -> None:
+        """Hold the slots of another table. Cost: a copy of its bytes."""
+        if other.bits != self.bits:
+            copied = self._region(other.bits)
+            self._slots.close(remove=self._directory is not None)
+            self._slots = copied
+        ctypes.memmove(self._slots.address, other.address, 8 << other.bits)
+        self._header[[self._count_word, self._bits_word]] = other.count, other.bits
 
     def _resize(self, bits: int) -> None:
         """Move to a table of another size, giving back the slots that were moved."""

@@ -74,7 +74,7 @@ class GivenRows:
     def __init__(self, relation: Relation, delta: ZSet, key: Sequence[str], status: npt.NDArray[np.uint8]) -> None:
         self.relation, self.delta, self.key, self.status = relation, delta, tuple(key), status
 
-    def bad_rows(self) -> int:
+    def rejected_count(self) -> int:
         """Return how many rows break the contract; late ones do not."""
         return int(((self.status > ch.LAST_HARMLESS) & (self.status < _FIRST_LATE)).sum())
 

@@ -414,7 +414,7 @@ class VersionJoin:
             late = int((epoch.given[0].status == b.LATE_CORRECTION).sum())
             epoch.counts = {"late_rows": epoch.counts.get("late_rows", 0), "late_corrections": late}
         keys = self._expire(epoch, tick, self._store(epoch, tick))
-        epoch.counts["rejected"] = sum(one.bad_rows() for one in rejected)
+        epoch.counts["rejected"] = sum(one.rejected_count() for one in rejected)
         self._prepared = None
         return keys, epoch.counts
 

@@ -39,7 +39,7 @@ class _Several:
     """Several views, which the driver runs.
 
     Args:
-        views: by what each is called.
+        views: by name.
     """
 
     views: Mapping[str, View]
@@ -80,7 +80,7 @@ class SeveralStreamWriter(JoinStreamWriter):
     """Settings of a query of several views; made by `writeStream`. An output is of the view that was named last.
 
     Args:
-        views: by what each is called.
+        views: by name.
     """
 
     def __init__(self, views: Mapping[str, View]) -> None:

@@ -259,11 +259,11 @@ class View(words.View):
         return super().join(other, on, how, null_safe=null_safe, condition=condition, state_ttl=state_ttl)
 
     def union(self, other: Rows) -> Self:
-        """Return the rows of this view and of another one, in the same query; equal rows stay apart, as in PySpark.
+        """Return the rows of this view and of another one, in the same query; equal rows are kept, as in PySpark.
 
         Raises:
             OptionError: `other` is no view.
-            PlanError: the columns do not go together.
+            PlanError: incompatible columns.
         """
         if not isinstance(other, View):
             raise OptionError(f"union expects another view, got {type(other).__name__}.", code="NOT_A_VIEW")
@@ -521,7 +521,7 @@ def _check_view(given: Any, call: str) -> None:
 
 
 def _outside(source: Any, alias: str | None) -> LookupSource:
-    """Return the outside table; a batch DataFrame becomes one that is read once per epoch."""
+    """Return the external table; a batch DataFrame becomes one that is read once per epoch."""
     if isinstance(source, DataFrame):
         schema = arrow_schema(source.schema, relation=alias or "lookup")
         return DataFrameSource(name=alias or "lookup", schema=schema, dataframe=source)

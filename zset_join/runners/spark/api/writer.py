@@ -519,7 +519,7 @@ class JoinStreamWriter:
         return stream.trigger(**self._trigger) if self._trigger else stream
 
     def _prepared(self, *, makes_place: bool = False) -> tuple[EpochRunner, TaggedStreams, str]:
-        """Check everything; return what runs the epochs, the rows it will be given, and the checkpoint's place."""
+        """Check everything; return the runner, its rows, and the location of the checkpoint."""
         options = QueryOptions.from_options(self._query_options)
         checkpoint_folder(options.checkpoint_location)
         plan = self._query.placed

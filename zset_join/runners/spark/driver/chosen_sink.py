@@ -12,7 +12,7 @@ __all__ = ["ChosenSink"]
 
 
 class ChosenSink:
-    """Hold a sink; where it has a connector's name, only name and options travel to another process.
+    """A sink; where it has a connector's name, only name and options travel to another process.
 
     Args:
         made: the sink; None: it is made when it is requested.

@@ -48,11 +48,11 @@ __all__ = ["ChangedCheckpoint", "ExecutorsChange", "ExecutorsForm", "FormOf", "f
 
 @dataclass(frozen=True, kw_only=True)
 class ExecutorsForm:
-    """Hold a query as executors run it, without its program.
+    """A query as executors run it, without its program.
 
     Args:
-        description: what a checkpoint recognises it by.
-        plan: what it takes to build its operators, see `Checkpoint`.
+        description: its description in a checkpoint.
+        plan: to build its operators, see `Checkpoint`.
         on_driver: what it is on the driver, and which state is which.
     """
 

@@ -68,7 +68,7 @@ _ANY_TOMBSTONE = 100_000 * 86_400
 
 @dataclass(frozen=True, kw_only=True)
 class ExecutorsState:
-    """Hold the state of a query on executors after an epoch, in the form of the driver.
+    """The state of a query on executors after an epoch, in the form of the driver.
 
     Args:
         committed: what the checkpoint holds.

@@ -1,6 +1,6 @@
-"""The tables of a state as the other mode has them: executors and driver.
+"""Conversion of state tables between the modes: executors and driver.
 
-The law: the rows are the same, and so is what is remembered of their order. A join behind a route is two tables on executors
+The law: the rows are the same, and so is their stored order. A join behind a route is two tables on executors
 and one on the driver; they are joined, or parted again.
 
 Memory: the whole state as Arrow data, twice.

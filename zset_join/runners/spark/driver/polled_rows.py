@@ -41,7 +41,7 @@ __all__ = ["PolledRows"]
 
 @dataclass(frozen=True)
 class _Batch:
-    """Hold the rows of a batch until the pipeline has committed them.
+    """The rows of a batch until the pipeline has committed them.
 
     Args:
         number: Spark's.
@@ -167,7 +167,7 @@ class PolledRows:
                 return None, self._done
 
     def close(self) -> None:
-        """End the query; a batch that was not committed comes again."""
+        """End the query; an uncommitted batch is repeated."""
         with self._changed:
             self._is_closing = True
             self._changed.notify_all()

@@ -30,7 +30,7 @@ HAS_CHANGED = "changed"
 
 
 def changed(about: str, given: Mapping[str, Any], epochs: DriverEpochs) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
-    """Change a query and release its checkpoint; return the difference, and the query that it is, as they are sent.
+    """Change a query and release its checkpoint; return the difference and the new query, serialised.
 
     Args:
         about: `evolve` or `undo`.

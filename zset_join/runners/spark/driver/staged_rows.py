@@ -156,7 +156,7 @@ class StagedRows:
             self._wait(max(0.0, min(_LOOK_SECONDS, until - time.monotonic())) if self._is_endless else None)
 
     def close(self) -> None:
-        """End the query; a batch that was not committed comes again."""
+        """End the query; an uncommitted batch is repeated."""
         if self._query is not None:
             location = self._location
             if self._is_endless:  # it may wait for room, and cannot be stopped then

@@ -151,10 +151,10 @@ class EpochPlan:
         return stage_bucket(layouts[number], self._numbered[number].stage.inputs, self.buckets)
 
     def _sent_to(self, one: FusedStages) -> list[int]:
-        """Return the stages of fused stages that rows come to from outside."""
+        """Return the fused stages that receive rows from other tasks."""
         inside = {planned.number for planned in one.members}
-        outside = {planned.target for planned in self.planned_stages if planned.number not in inside}
-        return [planned.number for planned in one.members if planned.streams or planned.number in outside]
+        elsewhere = {planned.target for planned in self.planned_stages if planned.number not in inside}
+        return [planned.number for planned in one.members if planned.streams or planned.number in elsewhere]
 
     def _layouts(self, one: FusedStages) -> dict[int, SlotLayout]:
         """Return how rows travel to the stages of fused stages; where they travel together, a slot has one type for all."""

@@ -38,7 +38,7 @@ _CHANGE, _BEGIN, _EARLIER = "change", "begin", "earlier"
 
 @dataclass(frozen=True, kw_only=True)
 class GivenChange:
-    """Hold an epoch in which the query changed.
+    """An epoch in which the query changed.
 
     Args:
         record: of it, with its own parts.

@@ -586,7 +586,7 @@ class EpochRunner:
 
 @dataclass(frozen=True)
 class _Times:
-    """Hold the event times of an epoch: the watermarks after it, and the late rows of every stream."""
+    """The event times of an epoch: the watermarks after it, and the late rows of every stream."""
 
     watermarks: Mapping[str, int]
     late_rows: Mapping[str, int]

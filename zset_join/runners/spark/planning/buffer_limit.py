@@ -100,7 +100,7 @@ def explained_limit(planned_stages: Sequence[PlannedStage], limit: BufferLimit) 
 
 
 class QueryBuffer:
-    """Hold how many bytes the buckets of a query hold.
+    """How many bytes the buckets of a query hold.
 
     Args:
         limited: the append-only join of the query; None where it has none.

@@ -162,12 +162,12 @@ Step = RowStep | StageStep
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class PlannedStage:
-    """One stage of a query, and what happens to its answer.
+    """One stage of a query, and the use of its answer.
 
     Args:
         number: of the stage, in the order of an epoch.
         stage: what it computes.
-        steps: what Spark does to the rows of its answer.
+        steps: of Spark, on the rows of its answer.
         target: the number of the stage that is given its rows; None for the output.
         side: which input of it they are.
         streams: which inputs of the stage are streams.

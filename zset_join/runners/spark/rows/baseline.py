@@ -1,4 +1,4 @@
-"""The rows a view starts from: a bounded snapshot of a table, loaded in bulk before its stream.
+"""Baselines: a bounded snapshot of a table, loaded in bulk before its stream.
 
 The law: what epoch 0 answers is the join of the baselines and of the stream's first rows, in one commit; later epochs
 never look at a baseline again, whatever happens. The same protocol as for every epoch covers a crash: until epoch 0
@@ -186,7 +186,7 @@ def _resolved(given: Mapping[str, Any], stored: Mapping[str, Any], *, is_loaded:
 
 
 def with_start(rows: DataFrame, location: str) -> DataFrame:
-    """Add the source without rows that makes epoch 0 come.
+    """Add the source without rows that triggers epoch 0.
 
     Args:
         rows: the union of both streams.

@@ -54,7 +54,7 @@ def read_records(
         format_name: one of `RECORD_FORMATS`.
         schema: the columns of the table.
         keys: its key columns; none for a table without a key.
-        options: what the format leaves open.
+        options: of the format.
         kept: columns of `records` that go along.
         source: what the stream is called, and its table where no option names one; None: records of any table are read.
 

@@ -103,7 +103,7 @@ class Arrivals:
 
 
 def make_layout(*schemas: pa.Schema, has_raw: bool, types: Iterable[pa.DataType] = ()) -> SlotLayout:
-    """Give every column a slot; columns of equal type on different sides share one.
+    """Assign a slot to every column; columns of equal type on different sides share one.
 
     Args:
         schemas: of each side.

@@ -1,4 +1,4 @@
-"""Records of JSON read on executors by the reader of pipelines in process, in front of all that Spark does with their rows.
+"""JSON records decoded on executors by the reader of in-process pipelines, before any Spark operation on their rows.
 
     key, value, topic, partition, offset -> mapInArrow(LinesRead) -> kept columns, change, row, omitted, reject, metadata
 
@@ -67,7 +67,7 @@ def mapped_records(
         format_name: one of `RECORD_FORMATS`.
         schema: the columns of the table.
         keys: its key columns; none for a table without a key.
-        options: what the format leaves open.
+        options: of the format.
         kept: columns of `records`, or these with `_base64`, to the columns of text that they become; NULL for upserts and
             deletes of whole values.
         source: what the stream is called, and its table where no option names one.
@@ -96,7 +96,7 @@ class LinesRead:
         format_name: one of `RECORD_FORMATS`.
         table: the columns that records have.
         keys: its key columns.
-        options: what the format leaves open.
+        options: of the format.
         kept: columns that go along, to the columns that they become.
         source: what the stream is called.
         lines: the columns of a line.

@@ -140,7 +140,7 @@ def records_as_rows(
         name: of the stream.
         format_name: one of `RECORD_FORMATS`.
         table: its columns and keys.
-        options: what the format leaves open.
+        options: of the format.
         orders_by_offset: offsets order the records of a key, where they are known.
 
     Raises:

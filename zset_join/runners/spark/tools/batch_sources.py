@@ -57,9 +57,9 @@ class BatchSource:
     """A table of a source.
 
     Args:
-        form: what it holds.
+        form: of its content.
         table: the columns of the relation, numbered, and `w`; of changes `e` and `n` too.
-        basis: where it came from, for the report.
+        basis: its origin, for the report.
     """
 
     form: SourceForm
@@ -128,7 +128,7 @@ def own_source(
 
 
 class ViewTables:
-    """Run the batch query of a view over what is known of its sources.
+    """Run the batch query of a view over the known rows of its sources.
 
     Args:
         joined: the view.

@@ -1,4 +1,4 @@
-"""A batch query run by Spark: each of its parts a view of the session, steps that no tree expresses applied between them.
+"""A batch query run by Spark: each part is a view of the session, with opaque steps applied between them.
 
 The law: the text of a stage means what the engine computes, so it is read in UTC and with Spark's checked arithmetic, whatever
 the session's settings are. A row step is read in the zone in which the view was described, for there Spark evaluates it.
@@ -66,7 +66,7 @@ def aligned(rows: DataFrame, schema: pa.Schema, *more: Column) -> DataFrame:
 
 
 class BatchTables:
-    """Hold the views of a batch query while it is read; `close` drops them.
+    """The views of a batch query while it is read; `close` drops them.
 
     Args:
         session: in which they are.
@@ -98,7 +98,7 @@ class BatchTables:
         """Return the answer of a stage over tables, by the names of its columns.
 
         Args:
-            stage: what is computed.
+            stage: the stage.
             inputs: a table per input, each row as often as it is present; by name, columns that are not there are NULL.
 
         Raises:

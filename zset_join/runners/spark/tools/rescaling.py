@@ -171,7 +171,7 @@ def rescale(
 def _moved(
     name: str, stage: Stage, session: SparkSession, opened: Checkpoint, buckets: int, folding: StageOptions
 ) -> tuple[dict[str, BucketHistory], int]:
-    """Write the snapshots of the new buckets of a stage; return what to list, and the rows moved."""
+    """Write the snapshots of the new buckets of a stage; return the files to list, and the number of moved rows."""
     if opened.last is None:
         return {}, 0
     last = opened.last
@@ -182,7 +182,7 @@ def _moved(
 def rescaled_stage(
     stage: Stage, session: SparkSession, context: StageContext, numbers: tuple[int, int], folding: StageOptions
 ) -> tuple[dict[str, BucketHistory], int]:
-    """Write the snapshots of new buckets of a stage from old ones, by one Spark job; return what to list, and the rows moved.
+    """Write snapshots of new buckets of a stage by one Spark job; return the files to list and the number of rows.
 
     Args:
         stage: the stage.
@@ -230,7 +230,7 @@ def _schemas(stage: Stage, options: StageOptions) -> dict[str, pa.Schema]:
 
 @dataclass(frozen=True, kw_only=True)
 class _ReadBuckets:
-    """Send on what old buckets hold, and a receipt for each; callable, for `mapInArrow` over their numbers."""
+    """Send the rows of old buckets and a receipt for each; callable, for `mapInArrow` over their numbers."""
 
     context: StageContext
     stage: Stage

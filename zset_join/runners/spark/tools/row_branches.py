@@ -1,4 +1,4 @@
-"""A join of a query with what is behind it, and the history of rows behind its steps.
+"""A join of a query with the path to the view, and the history of rows along it.
 
 Of what is behind a join its own steps are followed back; what a stage makes of rows only as far as its group key. Joins whose
 rows end by time are followed like any other. What other stages make is not; `unfollowed` names them.
@@ -47,7 +47,7 @@ _ROW = "__row"
 
 @dataclass(frozen=True, kw_only=True)
 class Branch:
-    """A join, and what lies between it and a view; a view without a union has one.
+    """A join and the path from it to a view; a view without a union has one.
 
     Args:
         path: the join, then the stages behind it up to the view, each with its steps.

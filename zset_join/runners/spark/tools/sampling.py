@@ -1,4 +1,4 @@
-"""Check a share of a view: which rows are in the sample, chosen alike on every side of a comparison.
+"""Samples of a view: the same rows on every side of a comparison.
 
 A sample is a condition over an output row: the hash of some of its columns falls below a share of all hashes. It is put on
 what was emitted and on what the batch query gives, so every row in the sample is compared exactly, and no row by half.

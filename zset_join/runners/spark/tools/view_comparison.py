@@ -104,7 +104,7 @@ class VerificationReport:
 
 @dataclass(frozen=True, kw_only=True)
 class ExpectedView:
-    """Hold the batch query of a view, its columns numbered.
+    """The batch query of a view, its columns numbered.
 
     Args:
         view: the view.

@@ -1,4 +1,4 @@
-"""The function that answers one epoch of one bucket: of one stage, or of several that are fused.
+"""The function that answers one epoch of one bucket, for one stage or several fused ones.
 
     rows and receipts that were sent here -> stage -> stage -> ... -> what the last delivery makes of it, and all receipts
 
@@ -43,7 +43,7 @@ class BucketTask:
 
     Args:
         tasks: number of a stage to what answers it, in the order of an epoch. All but the last deliver `ToSameTask`.
-        sent_to: the stages that rows come to from outside; where there are several, every row names its stage (column
+        sent_to: the stages that receive rows from other tasks; if there are several, every row names its stage (column
             `TARGET`). Those that are none of `tasks` are answered behind the expressions.
         begun: ends the expressions before; None for the first function of a task.
     """

@@ -31,7 +31,7 @@ __all__ = ["ClosingTask"]
 
 @dataclass(frozen=True, kw_only=True)
 class ClosingTask:
-    """Deliver the rows that Spark's expressions made of an answer; callable, for `mapInArrow`.
+    """Deliver the rows after Spark's expressions over an answer; callable, for `mapInArrow`.
 
     Args:
         stage: what its receipt calls it.

@@ -35,7 +35,7 @@ def with_outside(
     """Return the deltas for the operator of a stage that queries an external table.
 
     Args:
-        stage: what is computed.
+        stage: the stage.
         operator: of the bucket, in the state before the epoch.
         context: the epoch, and where the checkpoint is.
         deltas: those of the stage's inputs.

@@ -53,7 +53,7 @@ class PartWriter(Protocol):
     def write(
         self, files: CheckpointFiles, bucket: int, tick: Tick, schema: pa.Schema, chunks: Iterable[ZSet]
     ) -> list[PartEntry]:
-        """Write the chunks, retractions first, and return what to report; nothing for an empty answer."""
+        """Write the chunks, retractions first, and return the report; none for an empty answer."""
         ...
 
 

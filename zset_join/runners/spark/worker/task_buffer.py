@@ -1,4 +1,4 @@
-"""How the receipts of a task, and the rows for its later stages, get past Spark's expressions.
+"""Buffer for the receipts of a task and the rows of its later stages, across Spark's expressions.
 
 Where expressions come after a stage, a Spark task consists of two Python functions with Spark's own operators between
 them. Between the two go rows of the table and nothing else: a receipt among them would have to survive every filter, and a

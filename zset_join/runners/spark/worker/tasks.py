@@ -65,7 +65,7 @@ class StageTask:
 
     Args:
         context: the epoch and what is committed.
-        stage: what is computed.
+        stage: the stage.
         options: options of its operators.
         layout: how its input travels.
         dead_letters: where bad rows go.

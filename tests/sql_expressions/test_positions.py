@@ -4,18 +4,18 @@ import pytest
 
 from zset_join.core.errors import SqlError
 from zset_join.sql import connect
-from zset_join.sql_expressions.places import Place, near
+from zset_join.sql_expressions.positions import Position, near
 
 
 def test_a_place_shows_its_line_with_a_caret_under_it() -> None:
-    place = Place("SELECT a,\n  b FROM t", 12)
+    place = Position("SELECT a,\n  b FROM t", 12)
 
     assert (place.line, place.column) == (2, 3)
     assert str(place).splitlines()[1:] == ["    b FROM t", "    ^"]
 
 
 def test_a_long_line_is_cut_around_the_place() -> None:
-    shown = str(Place("x" * 1000, 500)).splitlines()
+    shown = str(Position("x" * 1000, 500)).splitlines()
 
     assert len(shown[1]) < 200
     assert shown[2].index("^") < 200
@@ -31,11 +31,11 @@ def test_a_place_shows_no_password_and_its_caret_stays() -> None:
     text = (
         "CREATE TABLE t WITH ('password' = 'it''s hush', 'url' = 'jdbc:mysql://me:hush@crm/db?sslkey=hush&x=1', 'nope' = '1')"
     )
-    shown = str(Place(text, text.index("'nope'")))
+    shown = str(Position(text, text.index("'nope'")))
 
     assert "hush" not in shown
     assert "it" not in shown
-    assert "password' = '**''******'" in str(Place(text, 0))
+    assert "password' = '**''******'" in str(Position(text, 0))
     assert shown.splitlines()[2].index("^") == shown.splitlines()[1].index("'nope'")
 
 

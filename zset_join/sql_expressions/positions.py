@@ -1,6 +1,6 @@
-r"""The place of something in a statement: what every refusal shows, with a caret under it, and never a password.
+r"""Positions in a statement: every error shows its position with a caret, and never a password.
 
->>> print(Place("SELECT a\nFROM orders o", 14))
+>>> print(Position("SELECT a\nFROM orders o", 14))
 line 2, column 6:
   FROM orders o
        ^
@@ -19,13 +19,13 @@ from zset_join.core.errors import SqlError
 from zset_join.core.shown_values import near
 
 __all__ = [
-    "Place",
+    "Position",
     "SqlWarning",
     "check_distinct",
     "credentials_in",
     "near",
     "pick",
-    "place_of",
+    "position_of",
     "without_credentials",
     "written_name",
 ]
@@ -43,11 +43,11 @@ class SqlWarning(UserWarning):
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """A place in a text.
+class Position:
+    """A position in a text.
 
     Args:
-        text: the whole of what was read.
+        text: the whole text.
         offset: characters before it.
     """
 
@@ -99,14 +99,14 @@ def credentials_in(text: str) -> str | None:
     return "an address" if in_url or any(match[0].partition(":")[2] for match in _USER_IN_URL.finditer(text)) else None
 
 
-def place_of(node: exp.Expr | None, text: str) -> Place | None:
+def position_of(node: exp.Expr | None, text: str) -> Position | None:
     """Return where a node of a parsed statement begins; None where the parser does not record it."""
     if node is None:
         return None
     for part in node.walk():
         start = part.meta.get("start")
         if isinstance(start, int):
-            return Place(text, start)
+            return Position(text, start)
     return None
 
 
@@ -125,7 +125,7 @@ def pick(entries: Mapping[str, _Entry], name: str) -> _Entry | None:
     return entries[alike[0]] if len(alike) == 1 else None
 
 
-def check_distinct(names: Sequence[str], what: str, at: Place, *, code: str = "DUPLICATE_COLUMN") -> None:
+def check_distinct(names: Sequence[str], what: str, at: Position, *, code: str = "DUPLICATE_COLUMN") -> None:
     """Refuse two of one name, whatever its case.
 
     Raises:

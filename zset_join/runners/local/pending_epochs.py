@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from zset_join.checkpoint.record import CommitRecord
     from zset_join.plan.query_plan import QueryPlan
 
-__all__ = ["BEGIN", "EARLIER", "GivenEpoch", "altered_views", "waiting_epochs"]
+__all__ = ["BEGIN", "EARLIER", "GivenEpoch", "altered_views", "pending_epochs"]
 
 BEGIN, EARLIER = "begin", "earlier"
 """What the parts of a record are called that hold all rows of a view, and answers of epochs before it."""
@@ -27,7 +27,7 @@ GivenEpoch: TypeAlias = tuple[int, Mapping[str, ZSet], ChainLink | None, Mapping
 _Read: TypeAlias = "Callable[[CommitRecord, str, Collection[str]], ZSet]"
 
 
-def waiting_epochs(
+def pending_epochs(
     checkpoint: Checkpoint, plan: QueryPlan, record: CommitRecord, newest_answer: Mapping[str, ZSet], read: _Read
 ) -> Iterator[GivenEpoch]:
     """Yield the epochs that outputs may lack, oldest first.

@@ -1,0 +1,21 @@
+"""What the page may do besides reading, where `--allow-actions` permits it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+__all__ = ["Action"]
+
+
+@dataclass(frozen=True)
+class Action:
+    """Something that a button of the page does.
+
+    Attributes:
+        title: text of the button.
+        run: does it and returns what was done, as one line of text; raises a coded error where it cannot.
+    """
+
+    title: str
+    run: Callable[[], str]

@@ -1,0 +1,85 @@
+"""What the verbs `console` and `bundle` of the command line do."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+from typing import Any
+
+from zset_join.console.actions import Action
+from zset_join.console.kept_token import kept_token
+from zset_join.console.running import open_console
+from zset_join.console.watched_bundle import WatchedBundle, is_bundle, write_bundle
+from zset_join.console.watched_checkpoint import QueryAnswers, WatchedCheckpoint
+from zset_join.core.errors import OptionError
+from zset_join.tools.dead_letters import replay
+
+__all__ = ["allowed_actions", "make_bundle", "serve_console"]
+
+
+def serve_console(
+    options: argparse.Namespace,
+    *,
+    diff: Callable[..., Any] | None,
+    run: Callable[[str, str | None, str | None], int],
+    print_line: Callable[[str], None],
+) -> int:
+    """Serve the page until Ctrl-C; return the exit code.
+
+    Args:
+        options: of the verb.
+        diff: compares with a changed query; None where none is named.
+        run: replays dead letters in the pipeline that a function returns.
+        print_line: prints the address.
+
+    Raises:
+        OptionError: options that contradict each other.
+    """
+    token = None if options.metrics_token_file is None else kept_token(options.metrics_token_file)
+    actions = allowed_actions(options, run)
+    if is_bundle(options.checkpoint):
+        if actions:
+            raise _refused("a bundle is a copy; --allow-actions needs the checkpoint.")
+        console = open_console(WatchedBundle(options.checkpoint), port=options.port, metrics_token=token)
+    else:
+        watched = WatchedCheckpoint(options.checkpoint, QueryAnswers(diff=diff), dead_letters=options.dead_letters)
+        console = open_console(watched, port=options.port, metrics_token=token, actions=actions)
+    with console:
+        print_line(f"open {console.url}  (the address works once; Ctrl-C ends the console)")
+        console.wait_for_interrupt()
+    return 0
+
+
+def allowed_actions(options: argparse.Namespace, run: Callable[[str, str | None, str | None], int]) -> dict[str, Action]:
+    """Return what the page may do.
+
+    Args:
+        options: of the verb.
+        run: replays dead letters in the pipeline that a function returns.
+
+    Raises:
+        OptionError: one of `--allow-actions` and `--replay` without the other.
+    """
+    target = options.replay
+    if options.allow_actions != (target is not None):
+        raise _refused("expected both --allow-actions and --replay TARGET, or none: no other action exists.")
+    if target is None:
+        return {}
+
+    def send_again() -> str:
+        sent = replay(options.checkpoint, target, path=options.dead_letters, run=run)
+        return f"{sent} sent again to {target}"
+
+    return {"replay": Action(f"send again to {target}", send_again)}
+
+
+def make_bundle(options: argparse.Namespace, *, print_line: Callable[[str], None]) -> int:
+    """Write a bundle and print what it holds; return the exit code."""
+    made = write_bundle(WatchedCheckpoint(options.checkpoint), options.output, rows=options.rows)
+    holds = "with values of rows" if options.rows else "without values of rows"
+    print_line(f"{made['path']}: {made['bytes']} bytes, {holds}; zset-join console {made['path']} shows it")
+    return 0
+
+
+def _refused(why: str) -> OptionError:
+    return OptionError(why, code="OPTION_VALUE", name="--allow-actions", value="")
