@@ -2,7 +2,7 @@
 
 | profile | chosen by | examples per (operator, law) | random |
 |---|---|---|---|
-| `push` (default) | | 5; 3 of joins, which are present in many types | no: a red push means a changed engine |
+| `push` (default) | | 4; 3 of joins, which are present in many types | no: a red push means a changed engine |
 | `nightly` | `HYPOTHESIS_PROFILE=nightly` | 100 | yes, so that nights add up |
 | `scout` | `HYPOTHESIS_PROFILE=scout` | 20 | yes, and failures are not made smaller: a quick look at what is broken |
 """
@@ -45,7 +45,8 @@ def examples(*, push: int, nightly: int) -> int:
 
 def load_profile() -> None:
     """Register the profiles and load the one that was requested."""
-    settings.register_profile("push", _COMMON, max_examples=5, derandomize=True)
+    # Of 94 planted bugs that five examples show, four show 93, and three 72.
+    settings.register_profile("push", _COMMON, max_examples=4, derandomize=True)
     settings.register_profile("scout", _COMMON, max_examples=20, phases=[Phase.generate])
     settings.register_profile("nightly", _COMMON, max_examples=100)
     settings.load_profile(profile_name())

@@ -19,7 +19,7 @@ from zset_join.core.errors import SinkError
 from zset_join.expressions import col
 from zset_join.pipeline import FunctionSink, Pipeline, changes
 from zset_join.pipeline import functions as F  # noqa: N812 - as PySpark users import theirs
-from zset_join.runners.local.stopped import evolve_directory
+from zset_join.runners.local.stopped import diff_of_directory, evolve_directory, undo_of_directory
 from zset_join.sinks.csv_files import CsvFilesSink
 from zset_join.sinks.delta_changelog import DeltaChangelogSink
 from zset_join.sinks.delta_view import DeltaViewSink
@@ -120,6 +120,52 @@ def test_a_kill_at_any_operation_leaves_outputs_of_one_query_or_the_other(tmp_pa
     assert number > 16
 
 
+class Given:
+    """A function outside the process, which keeps the last answer that it was given for each epoch."""
+
+    def __init__(self) -> None:
+        self.epochs: dict[int, Counter[tuple[Any, ...]]] = {}
+
+    def __call__(self, epoch: int, delta: Any) -> None:
+        self.epochs[epoch] = Counter({tuple(row): weight for row, weight in delta.to_pylist()})
+
+    def total(self) -> Counter[tuple[Any, ...]]:
+        found = Counter[tuple[Any, ...]]()
+        for epoch in self.epochs.values():
+            found.update(epoch)
+        return Counter({row: weight for row, weight in found.items() if weight})
+
+
+def killed_with_files(place: Path, number: int) -> bool:
+    """Do the same to outputs of files per epoch and a function, which take no columns."""
+    place.mkdir()
+    given = Given()
+
+    def sinks() -> list[Any]:
+        return [CsvFilesSink(place / "csv"), FunctionSink(given)]
+
+    with Pipeline(BY_CITY, place / "dir", outputs=sinks()) as pipeline:
+        pipeline.step(ROWS)
+        with ends_at(number) as done, suppress(Killed):
+            pipeline.evolve(LARGE)
+    has_changed = bool(diff_of_directory(place / "dir", BY_CITY).rebuilt)
+    outputs = sinks()
+    with Pipeline(LARGE if has_changed else BY_CITY, place / "dir", outputs=outputs) as again:
+        assert [rows_of(outputs[0]), given.total()] == [expected(again)] * 2, number
+        again.step(MORE)
+        assert [rows_of(outputs[0]), given.total()] == [expected(again)] * 2, number
+    return done[0] > number
+
+
+@pytest.mark.parametrize("part", some_of([str(one) for one in range(8)], short=["5"]))
+def test_a_kill_at_any_operation_leaves_files_and_functions_of_one_query_or_the_other(tmp_path: Path, part: str) -> None:
+    number = int(part)
+    while killed_with_files(tmp_path / str(number), number):
+        number += 8
+
+    assert number > 8
+
+
 def test_a_transaction_that_is_cut_off_adds_no_columns(tmp_path: Path) -> None:
     with Pipeline(BY_CITY, tmp_path / "dir", outputs=[KINDS["duckdb"](tmp_path)]) as pipeline:
         pipeline.step(ROWS)
@@ -141,6 +187,39 @@ def test_changes_of_the_command_line_reach_an_output_that_gets_columns_by_the_la
         again.step(MORE)
         assert [rows_of(sink) for sink in sinks] == [expected(again)] * 2
         assert sinks[0].last_epoch() == 3
+
+
+@pytest.mark.parametrize("kind", ["duckdb", "parquet"])
+def test_columns_that_came_by_command_are_undone_while_no_output_has_them(tmp_path: Path, kind: str) -> None:
+    """Outputs are given both epochs without rows; behind a start that may have given them the columns they are refused."""
+
+    def run(query: Any, rows: Any = None) -> None:
+        sink = KINDS[kind](tmp_path)
+        with Pipeline(query, tmp_path / "dir", outputs=[sink]) as pipeline:
+            if rows is not None:
+                pipeline.step(rows)
+            assert rows_of(sink) == expected(pipeline)
+
+    dies = mock.patch.object(type(KINDS[kind](tmp_path)), "write", side_effect=Killed)
+    run(BY_CITY, ROWS)
+    evolve_directory(tmp_path / "dir", COUNTED)
+    undo_of_directory(tmp_path / "dir")
+    with dies, pytest.raises(Killed):
+        run(BY_CITY)
+    evolve_directory(tmp_path / "dir", COUNTED)
+    undo_of_directory(tmp_path / "dir")
+    evolve_directory(tmp_path / "dir", LARGE)
+    run(LARGE, MORE)
+    evolve_directory(tmp_path / "dir", COUNTED)
+    undo_of_directory(tmp_path / "dir")
+    evolve_directory(tmp_path / "dir", COUNTED)
+    run(COUNTED)
+    undo_of_directory(tmp_path / "dir")
+    with pytest.raises(SinkError, match="SINK_SCHEMA"):
+        run(LARGE)
+    evolve_directory(tmp_path / "dir", COUNTED)
+    with pytest.raises(SinkError, match="EVOLVE_OUTPUT"):
+        run(COUNTED)
 
 
 @pytest.mark.parametrize(

@@ -241,7 +241,7 @@ def test_an_epoch_that_runs_out_of_memory_shows_whether_it_was_taken():
             raise MemoryError
 
     with Pipeline(appends("rows", {"k": pa.int64()}), outputs=[FunctionSink(fails)]) as pipeline:
-        with pytest.raises(StateError, match="The epoch was taken") as refused:
+        with pytest.raises(StateError, match="The epoch was applied") as refused:
             pipeline.step({"rows": [{"k": 1}]})
         assert (refused.value.code, pipeline.epoch) == ("OUT_OF_MEMORY", 1)
 

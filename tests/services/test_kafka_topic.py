@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import itertools
 import json
+from collections import Counter
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -12,11 +14,14 @@ import pytest
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 from confluent_kafka.admin import AdminClient
 
+from tests.pipeline.test_durable_changes import BY_CITY, LARGE, MORE, ROWS, held
 from tools.servers.kafka_broker import KafkaBroker
 from zset_join.changelog import RecordForm
 from zset_join.core.epoch_chain import ChainLink
 from zset_join.core.errors import SinkError
 from zset_join.core.relation import Relation
+from zset_join.pipeline import Pipeline
+from zset_join.runners.local.stopped import diff_of_directory
 from zset_join.sinks.kafka_topic import KafkaTopicSink
 from zset_join.sinks.unfit_values import fitting
 from zset_join.zset import ZSet
@@ -234,3 +239,54 @@ def test_where_the_configuration_of_a_topic_may_not_be_read_that_is_logged(
     opened(kafka, topic).close()
 
     assert "TOPIC_AUTHORIZATION_FAILED" in caplog.text
+
+
+class Dying:
+    """A producer whose process dies before one of its calls: of a broker's view it is silent from there on."""
+
+    def __init__(self, inner: Any, left: int) -> None:
+        self.inner, self.left = inner, left
+
+    def __getattr__(self, name: str) -> Any:
+        def called(*given: Any) -> Any:
+            if self.left <= 0:
+                if name in ("purge", "flush", "abort_transaction"):
+                    return None
+                raise KeyboardInterrupt
+            self.left -= 1
+            return getattr(self.inner, name)(*given)
+
+        return called
+
+
+def test_a_kill_at_any_call_of_a_change_leaves_the_topic_of_one_query_or_the_other(kafka: KafkaBroker, tmp_path: Path) -> None:
+    number, was_killed = 0, True
+    while was_killed:
+        kafka.create_topic(name := f"changed-{number}-{next(_numbers)}")
+
+        def sink(name: str = name) -> KafkaTopicSink:
+            return KafkaTopicSink({"bootstrap.servers": kafka.servers}, name, "weight", retry_seconds=20)
+
+        def total(name: str = name) -> Counter[Any]:
+            found = Counter[Any]()
+            for _, value in committed(kafka, name):
+                found[tuple(value.values())[:-1]] += value["_weight"]
+            return Counter({row: weight for row, weight in found.items() if weight})
+
+        first, place = sink(), tmp_path / str(number)
+        with Pipeline(BY_CITY, place, outputs=[first]) as pipeline:
+            pipeline.step(ROWS)
+            first._producer = Dying(first._producer, number)  # type: ignore[assignment]
+            was_killed = False
+            try:
+                pipeline.evolve(LARGE)
+            except KeyboardInterrupt:
+                was_killed = True
+        has_changed = bool(diff_of_directory(place, BY_CITY).rebuilt)
+        with Pipeline(LARGE if has_changed else BY_CITY, place, outputs=[sink()]) as again:
+            assert (number, total()) == (number, Counter(held(again)))
+            again.step(MORE)
+            assert (number, total()) == (number, Counter(held(again)))
+        number += 1
+
+    assert number > 3

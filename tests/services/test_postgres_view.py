@@ -16,6 +16,7 @@ import pytest
 
 from tests.pipeline.test_durable_changes import BY_CITY, COUNTED, JOINED, MORE, ROWS, held
 from tools.servers.postgres_server import PostgresServer
+from zset_join.checkpoint.plan import query_plan
 from zset_join.core.epoch_chain import ChainLink
 from zset_join.core.errors import SinkError
 from zset_join.core.relation import Relation
@@ -305,3 +306,43 @@ def test_the_columns_of_a_changed_query_come_with_its_difference_in_one_transact
     assert {len(row) for row in before} == {2 if key else 1}
     assert changed[0] == changed[1]
     assert last[0] == last[1]
+
+
+def test_a_kill_at_any_statement_of_a_change_leaves_the_view_of_one_query_or_the_other(
+    database: PostgresServer, tmp_path: Path
+) -> None:
+    """The connection is gone before each of its statements in turn; the next start gives the table what it lacks, once."""
+
+    class Killed(BaseException):
+        pass
+
+    execute, number, was_killed = psycopg.Connection.execute, 0, True
+    while was_killed:
+        database.clear()
+        place, left = tmp_path / str(number), [number]
+
+        def counted(self: Any, *given: Any, left: list[int] = left, **more: Any) -> Any:
+            if not left[0]:
+                self.close()
+                raise Killed
+            left[0] -= 1
+            return execute(self, *given, **more)
+
+        was_killed = False
+        with Pipeline(BY_CITY, place, outputs=[PostgresViewSink(database.conninfo, "v")]) as pipeline:
+            pipeline.step(ROWS)
+            try:
+                with mock.patch.object(psycopg.Connection, "execute", counted):
+                    pipeline.evolve(COUNTED)
+            except Killed:
+                was_killed = True
+        has_changed = query_plan(str(place)).output.schema.names == ["city", "t", "n"]
+        with Pipeline(COUNTED if has_changed else BY_CITY, place, outputs=[PostgresViewSink(database.conninfo, "v")]) as again:
+            changed = (sorted(database.execute("SELECT * FROM v")), held(again))
+            again.step(MORE)
+            last = (sorted(database.execute("SELECT * FROM v")), held(again))
+        assert (number, changed[0]) == (number, changed[1])
+        assert (number, last[0]) == (number, last[1])
+        number += 1
+
+    assert number > 5

@@ -1,6 +1,7 @@
 """The plans that a query has changed to: one file each, under the digest of its bytes, which a commit record names.
 
     plans/<digest>.json         the description and the plan of the query from some epoch on
+    plans/<digest>.given        a start has given outputs columns that come with this plan, or was about to
 
 The law: a plan counts from the epoch whose commit record names it, and as long as later records do; a file that no record names
 is that of a change that did not come true. So the record is the one file that makes plan and difference true together.
@@ -12,14 +13,23 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 from zset_join.storage.folder import Folder
 from zset_join.storage.sealed import UnknownFormatError, seal, unseal
 
-__all__ = ["CHANGED_TO", "PLANS", "PLAN_FILE_FORMAT", "ChangedPlan", "read_changed_plan", "write_changed_plan"]
+__all__ = [
+    "CHANGED_TO",
+    "PLANS",
+    "PLAN_FILE_FORMAT",
+    "ChangedPlan",
+    "note_given",
+    "read_changed_plan",
+    "was_given",
+    "write_changed_plan",
+]
 
 PLANS = "plans"
 CHANGED_TO = "changed to "
@@ -45,6 +55,8 @@ class ChangedPlan:
         filled: those of them whose rows are not the answer of the epoch, and have parts of their own.
         altered: those of them that were present, and have columns behind those they had: their outputs continue.
         unseen: epochs before it that outputs may lack, since the change was made without them; the record lists their parts.
+        void: by view, epochs among `unseen`, or this one, that its outputs are given without rows: a change that added columns,
+            and its undo, without a start between them.
         bare_view: the view whose outputs are owned by the id of the query alone; those of others by id and name. Empty: the
             only view, where the program gives it without a name.
         undo_epochs: how many epochs behind it the change can be undone.
@@ -63,6 +75,7 @@ class ChangedPlan:
     filled: tuple[str, ...] = ()
     altered: tuple[str, ...] = ()
     unseen: tuple[int, ...] = ()
+    void: Mapping[str, Sequence[int]] = field(default_factory=dict)
     bare_view: str | None = None
     undo_epochs: int = 1000
     columns: tuple[Mapping[str, Any], ...] = ()
@@ -75,7 +88,8 @@ class ChangedPlan:
         return frozenset(source["relation"]["name"] for source in self.sources) - left
 
     def _written(self) -> dict[str, Any]:
-        return {field.name: getattr(self, field.name) for field in fields(self)}
+        written = {one.name: getattr(self, one.name) for one in fields(self)}
+        return written if self.void else {name: value for name, value in written.items() if name != "void"}
 
     @property
     def digest(self) -> str:
@@ -109,6 +123,21 @@ def read_changed_plan(folder: Folder, digest: str) -> ChangedPlan:
         written = unseal(sealed, version=error.found, name=name)
     listed = {name: tuple(written.get(name, ())) for name in ("sources", "begins", "filled", "altered", "unseen", "columns")}
     return ChangedPlan(**{**written, **listed})
+
+
+def note_given(folder: Folder, digest: str) -> None:
+    """Write down that outputs are about to be given the columns that come with a plan."""
+    if not was_given(folder, digest):
+        folder.put_new(_given(digest), b"{}")
+
+
+def was_given(folder: Folder, digest: str) -> bool:
+    """Return whether outputs may have the columns that come with a plan."""
+    return folder.size(_given(digest)) is not None
+
+
+def _given(digest: str) -> str:
+    return f"{PLANS}/{digest}.given"
 
 
 def _name(digest: str) -> str:

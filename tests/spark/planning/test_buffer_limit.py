@@ -20,6 +20,7 @@ from zset_join.checkpoint.record import BucketHistory
 from zset_join.core.errors import OptionError, ResourceError, StateError
 from zset_join.core.options import BufferLimit
 from zset_join.operators.join import HashJoin
+from zset_join.runners.any_mode import evolve_wherever
 from zset_join.runners.spark.planning.buffer_limit import QueryBuffer
 from zset_join.spark import JoinedStream, JoinQuery, appends, changes
 
@@ -152,6 +153,9 @@ def test_evicted_rows_retract_what_they_joined_also_over_a_restart(
     assert weights(sink.epochs[1]) == {(7, 1, 10): -1, (7, 2, 10): 1, (7, 3, 10): 1, (7, 4, 10): 1}
     assert weights(sink.epochs[2]) == {(7, 2, 10): -1, (7, 3, 10): -1, (7, 4, 10): -1}
     assert [each["evicted_rows"] for each in counts(query)] == [1, 1]
+    other = joined(clicks, loads).where("user > 2").writeStream
+    with pytest.raises(StateError, match=r"MOVE_REFUSED.*join_buffer_policy.*It holds \d rows"):  # nothing is written
+        evolve_wherever(str(tmp_path / "checkpoint"), other)
     reported = rf"evict_oldest\.join_max_buffered_bytes was {4 * AGED + 1} and is 9000"
     with pytest.raises(StateError, match=reported):
         run(joined(clicks, loads), sink, **kept | {"join_max_buffered_bytes": 9000})

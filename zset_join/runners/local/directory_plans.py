@@ -41,6 +41,7 @@ class DirectoryChange:
         note: see `ChangedPlan`.
         undo_epochs: for how many epochs it can be undone.
         is_without_outputs: outputs are given the epoch, and those before it that they lack, by the next start.
+        cancels: views that lose columns which no output has been given.
     """
 
     plan: QueryPlan
@@ -54,6 +55,7 @@ class DirectoryChange:
     undo_epochs: int
     note: Any = None
     is_without_outputs: bool = False
+    cancels: frozenset[str] = frozenset()
 
 
 def described_beside(stored: Mapping[str, Any] | None) -> dict[str, Any]:

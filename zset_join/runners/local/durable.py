@@ -56,6 +56,7 @@ from zset_join.runners.local.evolving import Evolution
 from zset_join.runners.local.history import InputHistory
 from zset_join.runners.local.pending_epochs import BEGIN, EARLIER, GivenEpoch, altered_views, pending_epochs
 from zset_join.runners.local.place import Place, place_of
+from zset_join.runners.local.undoing import void_epochs
 from zset_join.runners.local.watermarks import Watermarks
 from zset_join.stages.effect import Effects
 from zset_join.stages.stage import StageOptions
@@ -300,10 +301,12 @@ class PipelineDirectory:
         if self._history is not None:
             histories |= {key: there[key] for at in range(len(self._sources)) if (key := f"{input_folder(at)}/0") in there}
         known, self._plan, self._sources = self._sources, plan, sources
+        stay = {name: rows for name, rows in change.begins.items() if name not in change.cancels}
         try:
             self._log_inputs(histories, tick, evolution.origin.first_rows)
-            parts = [part for name, delta in change.answers.items() for part in self._parts(tick, self._way(name), delta)]
-            filled = {name: rows for name, rows in change.begins.items() if rows is not change.answers[name]}
+            answers = {name: rows for name, rows in change.answers.items() if name not in change.cancels}
+            parts = [part for name, delta in answers.items() for part in self._parts(tick, self._way(name), delta)]
+            filled = {name: rows for name, rows in stay.items() if rows is not answers[name]}
             parts += [part for name, rows in filled.items() for part in self._parts(tick, f"{BEGIN} {name}", rows)]
             unseen = self._unseen(last) if change.is_without_outputs else ()
             if unseen:
@@ -318,10 +321,11 @@ class PipelineDirectory:
                 description=self._described(plan),
                 plan=written_plan(plan),
                 sources=tuple(source.to_json() for source in sources),
-                begins=tuple(sorted(change.begins)),
+                begins=tuple(sorted(stay)),
                 filled=tuple(sorted(filled)),
-                altered=tuple(name for name in sorted(change.begins) if evolution.adds_columns(name)),
+                altered=tuple(name for name in sorted(stay) if evolution.adds_columns(name)),
                 unseen=unseen,
+                void=void_epochs(self.checkpoint, change.cancels, tick.epoch),
                 bare_view=change.bare_view,
                 undo_epochs=change.undo_epochs,
                 columns=(*(() if self.checkpoint.changed is None else self.checkpoint.changed.columns), *columns),

@@ -171,6 +171,23 @@ class _Pending:
         link = ChainLink(_IN_MEMORY, begins=True) if self.link is None else replace(self.link, begins=True)
         return self.begins[view], link
 
+    def check(self, view: str, epochs: SinkEpochs) -> None:
+        """Refuse an output of before that would be given all rows of a view once more, since the view has other columns.
+
+        Raises:
+            SinkError: `EVOLVE_OUTPUT`.
+        """
+        rows = self.begins.get(view)
+        if rows is None or rows is not self.answers.get(view) or (last := epochs.sink.last_epoch()) is None:
+            return
+        raise SinkError(
+            f"{epochs.name} ends with epoch {last}; in epoch {self.epoch} the query was changed so that its view has other "
+            "columns, and outputs begin with all rows. Open the query with a new output for it.",
+            code="EVOLVE_OUTPUT",
+            output=epochs.name,
+            epoch=self.epoch,
+        )
+
 
 class PipelineOutputs:
     """The outputs of a pipeline.
@@ -414,6 +431,7 @@ class PipelineOutputs:
             with self._naming(view):
                 rows, link = given.of(view, epochs.sink)
                 if rows is not None and _is_missing(epochs.sink, given.epoch, link):
+                    given.check(view, epochs)
                     missing.append((view, epochs, rows, link))
         first = missing[0][1].sink if len(missing) > 1 else None
         sharing = (

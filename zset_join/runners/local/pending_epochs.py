@@ -33,7 +33,8 @@ def pending_epochs(
     """Yield the epochs that outputs may lack, oldest first.
 
     An epoch is its number, the answer of each view, its link, and all rows of the views whose outputs begin with it. A view
-    that was absent then, or had columns that are there no more, is omitted.
+    that was absent then, or had columns that are there no more, is omitted;
+    epochs in which it got columns and lost them again, without a start between, have no rows.
 
     Args:
         checkpoint: of the directory.
@@ -53,15 +54,21 @@ def pending_epochs(
     changes = [change if change is not None and change.epoch == at else None for change, at in zip(found, epochs, strict=True)]
     begun = [frozenset(() if change is None else change.begins) for change in (*changes, newest)]
     replaced = [frozenset(() if change is None else {*change.begins} - {*change.altered}) for change in (*changes, newest)]
+    void = {} if newest is None else newest.void
     for at, (epoch, one) in enumerate(zip(epochs, records, strict=True)):
         names = [view.name for view in plan.views if not any(view.name in later for later in replaced[at + 1 :])]
         change, before = changes[at], f"{EARLIER} {epoch} "
-        answers = {name: read(record, name, (before, f"{before}{name}")) for name in names}
+        answers = {
+            name: ZSet.empty(plan.output_of(name).schema)
+            if epoch in void.get(name, ())
+            else read(record, name, (before, f"{before}{name}"))
+            for name in names
+        }
         filled = () if change is None else change.filled
         begins = {
             name: read(record, name, (f"{before}{BEGIN} {name}",)) if name in filled else answers[name]
             for name in names
-            if name in begun[at]
+            if name in begun[at] and epoch not in void.get(name, ())
         }
         yield epoch, answers, None if one is None else one.link, begins
     filled = () if newest is None else newest.filled
@@ -84,4 +91,6 @@ def altered_views(checkpoint: Checkpoint, record: CommitRecord) -> frozenset[str
         return frozenset()
     earlier = [read_record(files, epoch) for epoch in newest.unseen]
     plans: list[ChangedPlan | None] = [newest, *(changed_plan_of(files.folder, one) for one in earlier if one is not None)]
-    return frozenset(name for plan in plans if plan is not None for name in plan.altered)
+    return frozenset(
+        name for plan in plans if plan is not None for name in plan.altered if plan.epoch not in newest.void.get(name, ())
+    )

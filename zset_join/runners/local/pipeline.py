@@ -60,7 +60,7 @@ from zset_join.runners.local.snapshots import Snapshots
 from zset_join.runners.local.stage_states import MemoryStates, with_long_chunks
 from zset_join.runners.local.statistics import explained_budgets, explained_threads, statistics_of
 from zset_join.runners.local.taking import RowTaking
-from zset_join.runners.local.undoing import UNDO_EPOCHS, checked_undo_epochs
+from zset_join.runners.local.undoing import UNDO_EPOCHS, checked_undo_epochs, note_columns_given
 from zset_join.runners.local.unfinished import closed, epoch_gap, out_of_memory, unfinished
 from zset_join.runners.local.watched import PublishedEpochs
 from zset_join.runners.local.watermarks import Watermarks
@@ -481,6 +481,7 @@ class Pipeline(PipelineQuestions, Snapshots, QueryChanges, Generic[Answer]):
             self.positions = record.positions
             self._processing_time_us = record.processing_time_us
             self._last = directory.answers(record)
+            note_columns_given(directory.checkpoint)
             for epoch, answers, link, begins in directory.newest_answers(record, self._last):
                 self._outputs.write(epoch, answers, link, begins)
         self._list_views()

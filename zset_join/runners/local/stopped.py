@@ -44,6 +44,7 @@ from zset_join.runners.local.undoing import (
     UNDO_EPOCHS,
     check_undo,
     checked_undo_epochs,
+    columns_not_given,
     columns_of_change,
     nothing_to_undo,
     words_back,
@@ -146,6 +147,7 @@ def evolve_directory(
             note=note,
             undo_epochs=(UNDO_EPOCHS if known is None else known.undo_epochs) if undo_epochs is None else undo_epochs,
             is_without_outputs=True,
+            cancels=_undone_columns(place, evolution.plan) - {*filled},
         )
         place.begin()
         if not origin.epoch:
@@ -185,6 +187,19 @@ def undo_of_directory(directory: str | Path, *, new_tables: Collection[str] = ()
     query = PlannedQuery(plan=replace(plan, state_names=()), readings={}, has_several=len(plan.views) > 1)
     words = words_back(columns_of_change(changed), is_at_once=last.epoch == changed.epoch)
     return evolve_directory(location, query, words=words, new_tables=new_tables)
+
+
+def _undone_columns(place: PipelineDirectory, plan: QueryPlan) -> frozenset[str]:
+    """Return the views of a new plan that lose the columns which the newest change has given them, and no output has."""
+    last, changed, folder = place.last, place.checkpoint.changed, place.checkpoint.files.folder
+    names = () if last is None or changed is None else columns_not_given(folder, changed, last.epoch)
+    if last is None or not names:
+        return frozenset()
+    before = QueryPlan.from_json(plan_before(folder, last)["plan"])
+    there = {view.name for view in plan.views}
+    return frozenset(
+        name for name in names if name in there and before.output_of(name).schema.equals(plan.output_of(name).schema)
+    )
 
 
 def _refuse_session(location: str) -> None:

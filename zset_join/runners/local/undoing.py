@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
+from zset_join.checkpoint.changed_plans import note_given, was_given
 from zset_join.checkpoint.reading import plan_before
 from zset_join.core.errors import OptionError, StateError
 from zset_join.core.shown_values import counted
@@ -20,15 +21,19 @@ from zset_join.query.several import PlannedQuery
 if TYPE_CHECKING:
     from zset_join.checkpoint.changed_plans import ChangedPlan
     from zset_join.checkpoint.checkpoint import Checkpoint
+    from zset_join.storage.folder import Folder
 
 __all__ = [
     "UNDO_EPOCHS",
     "check_same_columns",
     "check_undo",
     "checked_undo_epochs",
+    "columns_not_given",
     "columns_of_change",
+    "note_columns_given",
     "nothing_to_undo",
     "query_before",
+    "void_epochs",
     "words_back",
 ]
 
@@ -88,6 +93,40 @@ def check_same_columns(before: QueryPlan, after: QueryPlan) -> None:
     for source in before.sources:
         if source.name in now and not source.relation.schema.equals(now[source.name]):
             raise _columns_gone(source.name, "was made before the first epoch, when rows had no columns to keep")
+
+
+def void_epochs(checkpoint: Checkpoint, cancels: Collection[str], epoch: int) -> dict[str, tuple[int, ...]]:
+    """Return by view the epochs of changes that outputs are given without rows, once one more change is made without them.
+
+    Args:
+        checkpoint: of the query.
+        cancels: views that the newest change has given columns, and that this one takes them from.
+        epoch: of this change.
+    """
+    last, changed = checkpoint.last, checkpoint.changed
+    if last is None or changed is None or changed.epoch != last.epoch:
+        return {}
+    known = {name: tuple(epochs) for name, epochs in changed.void.items()}
+    return known | {name: (*known.get(name, ()), last.epoch, epoch) for name in cancels}
+
+
+def columns_not_given(folder: Folder, changed: ChangedPlan, last: int) -> tuple[str, ...]:
+    """Return the views that the newest change has given columns which no output has: no start has followed.
+
+    Args:
+        folder: of the checkpoint.
+        changed: the newest change.
+        last: the newest epoch.
+    """
+    is_waiting = changed.epoch == last and changed.unseen and not was_given(folder, changed.digest)
+    return changed.altered if is_waiting else ()
+
+
+def note_columns_given(checkpoint: Checkpoint) -> None:
+    """Write down that a start is about to give outputs the columns that a change without outputs brought."""
+    last, changed = checkpoint.last, checkpoint.changed
+    if last is not None and changed is not None and changed.epoch == last.epoch and changed.altered and changed.unseen:
+        note_given(checkpoint.files.folder, changed.digest)
 
 
 def nothing_to_undo(where: str, by: str) -> StateError:

@@ -163,8 +163,8 @@ class JoinQuery(StoredQuery):
         Args:
             view: the new query over the same streams: a view, all views by name, or the `writeStream` of one. Options, trigger
                 and outputs stay; a view for which outputs were chosen in that writer gets these instead, with all its rows.
-            renamed: by stream, names of columns before to their names now; on the driver.
-            defaults: by stream, values of added columns in rows from before, instead of NULL; on the driver.
+            renamed: by stream, names of columns before to their names now.
+            defaults: by stream, values of added columns in rows from before, instead of NULL.
 
         Returns: The difference; `taken` is the epoch of the change in the checkpoint, which is no batch of Spark's.
 

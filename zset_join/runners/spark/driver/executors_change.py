@@ -10,7 +10,7 @@ Disk: snapshots of what is built. One Spark job per stage that is built, where t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -31,6 +31,7 @@ from zset_join.query.several import PlannedQuery
 from zset_join.runners.local.directory_plans import described_plan, written_plan
 from zset_join.runners.local.evolving import Evolution, with_words
 from zset_join.runners.local.query_changes import plan_of_program
+from zset_join.runners.local.undoing import void_epochs
 from zset_join.runners.spark.driver.executors_state import ExecutorsState, leased_state
 from zset_join.runners.spark.driver.moved_tables import MovedTables, StateTables, stages_by_name
 from zset_join.runners.spark.epoch.given_changes import NEUTRAL
@@ -162,6 +163,7 @@ class ExecutorsChange:
         unseen: tuple[int, ...] = (),
         begins: bool = False,
         alters: bool = False,
+        cancels: Collection[str] = (),
     ) -> tuple[CommitRecord, ChangedPlan]:
         """Write the snapshots; return the record that makes them true, and the plan that it names.
 
@@ -170,6 +172,7 @@ class ExecutorsChange:
             parts: of the difference; they are written.
             unseen: epochs before it that outputs may lack.
             begins: outputs begin with it; they are given its neutral parts, as those that it alters.
+            cancels: views that lose the columns which the change before has given them, and no output has.
             alters: outputs stay and are given more columns, or were not looked at; the parts are neutral.
         """
         checkpoint, tick, known = self.checkpoint, self.tick, self.checkpoint.changed
@@ -203,6 +206,7 @@ class ExecutorsChange:
             begins=(view,) if begins else altered,
             altered=altered,
             unseen=unseen,
+            void=void_epochs(self.checkpoint, cancels, self.tick.epoch) if unseen else {},
             undo_epochs=self.undo_epochs,
             columns=self._columns(),
             note={NEUTRAL: begins or alters, "on_driver": asdict(self.after.on_driver), "before": self.before.to_json()},

@@ -37,12 +37,13 @@ from zset_join.checkpoint.reading import (
     stored_description,
     stored_plan,
 )
-from zset_join.checkpoint.record import BucketHistory
+from zset_join.checkpoint.record import BucketHistory, CommitRecord
 from zset_join.checkpoint.snapshot import read_snapshot, write_snapshot
 from zset_join.core.errors import StateError
 from zset_join.core.options import BufferLimit
 from zset_join.core.progress_line import progress_line
 from zset_join.core.read_when_used import ReadWhenUsed
+from zset_join.core.shown_values import counted
 from zset_join.core.tick import Tick
 from zset_join.evolution.changed_columns import ColumnWords
 from zset_join.evolution.differences import PlanDiff
@@ -262,7 +263,7 @@ def _other_mode(location: str, committed: CommittedState) -> OtherMode:
     if committed.last is not None and committed.last.dues:
         reason = "stages wait for a time"
     if reason is not None:
-        raise _refused(location, reason)
+        raise _refused(location, reason, _rows_held(committed.last))
     return other
 
 
@@ -273,11 +274,21 @@ def _noted(committed: CommittedState) -> OtherMode | None:
     return None if written is None else other_mode_of(written)
 
 
-def _refused(location: str, reason: str) -> StateError:
+def _rows_held(record: CommitRecord | None) -> int | None:
+    """Return how many rows and groups joins and aggregates hold, as the last epoch has counted them; None: it has not."""
+    counts = {} if record is None else record.progress
+    states = [counts.get("state", {}), *(one for kind in ("joins", "aggregates") for one in counts.get(kind, {}).values())]
+    known = [state[name] for state in states for name in ("left_rows", "right_rows", "groups") if name in state]
+    return sum(known) if known else None
+
+
+def _refused(location: str, reason: str, rows: int | None = None) -> StateError:
+    holds = "" if rows is None else f" It holds {counted(rows, 'row')}, which the new query would lack."
     return StateError(
         f"the state of the query in {location}, which lies in Spark's executors, cannot be compared or changed in place: "
-        f"{reason}. Start the new query beside it with a checkpointLocation and outputs of its own.",
+        f"{reason}.{holds} Start the new query beside it with a checkpointLocation and outputs of its own.",
         code="MOVE_REFUSED",
         location=location,
         reason=reason,
+        rows=rows,
     )

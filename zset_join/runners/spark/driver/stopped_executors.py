@@ -38,6 +38,7 @@ from zset_join.runners.local.undoing import (
     UNDO_EPOCHS,
     check_undo,
     checked_undo_epochs,
+    columns_not_given,
     columns_of_change,
     nothing_to_undo,
     words_back,
@@ -153,7 +154,8 @@ def undo_stopped_executors(location: str, session: Callable[[], SparkSession], *
         query = PlannedQuery(plan=plan, readings={}, has_several=False)
         stopped = ChangedCheckpoint(location=location, checkpoint=checkpoint, session=session, undo_epochs=changed.undo_epochs)
         words = words_back(columns_of_change(changed), is_at_once=checkpoint.last.epoch == changed.epoch)
-        return _changed(stopped, query, lambda *_: before, begins=bool(new_tables), words=words)
+        cancels = () if new_tables else columns_not_given(checkpoint.files.folder, changed, checkpoint.last.epoch)
+        return _changed(stopped, query, lambda *_: before, begins=bool(new_tables), words=words, cancels=cancels)
 
 
 @contextmanager
@@ -208,6 +210,7 @@ def _changed(
     begins: bool,
     words: ColumnWords | None = None,
     reread: Mapping[str, Any] | None = None,
+    cancels: Collection[str] = (),
 ) -> PlanDiff:
     """Build the changed stages and commit them; the next start passes the difference to the outputs.
 
@@ -218,16 +221,19 @@ def _changed(
         begins: outputs begin with all rows.
         words: see `evolve_stopped_executors`.
         reread: rows of sources that were read again.
+        cancels: see `ExecutorsChange.record`.
     """
     checkpoint = changed.checkpoint
     unseen = unseen_epochs(checkpoint, changed.location)
-    check = None if begins else _check_columns_of_view
+    check = None if begins or cancels else _check_columns_of_view
     with changed.built(query, form, words=words, reread=reread, check=check) as change:
         diff = change.evolution.diff()
         difference, rows = change.differing(diff)
-        parts = neutral_parts(checkpoint.files, change.tick, difference, rows if begins else None)
+        parts = [] if cancels else neutral_parts(checkpoint.files, change.tick, difference, rows if begins else None)
         parts += carried_parts(checkpoint)
-        taken = checkpoint.commit_change(*change.record(diff, parts, unseen=unseen, begins=begins, alters=not begins))
+        taken = checkpoint.commit_change(
+            *change.record(diff, parts, unseen=unseen, begins=begins, alters=not begins, cancels=cancels)
+        )
     return replace(diff, taken=taken.epoch)
 
 

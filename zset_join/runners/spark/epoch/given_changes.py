@@ -120,8 +120,12 @@ def given_changes(checkpoint: Checkpoint, schema: pa.Schema) -> Iterator[GivenCh
             found.append((replace(record, parts=tuple(own)), changed))
     found.append((replace(last, parts=tuple(one for one in last.parts if not one.way.startswith(_EARLIER))), newest))
     first = max((at for at, (_, changed) in enumerate(found) if _begins(changed)), default=0)
+    void = {epoch for epochs in newest.void.values() for epoch in epochs}
     for record, changed in found[first:]:
-        yield _given(record, changed, schema)
+        if record.epoch in void:
+            yield GivenChange(record=replace(record, parts=()), is_neutral=True, adds_columns=False, schema=schema)
+        else:
+            yield _given(record, changed, schema)
 
 
 def _begins(changed: ChangedPlan) -> bool:

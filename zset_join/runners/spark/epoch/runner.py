@@ -37,6 +37,7 @@ from zset_join.core.tick import Tick
 from zset_join.runners.common.bucket_receipt import dues_after, histories_after
 from zset_join.runners.common.epoch_spans import write_epoch_span
 from zset_join.runners.common.rejected import Rejected
+from zset_join.runners.local.undoing import note_columns_given
 from zset_join.runners.spark.epoch.changed_batches import check_same_batch, epoch_before, has_ended
 from zset_join.runners.spark.epoch.disk_failures import disk_failure
 from zset_join.runners.spark.epoch.epoch_plan import EpochPlan, dead_letters_of
@@ -189,6 +190,7 @@ class EpochRunner:
         checkpoint = self._opened()
         with self._owned().reporting_lost_ownership():
             checkpoint.begin()
+            note_columns_given(checkpoint)
             self._give_change(checkpoint)
             self.after_begin()
         self.progress.publish(checkpoint.query_id)
