@@ -3,33 +3,35 @@
     python -m benchmarks.kept_views [--rounds N] [--scale S] [--changes N] [--directory] [--output FILE]
 
 Orders (upserts) join customers (upserts), all columns of both, as in `benchmarks.run`: 3*S orders and S customers are loaded,
-and changes come in epochs of 1,000, 10,000 and 100,000. Contestants, in turn, in one process: *without*, a pipeline with
-`keep_view=False`; *kept*, the default, whose view nobody reads; *read*, the default, whose view is read after a fifth and after
-all of the epochs. Reported are changes per second of user CPU, and the share of *without* that the others have, of the same
-round. Beside it: user CPU of one reading of the view, by listing it, and what `Contents` holds in memory at the end.
+and changes come in epochs of 1,000, 10,000 and 100,000. Contestants: *without*, a pipeline with `keep_view=False`; *kept*, the
+default, whose view nobody reads; *read*, the default, whose view is read after a fifth and after all of the epochs. They are in
+one process and take every epoch in turn, so that a noisy neighbour meets all of them. Reported are changes per CPU second of
+the thread, the share of *without* that the others have, and the CPU seconds of one reading.
 
-Known limits: one core; the machine's neighbours show, so minimum and maximum of the rounds are reported beside the median.
+Known limits: one core, whose cache the contestants share.
 """
 
 from __future__ import annotations
 
 import argparse
-import resource
 import statistics
 import tempfile
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 
 from benchmarks.report import machine_lines
-from benchmarks.workloads import LEFT, RIGHT, Epoch, OrdersCustomers
+from benchmarks.workloads import Epoch, OrdersCustomers
 from zset_join import ZSet
 from zset_join.pipeline import Pipeline, View, changes
 
 SIZES = (1_000, 10_000, 100_000)
 CONTESTANTS = ("without", "kept", "read")
+THROWN_AWAY = 3
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -54,22 +56,19 @@ def measured(rounds: int, scale: int, count: int, *, in_directory: bool) -> list
     workload = OrdersCustomers(scale)
     lines = []
     for size in SIZES:
-        epochs = workload.epochs(max(5, count // size), size)
+        epochs = workload.epochs(THROWN_AWAY + max(6, count // size), size)
         speed: dict[str, list[float]] = {name: [] for name in CONTESTANTS}
         reads: list[float] = []
         for _ in range(rounds):
-            emitted = set()
-            for name in CONTESTANTS:
-                rate, rows, seconds = run(workload, epochs, name, in_directory=in_directory)
-                speed[name].append(rate)
-                emitted.add(rows)
-                reads += seconds
-            assert len(emitted) == 1, "the contestants emitted different numbers of rows"
-        lines.append(f"epochs of {size:,} changes, changes per second of user CPU: median of {rounds} rounds (min, max)")
+            seconds, reading = one_round(workload, epochs, in_directory=in_directory)
+            reads += reading
+            for name, used in seconds.items():
+                speed[name].append((len(epochs) - THROWN_AWAY) * size / used)
+        lines.append(f"epochs of {size:,} changes, changes per CPU second: median of {rounds} rounds (min, max)")
         for name in CONTESTANTS:
             share = statistics.median(one / other for one, other in zip(speed[name], speed["without"], strict=True))
             lines.append(f"  {name:8} {_line(speed[name], ',.0f')}   {share:.2f} of without")
-        lines.append(f"  one reading of {3 * scale:,} rows and more, seconds of user CPU: {_line(reads, '.3f')}")
+        lines.append(f"  one reading of {3 * scale:,} rows and more, CPU seconds: {_line(reads, '.3f')}")
     return lines
 
 
@@ -81,32 +80,32 @@ def view(workload: OrdersCustomers) -> View:
     return orders.join(customers, on=[("customer_id", "id")])
 
 
-def run(workload: OrdersCustomers, epochs: Sequence[Epoch], name: str, *, in_directory: bool) -> tuple[float, int, list[float]]:
-    """Return changes per second of user CPU, how many rows came out, and seconds per reading."""
-    with tempfile.TemporaryDirectory() as folder:
-        directory = folder if in_directory else None
-        with Pipeline(view(workload), directory, keep_view=name != "without") as pipeline:
-            pipeline.step({one.name: _rows(workload, side) for side, one in enumerate(workload.relations)})
-            names = [one.name for one in workload.relations]
-            rows, reads, used = 0, list[float](), 0.0
-            for number, epoch in enumerate(epochs):
-                begun = user_seconds()
-                rows += len(pipeline.step(_named(names, epoch)))
-                used += user_seconds() - begun
-                if name == "read" and (number == len(epochs) // 5 or number == len(epochs) - 1):
-                    begun = user_seconds()
-                    pipeline.contents()
-                    reads.append(user_seconds() - begun)
-    return sum(epoch.changes for epoch in epochs) / used, rows, reads
-
-
-def user_seconds() -> float:
-    """Return what this process has used of the CPU for itself."""
-    return resource.getrusage(resource.RUSAGE_SELF).ru_utime
-
-
-def _named(names: Sequence[str], epoch: Epoch) -> Mapping[str, Any]:
-    return {names[LEFT]: epoch.deltas[LEFT], names[RIGHT]: epoch.deltas[RIGHT]}
+def one_round(
+    workload: OrdersCustomers, epochs: Sequence[Epoch], *, in_directory: bool
+) -> tuple[dict[str, float], list[float]]:
+    """Return the CPU seconds of the epochs by contestant, and those of each reading."""
+    names = [one.name for one in workload.relations]
+    with tempfile.TemporaryDirectory() as folder, ExitStack() as opened:
+        running: dict[str, Pipeline[Any]] = {}
+        for name in CONTESTANTS:
+            directory = str(Path(folder) / name) if in_directory else None
+            running[name] = opened.enter_context(Pipeline(view(workload), directory, keep_view=name != "without"))
+            running[name].step({one: _rows(workload, side) for side, one in enumerate(names)})
+        seconds, reads = dict.fromkeys(CONTESTANTS, 0.0), list[float]()
+        for number, epoch in enumerate(epochs):
+            rows = set()
+            turn = number % len(CONTESTANTS)
+            for name in (*CONTESTANTS[turn:], *CONTESTANTS[:turn]):
+                begun = time.thread_time()
+                answer = running[name].step(dict(zip(names, epoch.deltas, strict=True)))
+                seconds[name] += time.thread_time() - begun if number >= THROWN_AWAY else 0.0
+                rows.add(len(answer))
+            assert len(rows) == 1, "the contestants emitted different numbers of rows"
+            if number in (len(epochs) // 5, len(epochs) - 1):
+                begun = time.thread_time()
+                running["read"].contents()
+                reads.append(time.thread_time() - begun)
+    return seconds, reads
 
 
 def _rows(workload: OrdersCustomers, side: int) -> ZSet:
