@@ -22,7 +22,7 @@ import pytest
 
 from property_tests.profiles import load_profile
 from tests.scratch import remove_scratch, use_memory
-from tools.short_lived_jvms import use_short_lived_jvms
+from tools.short_lived_jvms import PLAIN_FILES, use_short_lived_jvms
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -37,9 +37,6 @@ os.environ.setdefault("ZSET_JOIN_COMPILE", "lazily")
 # What Spark generates fills the 48 MB of code that a JVM with one compiler keeps, and a thread then sweeps them all the time.
 ROOMY_JVM = "-Xss4m -Xmn512m -XX:ReservedCodeCacheSize=240m -XX:+ExitOnOutOfMemoryError"
 JVM_HEAP = "3g"
-PLAIN_FILES = "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
-"""Keeps Spark's own checkpoint. The manager that Spark takes by itself starts 10 processes, `readlink` and `chmod`, for every
-file of it: 40 in an epoch."""
 SHORT_HISTORY = dict.fromkeys(
     (
         "spark.sql.streaming.numRecentProgressUpdates",

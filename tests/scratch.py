@@ -33,7 +33,7 @@ def use_memory(place: Path = _IN_MEMORY) -> Path | None:
         if not Path("/proc", left.name.removeprefix(_PREFIX)).exists():
             remove_scratch(left)
     scratch = place / f"{_PREFIX}{os.getpid()}"
-    scratch.mkdir(mode=0o700, exist_ok=True)
+    scratch.mkdir(mode=0o711, exist_ok=True)  # PostgreSQL runs as nobody where root runs the tests
     os.environ["TMPDIR"] = tempfile.tempdir = str(scratch)
     return scratch
 

@@ -13,6 +13,7 @@ from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
 
 from tools.servers.maven_jars import jars_of
 from tools.servers.ports import free_port
+from tools.short_lived_jvms import SHORT_LIVED
 
 __all__ = ["KafkaBroker"]
 
@@ -136,12 +137,21 @@ class KafkaBroker:
     def _started(self, properties: Path) -> subprocess.Popen[bytes]:
         with (self.directory / "broker.log").open("ab") as log:
             quiet = "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn"
-            command = ["java", "-Xmx256m", quiet, "-cp", f"{self._jars}/*", "kafka.Kafka", str(properties)]
+            command = [
+                "java",
+                *SHORT_LIVED.split(),
+                "-Xmx256m",
+                quiet,
+                "-cp",
+                f"{self._jars}/*",
+                "kafka.Kafka",
+                str(properties),
+            ]
             self._process = subprocess.Popen(command, stdout=log, stderr=log)
         return self._process
 
     def _java(self, *arguments: str) -> None:
-        command = ["java", "-cp", f"{self._jars}/*", *arguments]
+        command = ["java", *SHORT_LIVED.split(), "-cp", f"{self._jars}/*", *arguments]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode:
             raise RuntimeError(f"{arguments[0]} failed:\n{done.stdout[-3000:]}{done.stderr[-3000:]}")
