@@ -216,7 +216,7 @@ def send_to_file(letters: pa.Table, path: str | Path) -> int:
     A pipeline and Spark's `json` source can read the file.
 
     Raises:
-        OptionError: the file is present already.
+        OptionError: the file already exists.
     """
     target = Path(path)
     try:

@@ -9,6 +9,7 @@ Nothing but kernels is imported, so that compiling begins early. Cost: 10 CPU se
 
 from __future__ import annotations
 
+import logging
 import os
 from importlib import import_module
 from typing import Any
@@ -55,14 +56,18 @@ def compile_first() -> None:
 
 def _in_background() -> None:
     """Compile these, for somebody waits, then all others at the lowest priority, unless another process does."""
-    if len(os.sched_getaffinity(0)) == 1:
+    processors = len(os.sched_getaffinity(0))
+    if processors == 1:
         os.nice(19)
     with only_one() as is_first:
         if is_first:
-            compile_first()
+            try:
+                compile_first()
+            except Exception:  # the query compiles what it calls; the rest does not depend on these
+                logging.getLogger("zset_join").exception("the kernels of a first query were not compiled ahead")
             os.nice(19)
             rest = import_module("zset_join.tools.compiling")
-            rest.compile_kernels(report=lambda line: print(line, flush=True), processes=max(1, (os.cpu_count() or 1) - 1))  # noqa: T201
+            rest.compile_kernels(report=lambda line: print(line, flush=True), processes=max(1, processors - 1))  # noqa: T201
 
 
 if __name__ == "__main__":
