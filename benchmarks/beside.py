@@ -111,7 +111,9 @@ def _run(place: Path, module: str, *arguments: str) -> str:
 
 
 def _commit(place: Path) -> str:
-    return subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=place, capture_output=True, text=True, check=True).stdout.strip()
+    return subprocess.run(
+        ["git", "rev-parse", "--short", "HEAD"], cwd=place, capture_output=True, text=True, check=True
+    ).stdout.strip()
 
 
 if __name__ == "__main__":
