@@ -12,14 +12,16 @@ from __future__ import annotations
 import logging
 import os
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 from numba.core.types import Array, Type, boolean, int64
 
 from zset_join.kernels.machine.first_use import only_one
 
-__all__ = ["FIRST", "compile_first"]
+__all__ = ["FIRST", "compile_first", "usable_processors"]
 
+_QUOTA = Path("/sys/fs/cgroup/cpu.max")
 _NUMBERS = Array(int64, 1, "C")
 _TYPES: dict[str, Type] = {"i": int64, "b": boolean, "a": _NUMBERS}
 
@@ -54,9 +56,23 @@ def compile_first() -> None:
         dispatcher.compile(tuple(_TYPES[one] for one in types))
 
 
+def usable_processors(quota: Path = _QUOTA) -> int:
+    """Return how many whole processors this process may use, by its affinity and by the limit of its control group.
+
+    Args:
+        quota: file with the microseconds of processors in a period, or `max`, and the period.
+    """
+    allowed = len(os.sched_getaffinity(0))
+    try:
+        given, period = quota.read_text(encoding="ascii").split()
+    except OSError:  # control groups of version 1, or none
+        return allowed
+    return allowed if given == "max" else max(1, min(allowed, int(given) // int(period)))
+
+
 def _in_background() -> None:
     """Compile these, for somebody waits, then all others at the lowest priority, unless another process does."""
-    processors = len(os.sched_getaffinity(0))
+    processors = usable_processors()
     if processors == 1:
         os.nice(19)
     with only_one() as is_first:
