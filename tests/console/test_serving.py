@@ -192,6 +192,12 @@ def test_actions_are_allowed_and_named_together(tmp_path: Path, options: list[st
     assert "expected both --allow-actions and --replay" in capsys.readouterr().err
 
 
+def test_a_pipeline_takes_the_letters_of_its_own_directory_only(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["console", str(tmp_path), "--allow-actions", "--replay", "shop:view", "--dead-letters", str(tmp_path / "other")]
+    assert main(words) == 1
+    assert "leave --dead-letters out" in capsys.readouterr().err
+
+
 def test_a_bundle_is_a_copy_and_takes_no_action(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with shop(tmp_path / "shop") as pipeline:
         run(pipeline, 4)

@@ -35,6 +35,7 @@ from zset_join.storage.folder import Folder, folder_below, open_folder
 __all__ = [
     "LETTER_SCHEMA",
     "REPLAYED_POSITION",
+    "is_program",
     "letter_lines",
     "letter_text",
     "listed",
@@ -192,7 +193,7 @@ def replay(
         OptionError: the target does not fit.
         StateError: Kafka did not accept them.
     """
-    if _PROGRAM.fullmatch(target):
+    if is_program(target):
         if epoch is not None or path is not None:
             raise OptionError(
                 f"--replay {target}: a pipeline takes all that wait in its own directory; --epoch and --path are for other "
@@ -208,6 +209,11 @@ def replay(
     sent = send_to_kafka(waiting, target) if target.startswith(_KAFKA) else send_to_file(waiting, target)
     mark_places(checkpoint, places_of(waiting), path=path)
     return sent
+
+
+def is_program(target: str) -> bool:
+    """Return whether a target of `replay` is a pipeline, by the function that returns it."""
+    return _PROGRAM.fullmatch(target) is not None
 
 
 def send_to_file(letters: pa.Table, path: str | Path) -> int:
