@@ -80,7 +80,7 @@ def test_the_rest_is_compiled_where_the_kernels_of_a_first_query_cannot_be(
     compiled: list[int] = []
     monkeypatch.setattr(first_kernels, "FIRST", (("rows.changes", "no_such_kernel", "i"),))
     monkeypatch.setattr(first_kernels, "only_one", lambda: contextlib.nullcontext(True))
-    monkeypatch.setattr(compiling, "compile_kernels", lambda *, report, processes: compiled.append(processes))
+    monkeypatch.setattr(compiling, "compile_kernels", lambda **given: compiled.append(given["processes"]))
     monkeypatch.setattr("os.nice", lambda _: 0)
 
     first_kernels._in_background()
