@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -12,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from zset_join.stages.stage import Stage
-from zset_join.tools import compiling
-from zset_join.tools.first_kernels import FIRST
+from zset_join.tools import compiling, first_kernels
+from zset_join.tools.first_kernels import FIRST, usable_processors
 
 
 def kinds(name: str) -> set[str]:
@@ -63,9 +64,34 @@ def test_what_a_first_query_calls_is_compiled_in_the_background_before_all_else(
     assert sorted(called.splitlines()) == sorted(" ".join(one) for one in FIRST)
 
 
+@pytest.mark.parametrize(("written", "least"), [("max 100000\n", 2), ("150000 100000\n", 1), ("50000 100000\n", 1)])
+def test_a_limit_of_the_container_counts_as_fewer_processors(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, written: str, least: int
+) -> None:
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: {0, 1})
+    assert usable_processors(tmp_path / "absent") == 2
+    (tmp_path / "cpu.max").write_text(written)
+    assert usable_processors(tmp_path / "cpu.max") == least
+
+
+def test_the_rest_is_compiled_where_the_kernels_of_a_first_query_cannot_be(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    compiled: list[int] = []
+    monkeypatch.setattr(first_kernels, "FIRST", (("rows.changes", "no_such_kernel", "i"),))
+    monkeypatch.setattr(first_kernels, "only_one", lambda: contextlib.nullcontext(True))
+    monkeypatch.setattr(compiling, "compile_kernels", lambda **given: compiled.append(given["processes"]))
+    monkeypatch.setattr("os.nice", lambda _: 0)
+
+    first_kernels._in_background()
+
+    assert len(compiled) == 1
+    assert "no_such_kernel" in caplog.text
+
+
 WAITS = """
 import os, sys, time
-from zset_join.tools import compiling
+from zset_join.tools import compiling, first_kernels
 
 def wait(name):
     print(os.getpid(), flush=True)
