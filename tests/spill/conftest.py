@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,6 +12,13 @@ from property_tests.cold_histories import DuckDBShelf, FileShelf, MemoryShelf, S
 from spill.cold_store import ColdStore
 
 SHELVES: dict[str, type[Shelf]] = {"memory": MemoryShelf, "file": FileShelf, "duckdb": DuckDBShelf}
+
+
+@pytest.fixture
+def tmp_path() -> Iterator[Path]:
+    """Give a directory on a disk: stores read pages without waiting there, which file systems in memory do not offer."""
+    with tempfile.TemporaryDirectory(dir="/var/tmp", prefix="zset_join-", ignore_cleanup_errors=True) as directory:
+        yield Path(directory)
 
 
 @pytest.fixture(params=["file", "duckdb"])

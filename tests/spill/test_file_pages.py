@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import mmap
 import os
+import tempfile
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -120,14 +121,13 @@ def test_without_waiting_a_shorter_file_is_noticed_too(directory: Path, monkeypa
 
 
 @pytest.fixture
-def file(tmp_path: Path) -> Iterator[tuple[int, mmap.mmap]]:
-    """Give a file of two windows that the host has in memory: descriptor and mapping."""
-    path = tmp_path / "two_windows"
-    path.write_bytes(bytes(2 * WINDOW_BYTES))
-    descriptor = os.open(path, os.O_RDONLY)
-    with mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ) as mapping:
-        yield descriptor, mapping
-    os.close(descriptor)
+def file() -> Iterator[tuple[int, mmap.mmap]]:
+    """Give a file of two windows on a disk, of which the host has all pages in memory: descriptor and mapping."""
+    with tempfile.NamedTemporaryFile(dir="/var/tmp", prefix="zset_join-") as held:  # reads of tmpfs cannot refuse to wait
+        held.write(bytes(2 * WINDOW_BYTES))
+        held.flush()
+        with mmap.mmap(held.fileno(), 0, access=mmap.ACCESS_READ) as mapping:
+            yield held.fileno(), mapping
 
 
 def planned(
