@@ -31,8 +31,8 @@ def small_thresholds() -> Iterator[None]:
 
 @pytest.fixture
 def scratch() -> Iterator[Path]:
-    """Give a directory in memory where the host has one: what is tested is the order of operations, not the disk."""
-    parent = str(_IN_MEMORY) if os.access(_IN_MEMORY, os.W_OK) else None
+    """Give a directory in memory where the host has one and `TMPDIR`, which `tests.scratch` sets, names no other."""
+    parent = str(_IN_MEMORY) if "TMPDIR" not in os.environ and os.access(_IN_MEMORY, os.W_OK) else None
     directory = Path(tempfile.mkdtemp(prefix="zset_join-faults-", dir=parent))
     yield directory
     shutil.rmtree(directory, ignore_errors=True)

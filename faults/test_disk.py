@@ -100,6 +100,7 @@ def test_a_replaced_file_is_the_old_one_or_the_new_one(watched: Watched) -> None
 
     found = {state.tree.get("area/a") for state in watched.disk.states(moment, Random(1), randomly=20)}
     assert found == {b"old", b"new"}
+    assert watched.found("a") == {b"new"}, "once it has returned, no power cut brings the old file back"
 
 
 def test_a_directory_whose_own_name_was_not_synced_is_lost_with_all_in_it(watched: Watched) -> None:

@@ -87,7 +87,7 @@ class ColdStoreHistory(RuleBasedStateMachine):
     @precondition(lambda self: isinstance(self.store, RunStore))
     @rule(codes=st.lists(CODES, max_size=6), takes=st.booleans())
     def fetch_some_of_each(self, codes: list[int], takes: bool) -> None:
-        """Of each code that has rows arrive some; those that were yielded may be removed before the next are requested."""
+        """Yield some rows of each code that has any; what was yielded may be removed before the next are requested."""
         store, lacking, found = cast("RunStore", self.store), set(codes), []
         for rows in store.fetch_some(lambda: as_codes(lacking)):
             found.append(rows)

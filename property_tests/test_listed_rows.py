@@ -23,7 +23,7 @@ JOINS = {entry.name: entry for entry in REGISTRY if entry.name.startswith("join-
 
 
 def listing_is_the_sum(subject: Subject, history: History) -> None:
-    """After every epoch, what the join lists is the batch join of everything that arrived in, whole and cut to some columns."""
+    """After every epoch, what the join lists is the batch join of everything that arrived, whole and cut to some columns."""
     run = Run(subject)
     operator: Any = run.operator
     if not operator.lists_answer:

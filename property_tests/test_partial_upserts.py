@@ -150,7 +150,7 @@ def test_what_is_sent_again_after_a_crash_changes_nothing(changes: list[Change],
     changes = without_ties([(what, key, a, b, 0, left_out) for what, key, a, b, _, left_out in changes])
     whole = [("upsert", key, "x", 1, 0, 0) for key in range(4)]
     known, live = [], set(range(4))
-    for change in changes:  # no more than a database sends: nothing is omitted of a row that does not exist
+    for change in changes:  # no more than a database sends: nothing is omitted from a row that does not exist
         if change[0] == "truncate":
             live.clear()
         elif change[0] == "delete":

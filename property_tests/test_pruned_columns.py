@@ -31,7 +31,7 @@ def narrow_view(seed: int) -> View:
 
 
 def compared(seed: int) -> int:
-    """Return how many columns are omitted of a query that answers as the whole one does.
+    """Return how many columns are omitted from a query that answers as the whole one does.
 
     Raises:
         AssertionError: it does not.

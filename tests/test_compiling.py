@@ -13,7 +13,7 @@ import pytest
 
 from zset_join.stages.stage import Stage
 from zset_join.tools import compiling
-from zset_join.tools.first_kernels import FIRST
+from zset_join.tools.first_kernels import FIRST, usable_processors
 
 
 def kinds(name: str) -> set[str]:
@@ -61,6 +61,16 @@ def test_what_a_first_query_calls_is_compiled_in_the_background_before_all_else(
     called = subprocess.run([sys.executable, "-c", CALLS], capture_output=True, text=True, check=True).stdout
 
     assert sorted(called.splitlines()) == sorted(" ".join(one) for one in FIRST)
+
+
+@pytest.mark.parametrize(("written", "least"), [("max 100000\n", 2), ("150000 100000\n", 1), ("50000 100000\n", 1)])
+def test_a_limit_of_the_container_counts_as_fewer_processors(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, written: str, least: int
+) -> None:
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: {0, 1})
+    assert usable_processors(tmp_path / "absent") == 2
+    (tmp_path / "cpu.max").write_text(written)
+    assert usable_processors(tmp_path / "cpu.max") == least
 
 
 WAITS = """

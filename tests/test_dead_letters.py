@@ -6,10 +6,13 @@ import json
 import sys
 from pathlib import Path
 
+import httpx
 import pyarrow as pa
 import pytest
 
-from zset_join.cli import main
+from zset_join.cli import _parser, _replay_in_pipeline, main
+from zset_join.console import WatchedCheckpoint, open_console
+from zset_join.console.command import allowed_actions
 from zset_join.core.errors import BadInputError, OptionError, StateError
 from zset_join.pipeline import Pipeline, records
 from zset_join.stages import StageOptions
@@ -107,6 +110,30 @@ def test_a_program_that_returns_the_pipeline_takes_them(
 
     assert main(["dead-letters", str(directory), "--replay", "shop_to_replay:view"]) == 0
     assert capsys.readouterr().out == "2 sent again to shop_to_replay:view\n"
+
+
+def test_the_page_of_the_console_gives_them_to_a_program_where_that_is_allowed(directory: Path, tmp_path: Path) -> None:
+    (tmp_path / "shop_of_the_page.py").write_text(
+        f"from tests.test_dead_letters import pipeline\ndef view():\n    return pipeline({str(directory)!r})\n",
+        encoding="utf-8",
+    )
+    words = ["console", str(directory), "--allow-actions", "--replay", "shop_of_the_page:view"]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(tmp_path)
+        patch.setattr(sys, "path", [str(tmp_path), *sys.path])
+        actions = allowed_actions(_parser().parse_args(words), _replay_in_pipeline)
+        with open_console(WatchedCheckpoint(directory), actions=actions) as console:
+            own = f"http://127.0.0.1:{console.port}"
+            with httpx.Client(base_url=own, timeout=60) as client:
+                token = client.get(console.url).headers["location"].removeprefix("/#actions=")
+                allowed = {"Origin": own, "X-CSRF-Token": token}
+                assert client.post("/api/actions/replay", headers=allowed).json() == {
+                    "done": "2 sent again to shop_of_the_page:view"
+                }
+                with pipeline(directory):
+                    refused = client.post("/api/actions/replay", headers=allowed)
+    assert refused.status_code == 422
+    assert read_letters(directory)["replayed"].to_pylist() == [True, True, False, False]
 
 
 def test_a_file_of_them_can_be_fed_again(directory: Path, tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from tests.checkpoint.query_by_hand import QueryByHand
 
 @pytest.fixture(autouse=True)
 def no_driver_stays() -> Iterator[None]:
-    """Stop every driver that is left: it would continue writing that it is alive, into whatever the next test observes."""
+    """Stop every driver that is left: it would go on writing that it is alive, into whatever the next test observes."""
     yield
     for query in list(QueryByHand.running):
         query.stop()

@@ -115,6 +115,19 @@ def test_an_allowed_action_needs_cookie_origin_and_token(acting: tuple[httpx.Cli
     assert done == ["sent"]
 
 
+def test_an_action_that_fails_in_code_of_the_user_is_answered_with_the_reason(tmp_path: Path) -> None:
+    def fail() -> str:
+        raise KeyError("no such topic")
+
+    with open_console(WatchedCheckpoint(tmp_path), actions={"replay": Action("send again", fail)}) as console:
+        own = f"http://127.0.0.1:{console.port}"
+        with httpx.Client(base_url=own) as client:
+            token = client.get(console.url).headers["location"].removeprefix("/#actions=")
+            answer = client.post("/api/actions/replay", headers={"Origin": own, "X-CSRF-Token": token})
+    assert (answer.status_code, answer.json()["code"]) == (422, "ACTION_FAILED")
+    assert "KeyError: 'no such topic'" in answer.json()["message"]
+
+
 def test_every_answer_confines_the_page_to_its_own_scripts(browser: httpx.Client) -> None:
     policy = browser.get("/").headers["content-security-policy"]
     assert policy.startswith("default-src 'self';")
@@ -177,3 +190,21 @@ def test_a_token_file_is_made_for_its_owner_alone_and_refused_where_others_may_r
 def test_actions_are_allowed_and_named_together(tmp_path: Path, options: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["console", str(tmp_path), *options]) == 1
     assert "expected both --allow-actions and --replay" in capsys.readouterr().err
+
+
+def test_a_pipeline_takes_the_letters_of_its_own_directory_only(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["console", str(tmp_path), "--allow-actions", "--replay", "shop:view", "--dead-letters", str(tmp_path / "other")]
+    assert main(words) == 1
+    assert "leave --dead-letters out" in capsys.readouterr().err
+
+
+def test_a_bundle_is_a_copy_and_takes_no_action(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with shop(tmp_path / "shop") as pipeline:
+        run(pipeline, 4)
+    bundle = str(tmp_path / "shop.tar.gz")
+    assert main(["bundle", str(tmp_path / "shop"), "--output", bundle]) == 0
+
+    assert main(["console", bundle, "--allow-actions", "--replay", str(tmp_path / "again.jsonl")]) == 1
+
+    assert "--allow-actions needs the checkpoint" in capsys.readouterr().err
+    assert not (tmp_path / "again.jsonl").exists()

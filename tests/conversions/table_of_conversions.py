@@ -128,7 +128,7 @@ def schema() -> pa.Schema:
 
 
 def text_cells() -> list[tuple[int, str, Any]]:
-    """Return every cell: the number of its type, the text, and what it is present."""
+    """Return every cell: the number of its type, the text, and its meaning."""
     return [(at, text, of_text(text, at)) for text in ANSWERS for at in range(len(TYPES))]
 
 

@@ -132,6 +132,16 @@ def test_of_one_epoch_left_rows_are_older_than_right_ones() -> None:
     assert answer[0] == (("a", 1, None, None), -1)
 
 
+def test_all_left_rows_of_an_epoch_leave_before_its_right_ones() -> None:
+    join = lossy(rows=5)
+    join.feed(insert(("a", 1), ("b", 2)), insert(("a", 10), ("b", 20)))
+
+    answer = join.feed(insert(("c", 3), ("c", 4), ("c", 5)))
+
+    assert answer == [(("a", 1, "a", 10), -1), (("b", 2, "b", 20), -1)]
+    assert join.feed(insert(("b", 6))) == [(("b", 6, "b", 20), 1)], "the second row of the right side is still held"
+
+
 def test_a_preserved_row_is_padded_again_when_its_match_leaves() -> None:
     join = lossy("left", rows=2)
     join.feed([], insert(("a", 10)))

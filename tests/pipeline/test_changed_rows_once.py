@@ -1,4 +1,4 @@
-"""`step` returns every changed row once, also where equal rows arrive in."""
+"""`step` returns every changed row once, also where equal rows arrive."""
 
 from __future__ import annotations
 

@@ -64,7 +64,7 @@ class GroupedInput:
     Args:
         accumulation: the relation and what is accumulated of it.
         group_by: the key columns; none for one global group.
-        preaggregated: whether partial lines arrive in, see `zset_join.aggregates.preaggregation`.
+        preaggregated: whether partial lines arrive, see `zset_join.aggregates.preaggregation`.
         tables: where the state lies, and how keys are hashed.
         name: first part of the file names.
         budget: how much may be in memory, and the rest on disk; None for everything.

@@ -34,7 +34,7 @@ class GroupedOperator:
         accumulation: the input and its accumulators.
         group_by: the key columns; none for one global group.
         output: the key columns, then one column per call.
-        preaggregated: whether partial lines arrive in, see `zset_join.aggregates.preaggregation`.
+        preaggregated: whether partial lines arrive, see `zset_join.aggregates.preaggregation`.
         on_bad_input: `error` raises and applies nothing; `quarantine` omits bad rows and lists them in `rejections`.
         chunk_rows: rows per chunk of an answer.
         tables: where the state lies, and how keys are hashed.
@@ -136,7 +136,7 @@ class GroupedOperator:
         self._input.absorb(prepared, tick.epoch)
 
     def fill(self, tick: Tick, chunks: Iterable[ZSet]) -> int:
-        """Fold one epoch in that arrives in chunks, each of which only inserts; return its rows. For groups in memory.
+        """Fold in one epoch that arrives in chunks, each of which only inserts; return its rows. For groups in memory.
 
         The resulting groups are those that `held` lists.
 

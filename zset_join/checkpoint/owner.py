@@ -12,7 +12,7 @@ is made only when the last owner is gone:
 
 - it was released;
 - or, on a local file system and the same boot of the host, the lock is free: the kernel frees it when a process dies;
-- or, on another file system, it was a process of this host and that process is absent any more;
+- or, on another file system, it was a process of this host and that process no longer exists;
 - or it was a process of this machine before the machine was started over;
 - or its last beat is older than `SILENT_SECONDS` (other hosts; clocks must agree to a few seconds).
 
@@ -115,7 +115,7 @@ def machine_of_host() -> str:
 def owner_seen(folder: Folder) -> tuple[Claim, str] | None:
     """Return the last owner and whether it is at work, as far as that can be seen without a claim; None where nobody was.
 
-    `running`: its process is alive. `stopped`: it released the checkpoint. `gone`: its process is absent any more.
+    `running`: its process is alive. `stopped`: it released the checkpoint. `gone`: its process no longer exists.
     `unknown`: it is on another host, boot or container.
 
     Raises:

@@ -12,7 +12,7 @@ from zset_join.console.running import open_console
 from zset_join.console.watched_bundle import WatchedBundle, is_bundle, write_bundle
 from zset_join.console.watched_checkpoint import QueryAnswers, WatchedCheckpoint
 from zset_join.core.errors import OptionError
-from zset_join.tools.dead_letters import replay
+from zset_join.tools.dead_letters import is_program, replay
 
 __all__ = ["allowed_actions", "make_bundle", "serve_console"]
 
@@ -58,13 +58,15 @@ def allowed_actions(options: argparse.Namespace, run: Callable[[str, str | None,
         run: replays dead letters in the pipeline that a function returns.
 
     Raises:
-        OptionError: one of `--allow-actions` and `--replay` without the other.
+        OptionError: one of `--allow-actions` and `--replay` without the other, or a pipeline and `--dead-letters`.
     """
     target = options.replay
     if options.allow_actions != (target is not None):
         raise _refused("expected both --allow-actions and --replay TARGET, or none: no other action exists.")
     if target is None:
         return {}
+    if is_program(target) and options.dead_letters is not None:
+        raise _refused(f"--replay {target} takes the dead letters in the directory of its pipeline; leave --dead-letters out.")
 
     def send_again() -> str:
         sent = replay(options.checkpoint, target, path=options.dead_letters, run=run)

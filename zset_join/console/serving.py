@@ -30,7 +30,7 @@ from typing import Any
 from zset_join.console.actions import Action
 from zset_join.console.shown import shown_text
 from zset_join.console.watched import ANSWERS, Watched
-from zset_join.core.errors import OptionError, ZsetJoinError
+from zset_join.core.errors import OptionError, StateError, ZsetJoinError
 from zset_join.core.extras import needed_for
 
 with needed_for("the console"):
@@ -111,7 +111,7 @@ def console_app(
         action = actions.get(request.path_params["name"])
         if action is None:
             return PlainTextResponse("There is no such action.", status_code=404)
-        return await _answered(lambda: {"done": shown_text(alone(action.run))})
+        return await _answered(lambda: {"done": shown_text(alone(lambda: _taken(action)))})
 
     routes = [
         Route("/api/actions", titles),
@@ -134,6 +134,21 @@ async def _answered(fetch: Callable[[], Any]) -> Response:
         return JSONResponse(await run_in_threadpool(fetch))
     except (ZsetJoinError, OSError) as error:
         return JSONResponse(_error(error), status_code=422)
+
+
+def _taken(action: Action) -> str:
+    """Take an action; it may run code of the user, whose errors of other kinds become coded ones."""
+    try:
+        return action.run()
+    except (ZsetJoinError, OSError):
+        raise
+    except Exception as error:
+        _log.exception("the action %r failed", action.title)
+        raise StateError(
+            f"{action.title}: {type(error).__name__}: {error}. The trace is in the log of the console.",
+            code="ACTION_FAILED",
+            action=action.title,
+        ) from error
 
 
 def _error(error: Exception) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""Settings behind the `?` of a URI, which may be secrets, are omitted of every text that people see.
+"""Settings behind the `?` of a URI, which may be secrets, are omitted from every text that people see.
 
 >>> shown("the checkpoint s3://bucket/cp?aws_secret_access_key=hunter2, of 'abfss://box@host/out?sas_token=sv%3D1'")
 "the checkpoint s3://bucket/cp?..., of 'abfss://box@host/out?...'"

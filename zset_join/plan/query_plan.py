@@ -41,7 +41,7 @@ SEVERAL_VIEWS_FORMAT = 2
 
 @dataclass(frozen=True, kw_only=True)
 class PlanSource:
-    """Describe where changes arrive in.
+    """Describe where changes enter the plan.
 
     Args:
         relation: its columns, keys, mode and event time, hidden columns included.
@@ -207,7 +207,7 @@ class QueryPlan:
     """Describe a query.
 
     Args:
-        sources: where changes arrive in.
+        sources: where changes enter the plan.
         nodes: the stages, in the order of an epoch.
         views: the answers, one or more.
         shared: the tables that several joins look up in.

@@ -1,4 +1,4 @@
-"""Columns whose values a stage compares or orders, with what they are present.
+"""Columns whose values a stage compares or orders, with the purpose of each.
 
 A runner may refuse values it would compare differently: Spark refuses strings that have a collation.
 """

@@ -64,7 +64,7 @@ class DeduplicateStage(Stage):
 
     @cached_property
     def output(self) -> Relation:
-        """Return its answer: the columns that arrive in, keyed by `keys` where one row is shown."""
+        """Return its answer: the columns of its input, keyed by `keys` where one row is shown."""
         check_dedup(self.source, self.keys, self.columns, self.keep, self.n)
         return first_rows_relation(self.source, self.keys, self.columns, self.keep, self.n)
 

@@ -35,6 +35,7 @@ from zset_join.storage.folder import Folder, folder_below, open_folder
 __all__ = [
     "LETTER_SCHEMA",
     "REPLAYED_POSITION",
+    "is_program",
     "letter_lines",
     "letter_text",
     "listed",
@@ -192,7 +193,7 @@ def replay(
         OptionError: the target does not fit.
         StateError: Kafka did not accept them.
     """
-    if _PROGRAM.fullmatch(target):
+    if is_program(target):
         if epoch is not None or path is not None:
             raise OptionError(
                 f"--replay {target}: a pipeline takes all that wait in its own directory; --epoch and --path are for other "
@@ -210,13 +211,18 @@ def replay(
     return sent
 
 
+def is_program(target: str) -> bool:
+    """Return whether a target of `replay` is a pipeline, by the function that returns it."""
+    return _PROGRAM.fullmatch(target) is not None
+
+
 def send_to_file(letters: pa.Table, path: str | Path) -> int:
     """Write letters to a new file of JSON lines: records with key, value and place, or rows.
 
     A pipeline and Spark's `json` source can read the file.
 
     Raises:
-        OptionError: the file is present already.
+        OptionError: the file already exists.
     """
     target = Path(path)
     try:

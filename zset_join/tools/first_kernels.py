@@ -9,16 +9,19 @@ Nothing but kernels is imported, so that compiling begins early. Cost: 10 CPU se
 
 from __future__ import annotations
 
+import logging
 import os
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 from numba.core.types import Array, Type, boolean, int64
 
 from zset_join.kernels.machine.first_use import only_one
 
-__all__ = ["FIRST", "compile_first"]
+__all__ = ["FIRST", "compile_first", "usable_processors"]
 
+_QUOTA = Path("/sys/fs/cgroup/cpu.max")
 _NUMBERS = Array(int64, 1, "C")
 _TYPES: dict[str, Type] = {"i": int64, "b": boolean, "a": _NUMBERS}
 
@@ -53,16 +56,34 @@ def compile_first() -> None:
         dispatcher.compile(tuple(_TYPES[one] for one in types))
 
 
+def usable_processors(quota: Path = _QUOTA) -> int:
+    """Return how many whole processors this process may use, by its affinity and by the limit of its control group.
+
+    Args:
+        quota: file with the microseconds of processors in a period, or `max`, and the period.
+    """
+    allowed = len(os.sched_getaffinity(0))
+    try:
+        given, period = quota.read_text(encoding="ascii").split()
+    except OSError:  # control groups of version 1, or none
+        return allowed
+    return allowed if given == "max" else max(1, min(allowed, int(given) // int(period)))
+
+
 def _in_background() -> None:
     """Compile these, for somebody waits, then all others at the lowest priority, unless another process does."""
-    if len(os.sched_getaffinity(0)) == 1:
+    processors = usable_processors()
+    if processors == 1:
         os.nice(19)
     with only_one() as is_first:
         if is_first:
-            compile_first()
+            try:
+                compile_first()
+            except Exception:  # the query compiles what it calls; the rest does not depend on these
+                logging.getLogger("zset_join").exception("the kernels of a first query were not compiled ahead")
             os.nice(19)
             rest = import_module("zset_join.tools.compiling")
-            rest.compile_kernels(report=lambda line: print(line, flush=True), processes=max(1, (os.cpu_count() or 1) - 1))  # noqa: T201
+            rest.compile_kernels(report=lambda line: print(line, flush=True), processes=max(1, processors - 1))  # noqa: T201
 
 
 if __name__ == "__main__":

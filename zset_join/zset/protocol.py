@@ -163,7 +163,7 @@ class FillingOperator(ListingOperator, Protocol):
     """An operator that lists its answer, and whose first rows may come in chunks."""
 
     def fill(self, tick: Tick, chunks: Iterable[ZSet]) -> int:
-        """Fold one epoch in that arrives in chunks, each of which only inserts; return its rows."""
+        """Fold in one epoch that arrives in chunks, each of which only inserts; return its rows."""
         ...
 
 

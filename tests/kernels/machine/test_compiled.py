@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import shutil
 import subprocess
@@ -10,6 +11,7 @@ import time
 from pathlib import Path
 
 import pytest
+from numba.core.errors import TypingError
 from numba.core.event import Event, EventStatus
 
 from zset_join.kernels.machine import compiled
@@ -106,6 +108,28 @@ def test_a_kernel_is_compiled_when_it_is_first_called_and_releases_the_lock() ->
 
     assert double(21) == 42
     assert double.targetoptions["nogil"] is True  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("is_on", [True, False])
+def test_collections_of_garbage_are_as_before_a_compilation_that_failed_and_one_that_did_not(is_on: bool) -> None:
+    @kernel
+    def broken(given: int) -> int:
+        return given + unknown_name  # noqa: F821 - so numba refuses it
+
+    @kernel
+    def whole(given: int) -> int:
+        return given + 1
+
+    before = gc.isenabled()
+    (gc.enable if is_on else gc.disable)()
+    try:
+        with pytest.raises(TypingError, match="unknown_name"):
+            broken(1)
+        assert gc.isenabled() == is_on
+        assert whole(1) == 2
+        assert gc.isenabled() == is_on
+    finally:
+        (gc.enable if before else gc.disable)()
 
 
 def test_a_kernel_with_a_default_is_called_by_name_and_from_another() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import os
 import sys
 from pathlib import Path
@@ -58,6 +60,15 @@ def test_of_two_processes_one_compiles(tmp_path: Path) -> None:
         assert (first, second) == (True, False)
     with only_one(str(tmp_path)) as again:
         assert again
+
+
+def test_a_file_system_without_locks_leaves_nobody_waiting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    monkeypatch.setattr(fcntl, "flock", refuse)
+    with only_one(str(tmp_path)) as first:
+        assert first
 
 
 def test_what_another_version_completed_counts_for_that_version_only(tmp_path: Path) -> None:

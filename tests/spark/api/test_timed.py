@@ -1,4 +1,4 @@
-"""Joins by time inside Spark: what is versioned, and where an answer continues to."""
+"""Joins by time inside Spark: what is versioned, and what an answer is passed on to."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a worker has loaded for good is omitted of later collections, and nothing else is."""
+"""What a worker has loaded for good is omitted from later collections, and nothing else is."""
 
 from __future__ import annotations
 

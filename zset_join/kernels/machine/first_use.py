@@ -96,10 +96,17 @@ def only_one(directory: str = compiled_kernels_directory) -> Iterator[bool]:
         yield True
         return
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        yield False
-    else:
-        yield True
+        yield _locked(descriptor, directory)
     finally:
         os.close(descriptor)
+
+
+def _locked(descriptor: int, directory: str) -> bool:
+    """Lock a file; return whether no other process holds it, or that cannot be known."""
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError as error:
+        _logger.warning("others may compile the same: no lock in %s: %s", directory, error)
+    return True

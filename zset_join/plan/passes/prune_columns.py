@@ -1,4 +1,4 @@
-"""Leave out, where rows arrive in, the columns of a source that the query never reads.
+"""Leave out, where rows enter, the columns of a source that the query never reads.
 
     SELECT o.id, c.name FROM orders o JOIN customers c ON ...      `orders.note` and `customers.address` reach no state
 

@@ -41,7 +41,7 @@ class EventClock:
 
     Args:
         waited_for: per stage, the sources whose event time reaches one of its inputs.
-        idle_timeout_us: processing time after which a silent source is omitted; None for never.
+        idle_timeout_us: processing time after which watermarks ignore a silent source; None for never.
     """
 
     def __init__(self, waited_for: Sequence[Sequence[str]], *, idle_timeout_us: int | None = None) -> None:

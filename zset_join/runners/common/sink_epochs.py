@@ -30,7 +30,7 @@ class SinkEpochs:
 
     Args:
         sink: the sink; opened and closed by its owner.
-        quarantines: rows that it can never hold are set aside and omitted of it; else they are refused.
+        quarantines: rows that it can never hold are set aside and omitted from it; else they are refused.
     """
 
     def __init__(self, sink: Sink, *, quarantines: bool = False) -> None:

@@ -69,7 +69,7 @@ class StageBucket:
                 yield ZSet(pa.RecordBatch.from_arrays(columns, schema=shown), chunk.weights)
 
     def rejected(self, operator: DurableOperator, tick: Tick, deltas: Sequence[ZSet]) -> list[RejectedRows]:
-        """Return the rows that the operator omits of what it is fed, input by input."""
+        """Return the rows of its feed that the operator omits, input by input."""
         judged = operator.rejections(tick, deltas)
         return list(rejected_rows(judged, [one.name for one in operator.inputs], deltas)) if judged.num_rows else []
 

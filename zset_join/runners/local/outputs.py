@@ -194,7 +194,7 @@ class PipelineOutputs:
 
     Args:
         sinks: the outputs of each view, by its name.
-        quarantines: rows that an output can never hold are set aside and omitted of it; else they are refused.
+        quarantines: rows that an output can never hold are set aside and omitted from it; else they are refused.
         bare_view: the view whose outputs belong to the id of the query alone; one of another view belongs to it by name, so
             that another view of the query cannot write to it.
     """
@@ -362,7 +362,7 @@ class PipelineOutputs:
             answers: of each view, by its name.
 
         Returns:
-            The rows to set aside, by output; with `settle` they are omitted of it.
+            The rows to set aside, by output; with `settle` they are omitted from it.
 
         Raises:
             SinkError: `SINK_VALUE`: such a row is inserted, and bad input is refused.

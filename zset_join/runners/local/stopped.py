@@ -8,7 +8,7 @@ The law: outputs are not looked at. The directory belongs to this process meanwh
 change counts by one commit record, as `Pipeline.evolve` of a directory.
 
 Known limits: the operators are opened with the options of a pipeline that was given none, but that bad input is set aside: rows
-that either query cannot take are counted, and omitted of both.
+that either query cannot take are counted, and omitted from both.
 """
 
 from __future__ import annotations

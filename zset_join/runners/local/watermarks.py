@@ -62,7 +62,7 @@ class Watermarks:
 
     Args:
         plan: the plan.
-        idle_timeout_us: processing time after which a silent source is omitted; None for never.
+        idle_timeout_us: processing time after which watermarks ignore a silent source; None for never.
 
     Attributes:
         known: what is known after the last epoch that counts.

@@ -266,7 +266,7 @@ def _version_column(
 
 
 def _replace_copied(declared: _Declared, copied: int) -> None:
-    """Let computed columns and metadata that are declared again are in the place of those that arrived along."""
+    """Let computed columns and metadata that are declared again replace those that LIKE copies."""
     new_names = {column.name for column in declared.columns[copied:]}
     kept = [one for one in declared.columns[:copied] if one.name not in new_names or (one.is_given and one.metadata is None)]
     declared.columns[:copied] = kept

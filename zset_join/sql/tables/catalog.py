@@ -49,7 +49,7 @@ class ColumnDefinition:
     Args:
         name: its name.
         type: its Arrow type.
-        computed: the expression it is computed from when a row arrives in; None for the input.
+        computed: the expression it is computed from when a row arrives; None for the input.
         metadata: the name of the metadata field it is filled from; None for a plain column.
         is_processing_time: it holds the processing time of the row's epoch.
         is_required: it is NOT NULL: a row without a value is bad input.
@@ -71,7 +71,7 @@ class ColumnDefinition:
 
     @property
     def field(self) -> pa.Field:
-        """Return its name, its type, and whether a row that arrives in may lack it."""
+        """Return its name, its type, and whether an arriving row may lack it."""
         return pa.field(self.name, self.type, nullable=not self.is_required)
 
 

@@ -1,4 +1,4 @@
-"""Columns that are NOT NULL: a row without a value in one is bad input, where rows arrive in and where a query writes them.
+"""Columns that are NOT NULL: a row without a value in one is bad input, where rows enter and where a query writes them.
 
 | rows | one with NULL |
 |---|---|

@@ -5,7 +5,7 @@ The law: a row is in memory or in the cold store, never in both and never in nei
 
 Rows lie by the hash of their join key and, below it, that of their identity. Where a delta names a row by a primary key
 that does not contain the join key, a second store (`keys`, of pairs) holds the hash of the join key by that of the primary
-key. It has an entry for the hashes of every cold row. An entry stays when its row arrives into memory, and is present when the
+key. It has an entry for the hashes of every cold row. An entry stays when its row is read into memory, and is present when the
 row goes again under the same join key; entries of rows that moved or were deleted are only looked up in vain, and when half as
 many as there are rows have gathered, the store is written again. Both hashes have 32 bits and are not verified here: a stranger
 of the same hash comes into memory and does no harm.

@@ -194,7 +194,7 @@ class HybridRows:
 
     @contextmanager
     def rewriting(self) -> Iterator[None]:
-        """Let rows on disk be written as they will be when the epoch is absorbed; absorbing continues right behind."""
+        """Let rows on disk be written as they will be when the epoch is absorbed; absorbing follows at once."""
         self._refuse_half_written()
         self._give_back()
         with self._moving(ends=False):

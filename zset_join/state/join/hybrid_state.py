@@ -1,4 +1,4 @@
-"""Both sides of a join with a budget: what it looks at beside the rows that a delta names, and how that arrives into memory.
+"""Both sides of a join with a budget: what it looks at beside the rows that a delta names, and how that is read into memory.
 
 The law: with any budget, also none at all, a join answers after every epoch what it answers with everything in memory.
 

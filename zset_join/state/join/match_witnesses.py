@@ -1,4 +1,4 @@
-"""Rows that arrive into memory for others of their key, where only matters whether a side has rows of a key.
+"""Rows that are read into memory for others of their key, where all that matters is whether a side has rows of a key.
 
 The law: when an epoch has been fetched, a key that it changes has a row in memory that the epoch does not change, if there is
 one anywhere. So of a key whose rows are neither paired nor shown one row arrives, and none where such a row is in memory.

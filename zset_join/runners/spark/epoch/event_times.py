@@ -60,7 +60,7 @@ class EventTimes:
 
     Args:
         planned_stages: of the query.
-        idle_timeout_us: processing time after which a silent stream is omitted; None for never.
+        idle_timeout_us: processing time after which watermarks ignore a silent stream; None for never.
 
     Attributes:
         timed: the numbers of the stages that may have rows to emit when time passes.

@@ -84,7 +84,7 @@ def refuse_collations(schema: pa.Schema, columns: Iterable[str], *, relation: st
         schema: the columns.
         columns: those to look at.
         relation: its name, for the message.
-        use: what the columns are present, for the message.
+        use: purpose of the columns, for the message.
 
     Raises:
         PlanError: one of them is, or holds, a string that is not compared by its bytes.

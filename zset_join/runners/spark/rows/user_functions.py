@@ -149,7 +149,7 @@ def explained_functions(functions: Sequence[UserFunction], version: str | None) 
 def with_functions(
     description: Mapping[str, Any], stored: Mapping[str, Any] | None, functions: Sequence[UserFunction], version: str | None
 ) -> Mapping[str, Any]:
-    """Return the description of a query with its functions, as its checkpoint continues remembering them.
+    """Return the description of a query with its functions, as its checkpoint goes on recording them.
 
     Args:
         description: of the query that starts, without functions.

@@ -299,7 +299,7 @@ class Question:
         return answer
 
     def _versions(self, branch: Branch, side: int) -> DataFrame:
-        """Return every row that arrived in on one side, as far back as the log goes."""
+        """Return every row that arrived on one side, as far back as the log goes."""
         schemas = [given.fed.schema for given in branch.join.stage.inputs]
         table = list(branch.inside.state_tables)[side]
         changes = logged_changes(self.session, self.checkpoint, self._histories(branch), schemas, side, table=table)

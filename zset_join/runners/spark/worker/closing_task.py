@@ -3,7 +3,7 @@
 It keeps the law of `tasks`: files are written that nobody lists yet, and only receipts make them count.
 
 Rows that were different may be equal now, so what was an update may be nothing: the answer of a bucket is consolidated before
-it is written or sent on. An answer of more than `MOST_TIDY_ROWS` rows continues as it comes, retractions first; its sum is the
+it is written or sent on. An answer of more than `MOST_TIDY_ROWS` rows is passed on as it is, retractions first; its sum is the
 same.
 """
 

@@ -26,7 +26,7 @@ class TaskReceipt(BucketReceipt):
 
     Args:
         executor: where it ran.
-        rows_in: rows that arrived in, per side.
+        rows_in: rows that arrived, per side.
         retractions_in: those of them that retract or delete.
         applied: those of them that were passed to the operator.
         emitted: rows a route sent on, per side.
