@@ -245,8 +245,7 @@ def loaded_history(how: str, *, seed: int, epochs: int = 8, changes: int = 6, ro
     """
     rng = Random(f"{how}/loaded/{seed}")
     relations = tuple(
-        replace(one.relation, name=name)
-        for one, name in ((_Upserts(rng, 1), "orders"), (_Upserts(rng, 1), "customers"))
+        replace(one.relation, name=name) for one, name in ((_Upserts(rng, 1), "orders"), (_Upserts(rng, 1), "customers"))
     )
     first = [
         tuple(({"id": id_, "k": rng.randrange(3), "s": 0, "v": rng.choice(_VALUES)}, 1) for id_ in range(rows))

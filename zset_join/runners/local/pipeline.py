@@ -469,11 +469,6 @@ class Pipeline(PipelineQuestions, Snapshots, QueryChanges, Generic[Answer]):
                     if held is not None:
                         held.close()
 
-    def _keep_views(self) -> None:
-        """Bring the contents of the views into memory, since the state is about to go."""
-        for contents in (self._contents or {}).values():
-            contents.keep()
-
     def __enter__(self) -> Pipeline[Answer]:
         return self
 

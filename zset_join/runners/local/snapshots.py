@@ -137,6 +137,11 @@ class Snapshots:
             rows = None if memory is None else list_view(self.plan, view, memory.operators, options)
             contents.list_by(None if rows is None else Listing(rows, self._watching.lock, self._check_usable))
 
+    def _keep_views(self) -> None:
+        """Bring the contents of the views into memory, since the state is about to go."""
+        for contents in (self._contents or {}).values():
+            contents.keep()
+
     @contextmanager
     def _settled_views(self) -> Iterator[None]:
         """Change state or plan inside; snapshots that are held are read before, and threads that take one wait for the end."""
