@@ -251,12 +251,10 @@ def loaded_history(how: str, *, seed: int, epochs: int = 8, changes: int = 6, ro
         tuple(({"id": id_, "k": rng.randrange(3), "s": 0, "v": rng.choice(_VALUES)}, 1) for id_ in range(rows))
         for _ in relations
     ]
-    draw = _Upserts(rng, 1)
-    drawn = [(first[0], first[1])] + [
-        (draw.changes(epoch, count()), draw.changes(epoch, count()))
-        for epoch in range(1, epochs)
-        for count in [lambda epoch=epoch: 0 if epoch == _EMPTY_EPOCH else rng.randint(1, changes)]
-    ]
+    draw, drawn = _Upserts(rng, 1), [(first[0], first[1])]
+    for epoch in range(1, epochs):
+        counts = [0 if epoch == _EMPTY_EPOCH else rng.randint(1, changes) for _ in relations]
+        drawn.append((draw.changes(epoch, counts[0]), draw.changes(epoch, counts[1])))
     return History(how, relations, tuple(drawn), is_loaded_in_parts=True)
 
 

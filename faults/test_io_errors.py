@@ -42,7 +42,7 @@ def test_an_epoch_that_meets_an_error_fails_whole_and_its_retry_is_right(
 
 @pytest.mark.long
 @pytest.mark.timeout(0)
-@pytest.mark.parametrize("how", ["full", "left_anti"])
+@pytest.mark.parametrize("how", ["full", "left"])
 def test_a_first_load_in_parts_fails_whole_and_its_retry_is_right(
     how: str, scratch: Path, tally: Tally, monkeypatch: pytest.MonkeyPatch
 ) -> None:
