@@ -32,9 +32,9 @@ def use_memory(place: Path = _IN_MEMORY) -> Path | None:
         place: a file system in memory.
 
     Returns:
-        The new directory, or None where `TMPDIR` is set or `place` or the host has no room.
+        The new directory, or None where `TMPDIR` is set, `place` runs no programs, or it or the host has no room.
     """
-    if "TMPDIR" in os.environ or not os.access(place, os.W_OK):
+    if "TMPDIR" in os.environ or not os.access(place, os.W_OK) or os.statvfs(place).f_flag & os.ST_NOEXEC:
         return None
     for left in place.glob(f"{_PREFIX}*"):
         with _locked(left) as is_unused:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -12,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from zset_join.stages.stage import Stage
-from zset_join.tools import compiling
+from zset_join.tools import compiling, first_kernels
 from zset_join.tools.first_kernels import FIRST, usable_processors
 
 
@@ -73,9 +74,24 @@ def test_a_limit_of_the_container_counts_as_fewer_processors(
     assert usable_processors(tmp_path / "cpu.max") == least
 
 
+def test_the_rest_is_compiled_where_the_kernels_of_a_first_query_cannot_be(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    compiled: list[int] = []
+    monkeypatch.setattr(first_kernels, "FIRST", (("rows.changes", "no_such_kernel", "i"),))
+    monkeypatch.setattr(first_kernels, "only_one", lambda: contextlib.nullcontext(True))
+    monkeypatch.setattr(compiling, "compile_kernels", lambda **given: compiled.append(given["processes"]))
+    monkeypatch.setattr("os.nice", lambda _: 0)
+
+    first_kernels._in_background()
+
+    assert len(compiled) == 1
+    assert "no_such_kernel" in caplog.text
+
+
 WAITS = """
 import os, sys, time
-from zset_join.tools import compiling
+from zset_join.tools import compiling, first_kernels
 
 def wait(name):
     print(os.getpid(), flush=True)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import tempfile
 from collections import namedtuple
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -61,3 +63,9 @@ def test_a_host_without_room_keeps_its_own_directory(
     with_room(monkeypatch, **room)
     assert use_memory(place) is None
     assert list(place.iterdir()) == []
+
+
+def test_a_file_system_that_runs_no_programs_is_not_used(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with_room(monkeypatch)
+    monkeypatch.setattr(scratch.os, "statvfs", lambda _: SimpleNamespace(f_flag=os.ST_NOEXEC | os.ST_NOSUID))
+    assert use_memory(place) is None

@@ -222,6 +222,21 @@ def test_columns_that_came_by_command_are_undone_while_no_output_has_them(tmp_pa
         run(COUNTED)
 
 
+def test_another_query_of_the_columns_before_is_no_undo(tmp_path: Path) -> None:
+    """An output that stays would miss the rows that differ; a new one has them."""
+    fewer = JOINED.where(col("total") > 3).select("who", "total")
+    with Pipeline(BAG, tmp_path / "dir", outputs=[KINDS["parquet"](tmp_path)]) as pipeline:
+        pipeline.step(ROWS)
+    evolve_directory(tmp_path / "dir", MORE_OF_BAG)
+    evolve_directory(tmp_path / "dir", fewer)
+
+    with pytest.raises(SinkError, match="EVOLVE_OUTPUT"):
+        Pipeline(fewer, tmp_path / "dir", outputs=[KINDS["parquet"](tmp_path)])
+    new = ParquetChangelogSink(tmp_path / "new")
+    with Pipeline(fewer, tmp_path / "dir", outputs=[new]) as pipeline:
+        assert rows_of(new) == expected(pipeline)
+
+
 @pytest.mark.parametrize(
     ("after", "why"),
     [

@@ -232,3 +232,29 @@ def test_a_record_that_is_cut_short_is_rejected_wherever_the_message_about_it_cu
 
     for text in texts:
         assert reader.read(pa.table({"value": [text]})).rejects.to_pylist() == ["UNDECODABLE_RECORD"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "value", "expected"),
+    [
+        (pa.string(), "[1e99999999999999999999]", "[1e99999999999999999999]"),
+        (pa.string(), "[" * 3000 + "]" * 3000, "[" * 3000 + "]" * 3000),
+        (pa.struct({"s": pa.string()}), '{"s":' + "[" * 700 + "]" * 700 + "}", {"s": "[" * 700 + "]" * 700}),
+        (pa.struct({"s": pa.string()}), '{"s":' + "[" * 3000 + "]" * 3000 + "}", None),
+        (pa.list_(pa.float64()), "[1e99999999999999999999,-1e-99999999999999999999]", [math.inf, -0.0]),
+        (pa.list_(pa.decimal128(9, 2)), "[0e99999999999999999999]", [decimal.Decimal(0)]),
+        (pa.int64(), "1e99999999999999999999", None),
+        (pa.map_(pa.string(), pa.int64()), '[["a",1]]', None),
+        (pa.map_(pa.int32(), pa.int64()), '{"1":1,"2":2,"01":3}', [(1, 3), (2, 2)]),
+    ],
+    ids=["exponent", "deep", "deep inside", "deeper inside", "exponents", "zero", "integer", "no map", "one key twice"],
+)
+def test_an_odd_value_is_read_or_rejects_its_record_alone(kind: pa.DataType, value: str, expected: Any) -> None:
+    reader = JsonRecordReader("debezium-json", pa.schema({"id": pa.int64(), "v": kind}), ["id"])
+    texts = [f'{{"op":"c","after":{{"id":{number},"v":{one}}}}}' for number, one in enumerate(["null", value])]
+
+    found = reader.read(pa.table({"value": texts}))
+    reader.close()
+
+    assert found.rejects.to_pylist() == [None, None if expected is not None else "UNDECODABLE_VALUE v"]
+    assert found.rows.column("v").to_pylist() == [None, expected]

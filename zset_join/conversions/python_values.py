@@ -39,7 +39,7 @@ def python_values(values: Sequence[Any], kind: pa.DataType, leaf: Leaf | None = 
     Args:
         values: n objects.
         kind: the type.
-        leaf: how values inside of lists, structs and maps, and those alone, convert; default: by their class.
+        leaf: how values of JSON convert, in lists, structs and maps, and alone; default: no JSON, by their class.
 
     >>> converted = python_values([3.0, 3.9, "7", True, None], pa.int64())
     >>> converted.values.to_pylist(), converted.unfit.tolist()
@@ -53,7 +53,7 @@ def python_values(values: Sequence[Any], kind: pa.DataType, leaf: Leaf | None = 
     if pt.is_struct(kind):
         return _structs(values, kind, leaf)
     if pt.is_map(kind):
-        return _lists([_pairs(one) for one in values], kind, leaf)
+        return _lists([_pairs(one, is_json=leaf is not None) for one in values], kind, leaf)
     if pt.is_list(kind) or pt.is_large_list(kind) or pt.is_fixed_size_list(kind):
         return _lists(values, kind, leaf)
     return convert(values, kind)
@@ -139,11 +139,13 @@ def _structs(values: Sequence[Any], kind: pa.DataType, leaf: Leaf | None) -> Con
     return Converted(structs, unfit if unfit.any() else None)
 
 
-def _pairs(value: Any) -> Any:
-    """Return a map as the list of its keys and values."""
+def _pairs(value: Any, *, is_json: bool) -> Any:
+    """Return a map as the list of its keys and values; a list of pairs is one too, but not in JSON."""
     if isinstance(value, Mapping):
         return [{"key": key, "value": item} for key, item in value.items()]
     if isinstance(value, (list, tuple)):
+        if is_json:
+            return object()  # converts to nothing
         return [{"key": one[0], "value": one[1]} if isinstance(one, (list, tuple)) and len(one) == 2 else one for one in value]
     return value
 
@@ -169,6 +171,8 @@ def _lists(values: Sequence[Any], kind: pa.DataType, leaf: Leaf | None) -> Conve
     if of_map:
         pairs = pa.LargeListArray.from_arrays(pa.array(offsets), flat.values, mask=mask).to_pylist()
         lines = [None if one is None else [(pair["key"], pair["value"]) for pair in one] for one in pairs]
+        if leaf is not None:  # names of JSON such as "1" and "01" may be one key: the last value counts
+            lines = [None if one is None else [*dict(one).items()] for one in lines]
         return Converted(pa.array(lines, kind), unfit if unfit.any() else None)
     plain = pa.large_list(kind.value_field)
     arrays = pa.LargeListArray.from_arrays(pa.array(offsets), flat.values, type=plain, mask=mask)

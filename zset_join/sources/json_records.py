@@ -481,7 +481,14 @@ def _function_of(data_type: pa.DataType, unit: str | None, *, counts_days: bool)
 def _shown(texts: Any) -> Any:
     """Return the texts of JSON values that are neither strings nor integers."""
     given = (None if one is None else re.sub(MARKED, r"\1", one) for one in _whole(texts).to_pylist())
-    return pa.array([None if one is None else text_of_value(parsed_json(one)) for one in given], pa.string())
+    return pa.array([None if one is None else _text_of_json(one) for one in given], pa.string())
+
+
+def _text_of_json(text: str) -> str:
+    try:
+        return text_of_value(parsed_json(text))
+    except ValueError:  # nested more deeply than Python's parser follows: it stays as DuckDB's has written it
+        return text
 
 
 def _add_functions(

@@ -29,6 +29,7 @@ from zset_join.expressions.text_casts import java_number
 __all__ = ["bytes_of_base64", "json_values", "parsed_json", "text_of_value", "within_precision"]
 
 _QUOTED = json.JSONEncoder(ensure_ascii=False).encode
+_LARGE_EXPONENT = 10**12
 _BASE64 = re.compile(r"[A-Za-z0-9+/]*={0,2}")
 
 
@@ -41,7 +42,11 @@ class _WrittenNumber(decimal.Decimal):
 def _number(text: str) -> decimal.Decimal:
     if holds_exactly(text):
         return decimal.Decimal(text)
-    number = _WrittenNumber(text)
+    try:
+        number = _WrittenNumber(text)
+    except decimal.InvalidOperation:  # a decimal has no such exponent, and nothing else reads one that is as large
+        mantissa, sign = text.lower().split("e")[0], "-" if "e-" in text.lower() else ""
+        number = _WrittenNumber(f"{mantissa}e{sign}{_LARGE_EXPONENT}")
     number.written = text
     return number
 
@@ -74,19 +79,35 @@ def text_of_value(value: Any) -> str:
     >>> text_of_value(parsed_json('{"a": [1, 2.50, 1e18], "b": true}'))
     '{"a":[1,2.5,1.0E18],"b":true}'
     """
+    pieces: list[str] = []
+    rest: list[tuple[bool, Any]] = [(False, value)]  # a value may be nested as deeply as parsers follow
+    while rest:
+        is_text, one = rest.pop()
+        if is_text:
+            pieces.append(one)
+        elif isinstance(one, list):
+            pieces.append("[")
+            rest.append((True, "]"))
+            for place in range(len(one) - 1, -1, -1):
+                rest += [(False, one[place]), (True, "," if place else "")]
+        elif isinstance(one, dict):
+            pieces.append("{")
+            rest.append((True, "}"))
+            for place, (name, inner) in reversed([*enumerate(one.items())]):
+                rest += [(False, inner), (True, f"{',' if place else ''}{_QUOTED(name)}:")]
+        else:
+            pieces.append(_text_of_plain(one))
+    return "".join(pieces)
+
+
+def _text_of_plain(value: Any) -> str:
+    if isinstance(value, str):
+        return _QUOTED(value)
     if isinstance(value, _WrittenNumber):
         return java_number(float(value)) if value == 0 else value.written
     if isinstance(value, decimal.Decimal | float):
         return java_number(float(value))
-    if isinstance(value, list):
-        return "[" + ",".join(map(_text_inside, value)) + "]"
-    if isinstance(value, dict):
-        return "{" + ",".join(f"{_QUOTED(name)}:{_text_inside(one)}" for name, one in value.items()) + "}"
     return json.dumps(value)
-
-
-def _text_inside(value: Any) -> str:
-    return _QUOTED(value) if isinstance(value, str) else text_of_value(value)
 
 
 def _leaf(values: Sequence[Any], kind: pa.DataType) -> Converted:

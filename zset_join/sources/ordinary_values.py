@@ -104,7 +104,7 @@ def _nested(kind: pa.DataType) -> OrdinaryValue | None:
         member = _nested(kind.value_type)
         return None if member is None else _List(kind, member)
     if kind in PLAIN or (pt.is_decimal128(kind) and kind.scale >= 0):
-        return _Plain(kind, kind)
+        return _Plain(kind, kind, is_inside=True)
     if pt.is_binary(kind):
         return _Bytes()
     if pt.is_date32(kind):
@@ -121,12 +121,14 @@ class _Plain:
         kind: the type of the column.
         pattern: what texts match that have a value; None: they are no texts.
         unit: of a number that is a timestamp.
+        is_inside: it is in a list or a struct, where the integer -0 is 0 as a float, and -0.0 is not.
     """
 
     written: pa.DataType
     kind: pa.DataType
     pattern: str | None = None
     unit: TimeUnit = "us"
+    is_inside: bool = False
 
     def read(self, column: pa.Array) -> _Read:
         """Return values, and which could be read; those that could not are NULL, texts of a value not sent excepted."""
@@ -135,7 +137,11 @@ class _Plain:
         if pt.is_string(self.kind):
             return column, _is_sent(column)
         if pt.is_floating(self.kind) and self.pattern is None:
-            return column, np.asarray(pc.fill_null(pc.is_finite(column), True))
+            good = np.asarray(pc.fill_null(pc.is_finite(column), True))
+            if self.is_inside:
+                numbers = np.asarray(pc.fill_null(column, 1.0))
+                good = good & ~((numbers == 0) & np.signbit(numbers))
+            return column, good
         if self.written == self.kind:
             return column, np.ones(len(column), np.bool_)
         if self.pattern is not None:

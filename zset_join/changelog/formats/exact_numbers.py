@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import re
 import secrets
-from decimal import Decimal
+from decimal import Decimal, InvalidOperation
 
 __all__ = [
     "LONG_FRACTION",
@@ -63,7 +63,10 @@ def holds_exactly(number: str) -> bool:
     if number.startswith("-") and not number.strip("-0."):
         return False  # a decimal has no negative zero
     shown = repr(float(number))
-    return shown == number or ("n" not in shown and Decimal(shown) == Decimal(number))
+    try:
+        return shown == number or ("n" not in shown and Decimal(shown) == Decimal(number))
+    except InvalidOperation:  # a decimal has no such exponent
+        return False
 
 
 def with_marks(text: str, *, keeps_exact: bool = True) -> str:

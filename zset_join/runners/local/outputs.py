@@ -177,8 +177,8 @@ class _Pending:
         Raises:
             SinkError: `EVOLVE_OUTPUT`.
         """
-        rows = self.begins.get(view)
-        if rows is None or rows is not self.answers.get(view) or (last := epochs.sink.last_epoch()) is None:
+        rows, last = self.begins.get(view), epochs.sink.last_epoch()
+        if rows is None or rows is not self.answers.get(view) or last is None or last >= self.epoch:
             return
         raise SinkError(
             f"{epochs.name} ends with epoch {last}; in epoch {self.epoch} the query was changed so that its view has other "
@@ -430,8 +430,8 @@ class PipelineOutputs:
         for view, epochs in outputs:
             with self._naming(view):
                 rows, link = given.of(view, epochs.sink)
+                given.check(view, epochs)
                 if rows is not None and _is_missing(epochs.sink, given.epoch, link):
-                    given.check(view, epochs)
                     missing.append((view, epochs, rows, link))
         first = missing[0][1].sink if len(missing) > 1 else None
         sharing = (

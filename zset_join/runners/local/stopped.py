@@ -190,16 +190,19 @@ def undo_of_directory(directory: str | Path, *, new_tables: Collection[str] = ()
 
 
 def _undone_columns(place: PipelineDirectory, plan: QueryPlan) -> frozenset[str]:
-    """Return the views of a new plan that lose the columns which the newest change has given them, and no output has."""
+    """Return the views of a new plan that lose the columns which the newest change has given them, and no output has.
+
+    There are none unless the plan is that of before: another one of the same columns has other rows, which outputs need.
+    """
     last, changed, folder = place.last, place.checkpoint.changed, place.checkpoint.files.folder
     names = () if last is None or changed is None else columns_not_given(folder, changed, last.epoch)
     if last is None or not names:
         return frozenset()
     before = QueryPlan.from_json(plan_before(folder, last)["plan"])
+    if replace(before, state_names=()).to_json() != replace(plan, state_names=()).to_json():
+        return frozenset()
     there = {view.name for view in plan.views}
-    return frozenset(
-        name for name in names if name in there and before.output_of(name).schema.equals(plan.output_of(name).schema)
-    )
+    return frozenset(name for name in names if name in there)
 
 
 def _refuse_session(location: str) -> None:
