@@ -238,7 +238,7 @@ def recorded_history(
     return History(how, (sides[0].relation, sides[1].relation), reported, max_hot_keys, judged)
 
 
-def loaded_history(how: str, *, seed: int, epochs: int = 8, changes: int = 6, rows: int = 12) -> History:
+def loaded_history(how: str, *, seed: int, epochs: int = 8, changes: int = 6, rows: int = 24) -> History:
     """Draw a history whose first epoch, of so many new rows per side, the join works in parts.
 
     Neither side goes through a route, so the history has one stage; upserts and deletes follow.
