@@ -29,13 +29,24 @@ from zset_join.core.relation import Relation
 from zset_join.core.tick import Tick
 from zset_join.expressions import left, right
 from zset_join.operators.aggregate import Aggregate
+from zset_join.operators.first_load import LoadedJoin
 from zset_join.operators.join import HashJoin
 from zset_join.operators.route import Route
 from zset_join.shapes.operator_options import OperatorOptions
 from zset_join.testing.reference import Counts, Side, batch_join, lay_out, resolve, row_identity
 from zset_join.zset import ZSet
 
-__all__ = ["HOWS", "SHAPES", "Changes", "GroupedHistory", "History", "Shape", "grouped_history", "recorded_history"]
+__all__ = [
+    "HOWS",
+    "SHAPES",
+    "Changes",
+    "GroupedHistory",
+    "History",
+    "Shape",
+    "grouped_history",
+    "loaded_history",
+    "recorded_history",
+]
 
 Shape = Literal["upserts", "changelog"]
 Judged = Literal["streamed", "oversized"]
@@ -61,6 +72,7 @@ class History:
         judged: given, only rows match of which the left `s` is at most the right. Rows on disk are `streamed`, or `oversized`:
             every key there counts as long.
         cold_store: medium of the rows on disk.
+        is_loaded_in_parts: the join works a first epoch of 16 rows or more in parts of four.
     """
 
     how: str
@@ -69,6 +81,7 @@ class History:
     max_hot_keys: int | None = None
     judged: Judged | None = None
     cold_store: str = "files"
+    is_loaded_in_parts: bool = False
 
     def deltas(self, epoch: int) -> tuple[ZSet, ...]:
         """Return the input of an epoch."""
@@ -111,6 +124,8 @@ class History:
             Route(relation).output if needed else relation for relation, needed in zip(self.relations, self.routed, strict=True)
         ]
         residual = left("s") <= right("s") if self.judged else None
+        if self.is_loaded_in_parts:
+            return LoadedJoin(behind[0], behind[1], self.how, options=replace(self._options(directory), part_changes=1))
         join = HashJoin(behind[0], behind[1], self.how, residual=residual, options=self._options(directory))
         if self.judged == "oversized" and join._hybrid is not None:
             join._hybrid.oversized.least_bytes = [1, 1]
@@ -221,6 +236,26 @@ def recorded_history(
     ]
     reported = tuple((left, right) for left, right in drawn)
     return History(how, (sides[0].relation, sides[1].relation), reported, max_hot_keys, judged)
+
+
+def loaded_history(how: str, *, seed: int, epochs: int = 8, changes: int = 6, rows: int = 24) -> History:
+    """Draw a history whose first epoch, of so many new rows per side, the join works in parts.
+
+    Neither side goes through a route, so the history has one stage; upserts and deletes follow.
+    """
+    rng = Random(f"{how}/loaded/{seed}")
+    relations = tuple(
+        replace(one.relation, name=name) for one, name in ((_Upserts(rng, 1), "orders"), (_Upserts(rng, 1), "customers"))
+    )
+    first = [
+        tuple(({"id": id_, "k": rng.randrange(3), "s": 0, "v": rng.choice(_VALUES)}, 1) for id_ in range(rows))
+        for _ in relations
+    ]
+    draw, drawn = _Upserts(rng, 1), [(first[0], first[1])]
+    for epoch in range(1, epochs):
+        counts = [0 if epoch == _EMPTY_EPOCH else rng.randint(1, changes) for _ in relations]
+        drawn.append((draw.changes(epoch, counts[0]), draw.changes(epoch, counts[1])))
+    return History(how, relations, tuple(drawn), is_loaded_in_parts=True)
 
 
 class _Upserts:

@@ -6,6 +6,7 @@ import decimal
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -22,13 +23,15 @@ from property_tests.laws import LawBrokenError
 from property_tests.pipeline_plans import drawn_steps, drawn_view
 from property_tests.profiles import HUNT, profile_name
 from property_tests.test_readers import beside, check
-from zset_join.core.errors import StateError
+from zset_join.core.errors import BadInputError, StateError
+from zset_join.core.options import HotBudget
 from zset_join.pipeline import Pipeline, View, changes
 from zset_join.pipeline import functions as F  # noqa: N812 - as users write it
 from zset_join.runners.local import contents as kept
 from zset_join.runners.local import listed_answers
 from zset_join.runners.local.contents import Contents, HeldRows
 from zset_join.runners.local.listed_answers import ListedGroups, list_view
+from zset_join.stages.stage import StageOptions
 from zset_join.zset import ZSet
 
 PLANS = {"push": 12, "scout": 200, "nightly": 2_000}
@@ -273,7 +276,7 @@ def _pairs(epoch: int) -> dict[str, Any]:
     return {"rows": [{"id": epoch, **row}], "copies": [row]}
 
 
-def test_a_pipeline_that_was_interrupted_or_closed_lists_nothing() -> None:
+def test_a_pipeline_that_was_interrupted_lists_nothing() -> None:
     with LITTLE:
         pipeline = Pipeline(VIEWS["join"]())
         for epoch in range(4):
@@ -289,6 +292,51 @@ def test_a_pipeline_that_was_interrupted_or_closed_lists_nothing() -> None:
         pipeline.close()
         with pytest.raises(StateError, match="closed"):
             pipeline.contents()
+
+
+@pytest.mark.parametrize("name", ["join", "groups"])
+def test_views_that_were_not_read_are_read_after_close_and_after_a_step_that_was_refused(name: str) -> None:
+    with LITTLE, Pipeline(VIEWS[name]()) as pipeline:
+        reading = Reading(pipeline)
+        for epoch in range(4):
+            reading.step({source: rows for source, rows in _pairs(epoch).items() if source in pipeline.sources}, "no", epoch)
+        with pytest.raises(BadInputError):
+            pipeline.step({"rows": [{"id": 9, "k": "no number"}]})
+        refused = pipeline.snapshot()
+    same(pipeline.contents(), reading.expected, "after close")
+    same(refused.contents(), reading.expected, "held")
+    same(pipeline.snapshot().contents(), reading.expected, "taken after close")
+
+
+@pytest.mark.parametrize(("error", "raised"), [(MemoryError, None), (KeyboardInterrupt, KeyboardInterrupt)])
+def test_a_pipeline_whose_views_cannot_be_listed_is_closed_all_the_same(error: Any, raised: Any) -> None:
+    with LITTLE:
+        pipeline, released = Pipeline(VIEWS["join"]()), mock.Mock()
+        for epoch in range(4):
+            pipeline.step(_pairs(epoch))
+        held = pipeline.snapshot()
+        with (
+            mock.patch.object(Contents, "_list", side_effect=error),
+            mock.patch.object(pipeline._memory, "close", released),
+            nullcontext() if raised is None else pytest.raises(raised),
+        ):
+            pipeline.close()
+
+        released.assert_called_once_with()
+        for read in (pipeline.contents, held.contents, pipeline.snapshot().contents):
+            with pytest.raises(StateError, match="closed"):
+                read()
+
+
+def test_groups_that_get_a_budget_are_summed_from_then_on() -> None:
+    view = VIEWS["distinct"]().groupBy("k").agg(F.count().alias("n"))
+    with LITTLE, Pipeline(view) as pipeline:
+        reading = Reading(pipeline)
+        for epoch in range(8):
+            if epoch == 4:
+                pipeline.evolve(view, options=StageOptions(table_budget=HotBudget(max_hot_keys=1)))
+            reading.step({"copies": _pairs(epoch)["copies"]}, "no", epoch)
+        same(pipeline.contents(), reading.expected, "with a budget")
 
 
 def test_views_go_on_over_changes_of_the_query_and_saved_states(tmp_path: Path) -> None:

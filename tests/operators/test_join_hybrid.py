@@ -417,6 +417,18 @@ def test_restoring_respects_the_budget_on_the_way() -> None:
     assert join.resident_bytes() - join.working_bytes() < 0.6 * (whole.resident_bytes() - whole.working_bytes())
 
 
+def test_restoring_makes_no_room_in_files_for_rows_that_go_to_disk(tmp_path: Path) -> None:
+    whole = HashJoin(ORDERS, CUSTOMERS)
+    whole.absorb(Tick(0), [many_orders(300_000), ZSet.empty(CUSTOMERS.schema)])
+    join = hybrid(max_hot_bytes=4_000_000, directory=str(tmp_path / "state"))
+
+    join.restore(whole.snapshot())
+
+    records = join._sides[0].arena
+    assert records._rows.capacity < 0.6 * whole._sides[0].arena.record_bytes()
+    join.close()
+
+
 def test_a_snapshot_that_contradicts_itself_is_refused_though_its_first_half_is_cold(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("zset_join.state.rows.side_snapshot._SNAPSHOT_ROWS", 1)
     bags = Relation(name="bags", schema=CUSTOMERS.schema, join_key=("k",), mode="changelog")

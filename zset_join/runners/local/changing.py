@@ -165,6 +165,9 @@ class ChangingPipeline(Pipeline[dict[str, ZSet]]):
         contents = {view: held for view, held in mine.contents.items() if view != name}
         self._go_on_with(plan, readings, operators, known, contents)
 
+    def _keep_views(self) -> None:
+        """Keep nothing: who has dropped the last view does not read it."""
+
     def _begins_later(self, epoch: int, other: ChangingPipeline) -> bool:
         """Return whether a row that is present before any other would be missed: one of the two has not had its first epoch."""
         waiting = [plan for plan, at in ((self.plan, epoch), (other.plan, other.epoch)) if at == 0]
@@ -189,5 +192,5 @@ class ChangingPipeline(Pipeline[dict[str, ZSet]]):
         self._taking = RowTaking(plan, self._readings, is_strict=self._options.on_bad_input == "error")
         self._engine = Engine(plan, self._watermarks, quarantines=self._options.on_bad_input == "quarantine")
         self._memory = MemoryStates(plan, self._options, operators, self._in_memory("take_over()").workers)
-        self._list_views()
+        self._list_views(self._options)
         self._publish()

@@ -165,6 +165,10 @@ class Contents:
             self._newest = held
             self._list()
 
+    def keep(self) -> None:
+        """Bring the rows into memory, since the state is about to go; under the lock of the listing."""
+        self._list()
+
     def _go_on(self, delta: ZSet) -> None:
         """Follow the newest moment by another one; list the view where a moment is held that is too many deltas behind."""
         before, self._newest = self._newest, _Moment()
@@ -197,8 +201,8 @@ class Contents:
 
     def _rows_at(self, moment: _Moment) -> ZSet:
         """Return the rows of a moment: those of a later one, less the deltas between them."""
-        self._is_wanted = True
         while (listing := self._listing) is not None and _from(moment)[0] is None:
+            self._is_wanted = True
             if listing.lock.acquire(timeout=_WAIT_SECONDS):  # a writer that steps on and on takes it again at once
                 try:
                     if listing is self._listing and _from(moment)[0] is None:

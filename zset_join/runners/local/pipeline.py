@@ -24,7 +24,7 @@ from __future__ import annotations
 import datetime
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, Unpack, cast, overload
 
@@ -449,17 +449,25 @@ class Pipeline(PipelineQuestions, Snapshots, QueryChanges, Generic[Answer]):
         print(self.explanation())  # noqa: T201 - printing is what explain() does in PySpark
 
     def close(self) -> None:
-        """Release state, directory and outputs; the pipeline cannot be used afterwards. May be called twice."""
+        """Release state, directory and outputs; afterwards the last contents of the views can be read, and nothing else done.
+
+        May be called twice. Views that were not read are listed first, unless memory runs out.
+        """
         if self._is_closed:
             return
         try:
-            with nullcontext() if self._unfinished is not None else self._settled_views():  # state may hold a part of an epoch
-                self._is_closed = True
-            self._outputs.close()
+            if self._unfinished is None:  # else state may hold a part of an epoch
+                with suppress(MemoryError), self._settled_views():  # reading raises then
+                    self._keep_views()
         finally:
-            for held in (self._memory, self._directory, self._workers):
-                if held is not None:
-                    held.close()
+            with self._watching.lock:  # what reads the state now ends first
+                self._is_closed = True
+            try:
+                self._outputs.close()
+            finally:
+                for held in (self._memory, self._directory, self._workers):
+                    if held is not None:
+                        held.close()
 
     def __enter__(self) -> Pipeline[Answer]:
         return self
@@ -484,7 +492,7 @@ class Pipeline(PipelineQuestions, Snapshots, QueryChanges, Generic[Answer]):
             note_columns_given(directory.checkpoint)
             for epoch, answers, link, begins in directory.newest_answers(record, self._last):
                 self._outputs.write(epoch, answers, link, begins)
-        self._list_views()
+        self._list_views(self._options)
         self._publish()
         if before_begin is not None:
             before_begin(self.positions)

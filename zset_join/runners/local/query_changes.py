@@ -104,7 +104,7 @@ class QueryChanges:
     _in_memory: Callable[[str], MemoryStates]
     _link: Callable[[], ChainLink | None]
     _settled_views: Callable[[], AbstractContextManager[None]]
-    _list_views: Callable[[], None]
+    _list_views: Callable[[StageOptions], None]
     _watching: PublishedEpochs
 
     @progress_line("comparing with another query")
@@ -488,7 +488,7 @@ class QueryChanges:
                     self._history.add(self.epoch, self._processing_time_us, origin.first_rows)
                 self._last, self.progress, self.dead_letters = answered.answers, counts, letters
                 self.epoch += 1
-            self._list_views()
+            self._list_views(evolution.options)
         self._unfinished = None
         if memory is not None:
             memory.effects.close()

@@ -15,7 +15,7 @@ Reading a view of a snapshot lists its rows, or brings together those since the 
 nothing, else a pass over the view's rows; it is done once per snapshot and view, unless two threads read it first at the same
 time.
 Memory: a snapshot copies nothing. While it is held, the rows of its views live on, or the deltas since, at most twice their
-rows, and once they have been read, their tables. `close` reads the snapshots that are held.
+rows, and once they have been read, their tables. `close` reads what was not read.
 """
 
 from __future__ import annotations
@@ -98,7 +98,6 @@ class Snapshots:
     _contents: Mapping[str, Contents] | None
     _history: InputHistory | None
     _memory: MemoryStates | None
-    _options: StageOptions
     _watching: PublishedEpochs
     _check_usable: Callable[[], None]
     _published: Snapshot | None = None
@@ -124,25 +123,33 @@ class Snapshots:
             held = {name: contents.held() for name, contents in self._contents.items()}
             self._published = Snapshot(self.plan, self.epoch - 1 if self.epoch else None, held)
 
-    def _list_views(self) -> None:
+    def _list_views(self, options: StageOptions) -> None:
         """List views from the state of the stages, where it holds them; call it when plan, state and contents fit each other.
+
+        Args:
+            options: what the stages were built with.
 
         With kept inputs deltas are summed, since `verify` compares them.
         """
         memory = self._memory if self._history is None else None
         for name, contents in (self._contents or {}).items():
             view = self.plan.view(name)
-            rows = None if memory is None else list_view(self.plan, view, memory.operators, self._options)
+            rows = None if memory is None else list_view(self.plan, view, memory.operators, options)
             contents.list_by(None if rows is None else Listing(rows, self._watching.lock, self._check_usable))
+
+    def _keep_views(self) -> None:
+        """Bring the contents of the views into memory, since the state is about to go."""
+        for contents in (self._contents or {}).values():
+            contents.keep()
 
     @contextmanager
     def _settled_views(self) -> Iterator[None]:
         """Change state or plan inside; snapshots that are held are read before, and threads that take one wait for the end."""
         with self._watching.lock:
             self._published = None
-            for contents in (self._contents or {}).values():
-                contents.settle()
             try:
+                for contents in (self._contents or {}).values():
+                    contents.settle()
                 yield
             finally:
                 self._publish()

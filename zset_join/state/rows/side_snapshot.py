@@ -234,7 +234,8 @@ def restore_side(
     """
     side.clear()
     side.begin_absorb()
-    side.make_room(_rows_of(table), 0, join_keys=0)
+    if prepare is None:  # else most of the rows may go to disk, part by part
+        side.make_room(_rows_of(table), 0, join_keys=0)
     for part in snapshot_parts(table):
         prepared = _restore_part(side, part, prepare)
         if after_part is not None:
