@@ -40,6 +40,7 @@ class DurableEpoch:
         is_timed: per stage, whether its operator waits for times.
         effects: what queries external systems.
         entered: gets every state that is opened, before it is.
+        is_read: the states are opened to be read only: no snapshot is written, and no logs are merged.
 
     Attributes:
         states: what is open, by stage.
@@ -55,12 +56,17 @@ class DurableEpoch:
     opened: ExitStack
     tick: Tick
     entered: list[BucketState]
+    is_read: bool = False
     states: dict[int, BucketState] = field(default_factory=dict)
     contexts: dict[int, StageContext] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         for state in self.plan.states:  # what was put off until the next epoch is done although no row arrives
-            context = self.contexts[state.number] = self.checkpoint.stage(state.name, self.tick)
+            context = self.checkpoint.stage(state.name, self.tick)
+            if self.is_read:
+                nothing = frozenset[int]()
+                context = replace(context, snapshot_buckets=nothing, merge_buckets=nothing, count_buckets=nothing)
+            self.contexts[state.number] = context
             if context.is_work_due(0):
                 self.operator(state.number, self.tick)
 

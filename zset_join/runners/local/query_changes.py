@@ -447,6 +447,9 @@ class QueryChanges:
         watermarks = self._watermarks.of_plan(plan, evolution.known_times())
         taking = RowTaking(plan, readings, is_strict=self._options.on_bad_input == "error")
         engine = Engine(plan, watermarks, quarantines=self._options.on_bad_input == "quarantine")
+        if directory is not None:
+            for one in (self._contents or {}).values():
+                one.keep()  # the stages that list it may go
         contents = None if self._contents is None else evolution.contents(self._contents)
         counts = epoch_counts({}, answered, [], {}) if origin.epoch else self.progress
         letters = dead_letters(origin.epoch, answered.rejected)
