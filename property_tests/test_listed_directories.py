@@ -148,15 +148,15 @@ def epochs_of(ways: Sequence[str]) -> list[Any]:
 
 
 def test_views_of_a_directory_are_listed() -> None:
-    count, listed = lives(epochs_of([way for one in (*WAYS, *WAYS) for way in ("no", "no", one)]))
+    count, listed = lives(epochs_of([*WAYS, "no", "no", *WAYS[3:]]))
 
-    assert count > 20
+    assert count > 5
     assert listed >= {"left", "groups", "rows made alike"}
 
 
 def test_views_of_state_with_a_budget_are_summed() -> None:
     budgets = StageOptions(table_budget=HotBudget(max_hot_keys=1), hot_budget=HotBudget(max_hot_keys=1))
-    count, listed = lives(epochs_of(["no", "kill", "no", "now", "close", "no"]), budgets)
+    count, listed = lives(epochs_of(["no", "kill", "no", "now"]), budgets)
 
     assert (count, listed) == (0, set())
 

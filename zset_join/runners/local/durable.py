@@ -215,6 +215,7 @@ class PipelineDirectory:
             if self._opened is not None and self._opened.tick.epoch == tick.epoch:
                 yield self._opened
                 return
+            self._owner.check()  # else it might wait for the states of another process
             self._release_interrupted()
             yield self._epoch_of(opened, tick, self._entered, is_read=True)
             self._entered.clear()

@@ -259,6 +259,8 @@ class QueryChanges:
             self._before, self._options = replace(self._before, options=self._options), after
             if place is not None:
                 place.go_on_with(after)
+                with self._watching.lock:
+                    self._list_views(after)
         self._outputs.settle()
         return diff
 
