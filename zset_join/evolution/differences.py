@@ -178,6 +178,9 @@ class PlanDiff:
         taken: the epoch in which a pipeline took the change; None where only the difference was computed.
         ending: of each stage with a shorter `state_ttl`, the rows, or keys where these end as one, that end with the next
             epoch. What it then retracts is in no view of this difference.
+        set_aside: of each stage of the plan before, the rows that it has set aside as bad input; they stay so.
+        ended: of each stage of the plan before, the rows that have left it by time, as past versions or at a limit; they stay
+            so. Of a query that runs these two are as its states last counted them, and none where these were not read.
     """
 
     epoch: int | None
@@ -190,6 +193,8 @@ class PlanDiff:
     late: Mapping[str, int] = field(default_factory=dict)
     taken: int | None = None
     ending: Mapping[str, int] = field(default_factory=dict)
+    set_aside: Mapping[str, int] = field(default_factory=dict)
+    ended: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
 
     @property
     def is_empty(self) -> bool:
@@ -223,6 +228,11 @@ class PlanDiff:
             yield f"rows or keys that the shorter state_ttl ends with the next epoch, not shown above: {ended}"
         if late:
             yield "late rows are excluded: " + ", ".join(f"{name} {rows:,}" for name, rows in late.items())
+        if self.set_aside:
+            yield "rows set aside before stay so: " + ", ".join(f"{name} {rows:,}" for name, rows in self.set_aside.items())
+        if self.ended:
+            counts = [f"{name} {rows:,} {how}" for name, some in self.ended.items() for how, rows in some.items()]
+            yield "rows that have ended stay so: " + ", ".join(counts)
 
     def __str__(self) -> str:
         return "\n".join(self.lines())
