@@ -180,7 +180,8 @@ class PlanDiff:
             epoch. What it then retracts is in no view of this difference.
         set_aside: of each stage of the plan before, the rows that it has set aside as bad input; they stay so.
         ended: of each stage of the plan before, the rows that have left it by time, as past versions or at a limit; they stay
-            so. Of a query that runs these two are as its states last counted them, and none where these were not read.
+            so.
+        lags: stages whose state was not read, so that the last two lack the counts of their newest epoch.
     """
 
     epoch: int | None
@@ -195,6 +196,7 @@ class PlanDiff:
     ending: Mapping[str, int] = field(default_factory=dict)
     set_aside: Mapping[str, int] = field(default_factory=dict)
     ended: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    lags: Sequence[str] = ()
 
     @property
     def is_empty(self) -> bool:
@@ -228,11 +230,14 @@ class PlanDiff:
             yield f"rows or keys that the shorter state_ttl ends with the next epoch, not shown above: {ended}"
         if late:
             yield "late rows are excluded: " + ", ".join(f"{name} {rows:,}" for name, rows in late.items())
-        if self.set_aside:
-            yield "rows set aside before stay so: " + ", ".join(f"{name} {rows:,}" for name, rows in self.set_aside.items())
-        if self.ended:
-            counts = [f"{name} {rows:,} {how}" for name, some in self.ended.items() for how, rows in some.items()]
-            yield "rows that have ended stay so: " + ", ".join(counts)
+        gone = [(name, f" {how}", rows) for name, some in self.ended.items() for how, rows in some.items()]
+        for what, counts in {
+            "rows set aside before stay so": [(name, "", rows) for name, rows in self.set_aside.items()],
+            "rows that have ended stay so": gone,
+        }.items():
+            without = " (without the last epoch)" if any(name in self.lags for name, *_ in counts) else ""
+            if counts:
+                yield f"{what}: {', '.join(f'{name} {rows:,}{how}' for name, how, rows in counts)}{without}"
 
     def __str__(self) -> str:
         return "\n".join(self.lines())

@@ -364,6 +364,7 @@ class Evolution:
             late={name: time.late_rows for name, time in one.known.sources.items()},
             set_aside=self._held.set_aside(),
             ended=self._held.ended(),
+            lags=self._held.unread(),
             ending={names[number]: count for number in sorted(self._copied) if (count := self._ending(number))},
         )
 

@@ -1,7 +1,7 @@
 """Counts of the states of a plan: what they hold of a source, and what has left them, for refusals and reports of a change.
 
 The law: counts are those of the operators after the last epoch. A report reads no state for them: of states that nobody read it
-has the counts that the last commit record holds, or none.
+has the counts that the last commit record holds, which are those before the last epoch that had rows for them, or none.
 """
 
 from __future__ import annotations
@@ -27,16 +27,19 @@ class HeldRows:
         stage: its name.
         rows: how many rows, or groups of them.
         noun: `row` or `group`.
-        ended: by how they went, the rows that have left the stage since its start, or were never kept by it.
+        ended: by how they went, the rows that have left the stage since its start.
+        answered: rows that a temporal join has answered so far, kept or not.
     """
 
     stage: str
     rows: int
     noun: str
     ended: Mapping[str, int]
+    answered: int
 
     def __str__(self) -> str:
-        return f"{self.stage} holds {counted(self.rows, self.noun)}"
+        answered = f" and has answered {self.answered:,}" if self.answered else ""
+        return f"{self.stage} holds {counted(self.rows, self.noun)}{answered}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,9 +58,9 @@ class HeldCounts:
 
     def of_sources(self, names: Collection[str]) -> list[HeldRows]:
         """Return what stages that are fed the rows of sources hold of them. Cost: these states are read, where they wait."""
-        found = []
+        found, there = [], {*self.states}  # `in` would read one
         for state in self.plan.states:
-            if state.number not in self.states:
+            if state.number not in there:
                 continue
             inputs = {
                 given if not state.is_shared else 0 if given else 1 + place  # the table is the first input of a shared state
@@ -75,11 +78,20 @@ class HeldCounts:
         names = [[one] if isinstance(one, str) else self.upstream(plan, one) for one in origins]
         return list(dict.fromkeys(name for some in names for name in some))
 
+    @property
+    def _read(self) -> Mapping[int, DurableOperator]:
+        return self.states.used if isinstance(self.states, ReadWhenUsed) else self.states
+
+    def unread(self) -> list[str]:
+        """Return the names of states that nobody has read."""
+        there = {*self.states} - self._read.keys()  # `in` would read one
+        return [state.name for state in self.plan.states if state.number in there]
+
     def known(self) -> dict[str, _Counts]:
         """Return by name the counts of all states that are known without reading one."""
-        read = self.states.used if isinstance(self.states, ReadWhenUsed) else self.states
+        read = self._read
         own = {state.name: read[state.number].statistics() for state in self.plan.states if state.number in read}
-        return {state.name: {**self.counted, **own}.get(state.name, {}) for state in self.plan.states}
+        return {state.name: own.get(state.name, self.counted.get(state.name, {})) for state in self.plan.states}
 
     def ended(self) -> dict[str, dict[str, int]]:
         """Return by state how many rows have left it, by how they went."""
@@ -120,8 +132,6 @@ def _held(state: StateNode, inputs: Collection[int], counts: _Counts) -> HeldRow
     others = {f"{name}_expired" for name, places in of_input.items() if not places}
     others |= set() if of_input.get("right", [0]) else {"freed_versions"}
     ended = ended_rows({name: count for name, count in counts.items() if name not in others})
-    answered = counts.get("freed_rows" if "left" in tables else "answered_rows", 0)
-    if answered and 0 in inputs and not state.is_shared:
-        ended["answered and not kept"] = answered
+    answered = counts.get("answered_rows", 0) if 0 in inputs and not state.is_shared else 0
     held, noun = (counts["groups"], "group") if not rows and "groups" in counts else (sum(rows.values()), "row")
-    return HeldRows(stage=state.name, rows=held, noun=noun, ended=ended)
+    return HeldRows(stage=state.name, rows=held, noun=noun, ended=ended, answered=answered)

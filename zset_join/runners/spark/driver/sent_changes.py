@@ -75,6 +75,7 @@ def written_diff(diff: PlanDiff) -> _Written:
         "ending": dict(diff.ending),
         "set_aside": dict(diff.set_aside),
         "ended": {name: dict(counts) for name, counts in diff.ended.items()},
+        "lags": list(diff.lags),
     }
 
 
