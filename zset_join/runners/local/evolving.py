@@ -125,7 +125,7 @@ class Evolution:
         self._held = HeldCounts(plan=origin.plan, states=origin.states, counted=origin.counts)
         self._check_sources()
         self._match()
-        rows = self._kept_rows()
+        rows = self._row_stores()
         now = [state.number for state in self._rebuilt if not state.is_shared]
         self._reached = self._watermarks_of(now) if origin.as_now else {}
         self._old, self._new = (
@@ -248,7 +248,7 @@ class Evolution:
                 return all(tables[name].types == wanted[name].types for name in wanted)
             return all(tables[name].equals(wanted[name]) for name in wanted)
 
-    def _kept_rows(self) -> list[StoredRows]:
+    def _row_stores(self) -> list[StoredRows]:
         one = self.origin
         if not one.epoch:
             return []
