@@ -16,8 +16,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from property_tests.bank import bank_views
 from property_tests.laws import LawBrokenError
 from property_tests.test_kept_views import LITTLE, ROW, VIEWS, legal, same
+from property_tests.test_readers import beside, check
 from zset_join.checkpoint.bucket import BucketState
 from zset_join.core.options import HotBudget
 from zset_join.pipeline import Pipeline
@@ -159,6 +161,25 @@ def test_views_of_state_with_a_budget_are_summed() -> None:
     count, listed = lives(epochs_of(["no", "kill", "no", "now"]), budgets)
 
     assert (count, listed) == (0, set())
+
+
+def test_a_reader_beside_the_writer_gets_one_epoch_of_a_directory(tmp_path: Path) -> None:
+    with LITTLE, Pipeline(bank_views(), tmp_path) as pipeline:
+        seen, held = set[int | None](), list[Any]()
+
+        def read() -> None:
+            held.append(pipeline.snapshot())
+            if len(held) > 3:
+                check(one := held.pop(0))
+                seen.add(one.epoch)
+
+        epochs = beside(pipeline, read, 60, seen)
+        check(pipeline.snapshot())
+        listed = [name for name, one in (pipeline._contents or {}).items() if one._listing is not None]
+
+    assert len(seen) > 1
+    assert epochs > 3
+    assert listed
 
 
 _rows = directory_listing._rows
