@@ -89,23 +89,6 @@ def test_a_running_query_is_compared_and_changed_and_goes_on(
     assert waited == [None]
 
 
-def test_a_user_function_is_given_the_difference_once(orders: Source, customers: Source, running: Any) -> None:
-    _filled(orders, customers)
-    sink = Collected()
-    query = running(_sums(orders, customers, at_least=0), sink)
-    query.evolve(_sums(orders, customers, at_least=4))
-    query.evolve(_sums(orders, customers, at_least=0))
-    orders.add((None, 5, 10, "bag", 4))
-    query.processAllAvailable()
-
-    assert _by_name(sink) == [("ANNA", 2), ("BOB", 1)]
-    assert [dict(epoch) for epoch in sink.epochs[-3:]] == [
-        {("ANNA", 1): -1},
-        {("ANNA", 1): 1},
-        {("ANNA", 1): -1, ("ANNA", 2): 1},
-    ]
-
-
 def _priced(orders: Source, customers: Source, *, has_prices: bool) -> Any:
     """Return per name how many orders there are, or the sum of their prices."""
     left = changes(orders.stream(), name="orders", keys=["order_id"], sequence_by="ts", apply_as_deletes="op = 'd'")
