@@ -24,6 +24,7 @@ from zset_join.runners.local.outputs import PipelineOutputs
 from zset_join.runners.local.stopped import undo_of_directory
 from zset_join.runners.spark.api.changing_query import ChangingQuery
 from zset_join.runners.spark.api.writer import JoinStreamWriter
+from zset_join.runners.spark.driver.served import ServedQuery, ServedTools
 from zset_join.spark import JoinedStream, JoinQuery, changes, writeStream
 from zset_join.spark import functions as F  # noqa: N812 - PySpark's own habit
 
@@ -292,6 +293,15 @@ def test_the_writer_that_runs_and_a_query_of_another_session_are_refused() -> No
             query.changed(other)
     with pytest.raises(AssertionError):
         query.changed(Writer(session))
+
+
+def test_over_spark_connect_no_stream_is_read_again() -> None:
+    for refused in (
+        lambda: ServedQuery.evolve(mock.Mock(), mock.Mock(), {}, reread={"orders": [{}]}),
+        lambda: ServedTools.diff(mock.Mock(), mock.Mock(), lease_seconds=1, reread={"orders": [{}]}),
+    ):
+        with pytest.raises(OptionError, match=r"NOT_FROM_HERE.*--reread"):
+            refused()
 
 
 def test_a_change_is_undone_while_the_query_runs_and_behind_a_restart_and_stopped(
