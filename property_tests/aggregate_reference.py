@@ -110,7 +110,7 @@ class ReferenceAggregate:
         delta = deltas[0]
         lines = [
             {"input": self.inputs[0].name, "row": row, "weight": int(delta.weights[row]), "code": "BAD", "reason": "bad"}
-            for row in self._bad_rows(delta)
+            for row in self._rejected_positions(delta)
         ]
         return pa.Table.from_pylist(lines, schema=_REJECTION_SCHEMA)
 
@@ -144,7 +144,7 @@ class ReferenceAggregate:
 
     def _fold(self, tick: Tick, delta: ZSet) -> tuple[dict[Key, _Group], list[int]]:
         """Return the touched groups as they will be."""
-        bad = self._bad_rows(delta)
+        bad = self._rejected_positions(delta)
         if bad and self.on_bad_input == "error" and "takes_what_is_not_there" not in self.bugs:
             row, weight = delta.to_pylist()[bad[0]]
             places = self.inputs[0].field_indices(self.inputs[0].primary_key) or range(len(row))
@@ -171,7 +171,7 @@ class ReferenceAggregate:
         for number, call in enumerate(self.calls):
             self._run(group, number, call, row, weight)
 
-    def _bad_rows(self, delta: ZSet) -> list[int]:
+    def _rejected_positions(self, delta: ZSet) -> list[int]:
         """Return the rows that take what is absent: insertions count first, retractions in order."""
         lines = [(row_identity(row), weight) for row, weight in delta.to_pylist()]
         if self.inputs[0].mode == "append":

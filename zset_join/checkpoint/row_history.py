@@ -205,7 +205,7 @@ class RowQuestion:
     ) -> None:
         self._build = build
         self._epochs_asked = epochs
-        self._tells_all = has_all_causes
+        self._has_all_causes = has_all_causes
         self._shown = shown
         self._row = dict(row)
         self._most_rows = most_rows
@@ -387,7 +387,7 @@ class RowQuestion:
                 columns = [column for name in names if (column := _comparable(requested.rows.column(name), kind)) is not None]
                 keys[at] += [pc.coalesce(*columns)] if columns else []
         rows = ZSet.concat(kept, schema=self._shown)
-        rows = rows if self._tells_all else rows.consolidated()
+        rows = rows if self._has_all_causes else rows.consolidated()
         pairs = list(zip(shown_rows(rows.rows), rows.weights.tolist(), strict=True))
         return tuple(sorted(pairs, key=lambda pair: pair[1] > 0)), _distinct(keys)
 
@@ -401,7 +401,7 @@ class RowQuestion:
         for position, (relation, delta) in enumerate(zip(self._inputs, deltas, strict=True)):
             if not len(delta):
                 continue
-            if self._tells_all:
+            if self._has_all_causes:
                 mask = np.full(len(delta), met)
             elif self._wanted[position]:
                 mask = self._names_row(relation, delta, position)

@@ -154,6 +154,9 @@ def is_same_source(before: PlanSource, after: PlanSource, change: ColumnChange |
     """Return whether a source is the same apart from its columns."""
     relation, called = before.relation, {} if change is None else change.renamed
     schema = relation.schema if change is None else after.relation.schema
+    own = (*relation.join_key, *relation.primary_key, *relation.sequence_by, relation.event_time)
+    if any(called.get(name, name) not in schema.names for name in own if name is not None):
+        return False
     expected = replace(
         relation,
         schema=schema,

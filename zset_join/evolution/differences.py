@@ -178,6 +178,10 @@ class PlanDiff:
         taken: the epoch in which a pipeline took the change; None where only the difference was computed.
         ending: of each stage with a shorter `state_ttl`, the rows, or keys where these end as one, that end with the next
             epoch. What it then retracts is in no view of this difference.
+        set_aside: of each stage of the plan before, the rows that it has set aside as bad input; they stay so.
+        ended: of each stage of the plan before, the rows that have left it by time, as past versions or at a limit; they stay
+            so.
+        lags: stages whose state was not read, so that the last two lack the counts of their newest epoch.
     """
 
     epoch: int | None
@@ -190,6 +194,9 @@ class PlanDiff:
     late: Mapping[str, int] = field(default_factory=dict)
     taken: int | None = None
     ending: Mapping[str, int] = field(default_factory=dict)
+    set_aside: Mapping[str, int] = field(default_factory=dict)
+    ended: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    lags: Sequence[str] = ()
 
     @property
     def is_empty(self) -> bool:
@@ -223,6 +230,14 @@ class PlanDiff:
             yield f"rows or keys that the shorter state_ttl ends with the next epoch, not shown above: {ended}"
         if late:
             yield "late rows are excluded: " + ", ".join(f"{name} {rows:,}" for name, rows in late.items())
+        gone = [(name, f" {how}", rows) for name, some in self.ended.items() for how, rows in some.items()]
+        for what, counts in {
+            "rows set aside before stay so": [(name, "", rows) for name, rows in self.set_aside.items()],
+            "rows that have ended stay so": gone,
+        }.items():
+            without = " (without the last epoch)" if any(name in self.lags for name, *_ in counts) else ""
+            if counts:
+                yield f"{what}: {', '.join(f'{name} {rows:,}{how}' for name, how, rows in counts)}{without}"
 
     def __str__(self) -> str:
         return "\n".join(self.lines())

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from typing import Protocol
 
 from zset_join.core.errors import OptionError, StateError
 from zset_join.evolution.derivation import columns_wanted, unmet_conditions
@@ -16,11 +17,30 @@ _CURE = (
     "Build the pipeline with keep_inputs=True, which allows any change, or start the new query again over the "
     "sources, with an output of its own."
 )
-_Near = tuple[str, Sequence[RowStep], Sequence[str], Sequence[str]]
+_Near = tuple[str, Sequence[RowStep], Sequence[str], Sequence[str], int]
+
+
+class Held(Protocol):
+    """What a stage holds of a source."""
+
+    @property
+    def rows(self) -> int:
+        """Return how many rows, or groups of them."""
+        ...
+
+    @property
+    def ended(self) -> Mapping[str, int]:
+        """Return by how they went, the rows that have left it."""
+        ...
 
 
 def no_rows(
-    feed: Feed, columns: Sequence[str], reader: str, near: Sequence[_Near], dropped: Collection[str] = ()
+    feed: Feed,
+    columns: Sequence[str],
+    reader: str,
+    near: Sequence[_Near],
+    dropped: Collection[str] = (),
+    held: Sequence[Held] = (),
 ) -> StateError:
     """Return the error of rows of a source that do not exist.
 
@@ -28,31 +48,55 @@ def no_rows(
         feed: what is wanted.
         columns: of the source.
         reader: who wants it.
-        near: of what is kept of the source: where, after which steps, which columns, and where no NULL is kept.
+        near: of what is kept of the source: where, after which steps, which columns, where no NULL is kept, and how many rows.
         dropped: columns of the source that the plan before omitted by `keep_state="needed"`.
+        held: what stages hold of the source.
     """
     wanted = columns_wanted(feed.steps)
     wanted = set(columns) if wanted is None else wanted
-    never = sorted(wanted & set(dropped))
+    never, counts = sorted(wanted & set(dropped)), _counts(held, [count for *_, count in near])
     if never:
         return StateError(
-            f'{reader} needs the columns {never} of "{feed.origin}", and no state has them: with keep_state="needed" the '
-            f'query before left out what it did not read. Build the pipeline with keep_state="all" where its query is to '
-            f"change; or let the source be read again, with reread= or --reread. {_CURE}",
+            f'{reader} needs the columns {never} of "{feed.origin}", and no state has them{_shown(held)}: with '
+            f'keep_state="needed" the query before left out what it did not read. Build the pipeline with keep_state="all" '
+            f"where its query is to change; or let the source be read again, with reread= or --reread. {_CURE}",
             code="EVOLVE_DROPPED",
             source=feed.origin,
             reader=reader,
             columns=never,
+            **counts,
         )
-    reasons = [f"{what} {_lack(feed, wanted, steps, kept, gaps)}" for what, steps, kept, gaps in near]
-    why = "no stage keeps them" if not reasons else "; ".join(reasons)
+    reasons = [f"{what} ({count:,}) {_lack(feed, wanted, steps, kept, gaps)}" for what, steps, kept, gaps, count in near]
+    why = f"no stage keeps them{_shown(held)}" if not reasons else "; ".join([*reasons, *_gone(held)])
     return StateError(
         f'{reader} needs the rows of "{feed.origin}" with the columns {sorted(wanted)}, which are not stored: {why}. {_CURE}',
         code="EVOLVE_NO_ROWS",
         source=feed.origin,
         reader=reader,
         columns=sorted(wanted),
+        **counts,
     )
+
+
+def _counts(held: Sequence[Held], near: Sequence[int] = ()) -> dict[str, int]:
+    """Return the facts of a refusal: the most rows that one place holds, and the rows that have left stages, if any."""
+    ended = sum(sum(one.ended.values()) for one in held)
+    return {"rows": max([*(one.rows for one in held), *near], default=0), **({"ended_rows": ended} if ended else {})}
+
+
+def _shown(held: Sequence[Held]) -> str:
+    """Return what stages hold, in brackets."""
+    parts = [*map(str, held), *_gone(held)]
+    return f" ({'; '.join(parts)})" if parts else ""
+
+
+def _gone(held: Sequence[Held]) -> list[str]:
+    """Return what has left stages, by how it went."""
+    found: dict[str, int] = {}
+    for one in held:
+        for how, rows in one.ended.items():
+            found[how] = found.get(how, 0) + rows
+    return [f"{how} so far: {rows:,}" for how, rows in found.items()]
 
 
 def _lack(feed: Feed, wanted: set[str], steps: Sequence[RowStep], kept: Sequence[str], gaps: Sequence[str]) -> str:
@@ -69,25 +113,40 @@ def _lack(feed: Feed, wanted: set[str], steps: Sequence[RowStep], kept: Sequence
     return f"hold {list(kept)}, from which they do not follow"
 
 
-def by_time(plan: QueryPlan, number: int) -> StateError:
-    """Return the error of a stage whose answer depends on when its rows arrived."""
+def by_time(plan: QueryPlan, number: int, held: Sequence[Held] = ()) -> StateError:
+    """Return the error of a stage whose answer depends on when its rows arrived.
+
+    Args:
+        plan: the new plan.
+        number: of the stage.
+        held: what stages hold of the sources that reach it.
+    """
     node = plan.nodes[number]
     title = node.stage.explain(1)[0]
     return StateError(
         f"the new plan has a stage {node.name} that the one before had not ({title}). Its answer depends on the "
-        f"arrival of its rows, which is not stored. Leave this stage and all before it as they are. {_CURE}",
+        f"arrival of its rows, which is not stored{_shown(held)}. Leave this stage and all before it as they are. {_CURE}",
         code="EVOLVE_BY_TIME",
         stage=node.name,
+        **_counts(held),
     )
 
 
-def source_changed(name: str, *, was_dropped: bool) -> StateError:
-    """Return the error of a source that is not the one that it was."""
+def source_changed(name: str, *, was_dropped: bool, held: Sequence[Held] = ()) -> StateError:
+    """Return the error of a source that is not the one that it was.
+
+    Args:
+        name: of the source.
+        was_dropped: an earlier change has dropped it; else it is described otherwise.
+        held: what stages hold of it.
+    """
     what = "was dropped from this pipeline, and its rows with it" if was_dropped else "is described otherwise than before"
     return StateError(
-        f'the source "{name}" {what}. Describe it as before, or give it another name, under which it begins without rows.',
+        f'the source "{name}" {what}{_shown(held)}. Describe it as before, or give it another name, under which it begins '
+        "without rows.",
         code="EVOLVE_SOURCE",
         source=name,
+        **(_counts(held) if held else {}),
     )
 
 

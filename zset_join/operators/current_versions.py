@@ -47,7 +47,14 @@ from zset_join.state.rows.side import SideState
 from zset_join.state.rows.usage import check_same_epoch
 from zset_join.state.time.expiring_rows import ExpiringEpoch, ExpiringRows, TimeToLive
 from zset_join.state.time.order_words import time_words
-from zset_join.state.time.rejections import NULL_KEY, NULL_TIME, GivenRows, first_status, late_or_bad_rows, refuse_bad_rows
+from zset_join.state.time.rejections import (
+    NULL_KEY,
+    NULL_TIME,
+    GivenRows,
+    first_status,
+    late_or_rejected_rows,
+    raise_for_rejections,
+)
 from zset_join.zset import ZSet
 from zset_join.zset.protocol import NOTHING_DUE, NextDue
 
@@ -201,7 +208,7 @@ class CurrentVersions:
 
     def rejections(self, tick: Tick, deltas: Sequence[ZSet]) -> pa.Table:
         """Return the rows that break the relation's contract: `input`, `row`, `weight`, `code`, `reason`."""
-        return late_or_bad_rows([self._resolve(tick, deltas).given])
+        return late_or_rejected_rows([self._resolve(tick, deltas).given])
 
     def resident_bytes(self) -> int:
         """Return the bytes of memory of the state and of the working arrays."""
@@ -251,7 +258,7 @@ class CurrentVersions:
     def _prepare(self, tick: Tick, deltas: Sequence[ZSet]) -> _Prepared:
         prepared = self._resolve(tick, deltas)
         if self.on_bad_input == "error":
-            refuse_bad_rows([prepared.given], tick)
+            raise_for_rejections([prepared.given], tick)
         return prepared
 
     def _resolve(self, tick: Tick, deltas: Sequence[ZSet]) -> _Prepared:

@@ -38,7 +38,7 @@ from zset_join.state.rows.hash_seed import HashTables
 from zset_join.state.rows.rejected_rows import no_rejections
 from zset_join.state.time.key_runs import KeyGroups, KeyRuns
 from zset_join.state.time.order_words import count_order_words, order_words
-from zset_join.state.time.rejections import GivenRows, first_status, late_or_bad_rows, refuse_bad_rows
+from zset_join.state.time.rejections import GivenRows, first_status, late_or_rejected_rows, raise_for_rejections
 from zset_join.state.time.row_store import RowStore
 from zset_join.state.time.timed_state import TimedState
 from zset_join.state.time.versioned_rows import NewRows, PreparedRows, VersionedRows
@@ -221,7 +221,7 @@ class Deduplicate:
     def rejections(self, tick: Tick, deltas: Sequence[ZSet]) -> pa.Table:
         """Return the rows that break the relation's contract: `input`, `row`, `weight`, `code`, `reason`."""
         (delta,) = deltas
-        return late_or_bad_rows([self._prepare(tick, delta).given]) if len(delta) else no_rejections()
+        return late_or_rejected_rows([self._prepare(tick, delta).given]) if len(delta) else no_rejections()
 
     def resident_bytes(self) -> int:
         """Return the bytes of memory of the state and of the working arrays."""
@@ -290,4 +290,4 @@ class Deduplicate:
 
     def _refuse(self, epoch: _Epoch) -> None:
         if self.on_bad_input == "error":
-            refuse_bad_rows([epoch.given], epoch.tick)
+            raise_for_rejections([epoch.given], epoch.tick)

@@ -82,7 +82,7 @@ class StatelessOperator(ABC):
             BadInputError: a retraction from an append-only input, with policy `error`.
             StateError: `ANSWER_OUTDATED`: read after the epoch was absorbed.
         """
-        kept = self._without_bad_rows(tick, deltas)
+        kept = self._without_rejections(tick, deltas)
         if not any(len(delta) for delta in kept):
             return
         yield from self.mapped(kept).tidy_chunks(self._chunk_rows)
@@ -95,7 +95,7 @@ class StatelessOperator(ABC):
             StateError: an epoch that was absorbed before.
         """
         tick.check_follows(self._absorbed_epoch)
-        kept = self._without_bad_rows(tick, deltas)
+        kept = self._without_rejections(tick, deltas)
         self._rejected_rows += sum(len(delta) for delta in deltas) - sum(len(delta) for delta in kept)
         self._absorbed_epoch = tick.epoch
 
@@ -110,7 +110,7 @@ class StatelessOperator(ABC):
                 "reason": _REASON,
             }
             for relation, delta in zip(self.inputs, deltas, strict=True)
-            for row in _bad_rows(relation, delta)
+            for row in _rejected_positions(relation, delta)
         ]
         return pa.Table.from_pylist(lines, schema=REJECTION_SCHEMA) if lines else no_rejections()
 
@@ -135,10 +135,10 @@ class StatelessOperator(ABC):
     def close(self) -> None:  # noqa: B027 - there is nothing to release
         """Do nothing: there are no files."""
 
-    def _without_bad_rows(self, tick: Tick, deltas: Sequence[ZSet]) -> list[ZSet]:
+    def _without_rejections(self, tick: Tick, deltas: Sequence[ZSet]) -> list[ZSet]:
         kept = []
         for relation, delta in zip(self.inputs, deltas, strict=True):
-            bad = _bad_rows(relation, delta)
+            bad = _rejected_positions(relation, delta)
             if len(bad) and self.on_bad_input == "error":
                 raise _refusal(relation, delta, int(bad[0]), len(bad), tick)
             if len(bad):
@@ -148,7 +148,7 @@ class StatelessOperator(ABC):
         return kept
 
 
-def _bad_rows(relation: Relation, delta: ZSet) -> npt.NDArray[np.intp]:
+def _rejected_positions(relation: Relation, delta: ZSet) -> npt.NDArray[np.intp]:
     return np.flatnonzero((delta.weights < 0) & (relation.mode == "append"))
 
 

@@ -31,6 +31,7 @@ from zset_join.evolution.refusals import bad_first_rows, bad_reread, source_chan
 from zset_join.plan.fingerprints import Fingerprints
 from zset_join.plan.query_plan import Feed, QueryPlan, StateNode
 from zset_join.runners.local.contents import Contents
+from zset_join.runners.local.held_counts import HeldCounts
 from zset_join.runners.local.history import InputHistory
 from zset_join.runners.local.rebuilding import Rebuilding
 from zset_join.runners.local.rereading import check_reread
@@ -70,6 +71,7 @@ class EvolutionStart:
         first_rows: by name of a source that the new plan has and this one does not, the rows that it begins with.
         options_after: of operators of the new plan, with other budgets of hybrid state; None: the same.
         reread: by name, all rows of sources that were read again, under the columns of the new plan.
+        counts: by the name of a state, what it counted at the last commit, where `states` waits to be read.
     """
 
     plan: QueryPlan
@@ -87,6 +89,7 @@ class EvolutionStart:
     first_rows: Mapping[str, ZSet] = field(default_factory=dict)
     options_after: StageOptions | None = None
     reread: Mapping[str, ZSet] = field(default_factory=dict)
+    counts: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
 
 
 def with_words(origin: EvolutionStart, words: ColumnWords | None) -> EvolutionStart:
@@ -119,9 +122,10 @@ class Evolution:
         self._places: dict[int, tuple[int, ...]] = {}  # of joins that continue with a part of a shared table
         self.built: dict[int, DurableOperator] = {}
         self._rows: dict[str, ZSet] = {}
+        self._held = HeldCounts(plan=origin.plan, states=origin.states, counted=origin.counts)
         self._check_sources()
         self._match()
-        rows = self._kept_rows()
+        rows = self._row_stores()
         now = [state.number for state in self._rebuilt if not state.is_shared]
         self._reached = self._watermarks_of(now) if origin.as_now else {}
         self._old, self._new = (
@@ -134,6 +138,7 @@ class Evolution:
                 dropped=dict(origin.plan.dropped),
                 columns=self._mapped if prints is self._after else {},
                 before=self._before,
+                held=self._held,
                 as_now=now if origin.as_now and prints is self._after else (),
                 reached=self._reached if prints is self._after else {},
             )
@@ -149,7 +154,7 @@ class Evolution:
             name = source.name
             known = before.get(name, source)
             if self.origin.epoch and not is_same_source(known, source, self.columns.get(name)):
-                raise source_changed(name, was_dropped=False)
+                raise source_changed(name, was_dropped=False, held=self._held.of_sources([name]))
             if name in self.origin.gone and name not in before and self.origin.history is None:
                 raise source_changed(name, was_dropped=True)
             if name in self.origin.gone and not self._is_as_it_came(name):
@@ -243,7 +248,7 @@ class Evolution:
                 return all(tables[name].types == wanted[name].types for name in wanted)
             return all(tables[name].equals(wanted[name]) for name in wanted)
 
-    def _kept_rows(self) -> list[StoredRows]:
+    def _row_stores(self) -> list[StoredRows]:
         one = self.origin
         if not one.epoch:
             return []
@@ -357,6 +362,9 @@ class Evolution:
             read={**self._old.read, **self._new.read},
             rejected=self._new.rejected,
             late={name: time.late_rows for name, time in one.known.sources.items()},
+            set_aside=self._held.set_aside(),
+            ended=self._held.ended(),
+            lags=self._held.unread(),
             ending={names[number]: count for number in sorted(self._copied) if (count := self._ending(number))},
         )
 

@@ -189,4 +189,5 @@ def _state_at(
         history=history,
         known=watermarks.known,
         gone=frozenset() if changed is None else changed.gone,
+        counts=record.progress.get("remembers", {}),
     )

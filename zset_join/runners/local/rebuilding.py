@@ -30,6 +30,7 @@ from zset_join.plan.query_plan import Feed
 from zset_join.plan.row_steps import RowStep, SelectStep, relation_after
 from zset_join.runners.common.stage_bucket import StageBucket
 from zset_join.runners.local.feeding import Feeding, transforms_of
+from zset_join.runners.local.held_counts import HeldCounts, HeldRows
 from zset_join.runners.local.stored_rows import Chunks, StoredRows, gaps_of
 from zset_join.stages.effect import EffectPlace, Effects, has_effect
 from zset_join.stages.stage import StageOptions
@@ -67,6 +68,7 @@ class Rebuilding:
         dropped: columns that the plan before omitted, by source.
         columns: by source, how the columns of rows that are kept of it are to change.
         before: fingerprints of the plan whose rows are kept; None: the same.
+        held: counts what the states of that plan hold, for refusals.
         as_now: numbers of stages that are built as if all their rows arrived now, though their answer depends on when rows
             arrive.
         reached: by number of such a stage, the watermark that its rows have reached with that.
@@ -88,6 +90,7 @@ class Rebuilding:
     dropped: Mapping[str, Collection[str]] = field(default_factory=dict)
     columns: Mapping[str, ColumnChange] = field(default_factory=dict)
     before: Fingerprints | None = None
+    held: HeldCounts | None = None
     fed: dict[int, int] = field(default_factory=dict)
     read: dict[str, int] = field(default_factory=dict)
     rejected: int = 0
@@ -117,7 +120,7 @@ class Rebuilding:
         if self._is_empty[number]:
             return
         if not node.stage.follows_from_rows and number not in self.as_now:
-            raise by_time(self.plan, number)
+            raise by_time(self.plan, number, self._held_upstream(number))
         for given, feeds in zip(node.stage.inputs, node.feeds, strict=True):
             self.check(feeds, given.relation, f"stage {node.name}", gaps_of(given))
 
@@ -164,10 +167,16 @@ class Rebuilding:
         if fitting:
             return min(fitting, key=_size) if len(fitting) > 1 else fitting[0]
         if isinstance(feed.origin, str):
-            near = [(one.what, one.feeds[0].steps, one.relation.schema.names, one.gaps) for one in beside]
-            raise no_rows(replace(feed, steps=wants), names, reader, near, self.dropped.get(feed.origin, ()))
+            near = [(one.what, one.feeds[0].steps, one.relation.schema.names, one.gaps, one.live()) for one in beside]
+            held = [] if self.held is None else self.held.of_sources([feed.origin])
+            raise no_rows(replace(feed, steps=wants), names, reader, near, self.dropped.get(feed.origin, ()), held)
         self.check_stage(feed.origin)
         return _Part(None, feed=feed)
+
+    def _held_upstream(self, number: int) -> list[HeldRows]:
+        """Return what the plan before holds of the sources from which rows come to a stage."""
+        held = self.held
+        return [] if held is None else held.of_sources(held.upstream(self.plan, number))
 
     def _kept_under(self, feed: Feed) -> tuple[str, tuple[RowStep, ...], list[str]]:
         """Return where rows of an origin are kept, the conversion to present rows, and their earlier columns."""

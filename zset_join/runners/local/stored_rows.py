@@ -49,11 +49,12 @@ class StoredRows:
         feeds: of the rows.
         relation: their columns and mode.
         what: their location, for messages.
-        counted: returns how many there are.
+        counted: returns how many there are, with keys that are remembered as deleted.
         read: returns them.
         gaps: columns in which none of them is NULL, because such rows were of no use.
         chunks: yields them with some columns or all, where they are many and computed while they are read.
         is_whole: returns whether none of them has been forgotten.
+        counted_live: returns how many of them live; None: all.
     """
 
     feeds: tuple[FeedPrint, ...]
@@ -64,11 +65,16 @@ class StoredRows:
     gaps: tuple[str, ...] = ()
     chunks: Chunks | None = None
     is_whole: Callable[[], bool] = _always
+    counted_live: Callable[[], int] | None = None
 
     @cached_property
     def count(self) -> int:
         """Return how many there are."""
         return self.counted()
+
+    def live(self) -> int:
+        """Return how many live rows there are."""
+        return self.count if self.counted_live is None else self.counted_live()
 
     @cached_property
     def text(self) -> str:
@@ -160,6 +166,7 @@ def _of_stage(
             _Table(operator, name, relation),
             gaps_of(given),
             is_whole=_HasEvictedNothing(operator),
+            counted_live=_Counted(operator, (f"{name}_rows",)),
         )
     if isinstance(shape, ListingOperator) and (options.table_budget is None or stage.cold_state is None):
         groups = _Counted(operator, ("groups",))

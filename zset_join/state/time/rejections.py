@@ -28,8 +28,8 @@ __all__ = [
     "TIME_JUMP",
     "GivenRows",
     "first_status",
-    "late_or_bad_rows",
-    "refuse_bad_rows",
+    "late_or_rejected_rows",
+    "raise_for_rejections",
 ]
 
 NULL_TIME, NULL_KEY, TIME_JUMP = 20, 21, 22
@@ -92,7 +92,7 @@ def first_status(weights: npt.NDArray[np.int64], *, is_append: bool) -> npt.NDAr
     return status
 
 
-def late_or_bad_rows(inputs: Sequence[GivenRows]) -> pa.Table:
+def late_or_rejected_rows(inputs: Sequence[GivenRows]) -> pa.Table:
     """Return one line per row that was not taken, with its position in its delta."""
     lines: list[dict[str, object]] = []
     for given in inputs:
@@ -103,7 +103,7 @@ def late_or_bad_rows(inputs: Sequence[GivenRows]) -> pa.Table:
     return pa.Table.from_pylist(lines, schema=REJECTION_SCHEMA)
 
 
-def refuse_bad_rows(inputs: Sequence[GivenRows], tick: Tick) -> None:
+def raise_for_rejections(inputs: Sequence[GivenRows], tick: Tick) -> None:
     """Raise for the first row that breaks the contract; late rows do not.
 
     Raises:

@@ -251,7 +251,7 @@ class VersionJoin:
         """Return bad and late rows: `input`, `row`, `weight`, `code`, `reason`; shared right rows are listed by their owner."""
         if not any(len(delta) for delta in deltas):
             return no_rejections()
-        return b.late_or_bad_rows(self._prepare(tick, deltas).given[: 2 if self._owns_table else 1])
+        return b.late_or_rejected_rows(self._prepare(tick, deltas).given[: 2 if self._owns_table else 1])
 
     def next_due(self) -> int | None:
         """Return the watermark at which a row that waits must be answered; None when none waits."""
@@ -262,7 +262,7 @@ class VersionJoin:
 
     def _refuse(self, epoch: VersionEpoch) -> None:
         if self.on_bad_input == "error":
-            b.refuse_bad_rows(epoch.given, epoch.tick)
+            b.raise_for_rejections(epoch.given, epoch.tick)
 
     def horizon(self, watermark: int | None) -> int | None:
         """Return the time up to which rows are past at a watermark."""

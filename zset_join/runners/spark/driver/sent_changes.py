@@ -73,6 +73,9 @@ def written_diff(diff: PlanDiff) -> _Written:
         "late": dict(diff.late),
         "taken": diff.taken,
         "ending": dict(diff.ending),
+        "set_aside": dict(diff.set_aside),
+        "ended": {name: dict(counts) for name, counts in diff.ended.items()},
+        "lags": list(diff.lags),
     }
 
 

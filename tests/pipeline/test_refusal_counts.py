@@ -1,0 +1,132 @@
+"""What a change cannot be built from is counted: rows that are kept of a source, and rows that have left."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from zset_join.core.errors import StateError
+from zset_join.expressions import col
+from zset_join.pipeline import Pipeline, StateTtl, View, appends, changes, versioned
+from zset_join.pipeline import functions as F  # noqa: N812 - as PySpark users import theirs
+from zset_join.runners.local.pinned import diff_of_running
+from zset_join.runners.local.stopped import diff_of_directory
+from zset_join.runners.spark.driver.sent_changes import read_diff, written_diff
+from zset_join.stages.stage import StageOptions
+
+ORDERS = changes("orders", {"id": pa.int64(), "who": pa.string(), "total": pa.int64()}, keys="id")
+PEOPLE = changes("people", {"who": pa.string(), "city": pa.string()}, keys="who")
+JOINED = ORDERS.join(PEOPLE, on="who")
+SEEN = appends("seen", {"k": pa.string(), "n": pa.int64(), "t": pa.int64()}, watermark=("t", 0))
+RATES = versioned("rates", {"k": pa.string(), "rate": pa.int64(), "at": pa.int64()}, keys="k", version_by="at", delay=0)
+BY_K = SEEN.groupBy("k").agg(F.sum("n").alias("n"))
+TEMPORAL = SEEN.temporal_join(RATES, on="k", as_of="t", how="left")
+LIVING = SEEN.join(PEOPLE.select("city", k=col("who")), on="k", state_ttl=(StateTtl(10, by="event"), None))
+FIRST: Mapping[str, list[dict[str, Any]]] = {
+    "orders": [{"id": at, "who": "ab"[at % 2], "total": at} for at in range(6)],
+    "people": [{"who": "x", "city": "Oslo"}, {"who": "b", "city": "Rome"}],
+    "seen": [{"k": "x", "n": 2, "t": 1}, {"k": "x", "n": 1, "t": 2}, {"k": "y", "n": 3, "t": 3}],
+    "rates": [{"k": "x", "rate": at, "at": at} for at in range(4)],
+}
+SECOND: Mapping[str, list[dict[str, Any]]] = {
+    "seen": [{"k": "x", "n": 2, "t": 30}, {"k": "z", "n": 2, "t": 1}],
+    "rates": [{"k": "x", "rate": 9, "at": 20}, {"k": "x", "rate": 9, "at": 40}, {"k": None, "rate": 9, "at": 20}],
+}
+"""A row that ends others by time, a late one, a version that is bad input, and two that free those before."""
+
+
+def filled(view: View, where: Path | None = None, **options: Any) -> Pipeline[Any]:
+    pipeline = Pipeline(view, where, options=StageOptions(on_bad_input="quarantine"), **options)
+    for rows in (FIRST, SECOND):
+        pipeline.step({name: rows[name] for name in pipeline.sources if name in rows})
+    return pipeline
+
+
+CAUSES = {
+    "groups alone": (BY_K, SEEN.groupBy("n").agg(F.count().alias("c")), "EVOLVE_NO_ROWS", "aggregate-0 holds 3 groups", 3, 0),
+    "a condition": (SEEN.where(col("n") > 2), SEEN, "EVOLVE_NO_ROWS", 'view "seen" (1)', 1, 0),
+    "NULL keys": (
+        JOINED.select("id"),
+        ORDERS.join(PEOPLE, on="who", how="left").select("id"),
+        "EVOLVE_NO_ROWS",
+        "the left rows of join-0 (6)",
+        6,
+        0,
+    ),
+    "rows ended by time": (
+        LIVING,
+        SEEN.join(PEOPLE.select("city", k=col("who")), on="k"),
+        "EVOLVE_NO_ROWS",
+        "holds 1 row; ended by time so far: 3",
+        1,
+        3,
+    ),
+    "versions freed": (TEMPORAL, RATES.select("rate"), "EVOLVE_NO_ROWS", "holds 2 rows; versions freed so far: 4", 2, 4),
+    "answered and not kept": (TEMPORAL, SEEN.select("k", "n"), "EVOLVE_NO_ROWS", "holds 0 rows and has answered 4", 0, 0),
+    "by the order of arrival": (
+        ORDERS,
+        ORDERS.dedup(keys="who", order_by="total"),
+        "EVOLVE_BY_TIME",
+        "(latest-0 holds 6 rows)",
+        6,
+        0,
+    ),
+    "by time": (TEMPORAL, SEEN.temporal_join(RATES, on="k", as_of="t"), "EVOLVE_BY_TIME", "freed so far: 4", 2, 4),
+    "left out by keep_state": (
+        JOINED.select("id", "city"),
+        JOINED.select("id", "city", "total"),
+        "EVOLVE_DROPPED",
+        "(join-0 holds 6 rows)",
+        6,
+        0,
+    ),
+    "another source": (BY_K, changes("seen", {"k": pa.string(), "n": pa.int64()}, keys="k"), "EVOLVE_SOURCE", "3 groups", 3, 0),
+}
+
+
+@pytest.mark.parametrize(("before", "after", "code", "shown", "rows", "ended"), CAUSES.values(), ids=CAUSES)
+def test_a_refusal_counts_what_is_kept_and_what_has_left(
+    before: View, after: View, code: str, shown: str, rows: int, ended: int
+) -> None:
+    pipeline = filled(before, keep_state="needed" if code == "EVOLVE_DROPPED" else "all")
+
+    with pytest.raises(StateError) as refused:
+        pipeline.diff(after)
+
+    assert (refused.value.code, refused.value.facts["rows"], refused.value.facts.get("ended_rows", 0)) == (code, rows, ended)
+    assert shown in refused.value.message
+
+
+def test_a_stopped_directory_and_one_that_runs_count_the_same(tmp_path: Path) -> None:
+    before, after, *_ = CAUSES["rows ended by time"]
+    with filled(before, tmp_path) as pipeline, pytest.raises(StateError) as expected:
+        pipeline.diff(after)
+
+    for compare in (diff_of_directory, diff_of_running):
+        with pytest.raises(StateError) as refused:
+            compare(str(tmp_path), after)
+        assert refused.value.message == expected.value.message
+
+
+def test_a_difference_counts_rows_that_stay_out(tmp_path: Path) -> None:
+    views = {"t": TEMPORAL, "l": LIVING}
+    with filled(views, tmp_path) as pipeline:
+        there = pipeline.diff({**views, "s": TEMPORAL.select("rate")})
+    runs = diff_of_running(str(tmp_path), views)
+
+    assert "rows that have ended stay so: temporal_join-0 3 versions freed (without the last epoch)" in str(runs).splitlines()
+    for diff in (there, diff_of_directory(str(tmp_path), views), read_diff(written_diff(there))):
+        assert diff.late == {"seen": 1, "rates": 0}
+        assert diff.set_aside == {"temporal_join-0": 1}
+        assert diff.ended == {"temporal_join-0": {"versions freed": 4}, "state_ttl-1": {"ended by time": 3}}
+        for line in (
+            "late rows are excluded: seen 1",
+            "rows set aside before stay so: temporal_join-0 1",
+            "rows that have ended stay so: temporal_join-0 4 versions freed, state_ttl-1 3 ended by time",
+        ):
+            assert line in str(diff).splitlines()
+            assert f"- {line}" in diff.to_markdown().splitlines()
