@@ -12,8 +12,6 @@ import pytest
 from zset_join import cli
 from zset_join.cli import main
 
-pytestmark = pytest.mark.spark
-
 PROGRAM = """
 from pathlib import Path
 
@@ -52,47 +50,6 @@ def program(spark: object, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> I
     sys.modules.pop("shop", None)
 
 
-def test_position_reports_the_epoch_of_an_output_that_spark_wrote(program: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["position", "shop.duckdb"]) == 0
-    header, line, *_ = capsys.readouterr().out.splitlines()
-
-    assert header.split() == ["output", "kind", "query", "view", "epoch", "mark"]
-    assert (line.split()[:2], line.split()[4]) == (["shop.duckdb#orders", "duckdb"], "0")
-    assert len(line.split()[5]) == 16
-
-
-def test_verify_shows_whether_the_view_is_right(program: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["verify", program]) == 0
-    assert capsys.readouterr().out.startswith("equal: 2 rows expected, 2 emitted")
-
-    with duckdb.connect("shop.duckdb") as connection:
-        bases = "SELECT schema_name, table_name FROM duckdb_tables() WHERE schema_name = '_zset_join'"
-        [(schema, table)] = connection.execute(bases).fetchall()
-        connection.execute(f'DELETE FROM "{schema}"."{table}" WHERE rowid = 0')
-
-    assert main(["verify", program]) == 1
-    assert "1 row differs" in capsys.readouterr().out
-
-
-def test_a_row_is_explained_and_the_state_is_shown(program: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["explain-row", program, "order_id=1"]) == 0
-    assert "because customers +1 {'customer_id': 7, 'name': 'Ada'}" in capsys.readouterr().out
-
-    assert main(["explain", program]) == 0
-    assert "Join" in capsys.readouterr().out
-
-    assert main(["plan", "checkpoint"]) == 0
-    assert 'View "orders_left_customers": customer_id, order_id, name' in capsys.readouterr().out
-
-    assert main(["state", "checkpoint"]) == 0
-    assert "customers" in capsys.readouterr().out
-
-
-def test_a_query_goes_on_after_its_buckets_were_changed(program: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["rescale", "checkpoint", "3", "--local-state-dir", "local"]) == 0
-    assert "2 buckets became 3" in capsys.readouterr().out
-
-
 WRONG = [
     (["verify", "shop:missing"], "[PROGRAM] 'shop:missing' does not name a query"),
     (["verify", "nowhere:view"], "[PROGRAM]"),
@@ -109,7 +66,7 @@ WRONG = [
 ]
 
 
-def test_what_cannot_be_done_is_reported(program: str, capsys: pytest.CaptureFixture[str]) -> None:
+def refuses_what_cannot_be_done(program: str, capsys: pytest.CaptureFixture[str]) -> None:
     for arguments, expected in WRONG:
         assert main(arguments) == 1, arguments
         reported = capsys.readouterr().err
@@ -120,6 +77,44 @@ def test_what_cannot_be_done_is_reported(program: str, capsys: pytest.CaptureFix
     sys.modules.pop("shop")
     assert main(["verify", program]) == 1
     assert "[NO_CHECKPOINT]" in capsys.readouterr().err
+
+
+def test_commands_do_what_the_methods_do(program: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """The position, rows, plan, state and view of one query, and other buckets at its end."""
+    assert main(["position", "shop.duckdb"]) == 0
+    header, line, *_ = capsys.readouterr().out.splitlines()
+
+    assert header.split() == ["output", "kind", "query", "view", "epoch", "mark"]
+    assert (line.split()[:2], line.split()[4]) == (["shop.duckdb#orders", "duckdb"], "0")
+    assert len(line.split()[5]) == 16
+
+    assert main(["explain-row", program, "order_id=1"]) == 0
+    assert "because customers +1 {'customer_id': 7, 'name': 'Ada'}" in capsys.readouterr().out
+
+    assert main(["explain", program]) == 0
+    assert "Join" in capsys.readouterr().out
+
+    assert main(["plan", "checkpoint"]) == 0
+    assert 'View "orders_left_customers": customer_id, order_id, name' in capsys.readouterr().out
+
+    assert main(["state", "checkpoint"]) == 0
+    assert "customers" in capsys.readouterr().out
+
+    assert main(["verify", program]) == 0
+    assert capsys.readouterr().out.startswith("equal: 2 rows expected, 2 emitted")
+
+    with duckdb.connect("shop.duckdb") as connection:
+        bases = "SELECT schema_name, table_name FROM duckdb_tables() WHERE schema_name = '_zset_join'"
+        [(schema, table)] = connection.execute(bases).fetchall()
+        connection.execute(f'DELETE FROM "{schema}"."{table}" WHERE rowid = 0')
+
+    assert main(["verify", program]) == 1
+    assert "1 row differs" in capsys.readouterr().out
+
+    refuses_what_cannot_be_done(program, capsys)
+
+    assert main(["rescale", "checkpoint", "3", "--local-state-dir", "local"]) == 0
+    assert "2 buckets became 3" in capsys.readouterr().out
 
 
 def test_a_wrong_command_line_ends_with_two(capsys: pytest.CaptureFixture[str]) -> None:

@@ -3,7 +3,7 @@
 A ```python block of *.md or docs/**/*.md is one test. The blocks of a page share one namespace and one scratch
 directory, in order; picking one block runs those before it first. A block written as a Python session (`>>>`) has its
 output compared. Below the comment `<!-- spark -->`, that block and all later ones of the page are given the session of
-the tests as `spark`. Those below `<!-- services -->` run with `make test-services`. Blocks in any other language are only read,
+the tests as `spark`; they are one test, which two workers cannot both run. Those below `<!-- services -->` run with `make test-services`. Blocks in any other language are only read,
 never run.
 """
 
@@ -50,7 +50,6 @@ class Page:
     namespace: dict[str, Any] = field(default_factory=lambda: {"__name__": "__main__"})
     blocks_run: int = 0
     directory: Path | None = None
-    spark_directory: Path | None = None
     runs_services: bool = False
 
     @property
@@ -169,20 +168,25 @@ def empty(directory: Path) -> Path:
     return directory
 
 
-def cases(*, below_spark_mark: bool) -> list[Any]:
-    """Return one case per block that runs; the cases of a page stay in one process."""
+def cases() -> list[Any]:
+    """Return one case per block that runs without Spark; the cases of a page stay in one process."""
     return [
         pytest.param(page, index, id=f"{page.name}:{block.line}", marks=pytest.mark.xdist_group(page.name))
         for page in PAGES
         for index, block in enumerate(page.python_blocks())
-        if block.below_spark_mark == below_spark_mark
+        if not block.below_spark_mark
     ]
+
+
+def spark_pages() -> list[Any]:
+    """Return the pages with a block that runs with Spark."""
+    return [pytest.param(page, id=page.name) for page in PAGES if any(block.below_spark_mark for block in page.python_blocks())]
 
 
 PAGES = [Page(path) for path in pages()]
 
 
-@pytest.mark.parametrize(("page", "index"), cases(below_spark_mark=False))
+@pytest.mark.parametrize(("page", "index"), cases())
 def test_code_block_runs(
     page: Page, index: int, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -191,15 +195,12 @@ def test_code_block_runs(
     page.run_through(index)
 
 
-@pytest.mark.parametrize(("page", "index"), cases(below_spark_mark=True))
-def test_code_block_with_spark_runs(
-    page: Page, index: int, spark: Any, spark_directory: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.parametrize("page", spark_pages())
+def test_code_blocks_with_spark_run(page: Page, spark: Any, spark_directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # Relative paths mean the same to Python and to the JVM, and each page begins with an empty directory.
-    page.spark_directory = page.spark_directory or empty(spark_directory)
-    monkeypatch.chdir(spark_directory)
+    monkeypatch.chdir(empty(spark_directory))
     page.namespace.setdefault("spark", spark)
-    page.run_through(index)
+    page.run_through(len(page.python_blocks()) - 1)
 
 
 @pytest.mark.parametrize("path", pages(), ids=lambda path: path.relative_to(ROOT).as_posix())

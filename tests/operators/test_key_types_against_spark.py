@@ -1,16 +1,18 @@
 """Every hashable key type, maintained by the join and compared with Spark's own batch join of the final tables.
 
 Both sides change over a few epochs: the left by upserts and deletes of its primary key, the right as a bag with copies. What
-is compared are the numbers of the rows that met, as Z-sets; one query runs five join types in Spark under `=` and `<=>`.
+is compared are the numbers of the rows that met, as Z-sets, under `=` and `<=>`; one query runs Spark's full join of every key.
 Spark has no type for some of Arrow's: such keys are cast, for Spark only.
 """
 
 from __future__ import annotations
 
 import datetime as dt
+import functools
+import itertools
 import math
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
@@ -40,8 +42,10 @@ STRINGS = ["", " ", "a", "a ", "A", LONG, LONG + "!"]
 FLOAT_STRUCT = pa.struct({"x": pa.float64(), "s": pa.string()})
 DEEP = pa.struct({"l": pa.list_(pa.struct({"f": pa.list_(pa.float32())})), "d": pa.date32()})
 
+Case = tuple[pa.DataType, pa.DataType, pa.DataType | None, list[Any]]
+
 # The key as the left has it, as the right has it, as Spark is given it (None: as it is), and its values besides NULL.
-KEYS: list[tuple[pa.DataType, pa.DataType, pa.DataType | None, list[Any]]] = [
+KEYS: list[Case] = [
     (pa.int8(), pa.int8(), None, [-128, 0, 127]),
     (pa.int16(), pa.int16(), None, [-(2**15), 0, 255]),
     (pa.int32(), pa.int32(), None, [-1, 0, 2**31 - 1]),
@@ -188,57 +192,80 @@ def for_spark(keys: pa.Array, kind: pa.DataType | None, places: list[int]) -> pa
     return taken if kind is None else taken.cast(kind)
 
 
-def requested(spark: SparkSession, left: pa.Table, right: pa.Table) -> dict[tuple[str, bool], Met]:
-    """Return the results of Spark's own joins, for every join type and both equalities, in one query."""
+def tables_of(case: Case, histories: tuple[History, History]) -> tuple[pa.Table, pa.Table]:
+    """Return both tables as Spark is given them."""
+    left_kind, right_kind, spark_kind, values = case
+    left_rows, right_rows = histories[0].table, histories[1].bag_table
+    left_keys = for_spark(pool(left_kind, values), spark_kind, [key for _, key in left_rows])
+    right_keys = for_spark(pool(right_kind, values), spark_kind, [key for _, key in right_rows])
+    left = pa.table({"a": [number for number, _ in left_rows], "k": left_keys})
+    return left, pa.table({"b": [number for number, _ in right_rows], "j": right_keys})
+
+
+def requested(
+    spark: SparkSession, tables: Mapping[str, tuple[pa.Table, pa.Table]], types: Sequence[str]
+) -> dict[tuple[str, str, bool], Met]:
+    """Return the results of Spark's own joins, by case, join type and equality, in one query."""
     from pyspark.sql import functions as f
 
-    # One partition a side needs no shuffle: ten joins are ten tasks.
-    one, other = spark.createDataFrame(left).coalesce(1), spark.createDataFrame(right).coalesce(1)
     frames: list[DataFrame] = []
-    for how in COMPARED:
-        for null_safe in (False, True):
+    found: dict[tuple[str, str, bool], Counter[tuple[Any, ...]]] = {}
+    for name, (left, right) in tables.items():
+        # One partition a side needs no shuffle: a join is a task.
+        one, other = spark.createDataFrame(left).coalesce(1), spark.createDataFrame(right).coalesce(1)
+        for how, null_safe in itertools.product(types, (False, True)):
             condition: Column = one["k"].eqNullSafe(other["j"]) if null_safe else one["k"] == other["j"]
             partner = other["b"] if how in SHOWS_RIGHT else f.lit(None).cast("long")
-            tag = [f.lit(how).alias("how"), f.lit(null_safe).alias("null_safe")]
+            tag = [f.lit(name).alias("case"), f.lit(how).alias("how"), f.lit(null_safe).alias("null_safe")]
             frames.append(one.join(other, condition, how).select(*tag, one["a"], partner.alias("b")))
-    united = frames[0]
-    for frame in frames[1:]:
-        united = united.unionAll(frame)
-    found: dict[tuple[str, bool], Counter[tuple[Any, ...]]] = {
-        (how, null_safe): Counter() for how in COMPARED for null_safe in (False, True)
-    }
-    for line in united.toArrow().to_pylist():
+            found[name, how, null_safe] = Counter()
+    for line in functools.reduce(lambda first, second: first.unionAll(second), frames).toArrow().to_pylist():
         row = (line["a"], line["b"]) if line["how"] in SHOWS_RIGHT else (line["a"],)
-        found[line["how"], line["null_safe"]][row] += 1
+        found[line["case"], line["how"], line["null_safe"]][row] += 1
     return {case: dict(rows) for case, rows in found.items()}
 
 
+def by_type(full: Met) -> dict[str, Met]:
+    """Return what every join type shows of the pairs of a full join; `a` is a key of the left."""
+    left = {pair: count for pair, count in full.items() if pair[0] is not None}
+    inner = {pair: count for pair, count in left.items() if pair[1] is not None}
+    anti = {(a,): 1 for a, b in left if b is None}
+    return {"inner": inner, "left": left, "full": full, "left_semi": {(a,): 1 for a, _ in inner}, "left_anti": anti}
+
+
+NAMED = {f"{case[0]} = {case[1]}": case for case in KEYS}
+PUSHED = [f"{case[0]} = {case[1]}" for case in KEYS[::3]]
+
+
 @pytest.mark.parametrize(
-    ("left_kind", "right_kind", "spark_kind", "values"),
-    some_of({f"{case[0]} = {case[1]}": case for case in KEYS}, short=[f"{case[0]} = {case[1]}" for case in KEYS[::3]]),
+    "cases",
+    some_of({"every third": PUSHED, "the others": [name for name in NAMED if name not in PUSHED]}, short=["every third"]),
 )
-def test_the_maintained_join_is_spark_s_batch_join(
-    left_kind: pa.DataType,
-    right_kind: pa.DataType,
-    spark_kind: pa.DataType | None,
-    values: list[Any],
-    plain_spark: SparkSession,
-) -> None:
-    left_keys, right_keys = pool(left_kind, values), pool(right_kind, values)
-    histories = (History(1, len(values)), History(2, len(values)))
-    left_rows, right_rows = histories[0].table, histories[1].bag_table
-    left = pa.table(
-        {"a": [number for number, _ in left_rows], "k": for_spark(left_keys, spark_kind, [key for _, key in left_rows])}
-    )
-    right = pa.table(
-        {"b": [number for number, _ in right_rows], "j": for_spark(right_keys, spark_kind, [key for _, key in right_rows])}
-    )
+def test_the_maintained_joins_are_sparks_batch_joins(cases: Sequence[str], plain_spark: SparkSession) -> None:
+    histories = {name: (History(1, len(NAMED[name][3])), History(2, len(NAMED[name][3]))) for name in cases}
 
-    expected = requested(plain_spark, left, right)
+    found = requested(plain_spark, {name: tables_of(NAMED[name], histories[name]) for name in cases}, ["full"])
 
-    answers = {(how, null_safe): maintained(how, null_safe, left_keys, right_keys, histories) for how, null_safe in expected}
-    assert answers == expected
-    assert len(expected["inner", True]) > len(expected["inner", False]) > 0
+    for name in cases:
+        left_kind, right_kind, _, values = NAMED[name]
+        left_keys, right_keys = pool(left_kind, values), pool(right_kind, values)
+        expected = {safe: by_type(found[name, "full", safe]) for safe in (False, True)}
+        answers = {
+            safe: {how: maintained(how, safe, left_keys, right_keys, histories[name]) for how in COMPARED} for safe in expected
+        }
+        assert (name, answers) == (name, expected)
+        assert len(expected[True]["inner"]) > len(expected[False]["inner"]) > 0
+
+
+def test_join_types_show_what_they_do_of_sparks_full_join(plain_spark: SparkSession) -> None:
+    """So that the test above requests one of five types of every key."""
+    name = f"{DEEP} = {DEEP}"
+    values = len(NAMED[name][3])
+
+    found = requested(plain_spark, {name: tables_of(NAMED[name], (History(1, values), History(2, values)))}, COMPARED)
+
+    for safe in (False, True):
+        assert {how: found[name, how, safe] for how in COMPARED} == by_type(found[name, "full", safe])
 
 
 def test_the_values_that_are_drawn_hold_every_trap() -> None:

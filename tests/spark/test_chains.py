@@ -326,7 +326,9 @@ def streams(source: Callable[[str], Source]) -> list[ChangeStream]:
     return [upserts(source(name), name) for name in "abc"]
 
 
-def test_the_key_of_a_chain_follows_from_the_keys_of_its_inputs(streams: list[ChangeStream]) -> None:
+def test_the_key_of_a_chain_follows_from_the_keys_of_its_inputs_and_explain_prints_what_every_stage_keeps(
+    streams: list[ChangeStream],
+) -> None:
     a, b, c = streams
     by_key = b.join(a, on=[("b_id", "a_id")], how="full").drop("k_right")
 
@@ -338,8 +340,6 @@ def test_the_key_of_a_chain_follows_from_the_keys_of_its_inputs(streams: list[Ch
     assert a.join(b, on="k").select("k").join(c, on="k").output.primary_key == ()
     assert a.join(b, on="k").join(c.join(a.alias("d"), on="k"), on="k", how="full").output.primary_key == ()
 
-
-def test_explain_prints_a_chain_with_what_every_stage_keeps(streams: list[ChangeStream]) -> None:
     a, b, c = streams
 
     lines = a.join(b, on="k").where("a_v = 'x'").join(c, on="k", how="left").placed.explanation(buckets=4).splitlines()

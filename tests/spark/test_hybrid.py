@@ -110,7 +110,10 @@ def test_lost_or_unfit_local_state_is_rebuilt_from_a_snapshot_that_holds_the_col
     assert rebuilt(query) == (0 if options else 4)  # the join and the route of the orders, in two buckets each
 
 
-@pytest.mark.parametrize(("medium", "damaged"), [("files", "left.rows/*.pages"), ("duckdb", "cold.duckdb")])
+@pytest.mark.parametrize(
+    ("medium", "damaged"),
+    some_of({"files": ("files", "left.rows/*.pages"), "duckdb": ("duckdb", "cold.duckdb")}, short=["duckdb"]),
+)
 def test_a_damaged_cold_file_is_noticed_and_the_bucket_rebuilt(
     orders: Source, customers: Source, tmp_path: Path, medium: str, damaged: str
 ) -> None:

@@ -13,6 +13,7 @@ from pyspark.sql import SparkSession
 
 from tests.sql.test_files import RECORDS, declared
 from tests.sql.timeplus_page import has_the_numbers_of_the_page, query
+from tests.sweeps import for_each
 from zset_join.core.errors import PlanError, SqlError
 from zset_join.spark import appends
 from zset_join.sql import Session, connect
@@ -80,7 +81,7 @@ def test_a_file_of_statements_that_is_run_again_goes_on(
 
 
 @pytest.mark.filterwarnings("ignore:.*has deletes")
-@pytest.mark.parametrize(
+@for_each(
     "text",
     [
         "SELECT customer, qty, count(*) FROM orders GROUP BY CUBE(customer, qty)",
@@ -101,7 +102,7 @@ def test_what_is_written_in_sql_is_planned_inside_spark(planned: Session, text: 
 
 
 @pytest.mark.filterwarnings("ignore:.*has deletes")
-@pytest.mark.parametrize("time", ["o.ts", "PROCTIME()"])
+@for_each("time", ["o.ts", "PROCTIME()"])
 def test_a_table_under_two_aliases_is_kept_once(planned: Session, time: str) -> None:
     planned.sql("CREATE INDEX IF NOT EXISTS by_id ON people (id)")
     text = (

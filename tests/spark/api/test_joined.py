@@ -23,30 +23,24 @@ def pair(orders: Source, customers: Source) -> tuple[ChangeStream, ChangeStream]
     )
 
 
-def test_one_name_joins_using_it_and_shows_it_once(pair: tuple[ChangeStream, ChangeStream]) -> None:
+def test_a_join_has_the_columns_and_routes_that_its_keys_need(
+    pair: tuple[ChangeStream, ChangeStream], capsys: pytest.CaptureFixture[str]
+) -> None:
     joined = pair[0].join(pair[1], on="customer_id", how="left")
 
     assert joined.columns == ["customer_id", "order_id", "item", "name", "ts"]
     assert joined.schema["name"].dataType.simpleString() == "string"
 
-
-def test_pairs_of_names_keep_both_columns(pair: tuple[ChangeStream, ChangeStream]) -> None:
     joined = pair[0].join(pair[1], on=[("customer_id", "customer_id")])
 
     assert joined.columns == ["order_id", "customer_id", "item", "customer_id_right", "name", "ts"]
 
-
-def test_columns_that_only_order_changes_are_not_shown(pair: tuple[ChangeStream, ChangeStream]) -> None:
     assert not [name for name in pair[0].join(pair[1], on="customer_id", how="full").columns if name.startswith("__")]
 
-
-def test_a_side_is_routed_only_when_its_join_key_can_move(pair: tuple[ChangeStream, ChangeStream]) -> None:
     stages = pair[0].join(pair[1], on="customer_id").placed.planned_stages
 
     assert [(one.stage.kind, one.side) for one in stages if one.stage.forwards] == [("route", 0)]
 
-
-def test_explain_prints_the_plan(pair: tuple[ChangeStream, ChangeStream], capsys: pytest.CaptureFixture[str]) -> None:
     pair[0].join(pair[1], on="customer_id", how="left").explain()
 
     assert "Route by primary key (order_id)" in capsys.readouterr().out
@@ -74,24 +68,18 @@ def test_a_refused_argument_names_itself_its_value_and_the_cure(
         pair[0].join(pair[1], **arguments)
 
 
-def test_a_column_of_pyspark_as_condition_is_refused_with_a_way_out(pair: tuple[ChangeStream, ChangeStream]) -> None:
+def test_a_side_that_cannot_be_joined_is_refused_with_a_way_out(
+    pair: tuple[ChangeStream, ChangeStream], customers: Source
+) -> None:
     with pytest.raises(PlanError, match=r"is not understood; expected a column name"):
         pair[0].join(pair[1], on=F.col("customer_id") == F.col("customer_id"))
 
-
-def test_a_plain_dataframe_on_the_right_is_refused_with_a_way_out(
-    pair: tuple[ChangeStream, ChangeStream], customers: Source
-) -> None:
     with pytest.raises(PlanError, match=r"got DataFrame. Wrap the DataFrame first"):
         pair[0].join(customers.stream(), on="customer_id")  # type: ignore[arg-type]  # the mistake under test
 
-
-def test_a_stream_joined_with_itself_needs_two_names(customers: Source) -> None:
     with pytest.raises(PlanError, match='several streams of the query are called "customers"'):
         appends(customers.stream(), name="customers").join(appends(customers.stream(), name="customers"), on="customer_id")
 
-
-def test_output_columns_that_differ_only_by_case_are_refused(customers: Source) -> None:
     shouting = appends(customers.stream().selectExpr("customer_id", "name as NAME"), name="shouting")
 
     with pytest.raises(PlanError, match=r"\['NAME', 'name'\].*differ only by case"):

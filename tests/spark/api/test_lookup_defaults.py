@@ -79,7 +79,9 @@ def test_a_dataframe_that_is_too_large_is_refused_by_name(tmp_path: Path) -> Non
         source.keep(None, "s", 3, ROWS)
 
 
-def test_defaults_of_the_session_yield_to_the_writer_and_both_to_the_join(spark: SparkSession) -> None:
+def test_defaults_of_the_session_yield_to_the_writer_and_both_to_the_join_as_explain_reports(
+    spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     spark.conf.set("spark.zset_join.lookup.timeout", "180s")
     spark.conf.set("spark.zset_join.lookup.capacity", "7")
     try:
@@ -94,17 +96,6 @@ def test_defaults_of_the_session_yield_to_the_writer_and_both_to_the_join(spark:
     with pytest.raises(OptionError, match=r"lookup option 'colour' .* is unknown"):
         job_defaults(spark, {"lookup.colour": "red"})
 
-
-def test_more_tasks_than_connections_are_refused_by_the_options_name() -> None:
-    check_connections(16, processes=16, source="codes")
-
-    with pytest.raises(OptionError, match="Set max_connections=17 or more, or buckets=16 or fewer"):
-        check_connections(16, processes=17, source="codes")
-
-
-def test_explain_reports_the_options_in_force_and_which_are_the_jobs(
-    spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
     source = FunctionSource(name="codes", schema=TABLE, function=lambda _keys: ROWS)
     orders = appends(Source(spark, tmp_path / "orders", ORDERS).stream(), name="orders")
     view = orders.lookup_join(source, on="code", hint=Lookup(cache="partial"))
@@ -117,6 +108,13 @@ def test_explain_reports_the_options_in_force_and_which_are_the_jobs(
     assert "of the job: batch-keys=7" in reported
     view.explain()
     assert "of the job" not in capsys.readouterr().out
+
+
+def test_more_tasks_than_connections_are_refused_by_the_options_name() -> None:
+    check_connections(16, processes=16, source="codes")
+
+    with pytest.raises(OptionError, match="Set max_connections=17 or more, or buckets=16 or fewer"):
+        check_connections(16, processes=17, source="codes")
 
 
 def test_a_selection_reads_only_its_columns(spark: SparkSession, tmp_path: Path) -> None:

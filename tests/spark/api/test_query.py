@@ -136,22 +136,6 @@ def test_a_query_goes_on_where_it_stopped_also_with_new_workers_and_on_another_h
     ]
 
 
-def test_a_snapshot_takes_the_place_of_the_log(orders: Source, customers: Source, run: Run, tmp_path: Path) -> None:
-    orders.add(("i", 1, 10, "pen", 1)).add(("u", 1, 10, "ink", 2)).add(("u", 1, 10, "cap", 3)).add(("u", 1, 10, "nib", 4))
-    customers.add((10, "Ann", 1))
-    sink = Collected()
-    run(join_of(orders, customers), sink, buckets=1, snapshotAfterBytes=1)
-
-    orders.add(("u", 1, 10, "box", 5))
-    query = run(join_of(orders, customers), sink, snapshotAfterBytes=1, localStateDir=str(tmp_path / "another host"))
-
-    assert list((tmp_path / "checkpoint" / "zset" / "snapshot").glob("join-0/*.parquet"))
-    assert sink.total() == {(10, 1, "box", "Ann"): 1}
-    report = query.verify(actual_df=emitted(query, sink))
-    assert report.basis == {"orders": "snapshot and log", "customers": "snapshot and log"}
-    assert report.equal, str(report)
-
-
 def name_of_worker(batches: Any) -> Any:
     import pyarrow as pa
 

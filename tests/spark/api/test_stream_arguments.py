@@ -17,7 +17,7 @@ def test_a_name_that_the_dead_letters_need_is_refused(name: str) -> None:
     assert refused.value.code == "NAME"
 
 
-def test_names_of_columns_are_found_or_refused(spark: SparkSession) -> None:
+def test_columns_are_found_or_refused_and_a_table_must_stream(spark: SparkSession) -> None:
     rows = spark.range(1).selectExpr("id", "id AS b")
 
     assert column_names(rows, "id", "keys", "t") == ("id",)
@@ -26,8 +26,6 @@ def test_names_of_columns_are_found_or_refused(spark: SparkSession) -> None:
         column_names(rows, ["c"], "keys", "t")
     assert refused.value.code == "UNKNOWN_COLUMN"
 
-
-def test_a_table_that_does_not_stream_is_refused(spark: SparkSession) -> None:
     with pytest.raises(PlanError) as refused:
         check_dataframe(spark.range(1), "t")
 

@@ -16,7 +16,8 @@ from zset_join.runners.spark.api.streams import REJECT, WEIGHT
 from zset_join.spark import appends, changes
 
 
-def test_an_upsert_stream_keeps_all_columns_by_default(orders: Source) -> None:
+def test_arguments_become_the_columns_keys_and_mode_of_a_stream(orders: Source, customers: Source) -> None:
+    """Columns are all unless some are chosen, orders that are left out are carried hidden, and weights and kinds make changelogs."""
     stream = changes(orders.stream(), name="orders", keys="order_id", sequence_by="ts", apply_as_deletes="op = 'd'")
 
     assert stream.stream.columns == ("op", "order_id", "customer_id", "item", "ts")
@@ -27,16 +28,12 @@ def test_an_upsert_stream_keeps_all_columns_by_default(orders: Source) -> None:
         (),
     )
 
-
-def test_a_sequence_that_is_left_out_of_the_table_is_carried_hidden(orders: Source) -> None:
     stream = changes(orders.stream(), name="orders", keys=["order_id"], sequence_by="ts", except_column_list=["op", "ts"])
 
     assert stream.stream.columns == ("order_id", "customer_id", "item")
     assert stream.stream.sequence_by == stream.stream.hidden == ("__sequence_0",)
     assert stream.stream.schema.field("__sequence_0").type == pa.int64()
 
-
-def test_keys_sequences_and_deletes_may_be_columns(orders: Source) -> None:
     stream = changes(
         orders.stream(),
         name="orders",
@@ -48,29 +45,21 @@ def test_keys_sequences_and_deletes_may_be_columns(orders: Source) -> None:
     assert stream.stream.keys == ("order_id",)
     assert pa.types.is_struct(stream.stream.schema.field("__sequence_0").type)
 
-
-def test_column_list_chooses_and_orders_the_columns(orders: Source) -> None:
     stream = changes(orders.stream(), name="orders", keys=["order_id"], column_list=["item", "order_id"])
 
     assert stream.stream.columns == ("item", "order_id")
 
-
-def test_a_weight_column_makes_a_changelog_without_it(customers: Source) -> None:
     stream = changes(customers.stream(), name="ledger", weight_column="ts")
 
     assert (stream.stream.mode, stream.stream.columns, stream.stream.keys) == ("changelog", ("customer_id", "name"), ())
     assert stream.stream.prepared.columns[-3:] == [WEIGHT, REJECT, "__raw"]
 
-
-def test_row_kinds_with_a_key_are_upserts_without_one_a_changelog(orders: Source) -> None:
     keyed = changes(orders.stream(), name="keyed", keys=["order_id"], sequence_by="ts", row_kind_column="op")
     plain = changes(orders.stream(), name="plain", row_kind_column="op")
 
     assert (keyed.stream.mode, plain.stream.mode) == ("upsert", "changelog")
     assert "op" not in keyed.stream.columns
 
-
-def test_an_append_stream_has_every_column(customers: Source) -> None:
     stream = appends(customers.stream(), name="clicks")
 
     assert (stream.stream.mode, stream.stream.columns) == ("append", ("customer_id", "name", "ts"))
@@ -110,25 +99,21 @@ def test_a_stream_needs_a_name_of_its_own(orders: Source, name: Any) -> None:
         appends(orders.stream(), name=name)
 
 
-def test_a_static_dataframe_is_refused_with_a_way_out(spark: SparkSession) -> None:
+def test_a_dataframe_that_can_be_no_stream_is_refused(spark: SparkSession, orders: Source) -> None:
     with pytest.raises(PlanError, match=r"is a static DataFrame.*readStream"):
         appends(spark.range(3), name="numbers")
 
-
-def test_something_else_than_a_dataframe_is_refused() -> None:
-    with pytest.raises(PlanError, match="expected a streaming DataFrame, got list"):
-        appends([1, 2], name="numbers")  # type: ignore[arg-type]  # the mistake under test
-
-
-def test_columns_that_differ_only_by_case_are_refused(orders: Source) -> None:
     doubled = orders.stream().selectExpr("item", "order_id as Item")
 
     with pytest.raises(PlanError, match="ignoring case"):
         appends(doubled, name="orders")
 
-
-def test_a_column_that_arrow_cannot_carry_is_named(orders: Source) -> None:
     strange = orders.stream().selectExpr("item", "make_interval(0, ts) as span")
 
     with pytest.raises(PlanError, match='column "span" has type interval'):
         appends(strange, name="orders")
+
+
+def test_something_else_than_a_dataframe_is_refused() -> None:
+    with pytest.raises(PlanError, match="expected a streaming DataFrame, got list"):
+        appends([1, 2], name="numbers")  # type: ignore[arg-type]  # the mistake under test

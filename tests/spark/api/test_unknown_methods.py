@@ -27,7 +27,7 @@ def test_a_writer_names_what_to_use() -> None:
     assert "[MISSING_METHOD]" in str(missing_on_writer("outputMode"))
 
 
-def test_views_and_writers_raise_them_and_hasattr_is_false(orders: Source, customers: Source) -> None:
+def test_views_and_writers_raise_them_and_one_stream_is_a_view_with_all_words(orders: Source, customers: Source) -> None:
     view = join_of(orders, customers)
 
     with pytest.raises(MissingMethodError, match="writeStream"):
@@ -35,6 +35,15 @@ def test_views_and_writers_raise_them_and_hasattr_is_false(orders: Source, custo
     with pytest.raises(MissingMethodError, match="toDelta"):
         view.writeStream.clusterBy("t")
     assert not hasattr(view, "show")
+
+    stream = appends(orders.stream(), name="orders")
+
+    view = stream.where("order_id > 1").groupBy("item").count()
+
+    assert [one.stage.kind for one in view.placed.planned_stages] == ["unchanged", "aggregate"]
+    assert [one.stage.kind for one in stream.placed.planned_stages] == ["unchanged"]
+    with pytest.raises(MissingMethodError, match="watermark="):
+        stream.withWatermark("ts", "1 minute")
 
 
 @for_each(("column", "code"), [("", "COLUMN_NAME"), (" ", "COLUMN_NAME"), ("_zset_weight", "RESERVED_COLUMN")])
@@ -47,14 +56,3 @@ def test_names_that_cannot_be_columns_are_refused(
         join_of(orders, customers).withColumn(column, F.lit(1))
 
     assert (of_stream.value.code, of_view.value.code) == (code, code)
-
-
-def test_one_stream_is_a_view_with_all_words(orders: Source) -> None:
-    stream = appends(orders.stream(), name="orders")
-
-    view = stream.where("order_id > 1").groupBy("item").count()
-
-    assert [one.stage.kind for one in view.placed.planned_stages] == ["unchanged", "aggregate"]
-    assert [one.stage.kind for one in stream.placed.planned_stages] == ["unchanged"]
-    with pytest.raises(MissingMethodError, match="watermark="):
-        stream.withWatermark("ts", "1 minute")

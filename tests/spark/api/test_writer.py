@@ -58,22 +58,22 @@ def test_a_refused_call_names_the_alternative(
         build(joined.writeStream)
 
 
-def test_a_query_without_an_output_does_not_start(joined: JoinedStream, tmp_path: Path) -> None:
+def test_a_query_without_an_output_a_checkpoint_or_with_a_mistyped_option_does_not_start(
+    joined: JoinedStream, tmp_path: Path
+) -> None:
     with pytest.raises(OptionError, match="no output was chosen"):
         joined.writeStream.option("checkpointLocation", str(tmp_path / "cp")).start()
 
-
-def test_a_query_without_a_checkpoint_does_not_start(joined: JoinedStream) -> None:
     with pytest.raises(OptionError, match="checkpointLocation is missing"):
         joined.writeStream.foreachBatch(print).start()
 
-
-def test_a_mistyped_option_does_not_start(joined: JoinedStream) -> None:
     with pytest.raises(OptionError, match="did you mean buckets"):
         joined.writeStream.option("checkpointLocation", "/x").option("bucket", 3).foreachBatch(print).start()
 
 
-def test_an_output_that_cannot_be_opened_leaves_no_running_query(joined: JoinedStream, tmp_path: Path) -> None:
+def test_a_start_that_fails_leaves_no_running_query(
+    joined: JoinedStream, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "taken").mkdir()
     (tmp_path / "taken" / "file").write_text("not a changelog")
     writer = joined.writeStream.option("checkpointLocation", str(tmp_path / "cp")).toParquet(tmp_path / "taken")
@@ -83,8 +83,6 @@ def test_an_output_that_cannot_be_opened_leaves_no_running_query(joined: JoinedS
 
     assert joined.session.streams.active == []
 
-
-def test_workers_with_another_python_are_named(joined: JoinedStream, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     context = joined.session.sparkContext
     monkeypatch.setattr(context, "pythonExec", "python-of-somebody-else")
     writer = joined.writeStream.option("checkpointLocation", str(tmp_path / "cp")).toSink(Collected())
@@ -93,14 +91,14 @@ def test_workers_with_another_python_are_named(joined: JoinedStream, tmp_path: P
         writer.start()
 
 
-def test_explain_reports_where_the_answer_goes(joined: JoinedStream, capsys: pytest.CaptureFixture[str]) -> None:
+def test_explain_reports_where_the_answer_goes_and_refuses_an_option_as_start_does(
+    joined: JoinedStream, capsys: pytest.CaptureFixture[str]
+) -> None:
     joined.writeStream.toParquet("/data/changes", form="row_kind").explain()
 
     reported = capsys.readouterr().out
     assert reported.startswith("Output to Parquet changelog /data/changes (row_kind)\nState: all in memory\nJoin ")
 
-
-def test_explain_refuses_an_option_as_start_does(joined: JoinedStream) -> None:
     with pytest.raises(OptionError, match="did you mean buckets"):
         joined.writeStream.option("bucket", 3).explain()
 

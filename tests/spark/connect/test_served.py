@@ -78,76 +78,102 @@ def run(view: Any, place: Path, **options: Any) -> Any:
     return query
 
 
-def _joined(spark: SparkSession, place: Path) -> Any:
-    orders, names = streams(spark, place)
+def _joined(spark: SparkSession, place: Path, both: Any = None) -> Any:
+    orders, names = both or streams(spark, place)
     return orders.join(names, on="cust", how="left").select("id", "total", "name")
 
 
-def _columns(spark: SparkSession, place: Path) -> Any:
+def _columns(spark: SparkSession, place: Path, both: Any) -> Any:
     from pyspark.sql import functions as F  # noqa: N812
 
-    orders, names = streams(spark, place)
+    orders, names = both
     chosen = names.where(F.col("name").startswith("b") | (F.length("name") > 2)).select("cust", F.upper("name").alias("name"))
     doubled = orders.where("total > 3").withColumn("twice", F.col("total") * 2)
     grouped = doubled.join(chosen, on="cust").groupBy("name")
     return grouped.agg(F.sum("total").alias("s"), F.count("*").alias("n"), F.max("twice").alias("m"))
 
 
-def _texts(spark: SparkSession, place: Path) -> Any:
+def _texts(spark: SparkSession, place: Path, both: Any) -> Any:
     from pyspark.sql import functions as F  # noqa: N812
 
-    orders, _ = streams(spark, place)
+    orders, _ = both
     grouped = orders.selectExpr("cust", "total + 1 AS more").where("more BETWEEN 1 AND 100").groupBy("cust")
     return grouped.agg(F.expr("sum(more)").alias("s"), F.expr("min(more)").alias("least"))
 
 
-def _own_functions(spark: SparkSession, place: Path) -> Any:
+def _own_functions(spark: SparkSession, place: Path, both: Any) -> Any:
     from pyspark.sql import functions as F  # noqa: N812
 
     from zset_join.spark import functions as Z  # noqa: N812
 
     twice = F.udf(lambda value: value * 2, "long")
-    orders, _ = streams(spark, place)
+    orders, _ = both
     return orders.select("cust", twice("total").alias("total")).groupBy("cust").agg(Z.sum("total").alias("s"))
 
 
-def _newest(spark: SparkSession, place: Path) -> Any:
+def _newest(spark: SparkSession, place: Path, both: Any) -> Any:
+    return both[0].dedup("cust", order_by="t desc").select("cust", "id")
+
+
+def _temporal(spark: SparkSession, place: Path, both: Any) -> Any:
+    return both[0].temporal_join(both[1], on="cust", emit="eager", keep_probe_for=100).select("id", "t", "name")
+
+
+def _timed(spark: SparkSession, place: Path) -> tuple[Any, Any]:
+    """Return orders as rows that come, and the versions of names."""
     from zset_join.spark import appends
 
     orders = appends(read(spark, place / "orders", ORDERS), name="orders", watermark=("t", 0))
-    return orders.dedup("cust", order_by="t desc").select("cust", "id")
+    names = appends(read(spark, place / "names", NAMES), name="names", watermark=("at", 0))
+    return orders, names.dedup("cust", order_by="at desc")
 
 
-def _temporal(spark: SparkSession, place: Path) -> Any:
-    from zset_join.spark import appends
+def _run_views(spark: SparkSession, place: Path, views: Mapping[str, Callable[..., Any]], both: Any) -> dict[str, Any]:
+    """Run several views as one query, each into a changelog of its name."""
+    from zset_join.spark import writeStream
 
-    orders = appends(read(spark, place / "orders", ORDERS), name="orders", watermark=("t", 0))
-    versions = appends(read(spark, place / "names", NAMES), name="names", watermark=("at", 0)).dedup("cust", order_by="at desc")
-    return orders.temporal_join(versions, on="cust", emit="eager", keep_probe_for=100).select("id", "t", "name")
-
-
-def _run_all(spark: SparkSession, place: Path, view: Callable[..., Any]) -> dict[str, Any]:
-    query = run(view(spark, place), place)
+    given = both(spark, place)
+    writer = writeStream({name: view(spark, place, given) for name, view in views.items()})
+    writer = writer.options(checkpointLocation=str(place / "cp")).trigger(availableNow=True)
+    for name in views:
+        writer = writer.view(name).toParquet(str(place / name))
+    query = writer.start()
+    query.awaitTermination()
     return {"error": query.exception(), "progress": query._runner.progress.of_epoch(0)}
 
 
 @pytest.mark.parametrize(
-    ("view", "expected"),
+    ("both", "views", "expected"),
     [
-        (_joined, {(3, 4, "ann"): 1, (1, 6, "ben"): 1}),
-        (_columns, {("ANN", 4, 1, 8): 1, ("BEN", 6, 1, 12): 1}),
-        (_texts, {("a", 5, 5): 1, ("b", 7, 7): 1}),
-        (_own_functions, {("a", 8): 1, ("b", 12): 1}),
-        (_newest, {("a", 3): 1, ("b", 2): 1}),
-        (_temporal, {(1, 1, "ann"): 1, (2, 2, "bob"): 1, (3, 3, "ann"): 1, (1, 4, "ben"): 1, (2, 5, "ben"): 1}),
+        (
+            streams,
+            {"joined": _joined, "columns": _columns, "texts": _texts, "own_functions": _own_functions},
+            {
+                "joined": {(3, 4, "ann"): 1, (1, 6, "ben"): 1},
+                "columns": {("ANN", 4, 1, 8): 1, ("BEN", 6, 1, 12): 1},
+                "texts": {("a", 5, 5): 1, ("b", 7, 7): 1},
+                "own_functions": {("a", 8): 1, ("b", 12): 1},
+            },
+        ),
+        (
+            _timed,
+            {"newest": _newest, "temporal": _temporal},
+            {
+                "newest": {("a", 3): 1, ("b", 2): 1},
+                "temporal": {(1, 1, "ann"): 1, (2, 2, "bob"): 1, (3, 3, "ann"): 1, (1, 4, "ben"): 1, (2, 5, "ben"): 1},
+            },
+        ),
     ],
+    ids=["tables", "times"],
 )
-def test_a_client_starts_any_query(client: Client, tmp_path: Path, view: Any, expected: Mapping[Any, int]) -> None:
+def test_a_client_starts_any_query_and_several_views_are_one(
+    client: Client, tmp_path: Path, both: Any, views: Mapping[str, Any], expected: Mapping[str, Mapping[Any, int]]
+) -> None:
     filled(tmp_path)
 
-    reported = client(_run_all, tmp_path, view)
+    reported = client(_run_views, tmp_path, views, both)
 
-    assert lines(tmp_path / "out") == expected
+    assert {name: lines(tmp_path / name) for name in views} == expected
     assert reported["error"] is None
     assert reported["progress"]["epoch"] == 0
 
@@ -205,15 +231,6 @@ def _refused(spark: SparkSession, place: Path) -> tuple[str, str]:
     return "", ""
 
 
-def test_the_checkpoint_of_another_query_is_refused(client: Client, tmp_path: Path) -> None:
-    filled(tmp_path)
-    client(_run_all, tmp_path, _texts)
-    before = lines(tmp_path / "out")
-
-    assert client(_refused, tmp_path)[0] == "StateError"
-    assert lines(tmp_path / "out") == before
-
-
 def _stopped(spark: SparkSession, place: Path) -> bool:
     orders, _ = streams(spark, place)
     writer = orders.select("id", "cust").writeStream.options(checkpointLocation=str(place / "cp"))
@@ -223,7 +240,8 @@ def _stopped(spark: SparkSession, place: Path) -> bool:
     return query.isActive
 
 
-def test_a_query_that_was_stopped_goes_on(client: Client, tmp_path: Path) -> None:
+def test_a_query_that_was_stopped_goes_on_and_another_one_is_refused_its_checkpoint(client: Client, tmp_path: Path) -> None:
+    write(tmp_path / "names", {"cust": "a", "name": "ann", "at": 0})
     write(tmp_path / "orders", _order(1, "a", 1, 1), _order(2, "b", 1, 1))
 
     assert client(_stopped, tmp_path) is False
@@ -232,34 +250,14 @@ def test_a_query_that_was_stopped_goes_on(client: Client, tmp_path: Path) -> Non
     write(tmp_path / "orders", {**_order(2, "b", 1, 2), "op": "d"})
     assert client(_stopped, tmp_path) is False
     assert lines(tmp_path / "out") == {(1, "a"): 1}
+    assert client(_refused, tmp_path)[0] == "StateError"
+    assert lines(tmp_path / "out") == {(1, "a"): 1}
 
 
-def _several(spark: SparkSession, place: Path) -> None:
-    from zset_join.spark import functions as F  # noqa: N812
-    from zset_join.spark import writeStream
-
-    orders, names = streams(spark, place)
-    joined = orders.join(names, on="cust").select("id", "total", "name")
-    views = {"joined": joined, "sums": joined.groupBy("name").agg(F.sum("total").alias("s"))}
-    writer = writeStream(views).options(checkpointLocation=str(place / "cp")).trigger(availableNow=True)
-    writer = writer.view("joined").toParquet(str(place / "joined")).view("sums").toParquet(str(place / "sums"))
-    writer.start().awaitTermination()
-
-
-def test_several_views_are_one_query(client: Client, tmp_path: Path) -> None:
-    filled(tmp_path)
-
-    client(_several, tmp_path)
-
-    assert lines(tmp_path / "joined") == {(3, 4, "ann"): 1, (1, 6, "ben"): 1}
-    assert lines(tmp_path / "sums") == {("ann", 4): 1, ("ben", 6): 1}
-
-
-@pytest.mark.parametrize("option", [{"execution": "executors"}])
-def test_executors_are_refused_with_the_cure(client: Client, tmp_path: Path, option: Mapping[str, str]) -> None:
+def test_executors_are_refused_with_the_cure(client: Client, tmp_path: Path) -> None:
     write(tmp_path / "orders", _order(1, "a", 1, 1))
 
-    assert client(_code, tmp_path, option) == "SPARK_CONNECT"
+    assert client(_code, tmp_path, {"execution": "executors"}) == "SPARK_CONNECT"
 
 
 def _code(spark: SparkSession, place: Path, options: Mapping[str, str]) -> str:
@@ -271,16 +269,28 @@ def _code(spark: SparkSession, place: Path, options: Mapping[str, str]) -> str:
     return ""
 
 
-def _from_a_snapshot(spark: SparkSession, place: Path) -> tuple[str, bool, int]:
-    """Start from a snapshot twice, the second time from one that has changed; verify what the Parquet files hold."""
+def _snapshot_of(spark: SparkSession) -> DataFrame:
+    rows = [("u", 7, "c", 70, 0), ("u", 1, "c", 10, 0)]
+    return spark.createDataFrame(rows, ORDERS).where("total > 0")
+
+
+def _started_from(spark: SparkSession, place: Path, baseline: DataFrame | None) -> Any:
     from zset_join.spark import changes
 
-    rows = [("u", 7, "c", 70, 0), ("u", 1, "c", 10, 0)]
-    snapshot = spark.createDataFrame(rows, ORDERS).where("total > 0")
     orders = read(spark, place / "orders", ORDERS)
-    for baseline in (snapshot, snapshot.where("id < 0")):
-        stream = changes(orders, name="orders", keys="id", sequence_by="t", apply_as_deletes="op = 'd'", baseline=baseline)
-        query = run(stream.select("id", "total"), place, retainInputLog=True)
+    given = _snapshot_of(spark) if baseline is None else baseline
+    stream = changes(orders, name="orders", keys="id", sequence_by="t", apply_as_deletes="op = 'd'", baseline=given)
+    return run(stream.select("id", "total"), place, retainInputLog=True)
+
+
+def _from_a_snapshot_once(spark: SparkSession, place: Path) -> None:
+    _started_from(spark, place, None)
+
+
+def _from_a_snapshot(spark: SparkSession, place: Path) -> tuple[str, bool, int]:
+    """Start from a snapshot twice, the second time from one that has changed; verify what the Parquet files hold."""
+    for baseline in (None, _snapshot_of(spark).where("id < 0")):
+        query = _started_from(spark, place, baseline)
     emitted = spark.read.parquet(str(place / "out" / "epoch=*"))
     report = query.verify(actual_df=emitted)
     return str(report), report.equal, query.verify(actual_df=emitted.where("id <> 7")).different_rows
@@ -297,7 +307,7 @@ def test_a_query_starts_from_a_snapshot(client: Client, tmp_path: Path) -> None:
 
 
 def test_a_snapshot_without_a_row_in_the_stream_is_an_epoch(client: Client, tmp_path: Path) -> None:
-    client(_from_a_snapshot, tmp_path)
+    client(_from_a_snapshot_once, tmp_path)
 
     assert lines(tmp_path / "out") == {(7, 70): 1, (1, 10): 1}
 

@@ -23,7 +23,7 @@ from zset_join.runners.spark.driver.chosen_sink import ChosenSink
 from zset_join.runners.spark.driver.epochs import DriverEpochs
 from zset_join.runners.spark.driver.starting import driver_epochs, streamed_rows
 from zset_join.sinks.parquet_changelog import read_changelog
-from zset_join.spark import JoinedStream, JoinQuery, appends, changes, writeStream
+from zset_join.spark import JoinedStream, JoinQuery, changes, writeStream
 
 Run = Callable[..., JoinQuery]
 
@@ -155,16 +155,6 @@ def test_outputs_are_files_tables_and_functions(orders: Source, customers: Sourc
     with duckdb.connect(str(tmp_path / "v.duckdb")) as database:
         in_view = weights((row, 1) for row in database.execute("FROM v").fetchall())
     assert in_log == in_function == in_view != {}
-
-
-def test_a_query_of_one_source_keeps_rows_that_pass(orders: Source, run: Run) -> None:
-    orders.add((None, 1, 10, "pen", 1), (None, 2, 11, "cup", 1))
-    orders.add((None, 1, 12, "ink", 2))
-    sink = Collected()
-
-    run(appends(orders.stream(), name="orders").where("item <> 'cup'").select("order_id", "item"), sink, execution="driver")
-
-    assert sink.total() == {(1, "pen"): 1, (1, "ink"): 1}
 
 
 def test_what_spark_calls_can_be_pickled_and_opens_the_checkpoint_by_itself(

@@ -24,6 +24,7 @@ from zset_join.runners.local.outputs import PipelineOutputs
 from zset_join.runners.local.stopped import undo_of_directory
 from zset_join.runners.spark.api.changing_query import ChangingQuery
 from zset_join.runners.spark.api.writer import JoinStreamWriter
+from zset_join.runners.spark.driver.served import ServedQuery, ServedTools
 from zset_join.spark import JoinedStream, JoinQuery, changes, writeStream
 from zset_join.spark import functions as F  # noqa: N812 - PySpark's own habit
 
@@ -87,23 +88,6 @@ def test_a_running_query_is_compared_and_changed_and_goes_on(
     query.stop()
     waiter.join(30)
     assert waited == [None]
-
-
-def test_a_user_function_is_given_the_difference_once(orders: Source, customers: Source, running: Any) -> None:
-    _filled(orders, customers)
-    sink = Collected()
-    query = running(_sums(orders, customers, at_least=0), sink)
-    query.evolve(_sums(orders, customers, at_least=4))
-    query.evolve(_sums(orders, customers, at_least=0))
-    orders.add((None, 5, 10, "bag", 4))
-    query.processAllAvailable()
-
-    assert _by_name(sink) == [("ANNA", 2), ("BOB", 1)]
-    assert [dict(epoch) for epoch in sink.epochs[-3:]] == [
-        {("ANNA", 1): -1},
-        {("ANNA", 1): 1},
-        {("ANNA", 1): -1, ("ANNA", 2): 1},
-    ]
 
 
 def _priced(orders: Source, customers: Source, *, has_prices: bool) -> Any:
@@ -294,6 +278,15 @@ def test_the_writer_that_runs_and_a_query_of_another_session_are_refused() -> No
         query.changed(Writer(session))
 
 
+def test_over_spark_connect_no_stream_is_read_again() -> None:
+    for refused in (
+        lambda: ServedQuery.evolve(mock.Mock(), mock.Mock(), {}, reread={"orders": [{}]}),
+        lambda: ServedTools.diff(mock.Mock(), mock.Mock(), lease_seconds=1, reread={"orders": [{}]}),
+    ):
+        with pytest.raises(OptionError, match=r"NOT_FROM_HERE.*--reread"):
+            refused()
+
+
 def test_a_change_is_undone_while_the_query_runs_and_behind_a_restart_and_stopped(
     orders: Source, customers: Source, running: Any, tmp_path: Path
 ) -> None:
@@ -344,6 +337,16 @@ def test_a_view_that_was_added_is_undone(orders: Source, customers: Source, runn
         assert connection.sql("SELECT name, n FROM w").fetchall() == [("BOB", 1)]
 
 
+_NOW = [
+    (None, 1, 10, "ink", 2),
+    ("d", 2, 11, "cup", 2),
+    (None, 3, 10, "mug", 2),
+    (None, 4, 11, "hat", 3),
+    (None, 5, 10, "bag", 4),
+]
+"""The newest rows of the orders that `_filled` and the test give."""
+
+
 def test_a_query_that_stores_what_it_needs_answers_the_same_and_refuses_what_it_left_out(
     orders: Source, customers: Source, running: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -363,5 +366,16 @@ def test_a_query_that_stores_what_it_needs_answers_the_same_and_refuses_what_it_
     orders.add((None, 5, 10, "bag", 4))
     query.processAllAvailable()
     assert dict(sink.epochs[-1]) == {(5, "Anna"): 1}
+    again = [dict(zip(orders.schema.names, row, strict=True)) for row in _NOW]
+    without_bags = changes(orders.stream(), name="orders", keys=["order_id"]).join(
+        changes(customers.stream(), name="customers", keys=["customer_id"]), on="customer_id"
+    )
+    without_bags = without_bags.where("item <> 'bag'").select("order_id", "name")
+    for refused in (query.diff, query.evolve):
+        with pytest.raises(StateError, match=r"EVOLVE_REREAD.*1 are gone"):
+            refused(without_bags, reread={"orders": again[:-1]})
+    assert query.diff(without_bags, reread={"orders": again}).views.keys() == {"orders_inner_customers"}
+    query.evolve(without_bags, reread={"orders": lambda: again})
+    assert dict(sink.epochs[-1]) == {(1, "Anna"): 1, (5, "Anna"): -1}
     with pytest.raises(OptionError, match="KEEP_STATE_EXECUTORS"):
         view("order_id").writeStream.options(**{**needed, "execution": "executors"}).explain()

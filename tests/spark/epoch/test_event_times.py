@@ -98,21 +98,6 @@ def test_what_the_watermark_released_is_verified_by_sparks_own_join(bought: Sour
     assert not query.verify(actual_df=emitted.where("id <> 1")).equal
 
 
-def test_an_eager_join_answers_at_once_and_corrects(bought: Source, rates: Source, run: Run) -> None:
-    bought.add((1, "EUR", 1000)).add()
-    rates.add(("EUR", 800, 1.2)).add(("EUR", 900, 1.25))
-    sink = Collected()
-
-    query = run(priced(bought, rates, emit="eager", keep_probe_for=1000), sink, buckets=2)
-
-    counted = [one["join"]["corrections"] for one in query.recentProgress if "epoch" in (one["join"] or {})]
-    assert counted == [{"temporal_join-0": 0}, {"temporal_join-0": 1}]
-    assert sink.epochs == [
-        [(("EUR", 1, 1000, 800, 1.2), 1)],
-        [(("EUR", 1, 1000, 800, 1.2), -1), (("EUR", 1, 1000, 900, 1.25), 1)],
-    ]
-
-
 def test_times_of_text_go_by_their_bytes_and_on_from_the_checkpoint(
     bought: Source, rates: Source, run: Run, tmp_path: Path
 ) -> None:

@@ -9,13 +9,12 @@ from typing import Any
 
 import duckdb
 import pytest
-from deltalake import DeltaTable
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 
 from tests.spark.conftest import Source
 from tests.spark.epoch.conftest import finished
-from tests.sweeps import some_of
+from tests.sweeps import for_each, some_of
 from zset_join.core.errors import OptionError, PlanError, SinkError
 from zset_join.runners.spark.epoch.delta_outputs import DeltaChangelogOutput
 from zset_join.runners.spark.epoch.outputs import ChangelogOutput, FunctionOutput, SinkOutput
@@ -47,16 +46,6 @@ def test_a_duckdb_view_holds_the_join_and_is_verified_by_the_inputs_or_by_given_
         query.verify(right_df=spark.sql("select 20 customer_id"))
 
 
-def test_a_delta_view_holds_the_join_and_verifies(joined: JoinedStream, tmp_path: Path) -> None:
-    query = finished(joined.writeStream.toDelta(tmp_path / "table"), tmp_path)
-
-    table = DeltaTable(tmp_path / "table")
-    assert table.to_pyarrow_table().to_pylist() == [{"customer_id": 20, "order_id": 1, "item": "pen", "name": "Bobby"}]
-    assert table.transaction_version(f"zset_join:{query.id}") == 2
-    report = query.verify()
-    assert (report.equal, report.expected_rows, report.epoch) == (True, 1, 2)
-
-
 OUTPUTS: dict[str, tuple[Callable[[JoinStreamWriter, Path], JoinStreamWriter], type[Any]]] = {
     "csv": (lambda writer, place: writer.to("csv", path=place / "csv", form="row_kind"), SinkOutput),
     "duckdb": (lambda writer, place: writer.toDuckDB(place / "view.duckdb", "v"), SinkOutput),
@@ -86,7 +75,6 @@ FAILURES_OF_A_PUSH = (
     "duckdb, state first",
     "duckdb, output first",
     "parquet, output first",
-    "delta view, state first",
     "delta changelog, output first",
 )
 
@@ -171,7 +159,7 @@ def test_two_live_rows_that_claim_one_upsert_key_stop_the_query_naming_it(joined
     assert (caught.value.code, caught.value.facts["epoch"]) == ("KEY_CLAIMED_TWICE", 1)
 
 
-@pytest.mark.parametrize(("key", "code"), [([], "MISSING_PRIMARY_KEY"), (["nope"], "UNKNOWN_COLUMN")])
+@for_each(("key", "code"), [([], "MISSING_PRIMARY_KEY"), (["nope"], "UNKNOWN_COLUMN")])
 def test_upserts_without_a_key_that_can_be_are_refused(joined: JoinedStream, tmp_path: Path, key: list[str], code: str) -> None:
     with pytest.raises(PlanError) as caught:
         upserts_of(joined, tmp_path, key=key)

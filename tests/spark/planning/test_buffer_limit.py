@@ -161,7 +161,8 @@ def test_evicted_rows_retract_what_they_joined_also_over_a_restart(
         run(joined(clicks, loads), sink, **kept | {"join_max_buffered_bytes": 9000})
 
 
-@pytest.mark.parametrize("on_evict", some_of(["retract", "forget"], short=["retract"]))
+@pytest.mark.long
+@pytest.mark.parametrize("on_evict", ["retract", "forget"])
 def test_started_again_from_its_checkpoint_for_every_epoch_a_query_evicts_as_one_operator_does(
     clicks: Source, loads: Source, run: Run, tmp_path: Path, on_evict: str
 ) -> None:

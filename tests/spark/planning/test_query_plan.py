@@ -64,7 +64,7 @@ def test_a_plan_with_any_kind_of_stage_comes_back_from_json(views: dict[str, Vie
     assert set(plans) == registered() - IN_PROCESS_ALONE
 
 
-def test_streams_are_sources_and_routes_are_stages_between(views: dict[str, View]) -> None:
+def test_a_plan_has_streams_as_sources_and_routes_unions_and_rows_of_sql_as_every_runner_has(views: dict[str, View]) -> None:
     plan = views["route"].placed.query_plan
 
     assert [(source.name, source.hidden) for source in plan.sources] == [("changed", ()), ("prices", ())]
@@ -73,16 +73,12 @@ def test_streams_are_sources_and_routes_are_stages_between(views: dict[str, View
     assert plan.outputs[0].steps[0].describe() == "Select id, price"
     assert plan.output.schema.names == views["route"].columns
 
-
-def test_the_sql_of_rows_is_a_tree_and_text_for_spark_is_an_opaque_step(views: dict[str, View]) -> None:
     of_sql, of_spark = (views[kind].placed.query_plan.outputs[-1].steps for kind in ("unchanged", "aggregate"))
 
     assert [type(step) for step in of_sql] == [SelectStep]
     assert [type(step) for step in of_spark] == [OpaqueStep]
     assert of_spark[0].describe() == "Where (n > CAST(3 AS BIGINT)) (in Spark only: it was written for Spark)"
 
-
-def test_a_union_has_several_outputs_and_what_is_read_twice_goes_by_two_names(views: dict[str, View]) -> None:
     plan = views["join"].placed.query_plan
 
     assert len(plan.outputs) == 2

@@ -123,13 +123,27 @@ def test_an_error_of_an_expression_stops_the_query_and_nothing_is_committed(join
     assert sink.epochs == []
 
 
-def test_the_key_of_a_view_is_what_became_of_the_key_of_the_join(joined: JoinedStream) -> None:
+def test_the_key_of_a_view_is_what_became_of_the_key_of_the_join_and_explain_shows_it_with_the_steps(
+    joined: JoinedStream,
+) -> None:
     assert joined.output.primary_key == ("order_id",)
     assert joined.where("order_id > 1").output.primary_key == ("order_id",)
     assert joined.select("item", F.col("order_id").alias("id")).output.primary_key == ("id",)
     assert joined.withColumnRenamed("order_id", "id").output.primary_key == ("id",)
     assert joined.drop("order_id").output.primary_key == ()
     assert joined.withColumn("order_id", F.col("order_id") + 1).output.primary_key == ()
+
+    view = joined.where("order_id > 1").select("item", F.upper("name").alias("name"))
+
+    lines = view.placed.explanation(buckets=2).splitlines()
+
+    assert lines[:3] == [
+        "key: none; the view may hold equal rows",
+        "Select item, upper(name) AS name",
+        "└─ Where (order_id > CAST(1 AS BIGINT))",
+    ]
+    assert lines[3] == "   └─ Join left on customer_id = customer_id"
+    assert all(line.startswith("      ") for line in lines[4:])
 
 
 WRONG = {
@@ -172,17 +186,3 @@ def test_what_cannot_be_kept_up_to_date_is_refused_when_it_is_written(
         view(joined)
 
     assert caught.value.code == code
-
-
-def test_explain_shows_the_steps_and_the_key(joined: JoinedStream) -> None:
-    view = joined.where("order_id > 1").select("item", F.upper("name").alias("name"))
-
-    lines = view.placed.explanation(buckets=2).splitlines()
-
-    assert lines[:3] == [
-        "key: none; the view may hold equal rows",
-        "Select item, upper(name) AS name",
-        "└─ Where (order_id > CAST(1 AS BIGINT))",
-    ]
-    assert lines[3] == "   └─ Join left on customer_id = customer_id"
-    assert all(line.startswith("      ") for line in lines[4:])

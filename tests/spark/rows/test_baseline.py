@@ -236,13 +236,19 @@ def test_a_baseline_with_an_operation_column_is_read_like_its_stream(
     assert sink.total() == {(10, 2, "ink", None, None): 1}
 
 
-def test_a_narrower_number_in_a_baseline_is_widened(spark: SparkSession, customers: Source) -> None:
+def test_what_is_no_baseline_is_refused_and_a_narrower_number_in_one_is_widened(spark: SparkSession, customers: Source) -> None:
     narrow = spark.sql("select smallint(10) customer_id, 'Ann' name, int(1) ts")
 
     stream = names(customers, narrow)
 
     assert stream.stream.baseline is not None
     assert [kind for _, kind in stream.stream.baseline.dtypes[:3]] == ["bigint", "string", "bigint"]
+
+    with pytest.raises(PlanError, match="the baseline streams; expected a batch DataFrame"):
+        names(customers, customers.stream())
+
+    with pytest.raises(PlanError, match=r'stream in append mode with a baseline needs after_baseline.*after_baseline="true"'):
+        appends(customers.stream(), name="clicks", baseline=table(spark, CUSTOMERS))
 
 
 @for_each(
@@ -264,13 +270,3 @@ def test_an_unusable_baseline_is_refused_with_a_way_out(
 
     with pytest.raises(ZsetJoinError, match=complaint):
         changes(customers.stream(), name="customers", keys=["customer_id"], sequence_by="ts", **given)
-
-
-def test_a_baseline_that_streams_is_refused(customers: Source) -> None:
-    with pytest.raises(PlanError, match="the baseline streams; expected a batch DataFrame"):
-        names(customers, customers.stream())
-
-
-def test_a_stream_without_keys_must_set_where_its_baseline_ends(spark: SparkSession, customers: Source) -> None:
-    with pytest.raises(PlanError, match=r'stream in append mode with a baseline needs after_baseline.*after_baseline="true"'):
-        appends(customers.stream(), name="clicks", baseline=table(spark, CUSTOMERS))

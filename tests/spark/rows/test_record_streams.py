@@ -72,7 +72,9 @@ def without(records: pa.Table, *texts: str) -> pa.Table:
     )
 
 
-def test_debezium_needs_a_format_and_a_name(spark: SparkSession, tmp_path: Path) -> None:
+def test_records_make_a_stream_with_keys_orders_metadata_and_the_schema_of_their_envelope(
+    spark: SparkSession, tmp_path: Path
+) -> None:
     df = stream_of(spark, tmp_path / "orders", debezium("orders"))
 
     stream = changes(df, format="debezium-json", name="orders")
@@ -82,6 +84,61 @@ def test_debezium_needs_a_format_and_a_name(spark: SparkSession, tmp_path: Path)
     assert set(KEPT) <= set(stream.stream.columns)
     assert stream.stream.sequence_by == ("__sequence_0", "__sequence_1")
     assert stream.stream.hidden == (*stream.stream.sequence_by, "__control")
+
+    options = RecordOptions(metadata={"operation_time": "changed_at", "topic": "from"})
+
+    stream = changes(
+        stream_of(spark, tmp_path / "with metadata", debezium("orders")),
+        format="debezium-json",
+        name="orders",
+        schema=ORDERS,
+        keys="id",
+        options=options,
+        watermark=("changed_at", "5 seconds"),
+        max_watermark_jump="1 hour",
+    )
+
+    assert stream.stream.columns[-2:] == ("changed_at", "from")
+    assert (stream.stream.event_time, stream.stream.watermark_delay) == ("changed_at", 5_000_000)
+    assert (stream.stream.max_watermark_jump, stream.stream.may_reject) == (3_600_000_000, True)
+    assert str(stream.stream.schema.field("changed_at").type) == "timestamp[us, tz=UTC]"
+
+    row = {
+        "type": "struct",
+        "field": "after",
+        "fields": [
+            {"field": "id", "type": "int32"},
+            {
+                "field": "total",
+                "type": "bytes",
+                "name": "org.apache.kafka.connect.data.Decimal",
+                "parameters": {"scale": "2", "connect.decimal.precision": "12"},
+            },
+            {"field": "day", "type": "int32", "name": "io.debezium.time.Date"},
+            {"field": "tags", "type": "array", "items": {"type": "string"}},
+        ],
+    }
+    value = {
+        "schema": {"type": "struct", "fields": [row]},
+        "payload": {"op": "c", "after": {"id": 1, "total": "BNI=", "day": 1, "tags": ["a"]}},
+    }
+    key = {"schema": {"type": "struct"}, "payload": {"id": 1}}
+    sample = spark.createDataFrame([(json.dumps(key), json.dumps(value))], "key string, value string")
+    df = stream_of(
+        spark,
+        tmp_path / "t",
+        pa.table({"key": [json.dumps(key)], "value": [json.dumps(value)], "topic": ["t"], "partition": [0], "offset": [0]}),
+    )
+
+    stream = changes(df, format="debezium-json", name="t", sample=sample)
+
+    assert stream.stream.keys == ("id",)
+    assert [str(kind) for kind in stream.stream.schema.types[:4]] == [
+        "int32",
+        "decimal128(12, 2)",
+        "date32[day]",
+        "list<element: string>",
+    ]
 
 
 @pytest.mark.long
@@ -245,65 +302,6 @@ def test_bytes_that_are_no_text_are_kept_as_they_came(spark: SparkSession, tmp_p
     letters = read_letters(tmp_path / "checkpoint").to_pylist()
     assert [(one["value"], one["topic"], one["offset"], one["code"]) for one in letters] == [
         (bad, "t", 1, "UNDECODABLE_RECORD")
-    ]
-
-
-def test_metadata_become_columns(spark: SparkSession, tmp_path: Path) -> None:
-    options = RecordOptions(metadata={"operation_time": "changed_at", "topic": "from"})
-
-    stream = changes(
-        stream_of(spark, tmp_path / "orders", debezium("orders")),
-        format="debezium-json",
-        name="orders",
-        schema=ORDERS,
-        keys="id",
-        options=options,
-        watermark=("changed_at", "5 seconds"),
-        max_watermark_jump="1 hour",
-    )
-
-    assert stream.stream.columns[-2:] == ("changed_at", "from")
-    assert (stream.stream.event_time, stream.stream.watermark_delay) == ("changed_at", 5_000_000)
-    assert (stream.stream.max_watermark_jump, stream.stream.may_reject) == (3_600_000_000, True)
-    assert str(stream.stream.schema.field("changed_at").type) == "timestamp[us, tz=UTC]"
-
-
-def test_the_schema_of_an_envelope_is_taken_from_it(spark: SparkSession, tmp_path: Path) -> None:
-    row = {
-        "type": "struct",
-        "field": "after",
-        "fields": [
-            {"field": "id", "type": "int32"},
-            {
-                "field": "total",
-                "type": "bytes",
-                "name": "org.apache.kafka.connect.data.Decimal",
-                "parameters": {"scale": "2", "connect.decimal.precision": "12"},
-            },
-            {"field": "day", "type": "int32", "name": "io.debezium.time.Date"},
-            {"field": "tags", "type": "array", "items": {"type": "string"}},
-        ],
-    }
-    value = {
-        "schema": {"type": "struct", "fields": [row]},
-        "payload": {"op": "c", "after": {"id": 1, "total": "BNI=", "day": 1, "tags": ["a"]}},
-    }
-    key = {"schema": {"type": "struct"}, "payload": {"id": 1}}
-    sample = spark.createDataFrame([(json.dumps(key), json.dumps(value))], "key string, value string")
-    df = stream_of(
-        spark,
-        tmp_path / "t",
-        pa.table({"key": [json.dumps(key)], "value": [json.dumps(value)], "topic": ["t"], "partition": [0], "offset": [0]}),
-    )
-
-    stream = changes(df, format="debezium-json", name="t", sample=sample)
-
-    assert stream.stream.keys == ("id",)
-    assert [str(kind) for kind in stream.stream.schema.types[:4]] == [
-        "int32",
-        "decimal128(12, 2)",
-        "date32[day]",
-        "list<element: string>",
     ]
 
 

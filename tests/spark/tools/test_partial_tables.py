@@ -6,9 +6,9 @@ import random
 from typing import Any
 
 import pyarrow as pa
-import pytest
 from pyspark.sql import SparkSession
 
+from tests.sweeps import for_each
 from zset_join.core.relation import Relation
 from zset_join.core.tick import Tick
 from zset_join.operators.partial_upserts import PartialUpserts
@@ -57,7 +57,7 @@ def of_operator(changes: Changes, relation: Relation) -> dict[tuple[Any, ...], i
     return {row: weight for row, weight in total.items() if weight}
 
 
-@pytest.mark.parametrize("sequence_by", [("seq",), ()], ids=["by sequence", "by arrival"])
+@for_each(("sequence_by",), {"by sequence": (("seq",),), "by arrival": ((),)})
 def test_it_is_the_table_that_the_operator_keeps(spark: SparkSession, sequence_by: tuple[str, ...]) -> None:
     relation = Relation(name="t", schema=SCHEMA, primary_key=("id",), sequence_by=sequence_by, mode="upsert")
     for seed in range(3):

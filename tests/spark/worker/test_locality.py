@@ -43,21 +43,19 @@ def plan_of(df: DataFrame) -> str:
     return str(df._jdf.queryExecution().executedPlan().toString())
 
 
-def test_pinned_rows_are_the_same_rows_in_the_same_partitions(pinned: Callable[..., DataFrame]) -> None:
+def test_pinned_rows_are_the_same_in_the_same_partitions_and_take_no_shuffle_of_their_own(
+    pinned: Callable[..., DataFrame],
+) -> None:
     rows = pinned("on").select("bucket", "id", F.spark_partition_id().alias("partition")).collect()
 
     assert sorted(row.id for row in rows) == list(range(10))
     assert all(row.partition == row.bucket for row in rows)
 
-
-def test_an_anchor_takes_no_shuffle_of_its_own(pinned: Callable[..., DataFrame]) -> None:
     plan = plan_of(pinned("on"))
 
     assert "ShuffledHashJoin" in plan
     assert plan.partition("InMemoryRelation")[0].count("Exchange") == 1
 
-
-def test_on_a_local_master_nothing_is_pinned_by_default(pinned: Callable[..., DataFrame]) -> None:
     assert "Join" not in plan_of(pinned("auto"))
     assert "Join" not in plan_of(pinned("off"))
 
@@ -121,7 +119,7 @@ def test_more_executors_than_buckets_leave_no_place_empty() -> None:
 @pytest.mark.spark
 @pytest.mark.timeout(1200)
 def test_on_two_executors_every_bucket_finds_its_state_where_it_runs(tmp_path: Path) -> None:
-    write_files(tmp_path, epochs=5, seed=3)
+    write_files(tmp_path, epochs=3, seed=3)
 
     ended = run_program(tmp_path, "--master", "local-cluster[2,1,1024]", "--local-state", "state", "--buckets", "4")
 
@@ -129,6 +127,6 @@ def test_on_two_executors_every_bucket_finds_its_state_where_it_runs(tmp_path: P
     assert ended.verdict["equal"], ended.verdict["text"]
     reported = [line["locality"] for line in ended.printed if "locality" in line]
     hits, misses = (sum(entry[name] for entry in reported) for name in ("hits", "misses"))
-    assert hits + misses >= 28  # four epochs after the first, four buckets, two stages
+    assert hits + misses >= 14  # two epochs after the first, four buckets, two stages
     assert misses <= 4, reported
     assert {entry["executors"] for entry in reported} == {2}

@@ -10,11 +10,13 @@ Cost: a hash of every row that is kept of the source.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
+from zset_join.changelog import AppendFormat, WeightFormat
 from zset_join.core.relation import Relation
 from zset_join.core.row_conversion import take_rows
 from zset_join.evolution.changed_columns import ColumnChange
@@ -48,13 +50,20 @@ def read_again(given: Mapping[str, Any], readings: Mapping[str, Reading]) -> dic
     for name, one in given.items():
         if name not in readings:
             raise bad_reread(name, "are of no source that the new query reads")
-        reading, rows = readings[name], rows_again(one)
+        reading, rows = _of_live_rows(readings[name]), rows_again(one)
         if isinstance(rows, pa.Table | pa.RecordBatch):  # a table may have columns that the source does not
             rows = rows.select([column for column in rows.schema.names if column in reading.given.names])
         elif isinstance(rows, Mapping):
             rows = {column: values for column, values in rows.items() if column in reading.given.names}
         found[name] = reading.delta(rows)
     return found
+
+
+def _of_live_rows(reading: Reading) -> Reading:
+    """Return a reading of rows that all live, where the rows of epochs come with their weights, as from Spark."""
+    form = reading.changelog_format
+    is_weighted = isinstance(form, WeightFormat) and form.column not in reading.given.names
+    return replace(reading, changelog_format=AppendFormat()) if is_weighted else reading
 
 
 def check_reread(

@@ -87,7 +87,11 @@ class ChangeableEpochs(Protocol):
     progress: ProgressLog
 
     def evolve(
-        self, query: PlannedQuery, outputs: Mapping[str, Sequence[ChosenSink]], words: ColumnWords | None = None
+        self,
+        query: PlannedQuery,
+        outputs: Mapping[str, Sequence[ChosenSink]],
+        words: ColumnWords | None = None,
+        reread: Mapping[str, Any] | None = None,
     ) -> PlanDiff:
         """Change the query between two epochs; see `DriverEpochs.evolve`."""
         ...
@@ -118,19 +122,28 @@ class ChangingQuery:
         """Return whether a change counts, so that the epochs of before have come to an end."""
         return self._epochs.has_ended
 
-    def changed(self, view: Any, words: ColumnWords | None = None) -> tuple[PlanDiff, ChangeableWriter]:
+    def changed(
+        self, view: Any, words: ColumnWords | None = None, reread: Mapping[str, Any] | None = None
+    ) -> tuple[PlanDiff, ChangeableWriter]:
         """Change the query in its checkpoint; return the difference, and the writer that it continues with.
 
         Args:
             view: see `JoinQuery.evolve`.
             words: what schemas do not show of columns of streams that change.
+            reread: see `JoinQuery.evolve`.
 
         Raises:
             ZsetJoinError: as `JoinQuery.evolve`.
         """
         other = _writer_of(view, self._writer)
         after = self._writer.changed_to(other)
-        return self._epochs.evolve(after.planned, other.chosen_sinks, words), after
+        return self._epochs.evolve(after.planned, other.chosen_sinks, words, reread), after
+
+    def planned(self, view: Any) -> PlannedQuery:
+        """Return another query as the running one would be changed to it, for a comparison."""
+        other: ChangeableWriter = planned_writer(view)
+        after: ChangeableWriter = self._writer.changed_to(other)
+        return after.planned
 
     def undone(self) -> tuple[PlanDiff, ChangeableWriter]:
         """Go back to the query before the last change; return the difference, and the writer that it continues with.
@@ -174,19 +187,27 @@ class ChangingOnExecutors:
         """Return whether a change counts, so that the epochs of before have come to an end."""
         return self._runner.has_ended
 
-    def changed(self, view: Any, words: ColumnWords | None = None) -> tuple[PlanDiff, ChangeableWriter]:
+    def changed(
+        self, view: Any, words: ColumnWords | None = None, reread: Mapping[str, Any] | None = None
+    ) -> tuple[PlanDiff, ChangeableWriter]:
         """Change the query in its checkpoint; return the difference, and the writer that it continues with.
 
         Args:
             view: see `JoinQuery.evolve`.
             words: what schemas do not show of columns of streams that change.
+            reread: see `JoinQuery.evolve`.
 
         Raises:
             ZsetJoinError: as `JoinQuery.evolve`.
         """
         other = _writer_of(view, self._writer)
         after, is_given = self._writer.changed_to(other), any(other.chosen_sinks.values())
-        return self._evolved(other.planned, after, words, is_given=is_given), after
+        return self._evolved(other.planned, after, words, reread, is_given=is_given), after
+
+    def planned(self, view: Any) -> PlannedQuery:
+        """Return another query as the driver would run it, for a comparison."""
+        other: ChangeableWriter = planned_writer(view)
+        return other.planned
 
     def undone(self) -> tuple[PlanDiff, ChangeableWriter]:
         """Go back to the query before the last change; return the difference, and the writer that it continues with.
@@ -211,10 +232,18 @@ class ChangingOnExecutors:
         words = words_back(columns_of_change(changed), is_at_once=checkpoint.last.epoch == changed.epoch)
         return self._evolved(after.planned, after, words, is_given=False), after
 
-    def _evolved(self, query: PlannedQuery, after: ChangeableWriter, words: ColumnWords | None, *, is_given: bool) -> PlanDiff:
+    def _evolved(
+        self,
+        query: PlannedQuery,
+        after: ChangeableWriter,
+        words: ColumnWords | None,
+        reread: Mapping[str, Any] | None = None,
+        *,
+        is_given: bool,
+    ) -> PlanDiff:
         from zset_join.runners.spark.driver.changing_executors import evolve_executors
 
-        return evolve_executors(self._runner, query, after.on_executors(), is_given=is_given, words=words)
+        return evolve_executors(self._runner, query, after.on_executors(), is_given=is_given, words=words, reread=reread)
 
     def started(self, after: ChangeableWriter, diff: PlanDiff) -> Any:  # noqa: ARG002 - the start gives outputs the difference
         """Start the new query once Spark has stopped the one before."""

@@ -32,6 +32,7 @@ from zset_join.runners.spark.driver.spark_files import restored_files
 
 if TYPE_CHECKING:
     from zset_join.evolution.differences import PlanDiff
+    from zset_join.query.several import PlannedQuery
     from zset_join.runners.spark.api.changing_query import ChangingOnExecutors, ChangingQuery
     from zset_join.runners.spark.epoch.progress import ProgressLog
 
@@ -154,6 +155,7 @@ class JoinQuery(StoredQuery):
         *,
         renamed: Mapping[str, Mapping[str, str]] | None = None,
         defaults: Mapping[str, Mapping[str, Any]] | None = None,
+        reread: Mapping[str, Any] | None = None,
     ) -> PlanDiff:
         """Go on with another query: outputs get the difference once, and Spark's batch ids continue.
 
@@ -165,15 +167,18 @@ class JoinQuery(StoredQuery):
                 and outputs stay; a view for which outputs were chosen in that writer gets these instead, with all its rows.
             renamed: by stream, names of columns before to their names now.
             defaults: by stream, values of added columns in rows from before, instead of NULL.
+            reread: by stream, all its rows again, for columns that no state has; see `Pipeline.evolve`. They are read in this
+                process while epochs wait, and are as the stream gives them to the query: in its columns, behind what Spark
+                computes of it. Not over Spark Connect.
 
         Returns: The difference; `taken` is the epoch of the change in the checkpoint, which is no batch of Spark's.
 
         Raises:
             OptionError: `NOT_FROM_HERE`: executors cannot continue from their state; over Spark Connect, a new output that is
-                no connector.
+                no connector, or `reread`; `REREAD`: a place cannot be read.
             PlanError: the driver cannot run the new query.
-            StateError: `QUERY_STOPPED`: it does not run; `EVOLVE_STREAM`: another stream; or as `Pipeline.evolve`. The query
-                continues as it was.
+            StateError: `QUERY_STOPPED`: it does not run; `EVOLVE_STREAM`: another stream; `EVOLVE_REREAD`: rows that are not
+                those taken; or as `Pipeline.evolve`. The query continues as it was.
             SinkError: `EVOLVE_OUTPUT`: an output that stays would get other columns. The query continues as it was.
             Exception: an output, or the start of the new query, failed after the change was committed. The query has stopped;
                 start the new one to bring the outputs up to date.
@@ -181,7 +186,7 @@ class JoinQuery(StoredQuery):
         Cost: that of `Pipeline.evolve`, and a stop and a start of Spark's query; epochs wait meanwhile.
         """
         words = ColumnWords(renamed={} if renamed is None else renamed, defaults={} if defaults is None else defaults)
-        return self._changed("evolve", lambda changing: changing.changed(view, words))
+        return self._changed("evolve", lambda changing: changing.changed(view, words, reread))
 
     def undo(self) -> PlanDiff:
         """Go back to the query before the last change, as `evolve` does: a change like any other, undone by another `undo`.
@@ -199,6 +204,10 @@ class JoinQuery(StoredQuery):
         Cost: that of `evolve`.
         """
         return self._changed("undo", lambda changing: changing.undone())
+
+    def _planned(self, view: Any) -> PlannedQuery:
+        """Return another query with the options of this one, such as `keepState`."""
+        return super()._planned(view) if self.changing is None else self.changing.planned(view)
 
     def _changed(self, what: str, change: Callable[[ChangingQuery | ChangingOnExecutors], tuple[PlanDiff, Any]]) -> PlanDiff:
         """Change the query, stop Spark's, and continue with the one that is started."""

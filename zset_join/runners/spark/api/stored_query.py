@@ -114,7 +114,7 @@ class QueryTools(Protocol):
         """Return the origin of a row; see `StoredQuery.explain_row`."""
         ...
 
-    def diff(self, query: PlannedQuery, *, lease_seconds: float) -> PlanDiff:
+    def diff(self, query: PlannedQuery, *, lease_seconds: float, reread: Mapping[str, Any] | None = None) -> PlanDiff:
         """Return how the answers of another query would differ; see `StoredQuery.diff`."""
         ...
 
@@ -157,11 +157,12 @@ class ExecutorTools:
 
         return explain_row(self._runner.query, self._runner, row, most_rows=most_rows)
 
-    def diff(self, query: PlannedQuery, *, lease_seconds: float) -> PlanDiff:
+    def diff(self, query: PlannedQuery, *, lease_seconds: float, reread: Mapping[str, Any] | None = None) -> PlanDiff:
         """Return how the answers of another query would differ, computed in this process; see `diff_of_executors`."""
         from zset_join.runners.spark.driver.executors_state import diff_of_executors
 
-        return diff_of_executors(self._runner.options.checkpoint_location, query, lease_seconds=lease_seconds)
+        location = self._runner.options.checkpoint_location
+        return diff_of_executors(location, query, lease_seconds=lease_seconds, reread=reread)
 
     def dead_letters(self, **chosen: Any) -> pa.Table:
         """Return the dead letters; see `zset_join.dead_letters.read_letters`."""
@@ -271,7 +272,7 @@ class StoredQuery:
         """
         return self._tools.explain_row(row, most_rows=most_rows)
 
-    def diff(self, view: Any, *, lease_seconds: float = LEASE_SECONDS) -> PlanDiff:
+    def diff(self, view: Any, *, lease_seconds: float = LEASE_SECONDS, reread: Mapping[str, Any] | None = None) -> PlanDiff:
         """Return how the answers of another query would differ, over all input up to one epoch, which the result names.
 
         A lease keeps the files of that epoch while they are read; epochs continue meanwhile. Nothing else is written.
@@ -279,16 +280,23 @@ class StoredQuery:
         Args:
             view: the other query: a view of the same streams, or all views by name.
             lease_seconds: maximum time for which files are kept.
+            reread: by stream, all its rows again, as for `JoinQuery.evolve`; they are compared with those of the epoch.
 
         Raises:
             PlanError: the query cannot be planned for the driver.
+            OptionError: `REREAD`: a place cannot be read; `NOT_FROM_HERE`: over Spark Connect, `reread`.
             StateError: there is no epoch yet; the query needs rows that are not stored (see
                 `zset_join.pipeline.Pipeline.evolve`); or the lease ran out (`LEASE_EXPIRED`); of executors also `MOVE_UNKNOWN`
                 and `MOVE_REFUSED`.
 
         Cost: every snapshot and log is read, and the state is built again as mapped files in the temporary directory.
         """
-        return self._tools.diff(planned_writer(view).planned, lease_seconds=lease_seconds)
+        return self._tools.diff(self._planned(view), lease_seconds=lease_seconds, reread=reread)
+
+    def _planned(self, view: Any) -> PlannedQuery:
+        """Return another query as it is compared with this one."""
+        planned: PlannedQuery = planned_writer(view).planned
+        return planned
 
     def dead_letters(self, *, stream: str | None = None, epoch: int | None = None, code: str | None = None) -> pa.Table:
         """Return the rows that were set aside in epochs that count, oldest first, as `zset_join.dead_letters.LETTER_SCHEMA`.

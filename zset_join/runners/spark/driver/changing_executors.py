@@ -29,6 +29,8 @@ from zset_join.evolution.changed_columns import ColumnWords
 from zset_join.evolution.differences import PlanDiff
 from zset_join.query.several import PlannedQuery
 from zset_join.runners.local.evolving import Evolution
+from zset_join.runners.local.query_changes import readings_of_query
+from zset_join.runners.local.rereading import read_again
 from zset_join.runners.spark.driver.executors_change import ChangedCheckpoint, ExecutorsChange, ExecutorsForm, planned_form
 from zset_join.runners.spark.driver.executors_state import ExecutorsState
 from zset_join.runners.spark.epoch.given_changes import neutral_parts
@@ -38,7 +40,13 @@ __all__ = ["evolve_executors"]
 
 
 def evolve_executors(
-    runner: EpochRunner, query: PlannedQuery, after: EpochRunner, *, is_given: bool = False, words: ColumnWords | None = None
+    runner: EpochRunner,
+    query: PlannedQuery,
+    after: EpochRunner,
+    *,
+    is_given: bool = False,
+    words: ColumnWords | None = None,
+    reread: Mapping[str, Any] | None = None,
 ) -> PlanDiff:
     """Change a query between two epochs; its runner takes no epoch any more.
 
@@ -48,6 +56,7 @@ def evolve_executors(
         after: what is to run the epochs of the new query.
         is_given: its outputs are new, and begin with all rows; else they are those of the query before.
         words: what schemas do not show of columns of streams that change.
+        reread: as for `Pipeline.evolve`.
 
     Raises:
         StateError: as `Pipeline.evolve`; `MOVE_UNKNOWN` or `MOVE_REFUSED`: one of the queries has no form on the driver.
@@ -76,7 +85,8 @@ def evolve_executors(
         def form(state: ExecutorsState, evolution: Evolution, stored: Mapping[str, Any]) -> ExecutorsForm:
             return planned_form(after.query, after.described(stored), state, evolution)
 
-        with changed.built(query, form, words=words) as change:
+        again = read_again(reread, readings_of_query(query)) if reread else {}
+        with changed.built(query, form, words=words, reread=again) as change:
             diff = change.evolution.diff()
             _commit(runner, after, change, diff, is_given=is_given)
         runner.has_ended = True

@@ -330,7 +330,11 @@ class DriverEpochs:
             yield
 
     def evolve(
-        self, query: PlannedQuery, outputs: Mapping[str, Sequence[ChosenSink]], words: ColumnWords | None = None
+        self,
+        query: PlannedQuery,
+        outputs: Mapping[str, Sequence[ChosenSink]],
+        words: ColumnWords | None = None,
+        reread: Mapping[str, Any] | None = None,
     ) -> PlanDiff:
         """Change the query between two epochs; outputs get the difference. This object takes no epoch any more.
 
@@ -338,6 +342,7 @@ class DriverEpochs:
             query: the new one.
             outputs: new outputs by view; one that has none here keeps its own.
             words: what schemas do not show of columns of streams that change.
+            reread: as for `Pipeline.evolve`.
 
         Raises:
             ZsetJoinError: as `Pipeline.evolve`; where the change does not count, the query continues as it was.
@@ -348,7 +353,9 @@ class DriverEpochs:
             words = ColumnWords() if words is None else words
             return self._changed(
                 query,
-                lambda pipeline: pipeline.evolve(query, outputs=given or None, renamed=words.renamed, defaults=words.defaults),
+                lambda pipeline: pipeline.evolve(
+                    query, outputs=given or None, renamed=words.renamed, defaults=words.defaults, reread=reread
+                ),
             )
 
     def undo(self, *, has_streams: bool = False) -> tuple[PlanDiff, PlannedQuery]:

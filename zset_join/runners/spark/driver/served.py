@@ -182,13 +182,18 @@ class ServedQuery:
         return found
 
     def evolve(
-        self, query: PlannedQuery, outputs: Mapping[str, Sequence[ChosenSink]], words: ColumnWords | None = None
+        self,
+        query: PlannedQuery,
+        outputs: Mapping[str, Sequence[ChosenSink]],
+        words: ColumnWords | None = None,
+        reread: Mapping[str, Any] | None = None,
     ) -> PlanDiff:
         """Change the query between two epochs, on the server; see `DriverEpochs.evolve`.
 
         Raises:
-            OptionError: `NOT_FROM_HERE`: columns are renamed or have defaults.
+            OptionError: `NOT_FROM_HERE`: columns are renamed or have defaults, or a stream is to be read again.
         """
+        _refuse_reread("evolve", reread)
         if words is not None and (words.renamed or words.defaults):
             raise OptionError(
                 "over Spark Connect evolve() takes no renamed= and no defaults=. Stop the query, and run zset-join evolve with "
@@ -215,6 +220,16 @@ class ServedQuery:
 
     def close(self) -> None:
         """Return: the server closes checkpoint and outputs when its process ends."""
+
+
+def _refuse_reread(what: str, reread: Mapping[str, Any] | None) -> None:
+    if reread:
+        raise OptionError(
+            f"over Spark Connect {what}() takes no reread=. Run zset-join {what} with --reread beside the server"
+            f"{', once the query is stopped' if what == 'evolve' else ''}.",
+            code="NOT_FROM_HERE",
+            what=what,
+        )
 
 
 def refuse_served(settings: DriverSettings, session: SparkSession) -> None:
@@ -306,8 +321,13 @@ class ServedTools:
         content, weights, count = self._answer("view_rows", given)
         return ZSet(single_batch(table_of(content)), np.asarray(weights, np.int64)), count
 
-    def diff(self, query: PlannedQuery, *, lease_seconds: float) -> PlanDiff:
-        """Return how the answers of another query would differ, by a job; rows that differ travel. See `StoredQuery.diff`."""
+    def diff(self, query: PlannedQuery, *, lease_seconds: float, reread: Mapping[str, Any] | None = None) -> PlanDiff:
+        """Return how the answers of another query would differ, by a job; rows that differ travel. See `StoredQuery.diff`.
+
+        Raises:
+            OptionError: `NOT_FROM_HERE`: a stream is to be read again.
+        """
+        _refuse_reread("diff", reread)
         location, runs, written = self._settings.options.checkpoint_location, self._is_active(), written_query(query)
 
         def compared() -> Any:
