@@ -27,7 +27,7 @@ from pathlib import Path
 
 from tqdm import tqdm
 
-from benchmarks.report import machine_lines
+from benchmarks.report import give
 
 __all__ = ["main", "ratio_lines"]
 
@@ -53,10 +53,7 @@ def main() -> int:
             for name in order:
                 found[name] |= measure(places[name])
         rates.append(found)
-    lines = [*machine_lines(), f"other: {_commit(places['other'])}", f"this: {_commit(HERE)}", "", *ratio_lines(rates)]
-    print("\n".join(lines))
-    if given.output is not None:
-        given.output.write_text("\n".join(lines) + "\n")
+    give([f"other: {_commit(places['other'])}", f"this: {_commit(HERE)}", "", *ratio_lines(rates)], given.output)
     return 0
 
 

@@ -24,7 +24,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from benchmarks.report import machine_lines
+from benchmarks.report import give
 from benchmarks.workloads import Epoch, OrdersCustomers
 from zset_join import ZSet
 from zset_join.pipeline import Pipeline, View, changes
@@ -43,11 +43,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--directory", action="store_true")
     parser.add_argument("--output", type=Path)
     given = parser.parse_args(arguments)
-    lines = [*machine_lines(), "", *measured(given.rounds, given.scale, given.changes, in_directory=given.directory)]
-    text = "\n".join(lines)
-    print(text)
-    if given.output is not None:
-        given.output.write_text(text + "\n", encoding="utf-8")
+    give(measured(given.rounds, given.scale, given.changes, in_directory=given.directory), given.output)
     return 0
 
 

@@ -14,7 +14,17 @@ from typing import Any
 from benchmarks.machine import describe_machine, versions
 from benchmarks.measure import Measurement
 
-__all__ = ["BASELINE", "Goal", "goals_of", "json_rows", "loss_lines", "machine_lines", "table_lines", "write_results"]
+__all__ = [
+    "BASELINE",
+    "Goal",
+    "give",
+    "goals_of",
+    "json_rows",
+    "loss_lines",
+    "machine_lines",
+    "table_lines",
+    "write_results",
+]
 
 BASELINE = "dict"
 ENGINE = "zset_join"
@@ -122,6 +132,14 @@ def loss_lines(measurements: Sequence[Measurement]) -> list[str]:
 def json_rows(measurements: Iterable[Measurement]) -> list[dict[str, Any]]:
     """Return the rows of `latest.json`, with exactly the published fields."""
     return [{name: getattr(one, name) for name in JSON_FIELDS} for one in measurements]
+
+
+def give(lines: Sequence[str], output: Path | None) -> None:
+    """Print the machine and the lines of a report, and write the same to a file where one is named."""
+    text = "\n".join([*machine_lines(), "", *lines])
+    print(text)
+    if output is not None:
+        output.write_text(text + "\n", encoding="utf-8")
 
 
 def machine_lines() -> list[str]:

@@ -28,7 +28,7 @@ from tempfile import TemporaryDirectory
 import numpy as np
 import pyarrow as pa
 
-from benchmarks.report import machine_lines
+from benchmarks.report import give
 from benchmarks.several_views import ratios
 from zset_join.pipeline import Pipeline
 from zset_join.sql import Query, Session, connect
@@ -47,10 +47,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--output", type=Path)
     given = parser.parse_args(arguments)
     measure = measured_in_directory if given.directory else measured
-    text = "\n".join([*machine_lines(), "", *measure(given.rounds, given.rows, given.views)])
-    print(text)
-    if given.output is not None:
-        given.output.write_text(text + "\n", encoding="utf-8")
+    give(measure(given.rounds, given.rows, given.views), given.output)
     return 0
 
 

@@ -166,6 +166,8 @@ class Writer:
     seconds: float = 0.0
     lost_connections: int = 0
     errors: list[BaseException] = field(default_factory=list)
+    captured: threading.Event = field(default_factory=threading.Event)
+    """Set once Debezium has its snapshot: before, no table is emptied."""
 
     def start(self) -> Writer:
         """Begin."""
@@ -187,7 +189,12 @@ class Writer:
         started = time.monotonic()
         try:
             self.lost_connections = write_transactions(
-                self.conninfo, self.transactions, seed=self.seed, report=self._take, per_second=self.per_second
+                self.conninfo,
+                self.transactions,
+                seed=self.seed,
+                report=self._take,
+                may_truncate=self.captured.is_set,
+                per_second=self.per_second,
             )
         except BaseException as error:  # noqa: BLE001 - raised again by check, in the thread that waits
             self.errors.append(error)
@@ -287,6 +294,7 @@ def _run(database: CapturedDatabase, transactions: int) -> int:
     database.start_driver()
     writer = Writer(database.postgres.conninfo, transactions).start()
     database.capture()
+    writer.captured.set()
     print(f"[{time.monotonic() - started:5.1f} s] Debezium streams; {writer.committed:,} transactions are committed")
     printed, the_end = time.monotonic(), False
     until = time.monotonic() + _CATCHES_UP_WITHIN_SECONDS

@@ -55,6 +55,7 @@ def write_transactions(
     seed: int,
     report: Callable[[int], None] = lambda _: None,
     truncates: int = 4,
+    may_truncate: Callable[[], bool] = lambda: True,
     per_second: float = float("inf"),
 ) -> int:
     """Commit random transactions.
@@ -67,6 +68,7 @@ def write_transactions(
         seed: of the choices.
         report: is called with the number of those committed.
         truncates: how many of them empty a table, in turns.
+        may_truncate: returns whether one may now. PostgreSQL shows an emptied table to a snapshot from before it was emptied.
         per_second: the most of them in a second.
 
     Returns:
@@ -80,7 +82,8 @@ def write_transactions(
             with psycopg.connect(conninfo) as connection:
                 while number < transactions:
                     number += 1
-                    for statement, values in _transaction(draw, number, transactions // (truncates + 1)):
+                    between = transactions // (truncates + 1) if may_truncate() else transactions + 1
+                    for statement, values in _transaction(draw, number, between):
                         connection.execute(statement.encode(), values)
                     connection.commit()
                     report(number)

@@ -44,6 +44,7 @@ def run(database: CapturedDatabase, *, transactions: int, kills: int, limit_seco
     database.start_driver()
     writer = Writer(database.postgres.conninfo, transactions, per_second=400.0).start()
     database.capture()
+    writer.captured.set()
     due = sorted([*_moments(kills, database.kill_driver, "driver"), (0.45, "broker", _restart_broker(database)),
                   (0.7, "database", _restart_database(database))], key=lambda one: one[0])  # fmt: skip
     printed = missed = time.monotonic()

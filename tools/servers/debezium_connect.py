@@ -13,7 +13,6 @@ from tools.servers.kafka_broker import KafkaBroker
 from tools.servers.maven_jars import jars_of
 from tools.servers.ports import free_port
 from tools.servers.postgres_server import PostgresServer
-from tools.short_lived_jvms import SHORT_LIVED
 
 __all__ = ["DebeziumConnect"]
 
@@ -87,7 +86,6 @@ class DebeziumConnect:
         (directory / "connector.properties").write_text(connector, encoding="utf-8")
         self._command = [
             "java",
-            *SHORT_LIVED.split(),
             "-Xmx256m",
             "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn",
             "-cp",
