@@ -11,15 +11,13 @@ Cost: folding the last epoch in, which the next one then need not do, and a pass
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import ExitStack
+from collections.abc import Callable, Mapping
 from functools import partial
 
 from zset_join.plan.query_plan import QueryPlan
 from zset_join.runners.local.durable import PipelineDirectory
 from zset_join.runners.local.durable_epoch import DurableEpoch
 from zset_join.runners.local.listed_answers import list_view
-from zset_join.runners.local.stage_states import shapes_of
 from zset_join.stages.stage import StageOptions
 from zset_join.zset import ZSet
 from zset_join.zset.protocol import AnswerListingOperator, DurableOperator
@@ -35,11 +33,11 @@ class _OpenStages:
 
     def __call__(self, number: int) -> DurableOperator:
         assert self.epoch is not None  # noqa: S101 - set while rows are read
-        return self.epoch.operator(number, self.epoch.tick)
+        return self.epoch.read(number)
 
 
 def list_view_of_directory(
-    directory: PipelineDirectory, plan: QueryPlan, name: str, options: StageOptions
+    directory: PipelineDirectory, plan: QueryPlan, name: str, shapes: Mapping[int, DurableOperator], options: StageOptions
 ) -> Callable[[], ZSet] | None:
     """Return a function that lists the rows of a view; None where the state of its stages does not hold them at all times.
 
@@ -47,14 +45,14 @@ def list_view_of_directory(
         directory: of the pipeline.
         plan: its plan.
         name: of a view.
+        shapes: operators of the plan without rows, by the number of their state (`shapes_of`).
         options: of the operators.
 
     Raises:
         StateError: when rows are read: another process has taken over, or a file is missing or damaged.
     """
     view, stages = plan.view(name), _OpenStages()
-    with ExitStack() as held:
-        listed = list_view(plan, view, shapes_of(plan, options, held), options, stages)
+    listed = list_view(plan, view, shapes, options, stages)
     if listed is None:
         return None
     origins = [feed.origin for feed in view.feeds if isinstance(feed.origin, int)]

@@ -13,11 +13,11 @@ Cost: one file per stage that rows came to, one for the answer, and the record, 
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +26,7 @@ import pyarrow as pa
 
 from zset_join.checkpoint.added_columns import conformed_zset
 from zset_join.checkpoint.answer_parts import ArrowParts, read_arrow_parts
-from zset_join.checkpoint.bucket import BucketState
+from zset_join.checkpoint.bucket import BucketState, close_kept_operators
 from zset_join.checkpoint.changed_plans import ChangedPlan
 from zset_join.checkpoint.checkpoint import Checkpoint
 from zset_join.checkpoint.files import attempt_name
@@ -51,6 +51,7 @@ from zset_join.runners.local.durable_epoch import DurableEpoch
 from zset_join.runners.local.engine import AnsweredEpoch
 from zset_join.runners.local.evolving import Evolution
 from zset_join.runners.local.history import InputHistory
+from zset_join.runners.local.open_stages import OpenStages
 from zset_join.runners.local.pending_epochs import BEGIN, EARLIER, GivenEpoch, altered_views, pending_epochs
 from zset_join.runners.local.place import Place, claimed, place_of
 from zset_join.runners.local.undoing import void_epochs
@@ -113,9 +114,7 @@ class PipelineDirectory:
         """Of the next epoch, the seconds of parts that its caller took before it, by their names; for its record."""
         self._snapshot_after_bytes = snapshot_after_bytes
         self.effects = Effects()
-        self._entered: list[BucketState] = []
-        self._opened: DurableEpoch | None = None
-        self._reading = threading.RLock()
+        self._stages = OpenStages()
         check_stages((node.stage for node in plan.nodes), options)
         self._is_timed = [node.stage.waits_for_time for node in plan.nodes]
         place = self._place = place_of(directory)
@@ -191,17 +190,9 @@ class PipelineDirectory:
     @contextmanager
     def epoch(self, tick: Tick) -> Iterator[DurableEpoch]:
         """Open an epoch: inside, its stages answer in the state before it."""
-        self._release_interrupted()
         reporting = self._reporting_full_disk(lambda: self.outcome(tick.epoch))
-        with self._owner.reporting_lost_ownership(), reporting, ExitStack() as opened:
-            opened.callback(self._reading.release)  # once the states are closed
-            try:
-                epoch = self._opened = self._epoch_of(opened, tick, self._entered)
-                yield epoch
-            finally:
-                self._reading.acquire()  # who reads these states ends first
-                self._opened = None
-        self._entered.clear()
+        with self._owner.reporting_lost_ownership(), reporting, self._stages.epoch(partial(self._opened, tick)) as epoch:
+            yield epoch
 
     @contextmanager
     def reading(self) -> Iterator[DurableEpoch]:
@@ -209,18 +200,18 @@ class PipelineDirectory:
 
         Where the next epoch is open, its stages are read. Call it under the lock of the pipeline.
         """
-        last = self.last
-        tick = Tick(0 if last is None else last.epoch + 1)
-        with self._reading, self._owner.reporting_lost_ownership(), self._reporting_full_disk(), ExitStack() as opened:
-            if self._opened is not None and self._opened.tick.epoch == tick.epoch:
-                yield self._opened
-                return
-            self._owner.check()  # else it might wait for the states of another process
-            self._release_interrupted()
-            yield self._epoch_of(opened, tick, self._entered, is_read=True)
-            self._entered.clear()
+        tick = Tick(0 if self.last is None else self.last.epoch + 1)
+        opening = partial(self._opened, tick, is_read=True)
+        with (
+            self._owner.reporting_lost_ownership(),
+            self._reporting_full_disk(),
+            self._stages.reading(tick.epoch, opening) as epoch,
+        ):
+            yield epoch
 
-    def _epoch_of(self, opened: ExitStack, tick: Tick, entered: list[BucketState], *, is_read: bool = False) -> DurableEpoch:
+    def _opened(self, tick: Tick, opened: ExitStack, entered: list[BucketState], *, is_read: bool = False) -> DurableEpoch:
+        if is_read:
+            self._owner.check()  # else it might wait for the states of another process
         return DurableEpoch(
             plan=self._plan,
             checkpoint=self.checkpoint,
@@ -396,6 +387,7 @@ class PipelineDirectory:
     def go_on_with(self, options: StageOptions) -> None:
         """Build operators with other budgets from the next epoch on, as the next start of the directory may do."""
         self._options = replace(options, hash_seed=self._options.hash_seed)
+        close_kept_operators(self.checkpoint.opened_at_ns)  # they have the budgets before
 
     def change_at_once(self, change: DirectoryChange) -> None:
         """Change the query of a directory that no epoch has reached."""
@@ -491,16 +483,10 @@ class PipelineDirectory:
     def close(self) -> None:
         """Release everything, so that the directory can be opened again."""
         try:
-            self._release_interrupted()
+            self._stages.release_interrupted()
             self.effects.close()
         finally:
             self._owner.release()
-
-    def _release_interrupted(self) -> None:
-        """Release the states of an epoch that was interrupted before its own end could."""
-        while self._entered:
-            self._entered[-1].release()
-            self._entered.pop()
 
     def _load(self, line: ProgressLine) -> None:
         record = self.checkpoint.last

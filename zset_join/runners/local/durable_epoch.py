@@ -74,6 +74,11 @@ class DurableEpoch:
         """Return the operator of a stage, in the state before the epoch."""
         return operators_of(self.plan.state_of[number], self.state(number, tick))[number]
 
+    def read(self, number: int) -> DurableOperator:
+        """Return the operator of a stage to read its state; where it has answered, its tick stays."""
+        state = self.states.get(self.plan.state_of[number].number)
+        return self.operator(number, self.tick if state is None else state.context.tick)
+
     def state(self, number: int, tick: Tick) -> DurableOperator:
         """Return the state of a stage; joins that share a table share one."""
         node = self.plan.state_of[number]

@@ -258,8 +258,8 @@ class QueryChanges:
             assert self._before is not None  # noqa: S101 - the query has changed
             self._before, self._options = replace(self._before, options=self._options), after
             if place is not None:
-                place.go_on_with(after)
-                with self._watching.lock:
+                with self._watching.lock:  # who lists a view now would read state with the other budgets
+                    place.go_on_with(after)
                     self._list_views(after)
         self._outputs.settle()
         return diff
