@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
+import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -22,7 +23,7 @@ from property_tests.test_kept_views import LITTLE, ROW, VIEWS, legal, same
 from property_tests.test_readers import beside, check
 from zset_join.checkpoint.bucket import BucketState
 from zset_join.core.options import HotBudget
-from zset_join.pipeline import Pipeline
+from zset_join.pipeline import Pipeline, appends, changes
 from zset_join.runners.local import directory_listing
 from zset_join.runners.local.contents import HeldRows
 from zset_join.runners.local.durable import PipelineDirectory
@@ -199,3 +200,29 @@ def _folded_and_added(directory: PipelineDirectory, name: str, *given: Any) -> Z
 def test_the_law_finds_an_epoch_that_is_not_folded_and(planted: Any) -> None:
     with mock.patch.object(directory_listing, "_rows", planted), pytest.raises(LawBrokenError):
         lives(epochs_of(["no"] * 6))
+
+
+def test_a_view_is_listed_once_its_state_has_no_budget_any_more(tmp_path: Path) -> None:
+    budgets = StageOptions(table_budget=HotBudget(max_hot_keys=1))
+    rows = changes("rows", {"id": pa.int64(), "k": pa.int64()}, keys="id")
+    views = {"counts": rows.groupBy("k").count()}
+    with LITTLE, Pipeline(views, tmp_path, options=budgets) as pipeline:
+        pipeline.step({"rows": {"id": list(range(9)), "k": [number % 5 for number in range(9)]}})
+        pipeline.evolve(views, options=StageOptions())
+        for number in range(9, 30):
+            pipeline.step({"rows": [{"id": number, "k": number % 5}, {"id": number - 9, "k": 7}]})
+        assert (pipeline._contents or {})["counts"]._consolidated is None
+        assert pipeline.contents("counts").to_pylist() != []
+
+
+def test_a_state_that_is_read_keeps_the_tick_of_the_epoch_that_is_prepared(tmp_path: Path) -> None:
+    rows = appends("rows", {"id": pa.int64(), "at": pa.int64()}, watermark=("at", 1))
+    with Pipeline({"counts": rows.groupBy("id").count()}, tmp_path) as pipeline:
+        pipeline.step({"rows": [{"id": 1, "at": 10}]})
+        (pipeline._contents or {})["counts"]._consolidated = None
+        with pipeline.prepare({"rows": [{"id": 2, "at": 20}]}) as prepared:
+            assert prepared.opened is not None
+            ticks = [state.context.tick for state in prepared.opened.states.values()]
+            assert pipeline.contents("counts").to_pylist() == [({"id": 1, "count": 1}, 1)]
+            assert [state.context.tick for state in prepared.opened.states.values()] == ticks
+            assert [tick.watermark_us for tick in ticks] == [19]
