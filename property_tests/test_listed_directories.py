@@ -223,6 +223,6 @@ def test_a_state_that_is_read_keeps_the_tick_of_the_epoch_that_is_prepared(tmp_p
         with pipeline.prepare({"rows": [{"id": 2, "at": 20}]}) as prepared:
             assert prepared.opened is not None
             ticks = [state.context.tick for state in prepared.opened.states.values()]
-            assert pipeline.contents("counts").to_pylist() == [({"id": 1, "count": 1}, 1)]
+            assert pipeline.contents("counts").to_pylist() == [((1, 1), 1)]
             assert [state.context.tick for state in prepared.opened.states.values()] == ticks
             assert [tick.watermark_us for tick in ticks] == [19]
