@@ -22,7 +22,7 @@ import pyarrow as pa
 from zset_join.core.relation import Relation
 from zset_join.plan.distinct_rows import emits_distinct_rows
 from zset_join.plan.query_plan import PlanView, QueryPlan
-from zset_join.runners.local.feeding import Feeding
+from zset_join.runners.local.feeding import Feeding, columns_before
 from zset_join.stages.stage import StageOptions
 from zset_join.zset import ZSet
 from zset_join.zset.protocol import AnswerListingOperator, DurableOperator, ListingOperator, is_timed
@@ -125,7 +125,9 @@ def list_view(
             return None
         operator = operators[plan.state_of[feed.origin].number]
         known = partial(_itself, operator) if opened is None else partial(opened, feed.origin)
-        chunks = _chunks_of(plan, feed.origin, operator, known, options, lasts=opened is not None)
+        same = [one.steps for one in view.feeds if one.origin == feed.origin]
+        wanted = set[str]().union(*(columns_before(steps, schema.names) for steps in same))
+        chunks = _chunks_of(plan, feed.origin, operator, known, options, wanted, lasts=opened is not None)
         if chunks is None:
             return None
         answers[feed.origin] = chunks
@@ -141,6 +143,7 @@ def _chunks_of(
     operator: DurableOperator,
     known: Callable[[], DurableOperator],
     options: StageOptions,
+    wanted: Collection[str],
     *,
     lasts: bool,
 ) -> Callable[[], Iterator[ZSet]] | None:
@@ -151,7 +154,7 @@ def _chunks_of(
         return None
     if isinstance(operator, AnswerListingOperator):
         forgets = stage.is_append_buffer and (lasts or used.buffer_limit.evicts)  # an earlier process may have had a limit
-        return None if forgets or not operator.lists_answer else partial(ListedPairs(known, stage.output).chunks, None)
+        return None if forgets or not operator.lists_answer else partial(ListedPairs(known, stage.output).chunks, wanted)
     if isinstance(operator, ListingOperator) and (used.table_budget is None or stage.cold_state is None):
         return ListedGroups(known, stage.output, keeps_copies=False).chunks
     return None
