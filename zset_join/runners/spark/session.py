@@ -27,7 +27,7 @@ from pyspark.sql import DataFrame, SparkSession
 from zset_join.core.errors import PlanError
 from zset_join.runners.spark.frames.facts import is_connect, is_of_spark
 
-__all__ = ["check_session", "cluster_settings", "local_session"]
+__all__ = ["check_session", "cluster_settings", "has_class", "local_session"]
 
 _DAEMON, _OUR_DAEMON = "spark.python.daemon.module", "zset_join.runners.spark.worker.daemon"
 _FILES = "spark.sql.streaming.checkpointFileManagerClass"
@@ -46,7 +46,8 @@ def local_session(
     """Return a session on this machine that runs the driver's Python in its workers.
 
     Its pages are at the `uiWebUrl` of its context, on the loopback address; `options={"spark.ui.enabled": "false"}` does
-    without them.
+    without them. Spark's checkpoint is written by renaming files, without a process per file; for a checkpoint on HDFS or an
+    object store set `spark.sql.streaming.checkpointFileManagerClass` to what Spark has for it.
 
     Args:
         app_name: name of the application.
@@ -73,7 +74,7 @@ def local_session(
         builder = builder.config("spark.python.unix.domain.socket.enabled", "true")
     if _workers_find_us():
         builder = builder.config(_DAEMON, _OUR_DAEMON)
-    if _has_class(_PLAIN_FILES):
+    if has_class(_PLAIN_FILES):
         # Spark's default starts ten processes, `readlink` and `chmod`, for every file of its checkpoint on a local disk, 30 in
         # an epoch: 0.08 CPU seconds. Both rename a finished file.
         builder = builder.config(_FILES, _PLAIN_FILES)
@@ -122,8 +123,12 @@ def check_session(session: SparkSession) -> None:
     _check_workers(session)
 
 
-def _has_class(name: str) -> bool:
-    """Return whether Spark's own SQL has a class; versions of Spark move them."""
+def has_class(name: str) -> bool:
+    """Return whether Spark's own SQL has a class; versions of Spark move classes from package to package.
+
+    Args:
+        name: of the class, with its package.
+    """
     entry = f"{name.replace('.', '/')}.class"
     for path in (Path(_find_spark_home()) / "jars").glob("spark-sql_*.jar"):
         with ZipFile(path) as jar:
