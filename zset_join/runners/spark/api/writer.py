@@ -397,7 +397,8 @@ class JoinStreamWriter:
             rows, baseline = served_rows(query, epochs), None if epochs.baseline is None else frame_bytes(epochs.baseline)
             settings = replace(epochs.settings, is_served=True)
             runner = ServedQuery(settings, query.session)
-            served = start_served(self._of_spark(rows, place), runner, baseline)
+            others = OtherModes("driver", options, lambda: self._query.placed, self._here)
+            served = start_served(self._of_spark(rows, place), runner, baseline, others.draft)
             served.changing = ChangingQuery(self, runner)
             return served
         make_place(location)
