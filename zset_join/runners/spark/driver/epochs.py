@@ -35,6 +35,7 @@ from zset_join.checkpoint.reading import (
     read_committed,
     stored_description,
 )
+from zset_join.checkpoint.session_texts import SESSION
 from zset_join.core.errors import StateError
 from zset_join.core.hidden_settings import shown
 from zset_join.core.options import QueryOptions
@@ -121,7 +122,8 @@ class DriverSettings:
             StateError: a baseline that comes too late or was not loaded; functions that have changed.
         """
         is_loaded = has_commits(self.options.checkpoint_location)
-        given = resolve_baselines({"inputs": list(self.inputs)}, stored, is_loaded=is_loaded)
+        kind = {SESSION: "connect"} if self.is_served else {}
+        given = resolve_baselines({"inputs": list(self.inputs), **kind}, stored, is_loaded=is_loaded)
         return with_functions(given, stored, self.functions, self.options.udf_version)
 
     @property

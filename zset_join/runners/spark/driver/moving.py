@@ -212,6 +212,7 @@ class _Move:
             description=self._other.description,
             plan=self._other.plan,
             sources=self._other.sources,
+            bare_view="",  # one view, which is moved: its outputs stay those of the query alone
             note={"moved": self._other.mode},
         )
         self._opened.rescale(1, histories, changed)

@@ -13,11 +13,13 @@ from typing import Any
 
 from zset_join.checkpoint.other_mode import OtherMode, description_digest, read_other_mode, write_other_mode
 from zset_join.checkpoint.reading import checkpoint_folder, stored_description
+from zset_join.checkpoint.session_texts import SESSION
 from zset_join.core.errors import OptionError, PlanError
 from zset_join.core.options import QueryOptions
 from zset_join.plan.query_plan import QueryPlan
 from zset_join.runners.local.directory_plans import described_plan, written_plan
 from zset_join.runners.spark.driver.driver_query import DriverQuery
+from zset_join.runners.spark.frames.facts import is_connect
 from zset_join.runners.spark.planning.buffer_limit import QueryBuffer, limited_join
 from zset_join.runners.spark.planning.mode_pairs import mode_pairs
 from zset_join.runners.spark.planning.placed_query import PlacedQuery
@@ -82,9 +84,9 @@ class OtherModes:
         if self.mode == "driver":
             limit = self.options.buffer_limit
             buffer = QueryBuffer(limited_join(placed.planned_stages, limit), limit, 1)
-            return with_functions(
-                {**placed.description(), **buffer.description()}, None, placed.functions, self.options.udf_version
-            )
+            kind = {SESSION: "connect"} if is_connect(placed.session) else {}
+            described = {**placed.description(), **buffer.description(), **kind}
+            return with_functions(described, None, placed.functions, self.options.udf_version)
         kept = {"keeps_view": False, "keeps_inputs": self.options.retain_input_log}
         functions = tuple(dict.fromkeys(one for stream in streams for one in stream.functions))
         beside = with_functions({"inputs": [stream.described for stream in streams]}, None, functions, self.options.udf_version)
