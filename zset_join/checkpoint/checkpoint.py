@@ -38,7 +38,6 @@ from zset_join.checkpoint.changed_plans import CHANGED_TO, ChangedPlan, write_ch
 from zset_join.checkpoint.clearing import Clearing
 from zset_join.checkpoint.description_differences import differences
 from zset_join.checkpoint.earlier_descriptions import is_earlier, is_reworded, is_same_plan
-from zset_join.checkpoint.session_texts import is_of_other_session
 from zset_join.checkpoint.files import CheckpointFiles
 from zset_join.checkpoint.owner import Ownership
 from zset_join.checkpoint.reading import (
@@ -62,6 +61,7 @@ from zset_join.checkpoint.reading import (
 )
 from zset_join.checkpoint.record import BucketHistory, CommitRecord
 from zset_join.checkpoint.rescaling import RESCALINGS, Rescaling, record_digest, rescaling_numbers
+from zset_join.checkpoint.session_texts import is_of_other_session
 from zset_join.core.errors import StateError
 from zset_join.core.tick import Tick
 from zset_join.storage.full_disk import EpochOutcome

@@ -262,13 +262,18 @@ class DriverEpochs:
         self.after_begin()
         self.progress.publish(self._query_id)
 
-    def explanation(self) -> str:
-        """Return the text that `explain` prints."""
+    def explanation(self, budget: int | None = None) -> str:
+        """Return the text that `explain` prints.
+
+        Args:
+            budget: bytes of state that the query may have; default: by the memory of this machine.
+        """
+        budget = memory_budget(self.options) if budget is None else budget
         outputs = [repr(sink) for sinks in self._sinks.values() for sink in sinks]
         return "\n".join(
             [
                 f"Output to {'; '.join(outputs)}",
-                f"Runs on the driver: budget {memory_budget(self.settings.options):,} bytes of state",
+                f"Runs on the driver: budget {budget:,} bytes of state",
                 self.settings.query.plan.explain(buckets=1),
             ]
         ) + explained_threads(self.settings.query.plan, self.settings.stage_options, self.settings.options.driver_threads)

@@ -31,6 +31,7 @@ from zset_join.core.hidden_settings import shown
 from zset_join.core.options import QueryOptions
 from zset_join.kernels.machine.first_use import compile_rest_in_background
 from zset_join.runners.local.pinned import diff_of_running, diff_wherever
+from zset_join.runners.spark.driver.choosing import memory_budget
 from zset_join.runners.spark.driver.chosen_sink import ChosenSink
 from zset_join.runners.spark.driver.driver_tools import refuse_given
 from zset_join.runners.spark.driver.epochs import DriverEpochs, DriverSettings, spark_query_id
@@ -44,6 +45,7 @@ from zset_join.runners.spark.driver.starting import check_mode
 from zset_join.runners.spark.epoch.frame_sink import TakesSession
 from zset_join.runners.spark.epoch.heartbeat import Heartbeat
 from zset_join.runners.spark.epoch.progress import ProgressLog
+from zset_join.runners.spark.frames.facts import is_connect
 from zset_join.runners.spark.frames.sent import frame_of
 from zset_join.tools.dead_letters import read_letters
 from zset_join.tools.savepoint import Savepoint
@@ -57,7 +59,7 @@ if TYPE_CHECKING:
     from zset_join.query.several import PlannedQuery
     from zset_join.runners.spark.tools.view_comparison import VerificationReport
 
-__all__ = ["ServedEpochs", "ServedQuery", "ServedTools", "refuse_missing", "refuse_served"]
+__all__ = ["ServedEpochs", "ServedQuery", "ServedTools", "budget_of", "refuse_missing", "refuse_served"]
 
 _log = logging.getLogger("zset_join.epochs")
 _ENDING_SECONDS = 15
@@ -177,7 +179,7 @@ class ServedQuery:
 
     def explanation(self) -> str:
         """Return the text that `explain` prints."""
-        return DriverEpochs(self.settings).explanation()
+        return DriverEpochs(self.settings).explanation(budget_of(self.session, self.options))
 
     def failure_of(self, error: BaseException) -> ZsetJoinError | None:
         """Return the error of this library that an error of the server's carries as text; None where there is none."""
@@ -258,6 +260,20 @@ def _refuse_reread(what: str, reread: Mapping[str, Any] | None) -> None:
         )
 
 
+def budget_of(session: SparkSession, options: QueryOptions) -> int:
+    """Return how many bytes of state a query may have on the driver, or on the server of Spark Connect.
+
+    Args:
+        session: of the query.
+        options: of the query.
+
+    Cost: over Spark Connect, one job with one task; none with `driverMemory`.
+    """
+    if options.driver_memory is not None or not is_connect(session):
+        return memory_budget(options)
+    return int(on_server(session, partial(memory_budget, options)))
+
+
 def refuse_served(settings: DriverSettings, session: SparkSession) -> bool:
     """Open checkpoint and outputs on the server and release them, so that a start which they refuse writes nothing.
 
@@ -300,7 +316,7 @@ def refuse_missing(settings: DriverSettings, session: SparkSession) -> None:
 
 
 def _once_free(function: Callable[[], Any]) -> Any:
-    """Return the result of a function that opens the checkpoint; called again where the process of an earlier run still ends."""
+    """Return the result of a function that opens the checkpoint; it is called again while an earlier run still ends."""
     ends = time.monotonic() + _ENDING_SECONDS
     while True:
         try:
