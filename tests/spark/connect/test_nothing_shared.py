@@ -61,7 +61,7 @@ def _guarded(spark: SparkSession, place: Path) -> dict[str, Any]:
     if os.geteuid() == 0:
         _give_up_rights()
         with pytest.raises(PermissionError):
-            os.listdir(place)
+            list(place.iterdir())
     touched: list[str] = []
 
     def look(event: str, given: tuple[Any, ...]) -> None:
