@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from zset_join.storage.operations import perform
+from zset_join.storage.together import sync_with_others
 
 __all__ = [
     "FileLock",
@@ -196,7 +197,8 @@ def _written_beside(path: str | Path, data: bytes, *, durable: bool) -> str:
     try:
         file.write(data)
         if durable:
-            file.sync()
+            file.flush()
+            sync_with_others(file.sync)
         file.close()
     except BaseException:
         try:
