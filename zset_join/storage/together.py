@@ -22,7 +22,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 
 from zset_join.storage.operations import is_observed
@@ -124,9 +124,9 @@ def _forget_threads() -> None:
 
 
 def _discard(waiting: list[_Waiting]) -> None:
-    while waiting:
-        with suppress(OSError):  # the error before counts; no record names the file
-            waiting.pop().discard()
+    with suppress(OSError), ExitStack() as discarded:  # the error before counts; no record names these files
+        for one in waiting:
+            discarded.callback(one.discard)
 
 
 os.register_at_fork(after_in_child=_forget_threads)
