@@ -98,8 +98,8 @@ def check_reread(
         rows = again
         for transform in transforms_of(steps, relation):
             rows = transform(rows)
-        sides = [_live(side, names, one.gaps) for side in (rows, one.read())]
-        _check_same(name, *sides, f"those of {one.what} ({one.count:,} rows)")
+        now, before = (_live(side, names, one.gaps) for side in (rows, one.read()))
+        _check_same(name, now, before, f"those of {one.what} ({one.count:,} rows)")
 
 
 def check_same_rows(name: str, again: ZSet, kept: ZSet) -> None:
@@ -113,8 +113,8 @@ def check_same_rows(name: str, again: ZSet, kept: ZSet) -> None:
     Raises:
         StateError: `EVOLVE_REREAD`.
     """
-    sides = [_live(side, kept.schema.names, ()) for side in (again, kept)]
-    _check_same(name, *sides, f"those that are kept ({len(kept):,} rows)")
+    now, before = (_live(side, kept.schema.names, ()) for side in (again, kept))
+    _check_same(name, now, before, f"those that are kept ({len(kept):,} rows)")
 
 
 def _check_same(name: str, again: ZSet, kept: ZSet, what: str) -> None:
