@@ -101,10 +101,7 @@ def main() -> None:
         for artifacts in ((SPARK_KAFKA, POSTGRES_JDBC) if run.baseline else (SPARK_KAFKA,))
     ]
     jars = sorted(str(path) for folder in folders for path in folder.glob("*.jar"))
-    options = {
-        "spark.jars": ",".join(jars),
-        "spark.ui.enabled": "false",
-    }
+    options = {"spark.jars": ",".join(jars), "spark.ui.enabled": "false"}
     session = local_session("spark_driver", cores=2, options=options)
     session.sparkContext.setLogLevel("OFF")
     if run.kill is not None:
