@@ -22,7 +22,7 @@ import pytest
 
 from property_tests.profiles import load_profile
 from tests.scratch import remove_scratch, use_memory
-from tools.short_lived_jvms import use_short_lived_jvms
+from tools.short_lived_jvms import PLAIN_FILES, use_short_lived_jvms
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -187,6 +187,7 @@ def spark(
         .config("spark.sql.execution.arrow.maxRecordsPerBatch", 100_000)
         .config("spark.sql.session.timeZone", "UTC")
         .config("spark.sql.shuffle.partitions", 2)
+        .config("spark.sql.streaming.checkpointFileManagerClass", PLAIN_FILES)
         .config("spark.sql.warehouse.dir", str(directory / "warehouse"))
         .config("spark.ui.enabled", "false")
         .config("spark.ui.showConsoleProgress", "false")
