@@ -391,7 +391,7 @@ class HashJoin:
             raise closed("the join")
         left, right = deltas
         kept = self._prepared
-        if kept is not None and kept.tick == tick and kept.deltas[0] is left and kept.deltas[1] is right:
+        if kept is not None and kept.deltas[0] is left and kept.deltas[1] is right and (kept.tick is tick or kept.tick == tick):
             return kept
         self._prepared = None
         ages = [None, None] if self._buffer is None else self._buffer.ages(tick, (left, right))

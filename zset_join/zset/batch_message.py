@@ -36,8 +36,8 @@ class BatchMessage:
         head_bytes: of the message, before its buffers; a multiple of 64.
         words: these bytes as int64.
         address: of these bytes.
-        buffers: of each buffer its position behind the message and its bytes, in `words`. A column has one of validity (not read
-            without a NULL), for strings and binary one of offsets, and one of values. They may have bytes to spare.
+        buffers: of each buffer its position behind the message and its bytes, in `words`. A column has one of validity (not
+            read without a NULL), for strings and binary one of offsets, and one of values. They may have bytes to spare.
     """
 
     def __init__(self, schema: pa.Schema) -> None:
