@@ -32,7 +32,6 @@ import pyarrow as pa
 
 from zset_join.core.epoch_chain import ChainLink
 from zset_join.core.errors import StateError
-from zset_join.core.notebook import html_progress
 from zset_join.core.options import KeepState
 from zset_join.core.tick import Tick
 from zset_join.kernels.machine.first_use import compile_rest_in_background
@@ -284,11 +283,7 @@ class Pipeline(PipelineQuestions, Snapshots, QueryChanges, Generic[Answer]):
             self._check_usable()
             self._outputs.settle()
             return self._returned(self._replay(epoch))
-        prepared = self._prepared(rows, processing_time)
-        try:
-            return self._returned(self._commit(prepared, positions, read))
-        finally:
-            prepared.close()
+        return self._returned(self._committed(self._prepared(rows, processing_time), positions, read))
 
     @property
     def directory(self) -> PipelineDirectory:
@@ -326,8 +321,7 @@ class Pipeline(PipelineQuestions, Snapshots, QueryChanges, Generic[Answer]):
         """
         self._check_usable()
         prepared.check_is_next(self.epoch)
-        with prepared:
-            return self._returned(self._reporting_memory(self._commit, prepared, positions or {}))
+        return self._returned(self._reporting_memory(self._committed, prepared, positions or {}, None))
 
     def _returned(self, answers: Mapping[str, ZSet]) -> Answer:
         """Return answers as callers get them."""
@@ -344,22 +338,6 @@ class Pipeline(PipelineQuestions, Snapshots, QueryChanges, Generic[Answer]):
             BadInputError: a source that passes through no stage has retracted an absent row.
         """
         return repeated(self.contents(name), self.plan.output_of(self.plan.view(name).name).schema)
-
-    def show(self, n: int = 20, *, view: str | None = None) -> None:
-        """Print the first rows of a view, each after its weight.
-
-        Raises:
-            OptionError: as `view`.
-        """
-        self.contents(view).show(n)
-
-    def __repr__(self) -> str:
-        """Return the views and the number of epochs in one line; `explain` prints the plan."""
-        return f"Pipeline(views: {', '.join(self.views)}; epochs: {self.epoch})"
-
-    def _repr_html_(self) -> str:
-        """Return the plan and what the newest epoch did, for a notebook."""
-        return self.plan._repr_html_() + html_progress(self.progress)
 
     def replay(self, *, stream: str | None = None, code: str | None = None) -> int:
         """Decode the dead letters that are records again, in one epoch, exactly once.
@@ -536,7 +514,11 @@ class Pipeline(PipelineQuestions, Snapshots, QueryChanges, Generic[Answer]):
         answered.rejected += self._outputs.check(self.epoch, answered.answers)
         return PreparedEpoch(answered, deltas, unread, opened)
 
-    def _commit(self, prepared: PreparedEpoch, positions: Mapping[str, Any], read: str | None = None) -> Mapping[str, ZSet]:
+    def _committed(self, prepared: PreparedEpoch, positions: Mapping[str, Any], read: str | None) -> Mapping[str, ZSet]:
+        with prepared:
+            return self._commit(prepared, positions, read)
+
+    def _commit(self, prepared: PreparedEpoch, positions: Mapping[str, Any], read: str | None) -> Mapping[str, ZSet]:
         begun = time.perf_counter()
         answered, deltas = prepared.answered, prepared.deltas
         reached = {**self.positions, **positions}

@@ -161,6 +161,7 @@ class ChangedGroups:
             self._side_view[side, e.S_READ_BY_OWN] = one_sided[1 - side] != 0
         self._block = np.empty(2 * e.BLOCK_ROWS, np.int64)
         self._view[e.E_BLOCK] = self._block.ctypes.data
+        self._parted: npt.NDArray[np.int64] = np.empty((0, e.CHANGE_WORDS), np.int64)
         self._keep_changes(0)
         self._grouped = np.empty((_GROUPED, 0), np.int64)
         self._table = np.empty(0, np.int64)
