@@ -39,13 +39,17 @@ LAWS_OF: dict[str, str] = {
 }
 """Files, to the operators whose laws see them: part of the names of test_laws.py."""
 TESTS_OF: dict[str, tuple[str, ...]] = {
-    "zset_join/state/join": ("tests/operators/test_join.py", "tests/operators/test_join_residual.py"),
+    "zset_join/state/join": (
+        "tests/operators/test_join.py",
+        "tests/operators/test_join_residual.py",
+        "tests/operators/test_join_streamed_rows.py",
+    ),
     "zset_join/state/join/append_buffer.py": ("tests/operators/test_join_buffer.py", "property_tests/test_append_buffer.py"),
     "zset_join/operators/deduplicate.py": ("property_tests/test_timed.py",),
     "zset_join/operators/as_of_join.py": ("property_tests/test_timed.py",),
     "zset_join/operators/temporal_join.py": ("property_tests/test_timed.py",),
     "zset_join/state/rows": ("tests/operators/test_join.py", "tests/operators/test_join_state.py"),
-    "zset_join/state/cold": ("tests/operators/test_join_hybrid.py",),
+    "zset_join/state/cold": ("tests/operators/test_join_hybrid.py", "tests/state/cold/test_cold_tombstones.py"),
     "zset_join/checkpoint": (
         "tests/checkpoint/test_checkpoint.py",
         "tests/checkpoint/test_bucket.py",

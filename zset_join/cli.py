@@ -46,7 +46,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
-from zset_join.core.errors import OptionError, ZsetJoinError
+from zset_join.core.errors import OptionError, PlanError, ZsetJoinError
 from zset_join.core.extras import needed_for
 from zset_join.tools.change_options import add_change_options, add_column_options, column_words, reread_places
 
@@ -450,6 +450,16 @@ def _evolve(options: argparse.Namespace) -> int:
 
 def _other_query(directory: str, program: str, dialect: str) -> Any:
     """Return the query that a directory is compared with, or changed to: a view, or views by name."""
+    from zset_join.evolution.refusals import of_taken_rows
+    from zset_join.runners.any_mode import most_held
+
+    try:
+        return _query_of(directory, program, dialect)
+    except PlanError as error:
+        raise of_taken_rows(error, most_held(directory), f"the query in {directory}") from error.__cause__
+
+
+def _query_of(directory: str, program: str, dialect: str) -> Any:
     from zset_join.checkpoint.reading import stored_description
 
     if program.lower().endswith(".sql"):

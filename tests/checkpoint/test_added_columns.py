@@ -7,6 +7,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
+from zset_join.checkpoint.added_columns import added_columns
 from zset_join.core.errors import StateError
 from zset_join.pipeline import Pipeline, View, changes, records
 from zset_join.pipeline import functions as F  # noqa: N812 - PySpark's own habit
@@ -96,3 +97,28 @@ def test_a_distinct_view_has_its_columns(tmp_path: Path) -> None:
         pipeline.step({"t": [{"a": 1}]})
     with pytest.raises(StateError, match="made for another query"):
         Pipeline(changes("t", {"a": pa.int64(), "b": pa.int64()}).distinct(), tmp_path)
+
+
+def described(*names: str, **more: object) -> dict[str, object]:
+    """Return the description of a join with these columns."""
+    return {"kind": "join", "columns": [f"{name}: int64" for name in names], **more}
+
+
+def selecting(**columns: str) -> dict[str, object]:
+    """Return the description of a join behind a selection: names, to the columns they are made of."""
+    return {**described("a"), "then": {"columns": [[name, {"column": of, "side": "row"}] for name, of in columns.items()]}}
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "added"),
+    [
+        (described("a"), described("a", "b"), ("b",)),
+        (described("a"), described("a", "b", where="a > 1"), ()),
+        (described("a", where="a > 1"), described("a", "b"), ()),
+        (selecting(a="a"), selecting(a="a", b="b"), ("b",)),
+        (selecting(a="a"), selecting(a="a", b="a"), ()),
+    ],
+    ids=["a column", "with a condition", "without its condition", "passed on", "made of another"],
+)
+def test_a_column_is_added_only_where_nothing_else_differs(before, after, added: tuple[str, ...]) -> None:
+    assert added_columns({}, {}, before, after) == added

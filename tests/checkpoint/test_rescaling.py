@@ -15,6 +15,7 @@ from zset_join.checkpoint.log import LogEntry
 from zset_join.checkpoint.owner import Ownership
 from zset_join.checkpoint.reading import checkpoint_folder, read_committed, stored_buckets
 from zset_join.checkpoint.record import BucketHistory, CommitRecord
+from zset_join.checkpoint.rescaling import Rescaling
 from zset_join.checkpoint.snapshot import SnapshotEntry
 from zset_join.core.errors import StateError
 from zset_join.core.tick import Tick
@@ -250,3 +251,11 @@ def test_versions_without_rescalings_refuse_a_rescaled_checkpoint(checkpoint: Ch
     found = [checkpoint.files.folder.read(f"commits/{epoch:020d}.json") for epoch in (1, 2)]
 
     assert [json.loads(data.to_pybytes())["format"] for data in found if data is not None] == [4, 5]
+
+
+def test_a_record_keeps_the_plan_that_its_state_is_of() -> None:
+    rescaling = Rescaling(
+        number=1, query_id="q", epoch=1, record="r", buckets=3, histories={}, owner=None, opened_at_ns=5, plan="digest"
+    )
+
+    assert Rescaling.from_bytes(rescaling.to_bytes(), rescaling.name) == rescaling

@@ -142,6 +142,13 @@ def test_all_left_rows_of_an_epoch_leave_before_its_right_ones() -> None:
     assert join.feed(insert(("b", 6))) == [(("b", 6, "b", 20), 1)], "the second row of the right side is still held"
 
 
+def test_the_row_that_brings_a_join_to_its_limit_drops_the_oldest() -> None:
+    join = epochs("full", limit=2 * AGED, join_buffer_policy="evict_oldest")
+    join.feed(insert(("a", 1)))
+
+    assert join.feed(insert(("b", 2))) == [(("a", 1, None, None), -1), (("b", 2, None, None), 1)]
+
+
 def test_a_preserved_row_is_padded_again_when_its_match_leaves() -> None:
     join = lossy("left", rows=2)
     join.feed([], insert(("a", 10)))

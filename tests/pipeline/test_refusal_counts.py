@@ -11,7 +11,8 @@ import pytest
 
 from zset_join.core.errors import StateError
 from zset_join.expressions import col
-from zset_join.pipeline import Pipeline, StateTtl, View, appends, changes, versioned
+from zset_join.lookup import ArrowSource
+from zset_join.pipeline import PROCESSING_TIME, Pipeline, StateTtl, View, appends, changes, versioned
 from zset_join.pipeline import functions as F  # noqa: N812 - as PySpark users import theirs
 from zset_join.runners.local.pinned import diff_of_running
 from zset_join.runners.local.stopped import diff_of_directory
@@ -32,6 +33,10 @@ FIRST: Mapping[str, list[dict[str, Any]]] = {
     "seen": [{"k": "x", "n": 2, "t": 1}, {"k": "x", "n": 1, "t": 2}, {"k": "y", "n": 3, "t": 3}],
     "rates": [{"k": "x", "rate": at, "at": at} for at in range(4)],
 }
+TABLE = ArrowSource(name="names", table=pa.table({"k": ["x", "y"], "name": ["Ada", "Bob"]}))
+LOOKED_UP = SEEN.lookup_join(TABLE, on="k", columns=["name"])
+LIVES = changes("seen", {"k": pa.string(), "n": pa.int64(), "t": pa.int64()}, keys="t")
+AS_NOW = SEEN.temporal_join(PEOPLE.select("city", k=col("who")), on="k", as_of=PROCESSING_TIME)
 SECOND: Mapping[str, list[dict[str, Any]]] = {
     "seen": [{"k": "x", "n": 2, "t": 30}, {"k": "z", "n": 2, "t": 1}],
     "rates": [{"k": "x", "rate": 9, "at": 20}, {"k": "x", "rate": 9, "at": 40}, {"k": None, "rate": 9, "at": 20}],
@@ -84,6 +89,38 @@ CAUSES = {
         6,
         0,
     ),
+    "what was looked up": (
+        LOOKED_UP.groupBy("name").agg(F.sum("n").alias("n")),
+        LOOKED_UP.groupBy("k").agg(F.sum("n").alias("n")),
+        "EVOLVE_JOURNAL",
+        '"names" had when each row came',
+        2,
+        0,
+    ),
+    "other rows to look up": (
+        LOOKED_UP,
+        SEEN.where(col("n") > 1).lookup_join(TABLE, on="k", columns=["name"]),
+        "EVOLVE_JOURNAL",
+        'view "seen_lookup_names" has 4 rows',
+        4,
+        0,
+    ),
+    "lookups where none were": (
+        LIVES.select("k", "n", "t"),
+        LIVES.lookup_join(TABLE, on="k", columns=["name"]),
+        "EVOLVE_BY_TIME",
+        "(latest-0 holds 4 rows)",
+        4,
+        0,
+    ),
+    "right rows of the moment": (
+        AS_NOW.groupBy("city").agg(F.sum("n").alias("n")),
+        AS_NOW.groupBy("k").agg(F.sum("n").alias("n")),
+        "EVOLVE_JOURNAL",
+        "is needed again, and no state has all of it",
+        2,
+        0,
+    ),
     "another source": (BY_K, changes("seen", {"k": pa.string(), "n": pa.int64()}, keys="k"), "EVOLVE_SOURCE", "3 groups", 3, 0),
 }
 
@@ -130,3 +167,57 @@ def test_a_difference_counts_rows_that_stay_out(tmp_path: Path) -> None:
         ):
             assert line in str(diff).splitlines()
             assert f"- {line}" in diff.to_markdown().splitlines()
+
+
+@pytest.mark.parametrize("way", ["memory", "saved", "directory", "stopped"])
+def test_a_dropped_source_that_returns_is_refused_with_the_rows_that_were_held(tmp_path: Path, way: str) -> None:
+    place = None if way in ("memory", "saved") else tmp_path / "place"
+    joined = ORDERS.join(PEOPLE, on="who", how="left")
+    pipeline = filled(joined, place)
+    pipeline.evolve(ORDERS.select("id"))
+    if way == "saved":
+        pipeline.save(tmp_path / "saved")
+        pipeline = Pipeline(joined, options=StageOptions(on_bad_input="quarantine"))
+        pipeline.evolve(ORDERS.select("id"))
+        pipeline.load(tmp_path / "saved")
+    if way == "stopped":
+        pipeline.close()
+
+    with pipeline, pytest.raises(StateError) as refused:
+        diff_of_directory(str(place), joined) if way == "stopped" else pipeline.diff(joined)
+
+    assert (refused.value.code, refused.value.facts["rows"]) == ("EVOLVE_SOURCE", 2)
+    assert "its rows with it (a stage held 2 of them)" in refused.value.message
+
+
+@pytest.mark.parametrize("join", ["lookup", "moment"])
+def test_a_group_behind_answers_of_their_moment_is_built_from_what_was_answered(join: str) -> None:
+    """The lines that retract an answer list it: a table that changed since changes no group."""
+    orders = changes("orders", {"id": pa.int64(), "who": pa.string(), "total": pa.int64()}, keys="id")
+    names = {"who": ["a", "b"], "city": ["Oslo", "Rome"]}
+    table = ArrowSource(name="names", table=pa.table(names))
+    joined = (
+        orders.lookup_join(table, on="who", columns=["city"], how="left")
+        if join == "lookup"
+        else orders.temporal_join(PEOPLE, on="who", as_of=PROCESSING_TIME, how="left")
+    )
+    pipeline = Pipeline(joined.groupBy("city").agg(F.sum("total").alias("total")))
+    people = [{"who": who, "city": city} for who, city in zip(*names.values(), strict=True)]
+    with_people = "people" in pipeline.sources
+    pipeline.step(
+        {"orders": [{"id": at, "who": "abc"[at % 3], "total": at} for at in range(6)]}
+        | ({"people": people} if with_people else {})
+    )
+    if with_people:
+        pipeline.step({"people": [{"who": "a", "city": "Bonn"}]})
+    pipeline.step({"orders": [{"id": 3, "who": "c", "total": 30}]})
+
+    counts = joined.groupBy("city").agg(F.count().alias("c"), F.max("total").alias("most"))
+    diff = pipeline.evolve(counts)
+
+    assert [*diff.kept] == [pipeline.plan.states[0].name]
+    assert sorted(pipeline.view().to_pylist(), key=str) == [
+        {"city": "Oslo", "c": 1, "most": 0},
+        {"city": "Rome", "c": 2, "most": 4},
+        {"city": None, "c": 3, "most": 30},
+    ]

@@ -205,3 +205,21 @@ def test_the_log_of_a_view_that_begins_again_stays_until_outputs_have_it_and_no_
         for _ in range(2):
             pipeline.step({})
         assert (len(logs()), third in logs()) == (1, False)
+
+
+@pytest.mark.parametrize("command", ["diff", "evolve"])
+def test_a_function_with_another_value_each_time_is_refused_with_the_rows_it_would_be_of(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], command: str
+) -> None:
+    (tmp_path / "new.sql").write_text("SELECT id, rand() AS r FROM orders JOIN people USING (who)")
+    with Pipeline(BY_CITY, tmp_path / "dir") as pipeline:
+        never = main([command, str(tmp_path / "dir"), str(tmp_path / "new.sql")])
+        without = capsys.readouterr().err
+        pipeline.step(ROWS)
+
+    refused = main([command, str(tmp_path / "dir"), str(tmp_path / "new.sql")])
+    printed = capsys.readouterr().err
+
+    assert (never, refused) == (1, 1)
+    assert "[NON_DETERMINISTIC] RAND() has another value" in without
+    assert f"has {sum(map(len, ROWS.values()))} rows of before, which a change would compute again: RAND()" in printed

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 from collections import Counter
@@ -29,6 +28,24 @@ rows.put(as_rows([(8, 0, b"of another process")]))
 rows.commit(2)
 rows.close()
 stores.close()
+"""
+# A child is forked in a program of its own: one of this process, whose threads may be anywhere, may crash.
+A_FORKED_PROCESS = """
+import os
+import sys
+from pathlib import Path
+from spill.opening import open_stores
+
+kept = open_stores("duckdb", Path(sys.argv[1]))
+child = os.fork()
+if child == 0:
+    print(kept.is_current(), flush=True)
+    kept.close()
+    os._exit(0)
+ended = os.waitpid(child, 0)[1]
+print(kept.is_current())
+kept.close()
+sys.exit(ended != 0)
 """
 
 
@@ -110,17 +127,16 @@ def test_stores_reopened_in_one_process_take_the_file_from_those_left_open(tmp_p
 
 def test_a_forked_process_lets_what_its_parent_has_open_alone(tmp_path: Path) -> None:
     filled(open_stores("duckdb", tmp_path))
-    kept = open_stores("duckdb", tmp_path)
 
-    child = os.fork()
-    if child == 0:
-        found = kept.is_current()
-        kept.close()
-        os._exit(int(found))
+    of_child, of_parent = subprocess.run(
+        [sys.executable, "-c", A_FORKED_PROCESS, str(tmp_path)],
+        check=True,
+        capture_output=True,
+        text=True,
+        cwd=Path(__file__).parents[2],
+    ).stdout.split()
 
-    assert os.waitpid(child, 0)[1] == 0
-    assert kept.is_current()
-    kept.close()
+    assert (of_child, of_parent) == ("False", "True")
 
 
 def test_a_damaged_file_is_refused_when_it_is_opened(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import duckdb
 import pyarrow as pa
 import pytest
 
-from zset_join.core.errors import SinkError, ZsetJoinError
+from zset_join.core.errors import SinkError, SqlError, ZsetJoinError
 from zset_join.operators.join import HashJoin
 from zset_join.runners.local.stopped import undo_of_directory
 from zset_join.sql import Session, connect
@@ -298,3 +298,24 @@ def test_rows_that_would_claim_one_key_of_a_table_are_refused(where: Path | None
         with pytest.raises(ZsetJoinError, match="two live rows claim"):
             session.sql("INSERT INTO orders VALUES (5, 'bob', 1)")
         assert _shown(session)["shown"] == [("ada", 9), ("bob", 1)]
+
+
+@pytest.mark.parametrize(
+    "statement", ["ALTER MATERIALIZED VIEW by_city AS", "ALTER VIEW joined AS", "EXPLAIN ALTER VIEW large AS"]
+)
+def test_a_function_with_another_value_each_time_is_refused_with_the_rows_there_are(where: Path | None, statement: str) -> None:
+    with connect(directory=where) as session:
+        session.sql(_TABLES + _VIEWS)
+        before = _shown(session)
+
+        with pytest.raises(
+            SqlError, match='"by_city" has 2 rows of before, which a change would compute again: RAND'
+        ) as refused:
+            session.sql(f"{statement} SELECT rand() AS r, id, total, city FROM orders JOIN people USING (who)")
+
+        assert (refused.value.code, refused.value.facts["function"], refused.value.facts["rows"]) == (
+            "NON_DETERMINISTIC",
+            "rand",
+            2,
+        )
+        assert _shown(session) == before

@@ -63,6 +63,7 @@ class ChangedPlan:
         columns: how columns of sources changed, oldest first: `epoch` of the change, `slot`: the place in `sources` of the
             source as it was, the rest as `ColumnChange` writes it.
         note: kept with the change for its caller, JSON-ready.
+        left: by name of a source that the query has no more, how many of its rows states held when it was dropped.
     """
 
     epoch: int
@@ -80,16 +81,21 @@ class ChangedPlan:
     undo_epochs: int = 1000
     columns: tuple[Mapping[str, Any], ...] = ()
     note: Any = None
+    left: Mapping[str, int] = field(default_factory=dict)
 
     @property
-    def gone(self) -> frozenset[str]:
-        """Return the names of sources that the query had and has no more."""
-        left = {source["relation"]["name"] for source in self.plan["plan"]["sources"]}
-        return frozenset(source["relation"]["name"] for source in self.sources) - left
+    def gone(self) -> dict[str, int | None]:
+        """Return the names of sources that the query had and has no more, each with the rows held when it was dropped.
+
+        None: a version that did not count them has dropped it.
+        """
+        there = {source["relation"]["name"] for source in self.plan["plan"]["sources"]}
+        had = {source["relation"]["name"]: None for source in self.sources}
+        return {name: self.left.get(name) for name in had if name not in there}
 
     def _written(self) -> dict[str, Any]:
         written = {one.name: getattr(self, one.name) for one in fields(self)}
-        return written if self.void else {name: value for name, value in written.items() if name != "void"}
+        return {name: value for name, value in written.items() if value or name not in ("void", "left")}
 
     @property
     def digest(self) -> str:

@@ -5,13 +5,17 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import Protocol
 
-from zset_join.core.errors import OptionError, StateError
+from zset_join.core.errors import OptionError, PlanError, StateError
+from zset_join.core.shown_values import counted
 from zset_join.evolution.derivation import columns_wanted, unmet_conditions
 from zset_join.expressions import describe
 from zset_join.plan.query_plan import Feed, QueryPlan
 from zset_join.plan.row_steps import RowStep
 
-__all__ = ["bad_first_rows", "bad_reread", "by_time", "no_rows", "source_changed"]
+__all__ = ["bad_first_rows", "bad_reread", "by_time", "no_rows", "of_taken_rows", "source_changed", "source_dropped"]
+
+_OTHER_VALUES = frozenset({"NON_DETERMINISTIC", "NOT_DETERMINISTIC"})
+"""Codes of queries that would have other values of the same rows when they are built again."""
 
 _CURE = (
     "Build the pipeline with keep_inputs=True, which allows any change, or start the new query again over the "
@@ -84,9 +88,9 @@ def _counts(held: Sequence[Held], near: Sequence[int] = ()) -> dict[str, int]:
     return {"rows": max([*(one.rows for one in held), *near], default=0), **({"ended_rows": ended} if ended else {})}
 
 
-def _shown(held: Sequence[Held]) -> str:
+def _shown(held: Sequence[Held], more: Sequence[str] = ()) -> str:
     """Return what stages hold, in brackets."""
-    parts = [*map(str, held), *_gone(held)]
+    parts = [*map(str, held), *more, *_gone(held)]
     return f" ({'; '.join(parts)})" if parts else ""
 
 
@@ -113,41 +117,90 @@ def _lack(feed: Feed, wanted: set[str], steps: Sequence[RowStep], kept: Sequence
     return f"hold {list(kept)}, from which they do not follow"
 
 
-def by_time(plan: QueryPlan, number: int, held: Sequence[Held] = ()) -> StateError:
-    """Return the error of a stage whose answer depends on when its rows arrived.
+def by_time(
+    plan: QueryPlan,
+    number: int,
+    held: Sequence[Held],
+    shown: Mapping[str, int],
+    *,
+    was_there: bool,
+    had_its_kind: bool,
+) -> StateError:
+    """Return the error of a stage whose answer does not follow from the rows of its inputs.
 
     Args:
         plan: the new plan.
         number: of the stage.
-        held: what stages hold of the sources that reach it.
+        held: what stages hold of the sources that reach it, and of its answer.
+        shown: how many rows behind its answer are kept elsewhere, by where.
+        was_there: the plan before had this very stage, and no state has its whole answer.
+        had_its_kind: the plan before had one whose answers followed from the same beside other rows.
     """
     node = plan.nodes[number]
-    title = node.stage.explain(1)[0]
+    title, beside = node.stage.explain(1)[0], node.stage.answers_by
+    is_needed = (
+        f"the answer of the stage {node.name} ({title}) is needed again, and no state has all of it"
+        if was_there
+        else f"the new plan has a stage {node.name} that the one before had not ({title})"
+    )
+    is_gone = beside is not None and had_its_kind
+    there = _shown(held, [f"{what} has {counted(rows, 'row')}" for what, rows in shown.items()])
+    depends = beside if is_gone else "the arrival of its rows, which is not stored"
     return StateError(
-        f"the new plan has a stage {node.name} that the one before had not ({title}). Its answer depends on the "
-        f"arrival of its rows, which is not stored{_shown(held)}. Leave this stage and all before it as they are. {_CURE}",
-        code="EVOLVE_BY_TIME",
+        f"{is_needed}. Its answer depends on {depends}{there}. Leave this stage and all before it as they are, and "
+        f"change what is behind it where its rows are kept, as those of a view are; or let evolve(view, as_now=True) answer "
+        "the stored rows as if all of them came now; or start the new query again over the sources, with an output of its own.",
+        code="EVOLVE_JOURNAL" if is_gone else "EVOLVE_BY_TIME",
         stage=node.name,
-        **_counts(held),
+        **_counts(held, [*shown.values()]),
     )
 
 
-def source_changed(name: str, *, was_dropped: bool, held: Sequence[Held] = ()) -> StateError:
-    """Return the error of a source that is not the one that it was.
+def source_changed(name: str, held: Sequence[Held] = ()) -> StateError:
+    """Return the error of a source that is described otherwise than before.
 
     Args:
         name: of the source.
-        was_dropped: an earlier change has dropped it; else it is described otherwise.
         held: what stages hold of it.
     """
-    what = "was dropped from this pipeline, and its rows with it" if was_dropped else "is described otherwise than before"
     return StateError(
-        f'the source "{name}" {what}{_shown(held)}. Describe it as before, or give it another name, under which it begins '
-        "without rows.",
+        f'the source "{name}" is described otherwise than before{_shown(held)}. Describe it as before, or give it another '
+        "name, under which it begins without rows.",
         code="EVOLVE_SOURCE",
         source=name,
         **(_counts(held) if held else {}),
     )
+
+
+def source_dropped(name: str, rows: int | None) -> StateError:
+    """Return the error of a source that an earlier change has dropped.
+
+    Args:
+        name: of the source.
+        rows: how many rows, or groups of them, a stage held of it then; None: nobody counted them.
+    """
+    held = "" if rows is None else f" (a stage held {rows:,} of them)"
+    return StateError(
+        f'the source "{name}" was dropped from this pipeline, and its rows with it{held}. Give it another name, under which '
+        "it begins without rows, or start the new query again over the sources, with an output of its own.",
+        code="EVOLVE_SOURCE",
+        source=name,
+        **({} if rows is None else {"rows": rows}),
+    )
+
+
+def of_taken_rows(error: PlanError, rows: int, where: str) -> PlanError:
+    """Return the error of a new query with the rows it is about, where its functions have no one value; any other as it is.
+
+    Args:
+        error: why the query cannot be planned.
+        rows: how many rows would be computed again.
+        where: who has them, as `the view "v"`.
+    """
+    if error.code not in _OTHER_VALUES or "rows" in error.facts or not rows:
+        return error
+    message = f"{where} has {counted(rows, 'row')} of before, which a change would compute again: {error.message}"
+    return type(error)(message, code=error.code, **{**error.facts, "rows": rows})
 
 
 def bad_first_rows(name: str, why: str) -> OptionError:

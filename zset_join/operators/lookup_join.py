@@ -23,7 +23,7 @@ Source: FLIP-234 (retryable lookup joins); the journal and rows that are parked 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -272,6 +272,16 @@ class LookupJoin:
         """Return when the first parked row wants to be looked up again."""
         due_us = self._memo.next_due_us
         return NOTHING_DUE if due_us is None else NextDue(processing_time_us=due_us)
+
+    @property
+    def lists_answer(self) -> bool:
+        """Return whether what each row was answered is kept until it goes: not of an append-only left."""
+        return not self._is_append_only
+
+    def listed(self, columns: Collection[str] | None = None) -> Iterator[ZSet]:  # noqa: ARG002 - all columns are in the lines
+        """Yield the sum of its answers so far in chunks, as its rows were answered when they came."""
+        for rows, copies in self._memo.emitted(self._chunk_rows):
+            yield ZSet(self.shape.output_rows(rows), copies)
 
     def rejections(self, tick: Tick, deltas: Sequence[ZSet]) -> pa.Table:
         """Return the rows that break the relation's contract: `input`, `row`, `weight`, `code`, `reason`."""

@@ -19,7 +19,7 @@ Source: Flink's processing-time temporal join, Timeplus' lookup of a versioned s
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
 
@@ -243,6 +243,16 @@ class ProcessTimeJoin:
         self._memo.end_absorb(epoch)
         if self._owns_table:
             self.table.side.end_absorb(epoch)
+
+    @property
+    def lists_answer(self) -> bool:
+        """Return whether what each row was answered is kept until it goes: not of an append-only left."""
+        return not self._is_append_only
+
+    def listed(self, columns: Collection[str] | None = None) -> Iterator[ZSet]:  # noqa: ARG002 - all columns are in the lines
+        """Yield the sum of its answers so far in chunks, as its rows were answered when they came."""
+        for rows, copies in self._memo.emitted(self._chunk_rows):
+            yield ZSet(self.shape.output_rows(rows), copies)
 
     def rejections(self, tick: Tick, deltas: Sequence[ZSet]) -> pa.Table:
         """Return the rows that break their relation's contract: `input`, `row`, `weight`, `code`, `reason`."""

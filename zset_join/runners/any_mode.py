@@ -13,7 +13,7 @@ from zset_join.core.errors import OptionError
 from zset_join.evolution.differences import PlanDiff
 from zset_join.runners.local import pinned
 
-__all__ = ["diff_wherever", "evolve_wherever", "undo_wherever"]
+__all__ = ["diff_wherever", "evolve_wherever", "most_held", "undo_wherever"]
 
 
 def diff_wherever(directory: str, query: Any, **given: Any) -> PlanDiff:
@@ -29,6 +29,11 @@ def diff_wherever(directory: str, query: Any, **given: Any) -> PlanDiff:
     from zset_join.runners.spark.driver.executors_state import diff_of_executors
 
     return diff_of_executors(directory, getattr(query, "planned", query), **given)
+
+
+def most_held(directory: str) -> int:
+    """Return how many rows of its sources one stage of a directory holds at most; 0 on executors, where nobody counts them."""
+    return 0 if _is_on_executors(directory) else pinned.most_held(directory)
 
 
 def evolve_wherever(directory: str, query: Any, **given: Any) -> PlanDiff:

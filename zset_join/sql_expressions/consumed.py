@@ -13,14 +13,14 @@ compiled sqlglot, whose properties note nothing, arguments that have a property 
 
 from __future__ import annotations
 
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from sqlglot import exp
 
 from zset_join.core.errors import SqlError
 from zset_join.sql_expressions.positions import Position, position_of
 
-__all__ = ["argument", "check_consumed", "copied", "disregard", "flattened", "tracked"]
+__all__ = ["argument", "check_consumed", "check_operands", "copied", "disregard", "flattened", "tracked"]
 
 _Node = TypeVar("_Node", bound=exp.Expr)
 _WITHOUT_MEANING: dict[type[exp.Expr], frozenset[str]] = {
@@ -37,6 +37,37 @@ _WITHOUT_MEANING: dict[type[exp.Expr], frozenset[str]] = {
 }
 """How something is spelled, not what it means: a session has one database, lengths of types are not enforced, a plan needs
 no hint to keep a query of WITH."""
+_UNREAD: dict[type[exp.Expr], tuple[str, ...]] = {
+    exp.ArrayToString: ("null",),
+    exp.Between: ("symmetric",),
+    exp.Cast: ("format", "action", "default"),
+    exp.Ceil: ("decimals", "to"),
+    exp.Floor: ("decimals", "to"),
+    exp.JSONValue: ("returning", "on_condition"),
+    exp.LastDay: ("unit",),
+    exp.RegexpExtract: ("position", "occurrence", "parameters"),
+    exp.RegexpLike: ("flag", "full_match"),
+    exp.RegexpReplace: ("position", "occurrence", "modifiers"),
+    exp.RegexpSplit: ("limit", "mode"),
+    exp.Round: ("truncate",),
+    exp.Split: ("limit",),
+    exp.StrPosition: ("occurrence",),
+    exp.TimestampTrunc: ("zone",),
+    exp.ToChar: ("nlsparam",),
+    exp.Trim: ("collation",),
+    exp.TryCast: ("format", "action", "default"),
+    exp.TsOrDsToDate: ("format",),
+    exp.Week: ("mode",),
+}
+_BITS = (exp.BitwiseAnd, exp.BitwiseOr, exp.BitwiseXor)
+_WORDS = {
+    "format": "a pattern",
+    "decimals": "a number of decimals; multiply first, or use round",
+    "returning": "RETURNING; use CAST around it",
+    "limit": "a limit",
+    "position": "a place to begin at",
+    "symmetric": "SYMMETRIC",
+}
 _OF_PROPERTIES = frozenset({"alias", "db", "expression", "expressions", "kind", "side", "table", "this", "unit"})
 
 
@@ -52,6 +83,19 @@ class _Args(dict[str, Any]):
     def get(self, key: str, default: Any = None) -> Any:
         self.read.add(key)
         return super().get(key, default)
+
+
+class _Refusing(Protocol):
+    """Binder of the operands of a function."""
+
+    @property
+    def dialect(self) -> str:
+        """Whose SQL it is."""
+        ...
+
+    def refused(self, node: exp.Expr, why: str) -> SqlError:
+        """Return the refusal of a node."""
+        ...
 
 
 def argument(node: exp.Expr, name: str) -> Any:
@@ -105,6 +149,28 @@ def check_consumed(root: exp.Expr, text: str, at: Position | None = None) -> Non
                     code="NOT_OFFERED",
                     at=next(filter(None, (position_of(one, text) for one in (*_nodes(value), node))), at),
                 )
+
+
+def check_operands(binder: _Refusing, node: exp.Expr) -> None:
+    """Reject operands that are written and not read.
+
+    Raises:
+        SqlError: an operand that a parser takes and no function here has (`split(s, 'b', 1)`, `ceil(x, 1)`, a pattern of
+            `to_date`), or operators of bits in one chain without brackets, which Spark and the parser group differently:
+            `a | b & c`.
+    """
+    for name in _UNREAD.get(type(node), ()):
+        if node.args.get(name):
+            called = node.sql_name() if isinstance(node, exp.Func) else type(node).__name__.upper()
+            raise binder.refused(node, f"{called} is not supported with {_WORDS.get(name, 'so many operands')}")
+    if isinstance(node, _BITS) and binder.dialect != "risingwave":
+        for operand in (node.this, node.expression):
+            if isinstance(operand, _BITS) and type(operand) is not type(node):
+                raise binder.refused(node, "put brackets around one of several operators of bits; & binds closer than ^ and |")
+    pattern = node.args.get("format") if isinstance(node, exp.StrToUnix) else None
+    # The parser adds the pattern where the statement has none.
+    if pattern is not None and pattern.name.replace("strict", "") != "%Y-%m-%d %H:%M:%S":
+        raise binder.refused(node, "a time in a text is read as yyyy-MM-dd HH:mm:ss, without a pattern")
 
 
 def _is_written(node: exp.Expr, name: str, value: object) -> bool:

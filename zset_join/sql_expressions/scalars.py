@@ -25,10 +25,9 @@ from zset_join.expressions import Call, Cast, Column, Expression, Literal, lit
 from zset_join.expressions.evaluation import result_type
 from zset_join.expressions.rows import compute
 from zset_join.expressions.type_rules import kind_of, plain_type
-from zset_join.sql_expressions.consumed import argument, flattened
+from zset_join.sql_expressions.consumed import argument, check_operands, flattened
 from zset_join.sql_expressions.dialects import Statement
 from zset_join.sql_expressions.intervals import counts_days, factors, is_interval, span_of
-from zset_join.sql_expressions.operands import check_operands
 from zset_join.sql_expressions.positions import near, pick, position_of
 from zset_join.sql_expressions.scalar_functions import FUNCTION_NAMES, bind_function, second_of, time_between, whole_quotient
 from zset_join.sql_expressions.types import type_named, type_of_node

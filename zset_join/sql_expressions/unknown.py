@@ -50,6 +50,7 @@ def unknown(node: exp.Expr, statement: Statement, offered: Collection[str]) -> S
             "source a column that holds it.",
             code="NON_DETERMINISTIC",
             at=at,
+            function=name.lower(),
         )
     for kinds, why in _WHY:
         if isinstance(node, kinds):

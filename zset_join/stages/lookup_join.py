@@ -259,6 +259,11 @@ class LookupJoinStage(Stage):
         journal = FetchJournal(place.folder, stage=place.name, bucket=place.bucket)
         return _LookupEffect(self.shape, fetching, journal, settings.max_parked_rows)
 
+    @property
+    def answers_by(self) -> str:
+        """Return what its journal had."""
+        return f'what "{self.source.name}" had when each row came; its journal forgets that once a snapshot has the answers'
+
     def rehearsed(self, operator: DurableOperator, tick: Tick, deltas: Sequence[ZSet]) -> list[ZSet]:
         """Return the deltas for the operator without external rows; nothing is fetched."""
         join = cast("LookupJoin", operator)

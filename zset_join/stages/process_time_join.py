@@ -134,6 +134,11 @@ class ProcessTimeJoinStage(Stage):
         return (inputs[0] | matched) & set(self.output.schema.names) & set(self.left.schema.names)
 
     @property
+    def answers_by(self) -> str:
+        """Return what the right rows of before were."""
+        return f'which rows of "{self.right.name}" there were when each row came, and those have changed since'
+
+    @property
     def state_tables(self) -> Mapping[str, TableKey]:
         """Return the live rows of both sides and the memo, by join key."""
         return {

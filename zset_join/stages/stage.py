@@ -270,6 +270,11 @@ class Stage(Protocol):
         return False
 
     @property
+    def answers_by(self) -> str | None:
+        """Return what its answers follow from beside its inputs, where nothing keeps it for long; None: nothing of the kind."""
+        return None
+
+    @property
     def max_watermark_jump(self) -> int | None:
         """Return how far ahead of its watermark times may be: rows further ahead are bad input, and move no watermark."""
         return None

@@ -127,12 +127,13 @@ def test_counting_does_not_change_what_an_answer_costs_in_memory() -> None:
 
 
 def test_rows_of_several_buckets_get_ages_of_their_own_in_the_order_they_came() -> None:
-    ages = [(3 << 32) + 5, (2 << 32) + 9, (3 << 32) + 5, 2 << 32, (3 << 32) + 4]  # of two buckets, one after the other
-    table = pa.table({"k": [1, 2, 3, 4, 5], f"{SNAPSHOT_SEQUENCE}0": pa.array(ages, pa.int64())})
+    first = (1 << 32) + 7  # the only row of the epoch before
+    ages = [(3 << 32) + 5, (2 << 32) + 9, (3 << 32) + 5, 2 << 32, (3 << 32) + 4, first]  # of two buckets, one after the other
+    table = pa.table({"k": [1, 2, 3, 4, 5, 6], f"{SNAPSHOT_SEQUENCE}0": pa.array(ages, pa.int64())})
 
     left, right = (with_distinct_ages(table, side).column(1).to_pylist() for side in (0, 1))
 
-    assert left == [(3 << 32) + 1, (2 << 32) + 1, (3 << 32) + 2, 2 << 32, 3 << 32]
+    assert left == [(3 << 32) + 1, (2 << 32) + 1, (3 << 32) + 2, 2 << 32, 3 << 32, 1 << 32]
     assert sorted(left + right) == sorted({*left, *right})
     assert all(ours < theirs for ours, theirs in zip(left, right, strict=True))
     assert with_distinct_ages(table.select(["k"]), 0).equals(table.select(["k"]))

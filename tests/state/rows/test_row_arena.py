@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ctypes
+import mmap
 from pathlib import Path
 
 import numpy as np
@@ -56,6 +58,23 @@ def test_more_rows_than_32_bits_count_are_refused(arena: RowArena) -> None:
         arena.make_room(2**32 - 1, 0)
 
     assert caught.value.code == "ROW_LIMIT"
+
+
+def test_memory_behind_the_last_record_and_the_last_block_is_given_back(arena: RowArena) -> None:
+    view = np.zeros(s.VIEW_WORDS, np.int64)
+    arena.make_room(10_000, 1 << 18)
+    arena.write_view(view)
+    arena.header[[s.H_ROWS_END, s.H_HEAP_END]] = 5_000, 1 << 17
+    parts = [(int(view[s.ROWS]), arena.record_bytes()), (int(view[s.HEAP]), arena.heap_bytes())]
+    for address, used in parts:
+        ctypes.memset(address, 7, 2 * used)
+
+    arena.give_back()
+
+    for address, used in parts:
+        assert ctypes.string_at(address, used) == b"\x07" * used
+        behind = -(-(address + used) // mmap.PAGESIZE) * mmap.PAGESIZE
+        assert not any(ctypes.string_at(behind, mmap.PAGESIZE))
 
 
 @pytest.mark.parametrize(

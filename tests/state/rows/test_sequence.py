@@ -74,6 +74,7 @@ def test_a_slice_gives_the_words_of_its_own_rows(kind: pa.DataType, count: int, 
     array = pa.array(ascending, kind)
 
     assert ranks(array.slice(1)) == ranks(array)[1:]
+    assert [words for at in range(len(array)) for words in ranks(array.slice(at, 1))] == ranks(array)
 
 
 @pytest.mark.parametrize(("kind", "count", "ascending"), ORDERS, ids=NAMES)

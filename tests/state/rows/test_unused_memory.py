@@ -10,10 +10,12 @@ import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
+from zset_join.state.rows import unused_memory
 from zset_join.state.rows.unused_memory import CAN_REPORT, UnusedMemory, release, resident_bytes
 
 MB = 1 << 20
@@ -240,3 +242,15 @@ def test_budgets_of_the_same_size_are_in_company_until_they_are_closed() -> None
 
 if __name__ == "__main__":
     main()
+
+
+def test_arrow_keeps_at_most_what_it_once_held_and_holds_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    process, pool = Process(), SimpleNamespace(max_memory=lambda: 100, bytes_allocated=lambda: 40)
+    monkeypatch.setattr(unused_memory, "resident_bytes", lambda: process.resident)
+    monkeypatch.setattr(unused_memory, "_report", lambda: SimpleNamespace(fordblks=7))
+    monkeypatch.setattr(unused_memory.pa, "default_memory_pool", lambda: pool)
+    memory = UnusedMemory()
+
+    process.resident += 1000
+
+    assert memory.correction(0) == 67

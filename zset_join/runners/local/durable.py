@@ -330,6 +330,7 @@ class PipelineDirectory:
                 undo_epochs=change.undo_epochs,
                 columns=(*(() if self.checkpoint.changed is None else self.checkpoint.changed.columns), *columns),
                 note=change.note,
+                left={name: rows for name, rows in evolution.gone_after().items() if rows is not None},
             )
             record = CommitRecord(
                 query_id=self.query_id,

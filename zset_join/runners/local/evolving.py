@@ -27,7 +27,7 @@ from zset_join.core.options import HotBudget
 from zset_join.core.tick import Tick
 from zset_join.evolution.changed_columns import ColumnChange, ColumnWords, changes_of_columns, is_same_source, no_words
 from zset_join.evolution.differences import PlanDiff, ViewDiff, difference
-from zset_join.evolution.refusals import bad_first_rows, bad_reread, source_changed
+from zset_join.evolution.refusals import bad_first_rows, bad_reread, source_changed, source_dropped
 from zset_join.plan.fingerprints import Fingerprints
 from zset_join.plan.query_plan import Feed, QueryPlan, StateNode
 from zset_join.runners.local.contents import Contents
@@ -65,7 +65,7 @@ class EvolutionStart:
         history: everything that arrived; None where it is not kept.
         shapes: operators of the same stages, without their rows, where reading `states` is to wait; None: `states`.
         known: what is known of event time.
-        gone: names of sources that an earlier plan had, and of which rows were dropped.
+        gone: names of sources that an earlier plan had, and of which rows were dropped: how many a stage held, None: unknown.
         as_now: new stages whose answer depends on when rows arrive are built as if all of them came now.
         words: what schemas do not show of columns of sources that change.
         first_rows: by name of a source that the new plan has and this one does not, the rows that it begins with.
@@ -83,7 +83,7 @@ class EvolutionStart:
     history: InputHistory | None
     known: KnownTimes
     shapes: Mapping[int, DurableOperator] | None = None
-    gone: frozenset[str] = frozenset()
+    gone: Mapping[str, int | None] = field(default_factory=dict)
     as_now: bool = False
     words: ColumnWords = field(default_factory=no_words)
     first_rows: Mapping[str, ZSet] = field(default_factory=dict)
@@ -148,17 +148,24 @@ class Evolution:
 
     # ---------------------------------------------------------------- what is kept
 
+    def gone_after(self) -> dict[str, int | None]:
+        """Return the sources that the new plan has no more, each with how many rows a stage held of it at most."""
+        there = {source.name for source in self.plan.sources}
+        leaving = [source.name for source in self.origin.plan.sources if source.name not in there and self.origin.epoch]
+        held = {name: max((one.rows for one in self._held.of_sources([name])), default=0) for name in leaving}
+        return {**{name: rows for name, rows in self.origin.gone.items() if name not in there}, **held}
+
     def _check_sources(self) -> None:
         before = {source.name: source for source in self.origin.plan.sources}
         for source in self.plan.sources:
             name = source.name
             known = before.get(name, source)
             if self.origin.epoch and not is_same_source(known, source, self.columns.get(name)):
-                raise source_changed(name, was_dropped=False, held=self._held.of_sources([name]))
+                raise source_changed(name, self._held.of_sources([name]))
             if name in self.origin.gone and name not in before and self.origin.history is None:
-                raise source_changed(name, was_dropped=True)
+                raise source_dropped(name, self.origin.gone[name])
             if name in self.origin.gone and not self._is_as_it_came(name):
-                raise source_changed(name, was_dropped=False)
+                raise source_changed(name)
         for name in self.origin.reread:
             if name not in before or name not in self._after.sources:
                 raise bad_reread(name, "are of no source that both queries read")
@@ -183,7 +190,7 @@ class Evolution:
         names = {source.name for source in plan.sources}
         if not self.origin.epoch:
             return frozenset(names)
-        return frozenset(names - self._before.sources.keys() - self.origin.gone - self.origin.first_rows.keys())
+        return frozenset(names - self._before.sources.keys() - self.origin.gone.keys() - self.origin.first_rows.keys())
 
     @property
     def _mapped(self) -> dict[str, ColumnChange]:

@@ -56,8 +56,12 @@ class HeldCounts:
     states: Mapping[int, DurableOperator]
     counted: Mapping[str, _Counts]
 
-    def of_sources(self, names: Collection[str]) -> list[HeldRows]:
-        """Return what stages that are fed the rows of sources hold of them. Cost: these states are read, where they wait."""
+    def of_sources(self, names: Collection[str | int]) -> list[HeldRows]:
+        """Return what stages that are fed the rows of sources hold of them. Cost: these states are read, where they wait.
+
+        Args:
+            names: of the sources; the number of a stage is one of its answer.
+        """
         found, there = [], {*self.states}  # `in` would read one
         for state in self.plan.states:
             if state.number not in there:

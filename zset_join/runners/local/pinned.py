@@ -44,6 +44,7 @@ from zset_join.query.view import View
 from zset_join.runners.local.contents import Contents
 from zset_join.runners.local.directory_rows import load_inputs, view_folder, view_rows
 from zset_join.runners.local.evolving import Evolution, EvolutionStart, with_words
+from zset_join.runners.local.held_counts import HeldCounts
 from zset_join.runners.local.history import InputHistory
 from zset_join.runners.local.query_changes import plan_of_program, readings_of_query
 from zset_join.runners.local.rereading import read_again
@@ -54,7 +55,7 @@ from zset_join.stages.stage import StageOptions
 from zset_join.state.rows.hash_seed import seed_of_query
 from zset_join.zset.protocol import DurableOperator
 
-__all__ = ["diff_of_running", "diff_wherever"]
+__all__ = ["diff_of_running", "diff_wherever", "most_held"]
 
 
 def diff_of_running(
@@ -115,6 +116,29 @@ def diff_wherever(
         if error.code != "CHECKPOINT_IN_USE":
             raise
     return diff_of_running(directory, view, words=words, reread=reread, lease_seconds=lease_seconds, on_pinned=on_pinned)
+
+
+def most_held(directory: str) -> int:
+    """Return how many rows, or groups of them, of its sources one stage of a directory holds at most; 0 before its first epoch.
+
+    Cost: all states are read.
+
+    Raises:
+        StateError: as `diff_of_running`, but for `NOTHING_COMMITTED`.
+    """
+    with ExitStack() as held:
+        temporary = held.enter_context(tempfile.TemporaryDirectory(prefix="zset_join-"))
+        try:
+            files, record = held.enter_context(_leased(directory, LEASE_SECONDS))
+        except StateError as error:
+            if error.code == "NOTHING_COMMITTED":
+                return 0
+            raise
+        state = _state_at(
+            directory, files, record, query_of(files.folder, read_format(files.folder) or {}, record), temporary, held
+        )
+        counts = HeldCounts(plan=state.plan, states=state.states, counted=state.counts)
+        return max((one.rows for one in counts.of_sources([source.name for source in state.plan.sources])), default=0)
 
 
 @contextmanager
@@ -188,6 +212,6 @@ def _state_at(
         contents=ReadWhenUsed(views, contents_of) if described["keeps_view"] else None,
         history=history,
         known=watermarks.known,
-        gone=frozenset() if changed is None else changed.gone,
+        gone={} if changed is None else changed.gone,
         counts=record.progress.get("remembers", {}),
     )

@@ -200,7 +200,7 @@ class Pipeline(PipelineQuestions, Snapshots, QueryChanges, Generic[Answer]):
         has_bare_view = changed is not None and changed.bare_view != ""
         named = None if self._has_several else self.plan.name
         bare_view = changed.bare_view if changed is not None and has_bare_view else named
-        self._dropped_sources = frozenset() if changed is None else changed.gone
+        self._dropped_sources = {} if changed is None else changed.gone
         self._outputs = PipelineOutputs(sinks, quarantines=quarantines, bare_view=bare_view)
         try:
             self._go_on(before_begin)

@@ -84,7 +84,7 @@ class QueryChanges:
     dead_letters: pa.Table
     _contents: Mapping[str, Contents] | None
     _before: QueryBefore | None = None
-    _dropped_sources: frozenset[str] = frozenset()
+    _dropped_sources: Mapping[str, int | None]
     _engine: Engine
     _has_several: bool
     _history: InputHistory | None
@@ -464,6 +464,8 @@ class QueryChanges:
             note=note,
             undo_epochs=self._undo_epochs,
         )
+        there = {source.name for source in plan.sources}
+        gone = {name: rows for name, rows in self._dropped_sources.items() if name not in there} | evolution.gone_after()
         past = [] if self._history is None else under_columns(self._history, evolution.columns.values())
         self._unfinished = self.epoch  # until all of it is taken
         if directory is not None and opened is not None:
@@ -478,9 +480,7 @@ class QueryChanges:
             changed.go_on()
             self._has_several = has_several
             self._views, self._before = view if isinstance(view, Mapping) else None, undone
-            names = {source.name for source in plan.sources}
-            had = {source.name for source in self.plan.sources} if origin.epoch else set()  # before it no row has come
-            self._dropped_sources = (self._dropped_sources | had) - names
+            self._dropped_sources = gone
             self.plan = plan
             if origin.epoch:
                 if self._history is not None:
@@ -528,7 +528,7 @@ class QueryChanges:
             contents=self._contents,
             history=self._history,
             known=self._watermarks.known,
-            gone=self._dropped_sources - frozenset(fresh),
+            gone={name: rows for name, rows in self._dropped_sources.items() if name not in fresh},
             as_now=as_now,
             words=ColumnWords() if words is None else words,
         )

@@ -20,6 +20,7 @@ from typing import cast
 import numpy as np
 import pyarrow as pa
 
+from zset_join.core.errors import StateError
 from zset_join.core.relation import Relation
 from zset_join.core.tick import Tick
 from zset_join.evolution.changed_columns import ColumnChange
@@ -120,7 +121,7 @@ class Rebuilding:
         if self._is_empty[number]:
             return
         if not node.stage.follows_from_rows and number not in self.as_now:
-            raise by_time(self.plan, number, self._held_upstream(number))
+            raise self._by_time(number)
         for given, feeds in zip(node.stage.inputs, node.feeds, strict=True):
             self.check(feeds, given.relation, f"stage {node.name}", gaps_of(given))
 
@@ -172,6 +173,17 @@ class Rebuilding:
             raise no_rows(replace(feed, steps=wants), names, reader, near, self.dropped.get(feed.origin, ()), held)
         self.check_stage(feed.origin)
         return _Part(None, feed=feed)
+
+    def _by_time(self, number: int) -> StateError:
+        """Return the refusal of a stage that cannot be built, and whose answer nobody lists."""
+        before, beside = self.before or self.prints, self.plan.nodes[number].stage.answers_by
+        same = [at for at, text in enumerate(before.nodes) if text == self.prints.nodes[number]]
+        alike = [node.number for node in before.plan.nodes if beside is not None and node.stage.answers_by == beside]
+        answers = {before.rows(at) for at in same or alike}
+        near = [one for one in self.kept if any(feed.origin in answers for feed in one.feeds)]
+        held = [*self._held_upstream(number), *([] if self.held is None else self.held.of_sources(same or alike))]
+        shown = {one.what: one.live() for one in near}
+        return by_time(self.plan, number, held, shown, was_there=bool(same), had_its_kind=bool(alike))
 
     def _held_upstream(self, number: int) -> list[HeldRows]:
         """Return what the plan before holds of the sources from which rows come to a stage."""

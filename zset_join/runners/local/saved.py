@@ -15,7 +15,7 @@ import json
 import shutil
 import uuid
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +45,7 @@ class SavedState:
         late_rows: by source.
         contents: what each view holds, by name; None where it was not kept.
         dropped_sources: names of sources of earlier queries, whose rows were dropped; they must not come back as empty ones.
+            Each has how many rows a stage held of it; None: unknown.
     """
 
     epoch: int
@@ -52,7 +53,7 @@ class SavedState:
     watermarks: Mapping[str, int]
     late_rows: Mapping[str, int]
     contents: Mapping[str, ZSet] | None
-    dropped_sources: frozenset[str] = frozenset()
+    dropped_sources: Mapping[str, int | None] = field(default_factory=dict)
 
 
 def save_state(path: Path, plan: QueryPlan, operators: Mapping[int, DurableOperator], state: SavedState) -> None:
@@ -79,7 +80,7 @@ def save_state(path: Path, plan: QueryPlan, operators: Mapping[int, DurableOpera
             "late_rows": dict(state.late_rows),
             "tables": tables,
             "keeps_view": state.contents is not None,
-            "dropped_sources": sorted(state.dropped_sources),
+            "dropped_sources": dict(state.dropped_sources),
         }
         (temporary / "state.json").write_text(json.dumps(written), encoding="utf-8")
         if path.exists():
@@ -127,13 +128,14 @@ def load_state(path: Path, plan: QueryPlan, operators: Mapping[int, DurableOpera
             table = pq.read_table(path / file)
             weights = np.asarray(single_batch(table.select([_WEIGHT])).column(0), np.int64)
             contents[name] = ZSet(single_batch(table.drop_columns([_WEIGHT]).cast(plan.output_of(name).schema)), weights)
+    gone = written.get("dropped_sources", {})  # a list of names in states that did not count their rows
     return SavedState(
         epoch=written["epoch"],
         processing_time_us=written["processing_time_us"],
         watermarks=written["watermarks"],
         late_rows=written["late_rows"],
         contents=contents,
-        dropped_sources=frozenset(written.get("dropped_sources", ())),
+        dropped_sources=gone if isinstance(gone, dict) else dict.fromkeys(gone),
     )
 
 

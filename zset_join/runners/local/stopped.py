@@ -266,7 +266,7 @@ def _stopped(
                     contents=contents,
                     history=history,
                     known=watermarks.known,
-                    gone=frozenset() if known is None else known.gone,
+                    gone={} if known is None else known.gone,
                 )
                 stopped = _Stopped(
                     plan=plan,

@@ -20,7 +20,16 @@ from zset_join.sql_expressions.consumed import argument, disregard
 from zset_join.sql_expressions.positions import near, written_name
 from zset_join.sql_expressions.scalars import ScalarBinder
 
-__all__ = ["AGGREGATES", "Aggregation", "aggregates_in", "has_aggregates", "is_aggregate", "joined_texts"]
+__all__ = [
+    "AGGREGATES",
+    "SEVERAL_SETS",
+    "Aggregation",
+    "aggregates_in",
+    "has_aggregates",
+    "has_grouping_sets",
+    "is_aggregate",
+    "joined_texts",
+]
 
 AGGREGATES: dict[type[exp.Expr], str] = {
     exp.Sum: "sum", exp.Avg: "avg", exp.Min: "min", exp.Max: "max", exp.Stddev: "stddev", exp.StddevPop: "stddev_pop",
@@ -29,6 +38,7 @@ AGGREGATES: dict[type[exp.Expr], str] = {
     "collect_set", exp.BitwiseAndAgg: "bit_and", exp.BitwiseOrAgg: "bit_or", exp.BitwiseXorAgg: "bit_xor", exp.GroupConcat:
     "collect_list", exp.AnyValue: "min",
 }  # fmt: skip
+SEVERAL_SETS = (exp.GroupingSets, exp.Rollup, exp.Cube)
 _ORDERED = (exp.First, exp.FirstValue, exp.Last, exp.LastValue)
 _ALIASES = {"every": exp.LogicalAnd, "some": exp.LogicalOr, "any": exp.LogicalOr}
 _NAMES = ("avg", "bit_and", "bit_or", "bit_xor", "bool_and", "bool_or", "collect_list", "collect_set", "count", "count_if",
@@ -42,6 +52,15 @@ def has_aggregates(node: exp.Select) -> bool:
         return True
     parts = [*node.expressions, *([node.args.get("having")] if node.args.get("having") is not None else [])]
     return any(aggregates_in(part) for part in parts)
+
+
+def has_grouping_sets(node: exp.Select) -> bool:
+    """Return whether a SELECT groups by several sets."""
+    group = node.args.get("group")
+    return group is not None and (
+        any(isinstance(one, SEVERAL_SETS) for one in group.expressions)
+        or any(group.args.get(name) for name in ("rollup", "cube", "grouping_sets"))
+    )
 
 
 def is_aggregate(node: exp.Expr) -> bool:

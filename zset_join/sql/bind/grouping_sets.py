@@ -12,24 +12,14 @@ import itertools
 
 from sqlglot import exp
 
-from zset_join.sql.bind.aggregation import is_aggregate
+from zset_join.sql.bind.aggregation import SEVERAL_SETS, is_aggregate
 from zset_join.sql.bind.scopes import Scope
 from zset_join.sql_expressions.consumed import argument, copied
 from zset_join.sql_expressions.positions import pick
 
-__all__ = ["expanded", "has_grouping_sets"]
+__all__ = ["expanded"]
 
 MOST_SETS = 64
-_KINDS = (exp.GroupingSets, exp.Rollup, exp.Cube)
-
-
-def has_grouping_sets(node: exp.Select) -> bool:
-    """Return whether a SELECT groups by several sets."""
-    group = node.args.get("group")
-    return group is not None and (
-        any(isinstance(one, _KINDS) for one in group.expressions)
-        or any(group.args.get(name) for name in ("rollup", "cube", "grouping_sets"))
-    )
 
 
 def expanded(node: exp.Select, scope: Scope) -> list[exp.Select]:
@@ -45,8 +35,8 @@ def expanded(node: exp.Select, scope: Scope) -> list[exp.Select]:
     node = _qualified(node, scope)
     group = argument(node, "group")
     sets: list[tuple[exp.Expr, ...]] = [()]
-    plain = [one for one in group.expressions if not isinstance(one, _KINDS)]
-    special = [one for one in group.expressions if isinstance(one, _KINDS)]
+    plain = [one for one in group.expressions if not isinstance(one, SEVERAL_SETS)]
+    special = [one for one in group.expressions if isinstance(one, SEVERAL_SETS)]
     for name in ("rollup", "cube", "grouping_sets"):
         for one in group.args.get(name) or []:
             # GROUP BY a, b WITH ROLLUP rolls up what is before.
@@ -111,7 +101,7 @@ def _meant(key: exp.Expr, node: exp.Select, scope: Scope) -> exp.Expr:
 def _sets(node: exp.Expr) -> list[tuple[exp.Expr, ...]]:
     parts = [_keys(one) for one in node.expressions]
     if isinstance(node, exp.GroupingSets):
-        nested = [_sets(one) if isinstance(one, _KINDS) else [_keys(one)] for one in node.expressions]
+        nested = [_sets(one) if isinstance(one, SEVERAL_SETS) else [_keys(one)] for one in node.expressions]
         return [one for sets in nested for one in sets]
     if isinstance(node, exp.Rollup):
         return [tuple(itertools.chain(*parts[:count])) for count in range(len(parts), -1, -1)]

@@ -22,13 +22,12 @@ from zset_join.expressions.rows import named
 from zset_join.expressions.type_rules import plain_type
 from zset_join.plan.conditions import together
 from zset_join.query import StateTtl, View, appends
-from zset_join.sql.bind.aggregation import Aggregation, aggregates_in, has_aggregates
+from zset_join.sql.bind.aggregation import Aggregation, aggregates_in, has_aggregates, has_grouping_sets
 from zset_join.sql.bind.first_rows import keep_first, limit_of, numbered_by, read_row_number
-from zset_join.sql.bind.grouping_sets import expanded, has_grouping_sets
+from zset_join.sql.bind.grouping_sets import expanded
 from zset_join.sql.bind.joins import JoinPlanner
-from zset_join.sql.bind.processing_times import times_kept, times_of_both, times_of_stars
 from zset_join.sql.bind.scalar_subqueries import ScalarSubqueries
-from zset_join.sql.bind.scopes import Item, Scope, ordered_name
+from zset_join.sql.bind.scopes import Item, Scope, ordered_name, times_kept, times_of_both, times_of_stars
 from zset_join.sql.bind.state_ttl import StateTtls
 from zset_join.sql.bind.timed_joins import is_now
 from zset_join.sql.tables.bound import BoundQuery, FirstRows

@@ -3,6 +3,9 @@
 A column keeps its name unless two items share it; then both go by `alias.column` between the operators, and `*` shows the first
 under its own name. A name without a table is looked for in all items and must fit one. A column of USING represents those of
 both sides: the left one, of a RIGHT join the right one, of a FULL join the first that is not NULL; `*` begins with it.
+
+`PROCTIME() AS pt` in a query below, and the PROCTIME() of a table that is kept by its key, are names and no columns: their
+value would change each time a row is read. A SELECT list passes them on to the joins as of a time in the query around it.
 """
 
 from __future__ import annotations
@@ -19,12 +22,12 @@ from zset_join.expressions import Call, Column, Expression
 from zset_join.lookup.source import LookupSource
 from zset_join.plan.tree import Node
 from zset_join.query import View
-from zset_join.sql.tables.bound import FirstRows
+from zset_join.sql.tables.bound import BoundQuery, FirstRows
 from zset_join.sql.tables.catalog import Table
 from zset_join.sql_expressions.dialects import Statement
 from zset_join.sql_expressions.positions import Position, near, pick, position_of
 
-__all__ = ["Item", "Merged", "Scope", "on_side", "ordered_name"]
+__all__ = ["Item", "Merged", "Scope", "on_side", "ordered_name", "times_kept", "times_of_both", "times_of_stars"]
 
 
 @dataclass
@@ -280,3 +283,54 @@ def ordered_name(node: exp.Expr, key: exp.Expr, columns: Sequence[str]) -> str |
     # Of one item a star has the names of its columns.
     has_star = any(isinstance(one, exp.Star) for one in listed)
     return known if has_star and not node.args.get("joins") else None
+
+
+def times_of_stars(node: exp.Select, scope: Scope) -> set[str]:
+    """Return the names that stars bring along from queries below, and that are no columns there; a table leaves them out."""
+    times: set[str] = set()
+    for one in node.expressions:
+        is_of_one = isinstance(one, exp.Column) and isinstance(one.this, exp.Star)
+        if not is_of_one and not isinstance(one, exp.Star):
+            continue
+        table = one.table.lower() if is_of_one else ""
+        for item in scope.items:
+            if item.table is None and table in {"", item.alias.lower()}:
+                times.update(name for name in item.processing_times if name not in item.columns)
+    return times
+
+
+def times_kept(outputs: Sequence[tuple[str, Expression | exp.Expr]], scope: Scope) -> frozenset[str]:
+    """Return the columns of a SELECT list that hold the processing time of their row."""
+    times = set()
+    for name, one in outputs:
+        known = {item.columns[time] for item in scope.items for time in item.processing_times if time in item.columns}
+        place = scope.search(one) if isinstance(one, exp.Column) else None
+        physical = place[1] if place is not None else one.name if isinstance(one, Column) else None
+        if physical in known:
+            times.add(name)
+    return frozenset(times)
+
+
+def times_of_both(left: BoundQuery, right: BoundQuery, *, keeps_all: bool, at: Position) -> frozenset[str]:
+    """Return the columns of two queries behind each other that represent the processing time: those that do so in both.
+
+    Args:
+        left: the first one, which names the columns.
+        right: the second one.
+        keeps_all: UNION ALL; other operations compare rows, which would have another time each.
+        at: the position of the operation.
+
+    Raises:
+        SqlError: such a column of one query alone, or in rows that are compared.
+    """
+    alone = {*left.virtual} ^ {*right.virtual} if keeps_all else {*left.virtual, *right.virtual}
+    if alone:
+        raise SqlError(
+            f"{min(alone)} has another value each time a row is read. UNION ALL keeps it where both queries give it under one "
+            "name; elsewhere, give the sources a column that holds a time.",
+            code="NON_DETERMINISTIC",
+            at=at,
+        )
+    pairs = zip(left.columns, right.columns, strict=False)
+    known = {one for one, other in pairs if one in left.processing_times and other in right.processing_times}
+    return frozenset({*left.virtual, *known})

@@ -18,6 +18,7 @@ from typing import Any
 
 from zset_join.core.errors import PlanError, SqlError
 from zset_join.core.shown_values import counted
+from zset_join.evolution.refusals import of_taken_rows
 from zset_join.expressions.rows import named
 from zset_join.sql.ddl.adding_columns import alter_table
 from zset_join.sql.ddl.sink_statements import written_table
@@ -151,7 +152,14 @@ def alter(session: StatementContext, statement: Statement, begin: int = 0, *, is
         known = [one.name for one in session.catalog.views.values() if one.is_materialized == is_materialized]
         raise SqlError(f'there is no {word} "{name}" to alter.{near(name, known)}', code="UNKNOWN_TABLE", at=at, name=name)
     after = reader.index
-    view, query = _view(session, reader, name, is_materialized=is_materialized)
+    try:
+        view, query = _view(session, reader, name, is_materialized=is_materialized)
+    except PlanError as error:
+        reached = {name, *_following(session.catalog, name)}
+        reading = [one for one in session.running if one is running or reached & one.query.bound.names]
+        rows = {one.name: one.seen()().num_rows for one in reading}
+        most = max(rows, key=lambda one: rows[one], default=name)
+        raise of_taken_rows(error, rows.get(most, 0), f'"{most}"') from error.__cause__
     changes: dict[Running, Query] = {}
     if running is not None:
         table = None if running.into is None else session.catalog.tables[running.into]

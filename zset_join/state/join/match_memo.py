@@ -17,7 +17,7 @@ lines.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -191,6 +191,17 @@ class MatchMemo:
     def rows(self, numbers: Int64s) -> pa.RecordBatch:
         """Return the joined rows of some lines."""
         return self.lines.gather(numbers, self.joined_names)
+
+    def emitted(self, chunk_rows: int) -> Iterator[tuple[pa.RecordBatch, Int64s]]:
+        """Yield the joined rows of all lines that are in the answer, each with its copies; of an append-only left none is kept.
+
+        Cost: a pass over the lines.
+        """
+        shown = self.lines.is_live() & np.isin(self.lines.words(KIND), EMITTED_KINDS)
+        there = np.flatnonzero(shown).astype(np.int64) + 1
+        for begin in range(0, len(there), chunk_rows):
+            numbers = there[begin : begin + chunk_rows]
+            yield self.rows(numbers), self.lines.weights(numbers) * self.word(TIMES, numbers)
 
     def is_current(self) -> bool:
         """Return whether the files are still those of the directory, and nobody else has folded an epoch into them.
