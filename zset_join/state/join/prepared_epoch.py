@@ -28,7 +28,7 @@ class PreparedEpoch:
         buffered: what an append-only join keeps of it.
         oversized_codes: per side, the hashes of keys whose rows stay on disk.
         streams: per side, whether rows on disk are read as they are needed.
-        judged: what a residual predicate says of its pairs.
+        judged: its pairs that pass a residual predicate.
     """
 
     tick: Tick
