@@ -21,6 +21,7 @@ from faults.processes import forked
 from tests.spark.connect.conftest import ClientProcess, Server
 from tests.spark.connect.test_served import filled, lines, streams, write
 from tools.servers.object_store import ObjectStoreServer
+from zset_join.spark import move
 
 WAIT_SECONDS = 120
 RECORD = "zset/commits/{:020d}.json"
@@ -103,6 +104,11 @@ def _view(bucket: str) -> list[Any]:
     return outcome.messages[0]
 
 
+def _moved(bucket: str) -> tuple[str, str, bool]:
+    report = move(f"{bucket}/cp", execution="executors")
+    return report.before, report.execution, report.rows > 0
+
+
 def _killed_at(run: Run, store: ObjectStoreServer, epoch: int, *, is_done: bool, given: tuple[Any, ...]) -> None:
     """Run until the record of an epoch is put; the server's processes die before the store has it, or right after."""
     died = threading.Event()
@@ -149,6 +155,9 @@ def test_runs_without_a_disk_go_on_from_the_bucket_though_they_die_in_a_commit_a
         counts = {name: count - before.get(name, 0) for name, count in store.counts.items()}
         sys.stdout.write(f"a start, a replayed epoch and a new one: {counts}\n")
         verified = run.client(_verified, tables, run.disk, bucket)
+    outcome = forked(lambda send: send(_moved(bucket)))
+    assert not outcome.error, outcome.error
+    assert outcome.messages == [("driver", "executors", True)]
     assert epochs[-1] > 2
     assert verified == (True, 2)
     assert _view(bucket) == [[3, 4, "ann", 1], [4, 9, "ann", 1]]

@@ -61,6 +61,7 @@ from zset_join.checkpoint.reading import (
 )
 from zset_join.checkpoint.record import BucketHistory, CommitRecord
 from zset_join.checkpoint.rescaling import RESCALINGS, Rescaling, record_digest, rescaling_numbers
+from zset_join.checkpoint.session_texts import is_of_other_session
 from zset_join.core.errors import StateError
 from zset_join.core.tick import Tick
 from zset_join.storage.full_disk import EpochOutcome
@@ -457,9 +458,10 @@ class Checkpoint:
         differing = differences(stored["description"], given)
         if not differing:
             return int(stored["buckets"]), bool(stored.get("added_columns"))
-        is_worded = is_earlier(stored["description"], given) or is_reworded(stored["description"], given)
+        before = stored["description"]
+        is_worded = is_earlier(before, given) or is_reworded(before, given) or is_of_other_session(before, given)
         if is_worded and plan is not None and is_same_plan(self._stored_plan(), _as_json(plan)):
-            self._unwritten = {**stored, "description": description}
+            self._unwritten = self._of_last_plan({**stored, "description": description})
             return int(stored["buckets"]), bool(stored.get("added_columns"))
         added = self._added_columns(stored, given, plan)
         if not added:
@@ -472,11 +474,13 @@ class Checkpoint:
                 differences=differing,
             )
         known = [*stored.get("added_columns", ()), *added]
-        self._unwritten = {**stored, "description": description, "added_columns": known}
-        last = read_newest(self.files)
-        if last is not None and last.plan is not None:
-            self._unwritten = {**self._unwritten, OF_PLAN: last.plan}
+        self._unwritten = self._of_last_plan({**stored, "description": description, "added_columns": known})
         return int(stored["buckets"]), True
+
+    def _of_last_plan(self, written: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Return a description for `format.json` that counts for the plan that the newest record names."""
+        last = read_newest(self.files)
+        return written if last is None or last.plan is None else {**written, OF_PLAN: last.plan}
 
     def _added_columns(
         self, stored_format: Mapping[str, Any], description: Mapping[str, Any], plan: Mapping[str, Any] | None

@@ -1,7 +1,12 @@
-"""Client and server share nothing: the client opens no file of a query, and either may die."""
+"""Client and server share nothing: the client opens no file of a query, and either may die.
+
+Where the tests run as root, the client also may open none: the place belongs to another user, and the client has given up the
+right of root to read everything. Elsewhere it is observed what it opens.
+"""
 
 from __future__ import annotations
 
+import ctypes
 import os
 import signal
 import sys
@@ -42,8 +47,21 @@ def _query(spark: SparkSession, place: Path, *, ends: bool) -> Any:
     return _writer(spark, place, ends=ends).start()
 
 
+def _give_up_rights() -> None:
+    """Let this thread, and those it starts, open no file that its permissions do not allow."""
+    libc, header, rights = ctypes.CDLL(None), (ctypes.c_uint32 * 2)(0x20080522, 0), (ctypes.c_uint32 * 6)()
+    assert not libc.capget(header, rights)
+    for kind in range(3):
+        rights[kind] &= ~0b110  # CAP_DAC_OVERRIDE and CAP_DAC_READ_SEARCH
+    assert not libc.capset(header, rights)
+
+
 def _guarded(spark: SparkSession, place: Path) -> dict[str, Any]:
     """Do all that a client does with a query; return what it found, and the files of the query that it touched."""
+    if os.geteuid() == 0:
+        _give_up_rights()
+        with pytest.raises(PermissionError):
+            list(place.iterdir())
     touched: list[str] = []
 
     def look(event: str, given: tuple[Any, ...]) -> None:
@@ -90,6 +108,9 @@ def test_a_client_touches_no_file_of_a_query(own_client: ClientProcess, tmp_path
     """While the query runs its own process answers questions, afterwards a task does that opens the checkpoint."""
     filled(tmp_path)
     write(tmp_path / "orders", {"op": "u", "id": None, "cust": "a", "total": 9, "t": 9})
+    if os.geteuid() == 0:
+        os.chown(tmp_path, 1, 1)
+        tmp_path.chmod(0o700)
 
     found = own_client(_guarded, tmp_path)
 

@@ -231,6 +231,29 @@ def test_limits_of_the_driver_refuse_before_and_behind_an_epoch(orders: Source, 
     assert (outgrown.value.code, outgrown.value.facts["epoch"], len(sink.epochs)) == ("DRIVER_STATE_TOO_LARGE", 0, 1)
 
 
+def test_an_epoch_that_is_refused_is_taken_whole_by_the_next_start(orders: Source, customers: Source, run: Run) -> None:
+    context: Any = orders.spark.sparkContext
+    sink, settings = Collected(), context._jsc.sc().conf()
+    orders.add((None, 1, 10, "pen", 1))
+    customers.add((10, "Ann", 1))
+    run(_joined(orders, customers), sink, execution="driver")
+    taken = len(sink.epochs)
+    orders.add((None, 2, 10, "cup", 2))
+
+    with pytest.raises(ResourceError, match=r"maxFilesPerTrigger.*maxOffsetsPerTrigger") as large:
+        run(_joined(orders, customers), sink, execution="driver", maxDeltaBytes=1)
+    settings.set("spark.driver.maxResultSize", "1")
+    try:
+        with pytest.raises(ResourceError, match=r"spark\.driver\.maxResultSize") as not_brought:
+            run(_joined(orders, customers), sink, execution="driver")
+    finally:
+        settings.remove("spark.driver.maxResultSize")
+    assert (large.value.code, not_brought.value.code, len(sink.epochs)) == ("DELTA_TOO_LARGE", "DELTA_TOO_LARGE", taken)
+
+    run(_joined(orders, customers), sink, execution="driver")
+    assert (len(sink.epochs), sum(sink.total().values())) == (taken + 1, 2)
+
+
 def test_auto_takes_the_driver_where_it_can_and_the_checkpoint_keeps_the_place(
     orders: Source, customers: Source, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

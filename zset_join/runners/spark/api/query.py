@@ -31,6 +31,7 @@ from zset_join.runners.spark.driver.served import ServedEpochs, ServedQuery, Ser
 from zset_join.runners.spark.driver.spark_files import restored_files
 
 if TYPE_CHECKING:
+    from zset_join.checkpoint.other_mode import OtherMode
     from zset_join.evolution.differences import PlanDiff
     from zset_join.query.several import PlannedQuery
     from zset_join.runners.spark.api.changing_query import ChangingOnExecutors, ChangingQuery
@@ -352,22 +353,25 @@ def start_query(
     return JoinQuery(spark_query, runner, tools)
 
 
-def start_served(stream: DataStreamWriter, runner: ServedQuery, baseline: bytes | None = None) -> JoinQuery:
+def start_served(
+    stream: DataStreamWriter, runner: ServedQuery, baseline: bytes | None, draft: Callable[[], OtherMode]
+) -> JoinQuery:
     """Start a query over Spark Connect: its epochs run in a process of the server.
 
     Args:
         stream: Spark's writer of its rows.
         runner: the client's view of the query.
         baseline: the plan of the rows before those of the first batch; None without.
+        draft: returns what the query would be on executors.
 
     Raises:
         ZsetJoinError: checkpoint or outputs refuse the query.
     """
-    refuse_served(runner.settings, runner.session)
+    other = None if refuse_served(runner.settings, runner.session) else draft()
     scratch, location = runner.options.spark_checkpoint_location, runner.options.checkpoint_location
     if scratch is not None:
-        on_server(runner.session, partial(restored_files, scratch, location))
-    query = stream.foreachBatch(ServedEpochs(runner.settings, baseline)).start()
+        runner.scratch_start = on_server(runner.session, partial(restored_files, scratch, location))
+    query = stream.foreachBatch(ServedEpochs(runner.settings, baseline, other)).start()
 
     def is_active() -> bool:
         return bool(query.isActive)

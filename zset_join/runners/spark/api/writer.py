@@ -29,14 +29,14 @@ from zset_join.runners.spark.api.query import JoinQuery, attached_on_server, sta
 from zset_join.runners.spark.api.stored_query import ExecutorTools, QueryRunner, QueryTools, StoredQuery
 from zset_join.runners.spark.api.triggers import checked_trigger
 from zset_join.runners.spark.api.unknown_methods import missing_on_writer, not_for_views
-from zset_join.runners.spark.driver.choosing import Choice, choice_of_connect, chosen_mode, memory_budget
+from zset_join.runners.spark.driver.choosing import Choice, choice_of_connect, chosen_mode
 from zset_join.runners.spark.driver.chosen_sink import ChosenSink
 from zset_join.runners.spark.driver.driver_query import DriverQuery
 from zset_join.runners.spark.driver.driver_tools import DriverTools
 from zset_join.runners.spark.driver.epochs import DriverEpochs
 from zset_join.runners.spark.driver.expecting import expected_state
 from zset_join.runners.spark.driver.other_modes import OtherModes
-from zset_join.runners.spark.driver.served import ServedQuery
+from zset_join.runners.spark.driver.served import ServedQuery, budget_of
 from zset_join.runners.spark.driver.starting import (
     check_mode,
     driver_epochs,
@@ -360,7 +360,7 @@ class JoinStreamWriter:
         stages = [node.stage for node in query.plan.nodes]
         with explained_for(self._lookup_options(stages, 1)):
             outputs = [f"Output to {output.describe()}" for output in self._outputs]
-            budget = memory_budget(QueryOptions.draft(self._query_options))
+            budget = budget_of(query.session, QueryOptions.draft(self._query_options))
             place = f"Runs on the driver ({self._choice().reason}): budget {budget:,} bytes of state"
             print("\n".join([*outputs, place, query.plan.explain(buckets=1)]))  # noqa: T201 - as above
 
@@ -395,9 +395,9 @@ class JoinStreamWriter:
         location, place, tools = options.checkpoint_location, epochs.spark_location, DriverTools(epochs)
         if is_connect(query.session):
             rows, baseline = served_rows(query, epochs), None if epochs.baseline is None else frame_bytes(epochs.baseline)
-            settings = replace(epochs.settings, is_served=True)
-            runner = ServedQuery(settings, query.session)
-            served = start_served(self._of_spark(rows, place), runner, baseline)
+            runner = ServedQuery(replace(epochs.settings, is_served=True), query.session)
+            others = OtherModes("driver", options, lambda: self._query.placed, self._here)
+            served = start_served(self._of_spark(rows, place), runner, baseline, others.draft)
             served.changing = ChangingQuery(self, runner)
             return served
         make_place(location)

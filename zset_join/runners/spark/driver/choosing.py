@@ -232,9 +232,10 @@ def refuse_outgrown(held: int, options: QueryOptions, epoch: int, *, is_served: 
         executors = "in a classic session " if is_served else ""
         raise StateError(
             f"after epoch {epoch} the state of the query has {held:,} bytes, and on the driver it may have {budget:,} "
-            '(driverMemory). Raise driverMemory, keep rows on disk with default_hash_join="hybrid" and max_hot_bytes, '
-            "or start the "
-            f'query {executors}with execution="executors", a new checkpointLocation and a new output.',
+            "(driverMemory). Raise driverMemory, or start the query with a new checkpointLocation and a new output, and with "
+            'default_hash_join="hybrid" and max_hot_bytes, which keeps rows on disk. Or raise it for one more run that ends '
+            f"(availableNow), move the state with zset-join rescale {options.checkpoint_location} --execution executors, and "
+            f'start the query {executors}with execution="executors".',
             code="DRIVER_STATE_TOO_LARGE",
             epoch=epoch,
             held=held,

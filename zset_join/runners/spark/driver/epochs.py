@@ -35,6 +35,7 @@ from zset_join.checkpoint.reading import (
     read_committed,
     stored_description,
 )
+from zset_join.checkpoint.session_texts import SESSION
 from zset_join.core.errors import StateError
 from zset_join.core.hidden_settings import shown
 from zset_join.core.options import QueryOptions
@@ -121,7 +122,8 @@ class DriverSettings:
             StateError: a baseline that comes too late or was not loaded; functions that have changed.
         """
         is_loaded = has_commits(self.options.checkpoint_location)
-        given = resolve_baselines({"inputs": list(self.inputs)}, stored, is_loaded=is_loaded)
+        kind = {SESSION: "connect"} if self.is_served else {}
+        given = resolve_baselines({"inputs": list(self.inputs), **kind}, stored, is_loaded=is_loaded)
         return with_functions(given, stored, self.functions, self.options.udf_version)
 
     @property
@@ -260,13 +262,18 @@ class DriverEpochs:
         self.after_begin()
         self.progress.publish(self._query_id)
 
-    def explanation(self) -> str:
-        """Return the text that `explain` prints."""
+    def explanation(self, budget: int | None = None) -> str:
+        """Return the text that `explain` prints.
+
+        Args:
+            budget: bytes of state that the query may have; default: by the memory of this machine.
+        """
+        budget = memory_budget(self.options) if budget is None else budget
         outputs = [repr(sink) for sinks in self._sinks.values() for sink in sinks]
         return "\n".join(
             [
                 f"Output to {'; '.join(outputs)}",
-                f"Runs on the driver: budget {memory_budget(self.settings.options):,} bytes of state",
+                f"Runs on the driver: budget {budget:,} bytes of state",
                 self.settings.query.plan.explain(buckets=1),
             ]
         ) + explained_threads(self.settings.query.plan, self.settings.stage_options, self.settings.options.driver_threads)

@@ -141,8 +141,8 @@ def _other_mode(opened: Checkpoint, location: str, description: Mapping[str, Any
     if other is None or other.of != description_digest(description) or other.mode != execution:
         raise StateError(
             f'the checkpoint {location} does not hold what its query would be with execution="{execution}": it was used by '
-            "an older version of the library, over Spark Connect, or was changed since. Start the query once with this version "
-            "in a classic session and stop it; an epoch is not needed.",
+            "an older version of the library, or was changed since. Start the query once with this version and stop it; over "
+            "Spark Connect, once an epoch has run.",
             code="MOVE_UNKNOWN",
             location=location,
             expected=execution,
@@ -212,6 +212,7 @@ class _Move:
             description=self._other.description,
             plan=self._other.plan,
             sources=self._other.sources,
+            bare_view="",  # one view, which is moved: its outputs stay those of the query alone
             note={"moved": self._other.mode},
         )
         self._opened.rescale(1, histories, changed)

@@ -1,22 +1,25 @@
 """Plan of a query in its other mode, for `zset-join rescale --execution`.
 
 The law: it is planned from the program that starts, with the options it starts with, and written down at the end of a start
-that nothing has refused. A start whose checkpoint has it already plans nothing.
+that nothing has refused. A start whose checkpoint has it already plans nothing. Over Spark Connect the client, which has the
+program, makes a draft, and the server, which has the checkpoint, writes it down.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from zset_join.checkpoint.other_mode import OtherMode, description_digest, read_other_mode, write_other_mode
 from zset_join.checkpoint.reading import checkpoint_folder, stored_description
+from zset_join.checkpoint.session_texts import SESSION
 from zset_join.core.errors import OptionError, PlanError
 from zset_join.core.options import QueryOptions
 from zset_join.plan.query_plan import QueryPlan
 from zset_join.runners.local.directory_plans import described_plan, written_plan
 from zset_join.runners.spark.driver.driver_query import DriverQuery
+from zset_join.runners.spark.frames.facts import is_connect
 from zset_join.runners.spark.planning.buffer_limit import QueryBuffer, limited_join
 from zset_join.runners.spark.planning.mode_pairs import mode_pairs
 from zset_join.runners.spark.planning.placed_query import PlacedQuery
@@ -24,7 +27,7 @@ from zset_join.runners.spark.planning.source_stream import SourceStream
 from zset_join.runners.spark.rows.baseline import resolve_baselines
 from zset_join.runners.spark.rows.user_functions import with_functions
 
-__all__ = ["OtherModes"]
+__all__ = ["OtherModes", "has_other_mode", "write_draft"]
 
 
 @dataclass(frozen=True)
@@ -49,30 +52,29 @@ class OtherModes:
         Cost: one read; the first time, planning the query again and one write.
         """
         location = self.options.checkpoint_location
-        description = stored_description(location)
-        if description is None:
-            return
-        folder, digest = checkpoint_folder(location), description_digest(description)
-        written = read_other_mode(folder)
-        if written is None or written.of != digest:
-            write_other_mode(folder, self._planned(digest, description))
+        if not has_other_mode(location):
+            write_draft(location, self.draft())
 
-    def _planned(self, digest: str, stored: Mapping[str, Any]) -> OtherMode:
+    def draft(self) -> OtherMode:
+        """Return what the other mode would be, before it is known which description the checkpoint has.
+
+        Cost: planning the query again.
+        """
         other = "executors" if self.mode == "driver" else "driver"
         try:
             placed, here = self.placed(), self.on_driver()
             names = {one.number: one.name for one in placed.planned_stages}
             pairs = mode_pairs(placed.query_plan, names, here.plan)
         except (PlanError, OptionError) as error:
-            return OtherMode(of=digest, mode=other, refused=error.message, description={}, plan={})
+            return OtherMode(of="", mode=other, refused=error.message, description={}, plan={})
         streams = placed.streams if self.mode == "driver" else tuple(here.streams.values())
         refused = pairs if isinstance(pairs, str) else _refused(placed, here)
         plan: QueryPlan = placed.query_plan if self.mode == "driver" else here.plan
         return OtherMode(
-            of=digest,
+            of="",
             mode=other,
             refused=refused,
-            description=resolve_baselines(self._description(placed, here, streams), stored, is_loaded=True),
+            description=self._description(placed, here, streams),
             plan=placed.to_json() if self.mode == "driver" else written_plan(here.plan),
             sources=tuple(source.to_json() for source in plan.sources),
             pairs=() if isinstance(pairs, str) else pairs,
@@ -82,13 +84,40 @@ class OtherModes:
         if self.mode == "driver":
             limit = self.options.buffer_limit
             buffer = QueryBuffer(limited_join(placed.planned_stages, limit), limit, 1)
-            return with_functions(
-                {**placed.description(), **buffer.description()}, None, placed.functions, self.options.udf_version
-            )
+            kind = {SESSION: "connect"} if is_connect(placed.session) else {}
+            described = {**placed.description(), **buffer.description(), **kind}
+            return with_functions(described, None, placed.functions, self.options.udf_version)
         kept = {"keeps_view": False, "keeps_inputs": self.options.retain_input_log}
         functions = tuple(dict.fromkeys(one for stream in streams for one in stream.functions))
         beside = with_functions({"inputs": [stream.described for stream in streams]}, None, functions, self.options.udf_version)
         return {**described_plan(here.plan), **kept, **beside}
+
+
+def has_other_mode(location: str) -> bool:
+    """Return whether a checkpoint holds what its query would be in the other mode.
+
+    Args:
+        location: `checkpointLocation`.
+
+    Cost: two small reads.
+    """
+    description = stored_description(location)
+    written = None if description is None else read_other_mode(checkpoint_folder(location))
+    return description is not None and written is not None and written.of == description_digest(description)
+
+
+def write_draft(location: str, draft: OtherMode) -> None:
+    """Write a draft down for the description that a checkpoint has; nothing where it has none.
+
+    Args:
+        location: `checkpointLocation`.
+        draft: of `OtherModes.draft`.
+    """
+    stored = stored_description(location)
+    if stored is None:
+        return
+    resolved = resolve_baselines(draft.description, stored, is_loaded=True) if draft.description else draft.description
+    write_other_mode(checkpoint_folder(location), replace(draft, of=description_digest(stored), description=resolved))
 
 
 def _refused(placed: PlacedQuery, here: DriverQuery) -> str | None:

@@ -10,10 +10,12 @@ output. An error that stops a query reaches the client with its code and its mes
 from __future__ import annotations
 
 import json
+import logging
 import re
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,34 +27,41 @@ from pyspark.sql import DataFrame, SparkSession
 from zset_join.checkpoint.reading import checkpoint_folder, no_checkpoint, stored_query_id
 from zset_join.core import errors
 from zset_join.core.errors import OptionError, PlanError, StateError, ZsetJoinError
+from zset_join.core.hidden_settings import shown
 from zset_join.core.options import QueryOptions
 from zset_join.kernels.machine.first_use import compile_rest_in_background
 from zset_join.runners.local.pinned import diff_of_running, diff_wherever
+from zset_join.runners.spark.driver.choosing import memory_budget
 from zset_join.runners.spark.driver.chosen_sink import ChosenSink
 from zset_join.runners.spark.driver.driver_tools import refuse_given
 from zset_join.runners.spark.driver.epochs import DriverEpochs, DriverSettings, spark_query_id
 from zset_join.runners.spark.driver.on_server import on_server, table_bytes, table_of, without_package
+from zset_join.runners.spark.driver.other_modes import has_other_mode, write_draft
 from zset_join.runners.spark.driver.questions import Question, QuestionWatch, answer_of, opened_for_a_look
 from zset_join.runners.spark.driver.sent_changes import read_diff, read_query, written_diff, written_outputs, written_query
 from zset_join.runners.spark.driver.served_changes import HAS_CHANGED
+from zset_join.runners.spark.driver.spark_files import copied_end
 from zset_join.runners.spark.driver.starting import check_mode
 from zset_join.runners.spark.epoch.frame_sink import TakesSession
 from zset_join.runners.spark.epoch.heartbeat import Heartbeat
 from zset_join.runners.spark.epoch.progress import ProgressLog
+from zset_join.runners.spark.frames.facts import is_connect
 from zset_join.runners.spark.frames.sent import frame_of
 from zset_join.tools.dead_letters import read_letters
 from zset_join.tools.savepoint import Savepoint
 from zset_join.zset import ZSet, single_batch
 
 if TYPE_CHECKING:
+    from zset_join.checkpoint.other_mode import OtherMode
     from zset_join.checkpoint.row_history import RowHistory
     from zset_join.evolution.changed_columns import ColumnWords
     from zset_join.evolution.differences import PlanDiff
     from zset_join.query.several import PlannedQuery
     from zset_join.runners.spark.tools.view_comparison import VerificationReport
 
-__all__ = ["ServedEpochs", "ServedQuery", "ServedTools", "refuse_missing", "refuse_served"]
+__all__ = ["ServedEpochs", "ServedQuery", "ServedTools", "budget_of", "refuse_missing", "refuse_served"]
 
+_log = logging.getLogger("zset_join.epochs")
 _ENDING_SECONDS = 15
 """How long the process of an earlier run may still hold the checkpoint."""
 
@@ -68,14 +77,16 @@ class ServedEpochs:
     Args:
         settings: of the query.
         baseline: the plan of the rows that come before those of the first batch; None without.
+        other: what the query would be on executors; None where the checkpoint has it.
     """
 
     settings: DriverSettings
     baseline: bytes | None = None
+    other: OtherMode | None = None
     _epochs: DriverEpochs | None = None
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return (ServedEpochs, (self.settings, self.baseline))
+        return (ServedEpochs, (self.settings, self.baseline, self.other))
 
     def __call__(self, batch: DataFrame, epoch: int) -> None:
         """Run one epoch.
@@ -91,6 +102,8 @@ class ServedEpochs:
         is_new = not epochs.is_open and not epochs.has_ended
         if is_new:
             epochs.baseline = None if self.baseline is None else frame_of(self.baseline, session)
+            if self.other is not None:
+                epochs.after_begin = partial(write_draft, epochs.location, self.other)
             query_id = spark_query_id(epochs.spark_location)
             _once_free(lambda: epochs.attach(query_id, session))
             epochs.begin()
@@ -120,6 +133,7 @@ class ServedQuery:
         progress: what the newest epochs did, as the checkpoint has it.
         heartbeat: None: it is the server's.
         has_ended: the query has changed, and continues as another one.
+        scratch_start: the name of its start in `sparkCheckpointLocation`; None without that option.
     """
 
     settings: DriverSettings
@@ -128,6 +142,7 @@ class ServedQuery:
     error: BaseException | None = None
     heartbeat: Heartbeat | None = None
     has_ended: bool = False
+    scratch_start: str | None = None
     progress: ProgressLog = field(init=False)
 
     def __post_init__(self) -> None:
@@ -164,7 +179,7 @@ class ServedQuery:
 
     def explanation(self) -> str:
         """Return the text that `explain` prints."""
-        return DriverEpochs(self.settings).explanation()
+        return DriverEpochs(self.settings).explanation(budget_of(self.session, self.options))
 
     def failure_of(self, error: BaseException) -> ZsetJoinError | None:
         """Return the error of this library that an error of the server's carries as text; None where there is none."""
@@ -219,7 +234,20 @@ class ServedQuery:
         return read_diff(diff), read_query(query)
 
     def close(self) -> None:
-        """Return: the server closes checkpoint and outputs when its process ends."""
+        """Copy what Spark has noted at the end; the server closes checkpoint and outputs when its process ends."""
+        scratch, location = self.options.spark_checkpoint_location, self.options.checkpoint_location
+        start, self.scratch_start = self.scratch_start, None
+        if scratch is None or start is None:
+            return
+        try:
+            on_server(self.session, partial(copied_end, scratch, location, start))
+        except (PySparkException, StateError) as error:
+            _log.warning(
+                "that the last epoch of %s is done could not be copied (%s): the next run requests that epoch again, and its "
+                "answer is known",
+                shown(location),
+                error,
+            )
 
 
 def _refuse_reread(what: str, reread: Mapping[str, Any] | None) -> None:
@@ -232,7 +260,21 @@ def _refuse_reread(what: str, reread: Mapping[str, Any] | None) -> None:
         )
 
 
-def refuse_served(settings: DriverSettings, session: SparkSession) -> None:
+def budget_of(session: SparkSession, options: QueryOptions) -> int:
+    """Return how many bytes of state a query may have on the driver, or on the server of Spark Connect.
+
+    Args:
+        session: of the query.
+        options: of the query.
+
+    Cost: over Spark Connect, one job with one task; none with `driverMemory`.
+    """
+    if options.driver_memory is not None or not is_connect(session):
+        return memory_budget(options)
+    return int(on_server(session, partial(memory_budget, options)))
+
+
+def refuse_served(settings: DriverSettings, session: SparkSession) -> bool:
     """Open checkpoint and outputs on the server and release them, so that a start which they refuse writes nothing.
 
     A new checkpoint is not looked at, nor one with an output that writes by Spark.
@@ -241,16 +283,20 @@ def refuse_served(settings: DriverSettings, session: SparkSession) -> None:
         settings: of the query.
         session: of Spark Connect.
 
+    Returns:
+        Whether the checkpoint holds what its query would be on executors.
+
     Raises:
         ZsetJoinError: what they raise.
 
     Cost: one job with one task; of a checkpoint that exists, it restores the state into a temporary directory.
     """
 
-    def opened() -> None:
+    def opened() -> bool:
         _open_and_close(settings)
+        return has_other_mode(settings.options.checkpoint_location)
 
-    _once_free(lambda: on_server(session, opened))
+    return bool(_once_free(lambda: on_server(session, opened)))
 
 
 def refuse_missing(settings: DriverSettings, session: SparkSession) -> None:
@@ -269,18 +315,16 @@ def refuse_missing(settings: DriverSettings, session: SparkSession) -> None:
     refuse_served(settings, session)
 
 
-def _once_free(function: Callable[[], None]) -> None:
-    """Call a function that opens the checkpoint, again where the process of an earlier run still ends."""
+def _once_free(function: Callable[[], Any]) -> Any:
+    """Return the result of a function that opens the checkpoint; it is called again while an earlier run still ends."""
     ends = time.monotonic() + _ENDING_SECONDS
     while True:
         try:
-            function()
+            return function()
         except StateError as error:
             if error.code != "CHECKPOINT_IN_USE" or time.monotonic() > ends:
                 raise
             time.sleep(1)
-        else:
-            return
 
 
 def _open_and_close(settings: DriverSettings) -> None:

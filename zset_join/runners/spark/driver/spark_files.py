@@ -10,8 +10,8 @@ leaves a mark of its own in the directory; a run that finds another's copies and
 emptied is not what Spark has removed.
 
 Limits: the processes of Spark's server see one directory: on one machine any, on several a volume. What Spark notes at the end
-of a run, that its last epoch is done, is copied by a classic session. Over Spark Connect, and behind a kill, it is not: the
-next run requests that epoch again, and its answer is known.
+of a run, that its last epoch is done, is copied by the process that started the query; over Spark Connect by a job of the
+client. Where that process has died, it is not: the next run requests that epoch again, and its answer is known.
 
 Cost: one put per new file of Spark's, two or three of a few hundred bytes in an epoch; a start reads each once.
 """
@@ -26,7 +26,7 @@ from collections.abc import Iterator
 from zset_join.core.errors import OptionError, StateError
 from zset_join.storage.folder import folder_below, local_path, open_folder
 
-__all__ = ["SparkFiles", "restored_files"]
+__all__ = ["SparkFiles", "copied_end", "restored_files"]
 
 _FOLDERS = ("sources", "offsets", "commits")
 """In the order in which Spark writes them."""
@@ -56,8 +56,8 @@ class SparkFiles:
         self._kept: set[str] | None = None
         self._start: str | None = None
 
-    def restore(self) -> None:
-        """Make the directory hold what the checkpoint has.
+    def restore(self) -> str:
+        """Make the directory hold what the checkpoint has; return the name of this start.
 
         Raises:
             OptionError: `SCRATCH_FOREIGN`: there are files of another query in it.
@@ -74,7 +74,13 @@ class SparkFiles:
                 place = self._scratch / name
                 place.parent.mkdir(parents=True, exist_ok=True)
                 place.write_bytes(content.to_pybytes())
-        self._mark(uuid.uuid4().hex)
+        start = uuid.uuid4().hex
+        self._mark(start)
+        return start
+
+    def take_over(self, start: str) -> None:
+        """Act for the process that ran the epochs of a start, which has ended."""
+        self._start, self._kept = start, set(self._stored())
 
     def keep(self, epoch: int) -> None:
         """Copy new files of the directory up to the plan of an epoch, and remove files that Spark has removed.
@@ -198,7 +204,23 @@ def _number(name: str) -> int:
     return 0 if found is None else int(found[0])
 
 
-def restored_files(scratch: str | None, location: str) -> None:
-    """Restore the files of a query that has the option; see `SparkFiles.restore`."""
-    if scratch is not None:
-        SparkFiles(scratch, location).restore()
+def restored_files(scratch: str | None, location: str) -> str | None:
+    """Restore the files of a query that has the option, and return the name of the start; see `SparkFiles.restore`."""
+    return None if scratch is None else SparkFiles(scratch, location).restore()
+
+
+def copied_end(scratch: str, location: str, start: str) -> None:
+    """Copy Spark's notes of finished epochs once a query has ended whose epochs another process ran.
+
+    Args:
+        scratch: `sparkCheckpointLocation`.
+        location: `checkpointLocation`.
+        start: what `restored_files` returned; nothing is copied where another start came.
+
+    Raises:
+        StateError: `SPARK_FILES_DIFFER`, as `SparkFiles.keep`.
+        OSError: the store or the directory fails.
+    """
+    files = SparkFiles(scratch, location)
+    files.take_over(start)
+    files.keep_ended()
