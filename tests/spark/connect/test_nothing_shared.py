@@ -21,6 +21,7 @@ from pyspark.sql import SparkSession
 from tests.spark.connect.conftest import ClientProcess, Server
 from tests.spark.connect.test_served import filled, lines, streams, write
 from zset_join.core.errors import ZsetJoinError
+from zset_join.runners.spark.driver import choosing
 
 WAIT_SECONDS = 60
 ROWS = {(3, 4, "ann"): 1, (1, 6, "ben"): 1}
@@ -75,7 +76,9 @@ def _guarded(spark: SparkSession, place: Path) -> dict[str, Any]:
     found["while it runs"] = _requested(query)
     found["progress"] = [one["join"]["epoch"] for one in query.recentProgress if one["join"]]
     found["savepoint"] = query.backup(place / "savepoint").epoch
-    query.explain()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(choosing, "memory_bytes", lambda: 10)  # of the client
+        found["explained"] = query._runner.explanation()
     query.stop()
     found["stopped"] = _requested(query)
     assert query.exception() is None
@@ -124,6 +127,7 @@ def test_a_client_touches_no_file_of_a_query(own_client: ClientProcess, tmp_path
     assert found["stopped"] == found["attached"] == answers
     assert found["progress"] == [0, 1, 2]
     assert found["savepoint"] == 2
+    assert f"budget {choosing.memory_bytes() // 2:,} bytes" in found["explained"]
 
 
 def _started(spark: SparkSession, place: Path) -> int:
