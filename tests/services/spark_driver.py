@@ -93,7 +93,6 @@ def main() -> None:
     from pyspark.errors import StreamingQueryException
 
     from tools.servers.maven_jars import POSTGRES_JDBC, SPARK_KAFKA, jars_of
-    from tools.short_lived_jvms import PLAIN_FILES
     from zset_join.spark import changes, local_session
 
     run = DriverRun(**json.loads(sys.argv[1]))
@@ -102,11 +101,7 @@ def main() -> None:
         for artifacts in ((SPARK_KAFKA, POSTGRES_JDBC) if run.baseline else (SPARK_KAFKA,))
     ]
     jars = sorted(str(path) for folder in folders for path in folder.glob("*.jar"))
-    options = {
-        "spark.jars": ",".join(jars),
-        "spark.sql.streaming.checkpointFileManagerClass": PLAIN_FILES,
-        "spark.ui.enabled": "false",
-    }
+    options = {"spark.jars": ",".join(jars), "spark.ui.enabled": "false"}
     session = local_session("spark_driver", cores=2, options=options)
     session.sparkContext.setLogLevel("OFF")
     if run.kill is not None:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from zset_join.core.errors import PlanError
-from zset_join.runners.spark.session import check_session, cluster_settings, local_session
+from zset_join.runners.spark.session import check_session, cluster_settings, has_class, local_session
 
 
 def fake_java(directory: Path, expected: str) -> Path:
@@ -52,6 +52,13 @@ def test_a_connect_session_is_refused_with_a_way_out() -> None:
 
     with pytest.raises(PlanError, match=r"Spark Connect.*\.master"):
         check_session(ConnectSession())  # type: ignore[arg-type]  # the mistake under test
+
+
+def test_a_class_that_this_version_of_spark_lacks_is_not_named() -> None:
+    package = "org.apache.spark.sql.execution.streaming"
+
+    assert has_class(f"{package}.checkpointing.CheckpointFileManager")
+    assert not has_class(f"{package}.CheckpointFileManager")  # where older versions have it
 
 
 def test_the_settings_for_a_cluster_name_a_daemon_that_can_be_started() -> None:

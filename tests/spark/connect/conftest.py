@@ -22,6 +22,8 @@ import pyspark
 import pytest
 from pyspark.errors import PySparkException
 
+from tools.short_lived_jvms import PLAIN_FILES
+
 HERE = Path(__file__).parent
 ROOT = HERE.parents[2]
 START_SECONDS = 90
@@ -61,6 +63,7 @@ class Server:
             "spark.master": "local[2]",
             "spark.sql.session.timeZone": "UTC",
             "spark.sql.shuffle.partitions": 2,
+            "spark.sql.streaming.checkpointFileManagerClass": PLAIN_FILES,
             "spark.sql.warehouse.dir": self.directory / "warehouse",
             "spark.ui.enabled": "false",
         }

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tools.short_lived_jvms import PLAIN_FILES
 from zset_join.core.errors import StateError
 from zset_join.runners.spark.worker import daemon as worker_daemon
 
@@ -27,11 +28,12 @@ def modules(batches):
 if __name__ == "__main__":
     session = local_session(cores=1, options={"spark.sql.warehouse.dir": os.getcwd()})
     print("loaded", session.range(1).coalesce(1).mapInArrow(modules, "loaded boolean").collect()[0][0])
+    print("files", session.conf.get("spark.sql.streaming.checkpointFileManagerClass", None))
 """
 
 
 @pytest.mark.spark
-def test_a_worker_of_a_local_session_has_the_engine_before_its_first_task(tmp_path: Path) -> None:
+def test_a_worker_of_a_local_session_has_the_engine_and_its_checkpoint_starts_no_process_per_file(tmp_path: Path) -> None:
     program = tmp_path / "program.py"
     program.write_text(PROGRAM)
 
@@ -40,6 +42,7 @@ def test_a_worker_of_a_local_session_has_the_engine_before_its_first_task(tmp_pa
     )
 
     assert "loaded True" in ran.stdout, ran.stderr[-2000:]
+    assert f"files {PLAIN_FILES}" in ran.stdout
 
 
 def test_a_daemon_that_cannot_load_kernels_reports_it_and_goes_on(

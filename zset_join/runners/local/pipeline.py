@@ -457,7 +457,7 @@ class Pipeline(PipelineQuestions, Snapshots, QueryChanges, Generic[Answer]):
             return
         try:
             if self._unfinished is None:  # else state may hold a part of an epoch
-                with suppress(MemoryError), self._settled_views():  # reading raises then
+                with suppress(MemoryError, StateError, OSError), self._settled_views():  # reading raises then
                     self._keep_views()
         finally:
             with self._watching.lock:  # what reads the state now ends first
