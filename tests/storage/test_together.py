@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from unittest import mock
 
@@ -125,3 +126,18 @@ def test_a_process_that_was_forked_has_threads_of_its_own(tmp_path: Path) -> Non
 
     assert ended == (process, 0)
     assert local.list_directory(tmp_path) == ["a", "b", "c", "d"]
+
+
+def test_what_no_thread_takes_at_the_end_of_the_interpreter_is_synced_all_the_same(tmp_path: Path) -> None:
+    ended, log = ThreadPoolExecutor(1), list[int]()
+    ended.shutdown()
+    write(str(tmp_path), "before")
+    with (
+        mock.patch.object(together, "_is_worth_it", True),
+        mock.patch.object(together, "_pool", ended),
+        mock.patch.object(os, "fsync", log.append),
+        synced_together(),
+    ):
+        write(str(tmp_path), "a", "b")
+
+    assert len(log) == 4

@@ -95,11 +95,14 @@ def sync_with_others(*syncs: Callable[[], object]) -> None:
 def _all_at_once(syncs: Sequence[Callable[[], object]]) -> None:
     global _is_worth_it
     is_threaded = _is_worth_it and len(syncs) > 1 and not is_observed()
-    begun = list[Future[object]]()
+    begun, own = list[Future[object]](), list(syncs[:1] if is_threaded else syncs)
     try:
-        if is_threaded:
-            begun += [_threads().submit(sync) for sync in syncs[1:]]
-        for number, sync in enumerate(syncs[:1] if is_threaded else syncs):
+        for sync in syncs[1:] if is_threaded else ():
+            try:
+                begun.append(_threads().submit(sync))
+            except RuntimeError:  # no thread begins at the end of the interpreter
+                own.append(sync)
+        for number, sync in enumerate(own):
             started = time.perf_counter()
             sync()
             if not number:
