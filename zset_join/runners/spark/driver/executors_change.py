@@ -227,7 +227,7 @@ class ExecutorsChange:
         return (*(() if known is None else known.columns), *now)
 
     def _histories(self) -> tuple[dict[str, BucketHistory], dict[str, NextDue]]:
-        """Return the histories of the state, files that are kept and snapshots that are written here, and what waits for when."""
+        """Return the files of the state, those that are kept and snapshots that are written here, and what waits for when."""
         evolution = self.evolution
         before, after = self.state.moved.before, stages_by_name(self.after.plan)
         pairs = {pair.driver: pair for pair in self.after.on_driver.pairs}
@@ -242,7 +242,7 @@ class ExecutorsChange:
                 kept = {key: one for key, one in self.state.committed.histories.items() if key.rpartition("/")[0] in names}
                 histories |= kept
                 if node.stage.waits_for_time:
-                    dues |= kept_dues(kept, self._last)
+                    dues |= kept_dues(pair.executors, after[pair.executors], kept, self._last)
                 continue
             operator = evolution.operator(node.number)
             tables = {table: [rows] for table, rows in operator.snapshot().items()}

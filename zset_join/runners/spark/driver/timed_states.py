@@ -14,11 +14,12 @@ from zset_join.plan.query_plan import QueryPlan
 from zset_join.runners.common.event_clock import stage_watermark
 from zset_join.runners.local.evolving import Evolution
 from zset_join.runners.local.watermarks import KnownTimes, SourceTime, Watermarks
+from zset_join.stages import Stage
 from zset_join.zset.protocol import NextDue
 
 __all__ = ["kept_dues", "times_on_driver", "times_on_executors"]
 
-_AT_ONCE = NextDue(watermark_us=-(1 << 62), processing_time_us=0)
+_ANY_WATERMARK = -(1 << 62)
 
 
 def times_on_driver(plan: QueryPlan, pairs: Sequence[StatePair], record: CommitRecord) -> KnownTimes:
@@ -55,18 +56,23 @@ def times_on_executors(evolution: Evolution, pairs: Sequence[StatePair], record:
     return {name: watermark for name, watermark in watermarks.items() if watermark is not None}
 
 
-def kept_dues(histories: Mapping[str, BucketHistory], record: CommitRecord) -> dict[str, NextDue]:
+def kept_dues(name: str, stage: Stage, histories: Mapping[str, BucketHistory], record: CommitRecord) -> dict[str, NextDue]:
     """Return when the buckets of a stage that keeps its files must answer though no row arrives.
 
-    Rows of the last epoch are folded only by the next one, so when they are due is not known yet: such a bucket is due at once.
+    Rows of the last epoch are folded only by the next one, so when they are due is not known yet: such a bucket is due in the
+    next epoch, which comes at once where rows may wait for a processing time alone.
 
     Args:
+        name: of the stage.
+        stage: it.
         histories: of its buckets, by their keys.
         record: of the last epoch of the query before.
     """
     dues = {key: due for key, due in record.dues.items() if key in histories}
+    by_watermark = stage_watermark(name) in record.watermarks and not stage.parks
+    next_epoch = NextDue(watermark_us=_ANY_WATERMARK) if by_watermark else NextDue(processing_time_us=0)
     for key, history in histories.items():
         snapshot = -1 if history.snapshot is None else history.snapshot.through_epoch
         if record.epoch in (snapshot, *(log.last_epoch for log in history.logs[-1:])):
-            dues[key] = _AT_ONCE
+            dues[key] = next_epoch
     return dues
