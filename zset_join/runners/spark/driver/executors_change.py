@@ -317,7 +317,7 @@ class ChangedCheckpoint:
         with leased_state(self.location, lease_seconds=LEASE_SECONDS) as state:
             plan = plan_of_program(query, state.start.plan)
             state.check(plan, query)
-            origin = replace(with_words(state.start, words), reread=reread or {})
+            origin = replace(with_words(state.start_for(plan), words), reread=reread or {})
             with closing(Evolution(origin, plan)) as evolution:
                 after = form(state, evolution, stored)
                 _check_order(stored, after.description)

@@ -47,6 +47,7 @@ from zset_join.core.shown_values import counted
 from zset_join.core.tick import Tick
 from zset_join.evolution.changed_columns import ColumnWords
 from zset_join.evolution.differences import PlanDiff
+from zset_join.evolution.same_lookups import with_lookups_of
 from zset_join.plan.query_plan import QueryPlan
 from zset_join.query.several import PlannedQuery
 from zset_join.query.view import View
@@ -82,6 +83,10 @@ class ExecutorsState:
     other: OtherMode
     start: EvolutionStart
     moved: MovedTables = field(repr=False)
+
+    def start_for(self, plan: QueryPlan) -> EvolutionStart:
+        """Return its place, as the evolution to a plan reads it: lookups are made through the sources of that plan."""
+        return replace(self.start, plan=with_lookups_of(self.start.plan, plan))
 
     def check(self, plan: QueryPlan, query: View | Mapping[str, View] | PlannedQuery) -> None:
         """Refuse a plan of other streams, or of several views.
@@ -124,7 +129,7 @@ def diff_of_executors(
     with leased_state(location, lease_seconds=lease_seconds, on_pinned=on_pinned) as state:
         plan = plan_of_program(query, state.start.plan)
         state.check(plan, query)
-        start = with_words(state.start, words)
+        start = with_words(state.start_for(plan), words)
         start = replace(start, reread=read_again(reread or {}, readings_of_query(query)) if reread else {})
         with closing(Evolution(start, plan)) as evolution:
             return evolution.diff()
