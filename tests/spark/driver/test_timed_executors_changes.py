@@ -25,6 +25,7 @@ ORDERS = pa.schema([("id", pa.int64()), ("currency", pa.string()), ("t", pa.int6
 RATES = pa.schema([("currency", pa.string()), ("at", pa.int64()), ("rate", pa.int64())])
 NAMES = pa.schema([("currency", pa.string()), ("name", pa.string())])
 ZONES = pa.schema([("name", pa.string()), ("zone", pa.string())])
+TABLE = ArrowSource(name="sizes", table=pa.table({"name": ["euro", "dollar"], "size": ["big", "small"]}))
 OTHER = "NOK"
 """In another bucket than the other currencies."""
 NEAR = ("near", None, 5, 1)
@@ -111,7 +112,6 @@ def test_answers_of_their_moment_and_rows_that_wait_for_a_table_are_kept(
     """As-of, by processing time, and lookups that try again: by the command, another aggregate behind all of them."""
     orders, rates = Source(spark, tmp_path / "o", ORDERS), Source(spark, tmp_path / "r", RATES)
     names, zones = Source(spark, tmp_path / "n", NAMES), Source(spark, tmp_path / "z", ZONES)
-    table = ArrowSource(name="sizes", table=pa.table({"name": ["euro", "dollar"], "size": ["big", "small"]}))
     again = Lookup(retry_predicate="lookup_miss", retry_strategy="fixed_delay", fixed_delay="8s", max_attempts=2, park="epochs")
 
     def view(aggregate: Any = F.sum) -> Any:
@@ -120,7 +120,7 @@ def test_answers_of_their_moment_and_rows_that_wait_for_a_table_are_kept(
         priced = left.join_asof(quotes, on="currency", how="left", left_time="t", right_time="at")
         named = changes(names.stream(), name="names", keys=["currency"])
         now = priced.temporal_join(named, on="currency", how="left", as_of=PROCESSING_TIME)
-        sized = now.lookup_join(table, on="name", how="left", hint=again)
+        sized = now.lookup_join(TABLE, on="name", how="left", hint=again)
         zoned = sized.join(changes(zones.stream(), name="zones", keys=["name"]), on="name", how="left")
         return zoned.groupBy("zone", "size").agg(aggregate("rate").alias("rate"), F.count("*").alias("n"))
 
@@ -149,3 +149,24 @@ def test_answers_of_their_moment_and_rows_that_wait_for_a_table_are_kept(
     assert (list(diff.kept), list(diff.rebuilt)) == (["latest-0", *BEHIND], ["aggregate-5"])
     assert [key.partition("/")[0] for key in before.dues] == ["lookup_join-3"]
     assert before.dues == after.dues
+
+
+def test_the_source_that_spark_counts_stays_when_nothing_waits_any_more(
+    spark: SparkSession, tmp_path: Path, start: Start
+) -> None:
+    orders, names = Source(spark, tmp_path / "o", ORDERS), Source(spark, tmp_path / "n", NAMES)
+
+    def view(*, is_sized: bool) -> Any:
+        named = changes(names.stream(), name="names", keys=["currency"])
+        joined = changes(orders.stream(), name="orders", keys=["id"]).join(named, on="currency").select("id", "name")
+        return joined.lookup_join(TABLE, on="name", how="left").select("id", "name") if is_sized else joined
+
+    orders.add((1, "EUR", 7), (2, "USD", 7))
+    names.add(("EUR", "euro"))
+    sink = Collected()
+    start(view(is_sized=True), sink, "old").stop()
+    evolve_wherever(str(tmp_path / "old"), view(is_sized=False).writeStream)
+    orders.add((3, "EUR", 10))
+    start(view(is_sized=False), sink, "old")
+
+    assert sink.total() == {(1, "euro"): 1, (3, "euro"): 1}
