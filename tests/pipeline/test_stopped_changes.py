@@ -240,5 +240,5 @@ def test_a_lookup_of_a_stopped_directory_is_kept_where_its_source_is_described_a
     for compare in (diff_of_directory, diff_of_running):
         diff = compare(str(tmp_path / "dir"), looked_up("who"))
         assert ("lookup_join-0" in diff.kept, list(diff.rebuilt)) == (True, ["aggregate-1"])
-        with pytest.raises(StateError, match="EVOLVE_JOURNAL"):
+        with pytest.raises(StateError, match="EVOLVE_BY_TIME"):
             compare(str(tmp_path / "dir"), looked_up("who", "others"))
