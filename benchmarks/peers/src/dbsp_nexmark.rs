@@ -191,8 +191,8 @@ fn averages(prices: Stream<RootCircuit, OrdIndexedZSet<Tup2<i64, i64>, i64>>) ->
     prices
         .aggregate(Max)
         .map_index(|(Tup2(_, category), price)| (*category, *price))
-        .aggregate_linear(|price| Tup2(*price, 1_i64))
-        .map(|(category, Tup2(sum, count))| Tup2(*category, F64::from(*sum as f64 / *count as f64)))
+        .aggregate_linear_postprocess(|price| Tup2(*price, 1_i64), |Tup2(sum, count)| F64::from(sum as f64 / count as f64))
+        .map(|(category, average)| Tup2(*category, *average))
 }
 
 fn q9<A: Auction, B: Bid>(auctions: Rows<A>, bids: Rows<B>) -> Rows<Q9> {
