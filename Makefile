@@ -10,7 +10,7 @@ WORKERS ?= 2
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup test test-plain test-spark test-services demo demo-cdc dist lint bench bench-hybrid soak docs test-docs java clean
+.PHONY: help setup test test-plain test-spark test-services demo demo-cdc dist lint lint-types lint-files bench bench-hybrid soak docs test-docs java clean
 
 help: ## print this list
 	@echo "usage: make VERB    (needs Python 3.11+ and, for Spark, a JDK 17+; everything else is installed into $(VENV))"
@@ -25,10 +25,10 @@ test-plain: $(READY)
 	$(PYTEST) -m "not spark and not services and not long" -n $(WORKERS) --dist loadgroup --durations=15 $(ARGS)
 
 test-spark: java $(READY)
-	$(PYTEST) tests -m "spark and not services and not long" -n $(WORKERS) --dist worksteal --durations=15 $(ARGS)
+	$(PYTEST) tests -m "spark and not services and not long" -n $(WORKERS) --dist loadgroup --durations=15 $(ARGS)
 
 test-services: java $(READY) ## tests against real servers, started on loopback: PostgreSQL, Redis, Kafka
-	$(PYTEST) tests/services -m services -n 2 --dist worksteal --durations=15 $(ARGS)
+	$(PYTEST) tests/services -m "services and not long" -n 2 --dist worksteal --durations=15 $(ARGS)
 
 demo: java $(READY) ## maintain flights LEFT JOIN planes in Spark on real data, and verify the result
 	$(PY) -m examples.flights_demo $(ARGS)
@@ -37,9 +37,15 @@ demo-cdc: java $(READY) ## PostgreSQL, Debezium and Kafka into a view and a topi
 	$(PY) -m examples.cdc_demo $(ARGS)
 
 lint: $(READY) ## ruff, format, mypy --strict, layers, file length, words
+	@$(MAKE) --no-print-directory -j 2 lint-types lint-files
+
+# The types take as long as all the rest, on a core of their own.
+lint-types:
+	$(PY) -m mypy --strict zset_join spill
+
+lint-files:
 	$(PY) -m ruff check .
 	$(PY) -m ruff format --check .
-	$(PY) -m mypy --strict zset_join spill
 	$(VENV)/bin/lint-imports --no-cache
 	$(PY) -m tools.check_source_files
 	$(PY) -m tools.check_words
@@ -70,6 +76,7 @@ soak: java $(READY) ## the laws and the faults with their long profiles, and 30 
 	$(PY) -m property_tests.sql_fuzz --statements 1000000 --names 100000
 	$(PY) -m faults.captured_database --long
 	FAULTS_PROFILE=long $(PYTEST) tests -m "long and not services" -n $(WORKERS) --dist loadgroup --timeout=0 --durations=15 $(ARGS)
+	$(PYTEST) tests/services -m long -n $(WORKERS) --timeout=0 --durations=15 $(ARGS)
 	HYPOTHESIS_PROFILE=nightly $(PYTEST) $$(grep -rl --include='test_*.py' 'examples(push=' tests) --timeout=0 $(ARGS)
 	$(PY) -m faults.spark_faults --long
 	$(PY) -m faults.spark_lookups

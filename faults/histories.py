@@ -38,6 +38,7 @@ from zset_join.zset import ZSet
 
 __all__ = [
     "HOWS",
+    "HOWS_ON_A_PUSH",
     "SHAPES",
     "Changes",
     "GroupedHistory",
@@ -53,6 +54,9 @@ Judged = Literal["streamed", "oversized"]
 Changes = tuple[tuple[dict[str, Any], int], ...]
 
 HOWS = ("inner", "left", "right", "full", "left_semi", "left_anti")
+HOWS_ON_A_PUSH = ("left", "full", "left_anti")
+"""A join's epoch does the same file operations whatever its type is: these answer with pairs, padded rows of either side, and
+rows of one side."""
 SHAPES: tuple[Shape, ...] = ("upserts", "changelog")
 
 _SCHEMA = pa.schema({"id": pa.int64(), "k": pa.int64(), "s": pa.int64(), "v": pa.string()})

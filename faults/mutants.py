@@ -105,6 +105,12 @@ def _kills(directory: Path, tally: Tally) -> None:
     kills.search(recorded_history("full", "upserts", seed=1), "changelog", directory, tally, epochs=(3, 6), points=60)
 
 
+def _kills_at_removals(directory: Path, tally: Tally) -> None:
+    """Kill where logs are removed that epoch 3 has merged."""
+    history = recorded_history("full", "upserts", seed=1)
+    kills.search(history, "changelog", directory, tally, epochs=(3,), points=None, among="remove checkpoint/zset/log")
+
+
 def _errors(directory: Path, tally: Tally) -> None:
     io_errors.search(recorded_history("full", "upserts", seed=0), "changelog", directory, tally, wanted=300)
 
@@ -273,7 +279,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "garbage_collected_at_once",
         "files of the epoch before are removed before the output has the epoch",
         _replaced(Clearing, "after", _collects_at_once),
-        _kills,
+        _kills_at_removals,
     ),
     Mutant(
         "follower_clears_everything",

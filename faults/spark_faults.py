@@ -347,8 +347,8 @@ def drivers(place: Path, tally: Tally, *, epochs: int, kills: int, seed: int, ex
     _finish(place, tally, run(place, "--execution", execution), "drivers", epochs)
 
 
-def executors(place: Path, tally: Tally, *, epochs: int, killing: int, seed: int) -> None:
-    """Kill one of two executors in the middle of an epoch; each keeps local state of its own."""
+def executors(place: Path, tally: Tally, *, epochs: int, killing: int, seed: int) -> Death:
+    """Kill one of two executors in the middle of an epoch; each keeps local state of its own. Return how the run ended."""
     write_files(place, epochs=epochs, seed=seed)
     tally.count("executor kills injected")
     cluster = ("--master", "local-cluster[2,1,1024]", "--local-state", "state", "--buckets", "4")
@@ -358,6 +358,7 @@ def executors(place: Path, tally: Tally, *, epochs: int, killing: int, seed: int
     if (place / "faults" / f"executor-{killing}").exists() and len(set(attempts)) > 1:
         tally.count("executor kills observed")
     _finish(place, tally, death, "executors", epochs)
+    return death
 
 
 def views(

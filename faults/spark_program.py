@@ -47,7 +47,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from faults.spark_outputs import BETWEEN, death_between, with_more_outputs
-from tools.short_lived_jvms import SHORT_LIVED, use_short_lived_jvms
+from tools.short_lived_jvms import PLAIN_FILES, SHORT_LIVED, use_short_lived_jvms
 from zset_join.checkpoint.files import CheckpointFiles
 from zset_join.checkpoint.record import PartEntry
 from zset_join.core.tick import Tick
@@ -380,6 +380,7 @@ def session(place: Path, master: str) -> SparkSession:
         .config(map=cluster_settings())
         .config("spark.sql.session.timeZone", "UTC")
         .config("spark.sql.shuffle.partitions", "2")
+        .config("spark.sql.streaming.checkpointFileManagerClass", PLAIN_FILES)
         .config("spark.sql.warehouse.dir", str(place / "warehouse"))
         .config("spark.ui.enabled", "false")
         .config("spark.ui.showConsoleProgress", "false")

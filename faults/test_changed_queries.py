@@ -13,7 +13,7 @@ from faults.profiles import IS_LONG, chosen
 from faults.tally import Tally
 from zset_join.runners.local.durable import PipelineDirectory
 
-MOST_OPERATIONS = 8
+MOST_OPERATIONS = 6
 
 pytestmark = pytest.mark.timeout(chosen(short=300, long=0))
 

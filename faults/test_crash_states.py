@@ -7,9 +7,10 @@ from pathlib import Path
 import pytest
 
 from faults.crash_states import search
-from faults.histories import HOWS
+from faults.histories import HOWS, HOWS_ON_A_PUSH
 from faults.profiles import chosen
 from faults.tally import Tally
+from tests.sweeps import some_of
 
 # An epoch does the same file operations whatever the join type is: on a push, one type is searched long.
 # Six join types: the long profile checks more than 20,000 states.
@@ -21,7 +22,7 @@ pytestmark = pytest.mark.usefixtures("warm")
 
 
 @pytest.mark.timeout(chosen(short=300, long=0))
-@pytest.mark.parametrize("how", HOWS)
+@pytest.mark.parametrize("how", some_of(HOWS, short=HOWS_ON_A_PUSH))
 def test_every_state_of_the_disk_is_recovered_from(how: str, scratch: Path, tally: Tally) -> None:
     states = STATES_OF_A_JOIN[how]
 

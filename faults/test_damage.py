@@ -11,10 +11,10 @@ from faults.profiles import chosen
 from faults.tally import Tally
 
 # The long profile injures every byte of every file.
-SAMPLE = chosen(short=75, long=None)
-BYTES = chosen(short=75, long=15_000)
-SWAPS = chosen(short=45, long=None)
-FILES = chosen(short=100, long=840)  # the long profile: 227 swaps, and every file missing, empty, longer
+SAMPLE = chosen(short=50, long=None)
+BYTES = chosen(short=50, long=15_000)
+SWAPS = chosen(short=24, long=None)
+FILES = chosen(short=75, long=840)  # the long profile: 227 swaps, and every file missing, empty, longer
 
 pytestmark = pytest.mark.usefixtures("warm")
 

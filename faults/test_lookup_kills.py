@@ -10,7 +10,7 @@ from faults.lookup_kills import CountingServer, run_schedule, warm_up
 from faults.profiles import chosen
 from faults.tally import Tally
 
-SCHEDULES = chosen(short=5, long=1000)
+SCHEDULES = chosen(short=3, long=1000)
 
 
 @pytest.mark.timeout(chosen(short=300, long=0))

@@ -13,8 +13,8 @@ from faults.recovery import opened
 from faults.rescaling import rescale, search
 from faults.tally import Tally
 
-POINTS = chosen(short=12, long=None)
-KILLS = chosen(short=10, long=80)
+POINTS = chosen(short=8, long=None)
+KILLS = chosen(short=6, long=80)
 
 pytestmark = pytest.mark.usefixtures("warm")
 

@@ -23,7 +23,7 @@ from zset_join.evolution import changed_columns, derivation, differences
 from zset_join.plan import fingerprints
 from zset_join.runners.local import durable, evolving, rebuilding, stored_rows
 
-CASES = {"push": range(500), "scout": range(200), "nightly": range(20_000)}
+CASES = {"push": range(250), "scout": range(200), "nightly": range(20_000)}
 
 
 def test_a_changed_query_holds_what_the_new_one_holds_and_goes_on_like_it() -> None:

@@ -328,15 +328,22 @@ def test_a_pipeline_whose_views_cannot_be_listed_is_closed_all_the_same(error: A
                 read()
 
 
-def test_groups_that_get_a_budget_are_summed_from_then_on() -> None:
+@pytest.mark.parametrize("lasts", [False, True], ids=["in memory", "in a directory"])
+def test_groups_that_get_a_budget_are_summed_from_then_on(tmp_path: Path, lasts: bool) -> None:
     view = VIEWS["distinct"]().groupBy("k").agg(F.count().alias("n"))
-    with LITTLE, Pipeline(view) as pipeline:
+    with LITTLE, Pipeline(view, tmp_path if lasts else None) as pipeline:
         reading = Reading(pipeline)
         for epoch in range(8):
             if epoch == 4:
                 pipeline.evolve(view, options=StageOptions(table_budget=HotBudget(max_hot_keys=1)))
             reading.step({"copies": _pairs(epoch)["copies"]}, "no", epoch)
         same(pipeline.contents(), reading.expected, "with a budget")
+    if lasts:
+        with LITTLE, Pipeline(view, tmp_path) as pipeline:
+            reading.pipeline = pipeline
+            for epoch in range(8, 14):
+                reading.step({"copies": _pairs(epoch)["copies"]}, "no", epoch)
+            same(pipeline.contents(), reading.expected, "without a budget again")
 
 
 def test_views_go_on_over_changes_of_the_query_and_saved_states(tmp_path: Path) -> None:

@@ -34,8 +34,7 @@ os.environ.setdefault("ZSET_JOIN_COMPILE", "lazily")
 
 # A thousand tests leave more behind than Spark's 1 GB: with it the last tests of a run took ten times as long, and then the
 # heap was full. A JVM whose heap is full ends at once, and its last line reports it, instead of failing every test that follows.
-# What Spark generates fills the 48 MB of code that a JVM with one compiler keeps, and a thread then sweeps them all the time.
-ROOMY_JVM = "-Xss4m -Xmn512m -XX:ReservedCodeCacheSize=240m -XX:+ExitOnOutOfMemoryError"
+ROOMY_JVM = "-Xss4m -Xmn512m -XX:+ExitOnOutOfMemoryError"
 JVM_HEAP = "3g"
 SHORT_HISTORY = dict.fromkeys(
     (
@@ -47,6 +46,9 @@ SHORT_HISTORY = dict.fromkeys(
     20,
 )
 """Spark keeps a thousand plans, jobs and stages for its pages, which nobody opens here."""
+
+SHARED = frozenset({"connect_server", "of_spark", "planned", "spark_answers"})
+"""Fixtures that take Spark long and serve many tests: one worker runs these, so that they are made once in a run."""
 
 LONGEST_SOCKET_DIRECTORY = 40
 """The path of a Unix socket, which answers 40 ms sooner than TCP, may have 100 characters."""
@@ -86,10 +88,13 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark every test that requests `spark`, before `-m` picks."""
+    """Mark every test that requests `spark`, before `-m` picks, and those that one worker runs."""
     for item in items:
-        if "spark" in getattr(item, "fixturenames", ()):
+        names = getattr(item, "fixturenames", ())
+        if "spark" in names:
             item.add_marker(pytest.mark.spark)
+        for shared in SHARED.intersection(names):
+            item.add_marker(pytest.mark.xdist_group(shared))
 
 
 @pytest.hookimpl(wrapper=True)

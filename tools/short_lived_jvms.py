@@ -24,6 +24,10 @@ on the 48 tests of test_row_steps.py with this, and 123 s on the first 16 of the
 PLAIN_FILES = "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
 """A value of `spark.sql.streaming.checkpointFileManagerClass`: what keeps Spark's own checkpoint. The default starts 10
 processes, `readlink` and `chmod`, for every file of it: 40 in an epoch."""
+_ROOM = "-XX:ReservedCodeCacheSize=240m"
+"""What Spark generates fills the 48 MB of code that a JVM with one compiler keeps; a thread then sweeps them all the time."""
+_SHORT_PLANS = "-Dspark.sql.ui.explainMode=simple"
+"""Spark writes every plan for its pages, which nobody opens here, and by default in its longest form."""
 _OPTIONS = "SPARK_SUBMIT_OPTS"  # options of every JVM that spark-submit starts, which PySpark starts its own with
 _PROGRAM = """
 import sys
@@ -66,7 +70,7 @@ def use_short_lived_jvms() -> None:
     """Give these options, and the archive if there is one, to the JVMs that this process and its children start."""
     shared = f" -XX:SharedArchiveFile={ARCHIVE} -Xlog:cds=off" if ARCHIVE.exists() else ""
     if SHORT_LIVED not in os.environ.get(_OPTIONS, ""):
-        os.environ[_OPTIONS] = f"{os.environ.get(_OPTIONS, '')} {SHORT_LIVED}{shared}".strip()
+        os.environ[_OPTIONS] = f"{os.environ.get(_OPTIONS, '')} {SHORT_LIVED} {_ROOM} {_SHORT_PLANS}{shared}".strip()
 
 
 def main() -> int:

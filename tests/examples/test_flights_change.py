@@ -12,10 +12,10 @@ import pytest
 ROOT = Path(__file__).parents[2]
 
 
-@pytest.mark.parametrize("runner", ["process", pytest.param("spark", marks=pytest.mark.spark)])
+@pytest.mark.parametrize("runner", ["process", pytest.param("spark", marks=(pytest.mark.spark, pytest.mark.long))])
 @pytest.mark.timeout(1800)
 def test_the_changed_view_equals_a_fresh_build(runner: str) -> None:
-    # A process of its own: the example makes a session of Spark, and there is one per process.
+    # Inside Spark a push runs it with PostgreSQL and Kafka as well, among the tests of services. A process of its own: the example makes a session of Spark, and there is one per process.
     words = [sys.executable, "-m", "examples.flights_change", "--runner", runner, "--rows", "2000", "--epochs", "9"]
     done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=False)
     printed = done.stdout

@@ -16,6 +16,7 @@ from confluent_kafka import Producer
 from tests.services.restored_broker import restored_broker
 from tests.services.spark_driver import DriverRun
 from tests.services.test_kafka_topic import committed
+from tests.sweeps import some_of
 from tools.servers.kafka_broker import KafkaBroker
 from tools.servers.postgres_server import PostgresServer
 from zset_join.changelog.formats.records import UNAVAILABLE
@@ -39,7 +40,7 @@ def write(kafka: KafkaBroker, topic: str, *records: tuple[str | None, str]) -> N
     assert producer.flush(60) == 0
 
 
-@pytest.fixture(params=["executors", "driver"])
+@pytest.fixture(params=some_of(["executors", "driver"], short=["driver"]))
 def driver(kafka: KafkaBroker, postgres: PostgresServer, tmp_path: Path, request: pytest.FixtureRequest) -> DriverRun:
     postgres.clear()
     number = next(_numbers)

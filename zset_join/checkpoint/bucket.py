@@ -320,9 +320,9 @@ _kept_open: OpenOperators[DurableOperator] = OpenOperators()
 _next_cleaning = 0.0
 
 
-def close_kept_operators() -> None:
-    """Close what this process keeps open between epochs, as its end would."""
-    _kept_open.clear()
+def close_kept_operators(opened_at_ns: int | None = None) -> None:
+    """Close what this process keeps open between epochs, as its end would; that of one driver, or all."""
+    _kept_open.clear(opened_at_ns)
 
 
 def _cleaning_is_due() -> bool:

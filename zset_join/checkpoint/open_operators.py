@@ -107,8 +107,7 @@ class OpenOperators(Generic[_Operator]):
             _, oldest = self._kept.popitem(last=False)
             oldest.operator.close()
 
-    def clear(self) -> None:
-        """Close all."""
-        while self._kept:
-            _, kept = self._kept.popitem()
-            kept.operator.close()
+    def clear(self, opened_at_ns: int | None = None) -> None:
+        """Close those of one driver, or all."""
+        for key in [key for key in self._kept if opened_at_ns in (None, key[1])]:
+            self._kept.pop(key).operator.close()

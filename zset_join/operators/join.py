@@ -21,12 +21,9 @@ outer-join degrees.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from zset_join.core.errors import StateError
@@ -51,13 +48,14 @@ from zset_join.state.join.join_parts import JoinParts
 from zset_join.state.join.joined_rows import JoinedRows
 from zset_join.state.join.listed_rows import ListedRows
 from zset_join.state.join.oversized_rows import OversizedRows
+from zset_join.state.join.prepared_epoch import PreparedEpoch
 from zset_join.state.join.residual_pairs import JudgedEpoch, ResidualPairs
 from zset_join.state.join.streamed_rows import Piece, Place, StreamedRows
 from zset_join.state.rows.answers import Answers
 from zset_join.state.rows.guarded import guarded
 from zset_join.state.rows.hash_seed import HashTables
 from zset_join.state.rows.rejected_rows import describe_rejection, no_rejections, rejection_table
-from zset_join.state.rows.side import PreparedSide, SideState
+from zset_join.state.rows.side import SideState
 from zset_join.state.rows.side_rules import SideRules
 from zset_join.state.rows.side_snapshot import restore_side, side_reader, snapshot_epoch
 from zset_join.state.rows.usage import check_same_epoch, closed, make_directory
@@ -66,25 +64,9 @@ from zset_join.zset import ZSet
 __all__ = ["JOIN_TYPES", "HashJoin"]
 
 _LEFT = 0
-_CHUNKS_AT_ONCE = 4
+_CHUNKS_AT_ONCE, _MOST_ROWS_AT_ONCE = 4, 1 << 20
+_LISTED_ROWS = 1 << 18  # in a chunk of what is listed: no one concatenates these
 _TIGHT_CHUNK_ROWS = 1 << 14  # where memory is short: what allocators keep of chunks that are gone follows their size
-
-
-@dataclass(slots=True)
-class _Prepared:
-    """One epoch, resolved against the state before it."""
-
-    tick: Tick
-    deltas: tuple[ZSet, ZSet]
-    sides: tuple[PreparedSide | None, PreparedSide | None]
-    buffered: BufferedEpoch | None = None
-    oversized_codes: tuple[npt.NDArray[np.int64], ...] = ()
-    streams: tuple[bool, ...] = ()
-    judged: JudgedEpoch = field(default_factory=JudgedEpoch)
-
-    @property
-    def rejected(self) -> int:
-        return sum(side.rejected for side in self.sides if side is not None)
 
 
 @guarded("the join")
@@ -144,13 +126,13 @@ class HashJoin:
         compared = columns_compared(self.inputs, residual, hidden)
         self.output = shape.output
         self._chunk_rows = options.chunk_rows
-        self._output = OutputArrays(_CHUNKS_AT_ONCE * options.chunk_rows)
-        self._spare = OutputArrays(_CHUNKS_AT_ONCE * options.chunk_rows)
+        rows_at_once = max(options.chunk_rows, min(_CHUNKS_AT_ONCE * options.chunk_rows, _MOST_ROWS_AT_ONCE))
+        self._output, self._spare = OutputArrays(rows_at_once), OutputArrays(rows_at_once)
         self._touched_rows = 0  # of the output arrays; the rest of them takes no memory
         self._overflowed = False
         self._reader = object()
         self._answers = Answers()
-        self._prepared: _Prepared | None = None
+        self._prepared: PreparedEpoch | None = None
         self._is_closed = False
         make_directory(options.directory)
         self._tables = tables = HashTables.of(options)
@@ -286,7 +268,7 @@ class HashJoin:
         queued = 0 if self._buffer is None else self._buffer.resident_bytes()
         judged = 0 if self._residual is None else self._residual.resident_bytes()
         touched = sum(8 * len(output.words) * self._touched_rows for output in (self._output, self._spare))
-        return self._groups.resident_bytes() + queued + judged + touched
+        return self._groups.resident_bytes() + queued + judged + touched + self._joined.resident_bytes()
 
     def buffered(self, tick: Tick, deltas: Sequence[ZSet]) -> BufferedEpoch | None:
         """Return the bytes of an append-only join after an epoch, and its evicted rows; None for other joins.
@@ -364,8 +346,9 @@ class HashJoin:
             kept = [at for at, name in enumerate(schema.names) if name in columns]
             schema = pa.schema([schema.field(at) for at in kept])
             joined = JoinedRows(self._sides[0], self._sides[1], schema, [self._sources[at] for at in kept])
-        for left, right, weights in self._listed_rows.pieces(self._chunk_rows):
-            for begin, rows in self._gathered(joined, int(left.ctypes.data), int(right.ctypes.data), 0, len(weights)):
+        for left, right, weights in self._listed_rows.pieces(min(self._chunk_rows, _LISTED_ROWS)):
+            refs = int(left.ctypes.data), int(right.ctypes.data)
+            for begin, rows in joined.batches(*refs, 0, len(weights), keeps_none=self._hybrid is not None):
                 yield ZSet(rows, weights[begin : begin + rows.num_rows].copy())
 
     def statistics(self) -> dict[str, int]:
@@ -402,13 +385,13 @@ class HashJoin:
 
     # ---------------------------------------------------------------- one epoch
 
-    def _prepare(self, tick: Tick, deltas: Sequence[ZSet]) -> _Prepared:
+    def _prepare(self, tick: Tick, deltas: Sequence[ZSet]) -> PreparedEpoch:
         """Resolve the deltas; for the same ones again, return the first result."""
         if self._is_closed:
             raise closed("the join")
         left, right = deltas
         kept = self._prepared
-        if kept is not None and kept.tick == tick and kept.deltas[0] is left and kept.deltas[1] is right:
+        if kept is not None and kept.deltas[0] is left and kept.deltas[1] is right and (kept.tick is tick or kept.tick == tick):
             return kept
         self._prepared = None
         ages = [None, None] if self._buffer is None else self._buffer.ages(tick, (left, right))
@@ -421,7 +404,8 @@ class HashJoin:
         for side, encoded in zip(self._sides, sides, strict=True):
             if encoded is not None:
                 side.resolve(encoded)
-        prepared = _Prepared(tick, (left, right), (sides[0], sides[1]))
+        rejected = sum(side.rejected for side in sides if side is not None)
+        prepared = PreparedEpoch(tick, (left, right), (sides[0], sides[1]), rejected)
         if self._hybrid is not None:
             prepared.oversized_codes = tuple(self._hybrid.oversized.codes)
             prepared.streams = tuple(self._hybrid.oversized.streams)
@@ -434,14 +418,14 @@ class HashJoin:
         self._prepared = prepared
         return prepared
 
-    def _refuse(self, prepared: _Prepared) -> None:
+    def _refuse(self, prepared: PreparedEpoch) -> None:
         """Raise where the epoch breaks a contract, or would reach the limit."""
         if prepared.rejected and self.on_bad_input == "error":
             raise describe_rejection(self.inputs, prepared.sides, prepared.tick)
         if self._buffer is not None and prepared.buffered is not None:
             self._buffer.refuse_if_full(prepared.buffered, prepared.sides, prepared.tick)
 
-    def _emit(self, prepared: _Prepared) -> Iterator[ZSet]:
+    def _emit(self, prepared: PreparedEpoch) -> Iterator[ZSet]:
         """Yield all retractions, then all insertions.
 
         Part by part, both are made in one pass; the insertions are held back, as long as they fit, until all retractions are
@@ -484,7 +468,7 @@ class HashJoin:
             yield from self._streamed(prepared, reader, key, 1)
         self._overflowed = bool(postponed) and rows > self._output.rows // 2
 
-    def _pieces(self, prepared: _Prepared, reader: object, only: set[Place] | None) -> Iterator[Piece]:
+    def _pieces(self, prepared: PreparedEpoch, reader: object, only: set[Place] | None) -> Iterator[Piece]:
         """Yield all pieces of an epoch, or some: its parts, as far as rows are in memory, and groups of rows that pass."""
         if self._residual is not None:
             pieces = self._residual.pieces(prepared.judged, only)
@@ -508,7 +492,7 @@ class HashJoin:
             self._groups.one_sided_step(side, kind, sign, self._output) for side, kind in enumerate(self._one_sided) if kind
         ]
 
-    def _judge(self, prepared: _Prepared, residual: ResidualPairs) -> None:
+    def _judge(self, prepared: PreparedEpoch, residual: ResidualPairs) -> None:
         """Evaluate the remaining pairs; an overflow becomes the error that names join and epoch."""
         try:
             residual.judge(prepared.judged)
@@ -533,7 +517,7 @@ class HashJoin:
                 return -1
         return filled
 
-    def _streamed(self, prepared: _Prepared, reader: object, key: ChangedKey, sign: int) -> Iterator[ZSet]:
+    def _streamed(self, prepared: PreparedEpoch, reader: object, key: ChangedKey, sign: int) -> Iterator[ZSet]:
         """Yield the pairs of the rows on disk of one key; a chunk of them is in memory at a time."""
         pieces = self._oversized_rows.answer(key, sign)
         rows = 0
@@ -581,20 +565,5 @@ class HashJoin:
 
     def _gather(self, begin: int, count: int) -> Iterator[ZSet]:
         left, right = self._output.addresses[:2]
-        for at, rows in self._gathered(self._joined, left, right, begin, count):
+        for at, rows in self._joined.batches(left, right, begin, count, keeps_none=self._hybrid is not None):
             yield ZSet(rows, self._output.weights[at : at + rows.num_rows].copy())
-
-    def _gathered(
-        self, joined: JoinedRows, left: int, right: int, begin: int, count: int
-    ) -> Iterator[tuple[int, pa.RecordBatch]]:
-        """Yield output rows in as few batches as hold their strings, each with the place of its first row."""
-        try:
-            rows = joined.gather(left + 8 * begin, right + 8 * begin, count, keeps_none=self._hybrid is not None)
-        except OverflowError:
-            if count == 1:
-                raise
-            half = count // 2
-            yield from self._gathered(joined, left, right, begin, half)
-            yield from self._gathered(joined, left, right, begin + half, count - half)
-            return
-        yield begin, rows

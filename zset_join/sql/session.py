@@ -340,17 +340,19 @@ class Session:
         """
         self.runtime.resume(running)
 
-    def add_columns(self, table: Table, queries: Mapping[Running, Query]) -> None:
-        """Add columns to a table; existing rows get their DEFAULT, or NULL.
+    def add_columns(self, table: Table, queries: Mapping[Running, Query], *, reread: str | None = None) -> None:
+        """Add columns to a table; existing rows get their DEFAULT, or NULL, or what is read again.
 
         Args:
             table: with the new columns.
             queries: the running queries that read it, bound to the new table; their contents do not change.
+            reread: the place of all its rows, with the new columns; see `zset_join.sources.again`. Memory: all of them.
 
         Raises:
+            StateError: `EVOLVE_REREAD`: these are other rows than it has.
             ZsetJoinError: they cannot be added; nothing has changed.
         """
-        self.runtime.add_columns(table, queries)
+        self.runtime.add_columns(table, queries, reread=reread)
 
     def change(self, change: QueryChange, *, is_preview: bool = False) -> list[str]:
         """Replace queries by others, all or none; readers of their changes receive the difference as one epoch.

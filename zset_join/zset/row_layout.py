@@ -27,13 +27,14 @@ from zset_join.kernels.values.encode import encode_rows, gather_fixed, gather_va
 from zset_join.kernels.values.nested import decode_nested, encode_nested
 from zset_join.shapes.kept_types import KeptAs, kept_as
 
-__all__ = ["Allocate", "ColumnTable", "EncodedRows", "GatherPlan", "RowLayout"]
+__all__ = ["SPARE_BYTES", "Allocate", "ColumnTable", "EncodedRows", "GatherPlan", "RowLayout"]
 
 Allocate = Callable[[int], pa.Buffer]
 """Returns a buffer of so many bytes or more, to be written to."""
 
 _MAX_ARROW_BYTES = (1 << 31) - 1
-_SLOT_BYTES = 16
+SPARE_BYTES = 16
+"""What must be free behind the bytes of a column of strings while they are filled in."""
 _VARIABLE_KINDS = (c.VARIABLE, c.NESTED)
 _KINDS: dict[KeptAs, int] = {
     "empty": c.EMPTY,
@@ -254,6 +255,78 @@ class GatherPlan:
             narrow = pa.string() if pt.is_string(storage) or pt.is_large_string(storage) else pa.binary()
             self._columns.append((line[c.KIND], line[c.WIDTH], storage, layout.schema.field(position).type, narrow))
 
+    @property
+    def is_plain(self) -> bool:
+        """Return whether Arrow takes the buffers that are filled in as they are, without an array in between."""
+        return all(
+            kind not in {c.NESTED, c.EMPTY} and declared == (narrow if kind == c.VARIABLE else storage)
+            for kind, _, storage, declared, narrow in self._columns
+        )
+
+    @property
+    def variable(self) -> Sequence[bool]:
+        """Return, of each column, whether its values have bytes behind their offsets."""
+        return [column[0] in _VARIABLE_KINDS for column in self._columns]
+
+    def places(self, count: int, begin: int = 0) -> tuple[list[tuple[int, int, int]], int]:
+        """Return, of each column, where its validity and its values (or offsets) go and the bytes of these; and where all end.
+
+        Args:
+            count: of the records.
+            begin: where the first column begins.
+        """
+        bitmap_bytes = (count + 7) // 8
+        padded_bitmap = (bitmap_bytes + 63) // 64 * 64
+        size = begin
+        places = []
+        for kind, width, *_ in self._columns:
+            if kind in _VARIABLE_KINDS:
+                values_bytes = 4 * (count + 1)
+            elif kind == c.BIT:
+                values_bytes = bitmap_bytes
+            else:
+                values_bytes = width * count
+            places.append((size, size + padded_bitmap, values_bytes))
+            size += padded_bitmap + (values_bytes + 63) // 64 * 64
+        return places, size
+
+    def point(self, base: int, places: Sequence[tuple[int, int, int]]) -> None:
+        """Let `fill` write to places.
+
+        Args:
+            base: the address that the places count from.
+            places: of `places`, of as many records or more.
+        """
+        if self._columns:
+            self._table.lines[:, c.VALIDITY : c.OFFSETS + 1] = [
+                (base + validity_at, 0, base + values_at)
+                if column[0] in _VARIABLE_KINDS
+                else (base + validity_at, base + values_at, 0)
+                for column, (validity_at, values_at, _) in zip(self._columns, places, strict=True)
+            ]
+
+    def fill(self, refs: int, count: int) -> tuple[list[int], list[int]]:
+        """Fill in validity, values and offsets of records; return, of each column, its NULLs and the bytes behind its offsets.
+
+        Args:
+            refs: an address.
+            count: of the records.
+
+        Raises:
+            OverflowError: the strings of one column exceed 2 GiB.
+        """
+        if not self._columns:
+            return [], []
+        gather_fixed(refs, count, self._table.address, *self._count_addresses)
+        null_counts, byte_counts = self._counts.tolist()
+        if max(byte_counts) > _MAX_ARROW_BYTES:
+            raise OverflowError(max(byte_counts))
+        return null_counts, byte_counts
+
+    def fill_content(self, at: int, refs: int, count: int, heap: int, address: int) -> None:
+        """Fill in the bytes behind the offsets of a column; `SPARE_BYTES` behind them are overwritten too."""
+        gather_variable(refs, count, self._table.address, at, heap, address)
+
     def gather(self, refs: int, count: int, heap: int, allocate: Allocate = pa.allocate_buffer) -> list[pa.Array]:
         """Return the columns of `count` records, whose addresses are at address `refs`; address 0 gives NULLs.
 
@@ -268,29 +341,11 @@ class GatherPlan:
         """
         if not self._columns:
             return []
-        bitmap_bytes = (count + 7) // 8  # no more is filled in, so no more is given out
-        size = 0
-        places = []
-        for kind, width, *_ in self._columns:
-            if kind in _VARIABLE_KINDS:
-                values_bytes = 4 * (count + 1)
-            elif kind == c.BIT:
-                values_bytes = bitmap_bytes
-            else:
-                values_bytes = width * count
-            values_at = size + (bitmap_bytes + 63) // 64 * 64
-            places.append((size, values_at, values_bytes))
-            size = values_at + (values_bytes + 63) // 64 * 64
+        places, size = self.places(count)
         buffer = allocate(size)
-        base = buffer.address
-        self._table.lines[:, c.VALIDITY : c.OFFSETS + 1] = [
-            (base + validity_at, 0, base + values_at)
-            if column[0] in _VARIABLE_KINDS
-            else (base + validity_at, base + values_at, 0)
-            for column, (validity_at, values_at, _) in zip(self._columns, places, strict=True)
-        ]
-        gather_fixed(refs, count, self._table.address, *self._count_addresses)
-        null_counts, byte_counts = self._counts.tolist()
+        self.point(buffer.address, places)
+        null_counts, byte_counts = self.fill(refs, count)
+        bitmap_bytes = (count + 7) // 8  # no more is filled in, so no more is given out
         gathered = []
         for at, (validity_at, values_at, values_bytes) in enumerate(places):
             nulls = null_counts[at]
@@ -298,10 +353,8 @@ class GatherPlan:
             values_buffer = buffer.slice(values_at, values_bytes)
             kind, _, storage, declared, narrow = self._columns[at]
             if kind in _VARIABLE_KINDS:
-                if byte_counts[at] > _MAX_ARROW_BYTES:
-                    raise OverflowError(byte_counts[at])
-                content = allocate(byte_counts[at] + _SLOT_BYTES)
-                gather_variable(refs, count, self._table.address, at, heap, content.address)
+                content = allocate(byte_counts[at] + SPARE_BYTES)
+                self.fill_content(at, refs, count, heap, content.address)
                 array = pa.Array.from_buffers(
                     narrow, count, [validity, values_buffer, content.slice(0, byte_counts[at])], nulls
                 )

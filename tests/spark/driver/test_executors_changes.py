@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from copy import copy
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import duckdb
@@ -25,7 +26,7 @@ from zset_join.checkpoint.checkpoint import Checkpoint
 from zset_join.checkpoint.reading import read_committed
 from zset_join.core.errors import SinkError, StateError
 from zset_join.runners.any_mode import evolve_wherever, undo_wherever
-from zset_join.runners.spark.driver.executors_state import diff_of_executors
+from zset_join.runners.spark.driver.executors_state import _rows_held, diff_of_executors
 from zset_join.sinks.parquet_changelog import ParquetChangelogSink, read_changelog
 from zset_join.spark import JoinQuery
 
@@ -79,6 +80,18 @@ def test_a_difference_is_that_of_two_batch_queries(
     assert (code, running.epoch != stopped.epoch) == (1, True)
     assert str(stopped) in capsys.readouterr().out
     assert set((tmp_path / "checkpoint" / "zset" / "leases").glob("*")) == set()
+
+
+def test_rows_of_every_kind_of_stage_are_counted_for_a_refusal() -> None:
+    counts = {
+        "state": {"left_rows": 1, "right_rows": 2, "left_bytes": 900},
+        "joins": {"join-2": {"right_rows": 4}},
+        "aggregates": {"aggregate-3": {"groups": 8}},
+        "stages": {"deduplicate-4": {"rows_rows": 16, "rejected": 500}},
+    }
+
+    assert _rows_held(SimpleNamespace(progress=counts)) == 31  # type: ignore[arg-type]
+    assert _rows_held(SimpleNamespace(progress={})) is None  # type: ignore[arg-type]
 
 
 def test_what_has_no_form_on_the_driver_is_refused(orders: Source, customers: Source, run: Run, tmp_path: Path) -> None:

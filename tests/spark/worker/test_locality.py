@@ -1,4 +1,4 @@
-"""Buckets go back to the executor that has their state, where there is more than one."""
+"""Buckets go back to the executor that has their state, where there is more than one: see `test_faults_of_executors` for two."""
 
 from __future__ import annotations
 
@@ -10,8 +10,6 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - PySpark's own habit
 
-from faults.spark_faults import run as run_program
-from faults.spark_faults import write_files
 from tests.spark.conftest import Collected, Source
 from zset_join.runners.spark.worker.locality import Locality
 from zset_join.spark import JoinQuery, appends, changes
@@ -114,19 +112,3 @@ def test_more_executors_than_buckets_leave_no_place_empty() -> None:
     locality.learn(["a", "b"])
 
     assert not locality._is_lopsided(100)
-
-
-@pytest.mark.spark
-@pytest.mark.timeout(1200)
-def test_on_two_executors_every_bucket_finds_its_state_where_it_runs(tmp_path: Path) -> None:
-    write_files(tmp_path, epochs=3, seed=3)
-
-    ended = run_program(tmp_path, "--master", "local-cluster[2,1,1024]", "--local-state", "state", "--buckets", "4")
-
-    assert ended.verdict is not None, ended.error
-    assert ended.verdict["equal"], ended.verdict["text"]
-    reported = [line["locality"] for line in ended.printed if "locality" in line]
-    hits, misses = (sum(entry[name] for entry in reported) for name in ("hits", "misses"))
-    assert hits + misses >= 14  # two epochs after the first, four buckets, two stages
-    assert misses <= 4, reported
-    assert {entry["executors"] for entry in reported} == {2}

@@ -8,6 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+import zset_join.state.join.joined_rows as module
 from tests.epochs import insert
 from tests.state.side_anatomy import absorb, make_side
 from zset_join.shapes.join import joined_schema
@@ -94,3 +95,38 @@ def test_no_pairs_make_no_rows() -> None:
     made = JoinedRows(LEFT, RIGHT, schema, sources).gather(int(nothing.ctypes.data), int(nothing.ctypes.data), 0)
 
     assert (made.num_rows, made.schema) == (0, schema)
+
+
+def test_few_rows_are_gathered_as_many_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    schema, sources = joined_schema(LEFT.relation, RIGHT.relation, "full", using=False, output_names=None)
+    few, many = (JoinedRows(LEFT, RIGHT, schema, sources) for _ in range(2))
+    rng, kept = np.random.default_rng(7), []
+    for count in (3, 1, 1024, 9, 8, 1, 1025, 2, 16, 17, 1000):
+        refs = [
+            np.where(numbers > 0, side.first_record + (numbers - 1) * side.layout.stride, 0)
+            for side in (LEFT, RIGHT)
+            for numbers in [rng.integers(0 if count % 2 else 1, 3, count)]
+        ]
+        addresses = refs[0].ctypes.data, refs[1].ctypes.data
+        with monkeypatch.context() as patched:
+            patched.setattr(module, "_MOST_FEW", 0)
+            expected = many.gather(*addresses, count)
+        kept.append((few.gather(*addresses, count), expected))
+
+    for made, expected in kept:  # after all of them: none is written to when the next ones are made
+        made.validate(full=True)
+        assert made.equals(expected)
+        assert [column.null_count for column in made.columns] == [column.null_count for column in expected.columns]
+        assert made.schema.equals(schema, check_metadata=True)
+
+
+def test_few_rows_take_one_buffer() -> None:
+    schema, sources = joined_schema(LEFT.relation, RIGHT.relation, "inner", using=False, output_names=None)
+    refs = np.full(5, LEFT.first_record), np.full(5, RIGHT.first_record)
+    joined, before = JoinedRows(LEFT, RIGHT, schema, sources), pa.total_allocated_bytes()
+
+    made = joined.gather(refs[0].ctypes.data, refs[1].ctypes.data, 5)
+
+    assert made.num_rows == 5
+    assert 0 < pa.total_allocated_bytes() - before < 4_096
+    assert joined.resident_bytes() > 0

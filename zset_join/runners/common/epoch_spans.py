@@ -20,11 +20,16 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-__all__ = ["write_epoch_span"]
+__all__ = ["write_epoch_span", "writes_spans"]
 
 _NS = 1_000_000_000
 _WORKING = ("answer", "job")
 """The parts in which stages work."""
+
+
+def writes_spans() -> bool:
+    """Return whether this process uses OpenTelemetry."""
+    return "opentelemetry.trace" in sys.modules
 
 
 def write_epoch_span(

@@ -62,7 +62,7 @@ class StageBucket:
         shown = self.shown
         names = shown.names
         for chunk in operator.answer(tick, deltas):
-            if chunk.rows.schema.names == names:
+            if (schema := chunk.rows.schema).equals(shown) or schema.names == names:
                 yield chunk
             else:
                 columns = [chunk.rows.column(name) for name in names]

@@ -14,10 +14,10 @@ Cost: one file per stage that rows came to, one for the answer, and the record, 
 from __future__ import annotations
 
 import time
-import uuid
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,20 +26,17 @@ import pyarrow as pa
 
 from zset_join.checkpoint.added_columns import conformed_zset
 from zset_join.checkpoint.answer_parts import ArrowParts, read_arrow_parts
-from zset_join.checkpoint.bucket import BucketState
+from zset_join.checkpoint.bucket import BucketState, close_kept_operators
 from zset_join.checkpoint.changed_plans import ChangedPlan
 from zset_join.checkpoint.checkpoint import Checkpoint
 from zset_join.checkpoint.files import attempt_name
 from zset_join.checkpoint.log import LogEntry, merge_logs, write_log
-from zset_join.checkpoint.owner import Ownership, claimed_query_id
 from zset_join.checkpoint.reading import (
-    checkpoint_folder,
     stored_description,
-    stored_query_id,
 )
 from zset_join.checkpoint.record import BucketHistory, CommitRecord, PartEntry
 from zset_join.checkpoint.snapshot import SnapshotEntry, write_snapshot
-from zset_join.core.errors import OptionError, StateError
+from zset_join.core.errors import StateError
 from zset_join.core.progress_line import ProgressLine, progress_line
 from zset_join.core.tick import Tick
 from zset_join.plan.query_plan import PlanSource, QueryPlan
@@ -54,8 +51,9 @@ from zset_join.runners.local.durable_epoch import DurableEpoch
 from zset_join.runners.local.engine import AnsweredEpoch
 from zset_join.runners.local.evolving import Evolution
 from zset_join.runners.local.history import InputHistory
+from zset_join.runners.local.open_stages import OpenStages
 from zset_join.runners.local.pending_epochs import BEGIN, EARLIER, GivenEpoch, altered_views, pending_epochs
-from zset_join.runners.local.place import Place, place_of
+from zset_join.runners.local.place import Place, claimed, place_of
 from zset_join.runners.local.undoing import void_epochs
 from zset_join.runners.local.watermarks import Watermarks
 from zset_join.stages.effect import Effects
@@ -116,13 +114,13 @@ class PipelineDirectory:
         """Of the next epoch, the seconds of parts that its caller took before it, by their names; for its record."""
         self._snapshot_after_bytes = snapshot_after_bytes
         self.effects = Effects()
-        self._entered: list[BucketState] = []
+        self._stages = OpenStages()
         check_stages((node.stage for node in plan.nodes), options)
         self._is_timed = [node.stage.waits_for_time for node in plan.nodes]
         place = self._place = place_of(directory)
         location = self.location = place.location
         self._dead_letters = place.dead_letters
-        self._owner, query_id = _claim(place)
+        self._owner, query_id = claimed(place)
         seed = seed_of_query(query_id) if options.hash_seed is None else options.hash_seed
         self._options = replace(options, hash_seed=seed)
         try:
@@ -192,21 +190,40 @@ class PipelineDirectory:
     @contextmanager
     def epoch(self, tick: Tick) -> Iterator[DurableEpoch]:
         """Open an epoch: inside, its stages answer in the state before it."""
-        self._release_interrupted()
         reporting = self._reporting_full_disk(lambda: self.outcome(tick.epoch))
-        with self._owner.reporting_lost_ownership(), reporting, ExitStack() as opened:
-            yield DurableEpoch(
-                plan=self._plan,
-                checkpoint=self.checkpoint,
-                options=self._options,
-                workers=self._workers,
-                is_timed=self._is_timed,
-                effects=self.effects,
-                opened=opened,
-                tick=tick,
-                entered=self._entered,
-            )
-        self._entered.clear()
+        with self._owner.reporting_lost_ownership(), reporting, self._stages.epoch(partial(self._opened, tick)) as epoch:
+            yield epoch
+
+    @contextmanager
+    def reading(self) -> Iterator[DurableEpoch]:
+        """Open the stages to read them, in the state after the last epoch: it is folded in now instead of by the next one.
+
+        Where the next epoch is open, its stages are read. Call it under the lock of the pipeline.
+        """
+        tick = Tick(0 if self.last is None else self.last.epoch + 1)
+        opening = partial(self._opened, tick, is_read=True)
+        with (
+            self._owner.reporting_lost_ownership(),
+            self._reporting_full_disk(),
+            self._stages.reading(tick.epoch, opening) as epoch,
+        ):
+            yield epoch
+
+    def _opened(self, tick: Tick, opened: ExitStack, entered: list[BucketState], *, is_read: bool = False) -> DurableEpoch:
+        if is_read:
+            self._owner.check()  # else it might wait for the states of another process
+        return DurableEpoch(
+            plan=self._plan,
+            checkpoint=self.checkpoint,
+            options=self._options,
+            workers=self._workers,
+            is_timed=self._is_timed,
+            effects=self.effects,
+            opened=opened,
+            tick=tick,
+            entered=entered,
+            is_read=is_read,
+        )
 
     def commit(
         self,
@@ -371,6 +388,7 @@ class PipelineDirectory:
     def go_on_with(self, options: StageOptions) -> None:
         """Build operators with other budgets from the next epoch on, as the next start of the directory may do."""
         self._options = replace(options, hash_seed=self._options.hash_seed)
+        close_kept_operators(self.checkpoint.opened_at_ns)  # they have the budgets before
 
     def change_at_once(self, change: DirectoryChange) -> None:
         """Change the query of a directory that no epoch has reached."""
@@ -466,16 +484,10 @@ class PipelineDirectory:
     def close(self) -> None:
         """Release everything, so that the directory can be opened again."""
         try:
-            self._release_interrupted()
+            self._stages.release_interrupted()
             self.effects.close()
         finally:
             self._owner.release()
-
-    def _release_interrupted(self) -> None:
-        """Release the states of an epoch that was interrupted before its own end could."""
-        while self._entered:
-            self._entered[-1].release()
-            self._entered.pop()
 
     def _load(self, line: ProgressLine) -> None:
         record = self.checkpoint.last
@@ -485,13 +497,26 @@ class PipelineDirectory:
         if self._contents is not None:
             for number, (name, contents) in enumerate(self._contents.items()):
                 line.now(f"reading view {name}", done=number, of=len(self._contents))
-                kept = record.histories.get(f"{self._folder(number)}/0", BucketHistory())
-                for delta in view_rows(self.checkpoint.files, kept, self._plan.output_of(name).schema):
+                for delta in self._view_rows(number, name, record):
                     contents.add(delta)
         if self._history is not None:
             line.now("reading the kept inputs")
             changes = () if self.checkpoint.changed is None else self.checkpoint.changed.columns
             load_inputs(self.checkpoint.files, record, self._sources, self._history, changes)
+
+    def summed_view(self, name: str) -> ZSet:
+        """Return the rows of a view after the last epoch, summed from its log, where its stages cannot list them.
+
+        Raises:
+            StateError: a file is missing or damaged.
+        """
+        schema, number = self._plan.output_of(name).schema, [view.name for view in self._plan.views].index(name)
+        parts = [] if self.last is None else list(self._view_rows(number, name, self.last))
+        return ZSet.concat(parts, schema=schema).consolidated()
+
+    def _view_rows(self, number: int, name: str, record: CommitRecord) -> Iterator[ZSet]:
+        kept = record.histories.get(f"{self._folder(number)}/0", BucketHistory())
+        return view_rows(self.checkpoint.files, kept, self._plan.output_of(name).schema)
 
     def _folder(self, number: int) -> str:
         """Return the name of a view's log, by its place in the plan."""
@@ -535,6 +560,7 @@ class PipelineDirectory:
         snapshot: SnapshotEntry | None = None
         merged: LogEntry | None = None
         if history.has_outgrown(self._snapshot_after_bytes):
+            contents.keep()  # the state is that before the epoch
             rows = contents.rows()
             table = pa.Table.from_batches([rows.rows]).append_column(WEIGHT, pa.array(rows.weights))
             newest = history.logs[-1]
@@ -550,26 +576,6 @@ class PipelineDirectory:
         log = write_log(files, f"log/{folder}-0", tick=tick, deltas=[delta])
         _keep(histories, f"{folder}/0", history.after(snapshot=snapshot, merged=merged, log=log))
         return log
-
-
-def _claim(place: Place) -> tuple[Ownership, str]:
-    """Take a directory for this process; return also the name of its query in the outputs.
-
-    Raises:
-        OptionError: it cannot be made or read.
-        StateError: another process uses it.
-    """
-    location = place.location
-    try:
-        folder = checkpoint_folder(location)
-        query_id = place.query_id or stored_query_id(location) or claimed_query_id(folder) or str(uuid.uuid4())
-        return Ownership.claim(folder, query_id, on_trial=True), query_id
-    except OSError as error:
-        raise OptionError(
-            f"the directory {location} cannot be used: {error}. Give one where this process may write.",
-            code="DIRECTORY",
-            directory=location,
-        ) from error
 
 
 def _keep(histories: dict[str, BucketHistory], key: str, history: BucketHistory) -> None:

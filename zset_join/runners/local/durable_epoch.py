@@ -40,6 +40,7 @@ class DurableEpoch:
         is_timed: per stage, whether its operator waits for times.
         effects: what queries external systems.
         entered: gets every state that is opened, before it is.
+        is_read: the states are opened to be read only: no snapshot is written, and no logs are merged.
 
     Attributes:
         states: what is open, by stage.
@@ -55,18 +56,28 @@ class DurableEpoch:
     opened: ExitStack
     tick: Tick
     entered: list[BucketState]
+    is_read: bool = False
     states: dict[int, BucketState] = field(default_factory=dict)
     contexts: dict[int, StageContext] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         for state in self.plan.states:  # what was put off until the next epoch is done although no row arrives
-            context = self.contexts[state.number] = self.checkpoint.stage(state.name, self.tick)
+            context = self.checkpoint.stage(state.name, self.tick)
+            if self.is_read:
+                nothing = frozenset[int]()
+                context = replace(context, snapshot_buckets=nothing, merge_buckets=nothing, count_buckets=nothing)
+            self.contexts[state.number] = context
             if context.is_work_due(0):
                 self.operator(state.number, self.tick)
 
     def operator(self, number: int, tick: Tick) -> DurableOperator:
         """Return the operator of a stage, in the state before the epoch."""
         return operators_of(self.plan.state_of[number], self.state(number, tick))[number]
+
+    def read(self, number: int) -> DurableOperator:
+        """Return the operator of a stage to read its state; where it has answered, its tick stays."""
+        state = self.states.get(self.plan.state_of[number].number)
+        return self.operator(number, self.tick if state is None else state.context.tick)
 
     def state(self, number: int, tick: Tick) -> DurableOperator:
         """Return the state of a stage; joins that share a table share one."""

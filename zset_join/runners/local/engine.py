@@ -23,7 +23,7 @@ from zset_join.runners.common.stage_bucket import GLOBAL_BUCKET, StageBucket
 from zset_join.runners.local.feeding import Feeding
 from zset_join.runners.local.stage_states import StageStates
 from zset_join.runners.local.watermarks import KnownTimes, Watermarks
-from zset_join.stages.effect import EffectStage
+from zset_join.stages.effect import EffectStage, has_effect
 from zset_join.zset.protocol import corrections_of
 from zset_join.zset.zset import RowSums, ZSet
 
@@ -132,7 +132,10 @@ class Engine:
             if state.is_shared and node.number != state.number:
                 feedings[1] = self._inputs[state.number][1]  # the readers of a table are given one and the same delta of it
             self._inputs.append(feedings)
-        self._reductions = [[one.reduce for one in node.stage.inputs] for node in plan.nodes]
+        reductions = [[one.reduce for one in node.stage.inputs] for node in plan.nodes]
+        self._reduced = [list(zip(*both, strict=True)) for both in zip(self._inputs, reductions, strict=True)]
+        self._names = [node.name for node in plan.nodes]
+        self._has_effect = [has_effect(node.stage) for node in plan.nodes]
         self._views = {view.name: _View(plan, view) for view in plan.views}
         self._buckets = [StageBucket.of(node.stage) for node in plan.nodes]
 
@@ -159,33 +162,34 @@ class Engine:
         corrections: dict[str, int] = {}
         work: dict[str, StageWork] = {}
         started = time.perf_counter()
-        collected: dict[int, ZSet] = {}
+        collected: dict[Feeding, ZSet] = {}
         try:
-            for number, feedings in enumerate(self._inputs):
+            for number, feedings in enumerate(self._reduced):
                 failing, begun = number, time.perf_counter()
                 fed = []
-                for feeding, reduction in zip(feedings, self._reductions[number], strict=True):
-                    if id(feeding) not in collected:
-                        collected[id(feeding)] = feeding.collect(known)
-                    delta = collected[id(feeding)]
+                for feeding, reduction in feedings:
+                    delta = collected.get(feeding)
+                    if delta is None:
+                        delta = collected[feeding] = feeding.collect(known)
                     fed.append(delta if reduction is None else reduction.reduce(delta))
                 tick = Tick(epoch, processing_time_us, before.stages[number], times.stages[number])
                 if not any(map(len, fed)) and not self._is_due(states, number, tick):
                     continue
                 operator = states.operator(number, tick)
-                fed = states.completed(number, operator, tick, fed)
+                if self._has_effect[number]:
+                    fed = states.completed(number, operator, tick, fed)
                 requested[number] = tick, fed
                 bucket = self._buckets[number]
                 chunks = list(bucket.answer(operator, tick, fed))
                 rows_out = sum(map(len, chunks))
                 if chunks:
-                    known[number] = ZSet.concat_freeing(chunks, schema=bucket.shown)
+                    known[number] = chunks[0] if len(chunks) == 1 else ZSet.concat_freeing(chunks, schema=bucket.shown)
                 corrected = corrections_of(operator)
                 if corrected is not None:
-                    corrections[self.plan.nodes[number].name] = corrected
+                    corrections[self._names[number]] = corrected
                 if self._quarantines or bucket.is_timed:  # what is late is set aside under either policy
                     rejected += bucket.rejected(operator, tick, fed)
-                work[self.plan.nodes[number].name] = _work(time.perf_counter() - begun, fed, rows_out)
+                work[self._names[number]] = _work(time.perf_counter() - begun, fed, rows_out)
             answers = {}
             for failing, view in self._views.items():
                 answers[failing] = view.delta(known)

@@ -52,6 +52,8 @@ class FarTimes:
             delta: its rows of an epoch.
             known: what is known of event time before the epoch.
         """
+        if not self._sources:
+            return delta, None
         source, limit = self._sources.get(name), self._limit(name, known)
         if source is None or limit is None or not len(delta):
             return delta, None

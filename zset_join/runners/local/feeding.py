@@ -9,7 +9,7 @@ Cost: a few array passes per expression; rows are copied once where some do not 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 import numpy as np
 import pyarrow as pa
@@ -22,7 +22,7 @@ from zset_join.plan.query_plan import Feed, QueryPlan
 from zset_join.plan.row_steps import OpaqueStep, RowStep, SelectStep, WhereStep
 from zset_join.zset import ZSet
 
-__all__ = ["Feeding", "Transform", "feeding", "transforms_of"]
+__all__ = ["Feeding", "Transform", "columns_before", "feeding", "transforms_of"]
 
 Transform = Callable[[ZSet], ZSet]
 
@@ -79,6 +79,16 @@ def transforms_of(steps: Sequence[RowStep], relation: Relation) -> list[Transfor
         transforms.append(_transform(step, relation))
         relation = step.output(relation)
     return transforms
+
+
+def columns_before(steps: Sequence[RowStep], wanted: Collection[str]) -> set[str]:
+    """Return the columns that steps read of the rows before them, where these are wanted behind them."""
+    read = set[str]()
+    for step in steps:
+        read |= step.filters_by or frozenset()
+        if step.needs is not None:
+            return read | step.needs
+    return read.union(wanted)
 
 
 def _transform(step: RowStep, relation: Relation) -> Transform:

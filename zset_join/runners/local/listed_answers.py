@@ -22,7 +22,7 @@ import pyarrow as pa
 from zset_join.core.relation import Relation
 from zset_join.plan.distinct_rows import emits_distinct_rows
 from zset_join.plan.query_plan import PlanView, QueryPlan
-from zset_join.runners.local.feeding import Feeding
+from zset_join.runners.local.feeding import Feeding, columns_before
 from zset_join.stages.stage import StageOptions
 from zset_join.zset import ZSet
 from zset_join.zset.protocol import AnswerListingOperator, DurableOperator, ListingOperator, is_timed
@@ -104,7 +104,11 @@ class _ListedView:
 
 
 def list_view(
-    plan: QueryPlan, view: PlanView, operators: Mapping[int, DurableOperator], options: StageOptions
+    plan: QueryPlan,
+    view: PlanView,
+    operators: Mapping[int, DurableOperator],
+    options: StageOptions,
+    opened: Callable[[int], DurableOperator] | None = None,
 ) -> Callable[[], ZSet] | None:
     """Return a function that lists the rows of a view; None where the state of its stages does not hold them at all times.
 
@@ -113,11 +117,18 @@ def list_view(
         view: one of its views.
         operators: in memory, by the number of their stage.
         options: what they were built with.
+        opened: with a directory, returns the operator of a stage while rows are read; `operators` have no rows then.
     """
     schema, answers = plan.output_of(view.name).schema, dict[int, Callable[[], Iterator[ZSet]]]()
     for feed in view.feeds:
-        chunks = None if isinstance(feed.origin, str) else _chunks_of(plan, feed.origin, operators[feed.origin], options)
-        if chunks is None or isinstance(feed.origin, str):
+        if isinstance(feed.origin, str):
+            return None
+        operator = operators[plan.state_of[feed.origin].number]
+        known = partial(_itself, operator) if opened is None else partial(opened, feed.origin)
+        same = [one.steps for one in view.feeds if one.origin == feed.origin]
+        wanted = set[str]().union(*(columns_before(steps, schema.names) for steps in same))
+        chunks = _chunks_of(plan, feed.origin, operator, known, options, wanted, lasts=opened is not None)
+        if chunks is None:
             return None
         answers[feed.origin] = chunks
     first = view.feeds[0]
@@ -127,16 +138,23 @@ def list_view(
 
 
 def _chunks_of(
-    plan: QueryPlan, number: int, operator: DurableOperator, options: StageOptions
+    plan: QueryPlan,
+    number: int,
+    operator: DurableOperator,
+    known: Callable[[], DurableOperator],
+    options: StageOptions,
+    wanted: Collection[str],
+    *,
+    lasts: bool,
 ) -> Callable[[], Iterator[ZSet]] | None:
     """Return what lists the answer of a stage; None where its state does not hold it at all times."""
     stage, state = plan.nodes[number].stage, plan.state_of[number]
-    used, known = state.options(options), partial(_itself, operator)
+    used = state.options(options)
     if state.is_shared or not stage.follows_from_rows or is_timed(operator):
         return None
     if isinstance(operator, AnswerListingOperator):
-        forgets = stage.is_append_buffer and used.buffer_limit.evicts
-        return None if forgets or not operator.lists_answer else partial(ListedPairs(known, stage.output).chunks, None)
+        forgets = stage.is_append_buffer and (lasts or used.buffer_limit.evicts)  # an earlier process may have had a limit
+        return None if forgets or not operator.lists_answer else partial(ListedPairs(known, stage.output).chunks, wanted)
     if isinstance(operator, ListingOperator) and (used.table_budget is None or stage.cold_state is None):
         return ListedGroups(known, stage.output, keeps_copies=False).chunks
     return None

@@ -23,8 +23,8 @@ from __future__ import annotations
 
 import datetime
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, Unpack, cast, overload
 
@@ -32,26 +32,27 @@ import pyarrow as pa
 
 from zset_join.core.epoch_chain import ChainLink
 from zset_join.core.errors import StateError
-from zset_join.core.notebook import html_progress
 from zset_join.core.options import KeepState
 from zset_join.core.tick import Tick
 from zset_join.kernels.machine.first_use import compile_rest_in_background
 from zset_join.query.reading import Reading
 from zset_join.query.several import PlannedQuery, planned
 from zset_join.query.view import View
-from zset_join.runners.common.epoch_spans import write_epoch_span
+from zset_join.runners.common.epoch_spans import writes_spans
+from zset_join.runners.common.rejected import RejectedRows
 from zset_join.runners.common.workers import Workers
 from zset_join.runners.local.contents import Contents, repeated
 from zset_join.runners.local.dead_letters import dead_letters
 from zset_join.runners.local.directory_plans import plan_of_directory
 from zset_join.runners.local.durable import PipelineDirectory
+from zset_join.runners.local.durable_epoch import DurableEpoch
 from zset_join.runners.local.engine import AnsweredEpoch, Engine
 from zset_join.runners.local.history import InputHistory
 from zset_join.runners.local.outputs import Outputs, OutputsByView, PipelineOutputs, outputs_by_view
 from zset_join.runners.local.place import PipelineOptions, Place
 from zset_join.runners.local.prepared import PreparedEpoch
 from zset_join.runners.local.processing_time import processing_time_us
-from zset_join.runners.local.progress import epoch_counts
+from zset_join.runners.local.progress import epoch_counts, write_span
 from zset_join.runners.local.query_changes import QueryChanges
 from zset_join.runners.local.questions import PipelineQuestions
 from zset_join.runners.local.replaying import no_dead_letters, replay_letters
@@ -64,6 +65,7 @@ from zset_join.runners.local.undoing import UNDO_EPOCHS, checked_undo_epochs, no
 from zset_join.runners.local.unfinished import closed, epoch_gap, out_of_memory, unfinished
 from zset_join.runners.local.watched import PublishedEpochs
 from zset_join.runners.local.watermarks import Watermarks
+from zset_join.sources.unread import Undecodable
 from zset_join.stages.lookup_join import explained_for
 from zset_join.stages.stage import StageOptions
 from zset_join.zset import ZSet
@@ -77,6 +79,8 @@ else:
     from typing import TypeVar
 
     Answer = TypeVar("Answer")
+
+_Done = TypeVar("_Done")
 
 __all__ = ["Pipeline"]
 
@@ -256,16 +260,14 @@ class Pipeline(PipelineQuestions, Snapshots, QueryChanges, Generic[Answer]):
             Exception: raised by an output. If the attribute `epoch` has advanced, the rows are applied, and the next step first
                 passes the epoch to the output.
         """
-        with self._reporting_memory():
-            return self._step(rows or {}, processing_time, epoch, positions or {}, read)
+        return self._reporting_memory(self._step, rows or {}, processing_time, epoch, positions or {}, read)
 
-    @contextmanager
-    def _reporting_memory(self) -> Iterator[None]:
-        """Turn memory that runs out into an error that names the epoch and whether it counts."""
+    def _reporting_memory(self, work: Callable[..., _Done], *given: Any) -> _Done:
+        """Return what work returns; memory that runs out is an error that names the epoch and whether it counts."""
         wanted = self.epoch
         try:
             with self._watching.lock:
-                yield
+                return work(*given)
         except MemoryError as error:
             raise out_of_memory(wanted, error, self._refusal(), is_taken=self.epoch > wanted) from error
 
@@ -277,12 +279,11 @@ class Pipeline(PipelineQuestions, Snapshots, QueryChanges, Generic[Answer]):
         positions: Mapping[str, Any],
         read: str | None,
     ) -> Answer:
-        self._check_usable()
-        self._outputs.settle()
         if epoch is not None and epoch != self.epoch:
+            self._check_usable()
+            self._outputs.settle()
             return self._returned(self._replay(epoch))
-        with self._prepared(rows, processing_time) as prepared:
-            return self._returned(self._commit(prepared, positions, read))
+        return self._returned(self._committed(self._prepared(rows, processing_time), positions, read))
 
     @property
     def directory(self) -> PipelineDirectory:
@@ -309,10 +310,7 @@ class Pipeline(PipelineQuestions, Snapshots, QueryChanges, Generic[Answer]):
         Raises:
             ZsetJoinError: as `step`.
         """
-        with self._reporting_memory():
-            self._check_usable()
-            self._outputs.settle()
-            return self._prepared(rows or {}, processing_time)
+        return self._reporting_memory(self._prepared, rows or {}, processing_time)
 
     def commit(self, prepared: PreparedEpoch, *, positions: Mapping[str, Any] | None = None) -> Answer:
         """Apply an epoch that `prepare` answered; return what `step` returns.
@@ -323,8 +321,7 @@ class Pipeline(PipelineQuestions, Snapshots, QueryChanges, Generic[Answer]):
         """
         self._check_usable()
         prepared.check_is_next(self.epoch)
-        with self._reporting_memory(), prepared:
-            return self._returned(self._commit(prepared, positions or {}))
+        return self._returned(self._reporting_memory(self._committed, prepared, positions or {}, None))
 
     def _returned(self, answers: Mapping[str, ZSet]) -> Answer:
         """Return answers as callers get them."""
@@ -341,22 +338,6 @@ class Pipeline(PipelineQuestions, Snapshots, QueryChanges, Generic[Answer]):
             BadInputError: a source that passes through no stage has retracted an absent row.
         """
         return repeated(self.contents(name), self.plan.output_of(self.plan.view(name).name).schema)
-
-    def show(self, n: int = 20, *, view: str | None = None) -> None:
-        """Print the first rows of a view, each after its weight.
-
-        Raises:
-            OptionError: as `view`.
-        """
-        self.contents(view).show(n)
-
-    def __repr__(self) -> str:
-        """Return the views and the number of epochs in one line; `explain` prints the plan."""
-        return f"Pipeline(views: {', '.join(self.views)}; epochs: {self.epoch})"
-
-    def _repr_html_(self) -> str:
-        """Return the plan and what the newest epoch did, for a notebook."""
-        return self.plan._repr_html_() + html_progress(self.progress)
 
     def replay(self, *, stream: str | None = None, code: str | None = None) -> int:
         """Decode the dead letters that are records again, in one epoch, exactly once.
@@ -457,7 +438,7 @@ class Pipeline(PipelineQuestions, Snapshots, QueryChanges, Generic[Answer]):
             return
         try:
             if self._unfinished is None:  # else state may hold a part of an epoch
-                with suppress(MemoryError), self._settled_views():  # reading raises then
+                with suppress(MemoryError, StateError, OSError), self._settled_views():  # reading raises then
                     self._keep_views()
         finally:
             with self._watching.lock:  # what reads the state now ends first
@@ -506,25 +487,44 @@ class Pipeline(PipelineQuestions, Snapshots, QueryChanges, Generic[Answer]):
 
     def _prepared(self, rows: Mapping[str, Any], processing_time: datetime.datetime | int | None) -> PreparedEpoch:
         """Return the next epoch, answered; what sources refused is before what stages do."""
+        self._check_usable()
+        self._outputs.settle()
         deltas, unread, far = self._taking.deltas(rows, self.epoch, self._watermarks.known)
         time_us = processing_time_us(processing_time, self._processing_time_us)
+        if self._directory is None:
+            return self._answered(deltas, unread, far, time_us)
         with ExitStack() as stack:
-            place = self._directory
-            opened = None if place is None else stack.enter_context(place.epoch(Tick(self.epoch, time_us)))
-            states = self._memory if opened is None else opened
-            assert states is not None  # noqa: S101 - state is in memory or in a directory
-            answered = self._engine.answer(states, self.epoch, deltas, time_us)
-            answered.rejected[:0] = far
-            answered.rejected += self._outputs.check(self.epoch, answered.answers)
-            return PreparedEpoch(answered, deltas, unread, opened, stack.pop_all())
+            opened = stack.enter_context(self._directory.epoch(Tick(self.epoch, time_us)))
+            prepared = self._answered(deltas, unread, far, time_us, opened)
+            prepared.stack = stack.pop_all()
+            return prepared
 
-    def _commit(self, prepared: PreparedEpoch, positions: Mapping[str, Any], read: str | None = None) -> Mapping[str, ZSet]:
+    def _answered(
+        self,
+        deltas: Mapping[str, ZSet],
+        unread: Sequence[Undecodable],
+        far: Sequence[RejectedRows],
+        time_us: int,
+        opened: DurableEpoch | None = None,
+    ) -> PreparedEpoch:
+        states = self._memory if opened is None else opened
+        assert states is not None  # noqa: S101 - state is in memory or in a directory
+        answered = self._engine.answer(states, self.epoch, deltas, time_us)
+        answered.rejected[:0] = far
+        answered.rejected += self._outputs.check(self.epoch, answered.answers)
+        return PreparedEpoch(answered, deltas, unread, opened)
+
+    def _committed(self, prepared: PreparedEpoch, positions: Mapping[str, Any], read: str | None) -> Mapping[str, ZSet]:
+        with prepared:
+            return self._commit(prepared, positions, read)
+
+    def _commit(self, prepared: PreparedEpoch, positions: Mapping[str, Any], read: str | None) -> Mapping[str, ZSet]:
         begun = time.perf_counter()
         answered, deltas = prepared.answered, prepared.deltas
         reached = {**self.positions, **positions}
         letters = dead_letters(answered.epoch, answered.rejected, prepared.unread)
         if self._memory is not None:
-            counts = epoch_counts(deltas, answered, prepared.unread, self._lookups())
+            counts = epoch_counts(deltas, answered, prepared.unread, self._memory.effects.counts())
             self._unfinished = self.epoch  # until all of the epoch is taken
             self._memory.absorb(answered.requested)
             self.dead_letters, self.progress = letters, counts
@@ -538,19 +538,15 @@ class Pipeline(PipelineQuestions, Snapshots, QueryChanges, Generic[Answer]):
         self._unfinished = None
         self._outputs.settle()
         self._watching.publish(self, answered, letters)
-        self._trace(taken - begun, time.perf_counter() - taken)
+        if writes_spans():
+            write_span(", ".join(self.views), self._directory, self.progress, taken - begun, time.perf_counter() - taken)
         return answered.answers
-
-    def _trace(self, commit: float, output: float) -> None:
-        place, parts = self._directory, {**self.progress["seconds"], "commit": commit, "output": output}
-        query_id, runner = (None, "process") if place is None else (place.query_id, place.runner)
-        write_epoch_span(view=", ".join(self.views), query_id=query_id, runner=runner, progress=self.progress, parts=parts)
 
     def _commit_durably(self, prepared: PreparedEpoch, letters: pa.Table, reached: Mapping[str, Any], read: str | None) -> None:
         answered, directory = prepared.answered, self._directory
         assert directory is not None and prepared.opened is not None  # noqa: S101, PT018 - as `_prepared` made it
         directory.put_aside(answered.epoch, letters)
-        counts = epoch_counts(prepared.deltas, answered, prepared.unread, self._lookups())
+        counts = epoch_counts(prepared.deltas, answered, prepared.unread, directory.effects.counts())
         self._unfinished = self.epoch  # until all of the epoch is taken, or it is seen that it does not count
         try:
             record = directory.commit(prepared.opened, answered, prepared.deltas, counts, reached, read)
@@ -581,11 +577,6 @@ class Pipeline(PipelineQuestions, Snapshots, QueryChanges, Generic[Answer]):
         if self._last is None or epoch != self.epoch - 1:
             raise epoch_gap(epoch, self.epoch)
         return self._last
-
-    def _lookups(self) -> dict[str, dict[str, int]]:
-        """Return the fetched rows, by stage."""
-        owner = self._memory if self._memory is not None else self._directory
-        return {} if owner is None else owner.effects.counts()
 
     def _check_usable(self) -> None:
         if (refusal := self._refusal()) is not None:

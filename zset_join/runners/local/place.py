@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypedDict
 
+from zset_join.checkpoint.owner import Ownership, claimed_query_id
+from zset_join.checkpoint.reading import checkpoint_folder, stored_query_id
 from zset_join.core.errors import OptionError
 from zset_join.core.options import KeepState
 from zset_join.runners.local.outputs import Outputs, OutputsByView
 from zset_join.stages.stage import StageOptions
 from zset_join.storage.folder import folder_below, is_local
 
-__all__ = ["PipelineOptions", "Place", "place_of"]
+__all__ = ["PipelineOptions", "Place", "claimed", "place_of"]
 
 
 class PipelineOptions(TypedDict, total=False):
@@ -70,3 +73,23 @@ def place_of(directory: str | Path | Place) -> Place:
         return Place(location=str(directory), local_state_dir=None, dead_letters=letters)
     path = Path(directory).absolute()
     return Place(location=str(path), local_state_dir=str(path / "local"), dead_letters=str(path / "dead-letters"))
+
+
+def claimed(place: Place) -> tuple[Ownership, str]:
+    """Take a directory for this process; return also the name of its query in the outputs.
+
+    Raises:
+        OptionError: it cannot be made or read.
+        StateError: another process uses it.
+    """
+    location = place.location
+    try:
+        folder = checkpoint_folder(location)
+        query_id = place.query_id or stored_query_id(location) or claimed_query_id(folder) or str(uuid.uuid4())
+        return Ownership.claim(folder, query_id, on_trial=True), query_id
+    except OSError as error:
+        raise OptionError(
+            f"the directory {location} cannot be used: {error}. Give one where this process may write.",
+            code="DIRECTORY",
+            directory=location,
+        ) from error

@@ -33,14 +33,14 @@ class PreparedEpoch:
         deltas: by source, its changes.
         unread: undecodable input.
         opened: its stages, of a pipeline with a directory; None in memory.
-        stack: closes them.
+        stack: closes them; None in memory.
     """
 
     answered: AnsweredEpoch
     deltas: Mapping[str, ZSet]
     unread: Sequence[Undecodable]
     opened: DurableEpoch | None
-    stack: ExitStack
+    stack: ExitStack | None = None
 
     @property
     def answers(self) -> Mapping[str, ZSet]:
@@ -68,7 +68,8 @@ class PreparedEpoch:
 
     def close(self) -> None:
         """Close the resources of the epoch. Closing twice is allowed."""
-        self.stack.close()
+        if self.stack is not None:
+            self.stack.close()
 
     def __enter__(self) -> PreparedEpoch:
         return self
@@ -76,4 +77,4 @@ class PreparedEpoch:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> bool | None:
-        return self.stack.__exit__(kind, error, traceback)
+        return None if self.stack is None else self.stack.__exit__(kind, error, traceback)

@@ -5,17 +5,17 @@ The law: of every source, rows = rows applied + rows set aside; what cannot be r
 
 from __future__ import annotations
 
-from collections import Counter
+from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-import numpy as np
-
+from zset_join.runners.common.epoch_spans import write_epoch_span
+from zset_join.runners.local.durable import PipelineDirectory
 from zset_join.runners.local.engine import AnsweredEpoch
 from zset_join.sources.unread import Undecodable
 from zset_join.zset import ZSet
 
-__all__ = ["epoch_counts"]
+__all__ = ["epoch_counts", "write_span"]
 
 _DIGITS = 6
 
@@ -34,9 +34,9 @@ def epoch_counts(
         unread: what could not be read of what sources were fed.
         lookups: what was fetched, by stage.
     """
-    undecodable: Counter[str] = Counter()
+    undecodable: dict[str, int] = {}
     for unreadable in unread:
-        undecodable[unreadable.source] += unreadable.records.num_rows
+        undecodable[unreadable.source] = undecodable.get(unreadable.source, 0) + unreadable.records.num_rows
     rows = {name: len(delta) for name, delta in deltas.items()}
     for one in answered.rejected:
         if one.is_of_source:
@@ -51,7 +51,7 @@ def epoch_counts(
             else {}
         ),
         "rejected_rows": sum(len(one.rejected) for one in answered.rejected),
-        **({"undecodable": dict(undecodable)} if undecodable else {}),
+        **({"undecodable": undecodable} if undecodable else {}),
         **({"lookups": dict(lookups)} if lookups else {}),
         **({"corrections": answered.corrections} if answered.corrections else {}),
         "seconds": {"answer": round(answered.seconds, _DIGITS)},
@@ -68,7 +68,19 @@ def epoch_counts(
     }
 
 
+def write_span(
+    view: str, directory: PipelineDirectory | None, progress: Mapping[str, Any], commit: float, output: float
+) -> None:
+    """Write the span of an epoch that ended just now, given the seconds of its commit and of its outputs."""
+    query_id, runner = (None, "process") if directory is None else (directory.query_id, directory.runner)
+    parts = {**progress["seconds"], "commit": commit, "output": output}
+    write_epoch_span(view=view, query_id=query_id, runner=runner, progress=progress, parts=parts)
+
+
 def _counted(deltas: Iterable[ZSet]) -> dict[str, int]:
-    """Return the counts of the answer of a view, or of several."""
+    """Return the counts of the answer of a view, or of several; retractions come first, so these are not counted one by one."""
     weights = [delta.weights for delta in deltas]
-    return {"answer_rows": sum(map(len, weights)), "retractions": sum(int(np.count_nonzero(one < 0)) for one in weights)}
+    return {
+        "answer_rows": sum(map(len, weights)),
+        "retractions": sum(bisect_left(one, 0) for one in weights),
+    }

@@ -258,7 +258,9 @@ class QueryChanges:
             assert self._before is not None  # noqa: S101 - the query has changed
             self._before, self._options = replace(self._before, options=self._options), after
             if place is not None:
-                place.go_on_with(after)
+                with self._watching.lock:  # who lists a view now would read state with the other budgets
+                    place.go_on_with(after)
+                    self._list_views(after)
         self._outputs.settle()
         return diff
 
@@ -447,6 +449,9 @@ class QueryChanges:
         watermarks = self._watermarks.of_plan(plan, evolution.known_times())
         taking = RowTaking(plan, readings, is_strict=self._options.on_bad_input == "error")
         engine = Engine(plan, watermarks, quarantines=self._options.on_bad_input == "quarantine")
+        if directory is not None:
+            for one in (self._contents or {}).values():
+                one.keep()  # the stages that list it may go
         contents = None if self._contents is None else evolution.contents(self._contents)
         counts = epoch_counts({}, answered, [], {}) if origin.epoch else self.progress
         letters = dead_letters(origin.epoch, answered.rejected)

@@ -1,4 +1,4 @@
-"""Verification, row history and console of a pipeline, between its epochs.
+"""Text, verification, row history and console of a pipeline, between its epochs.
 
 The law: nothing here changes the pipeline. `verification` and `row_question` take what they need at once and return the work as
 a function, so another thread can run it while the pipeline continues; see `zset_join.runners.local.watched`.
@@ -11,6 +11,7 @@ from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
 from zset_join.checkpoint.row_history import RowHistory
+from zset_join.core.notebook import html_progress
 from zset_join.core.progress_line import progress_line
 from zset_join.plan.one_view import one_view
 from zset_join.plan.query_plan import QueryPlan
@@ -50,6 +51,22 @@ class PipelineQuestions:
     _memory: MemoryStates | None
     _directory: PipelineDirectory | None
     _watching: PublishedEpochs
+
+    def show(self, n: int = 20, *, view: str | None = None) -> None:
+        """Print the first rows of a view, each after its weight.
+
+        Raises:
+            OptionError: as `view`.
+        """
+        self.contents(view).show(n)
+
+    def __repr__(self) -> str:
+        """Return the views and the number of epochs in one line; `explain` prints the plan."""
+        return f"Pipeline(views: {', '.join(one.name for one in self.plan.views)}; epochs: {self.epoch})"
+
+    def _repr_html_(self) -> str:
+        """Return the plan and what the newest epoch did, for a notebook."""
+        return self.plan._repr_html_() + html_progress(self.progress)
 
     def verify(self, *, view: str | None = None, contents: ZSet | None = None, most_differences: int = 20) -> Verification:
         """Compare a view with DuckDB's batch query over all inputs; needs `keep_inputs`.

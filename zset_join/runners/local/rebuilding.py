@@ -30,7 +30,7 @@ from zset_join.plan.fingerprints import Fingerprints
 from zset_join.plan.query_plan import Feed
 from zset_join.plan.row_steps import RowStep, SelectStep, relation_after
 from zset_join.runners.common.stage_bucket import StageBucket
-from zset_join.runners.local.feeding import Feeding, transforms_of
+from zset_join.runners.local.feeding import Feeding, columns_before, transforms_of
 from zset_join.runners.local.held_counts import HeldCounts, HeldRows
 from zset_join.runners.local.stored_rows import Chunks, StoredRows, gaps_of
 from zset_join.stages.effect import EffectPlace, Effects, has_effect
@@ -232,7 +232,7 @@ class Rebuilding:
         """Yield the rows after steps, computed chunk by chunk while they are read."""
         kept = cast("StoredRows", part.kept)
         transforms, count = transforms_of(part.steps, kept.relation), 0
-        for chunk in cast("Chunks", kept.chunks)(_columns_read(part.steps, wanted)):
+        for chunk in cast("Chunks", kept.chunks)(columns_before(part.steps, wanted.schema.names)):
             count += len(chunk)
             for transform in transforms:
                 chunk = transform(chunk) if len(chunk) else chunk
@@ -324,16 +324,6 @@ def _fits(there: Relation, wanted: Relation) -> bool:
 
 def _size(part: _Part) -> int:
     return 0 if part.kept is None else part.kept.count
-
-
-def _columns_read(steps: Sequence[RowStep], wanted: Relation) -> set[str]:
-    """Return the columns that steps read of the rows before them, where so much is wanted behind them."""
-    read = set[str]()
-    for step in steps:
-        read |= step.filters_by or frozenset()
-        if step.needs is not None:
-            return read | step.needs
-    return read | set(wanted.schema.names)
 
 
 def _as(rows: ZSet, wanted: Relation) -> ZSet:

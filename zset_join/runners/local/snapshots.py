@@ -21,15 +21,17 @@ rows, and once they have been read, their tables. `close` reads what was not rea
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 
 import pyarrow as pa
 
 from zset_join.plan.query_plan import QueryPlan
 from zset_join.runners.local.contents import Contents, HeldRows, Listing, repeated, view_not_kept
+from zset_join.runners.local.directory_listing import list_view_of_directory
+from zset_join.runners.local.durable import PipelineDirectory
 from zset_join.runners.local.history import InputHistory
 from zset_join.runners.local.listed_answers import list_view
-from zset_join.runners.local.stage_states import MemoryStates
+from zset_join.runners.local.stage_states import MemoryStates, shapes_of
 from zset_join.runners.local.watched import PublishedEpochs
 from zset_join.stages.stage import StageOptions
 from zset_join.zset import ZSet
@@ -98,6 +100,7 @@ class Snapshots:
     _contents: Mapping[str, Contents] | None
     _history: InputHistory | None
     _memory: MemoryStates | None
+    _directory: PipelineDirectory | None
     _watching: PublishedEpochs
     _check_usable: Callable[[], None]
     _published: Snapshot | None = None
@@ -131,11 +134,16 @@ class Snapshots:
 
         With kept inputs deltas are summed, since `verify` compares them.
         """
-        memory = self._memory if self._history is None else None
-        for name, contents in (self._contents or {}).items():
-            view = self.plan.view(name)
-            rows = None if memory is None else list_view(self.plan, view, memory.operators, options)
-            contents.list_by(None if rows is None else Listing(rows, self._watching.lock, self._check_usable))
+        memory, directory = (self._memory, self._directory) if self._history is None else (None, None)
+        with ExitStack() as held:
+            shapes = shapes_of(self.plan, options, held) if directory is not None and self._contents else {}
+            for name, contents in (self._contents or {}).items():
+                rows: Callable[[], ZSet] | None = None
+                if memory is not None:
+                    rows = list_view(self.plan, self.plan.view(name), memory.operators, options)
+                elif directory is not None:
+                    rows = list_view_of_directory(directory, self.plan, name, shapes, options)
+                contents.list_by(None if rows is None else Listing(rows, self._watching.lock, self._check_usable))
 
     def _keep_views(self) -> None:
         """Bring the contents of the views into memory, since the state is about to go."""

@@ -34,7 +34,7 @@ __all__ = [
     "with_long_chunks",
 ]
 
-_CHUNK_ROWS = 1 << 18
+_CHUNK_ROWS = 1 << 20  # as many as a join makes at once: what is one chunk is not copied
 
 
 def with_long_chunks(options: StageOptions) -> StageOptions:

@@ -1,6 +1,7 @@
 """Columns that a table gets while it has rows: rows from before have their DEFAULT, or NULL.
 
     ALTER TABLE t ADD COLUMN c INT [DEFAULT 0] [, ADD ...]        also ADD c INT, and ADD [COLUMNS] (c INT, d STRING)
+    ALTER TABLE t ADD COLUMN c INT WITH ('reread' = 'PLACE')      rows from before have the values of `sources.again`
     CREATE TABLE t (..., c INT)                                   a table that is declared again, with more columns
 
 The law: every view and query answers what it answered, also one of `*`; what is made from now on sees the new columns. What is
@@ -17,6 +18,7 @@ from dataclasses import replace
 from zset_join.core.errors import SqlError
 from zset_join.sql.ddl.definitions import read_columns
 from zset_join.sql.parse.readers import Reader
+from zset_join.sql.parse.secrets import with_environment
 from zset_join.sql.tables.added_columns import columns_behind, over_more_columns, with_columns_added
 from zset_join.sql.tables.bound import BoundQuery
 from zset_join.sql.tables.catalog import ColumnDefinition, Table
@@ -51,8 +53,25 @@ def alter_table(session: StatementContext, statement: Statement, reader: Reader)
             )
         reader.has("COLUMNS") or reader.has("COLUMN")
         columns += read_columns(reader, table)
+    reread = _reread(reader) if reader.has("WITH") else None
     reader.end()
-    return _added(session, table, tuple(columns), at=at)
+    return _added(session, table, tuple(columns), at=at, reread=reread)
+
+
+def _reread(reader: Reader) -> str:
+    """Read `('reread' = 'PLACE')`."""
+    at = reader.statement.place(reader.index)
+    reader.expect("(")
+    options = reader.options()
+    reader.expect(")")
+    if options.keys() != {"reread"}:
+        raise SqlError(
+            f"ADD COLUMN has the option 'reread' alone, and {sorted(options)} are given. It names the rows of the table again: "
+            "a file, FILE.duckdb:TABLE or postgresql://...:TABLE.",
+            code="UNKNOWN_OPTION",
+            at=at,
+        )
+    return with_environment("reread", options["reread"], at)
 
 
 def declared_again(session: StatementContext, declared: Table, *, at: Position) -> Message | None:
@@ -62,7 +81,14 @@ def declared_again(session: StatementContext, declared: Table, *, at: Position) 
     return None if before is None or not more else _added(session, before, more, at=at)
 
 
-def _added(session: StatementContext, before: Table, columns: tuple[ColumnDefinition, ...], *, at: Position) -> Message:
+def _added(
+    session: StatementContext,
+    before: Table,
+    columns: tuple[ColumnDefinition, ...],
+    *,
+    at: Position,
+    reread: str | None = None,
+) -> Message:
     _check(session, before, columns, at)
     catalog, table = session.catalog, with_columns_added(before, columns)
     views, done = dict(catalog.views), dict[int, BoundQuery]()
@@ -76,7 +102,7 @@ def _added(session: StatementContext, before: Table, columns: tuple[ColumnDefini
     catalog.views = {name: replace(one, query=over(one.query)) for name, one in views.items()}
     queries = {one: replace(one.query, bound=over(one.query.bound)) for one in session.running if table.name in one.reads}
     try:
-        session.add_columns(table, queries)
+        session.add_columns(table, queries, reread=reread)
     except BaseException:
         if not queries or any(one.query is not query for one, query in queries.items()):
             catalog.tables[table.name], catalog.views = before, views  # else it counts, and an output failed

@@ -61,7 +61,7 @@ def refuse_kept_credentials(statement: Statement) -> None:
     Raises:
         SqlError: `SECRET_KEPT`, with the cure.
     """
-    if statement.words[:1] != ("CREATE",):
+    if statement.words[:1] not in {("CREATE",), ("ALTER",)}:
         return
     found = credentials_in(_REFERENCE.sub("", statement.sql))
     if found is not None:

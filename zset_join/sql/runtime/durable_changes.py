@@ -12,6 +12,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 
 from zset_join.core.errors import SqlError
 from zset_join.evolution.differences import PlanDiff
@@ -48,7 +49,7 @@ class DurableChanges(DurablePlan):
                 self._feed_written()
         return [] if diff is None else _lines(diff, change)
 
-    def add_columns(self, table: Table, queries: Mapping[Running, Query]) -> None:
+    def add_columns(self, table: Table, queries: Mapping[Running, Query], *, reread: str | None = None) -> None:
         """Give a table more columns: one change of the plan, in which no query differs."""
         if not self.is_inserted(table) and self._is_given_again(table):
             raise SqlError(
@@ -67,7 +68,8 @@ class DurableChanges(DurablePlan):
         lacking = [] if there is None else [one for one in table.columns if one.name not in there.columns]
         defaults = {one.name: one.default.as_py() for one in lacking if one.default is not None}
         try:
-            self._change({}, defaults={table.name: defaults} if defaults else None)
+            again = None if reread is None else {table.name: partial(self.rows_again, table, reread)}
+            self._change({}, defaults={table.name: defaults} if defaults else None, reread=again)
         finally:
             if self._views is not views:
                 self.claims.pop(table.name, None)

@@ -416,6 +416,7 @@ class DurablePlan(ProcessRuntime):
         of: Running | None = None,
         first_rows: Mapping[str, ZSet] | None = None,
         defaults: Mapping[str, Mapping[str, Any]] | None = None,
+        reread: Mapping[str, Any] | None = None,
     ) -> PlanDiff | None:
         """Let the pipeline be one of the tables and queries that are present now; or leave it as it was. Return what differs.
 
@@ -425,6 +426,7 @@ class DurablePlan(ProcessRuntime):
             of: the query that the change is made for, which errors name.
             first_rows: of new sources that take the place of queries, by their names.
             defaults: by table, the values of columns that it gets, in rows that it has.
+            reread: by table, what returns all its rows with these columns.
         """
         if self._is_restoring:
             return None
@@ -445,6 +447,7 @@ class DurablePlan(ProcessRuntime):
                 as_now=True,
                 first_rows=first_rows,
                 defaults=defaults,
+                reread=reread,
             )
         except BaseException as error:
             if pipeline.epoch == before:

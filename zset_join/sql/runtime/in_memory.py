@@ -19,6 +19,7 @@ from zset_join.core.errors import SinkError, SqlError
 from zset_join.core.shown_values import counted
 from zset_join.runners.local.pipeline import Pipeline
 from zset_join.runners.local.prepared import PreparedEpoch
+from zset_join.runners.local.rereading import check_same_rows
 from zset_join.sql.dml.shared_epochs import SharedEpoch, in_order
 from zset_join.sql.dml.writing import table_written
 from zset_join.sql.runtime.in_process import ProcessRuntime, refuse_other_columns, refuse_replaced_rows
@@ -174,7 +175,7 @@ class MemoryRuntime(ProcessRuntime):
                 self._join(group, running.query)
             self._publish()
 
-    def add_columns(self, table: Table, queries: Mapping[Running, Query]) -> None:
+    def add_columns(self, table: Table, queries: Mapping[Running, Query], *, reread: str | None = None) -> None:
         """Give a table more columns: its rows are kept again, and its queries built over them."""
         if table.name in self._sources or not self.kept_in_memory(table):
             raise SqlError(
@@ -188,6 +189,10 @@ class MemoryRuntime(ProcessRuntime):
             rows, wanted = old.contents(), table.kept().node.relation.schema
             there = dict(zip(rows.rows.schema.names, rows.rows.columns, strict=True))
             there |= {one.name: repeated_default(one, len(rows)) for one in table.columns if one.name not in there}
+            if reread is not None:
+                again = ZSet.of(self.rows_again(table, reread))
+                check_same_rows(table.name, again, rows)
+                rows, there = again, dict(zip(again.rows.schema.names, again.rows.columns, strict=True))
             columns = [there[one.name] for one in wanted]
             new = self._stored[table.name] = Pipeline(
                 table.kept(), options=StageOptions(on_bad_input=old.options_in_force()["on_bad_input"])

@@ -19,7 +19,10 @@ from typing import Any
 
 import pyarrow as pa
 
+from zset_join.evolution.refusals import bad_reread
+from zset_join.sources.again import rows_again
 from zset_join.sql.runtime.completing import completed
+from zset_join.sql.tables.arrow_rows import of_table
 from zset_join.sql.tables.catalog import Catalog, Table
 from zset_join.sql.tables.results import Query, QueryChange, Running
 from zset_join.sql_expressions.dialects import Statement
@@ -106,6 +109,24 @@ class Runtime(ABC):
         """Return rows with all columns of a table."""
         return completed(table, rows, now_us, self.dialect)
 
+    def rows_again(self, table: Table, place: str) -> pa.Table:
+        """Return the rows of a table that are at a place now, with all its columns.
+
+        Raises:
+            OptionError: `REREAD`: they cannot be read.
+            StateError: `EVOLVE_REREAD`: they lack a column.
+        """
+        rows = rows_again(place)
+        found = rows.column_names if isinstance(rows, pa.Table) else [*rows]
+        missing = [one.name for one in table.columns if one.is_given and one.metadata is None and one.name not in found]
+        if missing:
+            raise bad_reread(table.name, f"have no column {', '.join(missing)}")
+        known = [name for name in found if name in table.schema.names]
+        chosen = rows.select(known) if isinstance(rows, pa.Table) else {name: rows[name] for name in known}
+        complete = self.completed(table, of_table(table, chosen), self._clock())
+        assert isinstance(complete, pa.Table)  # noqa: S101 - of a table, not of changes
+        return complete
+
     def table(self, name: str) -> Table:
         """Return a table."""
         return self.catalog.tables[name]
@@ -154,7 +175,7 @@ class Runtime(ABC):
         """Let queries become others, all or none; see `Session.change`."""
 
     @abstractmethod
-    def add_columns(self, table: Table, queries: Mapping[Running, Query]) -> None:
+    def add_columns(self, table: Table, queries: Mapping[Running, Query], *, reread: str | None = None) -> None:
         """Give a table more columns; see `Session.add_columns`."""
 
     @abstractmethod

@@ -49,8 +49,8 @@ class StatementContext(QueryRunner, Protocol):
         """Release the state of a dropped table."""
         ...
 
-    def add_columns(self, table: Table, queries: Mapping[Running, Query]) -> None:
-        """Let a table have more columns, and queries that read it be what they were over it."""
+    def add_columns(self, table: Table, queries: Mapping[Running, Query], *, reread: str | None = None) -> None:
+        """Let a table have more columns, and queries that read it be what they were over it; `reread`: where values are."""
         ...
 
     def change(self, change: QueryChange, *, is_preview: bool) -> list[str]:

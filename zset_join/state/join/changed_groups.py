@@ -44,6 +44,7 @@ _REF, _BEFORE, _AFTER, _HASH, _MATCHABLE = 0, 2, 3, 4, 5
 _GROUPED_WORDS = (e.E_GROUP_REFS, e.E_GROUP_SIDES, e.E_GROUP_HASHES)
 _GROUPED_SIDE_WORDS = (e.S_FIRST, e.S_LAST, e.S_HEAD, e.S_DEGREES_BEFORE, e.S_DEGREES_AFTER)
 _GROUPED = len(_GROUPED_WORDS) + 2 * len(_GROUPED_SIDE_WORDS)
+_START = (0, 0, -1, -1, 0, 0)  # of a cursor
 _LEAST_ROWS = 1024
 _MAX_PART_BITS = 12
 _MOST_KEPT_LISTED = 1 << 18  # changes: some tens of MB in all working arrays
@@ -160,10 +161,12 @@ class ChangedGroups:
             self._side_view[side, e.S_READ_BY_OWN] = one_sided[1 - side] != 0
         self._block = np.empty(2 * e.BLOCK_ROWS, np.int64)
         self._view[e.E_BLOCK] = self._block.ctypes.data
-        self._listed = np.empty((0, e.CHANGE_WORDS), np.int64)
-        self._parted = np.empty((0, e.CHANGE_WORDS), np.int64)
+        self._parted: npt.NDArray[np.int64] = np.empty((0, e.CHANGE_WORDS), np.int64)
+        self._keep_changes(0)
         self._grouped = np.empty((_GROUPED, 0), np.int64)
         self._table = np.empty(0, np.int64)
+        self._pair_cursor = np.array(_START, np.int64)
+        self._pair_cursor_at = int(self._pair_cursor.ctypes.data)
         self._marks: list[npt.NDArray[np.uint8]] = [np.zeros(0, np.uint8), np.zeros(0, np.uint8)]
         self._marked = True
         self.is_tight = False
@@ -184,9 +187,9 @@ class ChangedGroups:
         self._view[e.E_FAN_OUT] = 0
         size = sum(side.most_changes for side in prepared if side is not None)
         if len(self._listed) < size:
-            self._listed = np.empty((size + size // 8, e.CHANGE_WORDS), np.int64)
+            self._keep_changes(size + size // 8)
             self._most = [0, 0]
-        listed = int(self._listed.ctypes.data)
+        listed = self._listed_at
         end = 0
         counts = []
         for number, (side, delta) in enumerate(zip(self._sides, prepared, strict=True)):
@@ -204,9 +207,10 @@ class ChangedGroups:
         if part_bits:
             if len(self._parted) < end:
                 self._parted = np.empty(self._listed.shape, np.int64)
+                self._parted_at = int(self._parted.ctypes.data)
                 self._most[1] = 0
             self._most[1] = max(self._most[1], end)
-            partition_changes(counts[0], end, part_bits, listed, int(self._parted.ctypes.data), self._bounds)
+            partition_changes(counts[0], end, part_bits, listed, self._parted_at, self._bounds)
             if self.is_tight and self._most[0] >= _MOST_KEPT_CHANGES:
                 release(self._listed[: self._most[0]])
                 self._most[0] = 0
@@ -226,7 +230,7 @@ class ChangedGroups:
         """
         if 16 * max(rows, _LEAST_ROWS) < len(self._listed):
             self._clear_marks()
-            self._listed = self._parted = np.empty((0, e.CHANGE_WORDS), np.int64)
+            self._keep_changes(0)
             self._grouped = np.empty((_GROUPED, 0), np.int64)
             self._table = np.empty(0, np.int64)
             self._most = [0, 0]
@@ -235,6 +239,13 @@ class ChangedGroups:
             release(self._listed[: self._most[0]])
             release(self._parted[: self._most[1]])
             self._most = [0, 0]
+
+    def _keep_changes(self, size: int) -> None:
+        """Make room for listing so many changes; what is kept sorted into parts goes where there is none."""
+        self._listed = np.empty((size, e.CHANGE_WORDS), np.int64)
+        self._listed_at = int(self._listed.ctypes.data)
+        if not size:
+            self._parted, self._parted_at = self._listed, self._listed_at
 
     def _marks_of(self, side: int) -> int:
         """Return the address of zeroed bits, one per row number of a side's state."""
@@ -250,7 +261,7 @@ class ChangedGroups:
             for marks in self._marks:
                 marks[:] = 0
         else:
-            begin = int(self._listed.ctypes.data)
+            begin = self._listed_at
             for side, count in enumerate(self.counts):
                 if count:
                     clear_marks(begin, count, int(self._side_view[side, e.S_CHANGED]))
@@ -278,7 +289,7 @@ class ChangedGroups:
         self._range_bounds = self._bounds
         if self.parts > 1:
             self._range_bounds = np.zeros(2 * self.parts + 1, np.int64)
-            source, target = int(self._parted.ctypes.data), int(self._listed.ctypes.data)
+            source, target = self._parted_at, self._listed_at
             range_changes(self._bounds, self.parts.bit_length() - 1, source, target, self._range_bounds)
             self._most[0] = max(self._most[0], int(self._bounds[-1]))
             self._marked = False
@@ -288,10 +299,11 @@ class ChangedGroups:
         bounds = self._range_bounds if of_ranges else self._bounds
         self._entered = begin, middle, end = bounds[2 * part : 2 * part + 3].tolist()
         self._keep_room(end - begin)
-        self._entered_arrays = arrays = self._listed if self.parts == 1 or of_ranges else self._parted
+        is_listed = self.parts == 1 or of_ranges
+        self._entered_arrays = self._listed if is_listed else self._parted
         self._passed = np.zeros(end - begin if of_ranges else 0, np.int64)
         self._view[e.E_PART_BITS] = 0 if of_ranges else self.parts.bit_length() - 1
-        address = int(arrays.ctypes.data) + 8 * e.CHANGE_WORDS * begin
+        address = (self._listed_at if is_listed else self._parted_at) + 8 * e.CHANGE_WORDS * begin
         for place, what in enumerate(_CHANGE_WORDS):
             self._view[what] = address + 8 * place
         self._view[e.E_GROUP_BITS] = _table_bits(end - begin)
@@ -359,10 +371,11 @@ class ChangedGroups:
     def pair_step(self, sign: int, output: OutputArrays) -> Step:
         """Return the step that appends the part's changed pairs: retractions (-1), insertions (+1) or both (0).
 
-        The step raises OverflowError when a weight leaves int64.
+        It ends the one before. The step raises OverflowError when a weight leaves int64.
         """
-        cursor = self._cursor(output)
-        place = int(cursor.ctypes.data)
+        self._point_to(output)
+        cursor, place = self._pair_cursor, self._pair_cursor_at
+        cursor[:] = _START
 
         def step(filled: int) -> tuple[int, bool]:
             filled = p.emit_pairs(self._epoch, sign, place, filled)
@@ -374,7 +387,8 @@ class ChangedGroups:
 
     def one_sided_step(self, side: int, kind: int, sign: int, output: OutputArrays) -> Step:
         """Return the step that appends the part's one-sided rows of one side."""
-        cursor = self._cursor(output)
+        self._point_to(output)
+        cursor = np.array(_START, np.int64)
         place = int(cursor.ctypes.data)
 
         def step(filled: int) -> tuple[int, bool]:
@@ -400,7 +414,7 @@ class ChangedGroups:
         output: OutputArrays,
     ) -> Step:
         """Return the step that appends the output of some rows of a side that are in no chain."""
-        self._cursor(output)
+        self._point_to(output)
         cursor = np.array([0, -1], np.int64)
         pair_counts = self._passed
 
@@ -424,13 +438,12 @@ class ChangedGroups:
         rows, ref, side = self._view[e.E_FAN_OUT : e.E_FAN_OUT_SIDE + 1].tolist()
         return rows, ref, side
 
-    def _cursor(self, output: OutputArrays) -> npt.NDArray[np.int64]:
+    def _point_to(self, output: OutputArrays) -> None:
         self._view[e.E_CAPACITY] = output.rows
         self._view[e.E_OUT_WEIGHTS] = output.addresses[2]
         for side in (0, 1):
             self._side_view[side, e.S_OUT] = output.addresses[side]
             self._side_view[side, e.S_OUT_CHANGE] = output.addresses[3 + side] if len(output.addresses) == 5 else 0
-        return np.array([0, 0, -1, -1, 0, 0], np.int64)
 
     def resident_bytes(self) -> int:
         """Return the bytes of all working arrays, as far as they were used."""

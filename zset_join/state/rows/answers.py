@@ -8,7 +8,7 @@ Remembers a number. Cost: a comparison per chunk.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from zset_join.core.errors import StateError
 from zset_join.zset import ZSet
@@ -41,17 +41,27 @@ class Answers:
         Raises:
             StateError: `ANSWER_OUTDATED`, while it is read.
         """
-        return self._read(chunks, self._moment)
+        return self._read(lambda: chunks, self._moment)
 
-    def _read(self, chunks: Iterator[ZSet], moment: int) -> Iterator[ZSet]:
-        while True:
-            if self._moment != moment:
-                raise StateError(
-                    "an answer was read after its epoch had been absorbed, or after the state had been restored or closed. An "
-                    "answer is made while it is read: read it to its end first, for example with list(operator.answer(...)).",
-                    code="ANSWER_OUTDATED",
-                )
-            chunk = next(chunks, None)
-            if chunk is None:
-                return
+    def guarded_when_read(self, begin: Callable[[], Iterator[ZSet]]) -> Iterator[ZSet]:
+        """Return the chunks of an answer that is requested now, and begun when its first chunk is read.
+
+        Raises:
+            StateError: as `guarded`.
+        """
+        return self._read(begin, self._moment)
+
+    def _read(self, begin: Callable[[], Iterator[ZSet]], moment: int) -> Iterator[ZSet]:
+        self._check(moment)
+        chunks = begin()
+        for chunk in chunks:
             yield chunk
+            self._check(moment)
+
+    def _check(self, moment: int) -> None:
+        if self._moment != moment:
+            raise StateError(
+                "an answer was read after its epoch had been absorbed, or after the state had been restored or closed. An "
+                "answer is made while it is read: read it to its end first, for example with list(operator.answer(...)).",
+                code="ANSWER_OUTDATED",
+            )

@@ -27,6 +27,7 @@ from zset_join.zset import ZSet
 __all__ = ["guarded"]
 
 _OURS = "_zset_"
+_ANSWERING = ("answer", "rejections")
 _Class = TypeVar("_Class", bound=type[Any])
 
 
@@ -59,7 +60,7 @@ def guarded(title: str) -> Callable[[_Class], _Class]:
         def guarded_answer(self: Any, tick: Tick, deltas: Sequence[ZSet]) -> Iterator[ZSet]:
             guard = guard_of(self, name)
             check_deltas(title, self.inputs, deltas)
-            return guard.answers.guarded(_when_read(lambda: answer(self, tick, deltas)))
+            return guard.answers.guarded_when_read(functools.partial(answer, self, tick, deltas))
 
         @functools.wraps(absorb)
         def guarded_absorb(self: Any, tick: Tick, deltas: Sequence[ZSet]) -> None:
@@ -96,14 +97,11 @@ def guarded(title: str) -> Callable[[_Class], _Class]:
             "restore": guarded_restore,
             "close": guarded_close,
         }.items():
-            setattr(operator_class, method, guarded_method)
+            if method not in _ANSWERING or not hasattr(getattr(operator_class, method), "__wrapped__"):
+                setattr(operator_class, method, guarded_method)  # an inherited one may be guarded already
         return operator_class
 
     return with_guards
-
-
-def _when_read(answer: Callable[[], Iterator[ZSet]]) -> Iterator[ZSet]:
-    yield from answer()
 
 
 def _wanted(operator: Any) -> dict[str, list[str]]:

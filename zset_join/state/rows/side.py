@@ -288,10 +288,10 @@ class SideState:
         sequence = [rows.column(at) for at in self._sequence_indices] if words is None else []
         words = sequence_words(sequence) if words is None else words
         encoded = self.layout.encode(rows, words, arrays.records, int(arrays.words[d.D_ROWS]))
-        weights = np.ascontiguousarray(delta.weights)
+        weights = pa.py_buffer(np.ascontiguousarray(delta.weights))  # whose address costs less than an array's own
         encoded.owners.append(weights)
         arrays.words[d.D_COUNT] = count
-        arrays.words[d.D_WEIGHTS] = weights.ctypes.data
+        arrays.words[d.D_WEIGHTS] = weights.address
         arrays.words[d.D_TABLE_BITS] = table_bits(count)
         lost, nulls, bad = ch.hash_delta(self.view, arrays.address, self.has_identity, mode == "append")
         prepared = PreparedSide(delta, encoded, arrays)
@@ -372,13 +372,14 @@ class SideState:
 
     def absorb(self, prepared: PreparedSide | None, watermark: int | None) -> None:
         """Store the result of `prepare` (None: nothing) and drop expired tombstones. Cost: the changes, amortised."""
-        if watermark is not None:
-            self.header[s.H_WATERMARK] = max(self.watermark, watermark)
+        header = self.arena.header
+        if watermark is not None and watermark > header.item(s.H_WATERMARK):
+            header[s.H_WATERMARK] = watermark
         if prepared is not None and prepared.count:
             self._store(prepared)
-            self.header[_COUNTS] += (prepared.stale, prepared.unknown_deletes, prepared.rejected)
-        horizon = self.horizon
-        if horizon is not None and self.header[s.H_TOMBSTONES]:
+            if prepared.stale or prepared.unknown_deletes or prepared.rejected:
+                header[_COUNTS] += (prepared.stale, prepared.unknown_deletes, prepared.rejected)
+        if header.item(s.H_TOMBSTONES) and (horizon := self.horizon) is not None:
             kernels_absorb.expire_tombstones(self.view, self.identity_columns.address, self._variables.address, horizon)
 
     def _store(self, prepared: PreparedSide) -> None:

@@ -72,9 +72,10 @@ class SlotTable:
 
     def make_room(self, keys: int) -> bool:
         """Make room for so many more keys; return whether the slots moved. Cost: amortised O(1) per key."""
-        bits = max(self.bits, _bits_for(self.count + keys))
-        if bits == self.bits:
+        header = self._header
+        if _fits(header.item(self._count_word) + keys, header.item(self._bits_word)):
             return False
+        bits = _bits_for(self.count + keys)
         if bits > _MAX_BITS:
             raise ResourceError(
                 f"one bucket would hold {self.count + keys} keys on one side, more than a table takes; start the query again "
@@ -132,6 +133,10 @@ class SlotTable:
 def _bits_for(keys: int) -> int:
     """Return the binary logarithm of the number of slots that so many keys take."""
     bits = _FIRST_BITS
-    while keys * 8 > 5 << bits:
+    while not _fits(keys, bits):
         bits += 1
     return bits
+
+
+def _fits(keys: int, bits: int) -> bool:
+    return keys * 8 <= 5 << bits

@@ -90,11 +90,12 @@ class ExecutorsState:
             StateError: `EVOLVE_STREAM`; `MOVE_REFUSED`: it has several views, or stages that wait for a time.
         """
         check_streams(self.start.plan, plan, self.other.description, query)
-        location = self.committed.files.folder.location
+        location, rows = self.committed.files.folder.location, _rows_held(self.committed.last)
         if len(plan.views) > 1:
-            raise _refused(location, "the other query has several views, which executors do not run")
-        if any(node.stage.waits_for_time for node in plan.nodes):
-            raise _refused(location, "the other query has stages that wait for a time")
+            raise _refused(location, "the other query has several views, which executors do not run", rows)
+        waiting = [f"{node.name} ({node.stage.explain(1)[0]})" for node in plan.nodes if node.stage.waits_for_time]
+        if waiting:
+            raise _refused(location, f"the other query has stages that wait for a time: {', '.join(waiting)}", rows)
 
 
 @progress_line("comparing with another query")
@@ -277,8 +278,9 @@ def _noted(committed: CommittedState) -> OtherMode | None:
 def _rows_held(record: CommitRecord | None) -> int | None:
     """Return how many rows and groups joins and aggregates hold, as the last epoch has counted them; None: it has not."""
     counts = {} if record is None else record.progress
-    states = [counts.get("state", {}), *(one for kind in ("joins", "aggregates") for one in counts.get(kind, {}).values())]
-    known = [state[name] for state in states for name in ("left_rows", "right_rows", "groups") if name in state]
+    kinds = ("joins", "aggregates", "stages")
+    states = [counts.get("state", {}), *(one for kind in kinds for one in counts.get(kind, {}).values())]
+    known = [state[name] for state in states for name in ("left_rows", "right_rows", "rows_rows", "groups") if name in state]
     return sum(known) if known else None
 
 
@@ -286,7 +288,8 @@ def _refused(location: str, reason: str, rows: int | None = None) -> StateError:
     holds = "" if rows is None else f" It holds {counted(rows, 'row')}, which the new query would lack."
     return StateError(
         f"the state of the query in {location}, which lies in Spark's executors, cannot be compared or changed in place: "
-        f"{reason}.{holds} Start the new query beside it with a checkpointLocation and outputs of its own.",
+        f"{reason}.{holds} Start the new query beside it with a checkpointLocation and outputs of its own; begun with "
+        'execution="driver", such a query is changed in place.',
         code="MOVE_REFUSED",
         location=location,
         reason=reason,

@@ -1,0 +1,41 @@
+"""One epoch of a join, resolved against the state before it and not absorbed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from zset_join.core.tick import Tick
+from zset_join.state.join.append_buffer import BufferedEpoch
+from zset_join.state.join.residual_pairs import JudgedEpoch
+from zset_join.state.rows.side import PreparedSide
+from zset_join.zset import ZSet
+
+__all__ = ["PreparedEpoch"]
+
+
+@dataclass(slots=True)
+class PreparedEpoch:
+    """One epoch, resolved.
+
+    Args:
+        tick: the epoch.
+        deltas: of the left and the right input.
+        sides: what they do to each side; None for an empty delta.
+        rejected: how many rows break the contract of their relation.
+        buffered: what an append-only join keeps of it.
+        oversized_codes: per side, the hashes of keys whose rows stay on disk.
+        streams: per side, whether rows on disk are read as they are needed.
+        judged: its pairs that pass a residual predicate.
+    """
+
+    tick: Tick
+    deltas: tuple[ZSet, ZSet]
+    sides: tuple[PreparedSide | None, PreparedSide | None]
+    rejected: int
+    buffered: BufferedEpoch | None = None
+    oversized_codes: tuple[npt.NDArray[np.int64], ...] = ()
+    streams: tuple[bool, ...] = ()
+    judged: JudgedEpoch = field(default_factory=JudgedEpoch)
