@@ -25,7 +25,7 @@ test-plain: $(READY)
 	$(PYTEST) -m "not spark and not services and not long" -n $(WORKERS) --dist loadgroup --durations=15 $(ARGS)
 
 test-spark: java $(READY)
-	$(PYTEST) tests -m "spark and not services and not long" -n $(WORKERS) --dist loadgroup --durations=15 $(ARGS)
+	$(PYTEST) tests -m "spark and not services and not long" -n $(WORKERS) --dist worksteal --durations=15 $(ARGS)
 
 test-services: java $(READY) ## tests against real servers, started on loopback: PostgreSQL, Redis, Kafka
 	$(PYTEST) tests/services -m "services and not long" -n 2 --dist worksteal --durations=15 $(ARGS)

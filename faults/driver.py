@@ -39,6 +39,7 @@ from zset_join.checkpoint.record import BucketHistory, CommitRecord, PartEntry
 from zset_join.checkpoint.snapshot import SnapshotEntry
 from zset_join.core.relation import Relation
 from zset_join.storage import local_folder
+from zset_join.storage.together import synced_together
 from zset_join.zset import ZSet
 
 __all__ = ["BUCKETS", "JOIN", "QUERY_ID", "Driver", "Kind", "Place", "Task", "TaskReceipt", "bucket_of", "tiny_thresholds"]
@@ -221,7 +222,8 @@ class Driver:
     def _run_epoch(self, epoch: int) -> None:
         record = self.checkpoint.committed(epoch)
         if record is None:
-            record = self.checkpoint.commit(self.recorded(epoch, self.answer(epoch)))
+            with synced_together() if epoch % 2 else nullcontext():  # as on a driver, or as by executors
+                record = self.checkpoint.commit(self.recorded(epoch, self.answer(epoch)))
         elif not (self.output.has(record) or self.output.can_publish(self.checkpoint.files, record)):
             record = self.checkpoint.take_replay(self.recorded(epoch, self.answer(epoch)))
         self.on_event("committed", epoch)

@@ -263,6 +263,12 @@ MUTANTS: tuple[Mutant, ...] = (
         _power_cuts,
     ),
     Mutant(
+        "record_named_before_its_logs",
+        "the commit record gets its name while the files that it names still wait for the disk",
+        _replaced(local, "sync_with_others", lambda *syncs: [sync() for sync in syncs]),
+        _power_cuts,
+    ),
+    Mutant(
         "record_of_the_dead_believed",
         "a record that a killed driver had not synced is built upon as it is",
         _replaced(LocalFolder, "sync_names", _nothing),

@@ -47,9 +47,6 @@ SHORT_HISTORY = dict.fromkeys(
 )
 """Spark keeps a thousand plans, jobs and stages for its pages, which nobody opens here."""
 
-SHARED = frozenset({"connect_server", "of_spark", "planned", "spark_answers"})
-"""Fixtures that take Spark long and serve many tests: one worker runs these, so that they are made once in a run."""
-
 LONGEST_SOCKET_DIRECTORY = 40
 """The path of a Unix socket, which answers 40 ms sooner than TCP, may have 100 characters."""
 
@@ -88,13 +85,10 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark every test that requests `spark`, before `-m` picks, and those that one worker runs."""
+    """Mark every test that requests `spark`, before `-m` picks."""
     for item in items:
-        names = getattr(item, "fixturenames", ())
-        if "spark" in names:
+        if "spark" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.spark)
-        for shared in SHARED.intersection(names):
-            item.add_marker(pytest.mark.xdist_group(shared))
 
 
 @pytest.hookimpl(wrapper=True)

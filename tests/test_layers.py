@@ -28,8 +28,8 @@ HOMES = {
     "redis": ("lookup",),
     "starlette": ("console",),
     "uvicorn": ("console",),
-    # A client of Spark Connect reads texts inside expressions.
-    "sqlglot": ("sql", "sql_expressions", "frames"),
+    # A client of Spark Connect reads texts inside expressions; a checkpoint compares those of both kinds of session.
+    "sqlglot": ("sql", "sql_expressions", "frames", "session_texts"),
 }
 
 

@@ -224,3 +224,17 @@ def test_a_group_behind_answers_of_their_moment_is_built_from_what_was_answered(
         *padded,
     ]
     pipeline.close()
+
+
+def test_a_dropped_source_that_is_read_again_returns_with_its_rows(tmp_path: Path) -> None:
+    joined = ORDERS.join(PEOPLE, on="who", how="left").select("id", "city")
+    with filled(joined, tmp_path) as pipeline:
+        pipeline.evolve(ORDERS)
+        pipeline.step({"orders": [{"id": 7, "who": "b", "total": 1}]})
+
+        diff = pipeline.evolve(joined, reread={"people": [{"who": "a", "city": "Bonn"}, {"who": "b", "city": "Rome"}]})
+        pipeline.step({"people": [{"who": "b", "city": "Pisa"}]})
+
+        assert diff.read['the rows that were read again of "people"'] == 2
+        cities = {line["id"]: line["city"] for line in pipeline.view().to_pylist()}
+        assert cities == {**{at: "Pisa" if at % 2 else "Bonn" for at in range(6)}, 7: "Pisa"}

@@ -31,6 +31,7 @@ from zset_join.zset import ZSet
 __all__ = ["LogEntry", "LoggedEpoch", "merge_logs", "read_log", "write_log"]
 
 _FORMAT = 3
+_ROWS_AT_ONCE = 16
 _BYTES_AT_ONCE = 16 << 20
 _SMALL_BYTES = 16 * 1024 * 1024
 _METADATA_KEY = b"zset_join"
@@ -142,7 +143,7 @@ def write_log(
     name = attempt_name(tick.epoch, ".arrows")
     facts = {"query_id": files.query_id, "bucket": folder, "identity": name}
     with files.create(f"{folder}/{name}") as file:
-        if sum(delta.rows.nbytes for delta in deltas) > _BYTES_AT_ONCE:
+        if rows > _ROWS_AT_ONCE and sum(delta.rows.nbytes for delta in deltas) > _BYTES_AT_ONCE:
             _write_streams(pa.PythonFile(file, mode="w"), deltas, facts, tick)
         else:  # with one write
             sink = pa.BufferOutputStream()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -103,11 +104,16 @@ class Reading(Binding):
             delta = ZSet(delta.rows.take(pa.array(kept)), delta.weights[kept])
         return delta
 
+    @cached_property
+    def _has_image(self) -> bool:
+        """Return whether the source has the column that orders the rows of a commit."""
+        return IMAGE in self.source.relation.schema.names
+
     def _with_images(self, delta: ZSet) -> ZSet:
         """Return a delta of the table with the column that orders the rows of a commit, where the source has one."""
-        schema = self.source.relation.schema
-        if IMAGE not in schema.names or IMAGE in delta.rows.schema.names:
+        if not self._has_image or IMAGE in delta.rows.schema.names:
             return delta
+        schema = self.source.relation.schema
         images = pa.array(np.where(delta.weights < 0, 1, 2).astype(np.int8))
         return ZSet(delta.rows.append_column(schema.field(IMAGE), images), delta.weights)
 

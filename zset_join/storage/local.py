@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from zset_join.storage.operations import perform
+from zset_join.storage.together import sync_with_others
 
 __all__ = [
     "FileLock",
@@ -73,7 +74,7 @@ class LocalFile:
     """
 
     def __init__(self, path: str | Path, mode: int = 0o666) -> None:
-        self.path = os.path.abspath(path)  # noqa: PTH100 - Path.absolute() keeps ".." and is slower
+        self.path = _absolute(path)
         self._waiting = bytearray()
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
         self._descriptor: int | None = perform("create", self.path, lambda: os.open(self.path, flags, mode))
@@ -196,7 +197,8 @@ def _written_beside(path: str | Path, data: bytes, *, durable: bool) -> str:
     try:
         file.write(data)
         if durable:
-            file.sync()
+            file.flush()
+            sync_with_others(file.sync)
         file.close()
     except BaseException:
         try:
@@ -481,4 +483,7 @@ def _is_named(path: str, descriptor: int) -> bool:
 
 
 def _absolute(path: str | Path) -> str:
-    return os.path.abspath(path)  # noqa: PTH100 - Path.absolute() keeps ".." and is slower
+    text = os.fspath(path)
+    if text.startswith("/") and "/." not in text and "//" not in text and text[-1] != "/":
+        return text
+    return os.path.abspath(text)  # noqa: PTH100 - Path.absolute() keeps ".." and is slower

@@ -11,6 +11,7 @@ import contextlib
 import mmap
 import os
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -18,6 +19,7 @@ import pyarrow as pa
 
 from zset_join.storage import local
 from zset_join.storage.operations import perform
+from zset_join.storage.together import later
 
 __all__ = ["LocalFolder"]
 
@@ -172,12 +174,17 @@ class LocalFolderFile:
         return self._file.write(data)
 
     def close(self, *, durable: bool) -> None:
-        """Close; synced, and its directory too, if it is to be durable."""
+        """Close; synced, and its directory too, if it is to be durable: now, or with others (`synced_together`)."""
+        file = self._file
         if durable:
-            self._file.sync()
-        self._file.close()
+            file.flush()
+            names = partial(local.sync_directory, os.path.dirname(file.path))  # noqa: PTH120 - as above
+            if later((file.sync, names), file.close, self.discard):
+                return
+            file.sync()
+        file.close()
         if durable:
-            local.sync_directory(os.path.dirname(self._file.path))  # noqa: PTH120 - as above
+            names()
 
     def discard(self) -> None:
         """Close and remove."""

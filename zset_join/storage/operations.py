@@ -25,7 +25,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-__all__ = ["Observer", "Operation", "observe", "perform"]
+__all__ = ["Observer", "Operation", "is_observed", "observe", "perform"]
 
 _Result = TypeVar("_Result")
 
@@ -72,6 +72,11 @@ def observe(observer: Observer) -> Iterator[None]:
         yield
     finally:
         _observer = before
+
+
+def is_observed() -> bool:
+    """Return whether an observer is given the operations."""
+    return _observer is not None
 
 
 def perform(

@@ -6,11 +6,13 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - PySpark's own habit
 
 from tests.spark.connect.conftest import Client
 from tests.spark.connect.test_served import ORDERS, filled, lines, read, streams, write
+from zset_join.core.errors import StateError
 from zset_join.runners.spark.driver.choosing import stored_mode
 from zset_join.spark import move
 
@@ -31,6 +33,12 @@ def _served(spark: SparkSession, place: Path, scratch: Path) -> None:
     run(spark, place, sparkCheckpointLocation=str(scratch))
 
 
+def _refusal(spark: SparkSession, place: Path, scratch: Path) -> str:
+    with pytest.raises(StateError) as refused:
+        _served(spark, place, scratch)
+    return refused.value.code
+
+
 def test_a_checkpoint_of_a_client_moves_to_executors_and_back(client: Client, spark: SparkSession, tmp_path: Path) -> None:
     location, scratch, modes = str(tmp_path / "cp"), tmp_path / "scratch", []
     filled(tmp_path)
@@ -45,6 +53,7 @@ def test_a_checkpoint_of_a_client_moves_to_executors_and_back(client: Client, sp
         number = len(modes) + 8
         write(tmp_path / "orders", {"op": "u", "id": number, "cust": "a", "total": number, "t": number})
         if execution == "executors":
+            assert client(_refusal, tmp_path, scratch) == "EXECUTION_CHANGED"
             run(spark, tmp_path, execution="executors")
         else:
             client(_served, tmp_path, scratch)

@@ -20,7 +20,10 @@ from pyspark.sql import SparkSession
 
 from tests.spark.connect.conftest import ClientProcess, Server
 from tests.spark.connect.test_served import filled, lines, streams, write
+from zset_join.checkpoint.owner import owner_seen
+from zset_join.checkpoint.reading import checkpoint_folder
 from zset_join.core.errors import ZsetJoinError
+from zset_join.runners.spark.driver import choosing
 
 WAIT_SECONDS = 60
 ROWS = {(3, 4, "ann"): 1, (1, 6, "ben"): 1}
@@ -75,7 +78,9 @@ def _guarded(spark: SparkSession, place: Path) -> dict[str, Any]:
     found["while it runs"] = _requested(query)
     found["progress"] = [one["join"]["epoch"] for one in query.recentProgress if one["join"]]
     found["savepoint"] = query.backup(place / "savepoint").epoch
-    query.explain()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(choosing, "memory_bytes", lambda: 10)  # of the client
+        found["explained"] = query._runner.explanation()
     query.stop()
     found["stopped"] = _requested(query)
     assert query.exception() is None
@@ -124,6 +129,7 @@ def test_a_client_touches_no_file_of_a_query(own_client: ClientProcess, tmp_path
     assert found["stopped"] == found["attached"] == answers
     assert found["progress"] == [0, 1, 2]
     assert found["savepoint"] == 2
+    assert f"budget {choosing.memory_bytes() // 2:,} bytes" in found["explained"]
 
 
 def _started(spark: SparkSession, place: Path) -> int:
@@ -137,11 +143,11 @@ def _to_its_end(spark: SparkSession, place: Path) -> None:
     query.awaitTermination()
 
 
-def test_a_client_and_then_the_server_die_and_the_output_is_exact(tmp_path: Path) -> None:
+def test_a_client_its_process_on_the_server_and_then_the_server_die_and_the_output_is_exact(tmp_path: Path) -> None:
     """The second server has no local state either: it restores what the checkpoint has."""
     filled(tmp_path)
     server = Server(tmp_path).start()
-    first = ClientProcess(server.url)
+    first, again = ClientProcess(server.url), ClientProcess(server.url)
     try:
         os.kill(first(_started, tmp_path), signal.SIGKILL)
         write(tmp_path / "orders", {"op": "u", "id": 4, "cust": "a", "total": 9, "t": 9})
@@ -149,9 +155,17 @@ def test_a_client_and_then_the_server_die_and_the_output_is_exact(tmp_path: Path
         while (4, 9, "ann") not in lines(tmp_path / "out") and time.monotonic() < ends:
             time.sleep(0.2)
         assert lines(tmp_path / "out") == {**ROWS, (4, 9, "ann"): 1}
+        seen = owner_seen(checkpoint_folder(str(tmp_path / "cp")))
+        assert seen is not None
+        assert seen[1] == "running"
+        os.kill(seen[0].pid, signal.SIGKILL)
+        write(tmp_path / "orders", {"op": "u", "id": 5, "cust": "b", "total": 1, "t": 9})
+        again(_to_its_end, tmp_path)
+        assert lines(tmp_path / "out") == {**ROWS, (4, 9, "ann"): 1, (5, 1, "ben"): 1}
     finally:
         server.kill()
         first.kill()
+        again.kill()
     for path in sorted((tmp_path / "local").rglob("*"), reverse=True):
         path.unlink() if path.is_file() else path.rmdir()
     write(tmp_path / "orders", {"op": "d", "id": 1, "cust": "b", "total": 6, "t": 10})
@@ -162,4 +176,4 @@ def test_a_client_and_then_the_server_die_and_the_output_is_exact(tmp_path: Path
     finally:
         second.close()
         server.kill()
-    assert lines(tmp_path / "out") == {(3, 4, "ann"): 1, (4, 9, "ann"): 1}
+    assert lines(tmp_path / "out") == {(3, 4, "ann"): 1, (4, 9, "ann"): 1, (5, 1, "ben"): 1}

@@ -60,6 +60,7 @@ from zset_join.stages.effect import Effects
 from zset_join.stages.stage import StageOptions
 from zset_join.state.rows.hash_seed import seed_of_query
 from zset_join.storage.full_disk import EpochOutcome, nothing_committed, reporting_full_disk
+from zset_join.storage.together import synced_together
 from zset_join.zset import ZSet
 from zset_join.zset.protocol import NOTHING_DUE, due_of
 
@@ -225,6 +226,7 @@ class PipelineDirectory:
             is_read=is_read,
         )
 
+    @synced_together()  # the record is named when all that it names is on the disk
     def commit(
         self,
         epoch: DurableEpoch,

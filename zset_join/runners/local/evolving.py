@@ -162,12 +162,14 @@ class Evolution:
             known = before.get(name, source)
             if self.origin.epoch and not is_same_source(known, source, self.columns.get(name)):
                 raise source_changed(name, self._held.of_sources([name]))
-            if name in self.origin.gone and name not in before and self.origin.history is None:
+            is_back = name in self.origin.gone and name not in before and self.origin.history is None
+            if is_back and name not in self.origin.reread:
                 raise source_dropped(name, self.origin.gone[name])
-            if name in self.origin.gone and not self._is_as_it_came(name):
+            if name in self.origin.gone and not is_back and not self._is_as_it_came(name):
                 raise source_changed(name)
         for name in self.origin.reread:
-            if name not in before or name not in self._after.sources:
+            comes_back = name in self.origin.gone and self.origin.history is None
+            if name not in self._after.sources or not (name in before or comes_back):
                 raise bad_reread(name, "are of no source that both queries read")
             if name in self.columns and self.origin.history is not None:
                 raise bad_reread(
@@ -263,7 +265,8 @@ class Evolution:
         if one.history is not None:
             rows += [stored_inputs(self._after, source, one.history) for source in self.plan.sources if source.name in one.gone]
         for name, again in one.reread.items():
-            check_reread(name, again, self.plan, rows, self._before.rows(name), self.columns.get(name))
+            if name in self._before.sources:  # of one that was dropped and comes back nothing is kept to compare with
+                check_reread(name, again, self.plan, rows, self._before.rows(name), self.columns.get(name))
             feed, what = self._after.feed(Feed(name)), f'the rows that were read again of "{name}"'
             rows.append(StoredRows((feed,), self.plan.source(name).relation, what, again.__len__, partial(_same, again)))
         for name, first in one.first_rows.items():

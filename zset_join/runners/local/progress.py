@@ -50,7 +50,7 @@ def epoch_counts(
             if len(answered.answers) > 1
             else {}
         ),
-        "rejected_rows": sum(len(one.rejected) for one in answered.rejected),
+        "rejected_rows": sum(len(one.rejected) for one in answered.rejected) if answered.rejected else 0,
         **({"undecodable": undecodable} if undecodable else {}),
         **({"lookups": dict(lookups)} if lookups else {}),
         **({"corrections": answered.corrections} if answered.corrections else {}),

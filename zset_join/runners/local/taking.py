@@ -62,6 +62,7 @@ class RowTaking:
         self._readings = readings
         self._relations = {source.name: source.relation for source in plan.sources}
         self._far_times = FarTimes({source.name: source for source in plan.sources})
+        self._append_only = {name for name, relation in self._relations.items() if relation.mode == "append"}
         self._is_strict = is_strict
 
     def deltas(
@@ -98,7 +99,8 @@ class RowTaking:
                 unread += apart
             if self._is_strict:
                 delta = reading.delta(given)
-                check_appends(name, self._relations[name], delta, epoch=epoch)
+                if name in self._append_only:
+                    check_appends(name, self._relations[name], delta, epoch=epoch)
             else:
                 delta, bad = reading.taken(given)
                 unread += [] if bad is None else [bad]

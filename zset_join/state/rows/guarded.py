@@ -46,7 +46,9 @@ def guarded(title: str) -> Callable[[_Class], _Class]:
 
     def guard_of(operator: Any, name: str) -> _Guard:
         """Return the guard of an operator that is open."""
-        guard: _Guard = operator.__dict__.setdefault(name, _Guard())
+        guard: _Guard | None = operator.__dict__.get(name)
+        if guard is None:
+            guard = operator.__dict__.setdefault(name, _Guard())
         if guard.is_closed:
             raise closed(title)
         return guard
