@@ -27,6 +27,7 @@ from zset_join.zset import ZSet
 __all__ = ["guarded"]
 
 _OURS = "_zset_"
+_NAMES = "_guard_names"
 _ANSWERING = ("answer", "rejections")
 _Class = TypeVar("_Class", bound=type[Any])
 
@@ -55,6 +56,8 @@ def guarded(title: str) -> Callable[[_Class], _Class]:
 
     def with_guards(operator_class: _Class) -> _Class:
         name = f"_guard_of_{operator_class.__qualname__}"  # a class and one derived from it have guards of their own
+        names = (*getattr(operator_class, _NAMES, ()), name)
+        setattr(operator_class, _NAMES, names)
         answer, absorb, rejections = operator_class.answer, operator_class.absorb, operator_class.rejections
         restore, close = operator_class.restore, operator_class.close
 
@@ -66,10 +69,11 @@ def guarded(title: str) -> Callable[[_Class], _Class]:
 
         @functools.wraps(absorb)
         def guarded_absorb(self: Any, tick: Tick, deltas: Sequence[ZSet]) -> None:
-            guard = guard_of(self, name)
+            guard_of(self, name)
             check_deltas(title, self.inputs, deltas)
             absorb(self, tick, deltas)
-            guard.answers.outdate()
+            for one in names:  # an answer may have the guard of the class below, whose `absorb` need not have been called
+                guard_of(self, one).answers.outdate()
 
         @functools.wraps(rejections)
         def guarded_rejections(self: Any, tick: Tick, deltas: Sequence[ZSet]) -> pa.Table:
