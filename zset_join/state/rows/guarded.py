@@ -3,9 +3,10 @@
     @guarded("the dedup")
     class Deduplicate: ...
 
-The law: another number of deltas than inputs, tables that are no snapshot, use after `close` and an answer that is read after
-the state has changed are errors with a code (`zset_join.state.rows.usage`, `zset_join.state.rows.answers`), before anything is
-changed. An epoch that is refused, or a snapshot, leaves answers that were requested readable.
+The law: another number of deltas than inputs, tables that are no snapshot, use after `close` and an answer, or a list of all
+answers, that is read after the state has changed are errors with a code (`zset_join.state.rows.usage`,
+`zset_join.state.rows.answers`), before anything is changed. An epoch that is refused, or a snapshot, leaves answers that were
+requested readable.
 
 An operator's own `answer` is called when the answer is read, as a generator's body is. Closing twice is allowed.
 """
@@ -13,7 +14,7 @@ An operator's own `answer` is called when the answer is read, as a generator's b
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 import pyarrow as pa
@@ -28,7 +29,7 @@ __all__ = ["guarded"]
 
 _OURS = "_zset_"
 _NAMES = "_guard_names"
-_ANSWERING = ("answer", "rejections")
+_ANSWERING = ("answer", "rejections", "listed")
 _Class = TypeVar("_Class", bound=type[Any])
 
 
@@ -60,6 +61,7 @@ def guarded(title: str) -> Callable[[_Class], _Class]:
         setattr(operator_class, _NAMES, names)
         answer, absorb, rejections = operator_class.answer, operator_class.absorb, operator_class.rejections
         restore, close = operator_class.restore, operator_class.close
+        listed = getattr(operator_class, "listed", None)
 
         @functools.wraps(answer)
         def guarded_answer(self: Any, tick: Tick, deltas: Sequence[ZSet]) -> Iterator[ZSet]:
@@ -96,13 +98,21 @@ def guarded(title: str) -> Callable[[_Class], _Class]:
                 guard.answers.outdate()
                 close(self)
 
-        for method, guarded_method in {
+        methods: dict[str, Callable[..., Any]] = {
             "answer": guarded_answer,
             "absorb": guarded_absorb,
             "rejections": guarded_rejections,
             "restore": guarded_restore,
             "close": guarded_close,
-        }.items():
+        }
+        if listed is not None:
+
+            @functools.wraps(listed)
+            def guarded_listed(self: Any, columns: Collection[str] | None = None) -> Iterator[ZSet]:
+                return guard_of(self, name).answers.guarded_when_read(functools.partial(listed, self, columns))
+
+            methods["listed"] = guarded_listed
+        for method, guarded_method in methods.items():
             if method not in _ANSWERING or not hasattr(getattr(operator_class, method), "__wrapped__"):
                 setattr(operator_class, method, guarded_method)  # an inherited one may be guarded already
         return operator_class
