@@ -77,9 +77,7 @@ def _fits(classic: Any, client: Any) -> bool:
         return bool(classic == client)
     if type(classic) is not type(client) or isinstance(classic, exp.Literal):
         return bool(classic == client)
-    return all(
-        _fits(classic.args.get(name) or None, client.args.get(name) or None) for name in {*classic.args, *client.args}
-    )
+    return all(_fits(classic.args.get(name) or None, client.args.get(name) or None) for name in {*classic.args, *client.args})
 
 
 def _is_same_cast(classic: Any, client: Any) -> bool:
