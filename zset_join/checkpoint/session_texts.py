@@ -18,6 +18,8 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
 
+from zset_join.core.extras import needed_for
+
 __all__ = ["SESSION", "is_of_other_session"]
 
 SESSION = "session"
@@ -35,7 +37,8 @@ def is_of_other_session(stored: Mapping[str, Any], given: Mapping[str, Any]) -> 
         stored: of the checkpoint.
         given: of the query that starts.
 
-    Cost: texts that differ are parsed by sqlglot; without it they are different.
+    Raises:
+        MissingPackageError: texts differ, and sqlglot, which parses them, is not installed.
     """
     if stored.get(SESSION) == given.get(SESSION):
         return False
@@ -87,11 +90,9 @@ def _is_same_cast(classic: Any, client: Any) -> bool:
 @lru_cache(maxsize=1024)
 def _tree(text: str) -> Any:
     """Return an expression without what the kinds of sessions write differently; None where it cannot be read."""
-    try:
+    with needed_for("comparing a query of Spark Connect with one of a classic session"):
         import sqlglot
         from sqlglot import exp
-    except ImportError:  # without the extra `connect` no text is read
-        return None
 
     def plain(node: Any) -> Any:
         if isinstance(node, exp.Paren):
