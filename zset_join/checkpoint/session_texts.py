@@ -24,6 +24,7 @@ __all__ = ["SESSION", "is_of_other_session"]
 
 SESSION = "session"
 """Field of a description: the kind of session, where it is no classic one."""
+_COMPARING = "comparing a query of Spark Connect with one of a classic session"
 _EXPLAINED = "line "
 """What the names of lines of `explain` begin with."""
 _CALL_OF_IN = re.compile(r"\bin\(", re.IGNORECASE)
@@ -66,7 +67,8 @@ def _is_same_text(classic: str, client: str) -> bool:
 
 def _fits(classic: Any, client: Any) -> bool:
     """Return whether a part of an analysed expression is one that the program wrote, but for casts that Spark adds."""
-    from sqlglot import exp
+    with needed_for(_COMPARING):
+        from sqlglot import exp
 
     if isinstance(classic, exp.Cast):
         if isinstance(client, exp.Cast) and _is_same_cast(classic, client) and _fits(classic.this, client.this):
@@ -90,7 +92,7 @@ def _is_same_cast(classic: Any, client: Any) -> bool:
 @lru_cache(maxsize=1024)
 def _tree(text: str) -> Any:
     """Return an expression without what the kinds of sessions write differently; None where it cannot be read."""
-    with needed_for("comparing a query of Spark Connect with one of a classic session"):
+    with needed_for(_COMPARING):
         import sqlglot
         from sqlglot import exp
 
