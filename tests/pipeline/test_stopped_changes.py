@@ -13,7 +13,8 @@ import pytest
 from tests.pipeline.test_durable_changes import BY_CITY, COUNTED, JOINED, LARGE, MORE, ORDERS, ROWS, held, stored
 from zset_join.checkpoint.plan import query_plan
 from zset_join.cli import main
-from zset_join.core.errors import StateError
+from zset_join.core.errors import PlanError, StateError
+from zset_join.evolution.refusals import of_taken_rows
 from zset_join.expressions import col
 from zset_join.lookup import ArrowSource
 from zset_join.pipeline import Pipeline, changes
@@ -242,3 +243,9 @@ def test_a_lookup_of_a_stopped_directory_is_kept_where_its_source_is_described_a
         assert ("lookup_join-0" in diff.kept, list(diff.rebuilt)) == (True, ["aggregate-1"])
         with pytest.raises(StateError, match="EVOLVE_BY_TIME"):
             compare(str(tmp_path / "dir"), looked_up("who", "others"))
+
+
+def test_no_state_is_read_for_an_error_that_gets_no_rows() -> None:
+    error = PlanError("a", code="UNKNOWN_COLUMN")
+
+    assert of_taken_rows(error, lambda: pytest.fail("state was read")) is error

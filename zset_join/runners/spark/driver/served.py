@@ -24,12 +24,13 @@ import pyarrow as pa
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
-from zset_join.checkpoint.reading import checkpoint_folder, no_checkpoint, stored_query_id
+from zset_join.checkpoint.reading import checkpoint_folder, no_checkpoint, stored_description, stored_query_id
 from zset_join.core import errors
 from zset_join.core.errors import OptionError, PlanError, StateError, ZsetJoinError
 from zset_join.core.hidden_settings import shown
 from zset_join.core.options import QueryOptions
 from zset_join.kernels.machine.first_use import compile_rest_in_background
+from zset_join.runners.local.directory_plans import described_plan
 from zset_join.runners.local.pinned import diff_of_running, diff_wherever
 from zset_join.runners.spark.driver.choosing import memory_budget
 from zset_join.runners.spark.driver.chosen_sink import ChosenSink
@@ -284,7 +285,7 @@ def refuse_served(settings: DriverSettings, session: SparkSession) -> bool:
         session: of Spark Connect.
 
     Returns:
-        Whether the checkpoint holds what its query would be on executors.
+        Whether the checkpoint holds what its query would be on executors, under the description that it will have.
 
     Raises:
         ZsetJoinError: what they raise.
@@ -294,7 +295,9 @@ def refuse_served(settings: DriverSettings, session: SparkSession) -> bool:
 
     def opened() -> bool:
         _open_and_close(settings)
-        return has_other_mode(settings.options.checkpoint_location)
+        location = settings.options.checkpoint_location
+        given = {**described_plan(settings.query.plan), **settings.described(stored_description(location))}
+        return has_other_mode(location, given)
 
     return bool(_once_free(lambda: on_server(session, opened)))
 
