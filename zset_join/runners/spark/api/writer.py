@@ -506,8 +506,7 @@ class JoinStreamWriter:
     def _stream(self, runner: EpochRunner, tagged: TaggedStreams, location: str) -> DataStreamWriter:
         """Return Spark's own writer of the rows; a source of ours that the checkpoint needs is made."""
         rows = tagged.dataframe
-        is_known = has_baseline(stored_description(location)) or has_start(location)
-        if tagged.baseline is not None or is_known or runner.is_timed:
+        if tagged.baseline is not None or runner.is_timed or has_baseline(stored_description(location)) or has_start(location):
             rows = with_start(rows, location)
         if runner.is_timed:
             runner.heartbeat = Heartbeat(checkpoint_folder(location), runner.next_due)
