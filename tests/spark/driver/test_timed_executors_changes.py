@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
@@ -13,13 +14,17 @@ import pytest
 from pyspark.sql import SparkSession
 
 from tests.spark.conftest import Collected, Source
+from zset_join.checkpoint.files import FileEntry
+from zset_join.checkpoint.log import LogEntry
 from zset_join.checkpoint.reading import read_committed
-from zset_join.checkpoint.record import CommitRecord
+from zset_join.checkpoint.record import BucketHistory, CommitRecord
 from zset_join.lookup import ArrowSource, Lookup
 from zset_join.pipeline import PROCESSING_TIME
 from zset_join.runners.any_mode import evolve_wherever
+from zset_join.runners.spark.driver.timed_states import kept_dues
 from zset_join.spark import JoinQuery, StateTtl, appends, changes
 from zset_join.spark import functions as F  # noqa: N812 - as PySpark users write it
+from zset_join.zset.protocol import NextDue
 
 ORDERS = pa.schema([("id", pa.int64()), ("currency", pa.string()), ("t", pa.int64())])
 RATES = pa.schema([("currency", pa.string()), ("at", pa.int64()), ("rate", pa.int64())])
@@ -171,3 +176,29 @@ def test_the_source_that_spark_counts_stays_when_nothing_waits_any_more(
     start(view(is_sized=False), sink, "old")
 
     assert sink.total() == {("euro", 2): 1}
+
+
+@pytest.mark.parametrize(
+    ("watermarks", "parks", "expected"),
+    [
+        ({"stage:a": 5}, False, {"a/0": (-(1 << 62), None), "a/1": (9, None)}),
+        ({"stage:a": 5}, True, {"a/0": (None, 0), "a/1": (9, None)}),
+        ({"stage:b": 5}, False, {"a/0": (None, 0), "a/1": (9, None)}),
+    ],
+)
+def test_a_bucket_with_rows_that_are_not_folded_is_due_in_the_next_epoch(
+    watermarks: dict[str, int], parks: bool, expected: dict[str, tuple[int | None, int | None]]
+) -> None:
+    """And one without them when it was; a heartbeat is needed where no watermark moves the stage on."""
+    logged = {epoch: BucketHistory(logs=(LogEntry(epoch, epoch, "a", FileEntry("l", 1, 1, 1)),)) for epoch in (6, 7)}
+    last = CommitRecord(
+        query_id="q",
+        epoch=7,
+        processing_time_us=None,
+        watermarks=watermarks,
+        dues={"a/0": NextDue(3), "a/1": NextDue(9), "b/0": NextDue(1)},
+    )
+
+    dues = kept_dues("a", SimpleNamespace(parks=parks), {"a/0": logged[7], "a/1": logged[6]}, last)  # type: ignore[arg-type]
+
+    assert {key: (due.watermark_us, due.processing_time_us) for key, due in dues.items()} == expected
