@@ -75,7 +75,7 @@ def test_rows_that_end_and_versions_that_wait_are_kept_and_answered_in_their_tim
         left = appends(orders.stream(), name="orders", watermark=("t", 0))
         versions = changes(rates.stream(), name="rates", keys=["currency"], watermark=("at", 0))
         priced = left.temporal_join(versions, on="currency", how="left")
-        named = changes(names.stream(), name="names", keys=["currency"])
+        named = changes(names.stream(), name="names", keys=["name"])  # dealt to buckets by another key
         joined = priced.join(named, on="currency", how="left", state_ttl=(StateTtl(after, by="event"), None))
         zoned = joined.join(changes(zones.stream(), name="zones", keys=["name"]), on="name", how="left")
         return zoned.groupBy("zone").agg(aggregate("rate").alias("rate"), F.count("*").alias("n"))
@@ -107,6 +107,7 @@ def test_rows_that_end_and_versions_that_wait_are_kept_and_answered_in_their_tim
     assert before.watermarks == after.watermarks == {**TIMES, "stage:temporal_join-0": 10, "stage:state_ttl-1": 10}
     changed = {key for key, kept in after.histories.items() if before.histories.get(key) != kept}
     assert changed == {"aggregate-3/0", "aggregate-3/1"}
+    assert {key.partition("-")[0] for key in after.histories} == {"temporal_join", "route", "state_ttl", "join", "aggregate"}
     assert (list(diff.rebuilt), shorter.rebuilt, shorter.ending) == (["aggregate-3"], {}, {"state_ttl-1": 2})
     assert sink.epochs[4] == []
 
