@@ -12,23 +12,30 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NoReturn, Protocol, cast
+from typing import Any, NoReturn, cast
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from zset_join.changelog import ChangelogForm, encoded_schema, format_named
-from zset_join.checkpoint.reading import checkpoint_folder, no_checkpoint, stored_buckets, stored_description, stored_query_id
+from zset_join.checkpoint.reading import checkpoint_folder, no_checkpoint, stored_description, stored_query_id
 from zset_join.core.errors import OptionError
 from zset_join.core.options import KeepState, QueryOptions
 from zset_join.kernels.machine.first_use import compile_rest_in_background
 from zset_join.query.several import PlannedQuery
 from zset_join.runners.spark.api.changing_query import ChangingOnExecutors, ChangingQuery
 from zset_join.runners.spark.api.lookup_defaults import is_lookup_option, job_defaults, lookup_options
-from zset_join.runners.spark.api.query import JoinQuery, attached_on_server, start_query, start_served
+from zset_join.runners.spark.api.query import (
+    JoinQuery,
+    attached_on_server,
+    start_query,
+    start_served,
+    start_served_executors,
+)
 from zset_join.runners.spark.api.stored_query import ExecutorTools, QueryRunner, QueryTools, StoredQuery
 from zset_join.runners.spark.api.triggers import checked_trigger
 from zset_join.runners.spark.api.unknown_methods import missing_on_writer, not_for_views
+from zset_join.runners.spark.api.written_query import WrittenQuery
 from zset_join.runners.spark.driver.choosing import Choice, choice_of_connect, chosen_mode
 from zset_join.runners.spark.driver.chosen_sink import ChosenSink
 from zset_join.runners.spark.driver.driver_query import DriverQuery
@@ -37,6 +44,13 @@ from zset_join.runners.spark.driver.epochs import DriverEpochs
 from zset_join.runners.spark.driver.expecting import expected_state
 from zset_join.runners.spark.driver.other_modes import OtherModes
 from zset_join.runners.spark.driver.served import ServedQuery, budget_of
+from zset_join.runners.spark.driver.served_executors import (
+    SentOutput,
+    ServedExecutorQuery,
+    sent_query,
+    served_executor_rows,
+    stored_facts,
+)
 from zset_join.runners.spark.driver.starting import (
     check_mode,
     driver_epochs,
@@ -55,7 +69,7 @@ from zset_join.runners.spark.frames.facts import is_connect, parallelism
 from zset_join.runners.spark.frames.sent import frame_bytes
 from zset_join.runners.spark.planning.buffer_limit import limited_join
 from zset_join.runners.spark.planning.normalise import TaggedStreams, tag
-from zset_join.runners.spark.planning.placed_query import PlacedQuery, as_stored
+from zset_join.runners.spark.planning.placed_query import PlacedQuery
 from zset_join.runners.spark.rows.baseline import has_baseline, with_start
 from zset_join.runners.spark.session import check_session
 from zset_join.sinks.sink import Sink
@@ -65,29 +79,6 @@ from zset_join.stages.warm_up import warm_up
 from zset_join.storage.folder import folder_below, open_folder
 
 __all__ = ["JoinStreamWriter"]
-
-
-class WrittenQuery(Protocol):
-    """The written view, or several."""
-
-    @property
-    def name(self) -> str:
-        """Return the name for messages."""
-        ...
-
-    @property
-    def session(self) -> SparkSession:
-        """Return the session of its streams."""
-        ...
-
-    @property
-    def placed(self) -> PlacedQuery:
-        """Return it as executors run it.
-
-        Raises:
-            OptionError: they do not run it.
-        """
-        ...
 
 
 class JoinStreamWriter:
@@ -375,6 +366,10 @@ class JoinStreamWriter:
         if self._of_driver():
             return self.start_behind_change(None)
         runner, tagged, location = self._prepared(makes_place=True)
+        if is_connect(self.session):
+            handle = ServedExecutorQuery(sent_query(runner, tagged, self._sent_outputs()), self.session, planned=runner)
+            draft = OtherModes("executors", runner.options, lambda: self._query.placed, self._here).draft
+            return start_served_executors(lambda: self._of_spark(served_executor_rows(runner, tagged), location), handle, draft)
         started = start_query(
             lambda: self._stream(runner, tagged, location), runner, ExecutorTools(runner), checkpoint_location=location
         )
@@ -527,15 +522,16 @@ class JoinStreamWriter:
         self._check_output()
         encoded_schema(plan.output.schema, format_named("weight"))
         session, stages = plan.session, [one.stage for one in plan.planned_stages]
-        compile_rest_in_background()
-        warm_up(stages, is_hybrid=options.hot_budget is not None, has_cold_groups=options.table_budget is not None)
+        is_served = is_connect(session)
+        if not is_served:
+            compile_rest_in_background()
+            warm_up(stages, is_hybrid=options.hot_budget is not None, has_cold_groups=options.table_budget is not None)
         check_session(session)
-        if makes_place:
+        if makes_place and not is_served:
             make_place(options.checkpoint_location)
-        check_mode(options.checkpoint_location, "executors")
-        plan = as_stored(plan, options.checkpoint_location)
-        stored = stored_buckets(options.checkpoint_location)
-        buckets = options.buckets or stored or parallelism(session)
+        facts = stored_facts(session, options.checkpoint_location)
+        plan = plan if facts.shares_tables else replace(plan, shares_tables=False)
+        buckets = options.buckets or facts.buckets or parallelism(session)
         tagged = tag(plan.planned_stages, buckets)
         if options.dead_letter_path is None:
             quarantine = folder_below(options.checkpoint_location, "quarantine")
@@ -549,10 +545,17 @@ class JoinStreamWriter:
             more=self._lookup_options(stages, buckets),
             output=SeveralOutputs(self._outputs),
             dead_letter_path=quarantine.location,
+            is_served=is_served,
         )
         runner.name = self._name or runner.name
         runner.after_begin = OtherModes("executors", options, lambda: self._query.placed, self._here).write
         return runner, tagged, options.checkpoint_location
+
+    def _sent_outputs(self) -> list[SentOutput]:
+        """Return the outputs as they travel to the server."""
+        chosen = [one.written() for sinks in self._sinks.values() for one in sinks]
+        pairs = zip(self._outputs, chosen, strict=True)
+        return [output if name is None else (name, options) for output, (name, options) in pairs]
 
     def _check_output(self) -> None:
         if not self._outputs:
@@ -579,7 +582,7 @@ class JoinStreamWriter:
 
     def _choice(self) -> Choice:
         if is_connect(self._query.session):
-            return choice_of_connect(self._options)
+            return choice_of_connect(QueryOptions.draft(self._query_options))
         has_place = any(name.replace("_", "").lower() == "checkpointlocation" for name in self._options)
         options = QueryOptions.draft(self._query_options)
         return chosen_mode(

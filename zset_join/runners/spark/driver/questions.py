@@ -179,7 +179,7 @@ def opened_for_a_look(settings: DriverSettings) -> DriverEpochs:
     query_id = stored_query_id(location)
     if query_id is None:
         raise no_checkpoint(location)
-    check_mode(location, "driver", is_served=True)
+    check_mode(location, "driver")
     directory = tempfile.TemporaryDirectory(prefix="zset_join-look-")
     sinks = {view: [one for one in chosen if not isinstance(one.sink, TakesSession)] for view, chosen in settings.sinks.items()}
     options = replace(settings.options, local_state_dir=directory.name)

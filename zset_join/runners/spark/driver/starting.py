@@ -29,13 +29,12 @@ from zset_join.storage.local import make_directories
 __all__ = ["check_mode", "driver_epochs", "in_stored_order", "make_place", "served_rows", "streamed_rows"]
 
 
-def check_mode(location: str, mode: str, *, is_served: bool = False) -> None:
+def check_mode(location: str, mode: str) -> None:
     """Refuse a checkpoint whose epochs ran elsewhere.
 
     Args:
         location: `checkpointLocation`.
         mode: `driver` or `executors`.
-        is_served: the query is started over Spark Connect, where executors are refused.
 
     Raises:
         StateError: `EXECUTION_CHANGED`.
@@ -43,10 +42,9 @@ def check_mode(location: str, mode: str, *, is_served: bool = False) -> None:
     found = stored_mode(location)
     if found is not None and found != mode:
         moved = f"stop it and move its state with zset-join rescale {location} --execution {mode}"
-        session = "from a classic session " if is_served else ""
         raise StateError(
             f'the checkpoint {location} is of a query that runs with execution="{found}", and its state lies in another form '
-            f'than with execution="{mode}". Start it {session}with option("execution", "{found}"), or {moved}, or start with a '
+            f'than with execution="{mode}". Start it with option("execution", "{found}"), or {moved}, or start with a '
             "new checkpointLocation and a new output.",
             code="EXECUTION_CHANGED",
             location=location,
