@@ -32,7 +32,7 @@ from zset_join.runners.spark.api.query import (
     start_served,
     start_served_executors,
 )
-from zset_join.runners.spark.api.stored_query import ExecutorTools, QueryRunner, QueryTools, StoredQuery
+from zset_join.runners.spark.api.stored_query import QueryRunner, QueryTools, StoredQuery
 from zset_join.runners.spark.api.triggers import checked_trigger
 from zset_join.runners.spark.api.unknown_methods import missing_on_writer, not_for_views
 from zset_join.runners.spark.api.written_query import WrittenQuery
@@ -41,6 +41,7 @@ from zset_join.runners.spark.driver.chosen_sink import ChosenSink
 from zset_join.runners.spark.driver.driver_query import DriverQuery
 from zset_join.runners.spark.driver.driver_tools import DriverTools
 from zset_join.runners.spark.driver.epochs import DriverEpochs
+from zset_join.runners.spark.driver.executor_tools import ExecutorTools
 from zset_join.runners.spark.driver.expecting import expected_state
 from zset_join.runners.spark.driver.other_modes import OtherModes
 from zset_join.runners.spark.driver.served import ServedQuery, budget_of

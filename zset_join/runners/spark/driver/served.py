@@ -28,18 +28,17 @@ from zset_join.runners.spark.driver.choosing import memory_budget
 from zset_join.runners.spark.driver.chosen_sink import ChosenSink
 from zset_join.runners.spark.driver.driver_tools import refuse_given
 from zset_join.runners.spark.driver.epochs import DriverEpochs, DriverSettings, spark_query_id
-from zset_join.runners.spark.driver.on_server import on_server, table_bytes, table_of
+from zset_join.runners.spark.driver.on_server import on_server, table_of
 from zset_join.runners.spark.driver.other_modes import has_other_mode, write_draft
 from zset_join.runners.spark.driver.questions import Question, QuestionWatch, answer_of, opened_for_a_look
-from zset_join.runners.spark.driver.sent_changes import read_diff, read_query, written_diff, written_outputs, written_query
+from zset_join.runners.spark.driver.sent_changes import read_diff, read_query, written_outputs, written_query
 from zset_join.runners.spark.driver.served_changes import HAS_CHANGED
-from zset_join.runners.spark.driver.served_handle import ServedHandle, once_free
+from zset_join.runners.spark.driver.served_handle import ServedHandle, ToolsOfServed, compared, once_free, refuse_reread
 from zset_join.runners.spark.driver.starting import check_mode
 from zset_join.runners.spark.epoch.frame_sink import TakesSession
 from zset_join.runners.spark.epoch.heartbeat import Heartbeat
 from zset_join.runners.spark.frames.facts import is_connect
 from zset_join.runners.spark.frames.sent import frame_of
-from zset_join.tools.dead_letters import read_letters
 from zset_join.tools.savepoint import Savepoint
 from zset_join.zset import ZSet, single_batch
 
@@ -91,7 +90,7 @@ class ServedEpochs:
             query_id = spark_query_id(epochs.spark_location)
             once_free(lambda: epochs.attach(query_id, session))
             epochs.begin()
-            QuestionWatch(epochs).start()
+            QuestionWatch(epochs.location, lambda question: question.answered(epochs), lambda: epochs.has_ended).start()
         epochs(batch, epoch)
         if is_new and self.settings.is_timed:
             epochs.heartbeat = Heartbeat(checkpoint_folder(epochs.spark_location), epochs.next_due)
@@ -136,7 +135,7 @@ class ServedQuery(ServedHandle):
         Raises:
             OptionError: `NOT_FROM_HERE`: columns are renamed or have defaults, or a stream is to be read again.
         """
-        _refuse_reread("evolve", reread)
+        refuse_reread("evolve", reread)
         if words is not None and (words.renamed or words.defaults):
             raise OptionError(
                 "over Spark Connect evolve() takes no renamed= and no defaults=. Stop the query, and run zset-join evolve with "
@@ -160,16 +159,6 @@ class ServedQuery(ServedHandle):
             raise
         self.has_ended = True
         return read_diff(diff), read_query(query)
-
-
-def _refuse_reread(what: str, reread: Mapping[str, Any] | None) -> None:
-    if reread:
-        raise OptionError(
-            f"over Spark Connect {what}() takes no reread=. Run zset-join {what} with --reread beside the server"
-            f"{', once the query is stopped' if what == 'evolve' else ''}.",
-            code="NOT_FROM_HERE",
-            what=what,
-        )
 
 
 def budget_of(session: SparkSession, options: QueryOptions) -> int:
@@ -236,7 +225,7 @@ def _open_and_close(settings: DriverSettings) -> None:
         opened_for_a_look(settings).close()
 
 
-class ServedTools:
+class ServedTools(ToolsOfServed):
     """Answer questions about a query whose epochs run on the server.
 
     Args:
@@ -244,9 +233,8 @@ class ServedTools:
     """
 
     def __init__(self, query: ServedQuery) -> None:
+        super().__init__(query)
         self._settings = query.settings
-        self._session = query.session
-        self._is_active = query.is_active
 
     def verify(self, *, actual_df: DataFrame | None = None, most_differences: int = 20, **given: Any) -> VerificationReport:
         """Compare the outputs with DuckDB's batch query over all input; see `DriverTools.verify`."""
@@ -265,29 +253,9 @@ class ServedTools:
         content, weights, count = self._answer("view_rows", given)
         return ZSet(single_batch(table_of(content)), np.asarray(weights, np.int64)), count
 
-    def diff(self, query: PlannedQuery, *, lease_seconds: float, reread: Mapping[str, Any] | None = None) -> PlanDiff:
-        """Return how the answers of another query would differ, by a job; rows that differ travel. See `StoredQuery.diff`.
-
-        Raises:
-            OptionError: `NOT_FROM_HERE`: a stream is to be read again.
-        """
-        _refuse_reread("diff", reread)
-        location, runs, written = self._settings.options.checkpoint_location, self._is_active(), written_query(query)
-
-        def compared() -> Any:
-            compare = diff_of_running if runs else diff_wherever
-            return written_diff(compare(location, read_query(written), lease_seconds=lease_seconds))
-
-        return read_diff(on_server(self._session, compared))
-
-    def dead_letters(self, **chosen: Any) -> pa.Table:
-        """Return the dead letters; see `zset_join.dead_letters.read_letters`."""
-        location, path = self._settings.options.checkpoint_location, self._settings.options.dead_letter_path
-
-        def letters() -> bytes:
-            return table_bytes(read_letters(location, path=path, **chosen))
-
-        return table_of(on_server(self._session, letters))
+    def _compared(self, query: PlannedQuery, lease_seconds: float) -> Any:
+        compare = diff_of_running if self._is_active() else diff_wherever
+        return partial(compared, compare, self._settings.options.checkpoint_location, written_query(query), lease_seconds)
 
     def _answer(self, about: str, given: Mapping[str, Any], rows: DataFrame | None = None) -> Any:
         return answer_of(Question(about, given), self._settings, self._session, rows=rows, is_active=self._is_active)

@@ -9,24 +9,32 @@ import json
 import logging
 import re
 import time
-from collections.abc import Callable, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Protocol
 
+import pyarrow as pa
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from zset_join.core import errors
-from zset_join.core.errors import PlanError, StateError, ZsetJoinError
+from zset_join.core.errors import OptionError, PlanError, StateError, ZsetJoinError
 from zset_join.core.hidden_settings import shown
 from zset_join.core.options import QueryOptions
-from zset_join.runners.spark.driver.on_server import on_server, without_package
+from zset_join.runners.spark.driver.on_server import on_server, table_bytes, table_of, without_package
+from zset_join.runners.spark.driver.sent_changes import read_diff, read_query, written_diff
 from zset_join.runners.spark.driver.spark_files import copied_end
 from zset_join.runners.spark.epoch.heartbeat import Heartbeat
 from zset_join.runners.spark.epoch.progress import ProgressLog
+from zset_join.tools.dead_letters import read_letters
 
-__all__ = ["ServedHandle", "ServedSettings", "once_free"]
+if TYPE_CHECKING:
+    from zset_join.evolution.differences import PlanDiff
+    from zset_join.query.several import PlannedQuery
+
+__all__ = ["ServedHandle", "ServedSettings", "ToolsOfServed", "compared", "once_free", "refuse_reread"]
 
 _log = logging.getLogger("zset_join.epochs")
 _ENDING_SECONDS = 15
@@ -128,6 +136,68 @@ class ServedHandle:
                 shown(location),
                 error,
             )
+
+
+class ToolsOfServed(ABC):
+    """Answer questions about a query of the server, wherever its epochs run.
+
+    Args:
+        query: the client's view of it.
+    """
+
+    def __init__(self, query: ServedHandle) -> None:
+        self._session = query.session
+        self._is_active = query.is_active
+        self._options = query.options
+
+    def diff(self, query: PlannedQuery, *, lease_seconds: float, reread: Mapping[str, Any] | None = None) -> PlanDiff:
+        """Return how the answers of another query would differ, by a job; rows that differ travel. See `StoredQuery.diff`.
+
+        Raises:
+            OptionError: `NOT_FROM_HERE`: a stream is to be read again.
+        """
+        refuse_reread("diff", reread)
+        return read_diff(on_server(self._session, self._compared(query, lease_seconds)))
+
+    def dead_letters(self, **chosen: Any) -> pa.Table:
+        """Return the dead letters; see `zset_join.dead_letters.read_letters`."""
+        location, path = self._options.checkpoint_location, self._options.dead_letter_path
+
+        def letters() -> bytes:
+            return table_bytes(read_letters(location, path=path, **chosen))
+
+        return table_of(on_server(self._session, letters))
+
+    @abstractmethod
+    def _compared(self, query: PlannedQuery, lease_seconds: float) -> Callable[[], Any]:
+        """Return the function of the server that compares another query with the stored one."""
+
+
+def compared(compare: Callable[..., Any], location: str, written: Any, lease_seconds: float) -> Any:
+    """Return a difference as it travels, on the server.
+
+    Args:
+        compare: takes the location, the query and `lease_seconds`.
+        location: `checkpointLocation`.
+        written: the other query, by `written_query`.
+        lease_seconds: maximum time for which files are kept.
+    """
+    return written_diff(compare(location, read_query(written), lease_seconds=lease_seconds))
+
+
+def refuse_reread(what: str, reread: Mapping[str, Any] | None) -> None:
+    """Refuse to read a stream again, whose place only the server reaches.
+
+    Raises:
+        OptionError: `NOT_FROM_HERE`.
+    """
+    if reread:
+        raise OptionError(
+            f"over Spark Connect {what}() takes no reread=. Run zset-join {what} with --reread beside the server"
+            f"{', once the query is stopped' if what == 'evolve' else ''}.",
+            code="NOT_FROM_HERE",
+            what=what,
+        )
 
 
 def once_free(function: Callable[[], Any]) -> Any:

@@ -436,10 +436,10 @@ class EpochRunner:
         """Answer an epoch with one Spark job."""
         started = time.perf_counter()
         title = self._title(tick.epoch)
+        keep_epoch_rows(self.query.planned_stages, self._opened().files.folder, tick)
         with job_settings(batch.sparkSession, self._settings(batch.sparkSession)), described_jobs(batch.sparkSession, title):
             self._locality.begin(batch.sparkSession)
             plan = self._plan(tick, self.buckets)
-            keep_epoch_rows(self.query.planned_stages, self._opened().files.folder, tick)
             if self._times.is_needed:
                 lines, times = self._answered_in_time(plan, batch)
             else:

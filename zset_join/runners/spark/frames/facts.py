@@ -23,6 +23,7 @@ __all__ = [
     "FrameReader",
     "ReadExpression",
     "StepFacts",
+    "analysed",
     "is_connect",
     "is_of_spark",
     "parallelism",
@@ -204,6 +205,23 @@ def parallelism(session: SparkSession) -> int:
     from zset_join.runners.spark.frames.classic import context
 
     return context.parallelism(session)
+
+
+def analysed(rows: DataFrame, view: str) -> DataFrame:
+    """Return rows whose expressions have been resolved under the settings of the session as they are now.
+
+    A classic session resolves them when they are written, Spark Connect when they run, except for those of a view.
+
+    Args:
+        rows: with names of their own.
+        view: the name of a temporary view that is made, or replaced, over Spark Connect.
+
+    Cost: over Spark Connect, a request.
+    """
+    if not is_connect(rows.sparkSession):
+        return rows
+    rows.createOrReplaceTempView(view)
+    return rows.sparkSession.table(view)
 
 
 def is_of_spark(error: BaseException) -> bool:
