@@ -8,28 +8,74 @@ from typing import Any
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - PySpark's own habit
 
-from tests.spark.connect.conftest import Client
-from tests.spark.connect.test_served import filled, lines, streams
+from tests.spark.connect.conftest import Client, ClientProcess, Server
+from tests.spark.connect.test_served import filled, lines, streams, write
+from zset_join.runners.spark.driver.choosing import stored_mode
+
+INSTANTS = 1_700_000_000_000_000
+ZONE = "America/New_York"
 
 
 def _joined(spark: SparkSession, place: Path) -> Any:
     orders, names = streams(spark, place)
     joined = orders.where(F.col("total") > 3).join(names, on="cust", how="left")
-    return joined.select("id", (F.col("total") * 2).alias("twice"), "name")
+    hour = F.hour(F.timestamp_seconds(F.col("total") * 3600))
+    return joined.select("id", (F.col("total") * 2).alias("twice"), "name", hour.alias("hour"))
+
+
+def _writer(spark: SparkSession, place: Path) -> Any:
+    spark.conf.set("spark.sql.session.timeZone", ZONE)
+    writer = _joined(spark, place).writeStream.options(checkpointLocation=str(place / "cp"), execution="executors")
+    return writer.toParquet(str(place / "out")).toDuckDB(str(place / "view.duckdb"), "v")
 
 
 def _run(spark: SparkSession, place: Path) -> dict[str, Any]:
-    writer = _joined(spark, place).writeStream.options(checkpointLocation=str(place / "cp"), execution="executors")
-    writer = writer.trigger(availableNow=True).toParquet(str(place / "out")).toDuckDB(str(place / "view.duckdb"), "v")
-    query = writer.start()
+    query = _writer(spark, place).trigger(availableNow=True).start()
     query.awaitTermination()
     return {"progress": query._runner.progress.of_epoch(0), "buckets": query._runner.settings.buckets}
 
 
-def test_slice(client: Client, tmp_path: Path) -> None:
+def _questions(spark: SparkSession, place: Path) -> dict[str, Any]:
+    """Ask a query that runs, and one that does not."""
+    found: dict[str, Any] = {}
+    query = _writer(spark, place).start()
+    try:
+        query.processAllAvailable()
+        found["running"] = query.verify().equal
+        found["row"] = len(query.explain_row({"id": 3}).events)
+        found["settings"] = spark.conf.get("spark.sql.adaptive.enabled")
+    finally:
+        query.stop()
+    with _writer(spark, place).attach() as stored:
+        wrong = spark.read.parquet(str(place / "out" / "epoch=*")).where("id <> 3")
+        found["stored"] = [stored.verify().equal, stored.verify(actual_df=wrong).different_rows]
+        found["rows"] = stored.view_rows("", {"id": 3})[1]
+        found["letters"] = stored.dead_letters().num_rows
+    return found
+
+
+def test_a_client_starts_a_query_on_executors(client: Client, connect_server: Server, tmp_path: Path) -> None:
     filled(tmp_path)
 
     reported = client(_run, tmp_path)
-    print(reported)
 
-    assert lines(tmp_path / "out") == {(3, 8, "ann"): 1, (1, 12, "ben"): 1}
+    both = {(3, 8, "ann", 23): 1, (1, 12, "ben", 1): 1}
+    assert lines(tmp_path / "out") == both
+    assert reported["buckets"] == 2
+    assert stored_mode(str(tmp_path / "cp")) == "executors"
+
+    write(tmp_path / "orders", {"op": "u", "id": 7, "cust": "a", "total": 9, "t": 9})
+    other = ClientProcess(connect_server.url)
+    try:
+        reported = other(_questions, tmp_path)
+    finally:
+        other.close()
+    assert lines(tmp_path / "out") == {**both, (7, 18, "ann", 4): 1}
+    assert reported == {
+        "running": True,
+        "row": 1,
+        "settings": "true",
+        "stored": [True, 1],
+        "rows": 1,
+        "letters": 0,
+    }

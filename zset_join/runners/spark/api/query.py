@@ -31,7 +31,6 @@ from zset_join.runners.spark.driver.served import ServedEpochs, ServedQuery, Ser
 from zset_join.runners.spark.driver.served_executors import (
     ServedExecutorEpochs,
     ServedExecutorQuery,
-    ServedExecutorTools,
     refuse_served_executors,
 )
 from zset_join.runners.spark.driver.spark_files import restored_files
@@ -406,7 +405,7 @@ def start_served_executors(
         return bool(query.isActive)
 
     runner.is_active = is_active
-    return JoinQuery(query, runner, ServedExecutorTools(runner))
+    return JoinQuery(query, runner, runner.tools())
 
 
 def attached_on_server(settings: DriverSettings, session: SparkSession) -> StoredQuery:

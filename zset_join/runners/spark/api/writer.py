@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn, cast
 
@@ -21,7 +22,6 @@ from zset_join.changelog import ChangelogForm, encoded_schema, format_named
 from zset_join.checkpoint.reading import checkpoint_folder, no_checkpoint, stored_description, stored_query_id
 from zset_join.core.errors import OptionError
 from zset_join.core.options import KeepState, QueryOptions
-from zset_join.kernels.machine.first_use import compile_rest_in_background
 from zset_join.query.several import PlannedQuery
 from zset_join.runners.spark.api.changing_query import ChangingOnExecutors, ChangingQuery
 from zset_join.runners.spark.api.lookup_defaults import is_lookup_option, job_defaults, lookup_options
@@ -46,19 +46,21 @@ from zset_join.runners.spark.driver.expecting import expected_state
 from zset_join.runners.spark.driver.other_modes import OtherModes
 from zset_join.runners.spark.driver.served import ServedQuery, budget_of
 from zset_join.runners.spark.driver.served_executors import (
-    SentOutput,
     ServedExecutorQuery,
-    sent_query,
+    handle_of,
+    refuse_missing_executors,
     served_executor_rows,
     stored_facts,
 )
 from zset_join.runners.spark.driver.starting import (
     check_mode,
+    dead_letters_place,
     driver_epochs,
     in_stored_order,
     make_place,
     served_rows,
     streamed_rows,
+    warmed_up,
 )
 from zset_join.runners.spark.epoch.heartbeat import Heartbeat
 from zset_join.runners.spark.epoch.named_outputs import TABLE, output_named
@@ -76,8 +78,6 @@ from zset_join.runners.spark.session import check_session
 from zset_join.sinks.sink import Sink
 from zset_join.stages import Stage
 from zset_join.stages.lookup_join import explained_for
-from zset_join.stages.warm_up import warm_up
-from zset_join.storage.folder import folder_below, open_folder
 
 __all__ = ["JoinStreamWriter"]
 
@@ -368,9 +368,9 @@ class JoinStreamWriter:
             return self.start_behind_change(None)
         runner, tagged, location = self._prepared(makes_place=True)
         if is_connect(self.session):
-            handle = ServedExecutorQuery(sent_query(runner, tagged, self._sent_outputs()), self.session, planned=runner)
             draft = OtherModes("executors", runner.options, lambda: self._query.placed, self._here).draft
-            return start_served_executors(lambda: self._of_spark(served_executor_rows(runner, tagged), location), handle, draft)
+            rows = partial(served_executor_rows, runner, tagged)
+            return start_served_executors(lambda: self._of_spark(rows(), location), self._handle(runner, tagged), draft)
         started = start_query(
             lambda: self._stream(runner, tagged, location), runner, ExecutorTools(runner), checkpoint_location=location
         )
@@ -459,9 +459,7 @@ class JoinStreamWriter:
         for view in query.plan.views:
             encoded_schema(query.plan.output_of(view.name).schema, format_named("weight"))
         stages = [node.stage for node in query.plan.nodes]
-        if not is_connect(query.session):
-            compile_rest_in_background()
-            warm_up(stages, is_hybrid=options.hot_budget is not None, has_cold_groups=options.table_budget is not None)
+        warmed_up(query.session, stages, options)
         more = self._lookup_options(stages, 1)
         epochs = driver_epochs(query, options, self._sinks, name=self._name or self._query.name, more=more)
         epochs.after_begin = OtherModes("driver", options, lambda: self._query.placed, self._here).write
@@ -486,7 +484,11 @@ class JoinStreamWriter:
             check_mode(options.checkpoint_location, "driver")
             runner, tools, location = epochs, DriverTools(epochs), options.checkpoint_location
         else:
-            on_executors, _, location = self._prepared()
+            on_executors, tagged, location = self._prepared()
+            if is_connect(self.session):
+                handle = self._handle(on_executors, tagged)
+                refuse_missing_executors(handle.settings, self.session)
+                return StoredQuery(handle, handle.tools())
             runner, tools = on_executors, ExecutorTools(on_executors)
         query_id = stored_query_id(location)
         if query_id is None:
@@ -523,21 +525,14 @@ class JoinStreamWriter:
         self._check_output()
         encoded_schema(plan.output.schema, format_named("weight"))
         session, stages = plan.session, [one.stage for one in plan.planned_stages]
-        is_served = is_connect(session)
-        if not is_served:
-            compile_rest_in_background()
-            warm_up(stages, is_hybrid=options.hot_budget is not None, has_cold_groups=options.table_budget is not None)
+        warmed_up(session, stages, options)
         check_session(session)
-        if makes_place and not is_served:
+        if makes_place and not is_connect(session):
             make_place(options.checkpoint_location)
         facts = stored_facts(session, options.checkpoint_location)
         plan = plan if facts.shares_tables else replace(plan, shares_tables=False)
         buckets = options.buckets or facts.buckets or parallelism(session)
         tagged = tag(plan.planned_stages, buckets)
-        if options.dead_letter_path is None:
-            quarantine = folder_below(options.checkpoint_location, "quarantine")
-        else:
-            quarantine = open_folder(options.dead_letter_path, option="deadLetterPath")
         runner = EpochRunner(
             plan,
             tagged,
@@ -545,18 +540,15 @@ class JoinStreamWriter:
             buckets=buckets,
             more=self._lookup_options(stages, buckets),
             output=SeveralOutputs(self._outputs),
-            dead_letter_path=quarantine.location,
-            is_served=is_served,
+            dead_letter_path=dead_letters_place(options, "quarantine"),
         )
         runner.name = self._name or runner.name
         runner.after_begin = OtherModes("executors", options, lambda: self._query.placed, self._here).write
         return runner, tagged, options.checkpoint_location
 
-    def _sent_outputs(self) -> list[SentOutput]:
-        """Return the outputs as they travel to the server."""
-        chosen = [one.written() for sinks in self._sinks.values() for one in sinks]
-        pairs = zip(self._outputs, chosen, strict=True)
-        return [output if name is None else (name, options) for output, (name, options) in pairs]
+    def _handle(self, runner: EpochRunner, tagged: TaggedStreams) -> ServedExecutorQuery:
+        """Return the view of the query that a client of Spark Connect has."""
+        return handle_of(runner, tagged, self._outputs, [one for sinks in self._sinks.values() for one in sinks])
 
     def _check_output(self) -> None:
         if not self._outputs:

@@ -9,21 +9,32 @@ The law: as that of `served`: one checkpoint and one output, whether the query w
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, NoReturn
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
-from zset_join.checkpoint.reading import checkpoint_folder, stored_buckets, stored_description, stored_query_id
-from zset_join.core.errors import OptionError
+from zset_join.checkpoint.reading import (
+    checkpoint_folder,
+    has_commits,
+    no_checkpoint,
+    stored_buckets,
+    stored_description,
+    stored_query_id,
+)
 from zset_join.core.options import QueryOptions
 from zset_join.kernels.machine.first_use import compile_rest_in_background
+from zset_join.runners.spark.driver.chosen_sink import ChosenSink
 from zset_join.runners.spark.driver.epochs import spark_query_id
+from zset_join.runners.spark.driver.executor_questions import ServedExecutorTools, answer_of_executors, answered_by
 from zset_join.runners.spark.driver.on_server import on_server, start_on_server
 from zset_join.runners.spark.driver.other_modes import has_other_mode, write_draft
+from zset_join.runners.spark.driver.questions import Question, QuestionWatch
 from zset_join.runners.spark.driver.served_handle import ServedHandle, once_free
 from zset_join.runners.spark.driver.starting import check_mode
 from zset_join.runners.spark.epoch.frame_sink import TakesSession
@@ -32,22 +43,23 @@ from zset_join.runners.spark.epoch.named_outputs import output_named
 from zset_join.runners.spark.epoch.outputs import ChosenOutput
 from zset_join.runners.spark.epoch.runner import EpochRunner
 from zset_join.runners.spark.epoch.several_outputs import SeveralOutputs
-from zset_join.runners.spark.frames.facts import is_connect
+from zset_join.runners.spark.frames.facts import analysed, is_connect
 from zset_join.runners.spark.frames.sent import packed_with_frames, unpacked_with_frames
 from zset_join.runners.spark.planning.normalise import TaggedStreams
 from zset_join.runners.spark.rows.baseline import with_made_start
 
 if TYPE_CHECKING:
     from zset_join.checkpoint.other_mode import OtherMode
+    from zset_join.tools.savepoint import Savepoint
 
 __all__ = [
     "ExecutorSettings",
-    "SentOutput",
     "ServedExecutorEpochs",
     "ServedExecutorQuery",
     "StoredFacts",
+    "handle_of",
+    "refuse_missing_executors",
     "refuse_served_executors",
-    "sent_query",
     "served_executor_rows",
     "stored_facts",
 ]
@@ -96,6 +108,9 @@ class ExecutorSettings:
             session: of the epochs; None in a task, where the runner can be attached, and runs none.
         """
         query, tagged, more, outputs = unpacked_with_frames(self.content, session)
+        if tagged.baseline is not None and not has_commits(self.options.checkpoint_location):
+            # Resolved in the time zone that the client chose, before the settings of a job count.
+            tagged = replace(tagged, baseline=analysed(tagged.baseline, f"zset_join_baseline_{uuid.uuid4().hex}"))
         made = [output_named(one[0], one[1]) if isinstance(one, tuple) else one for one in outputs]
         runner = EpochRunner(
             query,
@@ -105,30 +120,9 @@ class ExecutorSettings:
             more=more,
             output=SeveralOutputs(made),
             dead_letter_path=self.dead_letters,
-            is_served=True,
         )
         runner.name = self.name
         return runner
-
-
-def sent_query(runner: EpochRunner, tagged: TaggedStreams, outputs: Sequence[SentOutput]) -> ExecutorSettings:
-    """Return a query as it travels.
-
-    Args:
-        runner: of the query, in the client; it is never attached.
-        tagged: its streams.
-        outputs: where answers go.
-    """
-    of_user = [one for one in outputs if not isinstance(one, tuple)]
-    _ = runner.query.fused_stages, runner.query.output  # planned here, where the session of the program is
-    return ExecutorSettings(
-        content=packed_with_frames((runner.query, tagged, runner.operator_options.more, list(outputs))),
-        options=runner.options,
-        buckets=runner.buckets,
-        dead_letters=runner.dead_letters,
-        name=runner.name,
-        needs_session=any(isinstance(one.sink, TakesSession) for one in of_user),
-    )
 
 
 @dataclass(eq=False)
@@ -166,8 +160,11 @@ class ServedExecutorEpochs:
         if self.other is not None:
             runner.after_begin = partial(write_draft, location, self.other)
         query_id = spark_query_id(location)
-        once_free(lambda: runner.attach(query_id))
+        if query_id is None:
+            raise no_checkpoint(location)
+        once_free(partial(runner.attach, query_id))
         runner.begin()
+        QuestionWatch(location, partial(answered_by, runner), lambda: runner.has_ended).start()
         if runner.is_timed:
             runner.heartbeat = Heartbeat(checkpoint_folder(location), runner.next_due)
             runner.heartbeat.start()
@@ -200,13 +197,46 @@ class ServedExecutorQuery(ServedHandle):
         """Return the text that `explain` prints."""
         return self._here.explanation()
 
-    def backup(self, directory: Any) -> NoReturn:  # noqa: ARG002 - as that of other runners
-        """Refuse.
+    def backup(self, directory: str | Path) -> Savepoint:
+        """Copy checkpoint and outputs between two epochs, on the server; the directory is one of the server's."""
+        question = Question("backup", {"directory": str(directory)})
+        found: Savepoint = answer_of_executors(question, self.settings, self.session, is_active=self.is_active)
+        return found
 
-        Raises:
-            OptionError: `NOT_FROM_HERE`.
-        """
-        raise OptionError("later", code="NOT_FROM_HERE", what="backup")
+    def tools(self) -> ServedExecutorTools:
+        """Return what answers questions about the query."""
+        return ServedExecutorTools(self, self.settings)
+
+
+def handle_of(
+    runner: EpochRunner, tagged: TaggedStreams, outputs: Sequence[ChosenOutput], sinks: Sequence[ChosenSink]
+) -> ServedExecutorQuery:
+    """Return the view that a client has of a query, which holds the query as it travels.
+
+    Args:
+        runner: of the query, in the client; it is never attached.
+        tagged: its streams.
+        outputs: where answers go.
+        sinks: the same outputs, as they were chosen: one with a connector's name travels as that name and its options.
+    """
+    _ = (
+        runner.query.fused_stages,
+        runner.query.output,
+        runner.query.is_served,
+    )  # planned here, where the session of the program is
+    named = [one.written() for one in sinks]
+    sent: list[SentOutput] = [
+        output if name is None else (name, options) for output, (name, options) in zip(outputs, named, strict=True)
+    ]
+    settings = ExecutorSettings(
+        content=packed_with_frames((runner.query, tagged, runner.operator_options.more, sent)),
+        options=runner.options,
+        buckets=runner.buckets,
+        dead_letters=runner.dead_letters,
+        name=runner.name,
+        needs_session=any(isinstance(one.sink, TakesSession) for one in outputs),
+    )
+    return ServedExecutorQuery(settings, runner.query.session, planned=runner)
 
 
 def stored_facts(session: SparkSession, location: str) -> StoredFacts:
@@ -252,6 +282,22 @@ def refuse_served_executors(settings: ExecutorSettings, session: SparkSession) -
     return bool(once_free(lambda: on_server(session, partial(_opened_and_closed, settings))))
 
 
+def refuse_missing_executors(settings: ExecutorSettings, session: SparkSession) -> None:
+    """Refuse a checkpoint that does not exist, or does not take the query.
+
+    Raises:
+        ZsetJoinError: what it raises.
+    """
+    location = settings.options.checkpoint_location
+
+    def known() -> None:
+        if stored_query_id(location) is None:
+            raise no_checkpoint(location)
+
+    on_server(session, known)
+    refuse_served_executors(settings, session)
+
+
 def served_executor_rows(runner: EpochRunner, tagged: TaggedStreams) -> DataFrame:
     """Return the rows of all sources as the server is to bring them, with a source for epochs without rows where it is needed.
 
@@ -275,8 +321,3 @@ def _opened_and_closed(settings: ExecutorSettings) -> bool:
         runner.attach(query_id)
         runner.close()
     return has_other_mode(location)
-
-
-class ServedExecutorTools:
-    def __init__(self, query: ServedExecutorQuery) -> None:
-        self._query = query

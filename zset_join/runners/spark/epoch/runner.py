@@ -95,7 +95,6 @@ class EpochRunner:
         output: where answers go.
         dead_letter_path: where quarantined rows go.
         more: options of certain kinds of stages; see `StageOptions`.
-        is_served: a client of Spark Connect started it, and this is a process of the server.
 
     Attributes:
         name: what its jobs and log lines call the query.
@@ -121,7 +120,6 @@ class EpochRunner:
         output: Output,
         dead_letter_path: str,
         more: Mapping[str, Any] | None = None,
-        is_served: bool = False,
     ) -> None:
         self.error: BaseException | None = None
         self.has_ended = False
@@ -162,8 +160,8 @@ class EpochRunner:
         self._wanted = wanted_settings(options.max_records_per_batch, is_routed=len(query.planned_stages) > 1)
         self._locality = Locality(options.locality, buckets)
         self._statistics: dict[str, dict[str, int]] = {}
-        self._kind = {SESSION: "connect"} if is_served else {}
-        self._topics = topics_of(query.streams, options.checkpoint_location, is_served=is_served)
+        self._kind = {SESSION: "connect"} if query.is_served else {}
+        self._topics = topics_of(query.streams, options.checkpoint_location, is_served=query.is_served)
         self._topic_ids: TopicIds = {}
 
     def attach(self, query_id: str) -> None:

@@ -57,7 +57,8 @@ def packed_with_frames(value: Any) -> bytes:
     Cost: pickling; no request to the server.
     """
     content = io.BytesIO()
-    _Packer(content).dump(value)
+    packer: Any = _Packer
+    packer(content).dump(value)
     return content.getvalue()
 
 

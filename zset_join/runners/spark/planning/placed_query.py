@@ -18,7 +18,7 @@ from zset_join.core.relation import Relation
 from zset_join.plan.passes.fuse_stages import Fusing
 from zset_join.plan.query_plan import Feed, QueryPlan
 from zset_join.plan.sharing import prepared_alike
-from zset_join.runners.spark.frames.facts import parallelism
+from zset_join.runners.spark.frames.facts import is_connect, parallelism
 from zset_join.runners.spark.planning.buffer_limit import explained_limit
 from zset_join.runners.spark.planning.collations import refuse_compared_collations
 from zset_join.runners.spark.planning.explaining import explained_query
@@ -57,6 +57,11 @@ class PlacedQuery:
     def session(self) -> SparkSession:
         """Return the session of the streams."""
         return self.bindings.session
+
+    @cached_property
+    def is_served(self) -> bool:
+        """Return whether a client of Spark Connect wrote it, also where it was sent to and has no session."""
+        return is_connect(self.session)
 
     @property
     def name(self) -> str:
