@@ -575,7 +575,7 @@ class JoinStreamWriter:
 
     def _choice(self) -> Choice:
         if is_connect(self._query.session):
-            return choice_of_connect(QueryOptions.draft(self._query_options))
+            return choice_of_connect(self._options, QueryOptions.draft(self._query_options))
         has_place = any(name.replace("_", "").lower() == "checkpointlocation" for name in self._options)
         options = QueryOptions.draft(self._query_options)
         return chosen_mode(

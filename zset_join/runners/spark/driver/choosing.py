@@ -122,16 +122,17 @@ def _choice(options: QueryOptions, has_place: bool, plan: Callable[[], object], 
     return Choice("driver", f"it is new, and nothing in it needs executors; {expectation}")
 
 
-def choice_of_connect(options: QueryOptions) -> Choice:
+def choice_of_connect(given: Mapping[str, Any], options: QueryOptions) -> Choice:
     """Return where the epochs of a query of Spark Connect run: in the server's Python process, unless executors are requested.
 
     Args:
+        given: the options by name, as they were given: without `execution` a classic session takes executors.
         options: of the query.
 
     Raises:
         OptionError: as `chosen_mode`.
     """
-    if options.execution == "executors":
+    if options.execution == "executors" and any(name.lower() == "execution" for name in given):
         return _checked(Choice("executors", 'execution="executors"'), options)
     return Choice("driver", "Spark Connect")
 

@@ -219,11 +219,8 @@ def handle_of(
         outputs: where answers go.
         sinks: the same outputs, as they were chosen: one with a connector's name travels as that name and its options.
     """
-    _ = (
-        runner.query.fused_stages,
-        runner.query.output,
-        runner.query.is_served,
-    )  # planned here, where the session of the program is
+    # Planned here, where the session of the program is.
+    _ = runner.query.fused_stages, runner.query.output, runner.query.is_served
     named = [one.written() for one in sinks]
     sent: list[SentOutput] = [
         output if name is None else (name, options) for output, (name, options) in zip(outputs, named, strict=True)
