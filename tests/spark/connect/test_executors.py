@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import time
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +13,11 @@ from pyspark.sql import functions as F  # noqa: N812 - PySpark's own habit
 
 from tests.spark.connect.conftest import Client, ClientProcess, Server
 from tests.spark.connect.test_served import filled, lines, streams, write
+from zset_join.checkpoint.owner import owner_seen
+from zset_join.checkpoint.reading import checkpoint_folder
 from zset_join.runners.spark.driver.choosing import stored_mode
 
-INSTANTS = 1_700_000_000_000_000
+WAIT_SECONDS = 60
 ZONE = "America/New_York"
 
 
@@ -35,8 +40,22 @@ def _run(spark: SparkSession, place: Path) -> dict[str, Any]:
     return {"progress": query._runner.progress.of_epoch(0), "buckets": query._runner.settings.buckets}
 
 
+def _started(spark: SparkSession, place: Path) -> None:
+    _writer(spark, place).start().processAllAvailable()
+
+
+def _kill_in_epoch(place: Path, epoch: int) -> None:
+    """Kill the process that runs the epochs, once Spark has planned one."""
+    ends = time.monotonic() + WAIT_SECONDS
+    while not (place / "cp" / "offsets" / str(epoch)).exists() and time.monotonic() < ends:
+        time.sleep(0.02)
+    seen = owner_seen(checkpoint_folder(str(place / "cp")))
+    assert seen is not None
+    os.kill(seen[0].pid, signal.SIGKILL)
+
+
 def _questions(spark: SparkSession, place: Path) -> dict[str, Any]:
-    """Ask a query that runs, and one that does not."""
+    """Return what a query that runs answers, and one that does not."""
     found: dict[str, Any] = {}
     query = _writer(spark, place).start()
     try:
@@ -54,28 +73,27 @@ def _questions(spark: SparkSession, place: Path) -> dict[str, Any]:
     return found
 
 
-def test_a_client_starts_a_query_on_executors(client: Client, connect_server: Server, tmp_path: Path) -> None:
+def test_executors_run_a_query_of_a_client_and_go_on_where_their_process_was_killed(
+    client: Client, connect_server: Server, tmp_path: Path
+) -> None:
     filled(tmp_path)
+    both = {(3, 8, "ann", 23): 1, (1, 12, "ben", 1): 1}
 
     reported = client(_run, tmp_path)
 
-    both = {(3, 8, "ann", 23): 1, (1, 12, "ben", 1): 1}
     assert lines(tmp_path / "out") == both
-    assert reported["buckets"] == 2
+    assert (reported["buckets"], reported["progress"]["rows_in"]) == (2, {"orders": 3, "names": 2})
     assert stored_mode(str(tmp_path / "cp")) == "executors"
 
+    client(_started, tmp_path)
     write(tmp_path / "orders", {"op": "u", "id": 7, "cust": "a", "total": 9, "t": 9})
+    _kill_in_epoch(tmp_path, 2)
     other = ClientProcess(connect_server.url)
     try:
-        reported = other(_questions, tmp_path)
+        answers = other(_questions, tmp_path)
     finally:
         other.close()
+
     assert lines(tmp_path / "out") == {**both, (7, 18, "ann", 4): 1}
-    assert reported == {
-        "running": True,
-        "row": 1,
-        "settings": "true",
-        "stored": [True, 1],
-        "rows": 1,
-        "letters": 0,
-    }
+    expected = {"running": True, "row": 1, "settings": "true", "stored": [True, 1], "rows": 1, "letters": 0}
+    assert answers == expected

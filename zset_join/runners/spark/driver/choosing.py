@@ -12,10 +12,10 @@ The budget is `driverMemory`, else half of what the machine, or the container th
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from zset_join.checkpoint.local_state import default_local_state_dir
 from zset_join.checkpoint.reading import stored_description

@@ -150,15 +150,15 @@ def answer_of_executors(
     """
     name, location, began = uuid.uuid4().hex, settings.options.checkpoint_location, time.monotonic()
     on_server(session, partial(put_question, location, name, question))
-    has_asked = False
+    has_begun = False
     while (found := on_server(session, partial(taken_answer, location, name))) == WAITS:
         waited = time.monotonic() - began
-        is_untaken = not has_asked and (not is_active() or waited > _UNTAKEN_SECONDS)
+        is_untaken = not has_begun and (not is_active() or waited > _UNTAKEN_SECONDS)
         if is_untaken and on_server(session, partial(is_waiting, location, name)):
             row = session.readStream.format("rate-micro-batch").option("rowsPerBatch", 1).load()
             stream = row.writeStream.trigger(availableNow=True).foreachBatch(_Answer(settings, name)).start()
             stream.awaitTermination()
-            has_asked = True
+            has_begun = True
         elif waited > _LOST_SECONDS and not is_active():
             raise StateError(
                 "the query ended before it had answered; call it again.", code="QUESTION_FAILED", location=location
