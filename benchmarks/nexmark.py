@@ -164,24 +164,29 @@ def measure(name: str, rows: list[dict[str, pa.Table]], kind: str = "narrow", *,
     Raises:
         AssertionError: the view differs from DuckDB's batch query.
     """
+    seconds, view = maintained(name, rows, kind)
+    if checks:
+        with duckdb.connect() as database:
+            for table in COLUMNS:
+                database.register(table, pa.concat_tables(epoch[table] for epoch in rows))
+            answer = database.sql(QUERIES[name]).to_arrow_table()
+        assert bag(view) == bag(answer), name
+    return (len(rows) - 1) * EPOCH_EVENTS / seconds
+
+
+def maintained(name: str, rows: list[dict[str, pa.Table]], kind: str) -> tuple[float, pa.Table]:
+    """Return the CPU seconds of all epochs of a query but the first, and its view after the last; arguments as of `measure`."""
     with opened(has_all=kind != "narrow") as session:
         query = session.sql(QUERIES[name])
         assert isinstance(query, Query)
         pipeline = Pipeline(query.bound.view, keep_state=KINDS[kind])
         reads = query.bound.reads
-        names = [table for table in ("person", "auction", "bid") if table in reads]
+        names = [table for table in COLUMNS if table in reads]
         pipeline.step({table: rows[0][table] for table in names})
         started = time.process_time()
         for epoch in rows[1:]:
             pipeline.step({table: epoch[table] for table in names})
-        seconds = time.process_time() - started
-        if checks:
-            with duckdb.connect() as database:
-                for table in names:
-                    database.register(table, pa.concat_tables(epoch[table] for epoch in rows))
-                answer = database.sql(QUERIES[name]).to_arrow_table()
-            assert bag(pipeline.view()) == bag(answer), name
-    return (len(rows) - 1) * EPOCH_EVENTS / seconds
+        return time.process_time() - started, pipeline.view()
 
 
 def main() -> None:

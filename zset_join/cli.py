@@ -456,7 +456,7 @@ def _other_query(directory: str, program: str, dialect: str) -> Any:
     try:
         return _query_of(directory, program, dialect)
     except PlanError as error:
-        raise of_taken_rows(error, most_held(directory), f"the query in {directory}") from error.__cause__
+        raise of_taken_rows(error, lambda: (most_held(directory), f"the query in {directory}")) from error.__cause__
 
 
 def _query_of(directory: str, program: str, dialect: str) -> Any:

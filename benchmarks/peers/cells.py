@@ -7,6 +7,7 @@ the same rows; the order changes in every other round. An engine whose answer di
 from __future__ import annotations
 
 import json
+import re
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -14,9 +15,10 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.measure import run_apart
+from benchmarks.nexmark import EPOCH_EVENTS, KINDS, QUERIES
 from benchmarks.peers.programs import run_program
 
-__all__ = ["OURS", "Cell", "join_cells", "lines_of", "measured"]
+__all__ = ["OURS", "Cell", "join_cells", "lines_of", "measured", "nexmark_cells"]
 
 OURS = ("zset_join", "zset_join_view")
 JOIN_PROGRAMS = {"differential": ("differential",)}
@@ -31,7 +33,8 @@ class Cell:
     Args:
         name: of the cell.
         unit: what a rate counts.
-        write: writes the rows that the programs read to a file.
+        rows: name of the file with its rows, which cells may have in common.
+        write: writes that file.
         runs: by engine, what returns its figures; the first one's answer is right.
         programs: those that must be built.
         agree: whether two figures are of equal answers.
@@ -39,6 +42,7 @@ class Cell:
 
     name: str
     unit: str
+    rows: str
     write: Callable[[Path], None]
     runs: Mapping[str, Run]
     programs: frozenset[str]
@@ -49,6 +53,11 @@ def join_cells() -> list[Cell]:
     """Return the six cells of orders/customers, with the epochs of `benchmarks.run`."""
     plans = [(1_000, 200, 20), (10_000, 40, 4), (100_000, 6, 1)]
     return [_join_cell(scale, *plan) for scale in (100_000, 1_000_000) for plan in plans]
+
+
+def nexmark_cells(events: int) -> list[Cell]:
+    """Return the four queries on narrow rows, on whole rows that are kept whole, and on whole rows that are kept pruned."""
+    return [_nexmark_cell(query, kind, events) for query in QUERIES for kind in KINDS]
 
 
 def measured(cell: Cell, path: Path, *, turned: bool) -> dict[str, float]:
@@ -98,6 +107,7 @@ def _join_cell(scale: int, epoch_changes: int, epochs: int, warm_up: int) -> Cel
     return Cell(
         name=f"join/{scale}/{epoch_changes}",
         unit="changes",
+        rows=f"join-{scale}-{epoch_changes}",
         write=lambda path: apart(path=str(path)),
         runs={**{name: ours(name) for name in OURS}, **{name: theirs(command) for name, command in JOIN_PROGRAMS.items()}},
         programs=frozenset(command[0] for command in JOIN_PROGRAMS.values()),
@@ -107,3 +117,43 @@ def _join_cell(scale: int, epoch_changes: int, epochs: int, warm_up: int) -> Cel
 
 def _same_sums(first: Mapping[str, Any], second: Mapping[str, Any]) -> bool:
     return all(first[name] == second[name] for name in ("changes", "rows", "checksum"))
+
+
+def _nexmark_cell(query: str, kind: str, events: int) -> Cell:
+    def ours(path: Path) -> dict[str, Any]:
+        answer = path.with_name("answer-ours")
+        cell = {"query": query, "kind": kind, "path": str(path), "answer": str(answer)}
+        return _events(json.loads(run_apart("benchmarks.peers.nexmark", json.dumps(cell))), answer)
+
+    def theirs(path: Path) -> dict[str, Any]:
+        answer = path.with_name("answer-dbsp")
+        return _events(run_program("dbsp_nexmark", str(path), query, kind, str(answer)), answer)
+
+    def _events(figures: dict[str, Any], answer: Path) -> dict[str, Any]:
+        return {**figures, "changes": events - EPOCH_EVENTS, "answer": answer}
+
+    def write(path: Path) -> None:
+        run_apart("benchmarks.peers.nexmark", json.dumps({"events": events, "kind": kind, "path": str(path)}))
+
+    return Cell(
+        name=f"nexmark/{query}/{kind}",
+        unit="events",
+        rows=f"nexmark-{'narrow' if kind == 'narrow' else 'whole'}",
+        write=write,
+        runs={"zset_join": ours, "dbsp": theirs},
+        programs=frozenset({"dbsp_nexmark"}),
+        agree=_same_lines,
+    )
+
+
+def _same_lines(first: Mapping[str, Any], second: Mapping[str, Any]) -> bool:
+    """Return whether two files of answers have the same lines in any order, doubles to nine digits."""
+    one, other = (
+        sorted(
+            re.sub(r"\d+\.\d+", lambda found: f"{float(found[0]):.9g}", figures["answer"].read_text(encoding="utf-8")).split(
+                "\n"
+            )
+        )
+        for figures in (first, second)
+    )
+    return [line for line in one if line] == [line for line in other if line]

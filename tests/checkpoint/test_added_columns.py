@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
 
 from zset_join.checkpoint.added_columns import added_columns
+from zset_join.checkpoint.reading import stored_description
+from zset_join.checkpoint.session_texts import SESSION
 from zset_join.core.errors import StateError
 from zset_join.pipeline import Pipeline, View, changes, records
 from zset_join.pipeline import functions as F  # noqa: N812 - PySpark's own habit
+from zset_join.runners.local.place import place_of
 from zset_join.tools.inspection import open_state
 
 ORDERS = {"id": pa.int64(), "customer": pa.int64(), "note": pa.string()}
@@ -125,3 +129,17 @@ def described(*names: str, **more: object) -> dict[str, object]:
 )
 def test_a_column_is_added_only_where_nothing_else_differs(before, after, added: tuple[str, ...]) -> None:
     assert added_columns({}, {}, before, after) == added
+
+
+def test_a_checkpoint_without_a_kind_of_session_gets_columns_over_connect(tmp_path: Path) -> None:
+    with Pipeline(joined({}), tmp_path) as pipeline:
+        pipeline.step(FIRST)
+    over_connect = replace(place_of(tmp_path), described=lambda _: {SESSION: "connect"})
+
+    with Pipeline(joined({"paid": pa.int32()}), over_connect) as pipeline:
+        assert [row["paid"] for row in pipeline.view().to_pylist()] == [None]
+        pipeline.step({})
+
+    stored = stored_description(str(tmp_path))
+    assert stored is not None
+    assert stored[SESSION] == "connect"

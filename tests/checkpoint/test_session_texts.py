@@ -49,6 +49,26 @@ def test_other_expressions_and_what_cannot_be_read_are_another_query(classic: st
     assert not is_of_other_session(described(classic), described(connect, **{SESSION: "connect"}))
 
 
+@pytest.mark.parametrize(
+    ("classic", "connect"),
+    [
+        ("(day > 3)", "(CAST(`day` AS DATE) > 3)"),
+        ("(CAST(day AS DATE) > 3)", "(CAST(`day` AS TIMESTAMP) > 3)"),
+        ("CAST(total AS INT)", "try_cast(`total` AS INT)"),
+        ("try_cast(total AS INT)", "`total`"),
+    ],
+)
+def test_a_cast_that_spark_does_not_add_is_another_query(classic: str, connect: str) -> None:
+    assert not is_of_other_session(described(classic), described(connect, **{SESSION: "connect"}))
+    assert not is_of_other_session(described(connect, **{SESSION: "connect"}), described(classic))
+
+
+def test_casts_that_spark_adds_around_one_of_the_program_and_those_of_literals_are_none() -> None:
+    connect = described("(CAST(`a` AS INT) = CAST('3' AS BIGINT))", **{SESSION: "connect"})
+
+    assert is_of_other_session(described("(CAST(CAST(a AS INT) AS BIGINT) = '3')"), connect)
+
+
 def test_every_other_difference_is_another_query() -> None:
     before = described("a", **{SESSION: "connect"})
 

@@ -206,3 +206,17 @@ def test_the_memory_of_a_load_is_given_back_when_callers_have_dropped_its_answer
         join.absorb(Tick(epoch), [drawn(random.Random(epoch), side, count=count, ids=1000) for side in sides])
 
     assert given_back == [1]
+
+
+@pytest.mark.parametrize("count", [40, 1])
+def test_an_answer_that_is_read_first_after_the_load_is_refused(count: int) -> None:
+    join = built(LoadedJoin, relation("l"), relation("r"), "inner", **SMALL)
+    rows = {"id": list(range(count)), "k": [1] * count, "v": ["a"] * count}
+    deltas = [ZSet.of(rows, schema=one.schema) for one in join.inputs]
+    answer = join.answer(Tick(0, 5), deltas)
+
+    join.absorb(Tick(0, 5), deltas)
+
+    with pytest.raises(StateError) as refused:
+        next(answer)
+    assert refused.value.code == "ANSWER_OUTDATED"

@@ -13,7 +13,8 @@ import pytest
 from tests.pipeline.test_durable_changes import BY_CITY, COUNTED, JOINED, LARGE, MORE, ORDERS, ROWS, held, stored
 from zset_join.checkpoint.plan import query_plan
 from zset_join.cli import main
-from zset_join.core.errors import StateError
+from zset_join.core.errors import PlanError, StateError
+from zset_join.evolution.refusals import of_taken_rows
 from zset_join.expressions import col
 from zset_join.pipeline import Pipeline, changes
 from zset_join.runners.local.outputs import PipelineOutputs
@@ -223,3 +224,9 @@ def test_a_function_with_another_value_each_time_is_refused_with_the_rows_it_wou
     assert (never, refused) == (1, 1)
     assert "[NON_DETERMINISTIC] RAND() has another value" in without
     assert f"has {sum(map(len, ROWS.values()))} rows of before, which a change would compute again: RAND()" in printed
+
+
+def test_no_state_is_read_for_an_error_that_gets_no_rows() -> None:
+    error = PlanError("a", code="UNKNOWN_COLUMN")
+
+    assert of_taken_rows(error, lambda: pytest.fail("state was read")) is error

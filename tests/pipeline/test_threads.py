@@ -8,6 +8,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -258,6 +259,14 @@ def test_an_interrupt_while_it_waits_for_the_other_tasks_waits_for_them_as_well(
         workers.close()
 
     assert has_ended
+
+
+def test_what_no_thread_takes_at_the_end_of_the_interpreter_is_done_by_the_caller() -> None:
+    workers, ended = Workers(2), ThreadPoolExecutor(1)
+    ended.shutdown()
+    workers._pool = ended
+
+    assert workers.run([lambda: 1, lambda: 2, lambda: 3]) == [1, 2, 3]
 
 
 def test_where_rows_were_is_forgotten_once_following_them_costs_more() -> None:

@@ -106,3 +106,27 @@ def test_an_option_that_is_none_and_a_password_are_refused(tmp_path: Path, optio
             session.sql(f"ALTER TABLE orders ADD COLUMN place STRING WITH {options}")
 
         assert refused.value.code == code
+
+
+def test_the_place_is_read_once_and_its_variable_is_not_needed_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PLACE_OF_ORDERS", str(tmp_path))
+    with opened("directory", tmp_path) as session:
+        begun(session, "directory", tmp_path)
+        session.sql(placed(tmp_path, ROWS | PLACES).replace(f"'{tmp_path}/", "'${ENV:PLACE_OF_ORDERS}/"))
+    monkeypatch.delenv("PLACE_OF_ORDERS")
+
+    with opened("directory", tmp_path) as session:
+        session.sql(BY_PLACE)
+        assert shown(session) == [("shop", 14), ("web", 7)]
+
+
+@pytest.mark.parametrize("where", ["memory", "directory"])
+def test_rows_of_a_table_that_has_none_are_refused(where: str, tmp_path: Path) -> None:
+    with opened(where, tmp_path) as session:
+        session.sql(TABLE)
+        with pytest.raises(ZsetJoinError, match="are 3 rows, and none has been taken") as refused:
+            session.sql(placed(tmp_path, ROWS | PLACES))
+        assert refused.value.code == "EVOLVE_REREAD"
+        session.insert("orders", {"id": [1], "total": [5]})
+        session.sql("CREATE MATERIALIZED VIEW v AS SELECT id, total FROM orders")
+        assert shown(session) == [(1, 5)]

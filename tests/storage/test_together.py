@@ -60,6 +60,20 @@ def test_files_wait_for_the_disk_at_the_same_time_where_it_is_slow(tmp_path: Pat
         assert together._is_worth_it
 
 
+def test_few_files_are_open_at_a_time(tmp_path: Path) -> None:
+    def opened() -> int:
+        return sum(1 for _ in Path("/proc/self/fd").iterdir())
+
+    with synced_together():
+        before = opened()
+        write(str(tmp_path), *(f"{number}" for number in range(100)))
+        after = opened()
+        open_folder(str(tmp_path)).put_new("record", b"record")
+
+    assert after - before < 50
+    assert len(local.list_directory(tmp_path)) == 101
+
+
 def test_no_thread_waits_where_the_disk_is_fast(tmp_path: Path) -> None:
     threads = set[int]()
 

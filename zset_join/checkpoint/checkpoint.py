@@ -61,7 +61,7 @@ from zset_join.checkpoint.reading import (
 )
 from zset_join.checkpoint.record import BucketHistory, CommitRecord
 from zset_join.checkpoint.rescaling import RESCALINGS, Rescaling, record_digest, rescaling_numbers
-from zset_join.checkpoint.session_texts import is_of_other_session
+from zset_join.checkpoint.session_texts import SESSION, is_of_other_session
 from zset_join.core.errors import StateError
 from zset_join.core.tick import Tick
 from zset_join.storage.full_disk import EpochOutcome
@@ -489,7 +489,12 @@ class Checkpoint:
         before = self._stored_plan()
         if not before or plan is None or self._owner is None:
             return ()
-        return added_columns(stored_format["description"], description, before, _as_json(plan))
+        stored = stored_format["description"]
+        if (
+            SESSION not in stored
+        ):  # a version that wrote no kind of session, or another kind: it has the same texts, or is refused
+            description = {name: value for name, value in description.items() if name != SESSION}
+        return added_columns(stored, description, before, _as_json(plan))
 
     def _digest_of_first(self) -> str:
         """Return a digest of how the query is described where its checkpoint began; changed plans leave local state its own."""

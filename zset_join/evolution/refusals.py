@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Protocol
 
 from zset_join.core.errors import OptionError, PlanError, StateError
@@ -12,7 +12,16 @@ from zset_join.expressions import describe
 from zset_join.plan.query_plan import Feed, QueryPlan
 from zset_join.plan.row_steps import RowStep
 
-__all__ = ["bad_first_rows", "bad_reread", "by_time", "no_rows", "of_taken_rows", "source_changed", "source_dropped"]
+__all__ = [
+    "bad_first_rows",
+    "bad_reread",
+    "by_time",
+    "no_rows",
+    "none_taken",
+    "of_taken_rows",
+    "source_changed",
+    "source_dropped",
+]
 
 _OTHER_VALUES = frozenset({"NON_DETERMINISTIC", "NOT_DETERMINISTIC"})
 """Codes of queries that would have other values of the same rows when they are built again."""
@@ -36,6 +45,11 @@ class Held(Protocol):
     def ended(self) -> Mapping[str, int]:
         """Return by how they went, the rows that have left it."""
         ...
+
+
+def none_taken(name: str, rows: int) -> StateError:
+    """Return the error of rows that were read again of a source of which no row has been taken."""
+    return bad_reread(name, f"are {counted(rows, 'row')}, and none has been taken", more=rows, fewer=0)
 
 
 def no_rows(
@@ -191,15 +205,18 @@ def source_dropped(name: str, rows: int | None) -> StateError:
     )
 
 
-def of_taken_rows(error: PlanError, rows: int, where: str) -> PlanError:
+def of_taken_rows(error: PlanError, taken: Callable[[], tuple[int, str]]) -> PlanError:
     """Return the error of a new query with the rows it is about, where its functions have no one value; any other as it is.
 
     Args:
         error: why the query cannot be planned.
-        rows: how many rows would be computed again.
-        where: who has them, as `the view "v"`.
+        taken: counts the rows that would be computed again, and returns also who has them, as `the view "v"`; called only for
+            errors that get them, since it may read all state.
     """
-    if error.code not in _OTHER_VALUES or "rows" in error.facts or not rows:
+    if error.code not in _OTHER_VALUES or "rows" in error.facts:
+        return error
+    rows, where = taken()
+    if not rows:
         return error
     message = f"{where} has {counted(rows, 'row')} of before, which a change would compute again: {error.message}"
     return type(error)(message, code=error.code, **{**error.facts, "rows": rows})

@@ -340,13 +340,13 @@ class Session:
         """
         self.runtime.resume(running)
 
-    def add_columns(self, table: Table, queries: Mapping[Running, Query], *, reread: str | None = None) -> None:
+    def add_columns(self, table: Table, queries: Mapping[Running, Query], *, reread: Callable[[], str] | None = None) -> None:
         """Add columns to a table; existing rows get their DEFAULT, or NULL, or what is read again.
 
         Args:
             table: with the new columns.
             queries: the running queries that read it, bound to the new table; their contents do not change.
-            reread: the place of all its rows, with the new columns; see `zset_join.sources.again`. Memory: all of them.
+            reread: returns the place of all its rows, with the new columns; see `zset_join.sources.again`. Memory: all of them.
 
         Raises:
             StateError: `EVOLVE_REREAD`: these are other rows than it has.

@@ -12,7 +12,7 @@ while they run at once.
 
 Where a wait took less than `_WORTH_SECONDS`, as in memory, the next ones come one after the other too: threads would cost more.
 
-Cost: by the clock, as much as the longest wait.
+Cost: by the clock, as much as the longest wait; of many files, one for every `_MOST_WAITING`.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ from zset_join.storage.operations import is_observed
 __all__ = ["later", "sync_with_others", "synced_together"]
 
 _THREADS = 8
+_MOST_WAITING = 32  # each holds a descriptor
 _WORTH_SECONDS = 0.0005
 
 
@@ -73,10 +74,15 @@ def later(syncs: Sequence[Callable[[], object]], close: Callable[[], object], di
         syncs: they wait for the disk, in any order.
         close: called once they have.
         discard: closes and removes the file; called where it cannot be on the disk.
+
+    Raises:
+        OSError: so many wait that they did so now, and one failed.
     """
     if _group.waiting is None:
         return False
     _group.waiting.append(_Waiting(syncs, close, discard))
+    if len(_group.waiting) == _MOST_WAITING:
+        sync_with_others()
     return True
 
 

@@ -6,26 +6,6 @@
 
 use std::{env, fs, io};
 
-/// The first eight bytes of a text as a number.
-pub fn word_of(text: &str) -> u64 {
-    let mut bytes = [0; 8];
-    let length = text.len().min(8);
-    bytes[..length].copy_from_slice(&text.as_bytes()[..length]);
-    u64::from_le_bytes(bytes)
-}
-
-/// One number of a row, so that a sum over rows by weight tells bags of rows apart. The order of columns counts.
-pub fn mixed<const N: usize>(columns: [u64; N]) -> u64 {
-    const FACTOR: u64 = 0x9E37_79B9_7F4A_7C15;
-    let mut sum = 0_u64;
-    for (at, column) in columns.into_iter().enumerate() {
-        sum = sum.wrapping_add(column.wrapping_mul(FACTOR.wrapping_mul(2 * at as u64 + 1)));
-    }
-    sum ^= sum >> 32;
-    sum = sum.wrapping_mul(FACTOR);
-    sum ^ (sum >> 29)
-}
-
 /// CPU seconds that all threads of this process have used.
 pub fn cpu_seconds() -> f64 {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };

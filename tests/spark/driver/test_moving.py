@@ -10,6 +10,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - PySpark's own habit
@@ -30,11 +31,12 @@ from zset_join.cli import main
 from zset_join.core.errors import OptionError, StateError
 from zset_join.core.options import BufferLimit, QueryOptions
 from zset_join.core.tick import Tick
+from zset_join.pipeline import Pipeline, appends
 from zset_join.runners.local.stopped import evolve_directory, undo_of_directory
 from zset_join.runners.spark.api.other_queries import planned_writer
 from zset_join.runners.spark.driver.choosing import stored_mode
 from zset_join.runners.spark.driver.moving import _reason
-from zset_join.runners.spark.driver.other_modes import OtherModes
+from zset_join.runners.spark.driver.other_modes import OtherModes, has_other_mode, write_draft
 from zset_join.spark import changes, move
 from zset_join.stages import StageOptions
 from zset_join.storage.operations import observe
@@ -316,3 +318,15 @@ def test_a_state_that_one_mode_alone_has_is_refused_and_named(
         run(filtered, sink, execution="driver")
 
     assert (caught.value.code, started.value.code) == ("MOVE_REFUSED", "EXECUTION_CHANGED")
+
+
+def test_another_mode_does_not_count_where_the_query_will_be_described_again(tmp_path: Path) -> None:
+    """A start over Spark Connect of a classic checkpoint writes another description, and needs another draft."""
+    with Pipeline(appends("orders", {"id": pa.int64()}), tmp_path) as pipeline:
+        pipeline.step({"orders": [{"id": 1}]})
+    location = str(tmp_path)
+    write_draft(location, OtherMode(of="", mode="executors", description={}, plan={}))
+
+    assert has_other_mode(location)
+    assert has_other_mode(location, stored_description(location))
+    assert not has_other_mode(location, {"session": "connect"})

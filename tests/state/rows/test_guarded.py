@@ -99,3 +99,18 @@ def test_a_closed_operator_refuses_and_may_be_closed_again(operator: Any) -> Non
         assert refused.value.code == "OPERATOR_CLOSED"
 
     operator.close()
+
+
+@pytest.mark.parametrize("kind", ["join", "lookup_join", "process_time_join"])
+def test_a_listed_answer_is_refused_once_the_state_has_changed_or_is_closed(kind: str) -> None:
+    operator = MAKERS[kind]()
+    late = operator.listed()
+    operator.absorb(TICK, [ZSet.empty(one.schema) for one in operator.inputs])
+
+    with pytest.raises(StateError) as outdated:
+        next(late)
+    operator.close()
+    with pytest.raises(StateError) as closed:
+        operator.listed()
+
+    assert [outdated.value.code, closed.value.code] == ["ANSWER_OUTDATED", "OPERATOR_CLOSED"]

@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import suppress
 from typing import TypeVar
 
 from zset_join.core.errors import OptionError
@@ -62,13 +63,17 @@ class Workers:
             return [task() for task in tasks]
         if self._pool is None:
             self._pool = ThreadPoolExecutor(self.threads - 1, "zset-join")
-        given = [self._pool.submit(task) for task in tasks[1:]]
+        given = list[Future[_Result]]()
+        with suppress(RuntimeError):  # no thread begins at the end of the interpreter: the caller does the rest
+            for task in tasks[1:]:
+                given.append(self._pool.submit(task))
         futures = list(given)
         try:
             ended = [_ended(tasks[0])]
             for at in range(len(given) - 1, -1, -1):  # the caller does what no other thread has begun
                 if given[at].cancel():
                     futures[at] = _ended(tasks[at + 1])
+            futures += [_ended(task) for task in tasks[1 + len(given) :]]
         finally:
             _wait([future for future in given if not future.cancelled()])
         return [future.result() for future in (*ended, *futures)]

@@ -27,7 +27,7 @@ from zset_join.core.options import HotBudget
 from zset_join.core.tick import Tick
 from zset_join.evolution.changed_columns import ColumnChange, ColumnWords, changes_of_columns, is_same_source, no_words
 from zset_join.evolution.differences import PlanDiff, ViewDiff, difference
-from zset_join.evolution.refusals import bad_first_rows, bad_reread, source_changed, source_dropped
+from zset_join.evolution.refusals import bad_first_rows, bad_reread, none_taken, source_changed, source_dropped
 from zset_join.plan.fingerprints import Fingerprints
 from zset_join.plan.query_plan import Feed, QueryPlan, StateNode
 from zset_join.runners.local.contents import Contents
@@ -167,10 +167,12 @@ class Evolution:
                 raise source_dropped(name, self.origin.gone[name])
             if name in self.origin.gone and not is_back and not self._is_as_it_came(name):
                 raise source_changed(name)
-        for name in self.origin.reread:
+        for name, again in self.origin.reread.items():
             comes_back = name in self.origin.gone and self.origin.history is None
             if name not in self._after.sources or not (name in before or comes_back):
                 raise bad_reread(name, "are of no source that both queries read")
+            if not self.origin.epoch and len(again):
+                raise none_taken(name, len(again))
             if name in self.columns and self.origin.history is not None:
                 raise bad_reread(
                     name, "have other columns than its inputs, which keep_inputs=True has kept without their values"

@@ -42,7 +42,9 @@ class OpenStages:
                 stack.__exit__(*sys.exc_info())
             raise
         with self._reading:
-            self._forget(epoch)
+            if not self._forget(epoch):  # its states were released since
+                stack.pop_all()
+                return
             stack.close()
             self._entered.clear()
 
@@ -65,11 +67,15 @@ class OpenStages:
             self._entered.clear()
 
     def release_interrupted(self) -> None:
-        """Release the states of an epoch that was interrupted before its own end could."""
+        """Release the states of an epoch that was interrupted, or is not closed: its own end then finds nothing to close."""
+        self._epoch = None
         while self._entered:
             self._entered[-1].release()
             self._entered.pop()
 
-    def _forget(self, epoch: DurableEpoch | None) -> None:
-        if self._epoch is epoch:  # else another one has been opened since
-            self._epoch = None
+    def _forget(self, epoch: DurableEpoch | None) -> bool:
+        """Return whether an epoch is the one that is open, and let none be."""
+        if self._epoch is not epoch:
+            return False
+        self._epoch = None
+        return True

@@ -13,7 +13,9 @@ external tables.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 
 from zset_join.core.errors import SqlError
 from zset_join.sql.ddl.definitions import read_columns
@@ -58,8 +60,8 @@ def alter_table(session: StatementContext, statement: Statement, reader: Reader)
     return _added(session, table, tuple(columns), at=at, reread=reread)
 
 
-def _reread(reader: Reader) -> str:
-    """Read `('reread' = 'PLACE')`."""
+def _reread(reader: Reader) -> Callable[[], str]:
+    """Read `('reread' = 'PLACE')`; the environment is read when that is called, which opening a directory does not."""
     at = reader.statement.place(reader.index)
     reader.expect("(")
     options = reader.options()
@@ -71,7 +73,7 @@ def _reread(reader: Reader) -> str:
             code="UNKNOWN_OPTION",
             at=at,
         )
-    return with_environment("reread", options["reread"], at)
+    return partial(with_environment, "reread", options["reread"], at)
 
 
 def declared_again(session: StatementContext, declared: Table, *, at: Position) -> Message | None:
@@ -87,7 +89,7 @@ def _added(
     columns: tuple[ColumnDefinition, ...],
     *,
     at: Position,
-    reread: str | None = None,
+    reread: Callable[[], str] | None = None,
 ) -> Message:
     _check(session, before, columns, at)
     catalog, table = session.catalog, with_columns_added(before, columns)

@@ -115,7 +115,7 @@ class _Planning:
         assert self.bound is not None  # noqa: S101 - a view is bound before it is changed
         raise _Planned(next((query for one, query in change.queries.items() if one.name == change.name), self.bound))
 
-    def add_columns(self, table: Table, queries: Mapping[Running, Query], *, reread: str | None = None) -> None:
+    def add_columns(self, table: Table, queries: Mapping[Running, Query], *, reread: Callable[[], str] | None = None) -> None:
         pass
 
     def insert(self, name: str, rows: Any) -> int:  # noqa: ARG002 - as every session

@@ -14,6 +14,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from zset_join.core.errors import PlanError, SqlError
@@ -155,11 +156,7 @@ def alter(session: StatementContext, statement: Statement, begin: int = 0, *, is
     try:
         view, query = _view(session, reader, name, is_materialized=is_materialized)
     except PlanError as error:
-        reached = {name, *_following(session.catalog, name)}
-        reading = [one for one in session.running if one is running or reached & one.query.bound.names]
-        rows = {one.name: one.seen()().num_rows for one in reading}
-        most = max(rows, key=lambda one: rows[one], default=name)
-        raise of_taken_rows(error, rows.get(most, 0), f'"{most}"') from error.__cause__
+        raise of_taken_rows(error, partial(_most_rows, session, name, running)) from error.__cause__
     changes: dict[Running, Query] = {}
     if running is not None:
         table = None if running.into is None else session.catalog.tables[running.into]
@@ -279,6 +276,15 @@ def _changed(
         raise
     word = "materialized view" if view.is_materialized else "view"
     return Message("\n".join([f"{word} {name}: {', '.join(view.query.columns)}", *text]))
+
+
+def _most_rows(session: StatementContext, name: str, running: Running | None) -> tuple[int, str]:
+    """Return how many rows the largest query over a view has, and its name in quotes."""
+    reached = {name, *_following(session.catalog, name)}
+    reading = [one for one in session.running if one is running or reached & one.query.bound.names]
+    rows = {one.name: one.seen()().num_rows for one in reading}
+    most = max(rows, key=lambda one: rows[one], default=name)
+    return rows.get(most, 0), f'"{most}"'
 
 
 def _following(catalog: Catalog, name: str) -> list[str]:

@@ -49,7 +49,7 @@ class DurableChanges(DurablePlan):
                 self._feed_written()
         return [] if diff is None else _lines(diff, change)
 
-    def add_columns(self, table: Table, queries: Mapping[Running, Query], *, reread: str | None = None) -> None:
+    def add_columns(self, table: Table, queries: Mapping[Running, Query], *, reread: Callable[[], str] | None = None) -> None:
         """Give a table more columns: one change of the plan, in which no query differs."""
         if not self.is_inserted(table) and self._is_given_again(table):
             raise SqlError(

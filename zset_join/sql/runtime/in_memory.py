@@ -17,6 +17,7 @@ import pyarrow as pa
 
 from zset_join.core.errors import SinkError, SqlError
 from zset_join.core.shown_values import counted
+from zset_join.evolution.refusals import none_taken
 from zset_join.runners.local.pipeline import Pipeline
 from zset_join.runners.local.prepared import PreparedEpoch
 from zset_join.runners.local.rereading import check_same_rows
@@ -175,7 +176,7 @@ class MemoryRuntime(ProcessRuntime):
                 self._join(group, running.query)
             self._publish()
 
-    def add_columns(self, table: Table, queries: Mapping[Running, Query], *, reread: str | None = None) -> None:
+    def add_columns(self, table: Table, queries: Mapping[Running, Query], *, reread: Callable[[], str] | None = None) -> None:
         """Give a table more columns: its rows are kept again, and its queries built over them."""
         if table.name in self._sources or not self.kept_in_memory(table):
             raise SqlError(
@@ -184,13 +185,15 @@ class MemoryRuntime(ProcessRuntime):
                 name=table.name,
             )
         old = self._stored.get(table.name)
+        again = None if reread is None else ZSet.of(self.rows_again(table, reread))
+        if again is not None and old is None and len(again):
+            raise none_taken(table.name, len(again))
         before = [(running, running.output, running.writer) for running in self.running]
         if old is not None:
             rows, wanted = old.contents(), table.kept().node.relation.schema
             there = dict(zip(rows.rows.schema.names, rows.rows.columns, strict=True))
             there |= {one.name: repeated_default(one, len(rows)) for one in table.columns if one.name not in there}
-            if reread is not None:
-                again = ZSet.of(self.rows_again(table, reread))
+            if again is not None:
                 check_same_rows(table.name, again, rows)
                 rows, there = again, dict(zip(again.rows.schema.names, again.rows.columns, strict=True))
             columns = [there[one.name] for one in wanted]

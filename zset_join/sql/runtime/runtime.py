@@ -109,14 +109,15 @@ class Runtime(ABC):
         """Return rows with all columns of a table."""
         return completed(table, rows, now_us, self.dialect)
 
-    def rows_again(self, table: Table, place: str) -> pa.Table:
+    def rows_again(self, table: Table, place: Callable[[], str]) -> pa.Table:
         """Return the rows of a table that are at a place now, with all its columns.
 
         Raises:
             OptionError: `REREAD`: they cannot be read.
+            SqlError: `SECRET_MISSING`: the place refers to a variable of the environment that is not set.
             StateError: `EVOLVE_REREAD`: they lack a column.
         """
-        rows = rows_again(place)
+        rows = rows_again(place())
         found = rows.column_names if isinstance(rows, pa.Table) else [*rows]
         missing = [one.name for one in table.columns if one.is_given and one.metadata is None and one.name not in found]
         if missing:
@@ -175,7 +176,7 @@ class Runtime(ABC):
         """Let queries become others, all or none; see `Session.change`."""
 
     @abstractmethod
-    def add_columns(self, table: Table, queries: Mapping[Running, Query], *, reread: str | None = None) -> None:
+    def add_columns(self, table: Table, queries: Mapping[Running, Query], *, reread: Callable[[], str] | None = None) -> None:
         """Give a table more columns; see `Session.add_columns`."""
 
     @abstractmethod

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 from zset_join.sql.tables.catalog import Catalog, Table
@@ -49,7 +49,7 @@ class StatementContext(QueryRunner, Protocol):
         """Release the state of a dropped table."""
         ...
 
-    def add_columns(self, table: Table, queries: Mapping[Running, Query], *, reread: str | None = None) -> None:
+    def add_columns(self, table: Table, queries: Mapping[Running, Query], *, reread: Callable[[], str] | None = None) -> None:
         """Let a table have more columns, and queries that read it be what they were over it; `reread`: where values are."""
         ...
 

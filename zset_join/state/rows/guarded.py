@@ -3,9 +3,10 @@
     @guarded("the dedup")
     class Deduplicate: ...
 
-The law: another number of deltas than inputs, tables that are no snapshot, use after `close` and an answer that is read after
-the state has changed are errors with a code (`zset_join.state.rows.usage`, `zset_join.state.rows.answers`), before anything is
-changed. An epoch that is refused, or a snapshot, leaves answers that were requested readable.
+The law: another number of deltas than inputs, tables that are no snapshot, use after `close` and an answer, or a list of all
+answers, that is read after the state has changed are errors with a code (`zset_join.state.rows.usage`,
+`zset_join.state.rows.answers`), before anything is changed. An epoch that is refused, or a snapshot, leaves answers that were
+requested readable.
 
 An operator's own `answer` is called when the answer is read, as a generator's body is. Closing twice is allowed.
 """
@@ -13,7 +14,7 @@ An operator's own `answer` is called when the answer is read, as a generator's b
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 import pyarrow as pa
@@ -27,7 +28,8 @@ from zset_join.zset import ZSet
 __all__ = ["guarded"]
 
 _OURS = "_zset_"
-_ANSWERING = ("answer", "rejections")
+_NAMES = "_guard_names"
+_ANSWERING = ("answer", "rejections", "listed")
 _Class = TypeVar("_Class", bound=type[Any])
 
 
@@ -55,8 +57,11 @@ def guarded(title: str) -> Callable[[_Class], _Class]:
 
     def with_guards(operator_class: _Class) -> _Class:
         name = f"_guard_of_{operator_class.__qualname__}"  # a class and one derived from it have guards of their own
+        names = (*getattr(operator_class, _NAMES, ()), name)
+        setattr(operator_class, _NAMES, names)
         answer, absorb, rejections = operator_class.answer, operator_class.absorb, operator_class.rejections
         restore, close = operator_class.restore, operator_class.close
+        listed = getattr(operator_class, "listed", None)
 
         @functools.wraps(answer)
         def guarded_answer(self: Any, tick: Tick, deltas: Sequence[ZSet]) -> Iterator[ZSet]:
@@ -66,10 +71,11 @@ def guarded(title: str) -> Callable[[_Class], _Class]:
 
         @functools.wraps(absorb)
         def guarded_absorb(self: Any, tick: Tick, deltas: Sequence[ZSet]) -> None:
-            guard = guard_of(self, name)
+            guard_of(self, name)
             check_deltas(title, self.inputs, deltas)
             absorb(self, tick, deltas)
-            guard.answers.outdate()
+            for one in names:  # an answer may have the guard of the class below, whose `absorb` need not have been called
+                guard_of(self, one).answers.outdate()
 
         @functools.wraps(rejections)
         def guarded_rejections(self: Any, tick: Tick, deltas: Sequence[ZSet]) -> pa.Table:
@@ -92,13 +98,21 @@ def guarded(title: str) -> Callable[[_Class], _Class]:
                 guard.answers.outdate()
                 close(self)
 
-        for method, guarded_method in {
+        methods: dict[str, Callable[..., Any]] = {
             "answer": guarded_answer,
             "absorb": guarded_absorb,
             "rejections": guarded_rejections,
             "restore": guarded_restore,
             "close": guarded_close,
-        }.items():
+        }
+        if listed is not None:
+
+            @functools.wraps(listed)
+            def guarded_listed(self: Any, columns: Collection[str] | None = None) -> Iterator[ZSet]:
+                return guard_of(self, name).answers.guarded_when_read(functools.partial(listed, self, columns))
+
+            methods["listed"] = guarded_listed
+        for method, guarded_method in methods.items():
             if method not in _ANSWERING or not hasattr(getattr(operator_class, method), "__wrapped__"):
                 setattr(operator_class, method, guarded_method)  # an inherited one may be guarded already
         return operator_class

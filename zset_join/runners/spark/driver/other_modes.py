@@ -7,10 +7,12 @@ program, makes a draft, and the server, which has the checkpoint, writes it down
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from zset_join.checkpoint.description_differences import differences
 from zset_join.checkpoint.other_mode import OtherMode, description_digest, read_other_mode, write_other_mode
 from zset_join.checkpoint.reading import checkpoint_folder, stored_description
 from zset_join.checkpoint.session_texts import SESSION
@@ -93,17 +95,25 @@ class OtherModes:
         return {**described_plan(here.plan), **kept, **beside}
 
 
-def has_other_mode(location: str) -> bool:
+def has_other_mode(location: str, given: Mapping[str, Any] | None = None) -> bool:
     """Return whether a checkpoint holds what its query would be in the other mode.
 
     Args:
         location: `checkpointLocation`.
+        given: what its description is to have, before the query begins: where it differs, the begin writes another one, and the
+            other mode with it. None: the query has begun.
 
     Cost: two small reads.
     """
     description = stored_description(location)
+    if description is not None and given and differences({one: description.get(one) for one in given}, _as_json(given)):
+        return False
     written = None if description is None else read_other_mode(checkpoint_folder(location))
     return description is not None and written is not None and written.of == description_digest(description)
+
+
+def _as_json(given: Mapping[str, Any]) -> Any:
+    return json.loads(json.dumps(given))
 
 
 def write_draft(location: str, draft: OtherMode) -> None:

@@ -19,10 +19,11 @@ import numpy as np
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
-from zset_join.checkpoint.reading import checkpoint_folder, no_checkpoint, stored_query_id
+from zset_join.checkpoint.reading import checkpoint_folder, no_checkpoint, stored_description, stored_query_id
 from zset_join.core.errors import OptionError, ZsetJoinError
 from zset_join.core.options import QueryOptions
 from zset_join.kernels.machine.first_use import compile_rest_in_background
+from zset_join.runners.local.directory_plans import described_plan
 from zset_join.runners.local.pinned import diff_of_running, diff_wherever
 from zset_join.runners.spark.driver.choosing import memory_budget
 from zset_join.runners.spark.driver.chosen_sink import ChosenSink
@@ -185,7 +186,7 @@ def refuse_served(settings: DriverSettings, session: SparkSession) -> bool:
         session: of Spark Connect.
 
     Returns:
-        Whether the checkpoint holds what its query would be on executors.
+        Whether the checkpoint holds what its query would be on executors, under the description that it will have.
 
     Raises:
         ZsetJoinError: what they raise.
@@ -195,7 +196,9 @@ def refuse_served(settings: DriverSettings, session: SparkSession) -> bool:
 
     def opened() -> bool:
         _open_and_close(settings)
-        return has_other_mode(settings.options.checkpoint_location)
+        location = settings.options.checkpoint_location
+        given = {**described_plan(settings.query.plan), **settings.described(stored_description(location))}
+        return has_other_mode(location, given)
 
     return bool(once_free(lambda: on_server(session, opened)))
 

@@ -313,8 +313,10 @@ def served_executor_rows(runner: EpochRunner, tagged: TaggedStreams) -> DataFram
 def _opened_and_closed(settings: ExecutorSettings) -> bool:
     location = settings.options.checkpoint_location
     query_id = stored_query_id(location)
-    if query_id is not None and not settings.needs_session:
-        runner = settings.runner(None)
+    if query_id is None:
+        return False
+    runner = settings.runner(None)
+    if not settings.needs_session:
         runner.attach(query_id)
         runner.close()
-    return has_other_mode(location)
+    return has_other_mode(location, runner.described(stored_description(location)))
