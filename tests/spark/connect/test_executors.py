@@ -45,13 +45,15 @@ def _started(spark: SparkSession, place: Path) -> None:
 
 
 def _kill_in_epoch(place: Path, epoch: int) -> None:
-    """Kill the process that runs the epochs, once Spark has planned one."""
+    """Kill the process that runs the epochs, once it has taken the checkpoint for an epoch that is not committed."""
     ends = time.monotonic() + WAIT_SECONDS
-    while not (place / "cp" / "offsets" / str(epoch)).exists() and time.monotonic() < ends:
+    while time.monotonic() < ends:
+        seen = owner_seen(checkpoint_folder(str(place / "cp")))
+        if (place / "cp" / "offsets" / str(epoch)).exists() and seen is not None and Path(f"/proc/{seen[0].pid}").exists():
+            os.kill(seen[0].pid, signal.SIGKILL)
+            break
         time.sleep(0.02)
-    seen = owner_seen(checkpoint_folder(str(place / "cp")))
-    assert seen is not None
-    os.kill(seen[0].pid, signal.SIGKILL)
+    assert not (place / "cp" / "commits" / str(epoch)).exists()
 
 
 def _questions(spark: SparkSession, place: Path) -> dict[str, Any]:
