@@ -55,6 +55,8 @@ bench: java $(READY) ## run the benchmarks of the README and draw its chart, abo
 	$(if $(ARGS),,$(PY) -m benchmarks.nexmark | tee benchmarks/results/nexmark.txt)
 	$(if $(ARGS),,$(PY) -m benchmarks.pipeline --output benchmarks/results/pipeline.txt)
 	$(if $(ARGS),,$(PY) -m benchmarks.session_views --output benchmarks/results/session_views.txt)
+	$(if $(ARGS),,$(PY) -m benchmarks.kept_views --output benchmarks/results/kept_views.txt)
+	$(if $(ARGS),,$(PY) -m benchmarks.kept_views --directory --output benchmarks/results/kept_views_directory.txt)
 	$(if $(ARGS),,$(PY) -m benchmarks.speed_figure)
 
 bench-hybrid: $(READY) ## run the benchmarks of state that is larger than memory, forty minutes; results go to benchmarks/results

@@ -16,8 +16,11 @@ from zset_join.cli import main
 from zset_join.core.errors import PlanError, StateError
 from zset_join.evolution.refusals import of_taken_rows
 from zset_join.expressions import col
+from zset_join.lookup import ArrowSource
 from zset_join.pipeline import Pipeline, changes
+from zset_join.pipeline import functions as F  # noqa: N812 - as PySpark users import theirs
 from zset_join.runners.local.outputs import PipelineOutputs
+from zset_join.runners.local.pinned import diff_of_running
 from zset_join.runners.local.stopped import diff_of_directory, evolve_directory, undo_of_directory
 from zset_join.sinks.duckdb_view import DuckDBViewSink
 from zset_join.sql.changed_queries import views_of_file
@@ -224,6 +227,22 @@ def test_a_function_with_another_value_each_time_is_refused_with_the_rows_it_wou
     assert (never, refused) == (1, 1)
     assert "[NON_DETERMINISTIC] RAND() has another value" in without
     assert f"has {sum(map(len, ROWS.values()))} rows of before, which a change would compute again: RAND()" in printed
+
+
+def test_a_lookup_of_a_stopped_directory_is_kept_where_its_source_is_described_alike(tmp_path: Path) -> None:
+    def looked_up(column: str, source: str = "names") -> Any:
+        table = pa.table({"who": ["a", "b"], "name": ["Ada", "Bob"]})
+        answered = ORDERS.lookup_join(ArrowSource(name=source, table=table), on="who", columns=["name"])
+        return answered.groupBy(column).agg(F.count().alias("n"))
+
+    with Pipeline(looked_up("name"), tmp_path / "dir") as pipeline:
+        pipeline.step({"orders": ROWS["orders"]})
+
+    for compare in (diff_of_directory, diff_of_running):
+        diff = compare(str(tmp_path / "dir"), looked_up("who"))
+        assert ("lookup_join-0" in diff.kept, list(diff.rebuilt)) == (True, ["aggregate-1"])
+        with pytest.raises(StateError, match="EVOLVE_BY_TIME"):
+            compare(str(tmp_path / "dir"), looked_up("who", "others"))
 
 
 def test_no_state_is_read_for_an_error_that_gets_no_rows() -> None:

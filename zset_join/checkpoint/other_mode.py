@@ -19,8 +19,18 @@ from typing import Any
 from zset_join.storage.folder import Folder
 from zset_join.storage.sealed import seal, unseal
 
-__all__ = ["OtherMode", "StatePair", "description_digest", "other_mode_of", "read_other_mode", "write_other_mode"]
+__all__ = [
+    "WAITS_FOR_TIME",
+    "OtherMode",
+    "StatePair",
+    "description_digest",
+    "other_mode_of",
+    "read_other_mode",
+    "write_other_mode",
+]
 
+WAITS_FOR_TIME = "it has stages that wait for a time"
+"""Why a state is not moved, though all of it has a form in the other mode: it is compared and changed there."""
 _FILE = "other_mode.json"
 _FORMAT = 1
 

@@ -38,6 +38,7 @@ from zset_join.core.read_when_used import ReadWhenUsed
 from zset_join.core.tick import Tick
 from zset_join.evolution.changed_columns import ColumnWords
 from zset_join.evolution.differences import PlanDiff
+from zset_join.evolution.same_lookups import with_lookups_of
 from zset_join.plan.query_plan import PlanSource, QueryPlan
 from zset_join.query.several import PlannedQuery
 from zset_join.query.view import View
@@ -95,7 +96,7 @@ def diff_of_running(
             plan = plan_of_program(view, state.plan)
             again = read_again(reread or {}, readings_of_query(view)) if reread else {}
             check_streams(state.plan, plan, known["description"], view)
-            state = replace(with_words(state, words), reread=again)
+            state = replace(with_words(state, words), plan=with_lookups_of(state.plan, plan), reread=again)
             with progress_line("comparing with another query"), closing(Evolution(state, plan)) as evolution:
                 return evolution.diff()
 

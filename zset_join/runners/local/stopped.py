@@ -26,6 +26,7 @@ from zset_join.core.errors import OptionError, StateError
 from zset_join.core.tick import Tick
 from zset_join.evolution.changed_columns import ColumnWords
 from zset_join.evolution.differences import PlanDiff
+from zset_join.evolution.same_lookups import with_lookups_of
 from zset_join.plan.query_plan import QueryPlan
 from zset_join.query.several import PlannedQuery
 from zset_join.query.view import View
@@ -278,7 +279,8 @@ def _stopped(
                 plan = plan_of_program(view, plan)
                 again = read_again(reread or {}, readings_of_query(view)) if reread else {}
                 check_streams(stopped.plan, plan, described, view)
-                with closing(Evolution(replace(with_words(origin, words), reread=again), plan)) as evolution:
+                origin = replace(with_words(origin, words), plan=with_lookups_of(stopped.plan, plan), reread=again)
+                with closing(Evolution(origin, plan)) as evolution:
                     yield stopped, evolution
 
 

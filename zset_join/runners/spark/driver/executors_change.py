@@ -34,12 +34,14 @@ from zset_join.runners.local.query_changes import plan_of_program
 from zset_join.runners.local.undoing import void_epochs
 from zset_join.runners.spark.driver.executors_state import ExecutorsState, leased_state
 from zset_join.runners.spark.driver.moved_tables import MovedTables, StateTables, stages_by_name
+from zset_join.runners.spark.driver.timed_states import kept_dues, times_on_executors
 from zset_join.runners.spark.epoch.given_changes import NEUTRAL
 from zset_join.runners.spark.planning.mode_pairs import mode_pairs
 from zset_join.runners.spark.planning.placed_query import PlacedQuery
 from zset_join.runners.spark.tools.rescaling import rescaled_stage
 from zset_join.stages import Stage
 from zset_join.zset import ZSet
+from zset_join.zset.protocol import NOTHING_DUE, NextDue, due_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -179,11 +181,13 @@ class ExecutorsChange:
         view = self.evolution.plan.view().name
         answer = diff.answers([view])[view]
         altered = (view,) if alters and self.evolution.adds_columns(view) else ()
+        histories, dues = self._histories()
         record = CommitRecord(
             query_id=checkpoint.query_id,
             epoch=tick.epoch,
             processing_time_us=tick.processing_time_us,
-            histories=self._histories(),
+            histories=histories,
+            dues=dues,
             parts=tuple(parts),
             progress={
                 "epoch": tick.epoch,
@@ -193,7 +197,7 @@ class ExecutorsChange:
                 "delta_rows": len(answer),
                 "retractions": int((answer.weights < 0).sum()),
             },
-            watermarks=self._last.watermarks,
+            watermarks=times_on_executors(self.evolution, self.after.on_driver.pairs, self._last),
             positions=self._last.positions,
         )
         changed = ChangedPlan(
@@ -222,23 +226,26 @@ class ExecutorsChange:
         ]
         return (*(() if known is None else known.columns), *now)
 
-    def _histories(self) -> dict[str, BucketHistory]:
-        """Return the histories of the state: files that are kept, and snapshots that are written here."""
+    def _histories(self) -> tuple[dict[str, BucketHistory], dict[str, NextDue]]:
+        """Return the files of the state, those that are kept and snapshots that are written here, and what waits for when."""
         evolution = self.evolution
         before, after = self.state.moved.before, stages_by_name(self.after.plan)
         pairs = {pair.driver: pair for pair in self.after.on_driver.pairs}
         known = {pair.driver: pair for pair in self.state.other.pairs}
         histories: dict[str, BucketHistory] = {}
+        dues: dict[str, NextDue] = {}
         for node in evolution.plan.states:
             pair, old = pairs[node.name], evolution.unbuilt.get(node.number)
             was = None if old is None else known[self.state.start.plan.state_of[old].name]
             names = (pair.executors, *pair.routes.values())
             if was is not None and _is_same(was, pair) and all(_written(before[one]) == _written(after[one]) for one in names):
-                histories |= {
-                    key: one for key, one in self.state.committed.histories.items() if key.rpartition("/")[0] in names
-                }
+                kept = {key: one for key, one in self.state.committed.histories.items() if key.rpartition("/")[0] in names}
+                histories |= kept
+                if node.stage.waits_for_time:
+                    dues |= kept_dues(pair.executors, after[pair.executors], kept, self._last)
                 continue
-            tables = {table: [rows] for table, rows in evolution.operator(node.number).snapshot().items()}
+            operator = evolution.operator(node.number)
+            tables = {table: [rows] for table, rows in operator.snapshot().items()}
             moved = MovedTables(
                 before={node.name: node.stage},
                 after=after,
@@ -248,7 +255,10 @@ class ExecutorsChange:
             )
             for one, written in moved.to_executors(pair).items():
                 histories |= self._buckets(one, after[one], written)
-        return histories
+            due = due_of(operator) if node.stage.waits_for_time else NOTHING_DUE
+            if due != NOTHING_DUE:  # that of all buckets: an earlier one than a bucket has does no harm
+                dues |= {f"{pair.executors}/{bucket}": due for bucket in range(self.checkpoint.buckets)}
+        return histories, dues
 
     def _buckets(self, name: str, stage: Stage, tables: StateTables) -> dict[str, BucketHistory]:
         """Write the snapshots of a stage, one per bucket."""
@@ -307,7 +317,7 @@ class ChangedCheckpoint:
         with leased_state(self.location, lease_seconds=LEASE_SECONDS) as state:
             plan = plan_of_program(query, state.start.plan)
             state.check(plan, query)
-            origin = replace(with_words(state.start, words), reread=reread or {})
+            origin = replace(with_words(state.start_for(plan), words), reread=reread or {})
             with closing(Evolution(origin, plan)) as evolution:
                 after = form(state, evolution, stored)
                 _check_order(stored, after.description)

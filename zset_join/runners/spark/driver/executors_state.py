@@ -8,8 +8,8 @@ the query would be on the driver its program has written down at its start (`che
 
 Memory: the states whose rows are needed as Arrow data, twice; disk: once more, below a temporary directory.
 
-Limits: those of `moving`, as far as the state goes: stages that wait for a time, tables of several joins, baselines, and states
-that one mode alone has. Rows that only the log of `retainInputLog` has are not used.
+Limits: those of `moving`, as far as the state goes: tables of several joins, baselines, and states that one mode alone has.
+Rows that only the log of `retainInputLog` has are not used.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ import pyarrow as pa
 from zset_join.checkpoint.bucket import BucketState, StageContext
 from zset_join.checkpoint.files import CheckpointFiles
 from zset_join.checkpoint.leases import LEASE_SECONDS, leased_record
-from zset_join.checkpoint.other_mode import OtherMode, description_digest, other_mode_of, read_other_mode
+from zset_join.checkpoint.other_mode import WAITS_FOR_TIME, OtherMode, description_digest, other_mode_of, read_other_mode
 from zset_join.checkpoint.reading import (
     CommittedState,
     changed_plan_of,
@@ -47,6 +47,7 @@ from zset_join.core.shown_values import counted
 from zset_join.core.tick import Tick
 from zset_join.evolution.changed_columns import ColumnWords
 from zset_join.evolution.differences import PlanDiff
+from zset_join.evolution.same_lookups import with_lookups_of
 from zset_join.plan.query_plan import QueryPlan
 from zset_join.query.several import PlannedQuery
 from zset_join.query.view import View
@@ -55,8 +56,8 @@ from zset_join.runners.local.query_changes import plan_of_program, readings_of_q
 from zset_join.runners.local.rereading import read_again
 from zset_join.runners.local.stage_states import operators_of, shapes_of
 from zset_join.runners.local.stopped import check_streams
-from zset_join.runners.local.watermarks import Watermarks
 from zset_join.runners.spark.driver.moved_tables import MovedTables, stages_by_name
+from zset_join.runners.spark.driver.timed_states import times_on_driver
 from zset_join.stages import Stage, StageOptions
 from zset_join.state.rows.hash_seed import seed_of_query
 from zset_join.storage.folder import open_folder
@@ -83,19 +84,20 @@ class ExecutorsState:
     start: EvolutionStart
     moved: MovedTables = field(repr=False)
 
+    def start_for(self, plan: QueryPlan) -> EvolutionStart:
+        """Return its place, as the evolution to a plan reads it: lookups are made through the sources of that plan."""
+        return replace(self.start, plan=with_lookups_of(self.start.plan, plan))
+
     def check(self, plan: QueryPlan, query: View | Mapping[str, View] | PlannedQuery) -> None:
         """Refuse a plan of other streams, or of several views.
 
         Raises:
-            StateError: `EVOLVE_STREAM`; `MOVE_REFUSED`: it has several views, or stages that wait for a time.
+            StateError: `EVOLVE_STREAM`; `MOVE_REFUSED`: it has several views.
         """
         check_streams(self.start.plan, plan, self.other.description, query)
         location, rows = self.committed.files.folder.location, _rows_held(self.committed.last)
         if len(plan.views) > 1:
             raise _refused(location, "the other query has several views, which executors do not run", rows)
-        waiting = [f"{node.name} ({node.stage.explain(1)[0]})" for node in plan.nodes if node.stage.waits_for_time]
-        if waiting:
-            raise _refused(location, f"the other query has stages that wait for a time: {', '.join(waiting)}", rows)
 
 
 @progress_line("comparing with another query")
@@ -127,7 +129,7 @@ def diff_of_executors(
     with leased_state(location, lease_seconds=lease_seconds, on_pinned=on_pinned) as state:
         plan = plan_of_program(query, state.start.plan)
         state.check(plan, query)
-        start = with_words(state.start, words)
+        start = with_words(state.start_for(plan), words)
         start = replace(start, reread=read_again(reread or {}, readings_of_query(query)) if reread else {})
         with closing(Evolution(start, plan)) as evolution:
             return evolution.diff()
@@ -206,7 +208,7 @@ def _read(location: str, committed: CommittedState, temporary: str, held: ExitSt
         shapes=shapes_of(plan, options, held),
         contents=None,
         history=None,
-        known=Watermarks(plan).known,
+        known=times_on_driver(plan, other.pairs, record),
     )
     return ExecutorsState(committed=committed, other=other, start=start, moved=moved)
 
@@ -258,11 +260,9 @@ def _other_mode(location: str, committed: CommittedState) -> OtherMode:
             location=location,
             expected="driver",
         )
-    reason = other.refused
+    reason = None if other.refused == WAITS_FOR_TIME else other.refused
     if BufferLimit.written(description).evicts:
         reason = "it drops rows at its limit (join_buffer_policy)"
-    if committed.last is not None and committed.last.dues:
-        reason = "stages wait for a time"
     if reason is not None:
         raise _refused(location, reason, _rows_held(committed.last))
     return other

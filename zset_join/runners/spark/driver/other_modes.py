@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from zset_join.checkpoint.description_differences import differences
-from zset_join.checkpoint.other_mode import OtherMode, description_digest, read_other_mode, write_other_mode
+from zset_join.checkpoint.other_mode import WAITS_FOR_TIME, OtherMode, description_digest, read_other_mode, write_other_mode
 from zset_join.checkpoint.reading import checkpoint_folder, stored_description
 from zset_join.checkpoint.session_texts import SESSION
 from zset_join.core.errors import OptionError, PlanError
@@ -136,5 +136,5 @@ def _refused(placed: PlacedQuery, here: DriverQuery) -> str | None:
     if read_there != list(here.streams):
         return f"executors read the sources {read_there}, the driver {list(here.streams)}, and Spark counts the sources"
     if any(node.stage.waits_for_time for plan in (placed.query_plan, here.plan) for node in plan.nodes):
-        return "it has stages that wait for a time"
+        return WAITS_FOR_TIME
     return None
