@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from zset_join.core.errors import PlanError
-from zset_join.runners.spark.session import check_session, cluster_settings, has_class, local_session
+from zset_join.runners.spark.session import cluster_settings, has_class, local_session
 
 
 def fake_java(directory: Path, expected: str) -> Path:
@@ -42,16 +42,6 @@ def test_an_old_java_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path,
 
     with pytest.raises(PlanError, match="Java 17 or newer"):
         local_session()
-
-
-def test_a_connect_session_is_refused_with_a_way_out() -> None:
-    class ConnectSession:
-        """Represents a session of Spark Connect, which has no JVM of its own."""
-
-        __module__ = "pyspark.sql.connect.session"
-
-    with pytest.raises(PlanError, match=r"Spark Connect.*\.master"):
-        check_session(ConnectSession())  # type: ignore[arg-type]  # the mistake under test
 
 
 def test_a_class_that_this_version_of_spark_lacks_is_not_named() -> None:

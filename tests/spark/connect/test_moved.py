@@ -1,4 +1,4 @@
-"""A checkpoint that a client of Spark Connect began moves to executors of a classic session, and back."""
+"""A checkpoint that a client of Spark Connect began moves to executors, which either kind of session continues, and back."""
 
 from __future__ import annotations
 
@@ -33,6 +33,10 @@ def _served(spark: SparkSession, place: Path, scratch: Path) -> None:
     run(spark, place, sparkCheckpointLocation=str(scratch))
 
 
+def _on_executors(spark: SparkSession, place: Path) -> None:
+    run(spark, place, execution="executors")
+
+
 def _refusal(spark: SparkSession, place: Path, scratch: Path) -> str:
     with pytest.raises(StateError) as refused:
         _served(spark, place, scratch)
@@ -54,6 +58,9 @@ def test_a_checkpoint_of_a_client_moves_to_executors_and_back(client: Client, sp
         write(tmp_path / "orders", {"op": "u", "id": number, "cust": "a", "total": number, "t": number})
         if execution == "executors":
             assert client(_refusal, tmp_path, scratch) == "EXECUTION_CHANGED"
+            client(_on_executors, tmp_path)
+            found.append(lines(tmp_path / "out"))
+            write(tmp_path / "orders", {"op": "u", "id": 20, "cust": "b", "total": 20, "t": 20})
             run(spark, tmp_path, execution="executors")
         else:
             client(_served, tmp_path, scratch)
@@ -61,4 +68,6 @@ def test_a_checkpoint_of_a_client_moves_to_executors_and_back(client: Client, sp
 
     both = {(3, 8, "ann"): 1, (1, 12, "ben"): 1}
     assert modes == ["driver", "executors", "driver"]
-    assert found == [both, {**both, (10, 20, "ann"): 1}, {**both, (10, 20, "ann"): 1, (11, 22, "ann"): 1}]
+    on_executors = {**both, (10, 20, "ann"): 1}
+    by_both = {**on_executors, (20, 40, "ben"): 1}
+    assert found == [both, on_executors, by_both, {**by_both, (11, 22, "ann"): 1}]

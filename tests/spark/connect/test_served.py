@@ -254,12 +254,6 @@ def test_a_query_that_was_stopped_goes_on_and_another_one_is_refused_its_checkpo
     assert lines(tmp_path / "out") == {(1, "a"): 1}
 
 
-def test_executors_are_refused_with_the_cure(client: Client, tmp_path: Path) -> None:
-    write(tmp_path / "orders", _order(1, "a", 1, 1))
-
-    assert client(_code, tmp_path, {"execution": "executors"}) == "SPARK_CONNECT"
-
-
 def _code(spark: SparkSession, place: Path, options: Mapping[str, str]) -> str:
     orders, _ = streams(spark, place)
     try:

@@ -63,7 +63,8 @@ def lookup_options(session: SparkSession, options: Mapping[str, Any], stages: Se
         OptionError: as `job_defaults` and `check_connections`.
     """
     defaults = job_defaults(session, options)
-    processes = 1 if buckets == 1 else min(buckets, parallelism(session))
+    connects = any(isinstance(stage, LookupJoinStage) for stage in stages)
+    processes = min(buckets, parallelism(session)) if connects and buckets > 1 else 1
     more = {"lookup_processes": processes, **({} if defaults is None else {"lookup": defaults})}
     for stage in stages:
         if isinstance(stage, LookupJoinStage):  # of all stages these alone open connections

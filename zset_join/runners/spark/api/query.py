@@ -28,6 +28,11 @@ from zset_join.runners.spark.api.stored_query import QueryRunner, QueryTools, St
 from zset_join.runners.spark.driver.epochs import DriverSettings
 from zset_join.runners.spark.driver.on_server import on_server
 from zset_join.runners.spark.driver.served import ServedEpochs, ServedQuery, ServedTools, refuse_missing, refuse_served
+from zset_join.runners.spark.driver.served_executors import (
+    ServedExecutorEpochs,
+    ServedExecutorQuery,
+    refuse_served_executors,
+)
 from zset_join.runners.spark.driver.spark_files import restored_files
 
 if TYPE_CHECKING:
@@ -37,7 +42,7 @@ if TYPE_CHECKING:
     from zset_join.runners.spark.api.changing_query import ChangingOnExecutors, ChangingQuery
     from zset_join.runners.spark.epoch.progress import ProgressLog
 
-__all__ = ["JoinQuery", "attached_on_server", "start_query", "start_served"]
+__all__ = ["JoinQuery", "attached_on_server", "start_query", "start_served", "start_served_executors"]
 
 
 class JoinQuery(StoredQuery):
@@ -378,6 +383,29 @@ def start_served(
 
     runner.is_active = is_active
     return JoinQuery(query, runner, ServedTools(runner))
+
+
+def start_served_executors(
+    stream: Callable[[], DataStreamWriter], runner: ServedExecutorQuery, draft: Callable[[], OtherMode]
+) -> JoinQuery:
+    """Start a query over Spark Connect whose epochs executors run.
+
+    Args:
+        stream: returns Spark's writer of its rows; called after checkpoint and outputs have accepted the query.
+        runner: the client's view of the query.
+        draft: returns what the query would be on the driver.
+
+    Raises:
+        ZsetJoinError: checkpoint or outputs refuse the query.
+    """
+    other = None if refuse_served_executors(runner.settings, runner.session) else draft()
+    query = stream().foreachBatch(ServedExecutorEpochs(runner.settings, other)).start()
+
+    def is_active() -> bool:
+        return bool(query.isActive)
+
+    runner.is_active = is_active
+    return JoinQuery(query, runner, runner.tools())
 
 
 def attached_on_server(settings: DriverSettings, session: SparkSession) -> StoredQuery:

@@ -11,39 +11,56 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import Any, NoReturn, Protocol, cast
+from typing import Any, NoReturn, cast
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from zset_join.changelog import ChangelogForm, encoded_schema, format_named
-from zset_join.checkpoint.reading import checkpoint_folder, no_checkpoint, stored_buckets, stored_description, stored_query_id
+from zset_join.checkpoint.reading import checkpoint_folder, no_checkpoint, stored_description, stored_query_id
 from zset_join.core.errors import OptionError
 from zset_join.core.options import KeepState, QueryOptions
-from zset_join.kernels.machine.first_use import compile_rest_in_background
 from zset_join.query.several import PlannedQuery
 from zset_join.runners.spark.api.changing_query import ChangingOnExecutors, ChangingQuery
 from zset_join.runners.spark.api.lookup_defaults import is_lookup_option, job_defaults, lookup_options
-from zset_join.runners.spark.api.query import JoinQuery, attached_on_server, start_query, start_served
-from zset_join.runners.spark.api.stored_query import ExecutorTools, QueryRunner, QueryTools, StoredQuery
+from zset_join.runners.spark.api.query import (
+    JoinQuery,
+    attached_on_server,
+    start_query,
+    start_served,
+    start_served_executors,
+)
+from zset_join.runners.spark.api.stored_query import QueryRunner, QueryTools, StoredQuery
 from zset_join.runners.spark.api.triggers import checked_trigger
 from zset_join.runners.spark.api.unknown_methods import missing_on_writer, not_for_views
+from zset_join.runners.spark.api.written_query import WrittenQuery
 from zset_join.runners.spark.driver.choosing import Choice, choice_of_connect, chosen_mode
 from zset_join.runners.spark.driver.chosen_sink import ChosenSink
 from zset_join.runners.spark.driver.driver_query import DriverQuery
 from zset_join.runners.spark.driver.driver_tools import DriverTools
 from zset_join.runners.spark.driver.epochs import DriverEpochs
+from zset_join.runners.spark.driver.executor_tools import ExecutorTools
 from zset_join.runners.spark.driver.expecting import expected_state
 from zset_join.runners.spark.driver.other_modes import OtherModes
 from zset_join.runners.spark.driver.served import ServedQuery, budget_of
+from zset_join.runners.spark.driver.served_executors import (
+    ServedExecutorQuery,
+    handle_of,
+    refuse_missing_executors,
+    served_executor_rows,
+    stored_facts,
+)
 from zset_join.runners.spark.driver.starting import (
     check_mode,
+    dead_letters_place,
     driver_epochs,
     in_stored_order,
     make_place,
     served_rows,
     streamed_rows,
+    warmed_up,
 )
 from zset_join.runners.spark.epoch.heartbeat import Heartbeat
 from zset_join.runners.spark.epoch.named_outputs import TABLE, output_named
@@ -55,39 +72,14 @@ from zset_join.runners.spark.frames.facts import is_connect, parallelism
 from zset_join.runners.spark.frames.sent import frame_bytes
 from zset_join.runners.spark.planning.buffer_limit import limited_join
 from zset_join.runners.spark.planning.normalise import TaggedStreams, tag
-from zset_join.runners.spark.planning.placed_query import PlacedQuery, as_stored
+from zset_join.runners.spark.planning.placed_query import PlacedQuery
 from zset_join.runners.spark.rows.baseline import has_baseline, has_start, with_start
 from zset_join.runners.spark.session import check_session
 from zset_join.sinks.sink import Sink
 from zset_join.stages import Stage
 from zset_join.stages.lookup_join import explained_for
-from zset_join.stages.warm_up import warm_up
-from zset_join.storage.folder import folder_below, open_folder
 
 __all__ = ["JoinStreamWriter"]
-
-
-class WrittenQuery(Protocol):
-    """The written view, or several."""
-
-    @property
-    def name(self) -> str:
-        """Return the name for messages."""
-        ...
-
-    @property
-    def session(self) -> SparkSession:
-        """Return the session of its streams."""
-        ...
-
-    @property
-    def placed(self) -> PlacedQuery:
-        """Return it as executors run it.
-
-        Raises:
-            OptionError: they do not run it.
-        """
-        ...
 
 
 class JoinStreamWriter:
@@ -375,6 +367,10 @@ class JoinStreamWriter:
         if self._of_driver():
             return self.start_behind_change(None)
         runner, tagged, location = self._prepared(makes_place=True)
+        if is_connect(self.session):
+            draft = OtherModes("executors", runner.options, lambda: self._query.placed, self._here).draft
+            rows = partial(served_executor_rows, runner, tagged)
+            return start_served_executors(lambda: self._of_spark(rows(), location), self._handle(runner, tagged), draft)
         started = start_query(
             lambda: self._stream(runner, tagged, location), runner, ExecutorTools(runner), checkpoint_location=location
         )
@@ -463,9 +459,7 @@ class JoinStreamWriter:
         for view in query.plan.views:
             encoded_schema(query.plan.output_of(view.name).schema, format_named("weight"))
         stages = [node.stage for node in query.plan.nodes]
-        if not is_connect(query.session):
-            compile_rest_in_background()
-            warm_up(stages, is_hybrid=options.hot_budget is not None, has_cold_groups=options.table_budget is not None)
+        warmed_up(query.session, stages, options)
         more = self._lookup_options(stages, 1)
         epochs = driver_epochs(query, options, self._sinks, name=self._name or self._query.name, more=more)
         epochs.after_begin = OtherModes("driver", options, lambda: self._query.placed, self._here).write
@@ -490,7 +484,11 @@ class JoinStreamWriter:
             check_mode(options.checkpoint_location, "driver")
             runner, tools, location = epochs, DriverTools(epochs), options.checkpoint_location
         else:
-            on_executors, _, location = self._prepared()
+            on_executors, tagged, location = self._prepared()
+            if is_connect(self.session):
+                handle = self._handle(on_executors, tagged)
+                refuse_missing_executors(handle.settings, self.session)
+                return StoredQuery(handle, handle.tools())
             runner, tools = on_executors, ExecutorTools(on_executors)
         query_id = stored_query_id(location)
         if query_id is None:
@@ -527,20 +525,14 @@ class JoinStreamWriter:
         self._check_output()
         encoded_schema(plan.output.schema, format_named("weight"))
         session, stages = plan.session, [one.stage for one in plan.planned_stages]
-        compile_rest_in_background()
-        warm_up(stages, is_hybrid=options.hot_budget is not None, has_cold_groups=options.table_budget is not None)
+        warmed_up(session, stages, options)
         check_session(session)
-        if makes_place:
+        if makes_place and not is_connect(session):
             make_place(options.checkpoint_location)
-        check_mode(options.checkpoint_location, "executors")
-        plan = as_stored(plan, options.checkpoint_location)
-        stored = stored_buckets(options.checkpoint_location)
-        buckets = options.buckets or stored or parallelism(session)
+        facts = stored_facts(session, options.checkpoint_location)
+        plan = plan if facts.shares_tables else replace(plan, shares_tables=False)
+        buckets = options.buckets or facts.buckets or parallelism(session)
         tagged = tag(plan.planned_stages, buckets)
-        if options.dead_letter_path is None:
-            quarantine = folder_below(options.checkpoint_location, "quarantine")
-        else:
-            quarantine = open_folder(options.dead_letter_path, option="deadLetterPath")
         runner = EpochRunner(
             plan,
             tagged,
@@ -548,11 +540,15 @@ class JoinStreamWriter:
             buckets=buckets,
             more=self._lookup_options(stages, buckets),
             output=SeveralOutputs(self._outputs),
-            dead_letter_path=quarantine.location,
+            dead_letter_path=dead_letters_place(options, "quarantine"),
         )
         runner.name = self._name or runner.name
         runner.after_begin = OtherModes("executors", options, lambda: self._query.placed, self._here).write
         return runner, tagged, options.checkpoint_location
+
+    def _handle(self, runner: EpochRunner, tagged: TaggedStreams) -> ServedExecutorQuery:
+        """Return the view of the query that a client of Spark Connect has."""
+        return handle_of(runner, tagged, self._outputs, [one for sinks in self._sinks.values() for one in sinks])
 
     def _check_output(self) -> None:
         if not self._outputs:
@@ -579,7 +575,7 @@ class JoinStreamWriter:
 
     def _choice(self) -> Choice:
         if is_connect(self._query.session):
-            return choice_of_connect(self._options)
+            return choice_of_connect(self._options, QueryOptions.draft(self._query_options))
         has_place = any(name.replace("_", "").lower() == "checkpointlocation" for name in self._options)
         options = QueryOptions.draft(self._query_options)
         return chosen_mode(

@@ -78,17 +78,21 @@ def chosen_mode(
     Raises:
         OptionError: `SCRATCH_EXECUTORS`, `KEEP_STATE_EXECUTORS`: an option that goes with the driver.
     """
-    if options.spark_checkpoint_location is not None:
-        if options.execution == "executors":
-            raise OptionError(
-                f"sparkCheckpointLocation={options.spark_checkpoint_location!r} goes with epochs on the driver, which copy "
-                'Spark\'s files to checkpointLocation; this query runs them on executors. Add option("execution", "driver"), '
-                "or leave the option out.",
-                code="SCRATCH_EXECUTORS",
-                value=options.spark_checkpoint_location,
-            )
+    if options.spark_checkpoint_location is not None and options.execution != "executors":
         return Choice("driver", "sparkCheckpointLocation goes with the driver")
-    choice = _choice(options, has_place, plan, expected)
+    return _checked(_choice(options, has_place, plan, expected), options)
+
+
+def _checked(choice: Choice, options: QueryOptions) -> Choice:
+    """Return a choice that all options go with."""
+    if options.spark_checkpoint_location is not None and choice.mode == "executors":
+        raise OptionError(
+            f"sparkCheckpointLocation={options.spark_checkpoint_location!r} goes with epochs on the driver, which copy "
+            'Spark\'s files to checkpointLocation; this query runs them on executors. Add option("execution", "driver"), '
+            "or leave the option out.",
+            code="SCRATCH_EXECUTORS",
+            value=options.spark_checkpoint_location,
+        )
     if options.keep_state == "needed" and choice.mode == "executors":
         raise OptionError(
             f'keepState="needed" goes with epochs on the driver, and these run on executors ({choice.reason}), whose state '
@@ -118,22 +122,18 @@ def _choice(options: QueryOptions, has_place: bool, plan: Callable[[], object], 
     return Choice("driver", f"it is new, and nothing in it needs executors; {expectation}")
 
 
-def choice_of_connect(options: Mapping[str, Any]) -> Choice:
-    """Return that the driver runs the epochs, which is the server's Python process over Spark Connect.
+def choice_of_connect(given: Mapping[str, Any], options: QueryOptions) -> Choice:
+    """Return where the epochs of a query of Spark Connect run: in the server's Python process, unless executors are requested.
 
     Args:
-        options: of the query, as they were given.
+        given: the options by name, as they were given: without `execution` a classic session takes executors.
+        options: of the query.
 
     Raises:
-        PlanError: `SPARK_CONNECT`: executors are requested.
+        OptionError: as `chosen_mode`.
     """
-    wanted = {str(value).lower() for name, value in options.items() if name.lower() == "execution"}
-    if wanted & {"executors"}:
-        raise PlanError(
-            'execution="executors" shuffles rows between Python workers by calls to a JVM beside the driver, and this is a '
-            "Spark Connect session. Leave the option out: over Spark Connect epochs run in a process of the server.",
-            code="SPARK_CONNECT",
-        )
+    if options.execution == "executors" and any(name.lower() == "execution" for name in given):
+        return _checked(Choice("executors", 'execution="executors"'), options)
     return Choice("driver", "Spark Connect")
 
 
@@ -215,27 +215,25 @@ def refuse_first_rows(size: int, options: QueryOptions, epoch: int) -> None:
         )
 
 
-def refuse_outgrown(held: int, options: QueryOptions, epoch: int, *, is_served: bool = False) -> None:
+def refuse_outgrown(held: int, options: QueryOptions, epoch: int) -> None:
     """Refuse to continue where the state is larger than its budget; what is committed stays.
 
     Args:
         held: bytes of state.
         options: of the query.
         epoch: the epoch that was committed.
-        is_served: the query was started over Spark Connect, where executors are refused.
 
     Raises:
         StateError: `DRIVER_STATE_TOO_LARGE`.
     """
     budget = memory_budget(options)
     if held > budget:
-        executors = "in a classic session " if is_served else ""
         raise StateError(
             f"after epoch {epoch} the state of the query has {held:,} bytes, and on the driver it may have {budget:,} "
             "(driverMemory). Raise driverMemory, or start the query with a new checkpointLocation and a new output, and with "
             'default_hash_join="hybrid" and max_hot_bytes, which keeps rows on disk. Or raise it for one more run that ends '
             f"(availableNow), move the state with zset-join rescale {options.checkpoint_location} --execution executors, and "
-            f'start the query {executors}with execution="executors".',
+            'start the query with execution="executors".',
             code="DRIVER_STATE_TOO_LARGE",
             epoch=epoch,
             held=held,

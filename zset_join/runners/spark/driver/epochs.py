@@ -462,7 +462,7 @@ class DriverEpochs:
         _log.info("%s: epoch %d on the driver, %s", self.settings.name, epoch, rounded)
         if self.heartbeat is not None:
             self.heartbeat.wake()
-        refuse_outgrown(held, self.settings.options, epoch, is_served=self.settings.is_served)
+        refuse_outgrown(held, self.settings.options, epoch)
 
     def _keep_files(self, epoch: int) -> None:
         """Copy Spark's plan files of an epoch, if the checkpoint is not Spark's."""

@@ -24,7 +24,7 @@ from pyspark.sql import DataFrame, Row, SparkSession
 
 from zset_join.checkpoint.reading import stored_description
 from zset_join.core.errors import PlanError, StateError, ZsetJoinError
-from zset_join.runners.spark.rows.baseline import has_baseline, make_start
+from zset_join.runners.spark.rows.baseline import has_baseline, has_start, make_start
 
 __all__ = ["on_server", "on_server_with", "packed", "start_on_server", "table_bytes", "table_of", "unpacked", "without_package"]
 
@@ -100,14 +100,14 @@ def start_on_server(session: SparkSession, location: str, spark_location: str, *
         session: of Spark Connect.
         location: `checkpointLocation`.
         spark_location: where Spark writes its own files.
-        is_needed: the query reads it; False: it does where its checkpoint began with a baseline.
+        is_needed: the query reads it; False: it does where it began with a baseline or has read it.
 
     Returns:
         Whether the query reads it.
     """
 
     def make() -> bool:
-        if not is_needed and not has_baseline(stored_description(location)):
+        if not is_needed and not has_baseline(stored_description(location)) and not has_start(spark_location):
             return False
         make_start(spark_location)
         return True

@@ -83,13 +83,13 @@ class OtherModes:
         )
 
     def _description(self, placed: PlacedQuery, here: DriverQuery, streams: tuple[SourceStream, ...]) -> Mapping[str, Any]:
+        kind = {SESSION: "connect"} if is_connect(placed.session) else {}
         if self.mode == "driver":
             limit = self.options.buffer_limit
             buffer = QueryBuffer(limited_join(placed.planned_stages, limit), limit, 1)
-            kind = {SESSION: "connect"} if is_connect(placed.session) else {}
             described = {**placed.description(), **buffer.description(), **kind}
             return with_functions(described, None, placed.functions, self.options.udf_version)
-        kept = {"keeps_view": False, "keeps_inputs": self.options.retain_input_log}
+        kept = {"keeps_view": False, "keeps_inputs": self.options.retain_input_log, **kind}
         functions = tuple(dict.fromkeys(one for stream in streams for one in stream.functions))
         beside = with_functions({"inputs": [stream.described for stream in streams]}, None, functions, self.options.udf_version)
         return {**described_plan(here.plan), **kept, **beside}

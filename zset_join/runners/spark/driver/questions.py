@@ -24,6 +24,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import pyarrow as pa
+from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from zset_join.checkpoint.reading import checkpoint_folder, no_checkpoint, stored_query_id
@@ -36,13 +37,24 @@ from zset_join.runners.spark.driver.starting import check_mode
 from zset_join.runners.spark.epoch.frame_sink import TakesSession
 from zset_join.storage.folder import Folder, is_local
 
-__all__ = ["Question", "QuestionWatch", "answer_of", "opened_for_a_look"]
+__all__ = [
+    "WAITS",
+    "Question",
+    "QuestionWatch",
+    "answer_of",
+    "answer_question",
+    "is_waiting",
+    "opened_for_a_look",
+    "put_question",
+    "taken_answer",
+]
 
 _FOLDER = "questions"
 _QUESTION, _TAKEN, _ANSWER = ".question", ".claimed", ".answer"
 _UNTAKEN_SECONDS, _LOOK_SECONDS, _PAUSE_SECONDS = 3.0, 1.5, 0.1
 _IN_USE_SECONDS = 60.0
-_WAITS = "waits"
+WAITS = "waits"
+"""In the place of an answer that is not there yet."""
 
 
 @dataclass(frozen=True)
@@ -105,8 +117,8 @@ def answer_of(
 
     def put(given: Question) -> Any:
         if waits:
-            _put(location, name, given)
-            return _taken_answer(location, name)
+            put_question(location, name, given)
+            return taken_answer(location, name)
         return _answer_beside(settings, given)
 
     def first() -> Any:
@@ -117,7 +129,7 @@ def answer_of(
 
     began = time.monotonic()
     found = _patiently(lambda: on_server(session, first) if rows is None else on_server_with(rows, first_with))
-    while found == _WAITS:
+    while found == WAITS:
         is_late = time.monotonic() > began + _UNTAKEN_SECONDS
 
         waits = is_active()
@@ -130,21 +142,34 @@ def answer_of(
         except StateError as error:
             if error.code != "CHECKPOINT_IN_USE" or time.monotonic() > began + _IN_USE_SECONDS:
                 raise
-            found = _WAITS
+            found = WAITS
     return found
+
+
+def is_waiting(location: str, name: str) -> bool:
+    """Return whether no process has taken a question.
+
+    Args:
+        location: `checkpointLocation`.
+        name: of the question.
+    """
+    return checkpoint_folder(location).size(f"{_FOLDER}/{name}{_QUESTION}") is not None
 
 
 class QuestionWatch:
     """Answer the questions that are put into a checkpoint, in a thread.
 
     Args:
-        epochs: what runs the epochs, attached to its checkpoint.
+        location: `checkpointLocation`.
+        answer: returns the answer to a question.
+        has_ended: returns whether the query has changed, so that another process answers.
     """
 
-    def __init__(self, epochs: DriverEpochs) -> None:
-        self._epochs = epochs
-        self._folder = checkpoint_folder(epochs.location)
-        self._pause = 0.5 if is_local(epochs.location) else 2.0
+    def __init__(self, location: str, answer: Callable[[Question], Any], has_ended: Callable[[], bool]) -> None:
+        self._answer = answer
+        self._has_ended = has_ended
+        self._folder = checkpoint_folder(location)
+        self._pause = 0.5 if is_local(location) else 2.0
         self._thread = threading.Thread(target=self._run, name="zset_join-questions", daemon=True)
 
     def start(self) -> None:
@@ -158,11 +183,12 @@ class QuestionWatch:
         """Answer the questions that are present; return how many."""
         waiting = [name for name in self._folder.names(_FOLDER) if name.endswith(_QUESTION)]
         for name in waiting:
-            _answer(self._folder, name.removeprefix(f"{_FOLDER}/").removesuffix(_QUESTION), self._epochs)
+            name_only = name.removeprefix(f"{_FOLDER}/").removesuffix(_QUESTION)
+            answer_question(self._folder, name_only, self._answer, self._has_ended)
         return len(waiting)
 
     def _run(self) -> None:
-        while not self._epochs.has_ended:
+        while not self._has_ended():
             self.answer_all()
             time.sleep(self._pause)
 
@@ -179,7 +205,7 @@ def opened_for_a_look(settings: DriverSettings) -> DriverEpochs:
     query_id = stored_query_id(location)
     if query_id is None:
         raise no_checkpoint(location)
-    check_mode(location, "driver", is_served=True)
+    check_mode(location, "driver")
     directory = tempfile.TemporaryDirectory(prefix="zset_join-look-")
     sinks = {view: [one for one in chosen if not isinstance(one.sink, TakesSession)] for view, chosen in settings.sinks.items()}
     options = replace(settings.options, local_state_dir=directory.name)
@@ -204,7 +230,14 @@ class _Looking(DriverEpochs):
         self._directory.cleanup()
 
 
-def _put(location: str, name: str, question: Question) -> None:
+def put_question(location: str, name: str, question: Question) -> None:
+    """Put a question where the process looks that runs the epochs.
+
+    Args:
+        location: `checkpointLocation`.
+        name: of the question, given to no other.
+        question: what is to be answered.
+    """
     folder = checkpoint_folder(location)
     content = packed(lambda: (question.about, dict(question.given), question.rows, time.time()))
     folder.put(f"{_FOLDER}/{name}{_QUESTION}", content)
@@ -215,8 +248,15 @@ def _read(folder: Folder, name: str) -> Question | None:
     return None if content is None else Question(*unpacked(content.to_pybytes()))
 
 
-def _answer(folder: Folder, name: str, epochs: DriverEpochs) -> None:
-    """Answer a question, and put the answer where the client looks for it."""
+def answer_question(folder: Folder, name: str, answer: Callable[[Question], Any], has_ended: Callable[[], bool]) -> None:
+    """Answer a question, and put the answer where the client looks for it.
+
+    Args:
+        folder: of the checkpoint.
+        name: of the question; nothing happens where it is gone.
+        answer: returns the answer.
+        has_ended: returns whether the query has changed meanwhile.
+    """
     question = _read(folder, name)
     if question is None:
         return
@@ -225,22 +265,22 @@ def _answer(folder: Folder, name: str, epochs: DriverEpochs) -> None:
         return
     folder.put(f"{_FOLDER}/{name}{_TAKEN}", b"")
     folder.remove(f"{_FOLDER}/{name}{_QUESTION}")
-    folder.put(f"{_FOLDER}/{name}{_ANSWER}", _whatever_comes(question, epochs))
+    folder.put(f"{_FOLDER}/{name}{_ANSWER}", _whatever_comes(question, answer, has_ended))
     folder.remove(f"{_FOLDER}/{name}{_TAKEN}")
 
 
-def _whatever_comes(question: Question, epochs: DriverEpochs) -> bytes:
+def _whatever_comes(question: Question, answer: Callable[[Question], Any], has_ended: Callable[[], bool]) -> bytes:
     """Return an answer as bytes, or the error, of whatever kind: the thread continues."""
 
     def answered() -> Any:
         try:
-            return question.answered(epochs)
-        except (ArithmeticError, LookupError, OSError, RuntimeError, TypeError, ValueError) as error:
+            return answer(question)
+        except (ArithmeticError, LookupError, OSError, PySparkException, RuntimeError, TypeError, ValueError) as error:
             raise StateError(
                 f"{question.about}() failed in the process of the server: {type(error).__name__}: {error}. The query "
                 f"continues; its log on the server has more.",
                 code="QUESTION_FAILED",
-                **({HAS_CHANGED: True} if epochs.has_ended else {}),
+                **({HAS_CHANGED: True} if has_ended() else {}),
             ) from error
 
     return packed(answered)
@@ -280,8 +320,8 @@ def _answered_later(settings: DriverSettings, name: str, *, is_late: bool, runs:
                 raise
             folder.remove(f"{_FOLDER}/{name}{_QUESTION}")
             return found
-    found = _taken_answer(location, name)
-    if found != _WAITS:
+    found = taken_answer(location, name)
+    if found != WAITS:
         return found
     is_taken, is_there = (folder.size(f"{_FOLDER}/{name}{kind}") is not None for kind in (_TAKEN, _QUESTION))
     if (is_taken and not runs) or not (is_taken or is_there or folder.size(f"{_FOLDER}/{name}{_ANSWER}") is not None):
@@ -289,8 +329,13 @@ def _answered_later(settings: DriverSettings, name: str, *, is_late: bool, runs:
     return found
 
 
-def _taken_answer(location: str, name: str) -> Any:
-    """Return the answer, if it comes soon."""
+def taken_answer(location: str, name: str) -> Any:
+    """Return the answer, and remove it; `WAITS` where it does not come soon.
+
+    Args:
+        location: `checkpointLocation`.
+        name: of the question.
+    """
     folder, path = checkpoint_folder(location), f"{_FOLDER}/{name}{_ANSWER}"
     ends = time.monotonic() + _LOOK_SECONDS
     while True:
@@ -299,7 +344,7 @@ def _taken_answer(location: str, name: str) -> Any:
             folder.remove(path)
             return unpacked(content.to_pybytes())
         if time.monotonic() > ends:
-            return _WAITS
+            return WAITS
         time.sleep(_PAUSE_SECONDS)
 
 

@@ -9,25 +9,18 @@ output. An error that stops a query reaches the client with its code and its mes
 
 from __future__ import annotations
 
-import json
-import logging
-import re
-import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
-from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from zset_join.checkpoint.reading import checkpoint_folder, no_checkpoint, stored_description, stored_query_id
-from zset_join.core import errors
-from zset_join.core.errors import OptionError, PlanError, StateError, ZsetJoinError
-from zset_join.core.hidden_settings import shown
+from zset_join.core.errors import OptionError, ZsetJoinError
 from zset_join.core.options import QueryOptions
 from zset_join.kernels.machine.first_use import compile_rest_in_background
 from zset_join.runners.local.directory_plans import described_plan
@@ -36,19 +29,17 @@ from zset_join.runners.spark.driver.choosing import memory_budget
 from zset_join.runners.spark.driver.chosen_sink import ChosenSink
 from zset_join.runners.spark.driver.driver_tools import refuse_given
 from zset_join.runners.spark.driver.epochs import DriverEpochs, DriverSettings, spark_query_id
-from zset_join.runners.spark.driver.on_server import on_server, table_bytes, table_of, without_package
+from zset_join.runners.spark.driver.on_server import on_server, table_of
 from zset_join.runners.spark.driver.other_modes import has_other_mode, write_draft
 from zset_join.runners.spark.driver.questions import Question, QuestionWatch, answer_of, opened_for_a_look
-from zset_join.runners.spark.driver.sent_changes import read_diff, read_query, written_diff, written_outputs, written_query
+from zset_join.runners.spark.driver.sent_changes import read_diff, read_query, written_outputs, written_query
 from zset_join.runners.spark.driver.served_changes import HAS_CHANGED
-from zset_join.runners.spark.driver.spark_files import copied_end
+from zset_join.runners.spark.driver.served_handle import ServedHandle, ToolsOfServed, compared, once_free, refuse_reread
 from zset_join.runners.spark.driver.starting import check_mode
 from zset_join.runners.spark.epoch.frame_sink import TakesSession
 from zset_join.runners.spark.epoch.heartbeat import Heartbeat
-from zset_join.runners.spark.epoch.progress import ProgressLog
 from zset_join.runners.spark.frames.facts import is_connect
 from zset_join.runners.spark.frames.sent import frame_of
-from zset_join.tools.dead_letters import read_letters
 from zset_join.tools.savepoint import Savepoint
 from zset_join.zset import ZSet, single_batch
 
@@ -61,14 +52,6 @@ if TYPE_CHECKING:
     from zset_join.runners.spark.tools.view_comparison import VerificationReport
 
 __all__ = ["ServedEpochs", "ServedQuery", "ServedTools", "budget_of", "refuse_missing", "refuse_served"]
-
-_log = logging.getLogger("zset_join.epochs")
-_ENDING_SECONDS = 15
-"""How long the process of an earlier run may still hold the checkpoint."""
-
-_ERROR = re.compile(
-    r"zset_join\.core\.errors\.(\w+): \[(\w+)\] (.*?)(?=\n\s*(?:\n|at |During handling|The above)|\Z)", re.DOTALL
-)
 
 
 @dataclass(eq=False)
@@ -97,7 +80,7 @@ class ServedEpochs:
         """
         if self._epochs is None:
             compile_rest_in_background()
-            check_mode(self.settings.options.checkpoint_location, "driver", is_served=True)
+            check_mode(self.settings.options.checkpoint_location, "driver")
             self._epochs = DriverEpochs(self.settings)
         epochs, session = self._epochs, batch.sparkSession
         is_new = not epochs.is_open and not epochs.has_ended
@@ -106,85 +89,29 @@ class ServedEpochs:
             if self.other is not None:
                 epochs.after_begin = partial(write_draft, epochs.location, self.other)
             query_id = spark_query_id(epochs.spark_location)
-            _once_free(lambda: epochs.attach(query_id, session))
+            once_free(lambda: epochs.attach(query_id, session))
             epochs.begin()
-            QuestionWatch(epochs).start()
+            QuestionWatch(epochs.location, lambda question: question.answered(epochs), lambda: epochs.has_ended).start()
         epochs(batch, epoch)
         if is_new and self.settings.is_timed:
             epochs.heartbeat = Heartbeat(checkpoint_folder(epochs.spark_location), epochs.next_due)
             epochs.heartbeat.start()
 
 
-def _is_not_active() -> bool:
-    """Return that a query does not run which was not started."""
-    return False
-
-
 @dataclass(eq=False)
-class ServedQuery:
-    """A client's view of a query whose epochs run on the server.
-
-    Args:
-        settings: of the query.
-        session: of Spark Connect.
-
-    Attributes:
-        is_active: returns whether the query runs.
-        error: what stopped the query; None while it runs, and where Spark did.
-        progress: what the newest epochs did, as the checkpoint has it.
-        heartbeat: None: it is the server's.
-        has_ended: the query has changed, and continues as another one.
-        scratch_start: the name of its start in `sparkCheckpointLocation`; None without that option.
-    """
+class ServedQuery(ServedHandle):
+    """A client's view of a query whose epochs run in a process of the server; see `ServedHandle`."""
 
     settings: DriverSettings
-    session: SparkSession
-    is_active: Callable[[], bool] = _is_not_active
-    error: BaseException | None = None
-    heartbeat: Heartbeat | None = None
-    has_ended: bool = False
-    scratch_start: str | None = None
-    progress: ProgressLog = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.progress = _Progress(self.session, self.settings.options.checkpoint_location)
 
     @property
     def schema(self) -> pa.Schema:
         """Return the columns of the only view."""
         return self.settings.query.plan.output.schema
 
-    @property
-    def options(self) -> QueryOptions:
-        """Return the options of the query."""
-        return self.settings.options
-
-    @property
-    def dead_letters(self) -> str:
-        """Return the path of dead letters."""
-        return self.settings.dead_letters
-
-    def __call__(self, batch: DataFrame, epoch: int) -> None:
-        """Refuse: epochs run on the server.
-
-        Raises:
-            PlanError: always.
-        """
-        raise PlanError(f"epoch {epoch} of {batch} runs on the server, not in this client.", code="SPARK_CONNECT")
-
-    def attach(self, query_id: str) -> None:
-        """Return: the server opens checkpoint and outputs with the first epoch."""
-
-    def begin(self) -> None:
-        """Return: the server begins the query with the first epoch."""
-
     def explanation(self) -> str:
         """Return the text that `explain` prints."""
         return DriverEpochs(self.settings).explanation(budget_of(self.session, self.options))
-
-    def failure_of(self, error: BaseException) -> ZsetJoinError | None:
-        """Return the error of this library that an error of the server's carries as text; None where there is none."""
-        return _failure_of(error)
 
     def backup(self, directory: str | Path) -> Savepoint:
         """Copy checkpoint and outputs between two epochs, on the server; the directory is one of the server's."""
@@ -209,7 +136,7 @@ class ServedQuery:
         Raises:
             OptionError: `NOT_FROM_HERE`: columns are renamed or have defaults, or a stream is to be read again.
         """
-        _refuse_reread("evolve", reread)
+        refuse_reread("evolve", reread)
         if words is not None and (words.renamed or words.defaults):
             raise OptionError(
                 "over Spark Connect evolve() takes no renamed= and no defaults=. Stop the query, and run zset-join evolve with "
@@ -233,32 +160,6 @@ class ServedQuery:
             raise
         self.has_ended = True
         return read_diff(diff), read_query(query)
-
-    def close(self) -> None:
-        """Copy what Spark has noted at the end; the server closes checkpoint and outputs when its process ends."""
-        scratch, location = self.options.spark_checkpoint_location, self.options.checkpoint_location
-        start, self.scratch_start = self.scratch_start, None
-        if scratch is None or start is None:
-            return
-        try:
-            on_server(self.session, partial(copied_end, scratch, location, start))
-        except (PySparkException, StateError) as error:
-            _log.warning(
-                "that the last epoch of %s is done could not be copied (%s): the next run requests that epoch again, and its "
-                "answer is known",
-                shown(location),
-                error,
-            )
-
-
-def _refuse_reread(what: str, reread: Mapping[str, Any] | None) -> None:
-    if reread:
-        raise OptionError(
-            f"over Spark Connect {what}() takes no reread=. Run zset-join {what} with --reread beside the server"
-            f"{', once the query is stopped' if what == 'evolve' else ''}.",
-            code="NOT_FROM_HERE",
-            what=what,
-        )
 
 
 def budget_of(session: SparkSession, options: QueryOptions) -> int:
@@ -299,7 +200,7 @@ def refuse_served(settings: DriverSettings, session: SparkSession) -> bool:
         given = {**described_plan(settings.query.plan), **settings.described(stored_description(location))}
         return has_other_mode(location, given)
 
-    return bool(_once_free(lambda: on_server(session, opened)))
+    return bool(once_free(lambda: on_server(session, opened)))
 
 
 def refuse_missing(settings: DriverSettings, session: SparkSession) -> None:
@@ -318,28 +219,16 @@ def refuse_missing(settings: DriverSettings, session: SparkSession) -> None:
     refuse_served(settings, session)
 
 
-def _once_free(function: Callable[[], Any]) -> Any:
-    """Return the result of a function that opens the checkpoint; it is called again while an earlier run still ends."""
-    ends = time.monotonic() + _ENDING_SECONDS
-    while True:
-        try:
-            return function()
-        except StateError as error:
-            if error.code != "CHECKPOINT_IN_USE" or time.monotonic() > ends:
-                raise
-            time.sleep(1)
-
-
 def _open_and_close(settings: DriverSettings) -> None:
     location = settings.options.checkpoint_location
     if stored_query_id(location) is None:
         return
-    check_mode(location, "driver", is_served=True)
+    check_mode(location, "driver")
     if not any(isinstance(one.sink, TakesSession) for sinks in settings.sinks.values() for one in sinks):
         opened_for_a_look(settings).close()
 
 
-class ServedTools:
+class ServedTools(ToolsOfServed):
     """Answer questions about a query whose epochs run on the server.
 
     Args:
@@ -347,9 +236,8 @@ class ServedTools:
     """
 
     def __init__(self, query: ServedQuery) -> None:
+        super().__init__(query)
         self._settings = query.settings
-        self._session = query.session
-        self._is_active = query.is_active
 
     def verify(self, *, actual_df: DataFrame | None = None, most_differences: int = 20, **given: Any) -> VerificationReport:
         """Compare the outputs with DuckDB's batch query over all input; see `DriverTools.verify`."""
@@ -368,79 +256,9 @@ class ServedTools:
         content, weights, count = self._answer("view_rows", given)
         return ZSet(single_batch(table_of(content)), np.asarray(weights, np.int64)), count
 
-    def diff(self, query: PlannedQuery, *, lease_seconds: float, reread: Mapping[str, Any] | None = None) -> PlanDiff:
-        """Return how the answers of another query would differ, by a job; rows that differ travel. See `StoredQuery.diff`.
-
-        Raises:
-            OptionError: `NOT_FROM_HERE`: a stream is to be read again.
-        """
-        _refuse_reread("diff", reread)
-        location, runs, written = self._settings.options.checkpoint_location, self._is_active(), written_query(query)
-
-        def compared() -> Any:
-            compare = diff_of_running if runs else diff_wherever
-            return written_diff(compare(location, read_query(written), lease_seconds=lease_seconds))
-
-        return read_diff(on_server(self._session, compared))
-
-    def dead_letters(self, **chosen: Any) -> pa.Table:
-        """Return the dead letters; see `zset_join.dead_letters.read_letters`."""
-        location, path = self._settings.options.checkpoint_location, self._settings.options.dead_letter_path
-
-        def letters() -> bytes:
-            return table_bytes(read_letters(location, path=path, **chosen))
-
-        return table_of(on_server(self._session, letters))
+    def _compared(self, query: PlannedQuery, lease_seconds: float) -> Any:
+        compare = diff_of_running if self._is_active() else diff_wherever
+        return partial(compared, compare, self._settings.options.checkpoint_location, written_query(query), lease_seconds)
 
     def _answer(self, about: str, given: Mapping[str, Any], rows: DataFrame | None = None) -> Any:
         return answer_of(Question(about, given), self._settings, self._session, rows=rows, is_active=self._is_active)
-
-
-def _failure_of(error: BaseException) -> ZsetJoinError | None:
-    """Return the error of this library that an error of the server's carries as text; None where there is none."""
-    if not isinstance(error, PySparkException):
-        return None
-    found = _ERROR.search(str(error))
-    if found is None:
-        return without_package(error)
-    kind: type[ZsetJoinError] = getattr(errors, found[1], ZsetJoinError)
-    return kind(found[3].strip(), code=found[2])
-
-
-class _Progress(ProgressLog):
-    """Read the counts of epochs from the checkpoint, by a job on the server.
-
-    Args:
-        session: of Spark Connect.
-        location: `checkpointLocation`.
-    """
-
-    def __init__(self, session: SparkSession, location: str) -> None:
-        super().__init__()
-        self._session = session
-        self._location = location
-
-    def of_epoch(self, epoch: int) -> dict[str, Any] | None:
-        """Return the counts of a committed epoch; None where it is not committed, or its record is gone."""
-        return self.of_epochs([epoch])[epoch]
-
-    def of_epochs(self, epochs: Sequence[int]) -> dict[int, dict[str, Any] | None]:
-        """Return the counts of epochs, by one job."""
-        location, wanted = self._location, list(epochs)
-        found: dict[str, Any] = json.loads(on_server(self._session, lambda: _counts(location, wanted)))
-        return {epoch: found[str(epoch)] for epoch in wanted}
-
-
-def _counts(location: str, epochs: Sequence[int]) -> str:
-    """Return the counts in the records of Spark's batches as JSON, by their numbers; null where there is no record."""
-    from zset_join.checkpoint.reading import epoch_of_batch, read_committed, read_record, record_name
-
-    committed = read_committed(location)
-    found: dict[int, Any] = dict.fromkeys(epochs)
-    for batch in epochs:
-        epoch = batch if committed is None else epoch_of_batch(committed, batch)
-        if committed is None or committed.files.folder.size(record_name(epoch)) is None:
-            continue
-        record = read_record(committed.files, epoch)
-        found[batch] = None if record is None else {**record.progress, **({"batch": batch} if batch != epoch else {})}
-    return json.dumps(found, default=str)

@@ -6,11 +6,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
 
 from zset_join.checkpoint.reading import checkpoint_folder, stored_description
 from zset_join.core.errors import StateError
 from zset_join.core.options import QueryOptions
+from zset_join.kernels.machine.first_use import compile_rest_in_background
 from zset_join.runners.spark.driver.choosing import stored_mode
 from zset_join.runners.spark.driver.chosen_sink import ChosenSink
 from zset_join.runners.spark.driver.collected import united_rows
@@ -22,20 +23,29 @@ from zset_join.runners.spark.epoch.heartbeat import Heartbeat
 from zset_join.runners.spark.frames.facts import is_connect
 from zset_join.runners.spark.planning.stages import hybrid_stages
 from zset_join.runners.spark.rows.baseline import has_baseline, has_start, with_made_start, with_start
-from zset_join.stages import StageOptions
+from zset_join.stages import Stage, StageOptions
+from zset_join.stages.warm_up import warm_up
 from zset_join.storage.folder import folder_below, is_local, local_path, open_folder
 from zset_join.storage.local import make_directories
 
-__all__ = ["check_mode", "driver_epochs", "in_stored_order", "make_place", "served_rows", "streamed_rows"]
+__all__ = [
+    "check_mode",
+    "dead_letters_place",
+    "driver_epochs",
+    "in_stored_order",
+    "make_place",
+    "served_rows",
+    "streamed_rows",
+    "warmed_up",
+]
 
 
-def check_mode(location: str, mode: str, *, is_served: bool = False) -> None:
+def check_mode(location: str, mode: str) -> None:
     """Refuse a checkpoint whose epochs ran elsewhere.
 
     Args:
         location: `checkpointLocation`.
         mode: `driver` or `executors`.
-        is_served: the query is started over Spark Connect, where executors are refused.
 
     Raises:
         StateError: `EXECUTION_CHANGED`.
@@ -43,10 +53,9 @@ def check_mode(location: str, mode: str, *, is_served: bool = False) -> None:
     found = stored_mode(location)
     if found is not None and found != mode:
         moved = f"stop it and move its state with zset-join rescale {location} --execution {mode}"
-        session = "from a classic session " if is_served else ""
         raise StateError(
             f'the checkpoint {location} is of a query that runs with execution="{found}", and its state lies in another form '
-            f'than with execution="{mode}". Start it {session}with option("execution", "{found}"), or {moved}, or start with a '
+            f'than with execution="{mode}". Start it with option("execution", "{found}"), or {moved}, or start with a '
             "new checkpointLocation and a new output.",
             code="EXECUTION_CHANGED",
             location=location,
@@ -73,11 +82,7 @@ def driver_epochs(
         more: options of certain kinds of stages.
 
     """
-    location = options.checkpoint_location
-    if options.dead_letter_path is None:
-        place = folder_below(location, "dead-letters").location
-    else:
-        place = open_folder(options.dead_letter_path, option="deadLetterPath").location
+    location, place = options.checkpoint_location, dead_letters_place(options, "dead-letters")
     shared = max(1, hybrid_stages(query.plan.nodes, options))
     stage_options = StageOptions(
         on_bad_input=options.on_bad_input,
@@ -108,6 +113,32 @@ def driver_epochs(
 
     topics = KafkaTopics([(name, stream.dataframe) for name, stream in query.streams.items()], location)
     return DriverEpochs(settings, baseline, topics)
+
+
+def dead_letters_place(options: QueryOptions, default: str) -> str:
+    """Return where rows that are set aside are written.
+
+    Args:
+        options: of the query.
+        default: the directory inside the checkpoint that has them without `deadLetterPath`.
+    """
+    if options.dead_letter_path is None:
+        return folder_below(options.checkpoint_location, default).location
+    return open_folder(options.dead_letter_path, option="deadLetterPath").location
+
+
+def warmed_up(session: SparkSession, stages: Sequence[Stage], options: QueryOptions) -> None:
+    """Load what stages need in this process, where it runs epochs: a client of Spark Connect runs none.
+
+    Args:
+        session: of the query.
+        stages: of the query.
+        options: of the query.
+    """
+    if is_connect(session):
+        return
+    compile_rest_in_background()
+    warm_up(stages, is_hybrid=options.hot_budget is not None, has_cold_groups=options.table_budget is not None)
 
 
 def in_stored_order(query: DriverQuery, location: str) -> DriverQuery:

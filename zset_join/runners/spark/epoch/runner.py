@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
@@ -29,6 +29,7 @@ from zset_join.checkpoint.checkpoint import Checkpoint
 from zset_join.checkpoint.owner import Ownership
 from zset_join.checkpoint.reading import checkpoint_folder, has_commits, stored_description
 from zset_join.checkpoint.record import BucketHistory, CommitRecord, PartEntry
+from zset_join.checkpoint.session_texts import SESSION
 from zset_join.core.errors import SinkError, StateError
 from zset_join.core.options import QueryOptions
 from zset_join.core.progress_line import progress_line
@@ -57,6 +58,7 @@ from zset_join.runners.spark.epoch.progress import (
     stage_seconds,
 )
 from zset_join.runners.spark.epoch.several_outputs import SeveralOutputs
+from zset_join.runners.spark.frames.topics import TopicIds, topics_of
 from zset_join.runners.spark.planning.buffer_limit import QueryBuffer, limited_join
 from zset_join.runners.spark.planning.described_query import described_query
 from zset_join.runners.spark.planning.job_settings import all_rows_settings, described_jobs, job_settings, wanted_settings
@@ -72,9 +74,6 @@ from zset_join.stages.lookup_join import explained_for
 from zset_join.state.rows.hash_seed import seed_of_query
 from zset_join.storage.full_disk import EpochOutcome, nothing_committed
 from zset_join.tools.savepoint import Savepoint, backup
-
-if TYPE_CHECKING:
-    from zset_join.runners.spark.frames.classic.kafka_topics import TopicIds
 
 __all__ = ["EpochRunner"]
 
@@ -135,7 +134,7 @@ class EpochRunner:
         self.query = query
         self._tagged = tagged
         self.options = options
-        self._buckets = buckets
+        self.buckets = buckets
         self._output = output
         if isinstance(output, SelectiveOutput):
             output.quarantines = options.on_bad_input == "quarantine"
@@ -159,14 +158,10 @@ class EpochRunner:
         self._places = places_of(query.planned_stages)
         self._main_stage = next(one.name for one in query.planned_stages if not one.stage.forwards)
         self._wanted = wanted_settings(options.max_records_per_batch, is_routed=len(query.planned_stages) > 1)
-        if any(planned.steps for planned in query.planned_stages):
-            self._wanted |= all_rows_settings(query.session)
         self._locality = Locality(options.locality, buckets)
         self._statistics: dict[str, dict[str, int]] = {}
-        streams = [(stream.name, stream.dataframe) for stream in query.streams]
-        from zset_join.runners.spark.frames.classic.kafka_topics import KafkaTopics
-
-        self._topics = KafkaTopics(streams, options.checkpoint_location)
+        self._kind = {SESSION: "connect"} if query.is_served else {}
+        self._topics = topics_of(query.streams, options.checkpoint_location, is_served=query.is_served)
         self._topic_ids: TopicIds = {}
 
     def attach(self, query_id: str) -> None:
@@ -213,7 +208,7 @@ class EpochRunner:
         checkpoint = Checkpoint(
             self.options.checkpoint_location,
             query_id=query_id,
-            buckets=self._buckets,
+            buckets=self.buckets,
             description=description,
             plan=self.query.to_json(),
             local_state_dir=self.options.local_state_dir,
@@ -246,7 +241,7 @@ class EpochRunner:
             stored,
             is_loaded=has_commits(self.options.checkpoint_location),
             udf_version=self.options.udf_version,
-            limits=self.buffer.description(),
+            limits={**self.buffer.description(), **self._kind},
         )
 
     def _check_lacking(self, checkpoint: Checkpoint, last: CommitRecord) -> None:
@@ -274,7 +269,7 @@ class EpochRunner:
     def explanation(self) -> str:
         """Return the text that `explain` prints."""
         with explained_for(self.operator_options.more):
-            return self.query.query_explanation(self._output.describe(), replace(self.options, buckets=self._buckets))
+            return self.query.query_explanation(self._output.describe(), replace(self.options, buckets=self.buckets))
 
     @property
     def output(self) -> Output:
@@ -439,10 +434,10 @@ class EpochRunner:
         """Answer an epoch with one Spark job."""
         started = time.perf_counter()
         title = self._title(tick.epoch)
-        with job_settings(batch.sparkSession, self._wanted), described_jobs(batch.sparkSession, title):
+        keep_epoch_rows(self.query.planned_stages, self._opened().files.folder, tick)
+        with job_settings(batch.sparkSession, self._settings(batch.sparkSession)), described_jobs(batch.sparkSession, title):
             self._locality.begin(batch.sparkSession)
-            plan = self._plan(tick, self._buckets)
-            keep_epoch_rows(self.query.planned_stages, self._opened().files.folder, tick)
+            plan = self._plan(tick, self.buckets)
             if self._times.is_needed:
                 lines, times = self._answered_in_time(plan, batch)
             else:
@@ -498,7 +493,7 @@ class EpochRunner:
         started = time.perf_counter()
         plan = self._plan(Tick(record.epoch, record.processing_time_us), self._opened().buckets_of(record.epoch))
         title = f"{self._title(record.epoch)}, again"
-        with job_settings(session, self._wanted), described_jobs(session, title):
+        with job_settings(session, self._settings(session)), described_jobs(session, title):
             lines = plan.replayed_receipts(session, record).collect()
         receipts = [TaskReceipt.from_json(line[0]) for line in lines]
         forget(self.dead_letters, [part for receipt in receipts for part in receipt.quarantined])  # they are published
@@ -523,6 +518,11 @@ class EpochRunner:
             timed=self._times.timed,
         )
 
+    def _settings(self, session: SparkSession) -> Mapping[str, str]:
+        """Return the settings of a job."""
+        has_steps = any(planned.steps for planned in self.query.planned_stages)
+        return {**self._wanted, **all_rows_settings(session)} if has_steps else self._wanted
+
     def _title(self, epoch: int) -> str:
         return epoch_title(self.name, epoch, [one.stage.kind for one in self.query.planned_stages])
 
@@ -535,14 +535,14 @@ class EpochRunner:
     def _check(self, receipts: Sequence[TaskReceipt], epoch: int) -> None:
         """Raise the error of a task; compare rows read with rows applied and quarantined."""
         self._raise_first(receipts)
-        check_rows(self.query.planned_stages, self._places, receipts, self._buckets, epoch)
+        check_rows(self.query.planned_stages, self._places, receipts, self.buckets, epoch)
 
     def _refuse_if_full(self, session: SparkSession, receipts: Sequence[TaskReceipt], tick: Tick) -> None:
         """Raise where the epoch would bring an append-only join to its limit."""
         checkpoint = self._opened()
         held = self.buffer.held(checkpoint.buffered, receipts)
         if self.buffer.is_full(held):
-            with job_settings(session, self._wanted):
+            with job_settings(session, self._settings(session)):
                 raise self.buffer.error(session, checkpoint, tick, self.operator_options, held, receipts)
 
     def _raise_first(self, receipts: Sequence[TaskReceipt]) -> None:
@@ -555,7 +555,7 @@ class EpochRunner:
     def _record(self, receipts: Sequence[TaskReceipt], tick: Tick, times: _Times) -> CommitRecord:
         checkpoint = self._opened()
         last = checkpoint.last
-        dues = {} if last is None else {key: due for key, due in last.dues.items() if _bucket_of(key) < self._buckets}
+        dues = {} if last is None else {key: due for key, due in last.dues.items() if _bucket_of(key) < self.buckets}
         histories = self._histories(receipts, checkpoint.before(tick.epoch))
         self._statistics |= {receipt.key: receipt.statistics for receipt in receipts if receipt.statistics}
         held = self.buffer.held(checkpoint.buffered, receipts)

@@ -14,6 +14,7 @@ from typing import Protocol, cast
 
 from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - PySpark's own habit
 from pyspark.sql.types import StructType
 
 __all__ = [
@@ -22,11 +23,15 @@ __all__ = [
     "FrameReader",
     "ReadExpression",
     "StepFacts",
+    "analysed",
     "is_connect",
     "is_of_spark",
     "parallelism",
     "reader_of",
 ]
+
+_MANY = 1 << 16
+"""Numbers, of which Spark gives every task that runs at once a share."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,12 +198,30 @@ def reader_of(session: SparkSession) -> FrameReader:
 
 
 def parallelism(session: SparkSession) -> int:
-    """Return how many tasks run at once; 1 of Spark Connect, where nothing is shared among tasks."""
+    """Return how many tasks run at once. Cost: over Spark Connect, a job that makes nothing but numbers."""
     if is_connect(session):
-        return 1
+        last = session.range(_MANY).select(F.spark_partition_id().alias("task")).agg(F.max("task")).first()
+        return 1 if last is None else int(last[0]) + 1
     from zset_join.runners.spark.frames.classic import context
 
     return context.parallelism(session)
+
+
+def analysed(rows: DataFrame, view: str) -> DataFrame:
+    """Return rows whose expressions have been resolved under the settings of the session as they are now.
+
+    A classic session resolves them when they are written, Spark Connect when they run, except for those of a view.
+
+    Args:
+        rows: with names of their own.
+        view: the name of a temporary view that is made, or replaced, over Spark Connect.
+
+    Cost: over Spark Connect, a request.
+    """
+    if not is_connect(rows.sparkSession):
+        return rows
+    rows.createOrReplaceTempView(view)
+    return rows.sparkSession.table(view)
 
 
 def is_of_spark(error: BaseException) -> bool:

@@ -6,9 +6,11 @@ No adaptive execution (a partition is a bucket), large batches, Arrow types with
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 from pyspark.sql import SparkSession
+
+from zset_join.runners.spark.frames.facts import is_connect
 
 __all__ = ["all_rows_settings", "described_jobs", "job_settings", "wanted_settings"]
 
@@ -69,9 +71,11 @@ def described_jobs(session: SparkSession, text: str) -> AbstractContextManager[N
     """Describe the jobs that this thread runs, and so their stages, on Spark's pages.
 
     Args:
-        session: a classic one.
+        session: of the jobs; over Spark Connect they are not described.
         text: what they are called.
     """
+    if is_connect(session):
+        return nullcontext()
     from zset_join.runners.spark.frames.classic import context
 
     return context.described_jobs(session, text)

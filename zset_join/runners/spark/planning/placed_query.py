@@ -13,13 +13,12 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
-from zset_join.checkpoint.reading import stored_description
 from zset_join.core.options import QueryOptions
 from zset_join.core.relation import Relation
 from zset_join.plan.passes.fuse_stages import Fusing
 from zset_join.plan.query_plan import Feed, QueryPlan
 from zset_join.plan.sharing import prepared_alike
-from zset_join.runners.spark.frames.facts import parallelism
+from zset_join.runners.spark.frames.facts import is_connect, parallelism
 from zset_join.runners.spark.planning.buffer_limit import explained_limit
 from zset_join.runners.spark.planning.collations import refuse_compared_collations
 from zset_join.runners.spark.planning.explaining import explained_query
@@ -34,7 +33,7 @@ from zset_join.stages.effect import unchangeable
 from zset_join.stages.shared_table import SharedTableStage
 from zset_join.stages.written import read_schema
 
-__all__ = ["PlacedQuery", "as_stored"]
+__all__ = ["PlacedQuery"]
 
 _WHOLE_CHANGES = frozenset({"latest", "route", "unchanged"})
 """Stages whose answer is the table of the stream before them."""
@@ -58,6 +57,11 @@ class PlacedQuery:
     def session(self) -> SparkSession:
         """Return the session of the streams."""
         return self.bindings.session
+
+    @cached_property
+    def is_served(self) -> bool:
+        """Return whether a client of Spark Connect wrote it, also where it was sent to and has no session."""
+        return is_connect(self.session)
 
     @property
     def name(self) -> str:
@@ -243,9 +247,3 @@ def _with_shown_columns(described: Any) -> Any:
 
 def _shown_columns(written: str) -> list[str]:
     return [f"{field.name}: {field.type}{'' if field.nullable else ' not null'}" for field in read_schema(written)]
-
-
-def as_stored(plan: PlacedQuery, location: str) -> PlacedQuery:
-    """Return a plan that shares tables only where its checkpoint does: one of an older version has a copy for every join."""
-    stored = stored_description(location)
-    return plan if stored is None or "shared" in stored else replace(plan, shares_tables=False)

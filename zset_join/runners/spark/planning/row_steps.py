@@ -23,7 +23,7 @@ from pyspark.sql import functions as F  # noqa: N812 - PySpark's own habit
 from zset_join.core.errors import PlanError
 from zset_join.core.relation import Relation
 from zset_join.plan.row_steps import SelectStep, WhereStep
-from zset_join.runners.spark.frames.facts import StepFacts, reader_of
+from zset_join.runners.spark.frames.facts import StepFacts, analysed, reader_of
 from zset_join.runners.spark.planning.job_settings import job_settings
 from zset_join.runners.spark.rows.layout import WEIGHT
 from zset_join.runners.spark.rows.names import first_line, names_clash
@@ -96,12 +96,16 @@ class RowStep:
             rows: the columns before it, and those beside them.
             beside: columns that pass by untouched, behind the others.
         """
-        with job_settings(rows.sparkSession, {ZONE: self.zone}):
+        session = rows.sparkSession
+        is_elsewhere = self.is_zoned and session.conf.get(ZONE) != self.zone
+        with job_settings(session, {ZONE: self.zone}):
             transformed = self.transform(rows, beside)
             names = transformed.columns
             places = {name: at for at, name in enumerate(names)}  # the last ones: a star has brought others
             chosen = [at for at, name in enumerate(names) if name not in beside] + [places[name] for name in beside]
             numbered = transformed.toDF(*(f"c{at}" for at in range(len(names))))
+            if is_elsewhere:
+                numbered = analysed(numbered, f"zset_join_step_{id(self)}_{len(beside)}")
             return numbered.select(*(F.col(f"c{at}").alias(names[at]) for at in chosen))
 
 

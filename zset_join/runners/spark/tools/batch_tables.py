@@ -18,6 +18,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - PySpark's own habit
 
 from zset_join.plan.query_plan import Feed, QueryPlan
+from zset_join.runners.spark.frames.facts import analysed, is_connect
 from zset_join.runners.spark.planning.job_settings import job_settings
 from zset_join.runners.spark.planning.row_steps import RowStep
 from zset_join.runners.spark.planning.stages import PlannedStage
@@ -85,7 +86,7 @@ class BatchTables:
         self.close()
 
     def close(self) -> None:
-        """Drop the views; what was made of them stays."""
+        """Drop the views; what was made of them stays, but over Spark Connect."""
         while self._names:
             self._session.catalog.dropTempView(self._names.pop())
 
@@ -142,4 +143,8 @@ class BatchTables:
 
     def _sql(self, text: str, wanted: Mapping[str, str]) -> DataFrame:
         with job_settings(self._session, {**_OF_TEXTS, **wanted}):
-            return self._session.sql(text)
+            rows = self._session.sql(text)
+            if not is_connect(self._session):
+                return rows
+            self._names.append(f"{table_prefix()}rows")
+            return analysed(rows, self._names[-1])

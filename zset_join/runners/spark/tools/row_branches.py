@@ -278,16 +278,16 @@ class Question:
         names = branch.join.before.schema.names
         with BatchTables(self.session, {}) as tables:
             rows = reduce(DataFrame.unionAll, (tables.rows_of(branch.inside, pair) for pair in pairs))
-        rows = rows.toDF(*names).withColumn(WEIGHT, F.lit(1).cast("long"))
-        rows = rows.withColumn(_ROW, F.struct(*map(column_named, names)))
-        for step in branch.row_steps:
-            rows = step.apply(rows, beside=(WEIGHT, _ROW))
-        wanted = self.session.createDataFrame(values.rename_columns([f"__{at}" for at in range(values.num_columns)]))
-        condition: Column = F.lit(True)
-        for at, name in enumerate(values.column_names):
-            condition &= column_named(name).eqNullSafe(F.col(f"__{at}"))
-        matching = rows.join(F.broadcast(wanted), condition, "left_semi")
-        answer: pa.Table = matching.select(f"{_ROW}.*").limit(self.most_rows + 1).toArrow()
+            rows = rows.toDF(*names).withColumn(WEIGHT, F.lit(1).cast("long"))
+            rows = rows.withColumn(_ROW, F.struct(*map(column_named, names)))
+            for step in branch.row_steps:
+                rows = step.apply(rows, beside=(WEIGHT, _ROW))
+            wanted = self.session.createDataFrame(values.rename_columns([f"__{at}" for at in range(values.num_columns)]))
+            condition: Column = F.lit(True)
+            for at, name in enumerate(values.column_names):
+                condition &= column_named(name).eqNullSafe(F.col(f"__{at}"))
+            matching = rows.join(F.broadcast(wanted), condition, "left_semi")
+            answer: pa.Table = matching.select(f"{_ROW}.*").limit(self.most_rows + 1).toArrow()
         if answer.num_rows > self.most_rows:
             raise OptionError(
                 f"explain_row({dict(self.row)!r}): more than {counted(self.most_rows, 'row')} of the join had these values; "

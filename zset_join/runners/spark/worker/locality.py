@@ -7,7 +7,8 @@ both sides are divided alike, and only public API: `repartitionById`, `cache`, a
 The law: it is a preference. Whether it was followed changes no answer; a bucket that runs elsewhere rebuilds its state there
 from the checkpoint, and its receipt records it (a miss).
 
-On where there is more than one executor (`locality="auto"`), off on a local master, where it would cost and gain nothing. The
+On where there is more than one executor (`locality="auto"`), off on a local master, where it would cost and gain nothing, and
+over Spark Connect, where executors cannot be counted. The
 anchor is rebuilt when half of the places are empty, as after executors have come; all buckets may move then.
 
 What it needs besides: `spark.shuffle.reduceLocality.enabled=false`, or Spark also prefers the hosts that wrote most of the
@@ -31,6 +32,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - PySpark's own habit
 
 from zset_join.core.options import LocalityMode
+from zset_join.runners.spark.frames.facts import is_connect
 
 __all__ = ["Locality", "executor_name"]
 
@@ -59,10 +61,12 @@ class Locality:
         Args:
             session: the session of the epoch, without adaptive execution.
         """
+        if self._mode == "off" or is_connect(session):
+            return
         from zset_join.runners.spark.frames.classic import context
 
         executors = context.executors(session)
-        if self._mode == "off" or (self._mode == "auto" and executors < 2):
+        if self._mode == "auto" and executors < 2:
             self.close()
         elif self._anchor is None or not self._anchor.storageLevel.useMemory or self._is_lopsided(executors):
             self.close()

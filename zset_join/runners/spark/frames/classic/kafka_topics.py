@@ -31,11 +31,9 @@ from py4j.protocol import Py4JJavaError
 from pyspark.sql import DataFrame
 
 from zset_join.core.errors import StateError
+from zset_join.runners.spark.frames.topics import TopicIds
 
-__all__ = ["KafkaTopics", "TopicIds"]
-
-TopicIds = Mapping[str, Mapping[str, str]]
-"""Name of a stream to its topics, each with its id."""
+__all__ = ["KafkaTopics"]
 
 _log = logging.getLogger("zset_join.kafka")
 _NO_ID = "AAAAAAAAAAAAAAAAAAAAAA"

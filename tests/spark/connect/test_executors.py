@@ -1,0 +1,101 @@
+"""Queries that a client of Spark Connect starts with `execution="executors"`: they run on the server as beside it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - PySpark's own habit
+
+from tests.spark.connect.conftest import Client, ClientProcess, Server
+from tests.spark.connect.test_served import filled, lines, streams, write
+from zset_join.checkpoint.owner import owner_seen
+from zset_join.checkpoint.reading import checkpoint_folder
+from zset_join.runners.spark.driver.choosing import stored_mode
+
+WAIT_SECONDS = 60
+ZONE = "America/New_York"
+
+
+def _joined(spark: SparkSession, place: Path) -> Any:
+    orders, names = streams(spark, place)
+    joined = orders.where(F.col("total") > 3).join(names, on="cust", how="left")
+    hour = F.hour(F.timestamp_seconds(F.col("total") * 3600))
+    return joined.select("id", (F.col("total") * 2).alias("twice"), "name", hour.alias("hour"))
+
+
+def _writer(spark: SparkSession, place: Path) -> Any:
+    spark.conf.set("spark.sql.session.timeZone", ZONE)
+    writer = _joined(spark, place).writeStream.options(checkpointLocation=str(place / "cp"), execution="executors")
+    return writer.toParquet(str(place / "out")).toDuckDB(str(place / "view.duckdb"), "v")
+
+
+def _run(spark: SparkSession, place: Path) -> dict[str, Any]:
+    query = _writer(spark, place).trigger(availableNow=True).start()
+    query.awaitTermination()
+    return {"progress": query._runner.progress.of_epoch(0), "buckets": query._runner.settings.buckets}
+
+
+def _started(spark: SparkSession, place: Path) -> None:
+    _writer(spark, place).start().processAllAvailable()
+
+
+def _kill_in_epoch(place: Path, epoch: int) -> None:
+    """Kill the process that runs the epochs, once it has taken the checkpoint for an epoch that is not committed."""
+    ends = time.monotonic() + WAIT_SECONDS
+    while time.monotonic() < ends:
+        seen = owner_seen(checkpoint_folder(str(place / "cp")))
+        if (place / "cp" / "offsets" / str(epoch)).exists() and seen is not None and Path(f"/proc/{seen[0].pid}").exists():
+            os.kill(seen[0].pid, signal.SIGKILL)
+            break
+        time.sleep(0.02)
+    assert not (place / "cp" / "commits" / str(epoch)).exists()
+
+
+def _questions(spark: SparkSession, place: Path) -> dict[str, Any]:
+    """Return what a query that runs answers, and one that does not."""
+    found: dict[str, Any] = {}
+    query = _writer(spark, place).start()
+    try:
+        query.processAllAvailable()
+        found["running"] = query.verify().equal
+        found["row"] = len(query.explain_row({"id": 3}).events)
+        found["settings"] = spark.conf.get("spark.sql.adaptive.enabled")
+    finally:
+        query.stop()
+    with _writer(spark, place).attach() as stored:
+        wrong = spark.read.parquet(str(place / "out" / "epoch=*")).where("id <> 3")
+        found["stored"] = [stored.verify().equal, stored.verify(actual_df=wrong).different_rows]
+        found["rows"] = stored.view_rows("", {"id": 3})[1]
+        found["letters"] = stored.dead_letters().num_rows
+    return found
+
+
+def test_executors_run_a_query_of_a_client_and_go_on_where_their_process_was_killed(
+    client: Client, connect_server: Server, tmp_path: Path
+) -> None:
+    filled(tmp_path)
+    both = {(3, 8, "ann", 23): 1, (1, 12, "ben", 1): 1}
+
+    reported = client(_run, tmp_path)
+
+    assert lines(tmp_path / "out") == both
+    assert (reported["buckets"], reported["progress"]["rows_in"]) == (2, {"orders": 3, "names": 2})
+    assert stored_mode(str(tmp_path / "cp")) == "executors"
+
+    client(_started, tmp_path)
+    write(tmp_path / "orders", {"op": "u", "id": 7, "cust": "a", "total": 9, "t": 9})
+    _kill_in_epoch(tmp_path, 2)
+    other = ClientProcess(connect_server.url)
+    try:
+        answers = other(_questions, tmp_path)
+    finally:
+        other.close()
+
+    assert lines(tmp_path / "out") == {**both, (7, 18, "ann", 4): 1}
+    expected = {"running": True, "row": 1, "settings": "true", "stored": [True, 1], "rows": 1, "letters": 0}
+    assert answers == expected

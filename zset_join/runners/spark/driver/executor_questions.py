@@ -1,0 +1,197 @@
+"""Questions of a client of Spark Connect to a query on executors: Spark's jobs answer them, in a process of the server.
+
+A query that runs answers in the process that runs its epochs; for one that does not, a stream of one row is started, whose
+`foreachBatch` function opens the checkpoint, answers, and releases it: a task has no session. DataFrames travel as plans.
+
+Cost: those of `questions`; where the query does not run, also a start of a stream, some seconds.
+"""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+
+from zset_join.checkpoint.reading import checkpoint_folder, no_checkpoint, stored_query_id
+from zset_join.core.errors import StateError
+from zset_join.core.options import QueryOptions
+from zset_join.runners.spark.driver.executor_tools import ExecutorTools
+from zset_join.runners.spark.driver.executors_state import diff_of_executors
+from zset_join.runners.spark.driver.on_server import on_server, table_bytes, table_of
+from zset_join.runners.spark.driver.questions import (
+    WAITS,
+    Question,
+    answer_question,
+    is_waiting,
+    put_question,
+    taken_answer,
+)
+from zset_join.runners.spark.driver.sent_changes import written_query
+from zset_join.runners.spark.driver.served_handle import ServedHandle, ToolsOfServed, compared, once_free
+from zset_join.runners.spark.epoch.runner import EpochRunner
+from zset_join.runners.spark.frames.sent import frame_bytes, frame_of
+from zset_join.zset import ZSet, single_batch
+
+if TYPE_CHECKING:
+    from zset_join.checkpoint.row_history import RowHistory
+    from zset_join.query.several import PlannedQuery
+    from zset_join.runners.spark.tools.view_comparison import VerificationReport
+
+__all__ = ["SentRunner", "ServedExecutorTools", "answer_of_executors", "answered_by"]
+
+_UNTAKEN_SECONDS, _LOST_SECONDS = 5.0, 60.0
+
+
+class SentRunner(Protocol):
+    """A query on executors as it travels."""
+
+    @property
+    def options(self) -> QueryOptions:
+        """Return the options of the query."""
+        ...
+
+    def runner(self, session: SparkSession | None) -> EpochRunner:
+        """Return what runs its epochs."""
+        ...
+
+
+class ServedExecutorTools(ToolsOfServed):
+    """Answer questions about a query of the server that runs on executors.
+
+    Args:
+        query: the client's view of it.
+        settings: the query as it travels.
+    """
+
+    def __init__(self, query: ServedHandle, settings: SentRunner) -> None:
+        super().__init__(query)
+        self._query = query
+        self._settings = settings
+
+    def verify(
+        self,
+        *,
+        left_df: DataFrame | None,
+        right_df: DataFrame | None,
+        tables: Mapping[str, DataFrame] | None,
+        actual_df: DataFrame | None,
+        most_differences: int,
+        sample: float | None,
+    ) -> VerificationReport:
+        """Compare the emitted rows with Spark's batch query, on the server; see `ExecutorTools.verify`."""
+        frames = {"left_df": left_df, "right_df": right_df, "actual_df": actual_df}
+        sent: dict[str, Any] = {name: None if rows is None else frame_bytes(rows) for name, rows in frames.items()}
+        sent["tables"] = None if tables is None else {name: frame_bytes(rows) for name, rows in tables.items()}
+        found: VerificationReport = self._answer("verify", {**sent, "most_differences": most_differences, "sample": sample})
+        return found
+
+    def explain_row(self, row: Mapping[str, Any], *, most_rows: int) -> RowHistory:
+        """Return which changes made and unmade rows; see `ExecutorTools.explain_row`."""
+        found: RowHistory = self._answer("explain_row", {"row": dict(row), "most_rows": most_rows})
+        return found
+
+    def view_rows(self, view: str, values: Mapping[str, Any], *, most_rows: int) -> tuple[ZSet, int]:
+        """Return rows that an output holds; see `ExecutorTools.view_rows`."""
+        content, weights, count = self._answer("view_rows", {"view": view, "values": dict(values), "most_rows": most_rows})
+        return ZSet(single_batch(table_of(content)), np.asarray(weights, np.int64)), count
+
+    def _compared(self, query: PlannedQuery, lease_seconds: float) -> Callable[[], Any]:
+        return partial(compared, diff_of_executors, self._options.checkpoint_location, written_query(query), lease_seconds)
+
+    def _answer(self, about: str, given: Mapping[str, Any]) -> Any:
+        return answer_of_executors(Question(about, given), self._settings, self._session, is_active=self._query.is_active)
+
+
+def answered_by(runner: EpochRunner, question: Question) -> Any:
+    """Return the answer to a question as it travels.
+
+    Args:
+        runner: of the query, attached to its checkpoint.
+        question: what is to be answered.
+    """
+    given, tools, session = dict(question.given), ExecutorTools(runner), runner.query.session
+    if question.about == "backup":
+        return runner.backup(given["directory"])
+    if question.about == "explain_row":
+        return tools.explain_row(given["row"], most_rows=given["most_rows"])
+    if question.about == "view_rows":
+        held, count = tools.view_rows(given["view"], given["values"], most_rows=given["most_rows"])
+        return table_bytes(pa.Table.from_batches([held.rows])), held.weights.tolist(), count
+    tables = given.pop("tables")
+    frames = {name: given.pop(name) for name in ("left_df", "right_df", "actual_df")}
+    return tools.verify(
+        **{name: None if plan is None else frame_of(plan, session) for name, plan in frames.items()},
+        tables=None if tables is None else {name: frame_of(plan, session) for name, plan in tables.items()},
+        **given,
+    )
+
+
+def answer_of_executors(
+    question: Question, settings: SentRunner, session: SparkSession, *, is_active: Callable[[], bool]
+) -> Any:
+    """Return the answer to a question, from the process that runs the epochs, or from one that opens the checkpoint.
+
+    Args:
+        question: what is to be answered.
+        settings: the query as it travels.
+        session: of Spark Connect.
+        is_active: returns whether the query runs.
+
+    Raises:
+        ZsetJoinError: what the question raises.
+        StateError: there is no checkpoint, or `CHECKPOINT_IN_USE`: a driver of another session runs on it.
+    """
+    name, location, began = uuid.uuid4().hex, settings.options.checkpoint_location, time.monotonic()
+    on_server(session, partial(put_question, location, name, question))
+    has_begun = False
+    while (found := on_server(session, partial(taken_answer, location, name))) == WAITS:
+        waited = time.monotonic() - began
+        is_untaken = not has_begun and (not is_active() or waited > _UNTAKEN_SECONDS)
+        if is_untaken and on_server(session, partial(is_waiting, location, name)):
+            row = session.readStream.format("rate-micro-batch").option("rowsPerBatch", 1).load()
+            stream = row.writeStream.trigger(availableNow=True).foreachBatch(_Answer(settings, name)).start()
+            stream.awaitTermination()
+            has_begun = True
+        elif waited > _LOST_SECONDS and not is_active():
+            raise StateError(
+                "the query ended before it had answered; call it again.", code="QUESTION_FAILED", location=location
+            )
+    return found
+
+
+@dataclass(frozen=True)
+class _Answer:
+    """Answer one question, from a process that runs no epoch; callable, for `foreachBatch`.
+
+    Args:
+        settings: the query as it travels.
+        name: of the question.
+    """
+
+    settings: SentRunner
+    name: str
+
+    def __call__(self, batch: DataFrame, epoch: int) -> None:  # noqa: ARG002 - there is one
+        """Answer it, if it is still there."""
+        location, session = self.settings.options.checkpoint_location, batch.sparkSession
+
+        def answered(question: Question) -> Any:
+            query_id = stored_query_id(location)
+            if query_id is None:
+                raise no_checkpoint(location)
+            runner = self.settings.runner(session)
+            once_free(lambda: runner.attach(query_id))
+            try:
+                runner.begin()
+                return answered_by(runner, question)
+            finally:
+                runner.close()
+
+        answer_question(checkpoint_folder(location), self.name, answered, lambda: False)

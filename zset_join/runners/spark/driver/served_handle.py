@@ -1,0 +1,262 @@
+"""A client's view of a query that it started over Spark Connect, wherever on the server its epochs run.
+
+The law: an error that stops a query reaches the client with its code and its message; its facts are kept in the checkpoint.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING, Any, Protocol
+
+import pyarrow as pa
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+
+from zset_join.core import errors
+from zset_join.core.errors import OptionError, PlanError, StateError, ZsetJoinError
+from zset_join.core.hidden_settings import shown
+from zset_join.core.options import QueryOptions
+from zset_join.runners.spark.driver.on_server import on_server, table_bytes, table_of, without_package
+from zset_join.runners.spark.driver.sent_changes import read_diff, read_query, written_diff
+from zset_join.runners.spark.driver.spark_files import copied_end
+from zset_join.runners.spark.epoch.heartbeat import Heartbeat
+from zset_join.runners.spark.epoch.progress import ProgressLog
+from zset_join.tools.dead_letters import read_letters
+
+if TYPE_CHECKING:
+    from zset_join.evolution.differences import PlanDiff
+    from zset_join.query.several import PlannedQuery
+
+__all__ = ["ServedHandle", "ServedSettings", "ToolsOfServed", "compared", "once_free", "refuse_reread"]
+
+_log = logging.getLogger("zset_join.epochs")
+_ENDING_SECONDS = 15
+"""How long the process of an earlier run may still hold the checkpoint."""
+
+_ERROR = re.compile(
+    r"zset_join\.core\.errors\.(\w+): \[(\w+)\] (.*?)(?=\n\s*(?:\n|at |During handling|The above)|\Z)", re.DOTALL
+)
+
+
+class ServedSettings(Protocol):
+    """What a client sends of its query."""
+
+    @property
+    def options(self) -> QueryOptions:
+        """Return the options of the query."""
+        ...
+
+    @property
+    def dead_letters(self) -> str:
+        """Return where rows that were set aside are written."""
+        ...
+
+
+def _is_not_active() -> bool:
+    """Return that a query does not run which was not started."""
+    return False
+
+
+@dataclass(eq=False)
+class ServedHandle:
+    """A client's view of a query whose epochs run on the server.
+
+    Args:
+        settings: of the query.
+        session: of Spark Connect.
+
+    Attributes:
+        is_active: returns whether the query runs.
+        error: what stopped the query; None while it runs, and where Spark did.
+        progress: what the newest epochs did, as the checkpoint has it.
+        heartbeat: None: it is the server's.
+        has_ended: the query has changed, and continues as another one.
+        scratch_start: the name of its start in `sparkCheckpointLocation`; None without that option.
+    """
+
+    settings: ServedSettings
+    session: SparkSession
+    is_active: Callable[[], bool] = _is_not_active
+    error: BaseException | None = None
+    heartbeat: Heartbeat | None = None
+    has_ended: bool = False
+    scratch_start: str | None = None
+    progress: ProgressLog = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.progress = _Progress(self.session, self.settings.options.checkpoint_location)
+
+    @property
+    def options(self) -> QueryOptions:
+        """Return the options of the query."""
+        return self.settings.options
+
+    @property
+    def dead_letters(self) -> str:
+        """Return the path of dead letters."""
+        return self.settings.dead_letters
+
+    def __call__(self, batch: DataFrame, epoch: int) -> None:
+        """Refuse: epochs run on the server.
+
+        Raises:
+            PlanError: always.
+        """
+        raise PlanError(f"epoch {epoch} of {batch} runs on the server, not in this client.", code="SPARK_CONNECT")
+
+    def attach(self, query_id: str) -> None:
+        """Return: the server opens checkpoint and outputs with the first epoch."""
+
+    def begin(self) -> None:
+        """Return: the server begins the query with the first epoch."""
+
+    def failure_of(self, error: BaseException) -> ZsetJoinError | None:
+        """Return the error of this library that an error of the server's carries as text; None where there is none."""
+        return _failure_of(error)
+
+    def close(self) -> None:
+        """Copy what Spark has noted at the end; the server closes checkpoint and outputs when its process ends."""
+        scratch, location = self.options.spark_checkpoint_location, self.options.checkpoint_location
+        start, self.scratch_start = self.scratch_start, None
+        if scratch is None or start is None:
+            return
+        try:
+            on_server(self.session, partial(copied_end, scratch, location, start))
+        except (PySparkException, StateError) as error:
+            _log.warning(
+                "that the last epoch of %s is done could not be copied (%s): the next run requests that epoch again, and its "
+                "answer is known",
+                shown(location),
+                error,
+            )
+
+
+class ToolsOfServed(ABC):
+    """Answer questions about a query of the server, wherever its epochs run.
+
+    Args:
+        query: the client's view of it.
+    """
+
+    def __init__(self, query: ServedHandle) -> None:
+        self._session = query.session
+        self._is_active = query.is_active
+        self._options = query.options
+
+    def diff(self, query: PlannedQuery, *, lease_seconds: float, reread: Mapping[str, Any] | None = None) -> PlanDiff:
+        """Return how the answers of another query would differ, by a job; rows that differ travel. See `StoredQuery.diff`.
+
+        Raises:
+            OptionError: `NOT_FROM_HERE`: a stream is to be read again.
+        """
+        refuse_reread("diff", reread)
+        return read_diff(on_server(self._session, self._compared(query, lease_seconds)))
+
+    def dead_letters(self, **chosen: Any) -> pa.Table:
+        """Return the dead letters; see `zset_join.dead_letters.read_letters`."""
+        location, path = self._options.checkpoint_location, self._options.dead_letter_path
+
+        def letters() -> bytes:
+            return table_bytes(read_letters(location, path=path, **chosen))
+
+        return table_of(on_server(self._session, letters))
+
+    @abstractmethod
+    def _compared(self, query: PlannedQuery, lease_seconds: float) -> Callable[[], Any]:
+        """Return the function of the server that compares another query with the stored one."""
+
+
+def compared(compare: Callable[..., Any], location: str, written: Any, lease_seconds: float) -> Any:
+    """Return a difference as it travels, on the server.
+
+    Args:
+        compare: takes the location, the query and `lease_seconds`.
+        location: `checkpointLocation`.
+        written: the other query, by `written_query`.
+        lease_seconds: maximum time for which files are kept.
+    """
+    return written_diff(compare(location, read_query(written), lease_seconds=lease_seconds))
+
+
+def refuse_reread(what: str, reread: Mapping[str, Any] | None) -> None:
+    """Refuse to read a stream again, whose place only the server reaches.
+
+    Raises:
+        OptionError: `NOT_FROM_HERE`.
+    """
+    if reread:
+        raise OptionError(
+            f"over Spark Connect {what}() takes no reread=. Run zset-join {what} with --reread beside the server"
+            f"{', once the query is stopped' if what == 'evolve' else ''}.",
+            code="NOT_FROM_HERE",
+            what=what,
+        )
+
+
+def once_free(function: Callable[[], Any]) -> Any:
+    """Return the result of a function that opens the checkpoint; it is called again while an earlier run still ends."""
+    ends = time.monotonic() + _ENDING_SECONDS
+    while True:
+        try:
+            return function()
+        except StateError as error:
+            if error.code != "CHECKPOINT_IN_USE" or time.monotonic() > ends:
+                raise
+            time.sleep(1)
+
+
+def _failure_of(error: BaseException) -> ZsetJoinError | None:
+    """Return the error of this library that an error of the server's carries as text; None where there is none."""
+    if not isinstance(error, PySparkException):
+        return None
+    found = _ERROR.search(str(error))
+    if found is None:
+        return without_package(error)
+    kind: type[ZsetJoinError] = getattr(errors, found[1], ZsetJoinError)
+    return kind(found[3].strip(), code=found[2])
+
+
+class _Progress(ProgressLog):
+    """Read the counts of epochs from the checkpoint, by a job on the server.
+
+    Args:
+        session: of Spark Connect.
+        location: `checkpointLocation`.
+    """
+
+    def __init__(self, session: SparkSession, location: str) -> None:
+        super().__init__()
+        self._session = session
+        self._location = location
+
+    def of_epoch(self, epoch: int) -> dict[str, Any] | None:
+        """Return the counts of a committed epoch; None where it is not committed, or its record is gone."""
+        return self.of_epochs([epoch])[epoch]
+
+    def of_epochs(self, epochs: Sequence[int]) -> dict[int, dict[str, Any] | None]:
+        """Return the counts of epochs, by one job."""
+        location, wanted = self._location, list(epochs)
+        found: dict[str, Any] = json.loads(on_server(self._session, lambda: _counts(location, wanted)))
+        return {epoch: found[str(epoch)] for epoch in wanted}
+
+
+def _counts(location: str, epochs: Sequence[int]) -> str:
+    """Return the counts in the records of Spark's batches as JSON, by their numbers; null where there is no record."""
+    from zset_join.checkpoint.reading import epoch_of_batch, read_committed, read_record, record_name
+
+    committed = read_committed(location)
+    found: dict[int, Any] = dict.fromkeys(epochs)
+    for batch in epochs:
+        epoch = batch if committed is None else epoch_of_batch(committed, batch)
+        if committed is None or committed.files.folder.size(record_name(epoch)) is None:
+            continue
+        record = read_record(committed.files, epoch)
+        found[batch] = None if record is None else {**record.progress, **({"batch": batch} if batch != epoch else {})}
+    return json.dumps(found, default=str)
