@@ -245,6 +245,23 @@ def test_a_lookup_of_a_stopped_directory_is_kept_where_its_source_is_described_a
             compare(str(tmp_path / "dir"), looked_up("who", "others"))
 
 
+def test_of_lookups_that_are_described_alike_each_keeps_its_own_rows_or_the_change_is_refused(tmp_path: Path) -> None:
+    def looked_up(name: str, some: bool = False) -> Any:
+        source = ArrowSource(name="names", table=pa.table({"who": ["a", "b"], "name": [f"{name}a", f"{name}b"]}))
+        rows = ORDERS.where(col("total") > 0) if some else ORDERS
+        return rows.lookup_join(source, on="who", columns=["name"])
+
+    def kept(old: Any, new: Any, place: str) -> list[str]:
+        with Pipeline(old, tmp_path / place) as pipeline:
+            pipeline.step({"orders": ROWS["orders"]})
+        return list(diff_of_directory(str(tmp_path / place), new).kept)
+
+    turned = looked_up("y", some=True).unionAll(looked_up("x"))
+    assert len(kept(looked_up("x").unionAll(looked_up("y", some=True)), turned, "turned")) == 2
+    with pytest.raises(StateError, match="EVOLVE_JOURNAL"):  # nothing shows whose rows to keep
+        kept(looked_up("x").unionAll(looked_up("y")), looked_up("y"), "one")
+
+
 def test_no_state_is_read_for_an_error_that_gets_no_rows() -> None:
     error = PlanError("a", code="UNKNOWN_COLUMN")
 

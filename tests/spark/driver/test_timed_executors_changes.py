@@ -182,9 +182,9 @@ def test_the_source_that_spark_counts_stays_when_nothing_waits_any_more(
 @pytest.mark.parametrize(
     ("watermarks", "parks", "expected"),
     [
-        ({"stage:a": 5}, False, {"a/0": (-(1 << 62), None), "a/1": (9, None)}),
-        ({"stage:a": 5}, True, {"a/0": (None, 0), "a/1": (9, None)}),
-        ({"stage:b": 5}, False, {"a/0": (None, 0), "a/1": (9, None)}),
+        ({"stage:a": 5}, False, {"a/0": (-(1 << 62), 4), "a/1": (9, None)}),
+        ({"stage:a": 5}, True, {"a/0": (3, 0), "a/1": (9, None)}),
+        ({"stage:b": 5}, False, {"a/0": (3, 0), "a/1": (9, None)}),
     ],
 )
 def test_a_bucket_with_rows_that_are_not_folded_is_due_in_the_next_epoch(
@@ -197,9 +197,10 @@ def test_a_bucket_with_rows_that_are_not_folded_is_due_in_the_next_epoch(
         epoch=7,
         processing_time_us=None,
         watermarks=watermarks,
-        dues={"a/0": NextDue(3), "a/1": NextDue(9), "b/0": NextDue(1)},
+        dues={"a/0": NextDue(3, 4), "a/1": NextDue(9), "b/0": NextDue(1)},
     )
 
-    dues = kept_dues("a", SimpleNamespace(parks=parks), {"a/0": logged[7], "a/1": logged[6]}, last)  # type: ignore[arg-type]
+    histories = {"a/0": logged[7], "a/1": logged[6], "route/0": logged[7]}
+    dues = kept_dues("a", SimpleNamespace(parks=parks), histories, last)  # type: ignore[arg-type]
 
     assert {key: (due.watermark_us, due.processing_time_us) for key, due in dues.items()} == expected

@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 
 __all__ = ["SentRunner", "ServedExecutorTools", "answer_of_executors", "answered_by"]
 
-_UNTAKEN_SECONDS, _LOST_SECONDS = 5.0, 60.0
+_UNTAKEN_SECONDS, _IN_USE_SECONDS, _LOST_SECONDS = 5.0, 60.0, 60.0
 
 
 class SentRunner(Protocol):
@@ -150,15 +150,13 @@ def answer_of_executors(
     """
     name, location, began = uuid.uuid4().hex, settings.options.checkpoint_location, time.monotonic()
     on_server(session, partial(put_question, location, name, question))
-    has_begun = False
     while (found := on_server(session, partial(taken_answer, location, name))) == WAITS:
         waited = time.monotonic() - began
-        is_untaken = not has_begun and (not is_active() or waited > _UNTAKEN_SECONDS)
+        is_untaken = not is_active() or waited > _UNTAKEN_SECONDS
         if is_untaken and on_server(session, partial(is_waiting, location, name)):
             row = session.readStream.format("rate-micro-batch").option("rowsPerBatch", 1).load()
-            stream = row.writeStream.trigger(availableNow=True).foreachBatch(_Answer(settings, name)).start()
-            stream.awaitTermination()
-            has_begun = True
+            answer = _Answer(settings, name, is_patient=waited < _IN_USE_SECONDS)
+            row.writeStream.trigger(availableNow=True).foreachBatch(answer).start().awaitTermination()
         elif waited > _LOST_SECONDS and not is_active():
             raise StateError(
                 "the query ended before it had answered; call it again.", code="QUESTION_FAILED", location=location
@@ -173,25 +171,41 @@ class _Answer:
     Args:
         settings: the query as it travels.
         name: of the question.
+        is_patient: leave it to the process that holds the checkpoint, which may still answer another one.
     """
 
     settings: SentRunner
     name: str
+    is_patient: bool
 
     def __call__(self, batch: DataFrame, epoch: int) -> None:  # noqa: ARG002 - there is one
         """Answer it, if it is still there."""
         location, session = self.settings.options.checkpoint_location, batch.sparkSession
+        opened: EpochRunner | Exception
+        try:
+            opened = self._opened(session)
+        except Exception as error:  # noqa: BLE001 - it is the answer
+            if self.is_patient and isinstance(error, StateError) and error.code == "CHECKPOINT_IN_USE":
+                return
+            opened = error
 
         def answered(question: Question) -> Any:
-            query_id = stored_query_id(location)
-            if query_id is None:
-                raise no_checkpoint(location)
-            runner = self.settings.runner(session)
-            once_free(lambda: runner.attach(query_id))
-            try:
-                runner.begin()
-                return answered_by(runner, question)
-            finally:
-                runner.close()
+            if isinstance(opened, Exception):
+                raise opened
+            opened.begin()
+            return answered_by(opened, question)
 
-        answer_question(checkpoint_folder(location), self.name, answered, lambda: False)
+        try:
+            answer_question(checkpoint_folder(location), self.name, answered, lambda: False)
+        finally:
+            if not isinstance(opened, Exception):
+                opened.close()
+
+    def _opened(self, session: SparkSession) -> EpochRunner:
+        location = self.settings.options.checkpoint_location
+        query_id = stored_query_id(location)
+        if query_id is None:
+            raise no_checkpoint(location)
+        runner = self.settings.runner(session)
+        once_free(lambda: runner.attach(query_id))
+        return runner

@@ -15,7 +15,7 @@ from zset_join.runners.common.event_clock import stage_watermark
 from zset_join.runners.local.evolving import Evolution
 from zset_join.runners.local.watermarks import KnownTimes, SourceTime, Watermarks
 from zset_join.stages import Stage
-from zset_join.zset.protocol import NextDue
+from zset_join.zset.protocol import NOTHING_DUE, NextDue, earliest
 
 __all__ = ["kept_dues", "times_on_driver", "times_on_executors"]
 
@@ -65,14 +65,15 @@ def kept_dues(name: str, stage: Stage, histories: Mapping[str, BucketHistory], r
     Args:
         name: of the stage.
         stage: it.
-        histories: of its buckets, by their keys.
+        histories: of its buckets, and of those of stages before it, which wait for nothing; by their keys.
         record: of the last epoch of the query before.
     """
-    dues = {key: due for key, due in record.dues.items() if key in histories}
+    own = {key: history for key, history in histories.items() if key.rpartition("/")[0] == name}
+    dues = {key: due for key, due in record.dues.items() if key in own}
     by_watermark = stage_watermark(name) in record.watermarks and not stage.parks
     next_epoch = NextDue(watermark_us=_ANY_WATERMARK) if by_watermark else NextDue(processing_time_us=0)
-    for key, history in histories.items():
+    for key, history in own.items():
         snapshot = -1 if history.snapshot is None else history.snapshot.through_epoch
         if record.epoch in (snapshot, *(log.last_epoch for log in history.logs[-1:])):
-            dues[key] = next_epoch
+            dues[key] = earliest([dues.get(key, NOTHING_DUE), next_epoch])  # older rows may wait for a processing time
     return dues
