@@ -31,7 +31,6 @@ from py4j.protocol import Py4JJavaError
 from pyspark.sql import DataFrame
 
 from zset_join.core.errors import StateError
-from zset_join.runners.spark.frames.topics import TopicIds
 
 __all__ = ["KafkaTopics"]
 
@@ -39,6 +38,8 @@ _log = logging.getLogger("zset_join.kafka")
 _NO_ID = "AAAAAAAAAAAAAAAAAAAAAA"
 """The id of a topic of a Kafka without ids, as its client writes it: zero."""
 _UNKNOWN_TOPIC = "UnknownTopicOrPartitionException"
+_TopicIds = Mapping[str, Mapping[str, str]]
+"""Name of a stream to its topics, each with its id."""
 
 
 class KafkaTopics:
@@ -55,7 +56,7 @@ class KafkaTopics:
         self._gateway: Any = None if not streams else streams[0][1].sparkSession.sparkContext._gateway
         self._clients: dict[tuple[tuple[str, str], ...], Any] = {}
 
-    def start(self, known: TopicIds) -> TopicIds:
+    def start(self, known: _TopicIds) -> _TopicIds:
         """Return the ids at the start of a query.
 
         Args:
@@ -76,7 +77,7 @@ class KafkaTopics:
             self._reads = []
             return known
 
-    def check_epoch(self, known: TopicIds) -> TopicIds:
+    def check_epoch(self, known: _TopicIds) -> _TopicIds:
         """Return the ids behind the work of an epoch; those of topics that have come are new among them.
 
         Raises:
@@ -92,7 +93,7 @@ class KafkaTopics:
                 location=self._location,
             ) from error
 
-    def check(self, known: TopicIds) -> TopicIds:
+    def check(self, known: _TopicIds) -> _TopicIds:
         """Request the ids, and compare.
 
         Raises:
