@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from zset_join.core.errors import StateError
-from zset_join.runners.spark.driver import executor_questions, served_handle
+from zset_join.runners.spark.driver import executor_questions, on_server
 from zset_join.runners.spark.driver.executor_questions import _Answer
 from zset_join.runners.spark.driver.questions import Question, is_waiting, put_question, taken_answer
 
@@ -21,7 +21,7 @@ def test_a_question_waits_for_the_process_that_holds_the_checkpoint(tmp_path: Pa
         raise StateError(query_id, code="CHECKPOINT_IN_USE")
 
     monkeypatch.setattr(executor_questions, "stored_query_id", lambda _: "in use")
-    monkeypatch.setattr(served_handle, "_ENDING_SECONDS", -1)
+    monkeypatch.setattr(on_server, "_ENDING_SECONDS", -1)
     place, batch = str(tmp_path), SimpleNamespace(sparkSession=None)
     settings: Any = SimpleNamespace(
         options=SimpleNamespace(checkpoint_location=place), runner=lambda _: SimpleNamespace(attach=attach)

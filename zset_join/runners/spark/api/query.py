@@ -26,8 +26,8 @@ from zset_join.evolution.changed_columns import ColumnWords
 from zset_join.runners.local.stopped import not_kept_here
 from zset_join.runners.spark.api.stored_query import QueryRunner, QueryTools, StoredQuery
 from zset_join.runners.spark.driver.epochs import DriverSettings
-from zset_join.runners.spark.driver.on_server import on_server
-from zset_join.runners.spark.driver.served import ServedEpochs, ServedQuery, ServedTools, refuse_missing, refuse_served
+from zset_join.runners.spark.driver.on_server import on_server, refuse_missing
+from zset_join.runners.spark.driver.served import ServedEpochs, ServedQuery, ServedTools, refuse_served
 from zset_join.runners.spark.driver.served_executors import (
     ServedExecutorEpochs,
     ServedExecutorQuery,
@@ -410,6 +410,7 @@ def start_served_executors(
 
 def attached_on_server(settings: DriverSettings, session: SparkSession) -> StoredQuery:
     """Return the questions of a client of Spark Connect to a query that does not run: every question opens its checkpoint."""
-    refuse_missing(settings, session)
+    refuse_missing(session, settings.options.checkpoint_location)
+    refuse_served(settings, session)
     runner = ServedQuery(settings, session)
     return StoredQuery(runner, ServedTools(runner))

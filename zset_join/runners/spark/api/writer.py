@@ -43,12 +43,13 @@ from zset_join.runners.spark.driver.driver_tools import DriverTools
 from zset_join.runners.spark.driver.epochs import DriverEpochs
 from zset_join.runners.spark.driver.executor_tools import ExecutorTools
 from zset_join.runners.spark.driver.expecting import expected_state
+from zset_join.runners.spark.driver.on_server import refuse_missing
 from zset_join.runners.spark.driver.other_modes import OtherModes
 from zset_join.runners.spark.driver.served import ServedQuery, budget_of
 from zset_join.runners.spark.driver.served_executors import (
     ServedExecutorQuery,
     handle_of,
-    refuse_missing_executors,
+    refuse_served_executors,
     served_executor_rows,
     stored_facts,
 )
@@ -487,7 +488,8 @@ class JoinStreamWriter:
             on_executors, tagged, location = self._prepared()
             if is_connect(self.session):
                 handle = self._handle(on_executors, tagged)
-                refuse_missing_executors(handle.settings, self.session)
+                refuse_missing(self.session, location)
+                refuse_served_executors(handle.settings, self.session)
                 return StoredQuery(handle, handle.tools())
             runner, tools = on_executors, ExecutorTools(on_executors)
         query_id = stored_query_id(location)

@@ -24,7 +24,7 @@ from zset_join.core.errors import StateError
 from zset_join.core.options import QueryOptions
 from zset_join.runners.spark.driver.executor_tools import ExecutorTools
 from zset_join.runners.spark.driver.executors_state import diff_of_executors
-from zset_join.runners.spark.driver.on_server import on_server, table_bytes, table_of
+from zset_join.runners.spark.driver.on_server import on_server, once_free, table_bytes, table_of
 from zset_join.runners.spark.driver.questions import (
     WAITS,
     Question,
@@ -34,7 +34,7 @@ from zset_join.runners.spark.driver.questions import (
     taken_answer,
 )
 from zset_join.runners.spark.driver.sent_changes import written_query
-from zset_join.runners.spark.driver.served_handle import ServedHandle, ToolsOfServed, compared, once_free
+from zset_join.runners.spark.driver.served_handle import ServedHandle, ToolsOfServed, compared
 from zset_join.runners.spark.epoch.runner import EpochRunner
 from zset_join.runners.spark.frames.sent import frame_bytes, frame_of
 from zset_join.zset import ZSet, single_batch

@@ -16,17 +16,29 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
+from time import monotonic, sleep
 from typing import Any
 
 import pyarrow as pa
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, Row, SparkSession
 
-from zset_join.checkpoint.reading import stored_description
+from zset_join.checkpoint.reading import no_checkpoint, stored_description, stored_query_id
 from zset_join.core.errors import PlanError, StateError, ZsetJoinError
 from zset_join.runners.spark.rows.baseline import has_baseline, has_start, make_start
 
-__all__ = ["on_server", "on_server_with", "packed", "start_on_server", "table_bytes", "table_of", "unpacked", "without_package"]
+__all__ = [
+    "on_server",
+    "on_server_with",
+    "once_free",
+    "packed",
+    "refuse_missing",
+    "start_on_server",
+    "table_bytes",
+    "table_of",
+    "unpacked",
+    "without_package",
+]
 
 _PLAIN = (str, bytes, bool, int, float, date, datetime, time, timedelta, Decimal, type(None))
 _MADE_HERE: Mapping[str, frozenset[str]] = {
@@ -42,6 +54,8 @@ _MADE_HERE: Mapping[str, frozenset[str]] = {
 """What an answer may consist of beside plain values and errors of this library, by module."""
 _ERRORS = "zset_join.core.errors"
 _NO_MODULE = re.compile(r"No module named '(zset_join|spill|duckdb|numba|numpy|pyarrow|sqlglot)\b")
+_ENDING_SECONDS = 15
+"""How long the process of an earlier run may still hold the checkpoint."""
 _PART_BYTES = 1 << 20
 """Bytes of a row of an answer; a message of Spark Connect has room for 4 MB of rows."""
 
@@ -214,3 +228,35 @@ def _plain(value: Any) -> Any:
     if isinstance(value, list | tuple | set | frozenset):
         return type(value)(_plain(one) for one in value) if not hasattr(value, "_fields") else tuple(map(_plain, value))
     return value if type(value) in _PLAIN else str(value)
+
+
+def refuse_missing(session: SparkSession, location: str) -> None:
+    """Refuse a checkpoint that does not exist on the server.
+
+    Args:
+        session: of Spark Connect.
+        location: `checkpointLocation`.
+
+    Raises:
+        StateError: `NO_CHECKPOINT`.
+
+    Cost: one job with one task.
+    """
+
+    def known() -> None:
+        if stored_query_id(location) is None:
+            raise no_checkpoint(location)
+
+    on_server(session, known)
+
+
+def once_free(function: Callable[[], Any]) -> Any:
+    """Return the result of a function that opens a checkpoint; it is called again while an earlier run still ends."""
+    ends = monotonic() + _ENDING_SECONDS
+    while True:
+        try:
+            return function()
+        except StateError as error:
+            if error.code != "CHECKPOINT_IN_USE" or monotonic() > ends:
+                raise
+        sleep(1)

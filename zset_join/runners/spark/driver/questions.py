@@ -31,7 +31,15 @@ from zset_join.checkpoint.reading import checkpoint_folder, no_checkpoint, store
 from zset_join.core.errors import OptionError, StateError
 from zset_join.runners.spark.driver.driver_tools import DriverTools
 from zset_join.runners.spark.driver.epochs import DriverEpochs, DriverSettings
-from zset_join.runners.spark.driver.on_server import on_server, on_server_with, packed, table_bytes, table_of, unpacked
+from zset_join.runners.spark.driver.on_server import (
+    on_server,
+    on_server_with,
+    once_free,
+    packed,
+    table_bytes,
+    table_of,
+    unpacked,
+)
 from zset_join.runners.spark.driver.served_changes import CHANGES, HAS_CHANGED, changed, changed_beside
 from zset_join.runners.spark.driver.starting import check_mode
 from zset_join.runners.spark.epoch.frame_sink import TakesSession
@@ -128,7 +136,7 @@ def answer_of(
         return put(replace(question, rows=table_bytes(table)))
 
     began = time.monotonic()
-    found = _patiently(lambda: on_server(session, first) if rows is None else on_server_with(rows, first_with))
+    found = once_free(lambda: on_server(session, first) if rows is None else on_server_with(rows, first_with))
     while found == WAITS:
         is_late = time.monotonic() > began + _UNTAKEN_SECONDS
 
@@ -346,15 +354,3 @@ def taken_answer(location: str, name: str) -> Any:
         if time.monotonic() > ends:
             return WAITS
         time.sleep(_PAUSE_SECONDS)
-
-
-def _patiently(function: Callable[[], Any]) -> Any:
-    """Call a function again for some seconds, since a process that is ending may own the checkpoint."""
-    ends = time.monotonic() + _IN_USE_SECONDS / 4
-    while True:
-        try:
-            return function()
-        except StateError as error:
-            if error.code != "CHECKPOINT_IN_USE" or time.monotonic() > ends:
-                raise
-        time.sleep(1)

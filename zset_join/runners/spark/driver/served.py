@@ -19,7 +19,7 @@ import numpy as np
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
-from zset_join.checkpoint.reading import checkpoint_folder, no_checkpoint, stored_description, stored_query_id
+from zset_join.checkpoint.reading import checkpoint_folder, stored_description, stored_query_id
 from zset_join.core.errors import OptionError, ZsetJoinError
 from zset_join.core.options import QueryOptions
 from zset_join.kernels.machine.first_use import compile_rest_in_background
@@ -29,12 +29,12 @@ from zset_join.runners.spark.driver.choosing import memory_budget
 from zset_join.runners.spark.driver.chosen_sink import ChosenSink
 from zset_join.runners.spark.driver.driver_tools import refuse_given
 from zset_join.runners.spark.driver.epochs import DriverEpochs, DriverSettings, spark_query_id
-from zset_join.runners.spark.driver.on_server import on_server, table_of
+from zset_join.runners.spark.driver.on_server import on_server, once_free, table_of
 from zset_join.runners.spark.driver.other_modes import has_other_mode, write_draft
 from zset_join.runners.spark.driver.questions import Question, QuestionWatch, answer_of, opened_for_a_look
 from zset_join.runners.spark.driver.sent_changes import read_diff, read_query, written_outputs, written_query
 from zset_join.runners.spark.driver.served_changes import HAS_CHANGED
-from zset_join.runners.spark.driver.served_handle import ServedHandle, ToolsOfServed, compared, once_free, refuse_reread
+from zset_join.runners.spark.driver.served_handle import ServedHandle, ToolsOfServed, compared, refuse_reread
 from zset_join.runners.spark.driver.starting import check_mode
 from zset_join.runners.spark.epoch.frame_sink import TakesSession
 from zset_join.runners.spark.epoch.heartbeat import Heartbeat
@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from zset_join.query.several import PlannedQuery
     from zset_join.runners.spark.tools.view_comparison import VerificationReport
 
-__all__ = ["ServedEpochs", "ServedQuery", "ServedTools", "budget_of", "refuse_missing", "refuse_served"]
+__all__ = ["ServedEpochs", "ServedQuery", "ServedTools", "budget_of", "refuse_served"]
 
 
 @dataclass(eq=False)
@@ -201,22 +201,6 @@ def refuse_served(settings: DriverSettings, session: SparkSession) -> bool:
         return has_other_mode(location, given)
 
     return bool(once_free(lambda: on_server(session, opened)))
-
-
-def refuse_missing(settings: DriverSettings, session: SparkSession) -> None:
-    """Refuse a checkpoint that does not exist, or does not take the query.
-
-    Raises:
-        ZsetJoinError: what it raises.
-    """
-    location = settings.options.checkpoint_location
-
-    def known() -> None:
-        if stored_query_id(location) is None:
-            raise no_checkpoint(location)
-
-    on_server(session, known)
-    refuse_served(settings, session)
 
 
 def _open_and_close(settings: DriverSettings) -> None:

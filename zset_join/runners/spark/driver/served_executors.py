@@ -32,10 +32,10 @@ from zset_join.kernels.machine.first_use import compile_rest_in_background
 from zset_join.runners.spark.driver.chosen_sink import ChosenSink
 from zset_join.runners.spark.driver.epochs import spark_query_id
 from zset_join.runners.spark.driver.executor_questions import ServedExecutorTools, answer_of_executors, answered_by
-from zset_join.runners.spark.driver.on_server import on_server, start_on_server
+from zset_join.runners.spark.driver.on_server import on_server, once_free, start_on_server
 from zset_join.runners.spark.driver.other_modes import has_other_mode, write_draft
 from zset_join.runners.spark.driver.questions import Question, QuestionWatch
-from zset_join.runners.spark.driver.served_handle import ServedHandle, once_free
+from zset_join.runners.spark.driver.served_handle import ServedHandle
 from zset_join.runners.spark.driver.starting import check_mode
 from zset_join.runners.spark.epoch.frame_sink import TakesSession
 from zset_join.runners.spark.epoch.heartbeat import Heartbeat
@@ -58,7 +58,6 @@ __all__ = [
     "ServedExecutorQuery",
     "StoredFacts",
     "handle_of",
-    "refuse_missing_executors",
     "refuse_served_executors",
     "served_executor_rows",
     "stored_facts",
@@ -277,22 +276,6 @@ def refuse_served_executors(settings: ExecutorSettings, session: SparkSession) -
     Cost: one job with one task.
     """
     return bool(once_free(lambda: on_server(session, partial(_opened_and_closed, settings))))
-
-
-def refuse_missing_executors(settings: ExecutorSettings, session: SparkSession) -> None:
-    """Refuse a checkpoint that does not exist, or does not take the query.
-
-    Raises:
-        ZsetJoinError: what it raises.
-    """
-    location = settings.options.checkpoint_location
-
-    def known() -> None:
-        if stored_query_id(location) is None:
-            raise no_checkpoint(location)
-
-    on_server(session, known)
-    refuse_served_executors(settings, session)
 
 
 def served_executor_rows(runner: EpochRunner, tagged: TaggedStreams) -> DataFrame:

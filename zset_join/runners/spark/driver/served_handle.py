@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import logging
 import re
-import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -34,11 +33,9 @@ if TYPE_CHECKING:
     from zset_join.evolution.differences import PlanDiff
     from zset_join.query.several import PlannedQuery
 
-__all__ = ["ServedHandle", "ServedSettings", "ToolsOfServed", "compared", "once_free", "refuse_reread"]
+__all__ = ["ServedHandle", "ServedSettings", "ToolsOfServed", "compared", "refuse_reread"]
 
 _log = logging.getLogger("zset_join.epochs")
-_ENDING_SECONDS = 15
-"""How long the process of an earlier run may still hold the checkpoint."""
 
 _ERROR = re.compile(
     r"zset_join\.core\.errors\.(\w+): \[(\w+)\] (.*?)(?=\n\s*(?:\n|at |During handling|The above)|\Z)", re.DOTALL
@@ -198,18 +195,6 @@ def refuse_reread(what: str, reread: Mapping[str, Any] | None) -> None:
             code="NOT_FROM_HERE",
             what=what,
         )
-
-
-def once_free(function: Callable[[], Any]) -> Any:
-    """Return the result of a function that opens the checkpoint; it is called again while an earlier run still ends."""
-    ends = time.monotonic() + _ENDING_SECONDS
-    while True:
-        try:
-            return function()
-        except StateError as error:
-            if error.code != "CHECKPOINT_IN_USE" or time.monotonic() > ends:
-                raise
-            time.sleep(1)
 
 
 def _failure_of(error: BaseException) -> ZsetJoinError | None:
