@@ -23,7 +23,7 @@ from tests.sql.test_killed_sessions import Killed, killed_at
 from tests.sweeps import some_of
 from zset_join import cli
 from zset_join.checkpoint.checkpoint import Checkpoint
-from zset_join.checkpoint.reading import read_committed
+from zset_join.checkpoint.reading import changed_plan_of, read_committed
 from zset_join.core.errors import SinkError, StateError
 from zset_join.runners.any_mode import evolve_wherever, undo_wherever
 from zset_join.runners.spark.driver.executors_state import _rows_held, diff_of_executors
@@ -34,8 +34,8 @@ Rows = set[tuple[Any, ...]]
 
 
 def counted(orders: Source, customers: Source, *, key: str = "name", least: int = 0, how: str = "inner") -> Any:
-    """Return how many orders there are of each name, or item, from some order on."""
-    joined = upserts(orders).join(names(customers), on="customer_id", how=how)
+    """Return how many orders there are of each name, or item, from some order on; executors read the orders first."""
+    joined = names(customers).join(upserts(orders), on="customer_id", how=how)
     return joined.where(f"order_id >= {least}").groupBy(key).agg(F.count("*").alias("n"), F.max("order_id").alias("last"))
 
 
@@ -209,9 +209,14 @@ def test_groups_by_another_key_lie_in_the_buckets_of_that_key(orders: Source, cu
 
 
 def described_rows(orders: Source, customers: Source, *, least: int = 0, has_more: bool = False) -> Any:
-    """Return how many orders there are of each name, from some order on, and the last one or not."""
+    """Return how many orders there are of each name, from some order on; or also the last one, and customers are read first."""
     aggregates = [F.count("*").alias("n"), *([F.max("order_id").alias("last")] if has_more else [])]
-    joined = upserts(orders).join(names(customers), on="customer_id").where(f"order_id >= {least}")
+    one_name = names(customers).groupBy("customer_id").agg(F.max("name").alias("name"))
+    ways = (
+        upserts(orders).join(names(customers), on="customer_id", how="right"),
+        one_name.join(upserts(orders), on="customer_id"),
+    )
+    joined = ways[has_more].where(f"order_id >= {least}")
     return joined.groupBy("name").agg(*aggregates)
 
 
@@ -345,7 +350,7 @@ def test_a_change_by_command_that_is_killed_at_any_file_leaves_the_old_or_the_ne
 
 def paid(orders: Source, customers: Source, *, has_prices: bool) -> Any:
     """Return how many orders there are of each name, or the sum of their prices."""
-    joined = upserts(orders).join(names(customers), on="customer_id")
+    joined = names(customers).join(upserts(orders), on="customer_id")  # executors read the orders first
     joined = joined.where(f"{'article' if has_prices else 'item'} <> 'item 3'")
     return joined.groupBy("name").agg((F.sum("price") if has_prices else F.count("*")).alias("n"))
 
@@ -387,9 +392,15 @@ def test_a_stream_gets_a_column_and_another_name_for_one_and_loses_both(
     query.processAllAvailable()
     found.append(sink.total())
     expected += [paid_now(priced, customers, has_prices=has) for has in (True, False)]
+    noted = read_committed(place)
+    assert noted is not None
+    assert noted.last is not None
+    changed = changed_plan_of(noted.files.folder, noted.last)
     query.undo()
     found.append(sink.total())
     query.stop()
+    assert changed is not None
+    assert [changed.sources[one["slot"]]["relation"]["name"] for one in changed.columns] == ["orders"]
 
     monkeypatch.setattr(cli, "_other_query", lambda *_: new().writeStream)
     options = ["--rename", "orders.item=article", "--default", "orders.price=5"]

@@ -369,7 +369,7 @@ class JoinStreamWriter:
             return self.start_behind_change(None)
         runner, tagged, location = self._prepared(makes_place=True)
         if is_connect(self.session):
-            draft = OtherModes("executors", runner.options, lambda: self._query.placed, self._here).draft
+            draft = OtherModes("executors", runner.options, lambda: runner.query, self._here).draft
             rows = partial(served_executor_rows, runner, tagged)
             return start_served_executors(lambda: self._of_spark(rows(), location), self._handle(runner, tagged), draft)
         started = start_query(
@@ -393,7 +393,7 @@ class JoinStreamWriter:
         if is_connect(query.session):
             rows, baseline = served_rows(query, epochs), None if epochs.baseline is None else frame_bytes(epochs.baseline)
             runner = ServedQuery(replace(epochs.settings, is_served=True), query.session)
-            others = OtherModes("driver", options, lambda: self._query.placed, self._here)
+            others = OtherModes("driver", options, lambda: self._query.placed, lambda: query)
             served = start_served(self._of_spark(rows, place), runner, baseline, others.draft)
             served.changing = ChangingQuery(self, runner)
             return served
@@ -463,7 +463,7 @@ class JoinStreamWriter:
         warmed_up(query.session, stages, options)
         more = self._lookup_options(stages, 1)
         epochs = driver_epochs(query, options, self._sinks, name=self._name or self._query.name, more=more)
-        epochs.after_begin = OtherModes("driver", options, lambda: self._query.placed, self._here).write
+        epochs.after_begin = OtherModes("driver", options, lambda: self._query.placed, lambda: query).write
         return query, epochs, options
 
     def attach(self) -> StoredQuery:
@@ -532,9 +532,9 @@ class JoinStreamWriter:
         if makes_place and not is_connect(session):
             make_place(options.checkpoint_location)
         facts = stored_facts(session, options.checkpoint_location)
-        plan = plan if facts.shares_tables else replace(plan, shares_tables=False)
+        plan = (plan if facts.shares_tables else replace(plan, shares_tables=False)).in_order(facts.streams)
         buckets = options.buckets or facts.buckets or parallelism(session)
-        tagged = tag(plan.planned_stages, buckets)
+        tagged = tag(plan.planned_stages, buckets, plan.order)
         runner = EpochRunner(
             plan,
             tagged,
@@ -545,7 +545,7 @@ class JoinStreamWriter:
             dead_letter_path=dead_letters_place(options, "quarantine"),
         )
         runner.name = self._name or runner.name
-        runner.after_begin = OtherModes("executors", options, lambda: self._query.placed, self._here).write
+        runner.after_begin = OtherModes("executors", options, lambda: plan, self._here).write
         return runner, tagged, options.checkpoint_location
 
     def _handle(self, runner: EpochRunner, tagged: TaggedStreams) -> ServedExecutorQuery:

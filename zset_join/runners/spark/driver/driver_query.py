@@ -7,7 +7,7 @@ the streams beside it stay where the query is written.
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from pyspark.sql import SparkSession
@@ -56,6 +56,11 @@ class DriverQuery:
     def baseline_layout(self) -> CollectedLayout:
         """Return how the rows of their baselines are collected."""
         return collected_layout(self.streams, baselines=True)
+
+    def in_order(self, names: Sequence[str]) -> DriverQuery:
+        """Return it with the streams of some names first, in their order; others follow as they are."""
+        known = [name for name in names if name in self.streams]
+        return replace(self, streams={name: self.streams[name] for name in dict.fromkeys([*known, *self.streams])})
 
     @property
     def planned(self) -> PlannedQuery:

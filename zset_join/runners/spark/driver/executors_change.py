@@ -219,7 +219,8 @@ class ExecutorsChange:
 
     def _columns(self) -> tuple[Mapping[str, Any], ...]:
         """Return how columns of streams have changed, those of this change last."""
-        known, places = self.checkpoint.changed, [source.name for source in self.evolution.origin.plan.sources]
+        known = self.checkpoint.changed
+        places = [source["relation"]["name"] for source in self.after.plan["plan"]["sources"]]
         now = [
             {**change.to_json(), "epoch": self.tick.epoch, "slot": places.index(name)}
             for name, change in self.evolution.columns.items()
@@ -356,8 +357,8 @@ def _check_order(before: Mapping[str, Any], after: Mapping[str, Any]) -> None:
     known, wanted = ([stream["name"] for stream in one["inputs"]] for one in (before, after))
     if known != wanted:
         raise StateError(
-            f"the new query reads the streams {wanted}, and that of the checkpoint {known}, in this order. Spark's own files "
-            "beside the checkpoint number its streams. Write the new query in their order, or start it with a "
+            f"the new query reads the streams {wanted}, and that of the checkpoint {known}. Spark's own files beside the "
+            "checkpoint number what is read. Let the new query read each of them as often, or start it with a "
             "checkpointLocation and outputs of its own.",
             code="EVOLVE_STREAM",
             before=known,

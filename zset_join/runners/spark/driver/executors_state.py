@@ -27,7 +27,7 @@ import pyarrow as pa
 from zset_join.checkpoint.bucket import BucketState, StageContext
 from zset_join.checkpoint.files import CheckpointFiles
 from zset_join.checkpoint.leases import LEASE_SECONDS, leased_record
-from zset_join.checkpoint.other_mode import WAITS_FOR_TIME, OtherMode, description_digest, other_mode_of, read_other_mode
+from zset_join.checkpoint.other_mode import OtherMode, description_digest, is_comparable, other_mode_of, read_other_mode
 from zset_join.checkpoint.reading import (
     CommittedState,
     changed_plan_of,
@@ -260,7 +260,7 @@ def _other_mode(location: str, committed: CommittedState) -> OtherMode:
             location=location,
             expected="driver",
         )
-    reason = None if other.refused == WAITS_FOR_TIME else other.refused
+    reason = None if is_comparable(other.refused) else other.refused
     if BufferLimit.written(description).evicts:
         reason = "it drops rows at its limit (join_buffer_policy)"
     if reason is not None:

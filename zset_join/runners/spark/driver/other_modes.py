@@ -13,7 +13,15 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from zset_join.checkpoint.description_differences import differences
-from zset_join.checkpoint.other_mode import WAITS_FOR_TIME, OtherMode, description_digest, read_other_mode, write_other_mode
+from zset_join.checkpoint.other_mode import (
+    READS_OTHERWISE,
+    WAITS_FOR_TIME,
+    OtherMode,
+    description_digest,
+    is_outdated,
+    read_other_mode,
+    write_other_mode,
+)
 from zset_join.checkpoint.reading import checkpoint_folder, stored_description
 from zset_join.checkpoint.session_texts import SESSION
 from zset_join.core.errors import OptionError, PlanError
@@ -39,8 +47,8 @@ class OtherModes:
     Args:
         mode: in which it runs, `driver` or `executors`.
         options: of the query.
-        placed: gives it as executors run it.
-        on_driver: gives it as the driver runs it.
+        placed: gives it as executors run it; in this mode with the sources in the order of the checkpoint.
+        on_driver: gives it as the driver runs it; in this mode likewise.
     """
 
     mode: str
@@ -65,6 +73,7 @@ class OtherModes:
         other = "executors" if self.mode == "driver" else "driver"
         try:
             placed, here = self.placed(), self.on_driver()
+            placed, here = self._in_one_order(placed, here)
             names = {one.number: one.name for one in placed.planned_stages}
             pairs = mode_pairs(placed.query_plan, names, here.plan)
         except (PlanError, OptionError) as error:
@@ -81,6 +90,14 @@ class OtherModes:
             sources=tuple(source.to_json() for source in plan.sources),
             pairs=() if isinstance(pairs, str) else pairs,
         )
+
+    def _in_one_order(self, placed: PlacedQuery, here: DriverQuery) -> tuple[PlacedQuery, DriverQuery]:
+        """Return both forms with the sources in the order of this mode, by which Spark's own files number them."""
+        if self.mode == "driver":
+            return placed.in_order(list(here.streams)), here
+        if is_connect(placed.session):  # its start on the driver does not read the order of a checkpoint
+            return placed, here
+        return placed, here.in_order([stream.name for stream in placed.streams])
 
     def _description(self, placed: PlacedQuery, here: DriverQuery, streams: tuple[SourceStream, ...]) -> Mapping[str, Any]:
         kind = {SESSION: "connect"} if is_connect(placed.session) else {}
@@ -109,7 +126,9 @@ def has_other_mode(location: str, given: Mapping[str, Any] | None = None) -> boo
     if description is not None and given and differences({one: description.get(one) for one in given}, _as_json(given)):
         return False
     written = None if description is None else read_other_mode(checkpoint_folder(location))
-    return description is not None and written is not None and written.of == description_digest(description)
+    if description is None or written is None or is_outdated(written.refused):
+        return False
+    return written.of == description_digest(description)
 
 
 def _as_json(given: Mapping[str, Any]) -> Any:
@@ -134,7 +153,7 @@ def _refused(placed: PlacedQuery, here: DriverQuery) -> str | None:
     """Return why the state of a query cannot be moved, as far as its plans show."""
     read_there = [stream.name for stream in placed.streams]
     if read_there != list(here.streams):
-        return f"executors read the sources {read_there}, the driver {list(here.streams)}, and Spark counts the sources"
+        return f"{READS_OTHERWISE}executors read {read_there}, the driver {list(here.streams)}"
     if any(node.stage.waits_for_time for plan in (placed.query_plan, here.plan) for node in plan.nodes):
         return WAITS_FOR_TIME
     return None

@@ -45,6 +45,7 @@ from zset_join.runners.spark.epoch.runner import EpochRunner
 from zset_join.runners.spark.epoch.several_outputs import SeveralOutputs
 from zset_join.runners.spark.frames.facts import analysed, is_connect
 from zset_join.runners.spark.frames.sent import packed_with_frames, unpacked_with_frames
+from zset_join.runners.spark.planning.described_query import names_of_streams
 from zset_join.runners.spark.planning.normalise import TaggedStreams
 from zset_join.runners.spark.rows.baseline import with_made_start
 
@@ -74,10 +75,12 @@ class StoredFacts:
     Args:
         buckets: N; None of a new one.
         shares_tables: joins that look up in one table share its copy.
+        streams: their names, in the order in which Spark reads them.
     """
 
     buckets: int | None
     shares_tables: bool
+    streams: tuple[str, ...]
 
 
 @dataclass(frozen=True, eq=False)
@@ -255,7 +258,7 @@ def _read_facts(location: str) -> tuple[Any, ...]:
     check_mode(location, "executors")
     stored = stored_description(location)
     shares = stored is None or "shared" in stored
-    return stored_buckets(location), shares
+    return stored_buckets(location), shares, names_of_streams(stored)
 
 
 def refuse_served_executors(settings: ExecutorSettings, session: SparkSession) -> bool:

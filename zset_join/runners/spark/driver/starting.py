@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
@@ -21,6 +20,7 @@ from zset_join.runners.spark.driver.on_server import start_on_server
 from zset_join.runners.spark.driver.spark_files import restored_files
 from zset_join.runners.spark.epoch.heartbeat import Heartbeat
 from zset_join.runners.spark.frames.facts import is_connect
+from zset_join.runners.spark.planning.described_query import names_of_streams
 from zset_join.runners.spark.planning.stages import hybrid_stages
 from zset_join.runners.spark.rows.baseline import has_baseline, has_start, with_made_start, with_start
 from zset_join.stages import Stage, StageOptions
@@ -155,9 +155,7 @@ def in_stored_order(query: DriverQuery, location: str) -> DriverQuery:
         stored = stored_description(location)
     except NotADirectoryError as error:
         raise _no_place(location, error) from error
-    described = (stored or {}).get("inputs", ())
-    known = [name for one in described if (name := one["name"]) in query.streams]
-    return replace(query, streams={name: query.streams[name] for name in dict.fromkeys([*known, *query.streams])})
+    return query.in_order(names_of_streams(stored))
 
 
 def served_rows(query: DriverQuery, epochs: DriverEpochs) -> DataFrame:

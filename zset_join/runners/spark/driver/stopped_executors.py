@@ -53,7 +53,7 @@ from zset_join.runners.spark.driver.executors_change import (
 from zset_join.runners.spark.driver.executors_state import ExecutorsState
 from zset_join.runners.spark.epoch.given_changes import carried_parts, neutral_parts, unseen_epochs
 from zset_join.runners.spark.epoch.offsets import is_completed
-from zset_join.runners.spark.planning.described_query import described_query
+from zset_join.runners.spark.planning.described_query import described_query, names_of_streams
 from zset_join.runners.spark.planning.placed_query import PlacedQuery
 
 if TYPE_CHECKING:
@@ -112,7 +112,7 @@ def evolve_stopped_executors(
     """
     if undo_epochs is not None:
         checked_undo_epochs(undo_epochs)
-    query, placed = writer.planned, writer.placed
+    query, placed = writer.planned, writer.placed.in_order(names_of_streams(stored_description(location)))
     again = read_again(reread or {}, readings_of_query(query)) if reread else {}
 
     def form(state: ExecutorsState, evolution: Evolution, stored: Mapping[str, Any]) -> ExecutorsForm:

@@ -10,7 +10,7 @@ from zset_join.runners.spark.planning.placed_query import PlacedQuery
 from zset_join.runners.spark.rows.baseline import resolve_baselines
 from zset_join.runners.spark.rows.user_functions import with_functions
 
-__all__ = ["described_query"]
+__all__ = ["described_query", "names_of_streams"]
 
 
 def described_query(
@@ -37,3 +37,12 @@ def described_query(
     stored = stored if stored is None else restated(stored, given)
     description = resolve_baselines(given, stored, is_loaded=is_loaded)
     return with_functions(description, stored, query.functions, udf_version)
+
+
+def names_of_streams(stored: Mapping[str, Any] | None) -> tuple[str, ...]:
+    """Return the names of the streams that a checkpoint remembers, in the order in which Spark reads them.
+
+    Args:
+        stored: the description of the checkpoint; None of a new one.
+    """
+    return () if stored is None else tuple(one["name"] for one in stored.get("inputs", ()) if "name" in one)

@@ -25,6 +25,7 @@ from pyspark.sql.types import DataType
 from zset_join.core.relation import Relation
 from zset_join.runners.common.stage_bucket import GLOBAL_BUCKET
 from zset_join.runners.spark.planning.stages import PlannedStage, Stream
+from zset_join.runners.spark.planning.stream_places import places_in_order
 from zset_join.runners.spark.rows.baseline import union
 from zset_join.runners.spark.rows.layout import RECEIPT_FLAG, REJECTED, TARGET, SlotLayout, assign_slots, make_layout
 from zset_join.runners.spark.rows.names import quoted
@@ -98,12 +99,13 @@ class NamedColumns:
         return quoted(name if self._names is None else self._names[name])
 
 
-def tag(planned_stages: Sequence[PlannedStage], buckets: int) -> TaggedStreams:
+def tag(planned_stages: Sequence[PlannedStage], buckets: int, order: Sequence[str] = ()) -> TaggedStreams:
     """Build the union of all streams.
 
     Args:
         planned_stages: of the query.
         buckets: N.
+        order: names of the streams, see `PlacedQuery.order`.
     """
     fed = [one for one in planned_stages if one.streams]
     streams = [stream for one in fed for _, stream in sorted(one.streams.items())]
@@ -123,7 +125,7 @@ def tag(planned_stages: Sequence[PlannedStage], buckets: int) -> TaggedStreams:
                     tagged_rows.append(
                         rows_of_side if len(fed) == 1 else rows_of_side.select(F.lit(one.number).alias(TARGET), "*")
                     )
-    whole = union(tagged)
+    whole = union([tagged[at] for at in places_in_order([stream.name for stream in streams], order)])
     if whole is None:
         raise TypeError("a query without a stream")
     return TaggedStreams(

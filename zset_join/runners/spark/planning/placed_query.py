@@ -7,6 +7,7 @@ and kept. An epoch plans nothing.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -27,6 +28,7 @@ from zset_join.runners.spark.planning.placement import Bindings, placed_stages
 from zset_join.runners.spark.planning.source_stream import SourceStream
 from zset_join.runners.spark.planning.stage_names import stage_name
 from zset_join.runners.spark.planning.stages import PlannedStage, explained_state, named
+from zset_join.runners.spark.planning.stream_places import places_in_order
 from zset_join.runners.spark.rows.user_functions import UserFunction, explained_functions
 from zset_join.runners.spark.worker.shared_place import SharedPlace
 from zset_join.stages.effect import unchangeable
@@ -47,11 +49,22 @@ class PlacedQuery:
         plan: what is computed.
         bindings: what its sources and its steps are.
         shares_tables: joins that look up in one table share its copy; not so in the checkpoint of a version that did not.
+        order: names of the streams in the order in which Spark reads them; empty: that of the stages.
     """
 
     plan: QueryPlan
     bindings: Bindings = field(repr=False)
     shares_tables: bool = True
+    order: tuple[str, ...] = ()
+
+    def in_order(self, names: Sequence[str]) -> PlacedQuery:
+        """Return it with its streams in an order, by which Spark's own files number them; as it is where others are named.
+
+        Args:
+            names: of the streams, one as often as it is read.
+        """
+        there = [stream.name for stream in self.streams]
+        return self if [*names] == there or sorted(names) != sorted(there) else replace(self, order=(*names,))
 
     @property
     def session(self) -> SparkSession:
@@ -88,8 +101,9 @@ class PlacedQuery:
 
     @cached_property
     def streams(self) -> tuple[SourceStream, ...]:
-        """Return the streams as the stages are fed them, in the order of an epoch."""
+        """Return the streams as the stages are fed them, in the order in which Spark reads them."""
         found = [stream for one in self.planned_stages for _, stream in sorted(one.streams.items())]
+        found = [found[at] for at in places_in_order([stream.name for stream in found], self.order)]
         return tuple(stream for stream in found if isinstance(stream, SourceStream))
 
     @cached_property
