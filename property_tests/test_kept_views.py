@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import decimal
+import shutil
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import nullcontext
+from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -28,14 +30,17 @@ from zset_join.core.options import HotBudget
 from zset_join.pipeline import Pipeline, View, changes
 from zset_join.pipeline import functions as F  # noqa: N812 - as users write it
 from zset_join.runners.local import contents as kept
-from zset_join.runners.local import listed_answers
+from zset_join.runners.local import durable, listed_answers
 from zset_join.runners.local.contents import Contents, HeldRows
+from zset_join.runners.local.directory_rows import view_rows
 from zset_join.runners.local.listed_answers import ListedGroups, list_view
 from zset_join.stages.stage import StageOptions
 from zset_join.zset import ZSet
 
 PLANS = {"push": 12, "scout": 200, "nightly": 2_000}
 EXAMPLES = {"push": 12, "scout": 60, "nightly": 400}
+OPENED_AGAIN = 3
+"""Before which epoch a directory is closed and opened again."""
 LITTLE = mock.patch.object(kept, "_LEAST_ROWS", 2)
 COLUMNS = {
     "k": pa.int64(),
@@ -95,9 +100,17 @@ class Reading:
 
 def read_in_all_ways(view: View, steps: Iterable[Any], ways: Sequence[str], folder: Path | None = None, **options: Any) -> int:
     """Return how many rows the view has in the end."""
-    with LITTLE, Pipeline(view, folder, threads=2 if ways[0] == "hold" else 1, **options) as pipeline:
+    opened = partial(Pipeline, view, folder, threads=2 if ways[0] == "hold" else 1, **options)
+    with LITTLE, ExitStack() as stack:
+        pipeline = stack.enter_context(opened())
         reading = Reading(pipeline)
         for number, (step, way) in enumerate(zip(steps, ways, strict=True)):
+            if folder is not None and number == OPENED_AGAIN:
+                pipeline.close()
+                reading.finish()  # its files are there until the next epoch
+                pipeline = reading.pipeline = stack.enter_context(opened())
+                if way == "now":
+                    same(pipeline.contents(), reading.expected, "opened again")
             reading.step({name: one for name, one in step.items() if name in pipeline.sources}, way, number)
         if ways[-1] != "no":
             reading.finish()
@@ -308,24 +321,56 @@ def test_views_that_were_not_read_are_read_after_close_and_after_a_step_that_was
     same(pipeline.snapshot().contents(), reading.expected, "taken after close")
 
 
-@pytest.mark.parametrize(("error", "raised"), [(MemoryError, None), (KeyboardInterrupt, KeyboardInterrupt)])
-def test_a_pipeline_whose_views_cannot_be_listed_is_closed_all_the_same(error: Any, raised: Any) -> None:
+@pytest.mark.parametrize("lasts", [False, True], ids=["in memory", "in a directory"])
+def test_closing_and_opening_read_no_view(tmp_path: Path, lasts: bool) -> None:
     with LITTLE:
-        pipeline, released = Pipeline(VIEWS["join"]()), mock.Mock()
+        pipeline, reads = Pipeline(VIEWS["join"](), tmp_path if lasts else None), mock.Mock(side_effect=view_rows)
+        reading = Reading(pipeline)
+        for epoch in range(4):
+            reading.step(_pairs(epoch), "hold" if epoch == 1 else "no", epoch)
+        with mock.patch.object(durable, "view_rows", reads), mock.patch.object(Contents, "_list", side_effect=AssertionError):
+            pipeline.close()
+            again = Pipeline(VIEWS["join"](), tmp_path) if lasts else pipeline
+            again.close()
+
+        assert not reads.called
+        reading.finish()
+        for closed in (pipeline, again):
+            same(closed.contents(), reading.expected, "after close")
+            assert closed._contents[closed.views[0]]._listing is None  # type: ignore[index]
+
+
+def test_a_view_that_was_not_read_is_gone_with_the_files_of_its_directory(tmp_path: Path) -> None:
+    with LITTLE:
+        pipeline = Pipeline(VIEWS["join"](), tmp_path)
         for epoch in range(4):
             pipeline.step(_pairs(epoch))
-        held = pipeline.snapshot()
-        with (
-            mock.patch.object(Contents, "_list", side_effect=error),
-            mock.patch.object(pipeline._memory, "close", released),
-            nullcontext() if raised is None else pytest.raises(raised),
-        ):
-            pipeline.close()
+        pipeline.close()
+        shutil.rmtree(tmp_path / "zset")
 
-        released.assert_called_once_with()
-        for read in (pipeline.contents, held.contents, pipeline.snapshot().contents):
-            with pytest.raises(StateError, match="closed"):
-                read()
+        with pytest.raises(StateError, match="was not read before this pipeline was closed"):
+            pipeline.contents()
+
+
+def test_closing_releases_the_states_that_no_unread_view_is_listed_from() -> None:
+    join = VIEWS["join"]()
+    with LITTLE:
+        pipeline = Pipeline({"groups": join.groupBy("k").agg(F.count().alias("n"))})
+        for epoch in range(4):
+            pipeline.step(_pairs(epoch))
+        assert pipeline._memory is not None
+        states = pipeline._memory.states
+        pipeline.close()
+
+        assert [state for state in states if not _is_open(states[state])] == [0]
+        assert pipeline.view("groups").num_rows == 4
+
+
+def _is_open(operator: Any) -> bool:
+    try:
+        return bool(operator.absorbed_epoch)
+    except StateError:
+        return False
 
 
 @pytest.mark.parametrize("lasts", [False, True], ids=["in memory", "in a directory"])

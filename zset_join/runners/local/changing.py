@@ -165,8 +165,9 @@ class ChangingPipeline(Pipeline[dict[str, ZSet]]):
         contents = {view: held for view, held in mine.contents.items() if view != name}
         self._go_on_with(plan, readings, operators, known, contents)
 
-    def _keep_views(self) -> None:
+    def _leave_views(self) -> set[int]:
         """Keep nothing: who has dropped the last view does not read it."""
+        return set()
 
     def _begins_later(self, epoch: int, other: ChangingPipeline) -> bool:
         """Return whether a row that is present before any other would be missed: one of the two has not had its first epoch."""

@@ -6,6 +6,9 @@ Where the state of the stages can list a view (`Listing`), a view that nobody re
 its rows are listed when they are read. From then on the deltas are kept beside them, and both are dropped once the deltas have
 more rows than they. Where it cannot, deltas are kept and brought together whenever they have more rows than the view.
 
+A view of a directory begins with stored rows, which are read where somebody reads the view before its first epoch; a view that
+cannot be listed reads them at once. After the last epoch a view that was not read keeps what lists it until it is read.
+
 A moment that a reader holds without reading it (`HeldRows`) keeps the deltas after it alive, through the moments after it. Its
 rows are those of a later moment, less these deltas. Where a thread reads while another one steps, either of them lists the
 view: the reader waits for the end of the step that runs, at most.
@@ -20,7 +23,7 @@ from __future__ import annotations
 import threading
 import weakref
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
@@ -97,6 +100,8 @@ class Contents:
     def __init__(self, schema: pa.Schema) -> None:
         self._schema = schema
         self._listing: Listing | None = None
+        self._stored: Callable[[], ZSet] | None = None
+        self._has_ended = False
         self._consolidated: ZSet | None = ZSet.empty(schema)
         self._pending: list[ZSet] = []
         self._rows_since = 0  # of deltas since the rows were read, or dropped
@@ -107,6 +112,7 @@ class Contents:
 
     def add(self, delta: ZSet) -> None:
         """Add a delta; where a listing is in use, under its lock."""
+        self._stored = None  # the epoch counts, and its files may replace those
         if not len(delta):
             return
         self._rows_since += len(delta)
@@ -145,9 +151,13 @@ class Contents:
             return HeldRows(partial(_as_they_are, self._consolidated))
         return HeldRows(partial(_summed_first, self._schema, self._consolidated, self._pending, len(self._pending)))
 
+    def begin_with(self, stored: Callable[[], ZSet]) -> None:
+        """Hold rows that are read only where they are needed before the first delta; call `list_by` before that."""
+        self._consolidated, self._stored = None, stored
+
     def replace(self, rows: ZSet) -> None:
         """Hold other rows, each once."""
-        self._consolidated, self._pending, self._rows_since = rows, [], 0
+        self._consolidated, self._pending, self._rows_since, self._stored = rows, [], 0, None
         self._newest, self._mark = _Moment(), _nobody
         self._most_rows, self._is_wanted = _LEAST_ROWS, False
 
@@ -156,6 +166,19 @@ class Contents:
         if listing is None:
             self._list()
         self._listing = listing
+
+    def end(self, rows: Callable[[], ZSet] | None = None) -> bool:
+        """Add nothing any more, under the lock of the listing; return whether the rows are listed once, when they are read.
+
+        Args:
+            rows: returns the rows in place of the state that is listed; None: that stays.
+        """
+        listing, self._has_ended = self._listing, True
+        if listing is None or self._consolidated is not None:
+            self._listing = None
+            return False
+        self._listing = replace(listing, rows=listing.rows if rows is None else rows, check=_nothing)
+        return True
 
     def settle(self) -> None:
         """Read the rows of moments that are held, since the state is about to go; under the lock of the listing."""
@@ -186,10 +209,15 @@ class Contents:
     def _list(self) -> None:
         """Bring the rows into memory, where they are not."""
         if self._consolidated is None:
-            assert self._listing is not None  # noqa: S101 - else they are never dropped
-            newest, rows = self._newest, self._listing.rows()
+            read = self._stored
+            if read is None:
+                assert self._listing is not None  # noqa: S101 - else they are never dropped
+                read = self._listing.rows
+            newest, rows = self._newest, read()
             self.replace(rows)
             newest.rows = rows
+            if self._has_ended:
+                self._listing = None  # releases the state
 
     def _consolidate(self) -> ZSet:
         self._list()
@@ -217,6 +245,10 @@ class Contents:
 
 def _nobody() -> None:
     return None
+
+
+def _nothing() -> None:
+    """Read what stays, whatever the pipeline does."""
 
 
 def _as_they_are(rows: ZSet) -> ZSet:

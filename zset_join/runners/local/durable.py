@@ -31,9 +31,7 @@ from zset_join.checkpoint.changed_plans import ChangedPlan
 from zset_join.checkpoint.checkpoint import Checkpoint
 from zset_join.checkpoint.files import attempt_name
 from zset_join.checkpoint.log import LogEntry, merge_logs, write_log
-from zset_join.checkpoint.reading import (
-    stored_description,
-)
+from zset_join.checkpoint.reading import stored_description
 from zset_join.checkpoint.record import BucketHistory, CommitRecord, PartEntry
 from zset_join.checkpoint.snapshot import SnapshotEntry, write_snapshot
 from zset_join.core.errors import StateError
@@ -46,7 +44,15 @@ from zset_join.runners.common.workers import Workers
 from zset_join.runners.local.contents import Contents
 from zset_join.runners.local.dead_letters import write_dead_letters
 from zset_join.runners.local.directory_plans import DirectoryChange, described_plan, digest_of, written_plan
-from zset_join.runners.local.directory_rows import WEIGHT, input_folder, load_inputs, newest_slots, view_folder, view_rows
+from zset_join.runners.local.directory_rows import (
+    WEIGHT,
+    StoredAnswers,
+    input_folder,
+    load_inputs,
+    newest_slots,
+    view_folder,
+    view_rows,
+)
 from zset_join.runners.local.durable_epoch import DurableEpoch
 from zset_join.runners.local.engine import AnsweredEpoch
 from zset_join.runners.local.evolving import Evolution
@@ -55,6 +61,7 @@ from zset_join.runners.local.open_stages import OpenStages
 from zset_join.runners.local.pending_epochs import BEGIN, EARLIER, GivenEpoch, altered_views, pending_epochs
 from zset_join.runners.local.place import Place, claimed, place_of
 from zset_join.runners.local.undoing import void_epochs
+from zset_join.runners.local.unfinished import closed_unread
 from zset_join.runners.local.watermarks import Watermarks
 from zset_join.stages.effect import Effects
 from zset_join.stages.stage import StageOptions
@@ -431,15 +438,11 @@ class PipelineDirectory:
         """Write down the rows of an epoch that broke the contract of their source."""
         write_dead_letters(self._dead_letters, epoch, letters)
 
-    def answers(self, record: CommitRecord) -> dict[str, ZSet]:
-        """Return the answer of each view in a committed epoch, by name.
-
-        Raises:
-            StateError: a file is missing or damaged.
-        """
+    def answers(self, record: CommitRecord) -> Mapping[str, ZSet]:
+        """Return the answer of each view in the last epoch, by name; each is read when it is used, before the next epoch."""
         if self.checkpoint.is_moved:  # its answer is in the form of executors; outputs have it
             return {view.name: ZSet.empty(self._plan.output_of(view.name).schema) for view in self._plan.views}
-        return {view.name: self._answer(record, view.name) for view in self._plan.views}
+        return StoredAnswers([view.name for view in self._plan.views], partial(self._answer, record))
 
     def newest_answers(self, record: CommitRecord, newest_answer: Mapping[str, ZSet]) -> Iterator[GivenEpoch]:
         """Yield the epochs that outputs may lack, oldest first; see `pending_epochs`.
@@ -497,10 +500,8 @@ class PipelineDirectory:
             return
         self._watermarks.load(record.watermarks, record.progress.get("late_rows", {}))
         if self._contents is not None:
-            for number, (name, contents) in enumerate(self._contents.items()):
-                line.now(f"reading view {name}", done=number, of=len(self._contents))
-                for delta in self._view_rows(number, name, record):
-                    contents.add(delta)
+            for name, contents in self._contents.items():
+                contents.begin_with(partial(self._summed, name, record))
         if self._history is not None:
             line.now("reading the kept inputs")
             changes = () if self.checkpoint.changed is None else self.checkpoint.changed.columns
@@ -512,13 +513,27 @@ class PipelineDirectory:
         Raises:
             StateError: a file is missing or damaged.
         """
-        schema, number = self._plan.output_of(name).schema, [view.name for view in self._plan.views].index(name)
-        parts = [] if self.last is None else list(self._view_rows(number, name, self.last))
-        return ZSet.concat(parts, schema=schema).consolidated()
+        return self._summed(name, self.last)
 
-    def _view_rows(self, number: int, name: str, record: CommitRecord) -> Iterator[ZSet]:
-        kept = record.histories.get(f"{self._folder(number)}/0", BucketHistory())
-        return view_rows(self.checkpoint.files, kept, self._plan.output_of(name).schema)
+    def left_view(self, name: str) -> ZSet:
+        """Return the rows of a view after the last epoch of a directory that was closed.
+
+        Raises:
+            StateError: `PIPELINE_BROKEN`: files that hold them are gone.
+        """
+        try:
+            return self.summed_view(name)
+        except (StateError, OSError) as error:
+            raise closed_unread(name, self.location) from error
+
+    def _summed(self, name: str, record: CommitRecord | None) -> ZSet:
+        schema, number = self._plan.output_of(name).schema, [view.name for view in self._plan.views].index(name)
+        histories = {} if record is None else record.histories
+        kept, rows = histories.get(f"{self._folder(number)}/0", BucketHistory()), Contents(schema)
+        with progress_line(f"reading view {name} of {self.location}"):
+            for delta in view_rows(self.checkpoint.files, kept, schema):
+                rows.add(delta)
+            return rows.rows()
 
     def _folder(self, number: int) -> str:
         """Return the name of a view's log, by its place in the plan."""

@@ -24,7 +24,7 @@ from __future__ import annotations
 import datetime
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, Unpack, cast, overload
 
@@ -432,23 +432,26 @@ class Pipeline(PipelineQuestions, Snapshots, QueryChanges, Generic[Answer]):
     def close(self) -> None:
         """Release state, directory and outputs; afterwards the last contents of the views can be read, and nothing else done.
 
-        May be called twice. Views that were not read are listed first, unless memory runs out.
+        May be called twice. A view that was not read is listed when it is read: its state stays in memory until then. With a
+        directory it is read from the files, which raises `StateError` once they are gone.
         """
         if self._is_closed:
             return
+        used = set[int]()
         try:
             if self._unfinished is None:  # else state may hold a part of an epoch
-                with suppress(MemoryError, StateError, OSError), self._settled_views():  # reading raises then
-                    self._keep_views()
+                used = self._leave_views()
         finally:
             with self._watching.lock:  # what reads the state now ends first
                 self._is_closed = True
             try:
                 self._outputs.close()
             finally:
-                for held in (self._memory, self._directory, self._workers):
-                    if held is not None:
-                        held.close()
+                if self._memory is not None:
+                    self._memory.close(keeping=used)
+                if self._directory is not None:
+                    self._directory.close()
+                self._workers.close()
 
     def __enter__(self) -> Pipeline[Answer]:
         return self

@@ -15,13 +15,15 @@ Reading a view of a snapshot lists its rows, or brings together those since the 
 nothing, else a pass over the view's rows; it is done once per snapshot and view, unless two threads read it first at the same
 time.
 Memory: a snapshot copies nothing. While it is held, the rows of its views live on, or the deltas since, at most twice their
-rows, and once they have been read, their tables. `close` reads what was not read.
+rows, and once they have been read, their tables. `close` keeps what lists the views that were not read: their state, or where
+there is a directory its files.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from functools import partial
 
 import pyarrow as pa
 
@@ -145,10 +147,16 @@ class Snapshots:
                     rows = list_view_of_directory(directory, self.plan, name, shapes, options)
                 contents.list_by(None if rows is None else Listing(rows, self._watching.lock, self._check_usable))
 
-    def _keep_views(self) -> None:
-        """Bring the contents of the views into memory, since the state is about to go."""
-        for contents in (self._contents or {}).values():
-            contents.keep()
+    def _leave_views(self) -> set[int]:
+        """End the views; return the numbers of the states from which those that were not read are listed when they are read."""
+        used = set[int]()
+        with self._watching.lock:
+            for name, contents in (self._contents or {}).items():
+                rows = None if self._directory is None else partial(self._directory.left_view, name)
+                if contents.end(rows) and rows is None:
+                    origins = {feed.origin for feed in self.plan.view(name).feeds}
+                    used |= {self.plan.state_of[origin].number for origin in origins if isinstance(origin, int)}
+        return used
 
     @contextmanager
     def _settled_views(self) -> Iterator[None]:

@@ -6,7 +6,7 @@ folded in once.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import fields, replace
 from typing import Protocol
@@ -143,11 +143,16 @@ class MemoryStates:
             if first is not None:
                 self.states[state.number].absorb(requested[first][0], state.fed(fed))
 
-    def close(self) -> None:
-        """Release all state, and the clients of lookup sources."""
+    def close(self, *, keeping: Collection[int] = ()) -> None:
+        """Release all state, and the clients of lookup sources.
+
+        Args:
+            keeping: numbers of states that are still read; they are released with their readers.
+        """
         self.effects.close()
-        for operator in self.states.values():
-            operator.close()
+        for number, operator in self.states.items():
+            if number not in keeping:
+                operator.close()
 
 
 def built(state: StateNode, options: StageOptions, directory: str | None, workers: Workers) -> DurableOperator:

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from zset_join.core.errors import StateError
 from zset_join.storage.full_disk import EpochOutcome
 
-__all__ = ["closed", "epoch_gap", "out_of_memory", "unfinished"]
+__all__ = ["closed", "closed_unread", "epoch_gap", "out_of_memory", "unfinished"]
 
 _DURABLE: Mapping[EpochOutcome, str] = {
     "open": "failed or was interrupted while it was committed, and does not count: open the pipeline again from its directory, "
@@ -26,6 +26,17 @@ _DURABLE: Mapping[EpochOutcome, str] = {
 def closed() -> StateError:
     """Return the error of a pipeline that was closed."""
     return StateError("this pipeline was closed. Rebuild it, or open it again from its directory.", code="PIPELINE_BROKEN")
+
+
+def closed_unread(view: str, location: str) -> StateError:
+    """Return the error of a view that is read after its pipeline was closed, when files of the directory are gone."""
+    return StateError(
+        f'view "{view}" was not read before this pipeline was closed, and the files in {location} that hold it are gone: '
+        "another pipeline has continued the directory, or it was removed. Open the directory again, or read the view before "
+        "close().",
+        code="PIPELINE_BROKEN",
+        view=view,
+    )
 
 
 def unfinished(epoch: int, outcome: EpochOutcome | None) -> StateError:
