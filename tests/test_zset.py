@@ -66,6 +66,20 @@ def test_z_sets_that_are_given_away_come_behind_each_other_too(count: int) -> No
     assert len(parts) < 2
 
 
+@pytest.mark.parametrize(
+    "cuts", [[(2, 3), (5, 4)], [(0, 3), (4, 4)], [(3, 3), (0, 3)], [(0, 4), (3, 3)], [(1, 1), (2, 0), (2, 7)]]
+)
+def test_slices_are_brought_together_whether_they_are_consecutive_or_not(cuts: list[tuple[int, int]]) -> None:
+    kinds = [pa.int64(), pa.string(), pa.bool_(), pa.list_(pa.int8()), pa.dictionary(pa.int8(), pa.string()), pa.null()]
+    values = [[1, None, 3], ["a", None, "long " * 5], [True, None, False], [[1], None, [2, 3]], ["x", None, "y"], [None] * 3]
+    columns = [pa.array(given * 3, kind) for given, kind in zip(values, kinds, strict=True)]
+    rows = pa.RecordBatch.from_arrays(columns, names=list("abcdef"))
+    parts = [ZSet(rows.slice(begin, count), np.ones(count, np.int64)) for begin, count in cuts]
+    expected = [row for part in parts for row in part.rows.to_pylist()]
+
+    assert ZSet.concat_freeing(parts, schema=rows.schema).rows.to_pylist() == expected
+
+
 def test_the_sum_of_no_z_sets_is_the_empty_one_of_the_given_schema() -> None:
     schema = pa.schema({"x": pa.int64()})
 

@@ -31,9 +31,9 @@ from zset_join.shapes.operator_options import OperatorOptions
 from zset_join.state.rows.guarded import guarded
 from zset_join.zset import ZSet
 
-__all__ = ["LoadedJoin"]
+__all__ = ["PARTS", "PART_CHANGES", "LoadedJoin"]
 
-_PARTS, _PART_CHANGES = 4, 4  # an epoch of fewer parts is worked at once; a part is so many times `part_changes` rows
+PARTS, PART_CHANGES = 4, 4  # an epoch of fewer parts is worked at once; a part is so many times `part_changes` rows
 _HOLDING_EPOCHS = 2  # after so many Arrow gives memory back; callers hold the answer of a load until the next one
 _LAST = {"left": 0, "left_semi": 0, "left_anti": 0, "right": 1}
 
@@ -52,7 +52,7 @@ class LoadedJoin(HashJoin):
         self._again = partial(HashJoin, *sides_and_how, **terms)
         self._options = replace(options, hash_seed=self._tables.hash_seed, on_bad_input="error", directory=None)
         self._is_kept = options.directory is None
-        self._part_rows = _PART_CHANGES * options.part_changes
+        self._part_rows = PART_CHANGES * options.part_changes
         self._is_first = all(one.mode != "changelog" for one in self.inputs)
         self._gives_back = -1
         self._asked: tuple[Tick, ZSet, ZSet] | None = None
@@ -95,7 +95,7 @@ class LoadedJoin(HashJoin):
 
     def _loads(self, deltas: Sequence[ZSet]) -> bool:
         """Return whether nothing is in the state, and an epoch is large enough to be worked in parts."""
-        return self._is_first and self.absorbed_epoch < 0 and sum(map(len, deltas)) >= _PARTS * self._part_rows
+        return self._is_first and self.absorbed_epoch < 0 and sum(map(len, deltas)) >= PARTS * self._part_rows
 
     def _loaded_with(self, tick: Tick, deltas: Sequence[ZSet]) -> HashJoin | None:
         """Return the join that holds an epoch, loading it where it was not; None where it must be worked at once."""

@@ -16,6 +16,7 @@ from typing import Any, Literal
 from zset_join.core.key_types import storage_type
 from zset_join.core.relation import Relation
 from zset_join.core.shown_values import shown_buckets
+from zset_join.operators.first_upserts import LoadedLatest
 from zset_join.operators.latest import Latest
 from zset_join.operators.partial_upserts import PartialUpserts
 from zset_join.shapes.latest import latest_rows, without_control
@@ -100,7 +101,8 @@ class LatestStage(Stage):
         """Return the table of one bucket."""
         used = options.of_operator(directory, budget=options.hot_budget)
         if self.control is None:
-            return Latest(self.source, hidden=self.hidden, options=used)
+            table = LoadedLatest if used.budget is None else Latest
+            return table(self.source, hidden=self.hidden, options=used)
         return PartialUpserts(self.source, control=self.control, hidden=self.hidden, options=used)
 
     def explain(self, buckets: int | None) -> list[str]:

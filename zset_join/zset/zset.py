@@ -149,7 +149,7 @@ class ZSet:
     def concat_freeing(cls, parts: list[ZSet], *, schema: pa.Schema) -> ZSet:
         """Sum of Z-sets as `concat` makes it; the list is emptied.
 
-        Memory: where nothing else has the parts, one column twice, and not all of them.
+        Memory: where nothing else has the parts, one column twice, and not all of them; nothing for consecutive slices.
         """
         if len(parts) < 2 or not parts[0].schema.names:
             return cls.concat(parts, schema=schema)
@@ -157,7 +157,7 @@ class ZSet:
         given = parts[0].schema
         pieces = [part.rows.columns for part in parts]
         parts.clear()
-        columns = [pa.concat_arrays([piece.pop(0) for piece in pieces]) for _ in given]
+        columns = [_joined([piece.pop(0) for piece in pieces]) for _ in given]
         return cls(pa.RecordBatch.from_arrays(columns, schema=given), weights)
 
     def __add__(self, other: ZSet) -> ZSet:
@@ -372,6 +372,25 @@ def _is_whole(weight: Any) -> bool:
     if not isinstance(weight, int | float | Decimal | np.integer | np.floating):
         return False
     return bool(-(1 << 63) <= weight < 1 << 63 and weight == int(weight))
+
+
+def _joined(pieces: list[pa.Array]) -> pa.Array:
+    """Return one array; consecutive slices of one are not copied."""
+    first, length = pieces[0], 0
+    buffers, kind = first.buffers(), first.type
+    if not kind.num_fields and not isinstance(kind, pa.DictionaryType | pa.BaseExtensionType):
+        places = _addresses(buffers)
+        for piece in pieces:
+            if piece.offset != first.offset + length or _addresses(piece.buffers()) != places:
+                break
+            length += len(piece)
+        else:
+            return pa.Array.from_buffers(kind, length, buffers, offset=first.offset)
+    return pa.concat_arrays(pieces)
+
+
+def _addresses(buffers: Sequence[pa.Buffer | None]) -> list[int | None]:
+    return [None if one is None else one.address for one in buffers]
 
 
 def single_batch(table: pa.Table) -> pa.RecordBatch:
