@@ -138,6 +138,12 @@ class LookupShape:
     output_schema: pa.Schema
     shown: tuple[int, ...]
 
+    @property
+    def sources_of_answer(self) -> list[tuple[str, tuple[int, str]]]:
+        """Return the columns of the answer, each with its side, 0 for the probe, and its column there."""
+        sides = [(side, name) for side, one in enumerate((self.probe, self.table)) for name in one.schema.names]
+        return [(name, sides[at]) for at, name in zip(self.shown, self.output_schema.names, strict=True)]
+
     @classmethod
     def of(
         cls,

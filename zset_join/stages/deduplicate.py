@@ -5,10 +5,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, cast
 
 from zset_join.core.key_types import storage_type
 from zset_join.core.relation import Relation
@@ -39,6 +39,7 @@ class DeduplicateStage(Stage):
         n: number of rows per key.
         input_only_adds: no row of the input is ever retracted, so only shown rows are stored. Derived from the plan, not
             stored.
+        is_ordered: no two rows of a key are equal in `order_by`, so arrival never decides. Derived from the plan, not stored.
 
     Raises:
         PlanError: columns, types or modes that cannot be deduplicated (when `output` is read or it is built).
@@ -50,6 +51,7 @@ class DeduplicateStage(Stage):
     keep: Keep = "first"
     n: int = 1
     input_only_adds: bool = field(default=False, compare=False)
+    is_ordered: bool = field(default=False, compare=False)
 
     @property
     def kind(self) -> str:
@@ -184,6 +186,7 @@ class DedupRequest(NamedColumnsRequest):
         Raises:
             PlanError: columns or types that cannot be deduplicated.
         """
+        identity = set(inputs[0].relation.primary_key)
         source = replace(inputs[0].relation, join_key=(), primary_key=())
         return DeduplicateStage(
             source=source,
@@ -192,7 +195,18 @@ class DedupRequest(NamedColumnsRequest):
             keep=self.keep,
             n=self.n,
             input_only_adds=inputs[0].only_adds,
+            is_ordered=bool(identity) and identity <= {*self.keys, *(OrderColumn.of(one).name for one in self.order_by)},
         )
+
+    def needs(self, stage: Stage, shown: Collection[str]) -> tuple[frozenset[str] | None, ...]:
+        """Return the keys, the order and what shows; all where the arrival of rows decides that another row may replace.
+
+        A row that changes only in columns that are not read arrives again with them and does not without them.
+        """
+        dedup = cast("DeduplicateStage", stage)
+        if not (dedup.input_only_adds or dedup.is_ordered):
+            return (None,)
+        return (frozenset(shown).union(self.keys, (one.name for one in dedup.columns)),)
 
 
 def dedup_sql(stage: DeduplicateStage, inputs: Sequence[BatchTable], scope: BatchScope) -> str:

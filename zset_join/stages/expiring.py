@@ -9,7 +9,7 @@ emitted twice, once for each life of a row, is present twice.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from typing import Any, Literal, get_args
@@ -402,6 +402,14 @@ class ExpiringRequest(StageRequest):
             for rows, ttl in zip(inputs, self.ttls, strict=True)
         ]
         return expiring_stage(self.inside.stage(changing), [rows.relation for rows in inputs], self.ttls)
+
+    def needs(self, stage: Stage, shown: Collection[str]) -> tuple[frozenset[str] | None, ...]:
+        """Return what the request inside needs; all of rows that change and end, as any change lets them live on."""
+        inside = self.inside.needs(stage.without_expiry, shown)
+        return tuple(
+            one if ttl is None or given.relation.mode == "append" else None
+            for one, ttl, given in zip(inside, self.ttls, stage.inputs, strict=True)
+        )
 
     def shown_as(self, name: str, side: int, *, is_of_both: bool) -> str | None:
         """Return the title of the inner request."""

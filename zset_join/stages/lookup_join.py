@@ -43,6 +43,7 @@ from zset_join.stages.request import (
     keyed_rows,
     keys_computed,
     keys_to_compute,
+    sides_read,
 )
 from zset_join.stages.stage import Joined, OutputKey, Stage, StageInput, StageOptions, TableKey, compared_keys, register_stage
 from zset_join.stages.written import read_relation, write_relation
@@ -453,6 +454,15 @@ class LookupJoinRequest(NamedColumnsRequest):
         """Return a request that fetches only what these columns need."""
         fewer = cast("LookupJoinStage", stage.reading(shown))
         return self if fewer is stage else replace(self, columns=fewer.columns)
+
+    def needs(self, stage: Stage, shown: Collection[str]) -> tuple[frozenset[str] | None, ...]:
+        """Return keys, the rest of ON and what shows; all of rows that change, as each change is looked up at its time."""
+        join = cast("LookupJoinStage", stage)
+        if join.probe.mode != "append":
+            return (None,)
+        rest = frozenset[str]() if join.residual is None else references(join.residual)[0]
+        keys = [{*join.probe.join_key, *rest}, frozenset[str]()]
+        return sides_read((join.probe.schema, join.table.schema), keys, join.shape.sources_of_answer, shown)[:1]
 
     def stage(self, inputs: Sequence[InputRows]) -> LookupJoinStage:
         """Return the lookup join of an input like this.

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, cast
@@ -15,6 +15,7 @@ import pyarrow as pa
 from zset_join.core.errors import PlanError
 from zset_join.core.relation import Relation
 from zset_join.core.shown_values import shown_buckets
+from zset_join.expressions import references
 from zset_join.expressions.written import read_expression, write_expression
 from zset_join.operators.process_time_join import ProcessTimeJoin
 from zset_join.shapes.join import joined_schema
@@ -24,7 +25,7 @@ from zset_join.stages.batch.tables import BatchScope, BatchTable, expression_sql
 from zset_join.stages.comparisons import Comparison, compared_in_condition
 from zset_join.stages.current_versions import CurrentVersionsStage, held_versions, version_columns
 from zset_join.stages.memory_only import refuse_hybrid
-from zset_join.stages.request import InputRows, KeyedJoinRequest, NamedColumnsRequest, keyed_rows
+from zset_join.stages.request import InputRows, KeyedJoinRequest, NamedColumnsRequest, keyed_rows, sides_read
 from zset_join.stages.stage import (
     Joined,
     OutputKey,
@@ -268,6 +269,14 @@ class ProcessTimeJoinRequest(NamedColumnsRequest, KeyedJoinRequest):
             index=self.index,
             find_by=self.find_by,
         )
+
+    def needs(self, stage: Stage, shown: Collection[str]) -> tuple[frozenset[str] | None, ...]:
+        """Return keys, the rest of ON and what shows; all of left rows that change, as each change meets rows of its time."""
+        join = cast("ProcessTimeJoinStage", stage)
+        rests = (frozenset[str](), frozenset[str]()) if join.residual is None else references(join.residual)
+        keys = [{*join.left.join_key, *rests[0]}, {*join.right.join_key, *rests[1]}]
+        left, right = sides_read((join.left.schema, join.right.schema), keys, join.shape.sources_of_answer, shown)
+        return left if join.left.mode == "append" else None, right
 
 
 def process_time_sql(stage: ProcessTimeJoinStage, inputs: Sequence[BatchTable], scope: BatchScope) -> str:

@@ -32,6 +32,7 @@ __all__ = [
     "keys_to_compute",
     "pairs_computed",
     "shown_only",
+    "sides_read",
 ]
 
 ComputedKeys = tuple[tuple[tuple[str, Expression], ...], ...]
@@ -216,6 +217,29 @@ def shown_only(relation: Relation, hidden: tuple[str, ...]) -> Relation:
         event_time=time,
         watermark_delay=None if time is None else relation.watermark_delay,
     )
+
+
+def sides_read(
+    sides: Sequence[pa.Schema],
+    keys: Sequence[Collection[str]],
+    sources: Sequence[tuple[str, tuple[int, str]]],
+    shown: Collection[str],
+) -> tuple[frozenset[str], ...]:
+    """Return, per side of a join, its keys and the columns that show; a right one that is renamed needs the left one.
+
+    Args:
+        sides: the columns of each side.
+        keys: per side, columns that are read in any case.
+        sources: every column of the answer with the side and the column that it is of.
+        shown: the columns of the answer that are read.
+    """
+    read = [set(one) for one in keys]
+    for name, (side, column) in sources:
+        if name in shown:
+            read[side].add(column)
+            if name != column and column in sides[0].names:
+                read[0].add(column)
+    return tuple(map(frozenset, read))
 
 
 class NamedColumnsRequest(StageRequest):

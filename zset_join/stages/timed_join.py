@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from functools import cached_property
 
 from zset_join.core.relation import Relation
+from zset_join.expressions import references
 from zset_join.shapes.as_of_join import AsOfOptions
 from zset_join.shapes.temporal_join import TemporalOptions
 from zset_join.shapes.version_join import VersionJoinShape
 from zset_join.stages.comparisons import Comparison, compared_in_condition
+from zset_join.stages.request import sides_read
 from zset_join.stages.stage import Joined, OutputKey, Stage, StageInput, compared_keys
 
 __all__ = ["TimedJoinStage"]
@@ -46,6 +48,24 @@ class TimedJoinStage(Stage):
             )
             for side, relation in enumerate((self.shape.left, self.shape.right))
         )
+
+    def read_of_sides(self, shown: Collection[str], more: Sequence[Collection[str]]) -> tuple[frozenset[str], ...]:
+        """Return, per side, what these columns of the answer need of it: keys, times, the rest of ON, and what shows.
+
+        Args:
+            shown: columns of the answer.
+            more: per side, columns that are read beside them.
+        """
+        shape = self.shape
+        keys = [{*relation.join_key, *extra} for relation, extra in zip((self.left, self.right), more, strict=True)]
+        if self.options.residual is not None:
+            for side, columns in enumerate(references(self.options.residual)):
+                keys[side] |= columns
+        sides = [0 if side == "left" else 1 for side, _ in shape.sources]
+        sources = [
+            (name, (side, column)) for name, side, (_, column) in zip(shape.schema.names, sides, shape.sources, strict=True)
+        ]
+        return sides_read((self.left.schema, self.right.schema), keys, sources, shown)
 
     @property
     def comparisons(self) -> tuple[Comparison, ...]:

@@ -5,7 +5,7 @@ The rows are spread over the buckets by all they hold, so that a retraction meet
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -97,6 +97,10 @@ class UnchangedRequest(StageRequest):
     def stage(self, inputs: Sequence[InputRows]) -> UnchangedStage:
         """Return the stage over an input like this, without its hidden columns."""
         return UnchangedStage(source=shown_only(replace(inputs[0].relation, join_key=()), inputs[0].hidden))
+
+    def needs(self, stage: Stage, shown: Collection[str]) -> tuple[frozenset[str] | None, ...]:  # noqa: ARG002 - as the contract
+        """Return what shows."""
+        return (frozenset(shown),)
 
 
 def _read(written: Mapping[str, Any]) -> UnchangedStage:

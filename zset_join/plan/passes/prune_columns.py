@@ -7,21 +7,23 @@ condition and no selection above a source reads is dropped by one selection dire
 that tables and stages that are shared without the pass are shared with it.
 
 Kept always: the primary key, the columns that order changes, the event time, hidden columns. A stage whose request does not
-return what it needs (`StageRequest.needs`) needs all columns, and so does a union, which goes by position. A source in
-changelog mode keeps its columns: a `-1` is compared with the row that it retracts, column by column, and must match no other.
+return what it needs (`StageRequest.needs`) needs all columns; so does one whose answer follows from when a row changed last, of
+rows that change: a change of a column that nothing reads would not arrive. Parts of a union are narrowed to the same columns. A
+source in changelog mode keeps its columns, as does a union of it: a `-1` is compared with the row that it retracts, column by
+column, and must match no other.
 
 What is dropped is in no state: an evolution that reads such a column later has to read the source again.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from zset_join.expressions import Expression
 from zset_join.expressions.rows import named
 from zset_join.plan.row_steps import SelectStep
-from zset_join.plan.tree import Apply, Merge, Node, Operate, Read, Root, Views
+from zset_join.plan.tree import Apply, Merge, Node, Operate, Read, Root, Views, is_derived
 
 __all__ = ["prune_columns", "unread_columns"]
 
@@ -109,7 +111,8 @@ def _read_of_children(node: Node, needed: set[str]) -> tuple[frozenset[str] | se
         case Operate():
             return node.request.with_keys_computed().needs(node.stage, needed)
         case Merge(parts):
-            return (None,) * len(parts)
+            is_checked = any(part.relation.mode == "changelog" and not is_derived(part) for part in parts)
+            return (None if is_checked else needed & {*node.relation.schema.names},) * len(parts)
         case _:
             return ()
 
@@ -126,7 +129,16 @@ def _narrowed(node: Node, children: tuple[Node, ...], needed: set[str]) -> Node:
         case Operate():
             return replace(node, inputs=children)
         case _:
-            return Merge(children)
+            return Merge(_alike(node.relation.schema.names, children, needed))
+
+
+def _alike(names: Sequence[str], parts: tuple[Node, ...], needed: set[str]) -> tuple[Node, ...]:
+    """Return the parts of a union with the same columns: those that are read, or all where a part shows all."""
+    if all(part.relation.schema.names == names for part in parts):
+        return parts
+    kept = [name for name in names if name in needed] or names[:1]
+    step = SelectStep(tuple((name, named(name)) for name in kept))
+    return tuple(part if part.relation.schema.names == kept else Apply(part, step) for part in parts)
 
 
 def _kept_columns(step: SelectStep, needed: set[str]) -> tuple[tuple[str, Expression], ...]:
