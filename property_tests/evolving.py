@@ -9,9 +9,9 @@ What is refused has changed nothing.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -26,9 +26,20 @@ from zset_join.pipeline import functions as F  # noqa: N812 - as PySpark users i
 from zset_join.plan.fingerprints import Fingerprints
 from zset_join.zset import ZSet
 
-__all__ = ["Outcome", "bag_of", "changed_queries_hold", "drawn_queries", "is_refusal", "kept_do_not_run"]
+__all__ = [
+    "Outcome",
+    "References",
+    "bag_of",
+    "change_query",
+    "changed_queries_hold",
+    "compare_views",
+    "drawn_queries",
+    "is_refusal",
+    "kept_do_not_run",
+]
 
 _REFUSED = {"EVOLVE_NO_ROWS", "EVOLVE_SOURCE"}
+_REFUSED_BY_TIME = {*_REFUSED, "EVOLVE_BY_TIME", "EVOLVE_JOURNAL"}
 
 
 @dataclass
@@ -41,6 +52,7 @@ class Outcome:
     rebuilt: int = 0
     returned: int = 0
     rows: int = 0
+    codes: Counter[str] = field(default_factory=Counter)
 
 
 class References:
@@ -48,10 +60,12 @@ class References:
 
     Args:
         accepted: the epochs so far; it grows.
+        feed: gives a pipeline the epoch of a number.
     """
 
-    def __init__(self, accepted: list[Rows]) -> None:
+    def __init__(self, accepted: list[Rows], feed: Callable[[Pipeline[Any], int, Rows], object] | None = None) -> None:
         self._accepted = accepted
+        self._feed = feed or (lambda fresh, _, rows: fresh.step(rows))
         self._running: dict[int, tuple[Mapping[str, View], Pipeline[Any], int]] = {}
 
     def of(self, query: Mapping[str, View]) -> Pipeline[Any]:
@@ -59,8 +73,8 @@ class References:
         if id(query) not in self._running:
             self._running[id(query)] = (query, Pipeline(query), 0)
         _, fresh, fed = self._running[id(query)]
-        for step in self._accepted[fed:]:
-            fresh.step({name: one for name, one in step.items() if name in fresh.sources})
+        for number, step in enumerate(self._accepted[fed:], fed):
+            self._feed(fresh, number, {name: one for name, one in step.items() if name in fresh.sources})
         self._running[id(query)] = (query, fresh, len(self._accepted))
         return fresh
 
@@ -94,7 +108,9 @@ def changed_queries_hold(seed: int, outcome: Outcome) -> None:
     for number, step in enumerate(steps):
         if number in (first, second):
             wanted = after if number == first else before
-            if _changed(pipeline, query, wanted, references, outcome, f"seed {seed}, before epoch {number}", reads):
+            if change_query(
+                pipeline, query, wanted, references, outcome, f"seed {seed}, before epoch {number}", reads_nothing=reads
+            ):
                 outcome.returned += number == second and query is after
                 query = wanted
         known = {name: one for name, one in step.items() if name in pipeline.sources and name not in missed}
@@ -102,7 +118,7 @@ def changed_queries_hold(seed: int, outcome: Outcome) -> None:
         accepted.append(known)
         pipeline.step(known)
         if not reads:
-            _compare(pipeline, query, references, outcome, f"seed {seed}, after epoch {number}")
+            compare_views(pipeline, query, references, outcome, f"seed {seed}, after epoch {number}")
     references.close()
     pipeline.close()
 
@@ -132,32 +148,51 @@ def drawn_queries(rng: np.random.Generator, seed: int) -> tuple[dict[str, View],
     return (before, after) if rng.random() < 0.7 else (after, before)
 
 
-def _changed(
+def change_query(
     pipeline: Pipeline[Any],
     query: Mapping[str, View],
     wanted: Mapping[str, View],
     references: References,
     outcome: Outcome,
     what: str,
-    reads_nothing: bool,
-) -> bool:
-    """Change a query; return whether it was not refused."""
+    *,
+    reads_nothing: bool = False,
+    by_time: bool = False,
+    as_now: bool = False,
+) -> PlanDiff | None:
+    """Change a query; return the difference, None where it was refused.
+
+    Args:
+        pipeline: it.
+        query: of it.
+        wanted: the new query.
+        references: both, from the start.
+        outcome: counts.
+        what: the case.
+        reads_nothing: contents of views cannot be read.
+        by_time: answers that follow from time may refuse it, too.
+        as_now: as in `Pipeline.evolve`.
+
+    Raises:
+        LawBrokenError: a law is broken.
+    """
     rows = {} if reads_nothing else {name: pipeline.contents(name) for name in pipeline.views}
     old, states, epoch = pipeline.plan, dict(pipeline._memory.states), pipeline.epoch  # type: ignore[union-attr]
     try:
         with _ran(states) as ran:
-            expected = pipeline.diff(wanted)
-            diff = pipeline.evolve(wanted)
+            expected = None if as_now else pipeline.diff(wanted)
+            diff = pipeline.evolve(wanted, as_now=as_now)
     except StateError as error:
-        if not is_refusal(error):
+        if not is_refusal(error, by_time=by_time):
             raise
         outcome.refused += 1
+        outcome.codes[error.code] += 1
         if pipeline.plan is not old or pipeline.epoch != epoch:
             raise LawBrokenError(f"{what}: refused ({error}), and changed all the same") from error
-        return False
+        return None
     if ran:
         raise LawBrokenError(f"{what}: kept operators of {ran} have run\n{diff}")
-    if list(map(str, expected.views.values())) != list(map(str, diff.views.values())):
+    if expected is not None and list(map(str, expected.views.values())) != list(map(str, diff.views.values())):
         raise LawBrokenError(f"{what}: diff listed\n{expected}\nand evolve did\n{diff}")
     _check_kept(old, pipeline, states, what)
     for name, before in rows.items():
@@ -168,8 +203,8 @@ def _changed(
     outcome.kept += len(diff.kept)
     outcome.rebuilt += len(diff.rebuilt)
     if not reads_nothing:
-        _compare(pipeline, wanted, references, outcome, f"{what}, changed")
-    return True
+        compare_views(pipeline, wanted, references, outcome, f"{what}, changed")
+    return diff
 
 
 @contextmanager
@@ -233,7 +268,9 @@ def _check_sum(pipeline: Pipeline[Any], diff: PlanDiff, name: str, before: ZSet,
         raise LawBrokenError(f'{what}: view "{name}" is {now}, not the rows before and the difference, {rest}\n{diff}')
 
 
-def _compare(pipeline: Pipeline[Any], query: Mapping[str, View], references: References, outcome: Outcome, what: str) -> None:
+def compare_views(
+    pipeline: Pipeline[Any], query: Mapping[str, View], references: References, outcome: Outcome, what: str
+) -> None:
     """Compare a pipeline with one that ran its query from the start."""
     fresh = references.of(query)
     for name in query:
@@ -245,9 +282,9 @@ def _compare(pipeline: Pipeline[Any], query: Mapping[str, View], references: Ref
             )
 
 
-def is_refusal(error: StateError) -> bool:
-    """Return whether an error refuses a change whose rows are absent."""
-    return error.code in _REFUSED
+def is_refusal(error: StateError, *, by_time: bool = False) -> bool:
+    """Return whether an error refuses a change whose rows are absent; `by_time`: or whose answers follow from time."""
+    return error.code in (_REFUSED_BY_TIME if by_time else _REFUSED)
 
 
 def bag_of(rows: ZSet) -> Counter[Any]:

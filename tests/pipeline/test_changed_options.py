@@ -10,6 +10,7 @@ import pytest
 
 from zset_join.core.errors import OptionError, StateError
 from zset_join.core.options import HotBudget
+from zset_join.expressions import col
 from zset_join.pipeline import PROCESSING_TIME, Pipeline, StateTtl, View, appends, changes
 from zset_join.pipeline import functions as F  # noqa: N812 - as PySpark users import theirs
 from zset_join.stages.stage import StageOptions
@@ -157,3 +158,53 @@ def test_the_name_of_an_index_is_no_other_stage() -> None:
 
     assert diff.rebuilt == {}
     assert [row["rate"] for row in pipeline.view().to_pylist()] == [3]
+
+
+TIMED = appends("timed", {"id": pa.int64(), "at": pa.int64()}, watermark=("at", 0))
+
+
+def by_id(after: int) -> View:
+    return TIMED.groupBy("id").agg(F.count().alias("n"), state_ttl=StateTtl(after, by="event"))
+
+
+@pytest.mark.parametrize("swapped", [False, True])
+def test_of_two_groups_that_differ_in_how_long_rows_live_each_keeps_its_own(swapped: bool) -> None:
+    """Also where views change places, and where a new view reads one of them."""
+    pipeline = Pipeline({"short": by_id(5), "long": by_id(50)})
+    for number, at in ((1, 0), (2, 10)):
+        pipeline.step({"timed": [{"id": number, "at": at}]})
+    short, long = ("long", "short") if swapped else ("short", "long")
+
+    diff = pipeline.evolve({long: by_id(50), short: by_id(5), "new": by_id(50).where(col("n") > 0)})
+
+    assert len(diff.kept) == 2
+    assert {name: sorted(row["id"] for row in pipeline.view(name).to_pylist()) for name in pipeline.views} == {
+        short: [2],
+        long: [1, 2],
+        "new": [1, 2],
+    }
+
+
+def test_one_of_two_such_groups_lives_longer_from_now_and_of_two_nothing_shows_which() -> None:
+    pipeline = Pipeline({"short": by_id(5), "long": by_id(50)})
+    pipeline.step({"timed": [{"id": 1, "at": 0}]})
+
+    diff = pipeline.evolve({"short": by_id(20), "long": by_id(50)})
+    pipeline.step({"timed": [{"id": 2, "at": 10}]})
+
+    assert (len(diff.kept), diff.is_empty) == (2, True)
+    assert sorted(row["id"] for row in pipeline.view("short").to_pylist()) == [1, 2]
+    with pytest.raises(StateError, match="EVOLVE_BY_TIME"):
+        pipeline.diff({"short": by_id(21), "long": by_id(51)})
+
+
+def test_a_group_that_keeps_its_rows_goes_on_beside_a_copy_whose_rows_live_longer() -> None:
+    pipeline = Pipeline({"short": by_id(5)})
+    pipeline.step({"timed": [{"id": 1, "at": 0}]})
+    (state,) = pipeline._memory.states.values()  # type: ignore[union-attr]
+
+    pipeline.evolve({"long": by_id(50), "short": by_id(5)})
+    pipeline.step({"timed": [{"id": 2, "at": 10}]})
+
+    assert state in pipeline._memory.states.values()  # type: ignore[union-attr]
+    assert [len(pipeline.view(name).to_pylist()) for name in ("short", "long")] == [1, 2]

@@ -6,7 +6,8 @@ a source is called does, for that is which source it is. Reading a plan twice gi
 
 Where a query changes, both plans are compared without the options that a state outlasts (`Stage.lasting`), and without columns
 of sources that change: a stage that does not read them has one fingerprint in both, though its rows have other columns. `rows`
-is the fingerprint of rows with all their columns.
+is the fingerprint of rows with all their columns. Where the plan before has several stages that differ in such options alone,
+options count for these (`compared_fingerprints`): their rows are not the same.
 
 A stage with lookups is the same where it makes them through the same object.
 """
@@ -26,8 +27,9 @@ from zset_join.plan.unnamed import text_of, words_of
 from zset_join.stages.effect import EffectStage
 from zset_join.stages.written import write_relation
 
-__all__ = ["FeedPrint", "Fingerprints"]
+__all__ = ["FeedPrint", "Fingerprints", "compared_fingerprints"]
 
+_Marks = Mapping[int, str]
 _Seen = tuple[str, frozenset[str]] | None
 """Of a feed, what is equal in two plans, and which changed columns it passes on; None where it reads one."""
 
@@ -54,14 +56,17 @@ class Fingerprints:
         plan: the plan.
         changed: by source, columns that are not the same in another plan that it is compared with; None: it is compared for
             views that are answered together, where options of stages count too.
+        marks: by number of a stage, which of several it is that differ in options alone.
 
     Attributes:
         sources: by name.
         nodes: of each stage, by number.
     """
 
-    def __init__(self, plan: QueryPlan, changed: Mapping[str, AbstractSet[str]] | None = None) -> None:
-        self.plan, self._is_lasting = plan, changed is not None
+    def __init__(
+        self, plan: QueryPlan, changed: Mapping[str, AbstractSet[str]] | None = None, marks: _Marks | None = None
+    ) -> None:
+        self.plan, self._is_lasting, self._marks = plan, changed is not None, marks or {}
         self._changed: dict[str | int, frozenset[str]] = {}
         self._rows: dict[str | int, str] = {}
         self._arriving: list[frozenset[str]] = []
@@ -178,7 +183,45 @@ class Fingerprints:
         return None if every & words_of(node.stage.to_json()) else node.stage.passes(every)
 
     def _written(self, node: StageNode) -> list[object]:
-        return [node.stage.lasting, *_written(node)[1:]] if self._is_lasting else _written(node)
+        if not self._is_lasting:
+            return _written(node)
+        mark = [self._marks[node.number]] if node.number in self._marks else []
+        return [node.stage.lasting, *_written(node)[1:], *mark]
+
+
+def compared_fingerprints(
+    before: QueryPlan, after: QueryPlan, changed: Mapping[str, AbstractSet[str]]
+) -> tuple[Fingerprints, Fingerprints]:
+    """Return those of a plan and of one that it changes to.
+
+    Of several stages of the plan before that differ in options alone, each is that of the new plan with its very options; one
+    that is left over on both sides is the same with other options; of more nothing shows which is which, and they are others.
+
+    Args:
+        before: the plan whose states there are.
+        after: the new one.
+        changed: by source, columns that are not the same in both.
+    """
+    prints = Fingerprints(before, changed), Fingerprints(after, changed)
+    old, new = (_by_options(one) for one in prints)
+    marks: tuple[dict[int, str], dict[int, str]] = ({}, {})
+    for text in old.keys() | new.keys():
+        there, now = old.get(text, {}), new.get(text, {})
+        if len(there) < 2:
+            continue
+        gone, come = there.keys() - now.keys(), now.keys() - there.keys()
+        left = dict(zip(come, gone, strict=True)) if len(come) == len(gone) == 1 else {}
+        for own, stages, same in ((marks[0], there, {}), (marks[1], now, left)):
+            own |= {number: same.get(written, written) for written, numbers in stages.items() for number in numbers}
+    return (Fingerprints(before, changed, marks[0]), Fingerprints(after, changed, marks[1])) if any(marks) else prints
+
+
+def _by_options(prints: Fingerprints) -> dict[str, dict[str, list[int]]]:
+    """Return the stages with one fingerprint, by what is written of them with their options."""
+    found: dict[str, dict[str, list[int]]] = {}
+    for node in prints.plan.nodes:
+        found.setdefault(prints.nodes[node.number], {}).setdefault(text_of(_written(node)), []).append(node.number)
+    return found
 
 
 def _selects_all(step: SelectStep, names: Sequence[str]) -> bool:

@@ -28,7 +28,7 @@ from zset_join.core.tick import Tick
 from zset_join.evolution.changed_columns import ColumnChange, ColumnWords, changes_of_columns, is_same_source, no_words
 from zset_join.evolution.differences import PlanDiff, ViewDiff, difference
 from zset_join.evolution.refusals import bad_first_rows, bad_reread, none_taken, source_changed, source_dropped
-from zset_join.plan.fingerprints import Fingerprints
+from zset_join.plan.fingerprints import compared_fingerprints
 from zset_join.plan.query_plan import Feed, QueryPlan, StateNode
 from zset_join.runners.local.contents import Contents
 from zset_join.runners.local.held_counts import HeldCounts
@@ -116,7 +116,7 @@ class Evolution:
         self.options = origin.options if origin.options_after is None else origin.options_after
         self.columns = changes_of_columns(origin.plan, plan, origin.words) if origin.epoch else {}
         touched = {name: change.touched for name, change in self.columns.items()}
-        self._before, self._after = Fingerprints(origin.plan, touched), Fingerprints(plan, touched)
+        self._before, self._after = compared_fingerprints(origin.plan, plan, touched)
         self.kept: dict[int, int] = {}
         self._copied: set[int] = set()
         self._places: dict[int, tuple[int, ...]] = {}  # of joins that continue with a part of a shared table
@@ -207,7 +207,11 @@ class Evolution:
         for number, text in self._before.states.items():
             there.setdefault(text, []).append(number)
         taken: set[int] = set()
-        for number, text in self._after.states.items():
+
+        def is_other(one: tuple[int, str]) -> bool:
+            return not any(self._goes_on(one[0], old) for old in there.get(one[1], []))
+
+        for number, text in sorted(self._after.states.items(), key=is_other):  # a copy leaves the state to what goes on with it
             same = [old for old in there.get(text, []) if self._goes_on(number, old) or self._is_carried(number, old)]
             fresh = [one for one in same if one not in taken]
             if not same:
@@ -217,6 +221,7 @@ class Evolution:
             if not fresh or not self._goes_on(number, self.kept[number]):
                 self._copied.add(number)
             taken.add(self.kept[number])
+        self.kept = dict(sorted(self.kept.items()))
 
     def _match_part(self, number: int) -> None:
         """Let joins keep their part of a table that more joins have shared."""
