@@ -7,7 +7,7 @@ import pytest
 
 from zset_join.checkpoint.files import FileEntry
 from zset_join.checkpoint.log import LogEntry
-from zset_join.checkpoint.record import MERGE_AFTER_FILES, BucketHistory, CommitRecord, PartEntry
+from zset_join.checkpoint.record import MERGE_AFTER_FILES, BucketHistory, CommitRecord, HistoryTexts, PartEntry
 from zset_join.checkpoint.snapshot import SnapshotEntry
 from zset_join.storage.sealed import UnknownFormatError
 from zset_join.zset.protocol import NextDue
@@ -61,6 +61,17 @@ def test_a_record_survives_its_file() -> None:
     )
 
     assert CommitRecord.from_bytes(record.to_bytes(), 3) == record
+
+
+def test_logs_that_were_written_before_are_the_same_bytes_again() -> None:
+    texts, first = HistoryTexts(), BucketHistory(None, tuple(map(log, range(3))))
+    later = [first, first.with_log(log(3)), first.with_merged(log(2)), BucketHistory(), first.with_log(log(4))]
+    records = [committed(number, histories={"join/0": one, 'a"b/1': one}) for number, one in enumerate(later)]
+
+    assert [one.to_bytes(texts) for one in records] == [one.to_bytes() for one in records]
+    assert [CommitRecord.from_bytes(one.to_bytes(), one.epoch) for one in records] == records
+    passing = (committed(number, histories={"join/0": history(number)}) for number in range(20))  # each is gone at the next
+    assert [one.epoch for one in passing if one.to_bytes(texts) != one.to_bytes()] == []
 
 
 @pytest.mark.parametrize("data", [b'{"format": 99}', b'{"format":99,"crc32":"00000000","body":{}}'])

@@ -82,6 +82,19 @@ def test_a_replaced_file_is_synced_before_it_gets_its_name_and_its_directory_aft
     assert log.kinds == ["create", "write", "sync", "close", "replace", "sync_directory"]
 
 
+def test_a_file_that_is_overwritten_ends_with_the_new_bytes_and_a_copy_by_link_keeps_the_old_ones(tmp_path: Path) -> None:
+    record, copy, log = tmp_path / "record", tmp_path / "copy", Log()
+
+    with observe(log):
+        local.overwrite(record, b"written first")
+        local.overwrite(record, b"shorter")
+    assert (record.read_bytes(), log.kinds) == (b"shorter", ["open", "write", "close", "open", "write", "truncate", "close"])
+
+    copy.hardlink_to(record)
+    local.overwrite(record, b"new")
+    assert (record.read_bytes(), copy.read_bytes()) == (b"new", b"shorter")
+
+
 def test_a_durable_file_waits_for_its_bytes_and_for_the_name_of_every_directory_made(tmp_path: Path) -> None:
     log = Log()
     folder = open_folder(tmp_path / "cp")

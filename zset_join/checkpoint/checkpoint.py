@@ -59,7 +59,7 @@ from zset_join.checkpoint.reading import (
     read_rescaling,
     record_name,
 )
-from zset_join.checkpoint.record import BucketHistory, CommitRecord
+from zset_join.checkpoint.record import BucketHistory, CommitRecord, HistoryTexts
 from zset_join.checkpoint.rescaling import RESCALINGS, Rescaling, record_digest, rescaling_numbers
 from zset_join.checkpoint.session_texts import SESSION, is_of_other_session
 from zset_join.core.errors import StateError
@@ -122,6 +122,7 @@ class Checkpoint:
         self._first_buckets, self._has_added_columns = self._check_format(description, buckets, plan)
         self._digest = self._digest_of_first()
         self._clearing = Clearing(self._folder)
+        self._texts = HistoryTexts()
         self._folder.sync_names("commits")  # a record that is seen may be built upon: from now on it survives a power cut
         self._folder.sync_names(RESCALINGS)
         self.last = read_last(self.files)
@@ -267,7 +268,7 @@ class Checkpoint:
             plan=self.plan_digest if record.plan is None else record.plan,
             buckets=committed.buckets if number else None,
         )
-        if not self._put_new(record_name(record.epoch), record.to_bytes()):
+        if not self._put_new(record_name(record.epoch), record.to_bytes(self._texts)):
             raise self._committed_twice(record.epoch)
         self.last, self._rescaling = record, None
         self._tidy_up(committed, record)

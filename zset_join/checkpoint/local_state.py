@@ -13,6 +13,9 @@ removed, cut, written, replaced or copied since then, or that is a link, breaks 
 checkpoint. It is compared when the files are mapped, not per epoch. Files of cold rows carry checksums of their own and are
 only looked at for links. A link is removed, never followed: nothing outside the directory is read or written.
 
+The stamp is overwritten in place, under the lock: where its writer dies in between, its checksum does not fit, and the
+files are rebuilt.
+
 The files are not synced, so a stamp of an earlier boot does not fit. A task that cannot get the lock in time (another attempt
 hangs) works in a private directory beside it, which is removed afterwards.
 
@@ -166,7 +169,7 @@ class LocalState:
         """Write down what the files hold now, with their seal."""
         self._sealed = local.file_marks(self.directory, skip=_COLD)
         body = {part.name: getattr(stamp, part.name) for part in fields(stamp)} | {_SEAL: self._sealed}
-        local.write_atomic(f"{self._home}/{_NAME}", seal(body, version=_FORMAT, name=_NAME), durable=False)
+        local.overwrite(f"{self._home}/{_NAME}", seal(body, version=_FORMAT, name=_NAME))
 
     def is_sealed(self) -> bool:
         """Return whether the files are those the stamp that was read or written last is for, unchanged since then.

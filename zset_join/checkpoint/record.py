@@ -17,7 +17,7 @@ from zset_join.checkpoint.files import FileEntry
 from zset_join.checkpoint.log import LogEntry
 from zset_join.checkpoint.snapshot import SnapshotEntry
 from zset_join.core.epoch_chain import ChainLink, chained_digest
-from zset_join.storage.sealed import UnknownFormatError, seal, unseal
+from zset_join.storage.sealed import UnknownFormatError, json_text, seal_text, unseal
 from zset_join.zset.protocol import NextDue
 
 __all__ = [
@@ -27,6 +27,7 @@ __all__ = [
     "RESCALED_RECORD_FORMAT",
     "BucketHistory",
     "CommitRecord",
+    "HistoryTexts",
     "PartEntry",
     "histories_from_json",
     "histories_to_json",
@@ -243,8 +244,12 @@ class CommitRecord:
         """Return the names of all files the state consists of."""
         return {name for history in self.histories.values() for name in history.file_names()}
 
-    def to_bytes(self) -> bytes:
-        """Return the record as the bytes of its file."""
+    def to_bytes(self, known: HistoryTexts | None = None) -> bytes:
+        """Return the record as the bytes of its file.
+
+        Args:
+            known: of the writer of the records before it; the bytes are the same without.
+        """
         written: dict[str, Any] = {
             "query_id": self.query_id,
             "epoch": self.epoch,
@@ -252,7 +257,6 @@ class CommitRecord:
             "watermarks": dict(self.watermarks),
             "positions": dict(self.positions),
             "dues": {key: [due.watermark_us, due.processing_time_us] for key, due in self.dues.items()},
-            "histories": histories_to_json(self.histories),
             "parts": [part.to_json() for part in self.parts],
             "quarantined": [part.to_json() for part in self.quarantined],
             "progress": dict(self.progress),
@@ -269,7 +273,9 @@ class CommitRecord:
         if self.plan is not None:
             written |= {"plan": self.plan}
             version = CHANGED_RECORD_FORMAT
-        return seal(written, version=version, name=_name(self.epoch))
+        histories = (HistoryTexts() if known is None else known).written(self.histories)
+        text = f'{json_text(written)[:-1]},"histories":{histories}}}'
+        return seal_text(text.encode(), version=version, name=_name(self.epoch))
 
     @classmethod
     def from_bytes(cls, data: bytes, epoch: int) -> CommitRecord:
@@ -309,6 +315,35 @@ class CommitRecord:
             link=None if written.get("chain") is None else ChainLink(before=written["chain"][0], digest=written["chain"][1]),
             plan=written.get("plan"),
         )
+
+
+class HistoryTexts:
+    """Write histories as JSON, each log once: the next record has its text from the one before.
+
+    The law: the text is that of `histories_to_json`. Logs are recognised by their place in memory, which no other one takes:
+    they are kept here until a record does not list them.
+
+    Cost: the logs that are new; of the others, one look each.
+    """
+
+    def __init__(self) -> None:
+        self._known: dict[int, tuple[LogEntry, str]] = {}
+
+    def written(self, histories: Mapping[str, BucketHistory]) -> str:
+        """Return the text of the histories of one record."""
+        listed: dict[int, tuple[LogEntry, str]] = {}
+        texts = [f"{json_text(key)}:{self._history(history, listed)}" for key, history in histories.items()]
+        self._known = listed
+        return f"{{{','.join(texts)}}}"
+
+    def _history(self, history: BucketHistory, listed: dict[int, tuple[LogEntry, str]]) -> str:
+        snapshot = None if history.snapshot is None else history.snapshot.to_json()
+        logs = []
+        for log in history.logs:
+            pair = self._known.get(id(log)) or (log, json_text(log.to_json()))
+            listed[id(log)] = pair
+            logs.append(pair[1])
+        return f'{{"snapshot":{json_text(snapshot)},"logs":[{",".join(logs)}]}}'
 
 
 def histories_to_json(histories: Mapping[str, BucketHistory]) -> dict[str, Any]:

@@ -140,6 +140,8 @@ def open_folder(location: str | Path, *, option: str = "checkpointLocation") -> 
     'memory://cp/commits/1.json'
     """
     text = str(location)
+    if text.startswith("/"):
+        return _below_root(text)
     if is_local(text):
         return LocalFolder(local_path(text, option=option))
     scheme, _, rest = text.partition(":")
@@ -200,6 +202,11 @@ def local_path(location: str, *, option: str = "checkpointLocation") -> Path:
             value=location,
         )
     return Path(unquote(parsed.path))
+
+
+@lru_cache(maxsize=64)
+def _below_root(path: str) -> LocalFolder:
+    return LocalFolder(local_path(path))
 
 
 @cache

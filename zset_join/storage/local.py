@@ -40,6 +40,7 @@ __all__ = [
     "make_directories",
     "make_directory",
     "modified_at",
+    "overwrite",
     "read_bytes",
     "remove_directory",
     "remove_file",
@@ -119,16 +120,19 @@ class LocalFile:
             _close(self.path, descriptor)
 
     def _write_out(self, view: memoryview) -> None:
-        descriptor = self._opened()
-        while len(view):
-            rest = view
-            written = perform("write", self.path, lambda rest=rest: os.write(descriptor, rest), data=rest)  # type: ignore[misc]
-            view = view[written:]
+        _write_all(self.path, self._opened(), view)
 
     def _opened(self) -> int:
         if self._descriptor is None:
             raise ValueError(f"{self.path} is closed")
         return self._descriptor
+
+
+def _write_all(path: str, descriptor: int, data: bytes | memoryview) -> None:
+    view = memoryview(data)
+    while len(view):
+        rest = view
+        view = rest[perform("write", path, lambda rest=rest: os.write(descriptor, rest), data=rest) :]  # type: ignore[misc]
 
 
 def _close(path: str, descriptor: int) -> None:
@@ -266,13 +270,36 @@ def append(path: str | Path, data: bytes) -> None:
     absolute = _absolute(path)
     descriptor = perform("open", absolute, lambda: os.open(absolute, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW))
     try:
-        view = memoryview(data)
-        while len(view):
-            rest = view
-            view = rest[perform("write", absolute, lambda rest=rest: os.write(descriptor, rest), data=rest) :]  # type: ignore[misc]
+        _write_all(absolute, descriptor, data)
         perform("sync", absolute, lambda: os.fsync(descriptor))
     finally:
         _close(absolute, descriptor)
+
+
+def overwrite(path: str | Path, data: bytes) -> None:
+    """Make a file, or write over the bytes of one: neither in one step, nor on the disk when this returns.
+
+    For a small file that is written often, proves that it is whole (`zset_join.storage.sealed`), and is not needed where a
+    writer died in between. It costs a tenth of a new file that is renamed, and on ext4 does not wait for the journal. A link
+    is not followed. A file that has other names too is replaced, so that they keep their bytes.
+
+    Args:
+        path: the file; its directory is present.
+        data: all of it.
+    """
+    absolute = _absolute(path)
+    flags = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+    descriptor = perform("open", absolute, lambda: os.open(absolute, flags, 0o666))
+    try:
+        status = os.fstat(descriptor)
+        if status.st_nlink == 1:
+            _write_all(absolute, descriptor, data)
+            if status.st_size > len(data):
+                perform("truncate", absolute, lambda: os.ftruncate(descriptor, len(data)))
+            return
+    finally:
+        _close(absolute, descriptor)
+    write_atomic(absolute, data, durable=False)
 
 
 class LinkError(OSError):

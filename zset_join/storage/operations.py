@@ -36,8 +36,9 @@ class Operation:
 
     Args:
         kind: what it does. On a local disk: create (of a name that is free), open (of a file that may be there), write (at
-            the end), sync, close, sync_directory, make_directory, rename, replace, link (a second name, which must be
-            free), remove, remove_directory, touch, read, size, list, lock, truncate, allocate (blocks), map. On another
+            the end; of a file that is overwritten, from its beginning), sync, close, sync_directory, make_directory, rename,
+            replace, link (a second name, which must be free), remove, remove_directory, touch, read, size, list, lock,
+            truncate, allocate (blocks), map. On another
             file system: put (a whole object at once), put_new (the same, of a name that is free), create, write, close (of
             a large object, there once it is closed), rename, make_directory, read, size, list, remove. Of a database:
             database_open, database_read, database_write.

@@ -23,9 +23,10 @@ import zlib
 from collections.abc import Mapping
 from typing import Any
 
-__all__ = ["UnknownFormatError", "seal", "unseal"]
+__all__ = ["UnknownFormatError", "json_text", "seal", "seal_text", "unseal"]
 
 _FRAME = re.compile(rb'\{"format":(\d{1,9}),"crc32":"([0-9a-f]{8})","body":')
+_ENCODER = json.JSONEncoder(separators=(",", ":"))
 
 
 class UnknownFormatError(ValueError):
@@ -48,7 +49,17 @@ def seal(body: Mapping[str, Any], *, version: int, name: str) -> bytes:
         version: number of the format.
         name: what the file is called where it belongs.
     """
-    return _framed(json.dumps(body, separators=(",", ":")).encode(), version, name)
+    return seal_text(json_text(body).encode(), version=version, name=name)
+
+
+def seal_text(text: bytes, *, version: int, name: str) -> bytes:
+    """Return the bytes of a file whose payload is JSON already; see `seal`."""
+    return b'{"format":%d,"crc32":"%08x","body":%b}' % (version, _checksum(text, version, name), text)
+
+
+def json_text(value: Any) -> str:
+    """Return JSON as it is in sealed files."""
+    return _ENCODER.encode(value)
 
 
 def unseal(data: bytes, *, version: int, name: str) -> dict[str, Any]:
@@ -69,14 +80,10 @@ def unseal(data: bytes, *, version: int, name: str) -> dict[str, Any]:
     if int(frame[1]) != version:
         raise UnknownFormatError(int(frame[1]))
     text = data[frame.end() : -1]
-    if _framed(text, version, name) != data:
+    if seal_text(text, version=version, name=name) != data:
         raise ValueError("its checksum does not fit")
     body: dict[str, Any] = json.loads(text)
     return body
-
-
-def _framed(text: bytes, version: int, name: str) -> bytes:
-    return b'{"format":%d,"crc32":"%08x","body":%b}' % (version, _checksum(text, version, name), text)
 
 
 def _checksum(text: bytes, version: int, name: str) -> int:
