@@ -30,7 +30,7 @@ to begin with:
 `shop:view` names a function `view(spark)` in `shop.py` that returns the query as it would be started, without `.start()`. So
 what is verified is the program's own query, its expressions and functions included. The working directory is searched first.
 Exit codes: 0 all is well, 1 a view differs, outputs share no epoch, `doctor` found a fault, or the engine refused (its
-message has the reason), 2 the command line is wrong.
+message has the reason), 2 the command line is wrong, or `diff` could not compare.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return run(options)
     except ZsetJoinError as error:
         _print_line(error, sys.stderr)
-        return 1
+        return 2 if options.verb == "diff" else 1  # 1 is the answer that rows differ
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -420,7 +420,7 @@ def _position(options: argparse.Namespace) -> int:
 
 
 def _diff(options: argparse.Namespace) -> int:
-    words = {"words": column_words(options), "reread": reread_places(options)}
+    words = {"words": column_words(options), "reread": reread_places(options), "as_now": options.as_now}
     diff = _diff_of(options.directory, options.program, options.dialect, options.lease_seconds, **words)
     if options.all is not None:
         diff.write_parquet(options.all)
@@ -438,6 +438,7 @@ def _evolve(options: argparse.Namespace) -> int:
         given = {
             "words": words,
             "reread": reread_places(options),
+            "as_now": options.as_now,
             "new_tables": options.new_table,
             "undo_epochs": options.undo_epochs,
         }

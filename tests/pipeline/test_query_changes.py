@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -202,6 +203,22 @@ def test_a_report_counts_shows_and_writes_what_differs(tmp_path: Path) -> None:
     assert "- id=1, total=1\n+ id=1, total=2\n" in diff.to_markdown()
     assert pq.read_table(tmp_path / "v.removed.parquet").num_rows == 6
     assert pq.read_table(tmp_path / "v.added.parquet").num_rows == 5
+
+
+@pytest.mark.parametrize("lasts", [False, True])
+def test_a_report_estimates_state_and_seconds_and_evolve_finds_the_same_state(tmp_path: Path, lasts: bool) -> None:
+    by_order = JOINED.groupBy("id").agg(F.sum("total").alias("t"))
+    with Pipeline({"v": BY_CITY}, tmp_path if lasts else None) as pipeline:
+        pipeline.step({**ROWS, "orders": [{"id": at, "who": "ab"[at % 2], "total": at} for at in range(10_000)]})
+
+        diff = pipeline.diff({"v": by_order})
+        taken = pipeline.evolve({"v": by_order})
+        back = pipeline.diff({"v": BY_CITY})
+
+    assert re.search(r"builds aggregate-1 \(10,000 rows, about \d+\.\d s\), drops aggregate-1; state \+[01]\.\d MB", str(diff))
+    assert diff.state_bytes == taken.state_bytes > 500_000
+    assert "; state -" in str(back)
+    assert -back.state_bytes == pytest.approx(diff.state_bytes, rel=0.1)
 
 
 def test_with_a_directory_diff_writes_nothing(tmp_path: Path) -> None:

@@ -10,15 +10,16 @@ from unittest import mock
 import pyarrow as pa
 import pytest
 
-from tests.pipeline.test_durable_changes import BY_CITY, COUNTED, JOINED, LARGE, MORE, ORDERS, ROWS, held, stored
+from tests.pipeline.test_durable_changes import BY_CITY, COUNTED, JOINED, LARGE, MORE, ORDERS, PEOPLE, ROWS, held, stored
 from zset_join.checkpoint.plan import query_plan
 from zset_join.cli import main
-from zset_join.core.errors import PlanError, StateError
+from zset_join.core.errors import OptionError, PlanError, StateError
 from zset_join.evolution.refusals import of_taken_rows
 from zset_join.expressions import col
 from zset_join.lookup import ArrowSource
 from zset_join.pipeline import Pipeline, changes
 from zset_join.pipeline import functions as F  # noqa: N812 - as PySpark users import theirs
+from zset_join.runners.any_mode import evolve_wherever
 from zset_join.runners.local.outputs import PipelineOutputs
 from zset_join.runners.local.pinned import diff_of_running
 from zset_join.runners.local.stopped import diff_of_directory, evolve_directory, undo_of_directory
@@ -211,9 +212,9 @@ def test_the_log_of_a_view_that_begins_again_stays_until_outputs_have_it_and_no_
         assert (len(logs()), third in logs()) == (1, False)
 
 
-@pytest.mark.parametrize("command", ["diff", "evolve"])
+@pytest.mark.parametrize(("command", "code"), [("diff", 2), ("evolve", 1)])
 def test_a_function_with_another_value_each_time_is_refused_with_the_rows_it_would_be_of(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], command: str
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], command: str, code: int
 ) -> None:
     (tmp_path / "new.sql").write_text("SELECT id, rand() AS r FROM orders JOIN people USING (who)")
     with Pipeline(BY_CITY, tmp_path / "dir") as pipeline:
@@ -224,7 +225,7 @@ def test_a_function_with_another_value_each_time_is_refused_with_the_rows_it_wou
     refused = main([command, str(tmp_path / "dir"), str(tmp_path / "new.sql")])
     printed = capsys.readouterr().err
 
-    assert (never, refused) == (1, 1)
+    assert (never, refused) == (code, code)
     assert "[NON_DETERMINISTIC] RAND() has another value" in without
     assert f"has {sum(map(len, ROWS.values()))} rows of before, which a change would compute again: RAND()" in printed
 
@@ -266,3 +267,38 @@ def test_no_state_is_read_for_an_error_that_gets_no_rows() -> None:
     error = PlanError("a", code="UNKNOWN_COLUMN")
 
     assert of_taken_rows(error, lambda: pytest.fail("state was read")) is error
+
+
+OUTER = ORDERS.join(PEOPLE, on="who", how="left").select("id", "city")
+ENDING = ORDERS.join(PEOPLE, on="who", how="left", state_ttl=("1 hour", None)).select("id", "city")
+
+
+def test_rows_are_answered_as_if_they_came_now_where_the_command_has_as_now(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    place, query = str(tmp_path / "dir"), f"{__name__}:ENDING"
+    with Pipeline(OUTER, place) as pipeline:
+        pipeline.step(ROWS)
+        running = main(["diff", place, query, "--as-now"])
+        preview = pipeline.diff(ENDING, as_now=True)
+
+    refused, stopped = main(["diff", place, query]), main(["diff", place, query, "--as-now"])
+    why = capsys.readouterr().err
+    changed = main(["evolve", place, query, "--as-now"])
+
+    assert (running, refused, stopped, changed) == (0, 2, 0, 0)
+    assert preview.is_empty
+    assert "[EVOLVE_BY_TIME]" in why
+    assert "--as-now" in why
+    with Pipeline(ENDING, place) as pipeline:
+        assert pipeline.view().num_rows == len(ROWS["orders"])
+
+
+def test_executors_build_nothing_as_if_its_rows_came_now(tmp_path: Path) -> None:
+    on_executors = mock.patch("zset_join.runners.any_mode.stored_description", return_value={"inputs": []})
+    with on_executors, pytest.raises(OptionError, match=r"NOT_FROM_HERE.*rescale"):
+        evolve_wherever(str(tmp_path), ENDING, as_now=True)
+
+
+def test_a_comparison_that_fails_has_another_exit_code_than_rows_that_differ(tmp_path: Path) -> None:
+    assert main(["diff", str(tmp_path / "nothing"), f"{__name__}:ENDING"]) == 2

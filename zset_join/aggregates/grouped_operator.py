@@ -204,7 +204,7 @@ class GroupedOperator:
         """Return counts: groups, state bytes, rejected rows so far."""
         hybrid = {} if self._input.hybrid is None else self._input.hybrid.statistics()
         groups = self._input.state.groups + self._input.state.cold_groups
-        return {**self._totals, "groups": groups, "groups_bytes": self.resident_bytes(), **hybrid}
+        return {**self._totals, "groups": groups, "groups_bytes": self.resident_bytes() - self.working_bytes(), **hybrid}
 
     def is_current(self) -> bool:
         """Return whether another process would open these mapped files: none was replaced, extended or partly written."""

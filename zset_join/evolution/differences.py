@@ -30,6 +30,10 @@ from zset_join.zset import ZSet
 __all__ = ["PlanDiff", "ViewDiff", "difference"]
 
 _ADDED = 1 << 32
+_MANY_ROWS = 10_000
+"""From so many rows on a report has the seconds that a stage takes."""
+_LEAST_BYTES = 50_000
+"""A report shows larger changes of the size of the state."""
 Status = Literal["unchanged", "changed", "columns", "added", "dropped"]
 
 
@@ -181,6 +185,8 @@ class PlanDiff:
         set_aside: of each stage of the plan before, the rows that it has set aside as bad input; they stay so.
         ended: of each stage of the plan before, the rows that have left it by time, as past versions or at a limit; they stay
             so.
+        seconds: of each stage that is built, by name, how long building it took for this difference; `evolve` takes as long.
+        state_bytes: how much more the new plan stores; less is negative. Of stages in `lags` without their newest epoch.
         lags: stages whose state was not read, so that the last two lack the counts of their newest epoch.
     """
 
@@ -196,6 +202,8 @@ class PlanDiff:
     ending: Mapping[str, int] = field(default_factory=dict)
     set_aside: Mapping[str, int] = field(default_factory=dict)
     ended: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    seconds: Mapping[str, float] = field(default_factory=dict)
+    state_bytes: int = 0
     lags: Sequence[str] = ()
 
     @property
@@ -216,8 +224,9 @@ class PlanDiff:
         at = "before the first epoch" if self.epoch is None else f"after epoch {self.epoch}"
         yield (
             f"{at}: keeps {len(self.kept)} of {counted(len(self.kept) + len(self.rebuilt), 'stage')}"
-            + _listed("builds", [f"{name} ({counted(rows, 'row')})" for name, rows in self.rebuilt.items()])
+            + _listed("builds", [f"{name} ({self._work(name)})" for name in self.rebuilt])
             + _listed("drops", self.dropped)
+            + _state(self.state_bytes)
         )
         if self.read:
             yield "reads " + ", ".join(f"{what} ({rows:,})" for what, rows in self.read.items())
@@ -238,6 +247,11 @@ class PlanDiff:
             without = " (without the last epoch)" if any(name in self.lags for name, *_ in counts) else ""
             if counts:
                 yield f"{what}: {', '.join(f'{name} {rows:,}{how}' for name, how, rows in counts)}{without}"
+
+    def _work(self, name: str) -> str:
+        """Return how many rows a stage is built from, and where they are many, how long that takes."""
+        rows, seconds = self.rebuilt[name], self.seconds.get(name, 0.0)
+        return counted(rows, "row") + (f", about {max(seconds, 0.1):,.1f} s" if rows >= _MANY_ROWS else "")
 
     def __str__(self) -> str:
         return "\n".join(self.lines())
@@ -361,6 +375,11 @@ def _columns(rows: ZSet) -> str:
 
 def _listed(verb: str, names: Sequence[str]) -> str:
     return f", {verb} {', '.join(names)}" if names else ""
+
+
+def _state(difference: int) -> str:
+    """Return how much more is stored, where it is worth a word."""
+    return f"; state {difference / 1e6:+,.1f} MB" if abs(difference) >= _LEAST_BYTES else ""
 
 
 def _text(row: Mapping[str, Any]) -> str:

@@ -162,9 +162,9 @@ def by_time(
     depends = beside if is_gone else "the arrival of its rows, which is not stored"
     return StateError(
         f"{is_needed}. Its answer depends on {depends}{there}. Leave this stage and all before it as they are, and "
-        "change what is behind it where its rows are kept, as those of a view are; or let Pipeline.evolve(view, as_now=True) "
-        "answer the stored rows as if all of them came now; or start the new query again over the sources, with an output of "
-        "its own.",
+        "change what is behind it where its rows are kept, as those of a view are; or let Pipeline.evolve(view, "
+        "as_now=True), or zset-join evolve --as-now, answer the stored rows as if all of them came now; or start "
+        "the new query again over the sources, with an output of its own.",
         code="EVOLVE_JOURNAL" if is_gone else "EVOLVE_BY_TIME",
         stage=node.name,
         **_counts(held, [*shown.values()]),

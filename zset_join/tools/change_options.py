@@ -34,6 +34,11 @@ def add_column_options(parser: argparse.ArgumentParser) -> None:
         metavar="SOURCE=PLACE",
         help="read a source once more for columns that no state has: a file, FILE.duckdb:TABLE, postgresql://...:TABLE",
     )
+    parser.add_argument(
+        "--as-now",
+        action="store_true",
+        help="build stages whose answer depends on arrival, such as state_ttl, as if all stored rows arrived now",
+    )
 
 
 def add_change_options(parser: argparse.ArgumentParser) -> None:

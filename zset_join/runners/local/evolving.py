@@ -141,6 +141,7 @@ class Evolution:
                 held=self._held,
                 as_now=now if origin.as_now and prints is self._after else (),
                 reached=self._reached if prints is self._after else {},
+                measured=[at for one in self._rebuilt for at in one.readers] if prints is self._after else (),
             )
             for prints in (self._before, self._after)
         )
@@ -370,12 +371,17 @@ class Evolution:
         one, built = self.origin, self._rebuilt
         names = {state.number: state.name for state in self.plan.states}
         used = set(self.kept.values())
+        dropped = [state for state in one.plan.states if state.number not in used]
+        readers = {state.name: state.readers for state in built}
         return PlanDiff(
             epoch=one.epoch - 1 if one.epoch else None,
             views=views,
             kept=[names[number] for number in self.kept],
-            rebuilt={state.name: sum(self._new.fed.get(number, 0) for number in state.readers) for state in built},
-            dropped=[state.name for state in one.plan.states if state.number not in used],
+            rebuilt={name: sum(self._new.fed.get(at, 0) for at in numbers) for name, numbers in readers.items()},
+            seconds={name: sum(self._new.seconds.get(at, 0.0) for at in numbers) for name, numbers in readers.items()},
+            state_bytes=sum(self._new.held_bytes.get(at, 0) for numbers in readers.values() for at in numbers)
+            - self._held.bytes_of([state.number for state in dropped] if one.epoch else ()),
+            dropped=[state.name for state in dropped],
             read={**self._old.read, **self._new.read},
             rejected=self._new.rejected,
             late={name: time.late_rows for name, time in one.known.sources.items()},

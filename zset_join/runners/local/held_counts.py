@@ -14,7 +14,10 @@ from zset_join.core.shown_values import counted
 from zset_join.plan.query_plan import QueryPlan, StateNode
 from zset_join.zset.protocol import DurableOperator
 
-__all__ = ["HeldCounts", "HeldRows", "ended_rows"]
+__all__ = ["HeldCounts", "HeldRows", "ended_rows", "state_bytes"]
+
+_NO_STATE = frozenset({"hot_bytes", "evicted_bytes"})
+"""Counts of bytes that are part of another count, or were dropped."""
 
 _Counts = Mapping[str, int]
 
@@ -102,10 +105,24 @@ class HeldCounts:
         found = {name: ended_rows(counts) for name, counts in self.known().items()}
         return {name: counts for name, counts in found.items() if counts}
 
+    def bytes_of(self, states: Collection[int]) -> int:
+        """Return the bytes of states, by number."""
+        known = self.known()
+        return sum(state_bytes(known[state.name]) for state in self.plan.states if state.number in states)
+
     def set_aside(self) -> dict[str, int]:
         """Return by state how many rows it has set aside as bad input."""
         found = {name: counts.get("rejected_rows", counts.get("rejected", 0)) for name, counts in self.known().items()}
         return {name: rows for name, rows in found.items() if rows}
+
+
+def state_bytes(counts: _Counts) -> int:
+    """Return from the counts of an operator the bytes of its state, in memory and on disk.
+
+    >>> state_bytes({"left_rows": 2, "left_bytes": 80, "right_bytes": 40, "hot_bytes": 60, "cold_disk_bytes": 10})
+    130
+    """
+    return sum(size for name, size in counts.items() if name.endswith("_bytes") and name not in _NO_STATE)
 
 
 def ended_rows(counts: _Counts) -> dict[str, int]:

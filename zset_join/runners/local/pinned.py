@@ -65,6 +65,7 @@ def diff_of_running(
     *,
     words: ColumnWords | None = None,
     reread: Mapping[str, Any] | None = None,
+    as_now: bool = False,
     lease_seconds: float = LEASE_SECONDS,
     on_pinned: Callable[[int], object] | None = None,
 ) -> PlanDiff:
@@ -75,6 +76,7 @@ def diff_of_running(
         view: the other query: a view, or all views by name; or a planned query, of Spark's.
         words: what schemas do not show of columns of sources that change.
         reread: as for `Pipeline.evolve`; they are compared with the rows of the epoch.
+        as_now: as for `Pipeline.evolve`.
         lease_seconds: how long the files of the epoch are held at most.
         on_pinned: called with the epoch once its files are held.
 
@@ -96,7 +98,7 @@ def diff_of_running(
             plan = plan_of_program(view, state.plan)
             again = read_again(reread or {}, readings_of_query(view)) if reread else {}
             check_streams(state.plan, plan, known["description"], view)
-            state = replace(with_words(state, words), plan=with_lookups_of(state.plan, plan), reread=again)
+            state = replace(with_words(state, words), plan=with_lookups_of(state.plan, plan), reread=again, as_now=as_now)
             with progress_line("comparing with another query"), closing(Evolution(state, plan)) as evolution:
                 return evolution.diff()
 
@@ -107,16 +109,19 @@ def diff_wherever(
     *,
     words: ColumnWords | None = None,
     reread: Mapping[str, Any] | None = None,
+    as_now: bool = False,
     lease_seconds: float = LEASE_SECONDS,
     on_pinned: Callable[[int], object] | None = None,
 ) -> PlanDiff:
     """Return `diff_of_directory`, or `diff_of_running` for a directory in use."""
     try:
-        return diff_of_directory(directory, view, words=words, reread=reread)
+        return diff_of_directory(directory, view, words=words, reread=reread, as_now=as_now)
     except StateError as error:
         if error.code != "CHECKPOINT_IN_USE":
             raise
-    return diff_of_running(directory, view, words=words, reread=reread, lease_seconds=lease_seconds, on_pinned=on_pinned)
+    return diff_of_running(
+        directory, view, words=words, reread=reread, as_now=as_now, lease_seconds=lease_seconds, on_pinned=on_pinned
+    )
 
 
 def most_held(directory: str) -> int:

@@ -115,6 +115,7 @@ class QueryChanges:
         renamed: Mapping[str, Mapping[str, str]] | None = None,
         defaults: Mapping[str, Mapping[str, Any]] | None = None,
         reread: Mapping[str, Any] | None = None,
+        as_now: bool = False,
     ) -> PlanDiff:
         """Return how the answers of another query would differ over all input so far. Nothing changes.
 
@@ -123,6 +124,7 @@ class QueryChanges:
             renamed: as for `evolve`.
             defaults: as for `evolve`.
             reread: as for `evolve`.
+            as_now: as for `evolve`.
 
         Raises:
             PlanError: the query cannot be planned.
@@ -147,16 +149,14 @@ class QueryChanges:
         plan, words = plan_of_change(view, self.plan), ColumnWords(renamed=renamed or {}, defaults=defaults or {})
         again = read_again(reread or {}, readings_of_query(view))
         if self._directory is None:
-            with (
-                self._watching.lock,
-                closing(
-                    Evolution(replace(self._origin(self._in_memory("diff()").states, words=words), reread=again), plan)
-                ) as evolution,
-            ):
-                return evolution.diff()
+            with self._watching.lock:
+                origin = self._origin(self._in_memory("diff()").states, words=words, as_now=as_now)
+                with closing(Evolution(replace(origin, reread=again), plan)) as evolution:
+                    return evolution.diff()
         with self._directory.epoch(Tick(self.epoch, self._processing_time_us)) as opened:
             states = {state.number: opened.state(state.number, opened.tick) for state in self.plan.states}
-            with closing(Evolution(replace(self._origin(states, words=words), reread=again), plan)) as evolution:
+            origin = self._origin(states, words=words, as_now=as_now)
+            with closing(Evolution(replace(origin, reread=again), plan)) as evolution:
                 return evolution.diff()
 
     @progress_line("changing the query")

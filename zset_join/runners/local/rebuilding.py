@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
+from time import perf_counter
 from typing import cast
 
 import numpy as np
@@ -31,7 +32,7 @@ from zset_join.plan.query_plan import Feed
 from zset_join.plan.row_steps import RowStep, SelectStep, relation_after
 from zset_join.runners.common.stage_bucket import StageBucket
 from zset_join.runners.local.feeding import Feeding, columns_before, transforms_of
-from zset_join.runners.local.held_counts import HeldCounts, HeldRows
+from zset_join.runners.local.held_counts import HeldCounts, HeldRows, state_bytes
 from zset_join.runners.local.stored_rows import Chunks, StoredRows, gaps_of
 from zset_join.stages.effect import EffectPlace, Effects, has_effect
 from zset_join.stages.stage import StageOptions
@@ -73,9 +74,12 @@ class Rebuilding:
         as_now: numbers of stages that are built as if all their rows arrived now, though their answer depends on when rows
             arrive.
         reached: by number of such a stage, the watermark that its rows have reached with that.
+        measured: numbers of stages that are filled even for the moment, so that their bytes are counted.
 
     Attributes:
         fed: rows that each stage was fed, by number, for the report.
+        seconds: by number, how long building a stage took, without those before it.
+        held_bytes: by number, what the operator of a stage holds, where it was filled.
         read: what rows were read, and how many.
         rejected: rows that new stages set aside.
     """
@@ -92,7 +96,10 @@ class Rebuilding:
     columns: Mapping[str, ColumnChange] = field(default_factory=dict)
     before: Fingerprints | None = None
     held: HeldCounts | None = None
+    measured: Collection[int] = ()
     fed: dict[int, int] = field(default_factory=dict)
+    seconds: dict[int, float] = field(default_factory=dict)
+    held_bytes: dict[int, int] = field(default_factory=dict)
     read: dict[str, int] = field(default_factory=dict)
     rejected: int = 0
 
@@ -102,6 +109,7 @@ class Rebuilding:
         self._answers: dict[int, ZSet] = {}
         self._tables: dict[int, ZSet] = {}
         self._is_empty: list[bool] = []
+        self._seconds_within = 0.0
         for node in self.plan.nodes:
             feeds = [feed for inputs in node.feeds for feed in inputs]
             self._is_empty.append(all(map(self._brings_nothing, feeds)) and not node.stage.emits_without_input)
@@ -251,11 +259,16 @@ class Rebuilding:
         if number not in self._answers:
             node, own = self.plan.nodes[number], self.built.get(number)
             operator = node.stage.build(self.plan.state_of[number].options(self.options), None) if own is None else own
+            began, before, self._seconds_within = perf_counter(), self._seconds_within, 0.0
             try:
-                self._answers[number] = self._answer_of(number, operator, absorbs=own is not None)
+                self._answers[number] = self._answer_of(number, operator, absorbs=own is not None or number in self.measured)
+                self.held_bytes[number] = state_bytes(operator.statistics())
             finally:
                 if own is None:
                     operator.close()
+                seconds = perf_counter() - began
+                self.seconds[number] = seconds - self._seconds_within
+                self._seconds_within = before + seconds
         return self._answers[number]
 
     def _answer_of(self, number: int, operator: DurableOperator, *, absorbs: bool) -> ZSet:

@@ -75,6 +75,7 @@ def diff_of_directory(
     *,
     words: ColumnWords | None = None,
     reread: Mapping[str, Any] | None = None,
+    as_now: bool = False,
 ) -> PlanDiff:
     """Return how the answers of another query would differ over what a directory holds.
 
@@ -83,13 +84,14 @@ def diff_of_directory(
         view: the other query: a view, or all views by name; or a planned query, of Spark's.
         words: what schemas do not show of columns of sources that change.
         reread: as for `Pipeline.evolve`.
+        as_now: as for `Pipeline.evolve`.
 
     Raises:
         StateError: there is no pipeline, it is in use or damaged; or what the query needs is absent, as `Pipeline.diff`.
         OptionError: `NOT_FROM_HERE`: the state of the query is in Spark's executors.
         PlanError: the query cannot be planned.
     """
-    with _stopped(directory, view, words, reread) as (_, evolution):
+    with _stopped(directory, view, words, reread, as_now=as_now) as (_, evolution):
         return evolution.diff()
 
 
@@ -97,22 +99,22 @@ def evolve_directory(
     directory: str | Path,
     view: View | Mapping[str, View] | PlannedQuery,
     *,
-    note: Any = None,
     words: ColumnWords | None = None,
     new_tables: Collection[str] = (),
     undo_epochs: int | None = None,
     reread: Mapping[str, Any] | None = None,
+    as_now: bool = False,
 ) -> PlanDiff:
     """Change the query of a directory. The next start passes missing epochs to the outputs, this change last.
 
     Args:
         directory: as for `diff_of_directory`.
         view: the new query: a view, or all views by name; one that is not among them is dropped.
-        note: as for `Pipeline.evolve`.
         words: what schemas do not show of columns of sources that change.
         new_tables: views whose outputs the next start makes new: they begin with all rows; "" is the only view.
         undo_epochs: for how many epochs behind it the change can be undone; None: as before.
         reread: as for `Pipeline.evolve`.
+        as_now: as for `Pipeline.evolve`.
 
     Returns: The difference; `taken` is the epoch, None where the directory had none.
 
@@ -126,7 +128,7 @@ def evolve_directory(
     if undo_epochs is not None:
         checked_undo_epochs(undo_epochs)
     _refuse_session(_location(directory))
-    with _stopped(directory, view, words, reread) as (stopped, evolution):
+    with _stopped(directory, view, words, reread, as_now=as_now) as (stopped, evolution):
         filled = [evolution.plan.view(name or None).name for name in new_tables]
         origin, place = stopped.origin, stopped.place
         if origin.epoch:
@@ -145,7 +147,7 @@ def evolve_directory(
             bare_view=known.bare_view if known is not None else "" if len(stopped.plan.views) == 1 else None,
             positions={} if place.last is None else place.last.positions,
             progress=epoch_counts({}, answered, [], {}),
-            note=note,
+            note=None,
             undo_epochs=(UNDO_EPOCHS if known is None else known.undo_epochs) if undo_epochs is None else undo_epochs,
             is_without_outputs=True,
             cancels=_undone_columns(place, evolution.plan) - {*filled},
@@ -236,6 +238,8 @@ def _stopped(
     view: View | Mapping[str, View] | PlannedQuery,
     words: ColumnWords | None,
     reread: Mapping[str, Any] | None = None,
+    *,
+    as_now: bool = False,
 ) -> Iterator[tuple[_Stopped, Evolution]]:
     """Open a directory at its newest epoch, and find how its query comes to another one."""
     location = _location(directory)
@@ -268,6 +272,7 @@ def _stopped(
                     history=history,
                     known=watermarks.known,
                     gone={} if known is None else known.gone,
+                    as_now=as_now,
                 )
                 stopped = _Stopped(
                     plan=plan,

@@ -75,6 +75,8 @@ def written_diff(diff: PlanDiff) -> _Written:
         "ending": dict(diff.ending),
         "set_aside": dict(diff.set_aside),
         "ended": {name: dict(counts) for name, counts in diff.ended.items()},
+        "seconds": dict(diff.seconds),
+        "state_bytes": diff.state_bytes,
         "lags": list(diff.lags),
     }
 
