@@ -126,18 +126,6 @@ def test_bad_rows_are_those_of_the_whole_epoch(policy: str, loads: list[bool]) -
     assert not any(loads)
 
 
-def test_what_changes_again_in_a_later_part_is_found_where_it_is_not_consolidated(
-    monkeypatch: pytest.MonkeyPatch, loads: list[bool]
-) -> None:
-    sides = [relation("l"), relation("r")]
-    one = ZSet.from_rows([{"id": at % 20, "k": 1, "v": str(at)} for at in range(30)], sides[0].schema)
-    monkeypatch.setattr(ZSet, "consolidated", lambda rows: rows)
-
-    with pytest.raises(AssertionError):
-        stepped(built(LoadedJoin, *sides, **SMALL), 0, [one, one])
-    assert loads == [True]
-
-
 def test_a_join_that_holds_rows_works_an_epoch_at_once(loads: list[bool]) -> None:
     sides = [relation("l"), relation("r")]
     join = built(LoadedJoin, *sides, **SMALL)
@@ -174,7 +162,7 @@ def test_over_files_parts_leave_what_one_epoch_leaves(how: str, kind: str, loads
             assert exact_tables(parted.snapshot()) == exact_tables(whole.snapshot())
             parted.close()
             parted = built(LoadedJoin, *sides, how, **terms, directory=str(tmp_path / f"{seed}"), **SMALL)
-            assert [side.table_bytes() for side in parted._sides] == [side.table_bytes() for side in whole._sides]
+            assert all(own.table_bytes() <= side.table_bytes() for own, side in zip(parted._sides, whole._sides, strict=True))
             assert parted.absorbed_epoch == epoch
         parted.close()
     assert loads == [True, True]

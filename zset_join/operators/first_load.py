@@ -5,8 +5,8 @@ memory; the join takes over what that one holds when the epoch is absorbed, and 
 nothing, and an epoch that fails has changed nothing. The epoch is worked at once where a part cannot decide alone: rows that
 are refused, come too late for their sequence, or delete what is not there.
 
-A key that changes in two parts leaves retractions of what no one has seen; then the answer is consolidated. The rows of a
-preserved side come last, so that an outer join does not pad what finds its match in a later part.
+The answer is the sum of what the other join would have answered, so it is listed from its state once all parts are in. Its
+rows are gathered many at a time, and emitted as slices: bringing them together again copies nothing.
 
 Over files the other join is dropped after the answer, as its epoch is absorbed when the next one begins; it is loaded again
 then, and its bytes are copied.
@@ -22,6 +22,8 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from zset_join.core.errors import ZsetJoinError
@@ -34,8 +36,9 @@ from zset_join.zset import ZSet
 __all__ = ["PARTS", "PART_CHANGES", "LoadedJoin"]
 
 PARTS, PART_CHANGES = 4, 4  # an epoch of fewer parts is worked at once; a part is so many times `part_changes` rows
+_LISTED_AT_ONCE = 1 << 18
 _HOLDING_EPOCHS = 2  # after so many Arrow gives memory back; callers hold the answer of a load until the next one
-_LAST = {"left": 0, "left_semi": 0, "left_anti": 0, "right": 1}
+_GATHERED_ROWS = 1 << 22
 
 
 @guarded("the join")
@@ -110,29 +113,43 @@ class LoadedJoin(HashJoin):
         None: the epoch must be worked at once.
         """
         self._loaded, self._asked = None, (tick, deltas[0], deltas[1])
-        join, chunks = self._again(options=self._options), deque[ZSet]()
+        join = self._again(options=self._options)
         for side, delta in zip(join._sides, deltas, strict=True):
-            side.make_room(len(delta), 0)
+            side.make_room(len(delta), 0, join_keys=0)
         try:
             for number, part in enumerate(self._parts(deltas)):
-                moment = replace(tick, epoch=number)
-                if is_answered:
-                    chunks += join.answer(moment, part)
-                join.absorb(moment, part)
+                join.absorb(replace(tick, epoch=number), part)
+            if any(any(side.ignored) for side in join._sides):
+                return None
+            chunks = deque(self._slices(join) if is_answered else ())
         except ZsetJoinError:
             return None  # it comes again, about the whole epoch
-        if any(any(side.ignored) for side in join._sides):
-            return None
         self._loaded = join
-        if any(chunk.weights.min() < 0 for chunk in chunks):
-            whole = ZSet.concat(chunks, schema=self.output.schema).consolidated()
-            return deque(whole.retractions_first(self._chunk_rows))
         return chunks
 
+    def _slices(self, join: HashJoin) -> Iterator[ZSet]:
+        """Yield the rows of a join in chunks, which are slices of as few batches as possible."""
+        pieces, count = list[list[npt.NDArray[np.int64]]](), 0
+        for piece in join._listed_rows.pieces(_LISTED_AT_ONCE):
+            pieces.append([line.copy() for line in piece])
+            count += len(pieces[-1][0])
+            if count >= _GATHERED_ROWS:
+                yield from self._gathered(join, pieces)
+                pieces, count = [], 0
+        if pieces:
+            yield from self._gathered(join, pieces)
+
+    def _gathered(self, join: HashJoin, pieces: list[list[npt.NDArray[np.int64]]]) -> Iterator[ZSet]:
+        left, right, weights = (np.concatenate(lines) for lines in zip(*pieces, strict=True))
+        pieces.clear()
+        refs = int(left.ctypes.data), int(right.ctypes.data)
+        for first, rows in join._joined.batches(*refs, 0, len(weights), keeps_none=False):
+            for begin in range(0, rows.num_rows, self._chunk_rows):
+                part = rows.slice(begin, self._chunk_rows)
+                yield ZSet(part, weights[first + begin : first + begin + part.num_rows])
+
     def _parts(self, deltas: Sequence[ZSet]) -> Iterator[list[ZSet]]:
-        last = _LAST.get(self.how, 0 if len(deltas[0]) >= len(deltas[1]) else 1)
-        for side in (1 - last, last):
-            delta = deltas[side]
+        for side, delta in enumerate(deltas):
             for begin in range(0, len(delta), self._part_rows):
                 part = [ZSet.empty(one.schema) for one in deltas]
                 end = begin + self._part_rows
