@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -68,6 +69,8 @@ def loads(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
         return chunks
 
     monkeypatch.setattr(LoadedJoin, "_load", noted)
+    monkeypatch.setattr(first_load, "_LISTED_AT_ONCE", 8)
+    monkeypatch.setattr(first_load, "_GATHERED_ROWS", 24)
     return seen
 
 
@@ -135,6 +138,17 @@ def test_a_join_that_holds_rows_works_an_epoch_at_once(loads: list[bool]) -> Non
     stepped(join, 1, [drawn(random.Random(1), side) for side in sides])
 
     assert loads == []
+
+
+def test_weights_stay_with_their_rows_in_every_chunk(loads: list[bool]) -> None:
+    sides = [replace(relation("l", mode="append"), primary_key=()), relation("r")]
+    bag = ZSet.from_rows([{"id": at, "k": at % 3, "v": ""} for at in range(30)], sides[0].schema, weights=range(1, 31))
+    deltas = [bag, drawn(random.Random(2), sides[1], ids=1000)]
+    parted, whole = (built(join, *sides, chunk_rows=5, **SMALL) for join in (LoadedJoin, HashJoin))
+
+    assert max(map(len, parted.answer(Tick(0, 5), deltas))) == 5
+    assert stepped(parted, 0, deltas) == stepped(whole, 0, deltas)
+    assert loads == [True, True]
 
 
 def test_rows_that_retract_others_are_worked_at_once(loads: list[bool]) -> None:
