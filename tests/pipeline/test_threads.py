@@ -7,7 +7,7 @@ import signal
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
@@ -149,11 +149,20 @@ def test_state_is_parted_for_large_epochs_and_put_together_for_small_ones(monkey
     assert forms == [False, *[True] * 6, *[False] * 4]
 
 
+def newest() -> View:
+    orders = changes("orders", ORDERS, keys="id")
+    return orders.dedup(keys="customer", order_by=["total", "id"])
+
+
+@pytest.mark.parametrize("view", [grouped, newest], ids=["groups", "dedup"])
 @pytest.mark.parametrize("threads", [(2, 2, 2), (1, 3, 2)], ids=["the same number", "another number"])
-def test_a_directory_goes_on_with_any_number_of_threads(tmp_path: Path, threads: tuple[int, ...]) -> None:
-    with Pipeline(grouped()) as plain:
-        for number, epoch in zip(threads, epochs(3), strict=True):
-            with Pipeline(grouped(), tmp_path / "p", threads=number) as lasting:
+def test_a_directory_goes_on_with_any_number_of_threads(
+    tmp_path: Path, threads: tuple[int, ...], view: Callable[[], View]
+) -> None:
+    with Pipeline(view()) as plain:
+        for number, given in zip(threads, epochs(3), strict=True):
+            epoch = {name: given[name] for name in plain.sources}
+            with Pipeline(view(), tmp_path / "p", threads=number) as lasting:
                 assert bag(lasting.step(epoch)) == bag(plain.step(epoch))
                 assert bag(lasting.contents()) == bag(plain.contents())
 

@@ -37,7 +37,7 @@ from zset_join.stages.effect import has_effect
 from zset_join.stages.stage import Stage, StageInput, StageOptions
 from zset_join.state.rows.guarded import guarded
 from zset_join.state.rows.side_snapshot import snapshot_counts, snapshot_epoch, with_unknown_deletes
-from zset_join.state.rows.usage import check_same_epoch
+from zset_join.state.rows.usage import check_same_epoch, make_directory
 from zset_join.zset import ZSet, single_batch
 from zset_join.zset.protocol import (
     AnswerListingOperator,
@@ -431,6 +431,7 @@ def in_buckets(stage: Stage, options: StageOptions, directory: str | None, worke
         workers: they work on the buckets.
 
     Raises:
+        OptionError: the directory of a bucket cannot be made.
         StateError: the directory has other content.
     """
     buckets = workers.threads
@@ -443,7 +444,9 @@ def in_buckets(stage: Stage, options: StageOptions, directory: str | None, worke
     operators: list[DurableOperator] = []
     with contextlib.ExitStack() as opened:
         for number in range(buckets):
-            operators.append(stage.build(shared, None if home is None else str(home / f"bucket-{number}")))
+            place = None if home is None else str(home / f"bucket-{number}")
+            make_directory(place)
+            operators.append(stage.build(shared, place))
             opened.callback(operators[-1].close)
         check_same_epoch((one.absorbed_epoch for one in operators), directory)
         opened.pop_all()
