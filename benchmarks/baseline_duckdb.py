@@ -83,6 +83,16 @@ class DuckdbJoin:
         run("COMMIT")
         return answer
 
+    def apply_and_query(self, prepared: tuple[pa.Table, pa.Table], query: str) -> pa.Table:
+        """Apply both deltas, and return the rows of a query over `left_rows` and `right_rows`."""
+        run = self._connection.execute
+        run("BEGIN")
+        for side, delta in zip((LEFT, RIGHT), prepared, strict=True):
+            self._make_change(side, delta)
+            self._apply_change(side)
+        run("COMMIT")
+        return run(query).to_arrow_table()
+
     def count_rows(self, answer: list[pa.Table]) -> int:
         """Count the rows of both terms."""
         return sum(part.num_rows for part in answer)

@@ -13,7 +13,7 @@ import dataclasses
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from hypothesis import strategies as st
 
@@ -31,6 +31,7 @@ from property_tests.view_shapes import VIEW_KINDS, ViewKind, ViewSpec, build_vie
 from zset_join.core.relation import Relation
 from zset_join.core.tick import Tick
 from zset_join.expressions import Expression, left, right
+from zset_join.operators.first_load import LoadedJoin
 from zset_join.operators.join import HashJoin
 from zset_join.operators.latest import Latest
 from zset_join.operators.route import Route
@@ -50,6 +51,7 @@ __all__ = [
     "Subject",
     "View",
     "build_hash_join",
+    "build_loaded_join",
     "build_reference_join",
     "hash_join_live_rows",
     "make_hash_join",
@@ -63,6 +65,7 @@ RESIDUAL_EXPRESSIONS: Mapping[str, Expression] = {
     "x_less": left("x") < right("x"),
     "f_at_most": left("f") <= right("f"),
 }
+_Join = TypeVar("_Join", bound=HashJoin)
 _NO_UNDO = "an append relation takes no retraction, so no row can be retracted"
 _NO_DUPLICATES = "without an upsert side nothing names a row: a redelivered insert is, rightly, a second copy"
 _NO_BOOKS = "each stage numbers the rows of its own delta, so a row number of the input means nothing behind a route"
@@ -249,8 +252,23 @@ def make_hash_join(spec: JoinSpec, options: OperatorOptions) -> HashJoin:
 
     With a budget of bytes every key on disk counts as a long one, whose rows are streamed and not brought into memory.
     """
-    kind = CompactingJoin if spec.knobs.compacting else HashJoin
-    join = kind(
+    join = _join_of(CompactingJoin if spec.knobs.compacting else HashJoin, spec, options)
+    if options.budget is not None and options.budget.max_hot_bytes is not None and join._hybrid is not None:
+        join._hybrid.oversized.least_bytes = [1, 1]
+    return join
+
+
+def build_loaded_join(
+    spec: JoinSpec, *, on_bad_input: str = "error", directory: str | None = None, kind: type[LoadedJoin] = LoadedJoin
+) -> LoadedJoin:
+    """Build a join that works a first epoch of four rows in parts of one row."""
+    join = _join_of(kind, spec, spec.knobs.options(on_bad_input, directory))
+    join._part_rows = 1
+    return join
+
+
+def _join_of(kind: type[_Join], spec: JoinSpec, options: OperatorOptions) -> _Join:
+    return kind(
         spec.left,
         spec.right,
         spec.how,
@@ -260,9 +278,6 @@ def make_hash_join(spec: JoinSpec, options: OperatorOptions) -> HashJoin:
         hidden=spec.hidden,
         options=options,
     )
-    if options.budget is not None and options.budget.max_hot_bytes is not None and join._hybrid is not None:
-        join._hybrid.oversized.least_bytes = [1, 1]
-    return join
 
 
 class CompactingJoin(HashJoin):
@@ -436,6 +451,7 @@ _ENTRIES: tuple[Registered, ...] = (
     *map(registered_lookup, LOOKUP_MODES),
     *registered_lasting(),
     *registered_buckets(),
+    registered_join("loaded", "full", ("upsert", "sequenced"), build=build_loaded_join, live_rows=hash_join_live_rows),
     *(Registered(f"route-{mode}", route_specs(mode), build_route, hash_join_live_rows) for mode in ROUTE_MODES),
     *(Registered(f"latest-{mode}", latest_specs(mode), build_latest, hash_join_live_rows) for mode in ROUTE_MODES),
     *(

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from property_tests.aggregate_mutants import AGGREGATE_MUTANTS
 from property_tests.bucketed_mutants import BUCKET_MUTANTS
+from property_tests.fast_path_mutants import FAST_PATH_MUTANTS
 from property_tests.hybrid_mutants import HYBRID_MUTANTS
 from property_tests.laws import LAWS, Law, LawBrokenError
 from property_tests.mutants import SWITCHES, WRAPPERS, Mutant
@@ -17,7 +18,7 @@ from property_tests.profiles import HUNT
 from property_tests.registry import Registered
 from property_tests.strategies import histories
 
-MUTANTS = (*SWITCHES, *WRAPPERS, *AGGREGATE_MUTANTS, *HYBRID_MUTANTS, *BUCKET_MUTANTS)
+MUTANTS = (*SWITCHES, *WRAPPERS, *AGGREGATE_MUTANTS, *HYBRID_MUTANTS, *BUCKET_MUTANTS, *FAST_PATH_MUTANTS)
 
 FOUND_LATE = {"lets_changed_rows_stand", "forgets_unchanged_rows", "forgets_old_keys"}
 """Three of 125 take half of the time of all: a history that shows them is rare. `make soak` hunts them."""
