@@ -22,6 +22,7 @@ from zset_join.zset.protocol import NextDue
 
 __all__ = [
     "CHANGED_RECORD_FORMAT",
+    "LATE_SO_FAR",
     "MERGE_AFTER_FILES",
     "RECORD_FORMAT",
     "RESCALED_RECORD_FORMAT",
@@ -33,6 +34,8 @@ __all__ = [
     "histories_to_json",
 ]
 
+LATE_SO_FAR = "late_rows_so_far"
+"""In the counts of an epoch on executors: late rows of each source until now; its `late_rows` are those of the epoch."""
 MERGE_AFTER_FILES = 32
 RECORD_FORMAT = 4
 RESCALED_RECORD_FORMAT = 5
@@ -217,6 +220,12 @@ class CommitRecord:
     positions: Mapping[str, Any] = field(default_factory=dict)
     link: ChainLink | None = None
     plan: str | None = None
+
+    @property
+    def late_rows(self) -> Mapping[str, int]:
+        """Return how many rows of each source with event time were too late until now; of older executors, in the epoch."""
+        found: Mapping[str, int] = self.progress.get(LATE_SO_FAR, self.progress.get("late_rows", {}))
+        return found
 
     def chained(self, last: CommitRecord | None) -> CommitRecord:
         """Return the record with its place in the chain.

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any
 
-from zset_join.checkpoint.record import CommitRecord
+from zset_join.checkpoint.record import LATE_SO_FAR, CommitRecord
 from zset_join.console.shown import shown
 from zset_join.zset.protocol import NextDue
 
@@ -137,7 +137,7 @@ def summary_of_progress(
         retractions=progress.get("retractions"),
         views=dict(progress.get("views", {})),
         put_aside=sum(put_aside.values()) if isinstance(put_aside, dict) else put_aside,
-        late_rows=dict(progress.get("late_rows", {})),
+        late_rows=dict(progress.get(LATE_SO_FAR, progress.get("late_rows", {}))),
         seconds={name: one for name, one in seconds.items() if isinstance(one, int | float) and name != "total"},
         stages=by_stage,
         remembers=remembers,

@@ -151,7 +151,7 @@ def changes_of_columns(before: QueryPlan, after: QueryPlan, words: ColumnWords) 
 
 
 def is_same_source(before: PlanSource, after: PlanSource, change: ColumnChange | None) -> bool:
-    """Return whether a source is the same apart from its columns."""
+    """Return whether a source is the same apart from its columns and its baseline, which counts in the first epoch only."""
     relation, called = before.relation, {} if change is None else change.renamed
     schema = relation.schema if change is None else after.relation.schema
     own = (*relation.join_key, *relation.primary_key, *relation.sequence_by, relation.event_time)
@@ -166,7 +166,7 @@ def is_same_source(before: PlanSource, after: PlanSource, change: ColumnChange |
         event_time=None if relation.event_time is None else called.get(relation.event_time, relation.event_time),
     )
     hidden = tuple(called.get(name, name) for name in before.hidden)
-    return expected == after.relation and hidden == after.hidden and before.has_baseline == after.has_baseline
+    return expected == after.relation and hidden == after.hidden
 
 
 def is_wider(there: pa.DataType, wanted: pa.DataType) -> bool:

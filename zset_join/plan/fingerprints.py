@@ -17,7 +17,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 from zset_join.expressions.rows import columns_read, plain_column
@@ -75,7 +75,7 @@ class Fingerprints:
         self.nodes: list[str] = []
         for source in plan.sources:
             touched = self._changed[source.name] = frozenset((changed or {}).get(source.name, ()))
-            written = source.to_json()
+            written = replace(source, has_baseline=False).to_json()  # it counts in the first epoch only
             self.sources[source.name] = _digest("source", text_of(written, names=True, without=touched))
             self._rows[source.name] = _digest("source", text_of(written, names=True))
         for node in plan.nodes:

@@ -32,6 +32,7 @@ from zset_join.core.errors import OptionError, StateError
 from zset_join.core.options import BufferLimit, QueryOptions
 from zset_join.core.tick import Tick
 from zset_join.pipeline import Pipeline, appends
+from zset_join.runners.any_mode import evolve_wherever, undo_wherever
 from zset_join.runners.local.stopped import evolve_directory, undo_of_directory
 from zset_join.runners.spark.api.other_queries import planned_writer
 from zset_join.runners.spark.driver.choosing import stored_mode
@@ -211,11 +212,12 @@ def test_a_baseline_moves_with_the_rest_and_need_not_be_given_again(
 ) -> None:
     old = spark.createDataFrame([("i", 9, 10, "old", 0)], orders.stream().schema)
 
-    def view(baseline: Any) -> Any:
+    def view(baseline: Any, name: str = "name", people: Any = None) -> Any:
         based = changes(
             orders.stream(), name="orders", keys="order_id", sequence_by="ts", apply_as_deletes="op = 'd'", baseline=baseline
         )
-        return based.join(names(customers), on="customer_id").select("order_id", "item", "name")
+        named = changes(customers.stream(), name="customers", keys=["customer_id"], baseline=people)
+        return based.join(named, on="customer_id").select("order_id", "item", F.expr(name).alias("name"))
 
     sink, found = Collected(), []
     customers.add((10, "Ann", 1))
@@ -227,6 +229,16 @@ def test_a_baseline_moves_with_the_rest_and_need_not_be_given_again(
         run(view(old if mode == "executors" else None), sink, execution=mode)
 
     assert [*found, sink.total()] == [{(9, "old", "Ann"): 1}, {(9, "new", "Ann"): 1}, {}]
+    location = str(tmp_path / "checkpoint")  # on executors
+    with pytest.raises(StateError, match="BASELINE_TOO_LATE"):
+        evolve_wherever(location, view(None, people=spark.createDataFrame([], customers.stream().schema)).writeStream)
+    orders.add(("i", 8, 10, "last", 3))
+    run(view(None), sink, execution="executors")
+    for name, is_given in (("upper(name)", False), ("name", True), ("lower(name)", True), ("name", False)):
+        evolve_wherever(location, view(old if is_given else None, name).writeStream)
+    undo_wherever(location, lambda: spark)
+    run(view(None, "lower(name)"), sink, execution="executors")
+    assert sink.total() == {(8, "last", "ann"): 1}
 
 
 def refused(location: Path, **chosen: Any) -> str:

@@ -16,6 +16,8 @@ from tests.spark.conftest import Collected, Source
 from tests.sweeps import for_each, some_of
 from zset_join.checkpoint.reading import read_committed
 from zset_join.core.errors import OptionError, PlanError
+from zset_join.runners.any_mode import evolve_wherever
+from zset_join.runners.spark.driver.executors_state import diff_of_executors
 from zset_join.runners.spark.epoch.event_times import EventTimes
 from zset_join.spark import StateTtl, appends
 
@@ -81,6 +83,10 @@ def test_rows_wait_for_the_watermark_and_a_bucket_without_rows_answers_when_it_c
     assert [one["numInputRows"] for one in progress] == [4, 2, 0]  # the second answer comes from the log
     assert progress[1]["join"]["late_rows"] == {"bought": 1, "rates": 0}
     assert progress[1]["join"]["quarantined"] == {"bought": 1, "rates": 0}
+    same = priced(bought, rates).writeStream
+    diffs = diff_of_executors(location, same.planned), evolve_wherever(location, same)
+    late = [one.late for one in (*diffs, diff_of_executors(location, same.planned))]
+    assert late == [{"bought": 1, "rates": 0}] * 3  # of all epochs, as on the driver
 
 
 def test_what_the_watermark_released_is_verified_by_sparks_own_join(bought: Source, rates: Source, run: Run) -> None:

@@ -498,7 +498,7 @@ class PipelineDirectory:
         record = self.checkpoint.last
         if record is None:
             return
-        self._watermarks.load(record.watermarks, record.progress.get("late_rows", {}))
+        self._watermarks.load(record.watermarks, record.late_rows)
         if self._contents is not None:
             for name, contents in self._contents.items():
                 contents.begin_with(partial(self._summed, name, record))

@@ -175,7 +175,7 @@ def _state_at(
     plan = QueryPlan.from_json(plan_in(directory, known)["plan"])
     tick = Tick(record.epoch + 1, record.processing_time_us)
     watermarks = Watermarks(plan)
-    watermarks.load(record.watermarks, record.progress.get("late_rows", {}))
+    watermarks.load(record.watermarks, record.late_rows)
     options = StageOptions(on_bad_input="quarantine", hash_seed=seed_of_query(files.query_id))
     views = {view.name: number for number, view in enumerate(plan.views)}
 

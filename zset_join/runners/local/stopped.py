@@ -327,7 +327,7 @@ def check_streams(before: QueryPlan, after: QueryPlan, described: Mapping[str, A
         query: the new query; a planned one names what Spark computes of its streams before the plan, which must be as it was.
 
     Raises:
-        StateError: `EVOLVE_STREAM`.
+        StateError: `EVOLVE_STREAM`; `BASELINE_TOO_LATE`.
     """
     if "inputs" not in described:
         return
@@ -354,6 +354,16 @@ def check_streams(before: QueryPlan, after: QueryPlan, described: Mapping[str, A
             code="EVOLVE_STREAM",
             before=sorted(known),
             after=sorted(wanted),
+        )
+    based = {one["name"] for one in described["inputs"] if one.get("baseline")}
+    too_late = sorted(source.name for source in after.sources if source.has_baseline and source.name not in based)
+    if too_late:
+        raise StateError(
+            f"the new query gives the streams {too_late} a baseline, and the one in the checkpoint began without: its rows "
+            "would come after changes that replace them. Leave baseline= out, or start the new query with a "
+            "checkpointLocation and outputs of its own.",
+            code="BASELINE_TOO_LATE",
+            names=too_late,
         )
     has_clock = any(one.get("baseline") for one in described["inputs"]) or _waits(before)
     if _waits(after) and not has_clock:

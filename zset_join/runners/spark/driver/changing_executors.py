@@ -33,7 +33,6 @@ from zset_join.runners.local.query_changes import readings_of_query
 from zset_join.runners.local.rereading import read_again
 from zset_join.runners.spark.driver.executors_change import ChangedCheckpoint, ExecutorsChange, ExecutorsForm, planned_form
 from zset_join.runners.spark.driver.executors_state import ExecutorsState
-from zset_join.runners.spark.epoch.given_changes import neutral_parts
 from zset_join.runners.spark.epoch.runner import EpochRunner
 
 __all__ = ["evolve_executors"]
@@ -97,8 +96,9 @@ def _commit(runner: EpochRunner, after: EpochRunner, change: ExecutorsChange, di
     """Let the change count, unless an output refuses it."""
     checkpoint, evolution = change.checkpoint, change.evolution
     begins = evolution.begins(evolution.plan.view().name)
-    difference, rows = change.differing(diff)
     if not is_given and not begins:
+        name = evolution.plan.view().name
+        difference = diff.answers([name])[name]
         parts = runner.output.parts.write(checkpoint.files, 0, change.tick, runner.schema, [_under(difference, runner.schema)])
         record, changed = change.record(diff, parts)
         checkpoint.commit_change(runner.checked_output(checkpoint, record), changed)
@@ -113,7 +113,7 @@ def _commit(runner: EpochRunner, after: EpochRunner, change: ExecutorsChange, di
             after.output.close()
     else:
         runner.output.check_altered(after.relation)
-    parts = neutral_parts(checkpoint.files, change.tick, difference, rows)
+    parts = change.neutral_parts(diff, begins=is_given)
     checkpoint.commit_change(*change.record(diff, parts, begins=is_given, alters=not is_given))
 
 

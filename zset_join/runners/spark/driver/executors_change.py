@@ -21,7 +21,7 @@ from zset_join.checkpoint.files import attempt_name
 from zset_join.checkpoint.leases import LEASE_SECONDS
 from zset_join.checkpoint.other_mode import OtherMode, StatePair, description_digest, other_mode_of
 from zset_join.checkpoint.reading import stored_description
-from zset_join.checkpoint.record import BucketHistory, CommitRecord, PartEntry
+from zset_join.checkpoint.record import LATE_SO_FAR, BucketHistory, CommitRecord, PartEntry
 from zset_join.checkpoint.snapshot import write_snapshot
 from zset_join.core.errors import OptionError, StateError
 from zset_join.core.tick import Tick
@@ -35,12 +35,11 @@ from zset_join.runners.local.undoing import void_epochs
 from zset_join.runners.spark.driver.executors_state import ExecutorsState, leased_state
 from zset_join.runners.spark.driver.moved_tables import MovedTables, StateTables, stages_by_name
 from zset_join.runners.spark.driver.timed_states import kept_dues, times_on_executors
-from zset_join.runners.spark.epoch.given_changes import NEUTRAL
+from zset_join.runners.spark.epoch.given_changes import NEUTRAL, neutral_parts
 from zset_join.runners.spark.planning.mode_pairs import mode_pairs
 from zset_join.runners.spark.planning.placed_query import PlacedQuery
 from zset_join.runners.spark.tools.rescaling import rescaled_stage
 from zset_join.stages import Stage
-from zset_join.zset import ZSet
 from zset_join.zset.protocol import NOTHING_DUE, NextDue, due_of
 
 if TYPE_CHECKING:
@@ -152,10 +151,11 @@ class ExecutorsChange:
         assert last is not None  # noqa: S101 - without an epoch there is nothing to change
         return last
 
-    def differing(self, diff: PlanDiff) -> tuple[ZSet, ZSet]:
-        """Return the difference as outputs that stay take it, and all rows of the view."""
+    def neutral_parts(self, diff: PlanDiff, *, begins: bool) -> list[PartEntry]:
+        """Write the difference, and all rows of the view where outputs begin with it, so that any output can be given them."""
         name = self.evolution.plan.view().name
-        return diff.answers([name])[name], self.evolution.rows_after(name)
+        rows = self.evolution.rows_after(name) if begins else None
+        return neutral_parts(self.checkpoint.files, self.tick, diff.answers([name])[name], rows)
 
     def record(
         self,
@@ -196,6 +196,7 @@ class ExecutorsChange:
                 "quarantined": {},
                 "delta_rows": len(answer),
                 "retractions": int((answer.weights < 0).sum()),
+                LATE_SO_FAR: dict(self._last.late_rows),
             },
             watermarks=times_on_executors(self.evolution, self.after.on_driver.pairs, self._last),
             positions=self._last.positions,

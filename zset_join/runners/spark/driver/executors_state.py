@@ -8,7 +8,7 @@ the query would be on the driver its program has written down at its start (`che
 
 Memory: the states whose rows are needed as Arrow data, twice; disk: once more, below a temporary directory.
 
-Limits: those of `moving`, as far as the state goes: tables of several joins, baselines, and states that one mode alone has.
+Limits: those of `moving`, as far as the state goes: tables of several joins, and states that one mode alone has.
 Rows that only the log of `retainInputLog` has are not used.
 """
 

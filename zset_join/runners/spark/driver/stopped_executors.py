@@ -51,7 +51,7 @@ from zset_join.runners.spark.driver.executors_change import (
     planned_form,
 )
 from zset_join.runners.spark.driver.executors_state import ExecutorsState
-from zset_join.runners.spark.epoch.given_changes import carried_parts, neutral_parts, unseen_epochs
+from zset_join.runners.spark.epoch.given_changes import carried_parts, unseen_epochs
 from zset_join.runners.spark.epoch.offsets import is_completed
 from zset_join.runners.spark.planning.described_query import described_query, names_of_streams
 from zset_join.runners.spark.planning.placed_query import PlacedQuery
@@ -228,8 +228,7 @@ def _changed(
     check = None if begins or cancels else _check_columns_of_view
     with changed.built(query, form, words=words, reread=reread, check=check) as change:
         diff = change.evolution.diff()
-        difference, rows = change.differing(diff)
-        parts = [] if cancels else neutral_parts(checkpoint.files, change.tick, difference, rows if begins else None)
+        parts = [] if cancels else change.neutral_parts(diff, begins=begins)
         parts += carried_parts(checkpoint)
         taken = checkpoint.commit_change(
             *change.record(diff, parts, unseen=unseen, begins=begins, alters=not begins, cancels=cancels)

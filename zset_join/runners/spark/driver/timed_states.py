@@ -30,7 +30,7 @@ def times_on_driver(plan: QueryPlan, pairs: Sequence[StatePair], record: CommitR
         pairs: its states and those of executors.
         record: of the epoch.
     """
-    fresh, late = Watermarks(plan).known, record.progress.get("late_rows", {})
+    fresh, late = Watermarks(plan).known, record.late_rows
     sources = {name: SourceTime(record.watermarks.get(name), None, late.get(name, 0)) for name in fresh.sources}
     executors = {pair.driver: pair.executors for pair in pairs}
     stages: list[int | None] = [None] * len(plan.nodes)

@@ -25,6 +25,7 @@ import pyarrow.types as pt
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - PySpark's own habit
 
+from zset_join.checkpoint.record import LATE_SO_FAR, CommitRecord
 from zset_join.core.shown_values import shown_value
 from zset_join.core.tick import Tick
 from zset_join.runners.common.event_clock import EventClock, stage_watermark
@@ -167,7 +168,11 @@ class EventTimes:
         return self._clock.next_idle(sorted(self.timed), watermarks, self._active_us, now_us)
 
     def progress(
-        self, watermarks: Mapping[str, int], late_rows: Mapping[str, int], processing_time_us: int | None
+        self,
+        watermarks: Mapping[str, int],
+        late_rows: Mapping[str, int],
+        processing_time_us: int | None,
+        last: CommitRecord | None = None,
     ) -> dict[str, Any]:
         """Return the event-time part of an epoch's progress.
 
@@ -175,7 +180,9 @@ class EventTimes:
             watermarks: after the epoch, of streams and stages.
             late_rows: of the epoch, by stream.
             processing_time_us: of the epoch.
+            last: the record of the epoch before; None for the first one.
         """
+        before = {} if last is None else last.late_rows
         now = 0 if processing_time_us is None else processing_time_us
         times = {stream.name: watermarks[stream.name] + stream.delay for stream in self._streams if stream.name in watermarks}
         held = {
@@ -189,6 +196,7 @@ class EventTimes:
             "held_by": held,
             "idle": [stream.name for stream in self._streams if self._clock.is_idle(self._active_us.get(stream.name), now)],
             "late_rows": dict(late_rows),
+            LATE_SO_FAR: {name: before.get(name, 0) + rows for name, rows in late_rows.items()},
         }
 
     def ticks(

@@ -575,7 +575,7 @@ class EpochRunner:
         if budget is not None:
             counts["cold_store"] = budget.cold_store
         if self._times.is_needed:
-            counts |= self._times.progress(times.watermarks, times.late_rows, tick.processing_time_us)
+            counts |= self._times.progress(times.watermarks, times.late_rows, tick.processing_time_us, last)
         return replace(record, progress={**counts, "buffered": self.buffer.counts(held, receipts)})
 
     def _histories(self, receipts: Sequence[TaskReceipt], before: Mapping[str, BucketHistory]) -> dict[str, BucketHistory]:
