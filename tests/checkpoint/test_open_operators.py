@@ -19,6 +19,8 @@ from tests.checkpoint.query_by_hand import (
 )
 from zset_join.checkpoint.bucket import StageContext, close_kept_operators
 from zset_join.checkpoint.open_operators import (
+    MOST_BYTES,
+    MOST_FILES,
     MOST_OPERATORS,
     MOST_WORKING_BYTES,
     KeptOperator,
@@ -47,8 +49,8 @@ class Stub:
         self.closed += 1
 
 
-def keep(kept: OpenOperators[Stub], operator: Stub, directory: str = "/a", driver: int = 1) -> None:
-    kept.keep(directory, driver, KeptOperator(operator, None))
+def keep(kept: OpenOperators[Stub], operator: Stub, directory: str = "/a", driver: int = 1, files: int = 0) -> None:
+    kept.keep(directory, driver, KeptOperator(operator, None, files))
 
 
 def test_what_was_kept_is_taken_once() -> None:
@@ -57,7 +59,7 @@ def test_what_was_kept_is_taken_once() -> None:
 
     taken = [kept.take("/a", 1), kept.take("/a", 1)]
 
-    assert taken == [KeptOperator(operator, None), None]
+    assert taken == [KeptOperator(operator, None, 0), None]
     assert operator.closed == 0
 
 
@@ -76,13 +78,23 @@ def test_another_driver_does_not_get_it() -> None:
     assert kept.take("/a", 2) is None
 
 
-def test_the_one_that_was_not_used_for_longest_goes_first() -> None:
+@pytest.mark.parametrize(
+    ("most", "files", "working"),
+    [
+        (MOST_OPERATORS, 0, 0),
+        (MOST_FILES // 10, 10, 0),
+        (MOST_BYTES // MOST_WORKING_BYTES, 0, MOST_WORKING_BYTES),
+        (1, MOST_FILES + 1, 0),
+    ],
+    ids=["operators", "files", "bytes", "the newest stays"],
+)
+def test_the_one_that_was_not_used_for_longest_goes_first(most: int, files: int, working: int) -> None:
     kept = OpenOperators[Stub]()
-    operators = [Stub() for _ in range(MOST_OPERATORS + 1)]
+    operators = [Stub(working_bytes=working) for _ in range(most + 1)]
     for number, operator in enumerate(operators):
-        keep(kept, operator, f"/{number}")
+        keep(kept, operator, f"/{number}", files=files)
 
-    assert [operator.closed for operator in operators] == [1] + [0] * MOST_OPERATORS
+    assert [operator.closed for operator in operators] == [1] + [0] * most
 
 
 def test_one_with_large_working_arrays_is_not_kept() -> None:

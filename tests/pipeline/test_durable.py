@@ -11,12 +11,14 @@ from contextlib import contextmanager
 import pyarrow as pa
 import pytest
 
+from tests.open_files import open_below
 from zset_join import OptionError, StateError
 from zset_join.core.options import HotBudget
 from zset_join.expressions import col
 from zset_join.pipeline import FunctionSink, Pipeline, changes
 from zset_join.pipeline import functions as F  # noqa: N812 - as PySpark users import theirs
 from zset_join.stages import StageOptions
+from zset_join.storage.operations import observe
 
 ORDERS = {"id": pa.int64(), "customer": pa.string(), "total": pa.int64()}
 CUSTOMERS = {"name": pa.string(), "city": pa.string()}
@@ -194,3 +196,16 @@ def test_a_directory_of_another_query_is_refused_with_what_differs(tmp_path):
         Pipeline(revenue().where(col("revenue") > 10), tmp_path)
 
     assert refused.value.code == "QUERY_CHANGED"
+
+
+def test_an_epoch_of_a_wide_plan_opens_no_state_again_and_closing_releases_all(tmp_path):
+    orders, kinds = changes("orders", ORDERS, keys="id"), []
+    wide = {f"above_{n}": orders.where(col("total") > n).groupBy("customer").agg(F.sum("total")) for n in range(10)}
+
+    with Pipeline(wide, tmp_path) as pipeline:
+        for total in (20, 30):
+            pipeline.step({"orders": [{"id": 1, "customer": "Ada", "total": total}]})
+        with observe(lambda operation, act: (kinds.append(operation.kind), act())[1]):
+            pipeline.step({"orders": [{"id": 1, "customer": "Ada", "total": 40}]})
+
+    assert ("map" in kinds, "lock" in kinds, open_below(tmp_path)) == (False, True, [])

@@ -158,7 +158,8 @@ class BucketState:
         if error is None and not self._opened().is_private:
             with contextlib.suppress(OSError):  # a full disk: the seal stays broken, and the files are rebuilt
                 self._opened().seal_again(self._stamp())
-            _kept_open.keep(self._opened().directory, self.context.opened_at_ns, KeptOperator(self.operator, self._logged))
+            kept = KeptOperator(self.operator, self._logged, self._opened().files)
+            _kept_open.keep(self._opened().directory, self.context.opened_at_ns, kept)
             self._operator = None
         self.release()
         if error is None and self.context.local_state_retention_seconds is not None and _cleaning_is_due():

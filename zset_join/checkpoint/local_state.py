@@ -157,6 +157,11 @@ class LocalState:
         """Return where the mapped files are."""
         return f"{self._home}/state"
 
+    @property
+    def files(self) -> int:
+        """Return how many mapped files the stamp that was read or written last is for."""
+        return len(self._sealed) if isinstance(self._sealed, dict) else 0
+
     def read_stamp(self, *, query_id: str, digest: str) -> Stamp | None:
         """Return the stamp, when the files can be used by this query, library and boot."""
         stamp, self._sealed = _read_sealed(self._home)

@@ -413,13 +413,7 @@ class PipelineDirectory:
         effects.close()
 
     def _carry_view(
-        self,
-        histories: dict[str, BucketHistory],
-        name: str,
-        folder: str,
-        evolution: Evolution,
-        tick: Tick,
-        answer: ZSet,
+        self, histories: dict[str, BucketHistory], name: str, folder: str, evolution: Evolution, tick: Tick, answer: ZSet
     ) -> None:
         """Let the log of a view continue under a new plan, or begin where its rows are all new."""
         if self._contents is None:
@@ -490,6 +484,7 @@ class PipelineDirectory:
         """Release everything, so that the directory can be opened again."""
         try:
             self._stages.release_interrupted()
+            close_kept_operators(self.checkpoint.opened_at_ns)
             self.effects.close()
         finally:
             self._owner.release()
