@@ -17,6 +17,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -31,7 +32,16 @@ from zset_join.pipeline import PROCESSING_TIME, Pipeline, StateTtl, View, append
 from zset_join.pipeline import functions as F  # noqa: N812 - as PySpark users import theirs
 from zset_join.zset import ZSet
 
-__all__ = ["CORES", "Moments", "TimedPair", "changed_timed_queries_hold", "drawn_core", "drawn_pair", "drawn_timed_steps"]
+__all__ = [
+    "CORES",
+    "SOURCES",
+    "Moments",
+    "TimedPair",
+    "changed_timed_queries_hold",
+    "drawn_core",
+    "drawn_pair",
+    "drawn_timed_steps",
+]
 
 SECOND = 1_000_000
 EPOCHS = 7
@@ -52,7 +62,7 @@ RATES = versioned(
     delay=2,
     apply_as_deletes=col("r") < 0,
 )
-_SOURCES = {"orders": ORDERS, "seen": SEEN, "people": PEOPLE, "quotes": QUOTES, "rates": RATES}
+SOURCES = {"orders": ORDERS, "seen": SEEN, "people": PEOPLE, "quotes": QUOTES, "rates": RATES}
 
 
 class Moments:
@@ -100,7 +110,9 @@ class TimedPair:
     as_now: bool = False
 
 
-def drawn_core(kind: str, rng: np.random.Generator, moments: Moments, *, is_tied_by_content: bool = False) -> tuple[View, bool]:
+def drawn_core(
+    kind: str, rng: np.random.Generator, moments: Moments, *, is_tied_by_content: bool = False, only_adds: bool = False
+) -> tuple[View, bool]:
     """Return a view with the columns k, n and r, and whether its state lists its answer.
 
     Args:
@@ -108,13 +120,14 @@ def drawn_core(kind: str, rng: np.random.Generator, moments: Moments, *, is_tied
         rng: what it is drawn from.
         moments: where it looks up.
         is_tied_by_content: a dedup chooses by content alone, and not by which row came first.
+        only_adds: of rows that are only added, not of upserts.
     """
 
     def one(*choices: Any) -> Any:
         return choices[int(rng.integers(len(choices)))]
 
     how = one("inner", "left")
-    upserts = bool(rng.random() < 0.5)
+    upserts = bool(rng.random() < 0.5) and not only_adds
     rows = ORDERS if upserts else SEEN
     residual = (left("n") <= right("r")) if rng.random() < 0.3 else None
     match kind:
@@ -196,7 +209,7 @@ def drawn_pair(rng: np.random.Generator, moments: Moments, kinds: tuple[str, ...
             return TimedPair(f"{name}, with {other}", {"a": core, "c": beside}, {"a": core, "c": beside, "u": union.distinct()})
         case 7:
             source = one("orders", "seen", "rates")
-            there = _SOURCES[source].select("k", v=col("r" if source == "rates" else "n"))
+            there = SOURCES[source].select("k", v=col("r" if source == "rates" else "n"))
             return TimedPair(name, {"a": core}, {"a": core, "s": there}, "may")
         case 8:
             kind = "as_of" if kind in ("living", "groups") else kind  # another lifetime is no other stage
@@ -213,19 +226,21 @@ def drawn_pair(rng: np.random.Generator, moments: Moments, kinds: tuple[str, ...
             return TimedPair(f"{name}, as now", views, {**views, "a": core}, must, as_now=True)
 
 
-def drawn_timed_steps(rng: np.random.Generator, epochs: int = EPOCHS) -> list[Rows]:
+def drawn_timed_steps(
+    rng: np.random.Generator, epochs: int = EPOCHS, sources: Mapping[str, View] = MappingProxyType(SOURCES)
+) -> list[Rows]:
     """Return legal changes of all sources, epoch by epoch: some late, some versions deleted, some epochs without rows."""
     steps = []
     for epoch in range(epochs):
         step: Rows = {}
-        for name, view in _SOURCES.items():
+        for name, view in sources.items():
             if rng.random() < 0.3:
                 continue
             schema = view.bindings[0].source.relation.schema
             lines = [_row(rng, name, epoch) for _ in range(int(rng.integers(1, 9)))]
             if name == "rates":
                 lines = list({(line["k"], line["at"]): line for line in lines}.values())
-            gone = [name in ("orders", "people") and rng.random() < 0.2 for _ in lines]
+            gone = [name in ("orders", "people", "towns") and rng.random() < 0.2 for _ in lines]
             rows = pa.RecordBatch.from_pylist(
                 [{column: line[column] for column in schema.names} for line in lines], schema=schema
             )
@@ -250,6 +265,7 @@ def _row(rng: np.random.Generator, name: str, epoch: int) -> dict[str, Any]:
         "t": time,
         "at": time,
         "r": rate,
+        "town": int(rng.integers(3)),
     }
 
 
@@ -331,7 +347,7 @@ def _all_of(accepted: list[Rows]) -> Rows:
     """Return the rows of all epochs as those of one."""
     return {
         name: ZSet.concat(
-            [step[name] for step in accepted if name in step], schema=_SOURCES[name].bindings[0].source.relation.schema
+            [step[name] for step in accepted if name in step], schema=SOURCES[name].bindings[0].source.relation.schema
         )
         for name in {name for step in accepted for name in step}
     }

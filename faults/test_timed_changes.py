@@ -1,0 +1,42 @@
+"""Kills at every moment of a change of a timed query on executors: what waits for a time is answered in its time."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from random import Random
+from unittest import mock
+
+import pytest
+
+from faults.profiles import IS_LONG, chosen
+from faults.tally import Tally
+from faults.timed_changes import TimedBank, kill_at_operations
+from zset_join.runners.spark.driver import executors_change
+
+MOST_OPERATIONS = 4
+
+pytestmark = pytest.mark.timeout(chosen(short=300, long=0))
+
+
+def test_a_timed_change_that_is_killed_at_any_file_operation_leaves_one_of_both_queries(scratch: Path, tally: Tally) -> None:
+    bank = TimedBank(scratch / "bank")
+    operations = bank.operations()
+    of_records = [at for at, line in enumerate(operations) if "/plans/" in line or "/commits/" in line]
+    others = [at for at in range(len(operations)) if at not in of_records]
+    few = [*Random(5).sample(of_records, MOST_OPERATIONS), *Random(6).sample(others, MOST_OPERATIONS // 2)]
+    wanted = range(len(operations)) if IS_LONG else sorted(few)
+
+    kill_at_operations(bank, list(wanted), tally)
+
+    assert tally.problems == []
+    assert tally.of("kills observed") == len(wanted)
+    assert tally.of("old") > 0 < tally.of("new")
+
+
+def test_the_search_finds_watermarks_that_are_not_written(scratch: Path, tally: Tally) -> None:
+    """The life dies at once, so that the change is made by the run that continues."""
+    bank = TimedBank(scratch / "bank")
+    with mock.patch.object(executors_change, "times_on_executors", return_value={}):
+        kill_at_operations(bank, [0], tally)
+
+    assert tally.problems
