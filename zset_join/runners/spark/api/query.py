@@ -20,10 +20,9 @@ from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from zset_join.checkpoint.reading import stored_query_id
-from zset_join.core.errors import StateError, ZsetJoinError
+from zset_join.core.errors import OptionError, StateError, ZsetJoinError
 from zset_join.core.notebook import html_progress, html_text
 from zset_join.evolution.changed_columns import ColumnWords
-from zset_join.runners.local.stopped import not_kept_here
 from zset_join.runners.spark.api.stored_query import QueryRunner, QueryTools, StoredQuery
 from zset_join.runners.spark.driver.epochs import DriverSettings
 from zset_join.runners.spark.driver.on_server import on_server, refuse_missing
@@ -218,8 +217,13 @@ class JoinQuery(StoredQuery):
     def _changed(self, what: str, change: Callable[[ChangingQuery | ChangingOnExecutors], tuple[PlanDiff, Any]]) -> PlanDiff:
         """Change the query, stop Spark's, and continue with the one that is started."""
         if self.changing is None:
-            location = self._runner.options.checkpoint_location
-            raise not_kept_here(location)
+            location, query = self._runner.options.checkpoint_location, "" if what == "undo" else " QUERY"
+            raise OptionError(
+                f"{what}() does not change a running query on executors over Spark Connect. Stop it, run zset-join {what} "
+                f"{location}{query} beside the server, and start the program of the query that it is then.",
+                code="NOT_FROM_HERE",
+                what=what,
+            )
         with self._changes:
             if not self.isActive:
                 raise StateError(
