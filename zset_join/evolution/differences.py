@@ -231,6 +231,10 @@ class PlanDiff:
         if self.read:
             yield "reads " + ", ".join(f"{what} ({rows:,})" for what, rows in self.read.items())
         yield from map(str, self.views.values())
+        yield from self.notes()
+
+    def notes(self) -> Iterator[str]:
+        """Yield the lines of the report about rows that are in no view: bad input, late, ending and ended ones."""
         if self.rejected:
             yield f"bad input to the new stages, left out: {counted(self.rejected, 'row')}"
         late = {name: rows for name, rows in self.late.items() if rows}

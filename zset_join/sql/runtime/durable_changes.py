@@ -131,7 +131,7 @@ class DurableChanges(DurablePlan):
 
 
 def _lines(diff: PlanDiff, change: QueryChange) -> list[str]:
-    """Return the effect of a change: on stages, and on each query."""
+    """Return the effect of a change: on stages, on each query, and on rows that are in none."""
     first, *_ = diff.lines()
     views = [str(diff.views[one.name]) for one in change.queries if one.name in diff.views]
-    return [first, *views] if views else []
+    return [first, *views, *diff.notes()] if views else []
