@@ -62,6 +62,11 @@ def test_columns_are_shared_when_nothing_has_to_change() -> None:
     assert delta.rows.column("id").buffers()[1].address == table["id"].chunk(0).buffers()[1].address
 
 
+def test_a_delta_has_the_schema_of_its_relation_though_the_rows_have_metadata() -> None:
+    noted = rows().select(SCHEMA.names).replace_schema_metadata({"pandas": "{}"})
+    assert decode(noted, APPENDED, AppendFormat()).delta.schema.metadata is None
+
+
 def test_an_operation_column_marks_the_deletes_of_an_upsert_relation() -> None:
     table = rows(op=["c", "u", "d", "D"])
 

@@ -48,6 +48,7 @@ _Bools: TypeAlias = npt.NDArray[np.bool_]
 _Codes: TypeAlias = npt.NDArray[np.int8]
 
 _REJECTED = pa.schema({"row": pa.int64(), "code": pa.string(), "reason": pa.string()})
+_NONE_REJECTED = _REJECTED.empty_table()
 _UNITS = ("s", "ms", "us", "ns")
 _INTEGER_DIGITS = {8: 3, 16: 5, 32: 10, 64: 20}
 
@@ -93,27 +94,27 @@ def decode(rows: pa.Table | pa.RecordBatch, relation: Relation, changelog_format
     [((1,), 1), ((2,), -1)]
     """
     batch = single_batch(rows) if isinstance(rows, pa.Table) else rows
-    columns = _conform(batch, relation)
     if isinstance(changelog_format, AppendFormat):
-        weights, codes = np.ones(batch.num_rows, np.int64), None
+        added = ZSet(_conformed(batch, relation), np.ones(batch.num_rows, np.int64))
+        return Decoded(added, np.arange(batch.num_rows), _NONE_REJECTED, 0)
+    columns = _conform(batch, relation)
+    operations = _plain_column(batch, changelog_format.column, relation)
+    if isinstance(changelog_format, WeightFormat):
+        weights, codes = _read_weights(operations, relation, changelog_format)
+    elif isinstance(changelog_format, UpsertFormat):
+        weights, codes = _read_deletes(operations, relation, changelog_format)
     else:
-        operations = _plain_column(batch, changelog_format.column, relation)
-        if isinstance(changelog_format, WeightFormat):
-            weights, codes = _read_weights(operations, relation, changelog_format)
-        elif isinstance(changelog_format, UpsertFormat):
-            weights, codes = _read_deletes(operations, relation, changelog_format)
-        else:
-            kinds, codes = _read_kinds(operations, relation, changelog_format)
-            has_images = IMAGE in relation.schema.names
-            old_row = 0 if relation.mode == "upsert" and not has_images else -1
-            weights = np.array([1, old_row, 1, -1, 0], np.int64)[kinds]
-            if has_images:
-                columns.append(pa.array(_IMAGE_OF_KIND[kinds]))
+        kinds, codes = _read_kinds(operations, relation, changelog_format)
+        has_images = IMAGE in relation.schema.names
+        old_row = 0 if relation.mode == "upsert" and not has_images else -1
+        weights = np.array([1, old_row, 1, -1, 0], np.int64)[kinds]
+        if has_images:
+            columns.append(pa.array(_IMAGE_OF_KIND[kinds]))
     conformed = pa.RecordBatch.from_arrays(columns, schema=relation.schema)
-    rejected = _REJECTED.empty_table()
+    rejected = _NONE_REJECTED
     kept = weights != 0
     bad = 0
-    if codes is not None and codes.any():
+    if codes.any():
         positions = np.flatnonzero(codes)
         bad = len(positions)
         rejected = _rejections(positions, codes[positions], operations.take(pa.array(positions)), changelog_format)
@@ -257,6 +258,13 @@ def _read_kinds(
 def _null_mask(column: pa.Array) -> _Bools:
     is_null: _Bools = column.is_null().to_numpy(zero_copy_only=False)
     return is_null
+
+
+def _conformed(batch: pa.RecordBatch, relation: Relation) -> pa.RecordBatch:
+    """Return the rows with the columns of the relation; the batch itself where it has just these."""
+    if batch.schema.equals(relation.schema, check_metadata=True):
+        return batch
+    return pa.RecordBatch.from_arrays(_conform(batch, relation), schema=relation.schema)
 
 
 def _conform(batch: pa.RecordBatch, relation: Relation) -> list[pa.Array]:

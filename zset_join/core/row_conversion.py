@@ -32,10 +32,17 @@ def plain(array: pa.Array, kind: pa.DataType) -> pa.Array:
 
 
 def take_rows(rows: pa.RecordBatch, positions: npt.NDArray[np.int64]) -> pa.RecordBatch:
-    """Return some rows of a batch, views included (pyarrow cannot take from those)."""
+    """Return some rows of a batch, views included (pyarrow cannot take from those).
+
+    Cost: one call of Arrow; with views, three per column.
+    """
     if not rows.num_columns:
         return rows.slice(0, len(positions))
     taken = pa.array(positions)
+    try:
+        return rows.take(taken)
+    except pa.ArrowNotImplementedError:  # a view
+        pass
     columns = [plain(column, storage_type(column.type)).take(taken).cast(column.type) for column in rows.columns]
     return pa.RecordBatch.from_arrays(columns, schema=rows.schema)
 

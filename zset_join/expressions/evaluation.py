@@ -341,6 +341,8 @@ def _strict_faults(first: Vector, second: Vector) -> _Faults | None:
 
 def _aligned(first: Vector, second: Vector) -> tuple[Vector, Vector]:
     """Bring two comparable vectors to one type; temporal ones keep their units."""
+    if first.type == second.type:
+        return first, second
     if kind_of(first.type) == kind_of(second.type) and kind_of(first.type) not in {"integer", "float", "decimal"}:
         return first, second
     common = common_type(first.type, second.type)

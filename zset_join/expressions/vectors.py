@@ -98,9 +98,9 @@ def _window(array: pa.Array) -> tuple[Any, Any, int]:
 
 def widen(vector: Vector, target: pa.DataType) -> Vector:
     """Convert without loss of meaning: the implicit half of Spark's casts. NULL becomes any type."""
-    kind, target_kind = kind_of(vector.type), kind_of(target)
     if vector.type == target:
         return vector
+    kind, target_kind = kind_of(vector.type), kind_of(target)
     if kind == "null":
         return replace(vector, type=target, values=_zeros(target, len(vector.valid)))
     if kind == "decimal" and target_kind == "float":

@@ -119,9 +119,9 @@ class Reading(Binding):
 
     def _given(self, rows: Any) -> GivenRows:
         if isinstance(rows, pa.RecordBatch | pa.Table):
-            self._check_names(rows.schema.names)
             if rows.schema.equals(self.given):
                 return GivenRows(rows if isinstance(rows, pa.RecordBatch) else single_batch(rows))
+            self._check_names(rows.schema.names)
         return given_rows(rows, self.given, self.source.name, self.source.relation.schema.names)
 
     def _check_names(self, names: Sequence[str]) -> None:

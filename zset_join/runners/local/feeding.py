@@ -131,8 +131,14 @@ def _select(step: SelectStep, relation: Relation) -> Transform:
         (plain_column(expression), expression, field.type) for (_, expression), field in zip(step.columns, schema, strict=True)
     ]
 
+    given, names = relation.schema, schema.names
+    places = _places(given, [column for column, _, _ in plan], schema)
+
     def select(delta: ZSet) -> ZSet:
-        columns = {name: delta.rows.column(name) for name in read}
+        rows = delta.rows
+        if places is not None and rows.schema.equals(given):
+            return ZSet(rows.select(places).rename_columns(names), delta.weights)
+        columns = {name: rows.column(name) for name in read}
         arrays = []
         for column, expression, kind in plan:
             values = columns[column] if column is not None else compute(expression, columns, len(delta))
@@ -140,6 +146,15 @@ def _select(step: SelectStep, relation: Relation) -> Transform:
         return ZSet(pa.RecordBatch.from_arrays(arrays, schema=schema), delta.weights)
 
     return select
+
+
+def _places(given: pa.Schema, columns: Sequence[str | None], schema: pa.Schema) -> list[int] | None:
+    """Return the places of columns among those given, where a selection only leaves out, moves and renames; else None."""
+    places = [-1 if name is None else given.get_field_index(name) for name in columns]
+    if -1 in places:
+        return None
+    renamed = [given.field(place).with_name(name) for place, name in zip(places, schema.names, strict=True)]
+    return places if pa.schema(renamed, given.metadata).equals(schema, check_metadata=True) else None
 
 
 def _of_schema(delta: ZSet, schema: pa.Schema) -> ZSet:
