@@ -16,6 +16,7 @@ Memory: columns are shared with the input unless rows are dropped or types are w
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -48,7 +49,6 @@ _Bools: TypeAlias = npt.NDArray[np.bool_]
 _Codes: TypeAlias = npt.NDArray[np.int8]
 
 _REJECTED = pa.schema({"row": pa.int64(), "code": pa.string(), "reason": pa.string()})
-_NONE_REJECTED = _REJECTED.empty_table()
 _UNITS = ("s", "ms", "us", "ns")
 _INTEGER_DIGITS = {8: 3, 16: 5, 32: 10, 64: 20}
 
@@ -96,7 +96,7 @@ def decode(rows: pa.Table | pa.RecordBatch, relation: Relation, changelog_format
     batch = single_batch(rows) if isinstance(rows, pa.Table) else rows
     if isinstance(changelog_format, AppendFormat):
         added = ZSet(_conformed(batch, relation), np.ones(batch.num_rows, np.int64))
-        return Decoded(added, np.arange(batch.num_rows), _NONE_REJECTED, 0)
+        return Decoded(added, np.arange(batch.num_rows), _none_rejected(), 0)
     columns = _conform(batch, relation)
     operations = _plain_column(batch, changelog_format.column, relation)
     if isinstance(changelog_format, WeightFormat):
@@ -111,7 +111,7 @@ def decode(rows: pa.Table | pa.RecordBatch, relation: Relation, changelog_format
         if has_images:
             columns.append(pa.array(_IMAGE_OF_KIND[kinds]))
     conformed = pa.RecordBatch.from_arrays(columns, schema=relation.schema)
-    rejected = _NONE_REJECTED
+    rejected = _none_rejected()
     kept = weights != 0
     bad = 0
     if codes.any():
@@ -137,6 +137,11 @@ _CODES = {
         "the weight {} means nothing in upsert mode, where a row is inserted (1) or deleted (-1)",
     ),
 }
+
+
+@functools.cache
+def _none_rejected() -> pa.Table:
+    return _REJECTED.empty_table()  # which imports pandas where it is installed, so not before rows are decoded
 
 
 def _rejections(positions: _Int64s, codes: _Codes, values: pa.Array, changelog_format: ChangelogFormat) -> pa.Table:
