@@ -45,7 +45,7 @@ __all__ = [
 
 SECOND = 1_000_000
 EPOCHS = 7
-_AS_NOW = 10
+_AS_NOW, _BESIDE = 10, 5
 CORES = ("lookup", "moment", "temporal", "as_of", "dedup", "living", "groups")
 _LISTS = frozenset({"lookup", "moment"})
 """Cores whose state lists their answer, over rows that may be retracted."""
@@ -111,7 +111,13 @@ class TimedPair:
 
 
 def drawn_core(
-    kind: str, rng: np.random.Generator, moments: Moments, *, is_tied_by_content: bool = False, only_adds: bool = False
+    kind: str,
+    rng: np.random.Generator,
+    moments: Moments,
+    *,
+    is_tied_by_content: bool = False,
+    only_adds: bool = False,
+    more: int = 0,
 ) -> tuple[View, bool]:
     """Return a view with the columns k, n and r, and whether its state lists its answer.
 
@@ -121,6 +127,7 @@ def drawn_core(
         moments: where it looks up.
         is_tied_by_content: a dedup chooses by content alone, and not by which row came first.
         only_adds: of rows that are only added, not of upserts.
+        more: how much longer rows live that expire.
     """
 
     def one(*choices: Any) -> Any:
@@ -159,10 +166,10 @@ def drawn_core(
             view = rows.dedup("k", order_by=order_by, keep=keep, n=one(1, 2)).select("k", "n", r=col("t"))
             return view, False
         case "living":
-            ttl = StateTtl(one(8, 25), by="event")
+            ttl = StateTtl(one(8, 25) + more, by="event")
             view = SEEN.join(PEOPLE, [("k", "p")], how, condition=residual, state_ttl=(ttl, None))
         case _:
-            ttl = StateTtl(one(8, 25), by="event", of=one("row", "key"))
+            ttl = StateTtl(one(8, 25) + more, by="event", of=one("row", "key"))
             view = SEEN.groupBy("k").agg(F.sum("n").alias("n"), F.max("t").alias("r"), state_ttl=ttl)
             return view, False
     return view.select("k", "n", "r"), upserts and kind in _LISTS
@@ -183,6 +190,8 @@ def drawn_pair(rng: np.random.Generator, moments: Moments, kinds: tuple[str, ...
     case, own = int(rng.integers(11)), int(rng.integers(1 << 30))
     core, lists = drawn_core(kind, np.random.default_rng(own), moments, is_tied_by_content=case == _AS_NOW)
     beside, _ = drawn_core(other, rng, moments)
+    if case == _BESIDE and kind in ("living", "groups"):  # the same, and its rows live longer
+        other, (beside, _) = kind, drawn_core(kind, np.random.default_rng(own), moments, more=9)
     first, second = rng.choice(4, 2, replace=False)
     by, other_by = one(("k", "k"), ("k", "n"))
     people = PEOPLE.select("r", k=col("p"))
