@@ -346,10 +346,13 @@ def test_a_view_that_was_not_read_is_gone_with_the_files_of_its_directory(tmp_pa
         for epoch in range(4):
             pipeline.step(_pairs(epoch))
         pipeline.close()
+        again = Pipeline(VIEWS["join"](), tmp_path)  # has no epoch of its own
+        again.close()
         shutil.rmtree(tmp_path / "zset")
 
-        with pytest.raises(StateError, match="was not read before this pipeline was closed"):
-            pipeline.contents()
+        for closed in (pipeline, again):
+            with pytest.raises(StateError, match="was not read before this pipeline was closed"):
+                closed.contents()
 
 
 def test_closing_releases_the_states_that_no_unread_view_is_listed_from() -> None:

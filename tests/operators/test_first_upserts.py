@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import weakref
 from pathlib import Path
 from unittest import mock
 
@@ -191,3 +192,14 @@ def test_files_that_were_being_loaded_when_the_process_ended_are_refused(tmp_pat
 
     with pytest.raises(StateError, match="was being written"):
         loaded(directory=str(tmp_path / "state"))
+
+
+@pytest.mark.parametrize("name", ["keys of their own", "a key twice in one part"])
+def test_a_table_keeps_no_delta_that_it_looked_at(name: str) -> None:
+    table, delta = loaded(), ZSet(FIRST[name][0].rows, FIRST[name][0].weights)
+    kept = weakref.ref(delta)
+    list(table.answer(Tick(0, 5), [delta]))
+    if name != "keys of their own":  # else as over files, where the next epoch absorbs it
+        table.absorb(Tick(0, 5), [delta])
+    del delta
+    assert kept() is None

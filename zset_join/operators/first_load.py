@@ -16,6 +16,7 @@ Cost: as the epoch, with 0.3 kB less per row, which an epoch at once takes for w
 
 from __future__ import annotations
 
+import weakref
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -58,7 +59,7 @@ class LoadedJoin(HashJoin):
         self._part_rows = PART_CHANGES * options.part_changes
         self._is_first = all(one.mode != "changelog" for one in self.inputs)
         self._gives_back = -1
-        self._asked: tuple[Tick, ZSet, ZSet] | None = None
+        self._asked: tuple[Tick, weakref.ref[ZSet], weakref.ref[ZSet]] | None = None
         self._loaded: HashJoin | None = None
 
     def absorb(self, tick: Tick, deltas: Sequence[ZSet]) -> None:
@@ -103,7 +104,7 @@ class LoadedJoin(HashJoin):
     def _loaded_with(self, tick: Tick, deltas: Sequence[ZSet]) -> HashJoin | None:
         """Return the join that holds an epoch, loading it where it was not; None where it must be worked at once."""
         requested = self._asked
-        if requested is None or requested[0] != tick or requested[1] is not deltas[0] or requested[2] is not deltas[1]:
+        if requested is None or requested[0] != tick or requested[1]() is not deltas[0] or requested[2]() is not deltas[1]:
             self._load(tick, deltas, is_answered=False)
         return self._loaded
 
@@ -112,7 +113,7 @@ class LoadedJoin(HashJoin):
 
         None: the epoch must be worked at once.
         """
-        self._loaded, self._asked = None, (tick, deltas[0], deltas[1])
+        self._loaded, self._asked = None, (tick, weakref.ref(deltas[0]), weakref.ref(deltas[1]))
         join = self._again(options=self._options)
         for side, delta in zip(join._sides, deltas, strict=True):
             side.make_room(len(delta), 0, join_keys=0)

@@ -12,6 +12,7 @@ Cost: the keys are hashed twice; 16 bytes of an answer per row instead of the ro
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
@@ -50,7 +51,7 @@ class LoadedLatest(Latest):
         super().__init__(relation, options=options, **terms)
         self._part_rows = PART_CHANGES * options.part_changes
         self._key_tables = HashTables(hash_bits=options.hash_bits, hash_seed=HashTables.of(options).hash_seed)
-        self._checked: tuple[ZSet, bool] | None = None
+        self._checked: tuple[weakref.ref[ZSet], bool] | None = None
 
     def absorb(self, tick: Tick, deltas: Sequence[ZSet]) -> None:
         """Fold the delta of one epoch into the state, as `Latest` does."""
@@ -87,8 +88,8 @@ class LoadedLatest(Latest):
         """Return whether the table is empty, and a large epoch inserts each of its keys once and does nothing else."""
         if len(delta) < PARTS * self._part_rows or _has_rows(self._side):
             return False
-        if self._checked is None or self._checked[0] is not delta:
-            self._checked = delta, self._has_distinct_keys(delta)
+        if self._checked is None or self._checked[0]() is not delta:
+            self._checked = weakref.ref(delta), self._has_distinct_keys(delta)
         return self._checked[1]
 
     def _has_distinct_keys(self, delta: ZSet) -> bool:

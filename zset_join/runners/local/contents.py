@@ -177,7 +177,7 @@ class Contents:
         if listing is None or self._consolidated is not None:
             self._listing = None
             return False
-        self._listing = replace(listing, rows=listing.rows if rows is None else rows, check=_nothing)
+        self._listing, self._stored = replace(listing, rows=listing.rows if rows is None else rows, check=_nothing), None
         return True
 
     def settle(self) -> None:
