@@ -73,7 +73,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return run(options)
     except ZsetJoinError as error:
         _print_line(error, sys.stderr)
-        return 2 if options.verb == "diff" else 1  # 1 is the answer that rows differ
+    except Exception:
+        if options.verb != "diff":
+            raise
+        sys.excepthook(*sys.exc_info())
+    return 2 if options.verb == "diff" else 1  # 1 is the answer that rows differ
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -300,5 +300,22 @@ def test_executors_build_nothing_as_if_its_rows_came_now(tmp_path: Path) -> None
         evolve_wherever(str(tmp_path), ENDING, as_now=True)
 
 
-def test_a_comparison_that_fails_has_another_exit_code_than_rows_that_differ(tmp_path: Path) -> None:
+def broken() -> None:
+    raise KeyError("of the program")
+
+
+def test_a_comparison_that_fails_has_another_exit_code_than_rows_that_differ(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    place, taken = str(tmp_path / "dir"), tmp_path / "file"
+    taken.touch()
+    with Pipeline(BY_CITY, place) as pipeline:
+        pipeline.step(ROWS)
+
     assert main(["diff", str(tmp_path / "nothing"), f"{__name__}:ENDING"]) == 2
+    assert main(["diff", place, f"{__name__}:broken"]) == 2
+    assert main(["diff", place, f"{__name__}:COUNTED", "--all", str(taken / "inside")]) == 2
+    assert main(["diff", place, f"{__name__}:COUNTED"]) == 1
+    printed = capsys.readouterr().err
+    assert "KeyError: 'of the program'" in printed
+    assert "NotADirectoryError" in printed
