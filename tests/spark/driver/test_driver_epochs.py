@@ -19,11 +19,12 @@ from tests.spark.conftest import Collected, Source, weights
 from zset_join.checkpoint.reading import stored_query_id
 from zset_join.core.errors import OptionError, ResourceError, StateError
 from zset_join.core.options import QueryOptions
+from zset_join.expressions import col
 from zset_join.runners.spark.driver.chosen_sink import ChosenSink
 from zset_join.runners.spark.driver.epochs import DriverEpochs
 from zset_join.runners.spark.driver.starting import driver_epochs, streamed_rows
 from zset_join.sinks.parquet_changelog import read_changelog
-from zset_join.spark import JoinedStream, JoinQuery, changes, writeStream
+from zset_join.spark import JoinedStream, JoinQuery, appends, changes, writeStream
 
 Run = Callable[..., JoinQuery]
 
@@ -193,6 +194,37 @@ def test_a_baseline_comes_before_the_first_batch_and_need_not_be_given_again(ord
     run(view(), sink, execution="driver")
 
     assert sink.total() == {(2, "mug"): 1}
+
+
+def with_plan(rows: Any) -> Any:
+    return rows.where(col("order_id") != 8).select("order_id", "customer_id", col("item").alias("thing"))
+
+
+def with_spark(rows: Any) -> Any:
+    return rows.where("order_id <> 8").selectExpr("order_id", "customer_id", "item || '' AS thing")
+
+
+@pytest.mark.parametrize(("mode", "steps"), [("driver", with_spark), ("executors", with_plan)])
+def test_steps_and_unions_before_the_first_stage_hold_for_a_baseline_too(
+    orders: Source, customers: Source, run: Run, mode: str, steps: Callable[[Any], Any]
+) -> None:
+    names = ["order_id", "customer_id", "item"]
+    old = orders.spark.createDataFrame([(8, 10, "cap"), (9, 10, "old")], orders.stream().select(*names).schema)
+
+    def view(**given: Any) -> JoinedStream:
+        one, more = (appends(orders.stream().select(*names), name=name, **has) for name, has in (("a", {}), ("b", given)))
+        people = changes(customers.stream(), name="customers", keys="customer_id")
+        return steps(one).union(steps(more)).join(people, on="customer_id").select("order_id", "thing", "name")
+
+    customers.add((10, "Ann", 1))
+    orders.add((None, 1, 10, "pen", 1))
+    sink = Collected()
+    run(view(baseline=old, after_baseline="true"), sink, execution=mode)
+    assert sink.total() == {(1, "pen", "Ann"): 2, (9, "old", "Ann"): 1}
+    orders.add((None, 2, 10, "mug", 1))
+    run(view(), sink, execution=mode)
+
+    assert sink.total() == {(1, "pen", "Ann"): 2, (9, "old", "Ann"): 1, (2, "mug", "Ann"): 2}
 
 
 def test_several_views_are_one_query_with_outputs_of_their_own(orders: Source, customers: Source, tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ from dataclasses import dataclass, field, replace
 from itertools import count
 
 import pyarrow as pa
-from pyspark.sql import Column
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - PySpark's own habit
 
 from zset_join.core.errors import PlanError
@@ -114,7 +114,7 @@ class _SteppedRows:
         visible = pa.schema([at for at in relation.schema if at.name not in stream.hidden])
         mode: ChangelogMode = "changelog" if stream.mode == "upsert" else stream.mode
         self._before = replace(relation, schema=visible, mode=mode, sequence_by=())
-        self._prepared = stream.prepared
+        self._rows = stream
         time = () if stream.event_time is None else (stream.event_time,)
         self._needed = tuple(dict.fromkeys([*stream.keys, *time]))
         self._kept = {name: name for name in (*self._needed, *stream.sequence_by)}
@@ -150,18 +150,16 @@ class _SteppedRows:
     def _keep(self, condition: Column) -> None:
         """Keep the rows that pass, or mark them where those that do not still mean something."""
         if self._stream.mode != "upsert" and self._stream.event_time is None:
-            self._prepared = self._prepared.where(F.col(REJECT).isNotNull() | condition)
+            self._rows = self._rows.with_rows(lambda rows: rows.where(F.col(REJECT).isNotNull() | condition))
             return
         flag = f"__passes_{len(self._flags)}"
-        self._prepared = self._prepared.withColumn(flag, F.coalesce(condition, F.lit(False)))
+        self._rows = self._rows.with_rows(lambda rows: rows.withColumn(flag, F.coalesce(condition, F.lit(False))))
         self._flags.append(flag)
 
     def _select(self, step: RowStep) -> None:
         """Compute columns beside those that rows are distinguished and ordered by."""
-        kept = {*self._kept.values()}
-        for flag in self._flags:
-            masked = {name: F.when(F.col(flag), F.col(quoted(name))) for name in self._visible if name not in kept}
-            self._prepared = self._prepared.withColumns(masked)
+        hideable = [name for name in self._visible if name not in self._kept.values()]
+        computed = [{name: F.when(F.col(flag), F.col(quoted(name))) for name in hideable} for flag in self._flags]
         beside, places, visible = list(self._flags), {}, self._visible
         for original, now in self._kept.items():
             if now in visible and now in step.kept:
@@ -169,12 +167,16 @@ class _SteppedRows:
                 continue
             places[original] = f"__kept_{original}" if now in visible else now
             if now in visible:
-                self._prepared = self._prepared.withColumn(places[original], F.col(quoted(now)))
+                computed.append({places[original]: F.col(quoted(now))})
             beside.append(places[original])
         self._kept = places
-        self._prepared = step.apply(
-            self._prepared.select(*map(column_named, (*visible, *beside, *_BESIDE))), (*beside, *_BESIDE)
-        )
+
+        def applied(rows: DataFrame) -> DataFrame:
+            for columns in computed:
+                rows = rows.withColumns(columns)
+            return step.apply(rows.select(*map(column_named, (*visible, *beside, *_BESIDE))), (*beside, *_BESIDE))
+
+        self._rows = self._rows.with_rows(applied)
         self._before = step.relation
 
     def stream(self, name: str) -> SourceStream:
@@ -184,20 +186,18 @@ class _SteppedRows:
         named_by = {self._kept[one] for one in self._needed}
         hidden = tuple(one for one in extra if one not in named_by)
         columns = (*visible, *(one for one in extra if one in named_by))
-        prepared = self._prepared.select(*map(column_named, (*columns, *hidden, *_BESIDE)))
+        after = self._rows.with_rows(lambda rows: rows.select(*map(column_named, (*columns, *hidden, *_BESIDE))))
         return replace(
-            stream,
+            after,
             name=name,
-            prepared=prepared,
             columns=columns,
             keys=tuple(self._kept[key] for key in stream.keys),
             sequence_by=tuple(self._kept[column] for column in stream.sequence_by),
             hidden=hidden,
-            schema=arrow_schema(prepared.drop(*_BESIDE).schema, relation=name),
+            schema=arrow_schema(after.prepared.drop(*_BESIDE).schema, relation=name),
             operation=tuple(self._description),
             functions=tuple(dict.fromkeys(self._functions)),
             event_time=None if stream.event_time is None else self._kept[stream.event_time],
-            made_of=None,
         )
 
     def shown(self, node: Node) -> Node:

@@ -5,7 +5,7 @@ The fluent API makes it (`changes`, `appends`); everything below reads it: plann
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
@@ -145,10 +145,19 @@ class SourceStream:
             watermark_delay=self.watermark_delay,
         )
 
+    def with_rows(self, change: Callable[[DataFrame], DataFrame]) -> Self:
+        """Return the stream after something was done to its rows, those of its baseline included.
+
+        Args:
+            change: what is done to rows with the columns of `prepared`.
+        """
+        baseline = None if self.baseline is None else change(self.baseline)
+        return replace(self, prepared=change(self.prepared), baseline=baseline, made_of=None)
+
     def of_whole_rows(self) -> Self:
         """Return the stream where every change is a version: partial ones and truncates are bad input, old images none."""
         if IMAGE in self.hidden:
-            return replace(self, prepared=self.prepared.where(F.col(IMAGE) != 0), made_of=None)
+            return self.with_rows(lambda rows: rows.where(F.col(IMAGE) != 0))
         if self.control is None:
             return self
         reject = reject_partial(F.col(REJECT), F.col(self.control))

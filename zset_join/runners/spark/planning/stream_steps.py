@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import reduce
 
 import pyarrow as pa
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - PySpark's own habit
 
 from zset_join.core.errors import PlanError
@@ -21,6 +22,7 @@ from zset_join.plan.row_steps import OpaqueStep, SelectStep, WhereStep
 from zset_join.plan.row_steps import RowStep as PlanStep
 from zset_join.runners.spark.planning.row_steps import RowStep, row_step
 from zset_join.runners.spark.planning.source_stream import SourceStream
+from zset_join.runners.spark.rows.baseline import union
 from zset_join.runners.spark.rows.row_reading import RAW, REJECT, WEIGHT
 from zset_join.runners.spark.rows.schemas import arrow_schema, field_type
 from zset_join.runners.spark.rows.text_select import select_text
@@ -63,10 +65,9 @@ def united(streams: Sequence[SourceStream]) -> SourceStream:
     first = streams[0]
     if len(streams) == 1:
         return first
-    prepared = first.prepared
-    names = prepared.columns
-    for other in streams[1:]:
-        prepared = prepared.unionAll(other.prepared.toDF(*names))
+    names = first.prepared.columns
+    prepared = reduce(DataFrame.unionAll, [other.prepared.toDF(*names) for other in streams[1:]], first.prepared)
+    baseline = union(one.baseline.toDF(*names) for one in streams if one.baseline is not None)
     columns = [
         field.with_nullable(any(one.schema.field(at).nullable for one in streams)) for at, field in enumerate(first.schema)
     ]
@@ -79,6 +80,7 @@ def united(streams: Sequence[SourceStream]) -> SourceStream:
         keys=(),
         sequence_by=(),
         prepared=prepared,
+        baseline=baseline,
         schema=pa.schema(columns),
         may_reject=any(one.may_reject for one in streams),
         operation=tuple(f"{one.name}: {text}" for one in streams for text in (*one.operation, "union")),
@@ -98,12 +100,10 @@ def as_input(stream: SourceStream, relation: Relation) -> SourceStream:
         whole = stream.of_whole_rows()
         dropped = [name for name in left_out if name in whole.schema.names]
         stream = replace(
-            whole,
-            prepared=whole.prepared.drop(*dropped),
+            whole.with_rows(lambda rows: rows.drop(*dropped)),
             schema=pa.schema([field for field in whole.schema if field.name in wanted]),
             hidden=tuple(name for name in whole.hidden if name in wanted),
             sequence_by=tuple(name for name in whole.sequence_by if name in wanted),
-            made_of=None,
         )
     return stream if stream.name == relation.name else replace(stream, name=relation.name)
 
@@ -156,10 +156,10 @@ def _kept(stream: SourceStream, where: WhereStep) -> SourceStream:
     is_rejected = F.col(REJECT).isNotNull()
     if stream.mode == "upsert":
         weight = F.when(is_rejected | F.coalesce(passes, F.lit(False)), F.col(WEIGHT)).otherwise(F.lit(-1).cast("long"))
-        prepared = stream.prepared.withColumn(WEIGHT, weight)
+        after = stream.with_rows(lambda rows: rows.withColumn(WEIGHT, weight))
     else:
-        prepared = stream.prepared.where(is_rejected | passes if stream.may_reject else passes)
-    return replace(stream, prepared=prepared, operation=(*stream.operation, *step.description), made_of=_made_of(stream, where))
+        after = stream.with_rows(lambda rows: rows.where(is_rejected | passes if stream.may_reject else passes))
+    return replace(after, operation=(*stream.operation, *step.description), made_of=_made_of(stream, where))
 
 
 def _selected(stream: SourceStream, step: SelectStep) -> SourceStream:
@@ -168,16 +168,15 @@ def _selected(stream: SourceStream, step: SelectStep) -> SourceStream:
     texts, selection = _selection(stream.session, before, step)
     kept = step.kept
     named = [f"{text} AS {quote_name(field.name, 'spark')}" for text, field in zip(texts, relation.schema, strict=True)]
-    prepared = select_text(stream.prepared, [*named, WEIGHT, REJECT, RAW])
+    after = stream.with_rows(lambda rows: select_text(rows, [*named, WEIGHT, REJECT, RAW]))
     hidden = tuple(kept[name] for name in stream.hidden if name in kept)
     return replace(
-        stream,
-        prepared=prepared,
+        after,
         columns=tuple(name for name in relation.schema.names if name not in hidden),
         keys=relation.primary_key,
         sequence_by=relation.sequence_by,
         hidden=hidden,
-        schema=arrow_schema(prepared.drop(WEIGHT, REJECT, RAW).schema, relation=stream.name),
+        schema=arrow_schema(after.prepared.drop(WEIGHT, REJECT, RAW).schema, relation=stream.name),
         operation=(*stream.operation, *selection.description),
         event_time=relation.event_time,
         watermark_delay=relation.watermark_delay,
