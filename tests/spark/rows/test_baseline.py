@@ -15,6 +15,7 @@ from pyspark.sql import functions as F  # noqa: N812 - PySpark's own habit
 from tests.spark.conftest import CUSTOMERS, ORDERS, Collected, Source, weights
 from tests.sweeps import for_each
 from zset_join.core.errors import BadInputError, PlanError, StateError, ZsetJoinError
+from zset_join.runners.spark.rows.baseline import resolve_baselines
 from zset_join.runners.spark.rows.schemas import spark_schema
 from zset_join.spark import ChangeStream, JoinedStream, JoinQuery, appends, changes
 
@@ -270,3 +271,14 @@ def test_an_unusable_baseline_is_refused_with_a_way_out(
 
     with pytest.raises(ZsetJoinError, match=complaint):
         changes(customers.stream(), name="customers", keys=["customer_id"], sequence_by="ts", **given)
+
+
+def test_a_baseline_is_known_by_the_name_of_its_stream_in_a_draft_for_the_other_mode_too() -> None:
+    a, again, b, based = ({"name": name, "operation": []} for name in ("a", "a_2", "b", "b"))
+    stored, given = {"inputs": [a, again, {**based, "baseline": True}]}, {"inputs": [a, b]}
+    united = {"inputs": [{**a, "baseline": True}]}
+
+    assert resolve_baselines(given, stored, is_loaded=True) == {"inputs": [a, {**b, "baseline": True}]}
+    assert resolve_baselines(united, stored, is_loaded=True, is_draft=True) == united
+    with pytest.raises(StateError, match="BASELINE_TOO_LATE"):
+        resolve_baselines(united, stored, is_loaded=True)

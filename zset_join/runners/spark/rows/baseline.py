@@ -28,7 +28,6 @@ different rows: name a version of it, or write it to a table first.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import zip_longest
 from typing import Any
 
 from pyspark.sql import Column, DataFrame
@@ -144,29 +143,39 @@ def has_baseline(description: Mapping[str, Any] | None) -> bool:
     return description is not None and any(one.get("baseline") for one in described_streams(description))
 
 
-def resolve_baselines(given: Mapping[str, Any], stored: Mapping[str, Any] | None, *, is_loaded: bool) -> Mapping[str, Any]:
+def resolve_baselines(
+    given: Mapping[str, Any], stored: Mapping[str, Any] | None, *, is_loaded: bool, is_draft: bool = False
+) -> Mapping[str, Any]:
     """Return the description under which a query continues: once loaded, a baseline need not be given again.
+
+    Streams are paired by name.
 
     Args:
         given: description of the query that starts.
         stored: description in its checkpoint; None when there is none.
         is_loaded: epoch 0 is committed.
+        is_draft: what starts is described as it would be in its other mode, which may read a stream twice, or a union as one
+            stream: nothing is refused.
 
     Raises:
         StateError: the query began without this baseline, or its baseline is not loaded yet and not given.
     """
     if stored is None:
         return given
-    nothing: Mapping[str, Any] = {}
-    pairs = zip_longest(given["inputs"], stored.get("inputs", ())[: len(given["inputs"])], fillvalue=nothing)
-    return {**given, "inputs": [_resolved(now, then, is_loaded=is_loaded) for now, then in pairs]}
+    named = {one.get("name"): one for one in stored.get("inputs", ())}
+    pairs = [(now, named.get(now["name"], {})) for now in given["inputs"]]
+    return {**given, "inputs": [_resolved(now, then, is_loaded=is_loaded, is_draft=is_draft) for now, then in pairs]}
 
 
-def _resolved(given: Mapping[str, Any], stored: Mapping[str, Any], *, is_loaded: bool) -> Mapping[str, Any]:
-    """Return the description of a stream under which a query continues."""
-    if stored and "operation" not in stored:  # of a version that did not remember it
+def _resolved(given: Mapping[str, Any], stored: Mapping[str, Any], *, is_loaded: bool, is_draft: bool) -> Mapping[str, Any]:
+    """Return the description of a stream under which a query continues; one that is not stored is another query's."""
+    if not stored:
+        return given
+    if "operation" not in stored:  # of a version that did not remember it
         given = {name: value for name, value in given.items() if name != "operation"}
     now, then, name = bool(given.get("baseline")), bool(stored.get("baseline")), given["name"]
+    if is_draft:
+        return {**given, **({"baseline": True} if then else {})}
     if now and not then:
         raise StateError(
             f'"{name}" is given a baseline, and the query of this checkpoint began without one; loaded now, its rows '
