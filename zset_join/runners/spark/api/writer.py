@@ -455,8 +455,7 @@ class JoinStreamWriter:
         options = QueryOptions.from_options(self._query_options)
         checkpoint_folder(options.checkpoint_location)
         self._check_output()
-        query = self._here()
-        query = query if is_connect(query.session) else in_stored_order(query, options.checkpoint_location)
+        query = in_stored_order(self._here(), options.checkpoint_location)
         for view in query.plan.views:
             encoded_schema(query.plan.output_of(view.name).schema, format_named("weight"))
         stages = [node.stage for node in query.plan.nodes]

@@ -95,8 +95,6 @@ class OtherModes:
         """Return both forms with the sources in the order of this mode, by which Spark's own files number them."""
         if self.mode == "driver":
             return placed.in_order(list(here.streams)), here
-        if is_connect(placed.session):  # its start on the driver does not read the order of a checkpoint
-            return placed, here
         return placed, here.in_order([stream.name for stream in placed.streams])
 
     def _description(self, placed: PlacedQuery, here: DriverQuery, streams: tuple[SourceStream, ...]) -> Mapping[str, Any]:
@@ -145,7 +143,8 @@ def write_draft(location: str, draft: OtherMode) -> None:
     stored = stored_description(location)
     if stored is None:
         return
-    resolved = resolve_baselines(draft.description, stored, is_loaded=True) if draft.description else draft.description
+    given = draft.description
+    resolved = resolve_baselines(given, stored, is_loaded=True, is_draft=True) if given else given
     write_other_mode(checkpoint_folder(location), replace(draft, of=description_digest(stored), description=resolved))
 
 

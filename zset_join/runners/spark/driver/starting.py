@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
@@ -16,7 +17,7 @@ from zset_join.runners.spark.driver.chosen_sink import ChosenSink
 from zset_join.runners.spark.driver.collected import united_rows
 from zset_join.runners.spark.driver.driver_query import DriverQuery
 from zset_join.runners.spark.driver.epochs import DriverEpochs, DriverSettings
-from zset_join.runners.spark.driver.on_server import start_on_server
+from zset_join.runners.spark.driver.on_server import on_server, start_on_server
 from zset_join.runners.spark.driver.spark_files import restored_files
 from zset_join.runners.spark.epoch.heartbeat import Heartbeat
 from zset_join.runners.spark.frames.facts import is_connect
@@ -150,12 +151,18 @@ def in_stored_order(query: DriverQuery, location: str) -> DriverQuery:
 
     Raises:
         StateError: `STORAGE_FAILED`: there can be no directory.
+
+    Cost: one small read; over Spark Connect one job with one task.
     """
+    read = partial(_stored_streams, location)
+    return query.in_order(on_server(query.session, read) if is_connect(query.session) else read())
+
+
+def _stored_streams(location: str) -> tuple[str, ...]:
     try:
-        stored = stored_description(location)
+        return names_of_streams(stored_description(location))
     except NotADirectoryError as error:
         raise _no_place(location, error) from error
-    return query.in_order(names_of_streams(stored))
 
 
 def served_rows(query: DriverQuery, epochs: DriverEpochs) -> DataFrame:
