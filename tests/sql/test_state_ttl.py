@@ -63,8 +63,9 @@ def test_a_setting_holds_for_groups_and_a_query_has_settings_of_its_own(session:
     assert rows(long.table()) == [("A", 1), ("B", 2)]
 
 
-def test_a_durable_view_gets_another_duration_and_counts_what_it_ends(tmp_path: Path) -> None:
-    with connect(directory=tmp_path, dialect="flink") as session:
+@pytest.mark.parametrize("is_durable", [False, True])
+def test_a_view_gets_another_duration_and_counts_what_it_ends_and_what_has_ended(tmp_path: Path, is_durable: bool) -> None:
+    with connect(directory=tmp_path if is_durable else None, dialect="flink") as session:
         session.sql(TABLES + "SET state_ttl_by = 'event';")
         session.sql("CREATE MATERIALIZED VIEW v AS " + JOIN.format("STATE_TTL('o'='30 s','p'='0')"))
         insert(session, (1, "A", 0), (2, "A", 15))
@@ -73,14 +74,31 @@ def test_a_durable_view_gets_another_duration_and_counts_what_it_ends(tmp_path: 
         change = "ALTER MATERIALIZED VIEW v AS " + JOIN.format("STATE_TTL('o'='10 s','p'='0')")
         foreseen, text = str(session.sql(f"EXPLAIN {change}")), str(session.sql(change))
         insert(session, (4, "A", 21))
-        waiting = str(session.sql("ALTER MATERIALIZED VIEW v AS SELECT o.id, 'x' AS name FROM orders AS o"))
-    with connect(directory=tmp_path, dialect="flink") as session:
+        longer = str(session.sql("CREATE OR REPLACE MATERIALIZED VIEW v AS " + JOIN.format("STATE_TTL('o'='40 s','p'='0')")))
         after = rows(session.views()["v"])
+        insert(session, (5, "A", 32))
+        at_last = rows(session.views()["v"])
 
     ended = "rows or keys that the shorter state_ttl ends with the next epoch, not shown above: state_ttl-0 1"
     assert (ended in foreseen, ended in text) == (True, True)
-    assert "rows that have ended stay so: state_ttl-0-e2 1 ended by time" in waiting
-    assert [number for number, _ in after] == [1, 2, 3, 4]
+    assert 'keeps 1 of 1 stage\nview "v" is unchanged\nrows that have ended stay so: state_ttl-0' in longer
+    assert "1 ended by time" in longer
+    assert [[number for number, _ in found] for found in (after, at_last)] == [[2, 3, 4], [2, 3, 4, 5]]
+
+
+@pytest.mark.parametrize("is_durable", [False, True])
+def test_a_changed_view_reads_a_table_that_is_new_to_it_at_the_time_that_this_has_come_to(
+    tmp_path: Path, is_durable: bool
+) -> None:
+    with connect(directory=tmp_path if is_durable else None, dialect="flink") as session:
+        session.sql(TABLES + "SET state_ttl_by = 'event'; CREATE MATERIALIZED VIEW v AS SELECT who AS id FROM people")
+        insert(session, (1, "A", 0), (2, "A", 40))
+        session.sql("INSERT INTO people VALUES ('A', 'Ada')")
+
+        session.sql("ALTER MATERIALIZED VIEW v AS SELECT /*+ STATE_TTL('orders'='10s') */ DISTINCT id, at FROM orders")
+        found = rows(session.views()["v"])
+
+    assert [number for number, _ in found] == [2]
 
 
 def test_first_rows_and_distinct_rows_end_by_a_hint(session: Session) -> None:

@@ -156,6 +156,7 @@ def _shares_any_stage(patch: pytest.MonkeyPatch) -> None:
     def add(self: Any, node: Any) -> None:
         self.nodes.append(f"{node.stage.kind} {len(node.feeds)}")
         self._rows[node.number], self._changed[node.number] = self.nodes[-1], frozenset()
+        self._arriving.append(frozenset())
 
     patch.setattr(Fingerprints, "_add", add)
     patch.setattr(merging, "_origins", len)

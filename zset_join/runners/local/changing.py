@@ -5,12 +5,14 @@
     late = ChangingPipeline({"by_day": by_day})         reads what the tables hold, on its own
     late.step({"orders": what_orders_hold})
     pipeline.take_over(late)                            from the next epoch on the views are answered together
+    other, diff = pipeline.continued("by_day", by_hour, ...)   the view with another query, beside this pipeline as it was
     pipeline.drop("by_city")
 
 The law: after every epoch each view holds what it would hold in a pipeline of its own, given the same rows. Stages that a view
 shares with those before it are kept once: their state is that of the view which was present first (`zset_join.plan.merging`).
 
-Cost: of taking a view over or dropping one, the stages of the plan; no row is looked at.
+Cost: of taking a view over or dropping one, the stages of the plan; no row is looked at. Of `continued`, a copy of the state
+that is kept, what is built, and the rows of the view.
 
 Known limits: in memory, and without `keep_inputs`: rows before a view are no epoch of it.
 """
@@ -18,16 +20,25 @@ Known limits: in memory, and without `keep_inputs`: rows before a view are no ep
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from contextlib import closing
 from dataclasses import dataclass
 
+import pyarrow as pa
+
 from zset_join.core.errors import PlanError
+from zset_join.evolution.changed_columns import no_words
+from zset_join.evolution.differences import PlanDiff
 from zset_join.plan.merging import are_mergeable, merged_plan, plan_without
 from zset_join.plan.query_plan import QueryPlan
 from zset_join.query.reading import Reading
 from zset_join.query.view import View
 from zset_join.runners.local.contents import Contents
-from zset_join.runners.local.engine import Engine
+from zset_join.runners.local.dead_letters import dead_letters
+from zset_join.runners.local.engine import AnsweredEpoch, Engine
+from zset_join.runners.local.evolving import Evolution, EvolutionStart
 from zset_join.runners.local.pipeline import Pipeline
+from zset_join.runners.local.prepared import PreparedEpoch
+from zset_join.runners.local.progress import epoch_counts
 from zset_join.runners.local.stage_states import MemoryStates
 from zset_join.runners.local.taking import RowTaking
 from zset_join.runners.local.watermarks import KnownTimes
@@ -133,6 +144,101 @@ class ChangingPipeline(Pipeline[dict[str, ZSet]]):
         sources = {**theirs.known.sources, **mine.known.sources}
         readings = {**theirs.readings, **mine.readings}
         self._go_on_with(plan, readings, operators, KnownTimes(sources, tuple(times)), {**mine.contents, **theirs.contents})
+
+    def continued(
+        self,
+        name: str,
+        view: View,
+        *,
+        options: StageOptions | None,
+        idle_timeout_seconds: float | None,
+        tables: Mapping[str, Pipeline],
+    ) -> tuple[ChangingPipeline, PlanDiff, PreparedEpoch]:
+        """Return a pipeline of one of the views that has another query from now on; this one stays as it is.
+
+        It is `Pipeline.evolve(as_now=True)`: state of equal stages continues, as a copy, and rows that have ended stay so.
+        Other stages are built from the nearest rows that are kept, here or in the tables.
+
+        Args:
+            name: of the view.
+            view: its new query.
+            options: as of any pipeline.
+            idle_timeout_seconds: as of any pipeline.
+            tables: by source, the pipeline whose only view is all rows of the source; of the others no row has come.
+
+        Returns:
+            The pipeline, what differs, and the epoch of the change, which the pipeline has taken already.
+
+        Raises:
+            ZsetJoinError: as `Pipeline.evolve`.
+        """
+        new = ChangingPipeline(
+            {name: view},
+            options=options,
+            idle_timeout_seconds=idle_timeout_seconds,
+            keep_inputs=self._history is not None,
+        )
+        try:
+            with self._watching.lock:
+                return new, *new._begin_as(*self._start_of(name, new, tables))
+        except BaseException:
+            new.close()
+            raise
+
+    def _start_of(self, name: str, new: ChangingPipeline, tables: Mapping[str, Pipeline]) -> tuple[EvolutionStart, pa.Table]:
+        """Return where one of the views is, with the tables that its new query reads, and rows of these that it cannot read."""
+        plan, mine = self.plan, self._given_away()
+        places = {node.number: node.number for node in plan.nodes}
+        for other in [view.name for view in plan.views if view.name != name]:
+            plan, moved = plan_without(plan, other)
+            places = {number: moved[place] for number, place in places.items() if place in moved}
+        there = {one: kept for one, kept in tables.items() if one in new.sources}
+        epoch = max(self.epoch, 1)  # the tables may have had rows before a query read them
+        rows, unread, far = new._taking.deltas({one: kept.contents() for one, kept in there.items()}, epoch, mine.known)
+        empty = {one.name: ZSet.empty(one.relation.schema) for one in new.plan.sources}
+        times = {one: time for kept in there.values() for one, time in kept._watermarks.known.sources.items()}
+        start = EvolutionStart(
+            plan=plan,
+            epoch=epoch,
+            processing_time_us=self._processing_time_us,
+            options=self._options,
+            states={places[number]: operator for number, operator in mine.operators.items() if number in places},
+            contents={name: mine.contents[name]},
+            history=self._history,
+            known=KnownTimes({**times, **mine.known.sources}, tuple(mine.known.stages[number] for number in places)),
+            as_now=True,
+            words=no_words(),
+            options_after=new._options,
+            tables={**empty, **rows},
+            is_copied=True,
+        )
+        return start, dead_letters(epoch, far, unread)
+
+    def _begin_as(self, origin: EvolutionStart, letters: pa.Table) -> tuple[PlanDiff, PreparedEpoch]:
+        """Hold what the query holds at a place; return what differs from there, and the epoch of the change."""
+        (name,) = self.views
+        with closing(Evolution(origin, self.plan)) as evolution:
+            evolution.build()
+            diff, times = evolution.diff(), evolution.known_times()
+            assert origin.contents is not None  # noqa: S101 - it keeps its views
+            held = Contents(self.plan.output_of(name).schema)
+            held.replace(origin.contents[name].rows() if evolution.is_unchanged(name) else evolution.rows_after(name))
+            for unused in self._in_memory("continued()").states.values():
+                unused.close()
+            operators, evolution.built = evolution.operators(), {}
+        if self._history is not None:
+            past = [] if evolution.columns else list(origin.history or ())
+            before = set() if evolution.columns else {source.name for source in origin.plan.sources}
+            self._history.go_over(past)
+            first = {source: rows for source, rows in origin.tables.items() if source not in before}
+            self._history.add(origin.epoch, origin.processing_time_us, first)
+        change = diff.views[name]
+        answers = {name: change.added if change.status == "columns" else change.delta}
+        answered = AnsweredEpoch(origin.epoch, origin.processing_time_us, answers, times)
+        self.epoch, self._processing_time_us = origin.epoch + 1, origin.processing_time_us
+        self.progress, self.dead_letters = epoch_counts({}, answered, [], {}), letters
+        self._go_on_with(self.plan, self._readings, operators, times, {name: held})
+        return diff, PreparedEpoch(answered, {}, [], None)
 
     def drop(self, name: str) -> None:
         """Release a view, and the state only it uses.

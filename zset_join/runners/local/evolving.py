@@ -72,6 +72,8 @@ class EvolutionStart:
         options_after: of operators of the new plan, with other budgets of hybrid state; None: the same.
         reread: by name, all rows of sources that were read again, under the columns of the new plan.
         counts: by the name of a state, what it counted at the last commit, where `states` waits to be read.
+        tables: by source, all its rows, where they are kept beside the pipeline; under the columns of the new plan.
+        is_copied: the pipeline of the plan before goes on, so that no state is taken from it.
     """
 
     plan: QueryPlan
@@ -90,6 +92,8 @@ class EvolutionStart:
     options_after: StageOptions | None = None
     reread: Mapping[str, ZSet] = field(default_factory=dict)
     counts: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    tables: Mapping[str, ZSet] = field(default_factory=dict)
+    is_copied: bool = False
 
 
 def with_words(origin: EvolutionStart, words: ColumnWords | None) -> EvolutionStart:
@@ -195,12 +199,14 @@ class Evolution:
         names = {source.name for source in plan.sources}
         if not self.origin.epoch:
             return frozenset(names)
-        return frozenset(names - self._before.sources.keys() - self.origin.gone.keys() - self.origin.first_rows.keys())
+        one = self.origin
+        return frozenset(names - self._before.sources.keys() - one.gone.keys() - one.first_rows.keys() - one.tables.keys())
 
     @property
     def _mapped(self) -> dict[str, ColumnChange]:
-        """Return the changes of sources whose kept rows are read under other columns; those read again have them."""
-        return {name: change for name, change in self.columns.items() if name not in self.origin.reread}
+        """Return the changes of sources whose kept rows are read under other columns; tables and those read again have them."""
+        there = {*self.origin.reread, *self.origin.tables}
+        return {name: change for name, change in self.columns.items() if name not in there}
 
     def _match(self) -> None:
         """Find the state of the plan before that each state of the new one is."""
@@ -219,7 +225,7 @@ class Evolution:
                 self._match_part(number)
                 continue
             self.kept[number] = (fresh or same)[0]
-            if not fresh or not self._goes_on(number, self.kept[number]):
+            if self.origin.is_copied or not fresh or not self._goes_on(number, self.kept[number]):
                 self._copied.add(number)
             taken.add(self.kept[number])
         self.kept = dict(sorted(self.kept.items()))
@@ -280,6 +286,9 @@ class Evolution:
         for name, first in one.first_rows.items():
             feed, what = self._after.feed(Feed(name)), f'the rows that "{name}" begins with'
             rows.append(StoredRows((feed,), self.plan.source(name).relation, what, first.__len__, partial(_same, first)))
+        for name, table in one.tables.items():
+            feed, what = self._after.feed(Feed(name)), f'the rows of the table "{name}"'
+            rows.append(StoredRows((feed,), self.plan.source(name).relation, what, table.__len__, partial(_same, table)))
         return rows
 
     @property

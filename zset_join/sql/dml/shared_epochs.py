@@ -99,12 +99,14 @@ class _Answered:
         queries: those that it answers, one or more.
         rows: what it was fed.
         prepared: the epoch.
+        is_taken: the pipeline has taken it already: it is of queries that have become others.
     """
 
     pipeline: Pipeline[Any]
     queries: Sequence[Running]
     rows: dict[str, Any]
     prepared: PreparedEpoch
+    is_taken: bool = False
 
     def reached(self) -> list[Running]:
         """Return the queries that the epoch is one of: rows reach them, or they have rows to emit without."""
@@ -137,26 +139,33 @@ class SharedEpoch(ExitStack):
         self._claimed: dict[str, list[Claimed]] = {}
         self._others: list[tuple[str, Rows, str]] = []
 
-    def answer(self, given: Mapping[str, Rows], *, first: Mapping[Running, Mapping[str, Any]] | None = None) -> None:
+    def answer(
+        self,
+        given: Mapping[str, Rows],
+        *,
+        first: Mapping[Running, Mapping[str, Any]] | None = None,
+        changed: Mapping[Running, PreparedEpoch] | None = None,
+    ) -> None:
         """Compute the answers of all queries.
 
         Args:
             given: by table, its rows.
             first: queries that have an epoch whether or not rows reach them, and what each is fed.
+            changed: queries that become others, each in a pipeline of its own, and the epoch of its change.
 
         Raises:
             ZsetJoinError: of a query, which it names, or of a table.
         """
         self.accepted = {name: Accepted(rows) for name, rows in given.items()}
         try:
-            self._answer(first or {})
+            self._answer(first or {}, changed or {})
         except BadInputError:
             aside = {name: accepted_rows(self._session.running, name, rows) for name, rows in given.items()}
             if not any(one.aside for one in aside.values()):
                 raise
             self.close()
             self.prepared, self._tables, self._claimed, self._others, self.accepted = [], [], {}, [], aside
-            self._answer(first or {})
+            self._answer(first or {}, changed or {})
 
     def commit(self) -> None:
         """Take the epoch everywhere.
@@ -167,7 +176,8 @@ class SharedEpoch(ExitStack):
         for pipeline, prepared in self._tables:
             pipeline.commit(prepared)
         for one in self.prepared:
-            one.pipeline.commit(one.prepared)
+            if not one.is_taken:
+                one.pipeline.commit(one.prepared)
             for running in one.reached():
                 delta = running.answer_in(one.prepared)
                 running.deltas.append(delta)
@@ -198,26 +208,27 @@ class SharedEpoch(ExitStack):
             if claims is not None:
                 claims.add_others(rows)
 
-    def _answer(self, first: Mapping[Running, Mapping[str, Any]]) -> None:
+    def _answer(self, first: Mapping[Running, Mapping[str, Any]], changed: Mapping[Running, PreparedEpoch]) -> None:
         fed: dict[str, list[Accepted]] = {name: [one] for name, one in self.accepted.items()}
         self._others = [(name, one.rows, "the INSERT") for name, one in self.accepted.items()]
         tables = {name: self._session.table(name) for name in fed}
         begun = [one for one in first if one not in self._session.running]
         for queries in _pipelines([*self._session.running, *begun]):
             own = next((first[one] for one in queries if one in first), None)
+            change = next((changed[one] for one in queries if one in changed), None)
             rows: dict[str, Any] = dict(own or {})
             reads = frozenset[str]().union(*(running.reads for running in queries))
             for name in sorted(reads & fed.keys() & set(queries[0].whole.sources)):
                 rows[name] = fed[name][0].of(queries) if len(fed[name]) == 1 else combined([one.rows for one in fed[name]])
-            if not rows and own is None:
+            if not rows and own is None and change is None:
                 continue
             whole = queries[0].whole
             try:
-                prepared = self.enter_context(whole.prepare(rows, processing_time=self._now_us))
+                prepared = change or self.enter_context(whole.prepare(rows, processing_time=self._now_us))
             except ZsetJoinError as error:
                 outcome = _NOTHING if len(self._session.running) == 1 else f"{_NOTHING} {_PAUSE}"
                 raise named_error(error, failing_queries(error, queries), outcome) from error
-            self.prepared.append(_Answered(whole, queries, rows, prepared))
+            self.prepared.append(_Answered(whole, queries, rows, prepared, is_taken=change is not None))
             running = queries[0]  # one that writes into a table has a pipeline of its own
             writer = running.writer
             if writer is None or not len(running.answer_in(prepared)):

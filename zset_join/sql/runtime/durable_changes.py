@@ -19,7 +19,7 @@ from zset_join.evolution.differences import PlanDiff
 from zset_join.sql.dml.writing import table_written
 from zset_join.sql.runtime.durable_plan import ROWS, DurablePlan
 from zset_join.sql.runtime.durable_queries import OwnView
-from zset_join.sql.runtime.in_process import refuse_other_columns, refuse_replaced_rows
+from zset_join.sql.runtime.in_process import change_lines, refuse_other_columns, refuse_replaced_rows
 from zset_join.sql.tables.catalog import Table
 from zset_join.sql.tables.results import Query, QueryChange, Running
 
@@ -47,7 +47,7 @@ class DurableChanges(DurablePlan):
                 finally:
                     keep()
                 self._feed_written()
-        return [] if diff is None else _lines(diff, change)
+        return [] if diff is None else change_lines(diff, change.queries)
 
     def add_columns(self, table: Table, queries: Mapping[Running, Query], *, reread: Callable[[], str] | None = None) -> None:
         """Give a table more columns: one change of the plan, in which no query differs."""
@@ -128,10 +128,3 @@ class DurableChanges(DurablePlan):
     @abstractmethod
     def _feed_written(self) -> None:
         """Let tables take the rows of queries that wait for them."""
-
-
-def _lines(diff: PlanDiff, change: QueryChange) -> list[str]:
-    """Return the effect of a change: on stages, on each query, and on rows that are in none."""
-    first, *_ = diff.lines()
-    views = [str(diff.views[one.name]) for one in change.queries if one.name in diff.views]
-    return [first, *views, *diff.notes()] if views else []

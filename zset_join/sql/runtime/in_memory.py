@@ -15,15 +15,16 @@ from typing import Any
 
 import pyarrow as pa
 
-from zset_join.core.errors import SinkError, SqlError
-from zset_join.core.shown_values import counted
+from zset_join.core.errors import BadInputError, SinkError, SqlError
+from zset_join.evolution.differences import PlanDiff
 from zset_join.evolution.refusals import none_taken
+from zset_join.runners.local.changing import ChangingPipeline
 from zset_join.runners.local.pipeline import Pipeline
 from zset_join.runners.local.prepared import PreparedEpoch
 from zset_join.runners.local.rereading import check_same_rows
-from zset_join.sql.dml.shared_epochs import SharedEpoch, in_order
+from zset_join.sql.dml.shared_epochs import SharedEpoch, in_order, named_error
 from zset_join.sql.dml.writing import table_written
-from zset_join.sql.runtime.in_process import ProcessRuntime, refuse_other_columns, refuse_replaced_rows
+from zset_join.sql.runtime.in_process import ProcessRuntime, change_lines, refuse_other_columns, refuse_replaced_rows
 from zset_join.sql.tables.added_columns import repeated_default
 from zset_join.sql.tables.catalog import Catalog, Table
 from zset_join.sql.tables.decoded_records import DecodedRecords, rows_read
@@ -222,10 +223,11 @@ class MemoryRuntime(ProcessRuntime):
         return table.options.get("connector") in {None, "memory"}
 
     def change(self, change: QueryChange, *, is_preview: bool) -> list[str]:
-        """Let queries become others, all or none: each is built over what its tables hold, beside the one that it was."""
+        """Let queries become others, all or none: each continues beside the one that it was, which ends when all have."""
         self._check_change(change)
         before = [(running, running.query, running.pipeline) for running in change.queries]
         groups: dict[Running, ViewGroup] = {}
+        changed: dict[Running, PreparedEpoch] = {}
         lines: list[str] = []
         took = False
         try:
@@ -235,13 +237,14 @@ class MemoryRuntime(ProcessRuntime):
                     self._claims_beside(running)  # while it is known what it holds
             for running, query in change.queries.items():
                 if not running.is_paused:
-                    group = groups[running] = self._group(running.name, query, stays_alone=running.writer is not None)
-                    running.pipeline = group.views[running.name].behind(running.pipeline)
+                    groups[running], diff, changed[running] = self._continued(running, query)
+                    running.pipeline = groups[running].views[running.name]
+                    running.pipeline.begins = diff.views[running.name].status == "columns"
+                    lines += change_lines(diff, [running])
             with SharedEpoch(self, self._clock()) as epoch:
-                epoch.answer({}, first={running: self._contents(running.query) for running in groups})
+                epoch.answer({}, changed=changed)
                 for one in epoch.prepared:
                     self._check_only_added(one.queries, groups, one.prepared)
-                    lines += [_line(running, one.prepared) for running in one.queries if running in groups]
                 if not is_preview:
                     took = True
                     self._fed |= epoch.tables
@@ -263,6 +266,22 @@ class MemoryRuntime(ProcessRuntime):
                     group.pipeline.close()
             self._publish()
         return lines
+
+    def _continued(self, running: Running, query: Query) -> tuple[ViewGroup, PlanDiff, PreparedEpoch]:
+        """Return a group in which a query is another one from now on, what differs, and the epoch of that."""
+        whole, options = running.whole, stage_options(query.settings)
+        assert isinstance(whole, ChangingPipeline)  # noqa: S101 - this runtime makes no other
+        try:
+            pipeline, diff, epoch = whole.continued(
+                running.name,
+                query.bound.view,
+                options=options,
+                idle_timeout_seconds=idle_timeout(query.settings),
+                tables=self._stored,
+            )
+        except BadInputError as error:
+            raise named_error(error, [running], "It takes nothing.") from error
+        return ViewGroup(running.name, pipeline, options=options, stays_alone=running.writer is not None), diff, epoch
 
     def _check_change(self, change: QueryChange) -> None:
         """Reject a change that the tables cannot build, or that written tables cannot follow."""
@@ -288,6 +307,9 @@ class MemoryRuntime(ProcessRuntime):
                     views=(running.name,),
                 )
         written = {running.writes for running in change.queries if running.writes is not None}
+        for running in in_order(self.running):  # and what follows from their rows
+            if running.writes is not None and running.reads & written:
+                written.add(running.writes)
         for running, query in change.queries.items():
             both = sorted(written & query.bound.reads)
             if both:
@@ -312,14 +334,14 @@ class MemoryRuntime(ProcessRuntime):
                 )
 
     def _group(self, name: str, query: Query, *, stays_alone: bool) -> ViewGroup:
-        return ViewGroup(
-            name,
-            query.bound.view,
-            options=stage_options(query.settings),
-            idle_seconds=idle_timeout(query.settings),
+        options = stage_options(query.settings)
+        pipeline = ChangingPipeline(
+            {name: query.bound.view},
+            options=options,
+            idle_timeout_seconds=idle_timeout(query.settings),
             keep_inputs=self._keep_inputs,
-            stays_alone=stays_alone,
         )
+        return ViewGroup(name, pipeline, options=options, stays_alone=stays_alone)
 
     def _join(self, group: ViewGroup, query: Query) -> None:
         """Let a query that holds what its tables do be answered with others, where there are some like it."""
@@ -424,12 +446,3 @@ class MemoryRuntime(ProcessRuntime):
         stored = self._stored.get(table.name)
         rows = None if stored is None else stored.contents()
         return rows if rows is not None and len(rows) else None
-
-
-def _line(running: Running, prepared: PreparedEpoch) -> str:
-    """Return the effect of a change on a query."""
-    delta, view = running.answer_in(prepared), running.pipeline
-    added, removed = int(delta.weights[delta.weights > 0].sum()), -int(delta.weights[delta.weights < 0].sum())
-    if isinstance(view, GroupView) and view.begins:
-        return f'view "{running.name}" changes its columns: {added:,} rows after'
-    return f'view "{running.name}": adds {counted(added, "row")}, removes {removed:,}'

@@ -7,11 +7,12 @@ Two live rows of queries never claim one key of a table, nor goes a row that no 
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import pyarrow as pa
 
 from zset_join.core.errors import SqlError
+from zset_join.evolution.differences import PlanDiff
 from zset_join.runners.local.pipeline import Pipeline
 from zset_join.sql.runtime.runtime import Runtime
 from zset_join.sql.tables.catalog import Catalog, Table
@@ -19,7 +20,7 @@ from zset_join.sql.tables.key_claims import Claimed, KeyClaims
 from zset_join.sql.tables.results import Query, Running
 from zset_join.zset import ZSet
 
-__all__ = ["ProcessRuntime", "refuse_other_columns", "refuse_replaced_rows"]
+__all__ = ["ProcessRuntime", "change_lines", "refuse_other_columns", "refuse_replaced_rows"]
 
 
 class ProcessRuntime(Runtime):
@@ -95,6 +96,13 @@ class ProcessRuntime(Runtime):
     @abstractmethod
     def _rows_held(self, table: Table) -> pa.Table | ZSet | None:
         """Return the rows that a table holds, perhaps with those of retracting queries; None for none."""
+
+
+def change_lines(diff: PlanDiff, queries: Iterable[Running]) -> list[str]:
+    """Return the effect of a change: on stages, on each query, and on rows that are in none."""
+    first, *_ = diff.lines()
+    views = [str(diff.views[one.name]) for one in queries if one.name in diff.views]
+    return [first, *views, *diff.notes()] if views else []
 
 
 def refuse_replaced_rows(running: Running, query: Query) -> None:

@@ -1,6 +1,6 @@
 """The queries of a session in this process: those that can be are views of one pipeline, with one epoch and one state.
 
-    group = ViewGroup("revenue", view, options=..., ...)      a query on its own, until it holds what its tables do
+    group = ViewGroup("revenue", pipeline, stays_alone=...)   a query on its own, until it holds what its tables do
     groups[0].take_over(group, fed=...)                       and from then on a view beside the others
 
 The law: what a query answers does not depend on the queries that it shares a group with.
@@ -18,7 +18,6 @@ from typing import Any, Protocol
 
 import pyarrow as pa
 
-from zset_join.query import View
 from zset_join.query.reading import Reading
 from zset_join.runners.local.changing import ChangingPipeline
 from zset_join.runners.local.contents import repeated
@@ -35,29 +34,16 @@ class ViewGroup:
 
     Args:
         name: of its first query.
-        view: what that keeps.
-        options: what operators take from its settings.
-        idle_seconds: processing time after which a silent source holds no watermark up.
-        keep_inputs: keep every change that arrives.
+        pipeline: that answers it.
+        options: what its operators take from its settings.
         stays_alone: it takes no other query over, nor does another one take it.
 
     Attributes:
         views: its queries, as they are known by name.
     """
 
-    def __init__(
-        self,
-        name: str,
-        view: View,
-        *,
-        options: StageOptions,
-        idle_seconds: float | None,
-        keep_inputs: bool,
-        stays_alone: bool,
-    ) -> None:
-        self.pipeline = ChangingPipeline(
-            {name: view}, options=options, idle_timeout_seconds=idle_seconds, keep_inputs=keep_inputs
-        )
+    def __init__(self, name: str, pipeline: ChangingPipeline, *, options: StageOptions, stays_alone: bool) -> None:
+        self.pipeline = pipeline
         limit = options.buffer_limit
         self._stays_alone = stays_alone or options.on_bad_input == "quarantine" or limit.policy == "evict_oldest"
         self.views = {name: GroupView(self, name, self.pipeline.plan.output_of(name).schema)}
