@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from random import Random
 from unittest import mock
 
 import pytest
 
 from faults.changed_queries import ChangedBank, kill_at_operations, kill_at_seams, operations_of, seams_of
-from faults.profiles import IS_LONG, chosen
+from faults.profiles import IS_LONG, chosen, chosen_operations
 from faults.tally import Tally
 from zset_join.runners.local.durable import PipelineDirectory
 
@@ -20,13 +19,9 @@ pytestmark = pytest.mark.timeout(chosen(short=300, long=0))
 
 def test_a_change_that_is_killed_at_any_file_operation_leaves_the_old_query_or_the_new_one(scratch: Path, tally: Tally) -> None:
     bank = ChangedBank(scratch / "bank")
-    operations = operations_of(bank)
-    of_records = [at for at, line in enumerate(operations) if "/plans/" in line or "/commits/" in line]
-    others = [at for at in range(len(operations)) if at not in of_records]
-    few = [*Random(5).sample(of_records, MOST_OPERATIONS), *Random(6).sample(others, MOST_OPERATIONS // 2)]
-    wanted = range(len(operations)) if IS_LONG else sorted(few)
+    wanted = chosen_operations(operations_of(bank), MOST_OPERATIONS)
 
-    kill_at_operations(bank, list(wanted), tally)
+    kill_at_operations(bank, wanted, tally)
 
     assert tally.problems == []
     assert tally.of("kills observed") == len(wanted)

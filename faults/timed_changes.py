@@ -24,7 +24,7 @@ from faults.kills import KillAt
 from faults.processes import Send, forked
 from faults.tally import Tally
 from faults.watching import OperationList
-from property_tests.evolving import bag_of
+from property_tests.bags import bag_of
 from property_tests.evolving_timed import RATES, SECOND, SEEN
 from property_tests.pipeline_plans import Rows
 from property_tests.timed_executors import ExecutorsRun

@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from property_tests.bags import bag_of
 from property_tests.laws import LawBrokenError
 from property_tests.pipeline_plans import Rows, drawn_steps, drawn_view
 from zset_join.core.errors import StateError
@@ -29,7 +30,6 @@ from zset_join.zset import ZSet
 __all__ = [
     "Outcome",
     "References",
-    "bag_of",
     "change_query",
     "changed_queries_hold",
     "compare_views",
@@ -285,11 +285,3 @@ def compare_views(
 def is_refusal(error: StateError, *, by_time: bool = False) -> bool:
     """Return whether an error refuses a change whose rows are absent; `by_time`: or whose answers follow from time."""
     return error.code in (_REFUSED_BY_TIME if by_time else _REFUSED)
-
-
-def bag_of(rows: ZSet) -> Counter[Any]:
-    """Return rows with their weights."""
-    bag: Counter[Any] = Counter()
-    for row, weight in rows.to_pylist():
-        bag[row] += weight
-    return Counter({row: weight for row, weight in bag.items() if weight})

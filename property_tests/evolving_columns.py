@@ -14,7 +14,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from property_tests.evolving import Outcome, bag_of, is_refusal, kept_do_not_run
+from property_tests.bags import bag_of
+from property_tests.evolving import Outcome, is_refusal, kept_do_not_run
 from property_tests.laws import LawBrokenError
 from property_tests.pipeline_plans import drawn_steps, drawn_view
 from zset_join.core.errors import StateError

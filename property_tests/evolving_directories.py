@@ -14,7 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from property_tests.evolving import Outcome, bag_of, drawn_queries, is_refusal
+from property_tests.bags import bag_of
+from property_tests.evolving import Outcome, drawn_queries, is_refusal
 from property_tests.laws import LawBrokenError
 from property_tests.pipeline_plans import Rows, drawn_steps, drawn_view
 from zset_join.core.added_columns import adds_columns

@@ -23,7 +23,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from property_tests.evolving import Outcome, References, bag_of, change_query, compare_views
+from property_tests.bags import bag_of
+from property_tests.evolving import Outcome, References, change_query, compare_views
 from property_tests.laws import LawBrokenError
 from property_tests.pipeline_plans import Rows
 from zset_join.expressions import col, left, right

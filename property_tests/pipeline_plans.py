@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from property_tests.bags import bag_of
 from zset_join.core.errors import BadInputError
 from zset_join.expressions import col, left, lit, right
 from zset_join.pipeline import Pipeline, View, appends, changes
@@ -198,30 +199,23 @@ def run_view(seed: int, directory: Path) -> int:
     rows = 0
     for number, step in enumerate(steps):
         known = {name: one for name, one in step.items() if name in plain.sources}
-        emitted = _bag(plain.step(known, processing_time=number))
+        emitted = bag_of(plain.step(known, processing_time=number))
         rows += verified(plain, seed)
         threads = 1 + (seed + number) % 4
         with Pipeline(view, directory / "lasting", snapshot_after_bytes=2_000, threads=threads) as lasting:
-            _same(emitted, _bag(lasting.step(known, processing_time=number)), f"seed {seed}, epoch {number}: reopened")
-            _same(emitted, _bag(lasting.step(known, epoch=number)), f"seed {seed}, epoch {number}: answered again")
-            _same(_bag(plain.contents()), _bag(lasting.contents()), f"seed {seed}, epoch {number}: the view of a directory")
+            _same(emitted, bag_of(lasting.step(known, processing_time=number)), f"seed {seed}, epoch {number}: reopened")
+            _same(emitted, bag_of(lasting.step(known, epoch=number)), f"seed {seed}, epoch {number}: answered again")
+            _same(bag_of(plain.contents()), bag_of(lasting.contents()), f"seed {seed}, epoch {number}: the view of a directory")
         saved.save(directory / "saved")
         saved.close()
         saved = Pipeline(view, threads=5 - threads)
         saved.load(directory / "saved")
-        _same(emitted, _bag(saved.step(known, processing_time=number)), f"seed {seed}, epoch {number}: saved and loaded")
+        _same(emitted, bag_of(saved.step(known, processing_time=number)), f"seed {seed}, epoch {number}: saved and loaded")
     parted = Pipeline(view, threads=2)
     for step in halved(steps):
         parted.step({name: one for name, one in step.items() if name in parted.sources})
-    _same(_bag(plain.contents()), _bag(parted.contents()), f"seed {seed}: halved epochs")
+    _same(bag_of(plain.contents()), bag_of(parted.contents()), f"seed {seed}: halved epochs")
     return rows
-
-
-def _bag(rows: ZSet) -> Counter[Any]:
-    bag: Counter[Any] = Counter()
-    for row, weight in rows.to_pylist():
-        bag[row] += weight
-    return Counter({row: weight for row, weight in bag.items() if weight})
 
 
 def _same(one: Counter[Any], other: Counter[Any], what: str) -> None:

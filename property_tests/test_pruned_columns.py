@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
+from property_tests.bags import text_bag_of
 from property_tests.pipeline_plans import drawn_steps, drawn_view
 from zset_join.core.errors import StateError, ZsetJoinError
 from zset_join.pipeline import Pipeline, View, appends
@@ -16,7 +16,6 @@ from zset_join.pipeline import functions as F  # noqa: N812 - as PySpark users i
 from zset_join.plan.passes import prune_columns
 from zset_join.stages.aggregate import AggregateRequest
 from zset_join.stages.join import JoinRequest
-from zset_join.zset import ZSet
 
 _SEEDS = 60
 
@@ -42,18 +41,10 @@ def compared(seed: int) -> int:
         return 0
     for epoch, step in enumerate(drawn_steps(seed)):
         rows = {name: given for name, given in step.items() if name in whole.sources}
-        expected, actual = _bag(whole.step(rows)), _bag(narrow.step(rows))
+        expected, actual = text_bag_of(whole.step(rows)), text_bag_of(narrow.step(rows))
         assert actual == expected, f"seed {seed}, epoch {epoch}: {actual} instead of {expected}"
     assert narrow.verify().equal, f"seed {seed}: {narrow.verify()}"
     return sum(len(columns) for _, columns in narrow.plan.dropped)
-
-
-def _bag(delta: ZSet) -> Counter[Any]:
-    """Return the sum of the changes per row, without zeros."""
-    counted: Counter[Any] = Counter()
-    for row, weight in delta.to_pylist():
-        counted[repr(row)] += weight
-    return Counter({row: weight for row, weight in counted.items() if weight})
 
 
 def test_a_query_that_keeps_what_it_reads_emits_what_the_whole_one_emits() -> None:

@@ -6,7 +6,6 @@ found where it is narrowed all the same.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
@@ -14,6 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from property_tests.bags import text_bag_of
 from zset_join.core.errors import ZsetJoinError
 from zset_join.expressions import col, left, right
 from zset_join.lookup import ArrowSource
@@ -27,7 +27,6 @@ from zset_join.stages.expiring import ExpiringRequest
 from zset_join.stages.lookup_join import LookupJoinRequest
 from zset_join.stages.process_time_join import ProcessTimeJoinRequest
 from zset_join.stages.temporal_join import TemporalRequest
-from zset_join.zset import ZSet
 
 _SEEDS = 6
 _MORE = {"note": pa.string(), "extra": pa.int64()}
@@ -167,18 +166,10 @@ def compared(name: str, seed: int) -> int:
     seen = 0
     for epoch, step in enumerate(steps(seed)):
         rows = {source: given for source, given in step.items() if source in whole.sources}
-        expected, actual = (_bag(one.step(rows, processing_time=epoch * 1_000_000)) for one in (whole, narrow))
+        expected, actual = (text_bag_of(one.step(rows, processing_time=epoch * 1_000_000)) for one in (whole, narrow))
         assert actual == expected, f"{name}, seed {seed}, epoch {epoch}: {actual} instead of {expected}"
         seen += len(expected)
     return seen
-
-
-def _bag(delta: ZSet) -> Counter[Any]:
-    """Return the sum of the changes per row, without zeros."""
-    counted: Counter[Any] = Counter()
-    for row, weight in delta.to_pylist():
-        counted[repr(row)] += weight
-    return Counter({row: weight for row, weight in counted.items() if weight})
 
 
 @pytest.mark.parametrize("name", VIEWS)

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pytest
 
+from property_tests.bags import text_bag_of
 from zset_join.expressions.rows import named
 from zset_join.pipeline import Pipeline, View, appends, changes
 from zset_join.pipeline import functions as F  # noqa: N812 - as PySpark users import theirs
 from zset_join.plan.passes import sum_pairs
-from zset_join.zset import ZSet
 
 _SEEDS = 24
 _CALLS = (
@@ -80,19 +79,11 @@ def compared(seed: int) -> int:
     rng, seen = np.random.default_rng([seed, 7]), 0
     for epoch in range(8):
         step = {name: rows(rng, name, pairs.plan.source(name).relation.mode == "upsert", epoch) for name in pairs.sources}
-        expected, actual = _bag(pairs.step(step)), _bag(sums.step(step))
+        expected, actual = text_bag_of(pairs.step(step)), text_bag_of(sums.step(step))
         assert actual == expected, f"seed {seed}, epoch {epoch}: {actual} instead of {expected}"
         seen += len(expected)
     assert sums.verify().equal, f"seed {seed}: {sums.verify()}"
     return seen
-
-
-def _bag(delta: ZSet) -> Counter[Any]:
-    """Return the sum of the changes per row, without zeros."""
-    counted: Counter[Any] = Counter()
-    for row, weight in delta.to_pylist():
-        counted[repr(row)] += weight
-    return Counter({row: weight for row, weight in counted.items() if weight})
 
 
 def test_groups_out_of_sums_are_those_of_the_pairs() -> None:

@@ -25,7 +25,8 @@ from zlib import crc32
 import numpy as np
 import pyarrow as pa
 
-from property_tests.evolving import Outcome, References, bag_of, is_refusal
+from property_tests.bags import bag_of
+from property_tests.evolving import Outcome, References, is_refusal
 from property_tests.evolving_timed import SECOND, SOURCES, Moments, drawn_core, drawn_timed_steps
 from property_tests.laws import LawBrokenError
 from property_tests.pipeline_plans import Rows

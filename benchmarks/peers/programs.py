@@ -27,7 +27,7 @@ def target_directory() -> Path:
 
 
 def build(programs: set[str], *, jobs: int) -> None:
-    """Build programs with the versions of `Cargo.lock`; the first build of DBSP takes ten CPU minutes.
+    """Build programs with the versions of `Cargo.lock`; the first build of all took fifteen CPU minutes.
 
     Args:
         programs: their names.

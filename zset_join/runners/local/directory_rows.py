@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -18,36 +18,10 @@ from zset_join.plan.query_plan import PlanSource, QueryPlan
 from zset_join.runners.local.history import InputHistory, rows_under
 from zset_join.zset import ZSet, single_batch
 
-__all__ = ["WEIGHT", "StoredAnswers", "input_folder", "load_inputs", "newest_slots", "view_folder", "view_rows"]
+__all__ = ["WEIGHT", "input_folder", "load_inputs", "newest_slots", "view_folder", "view_rows"]
 
 WEIGHT = "__weight"
 _VIEW = "view"
-
-
-class StoredAnswers(Mapping[str, ZSet]):
-    """Read the answer of a view in the last epoch when it is first used.
-
-    Args:
-        names: of the views.
-        read: returns the answer of one; it raises `StateError` where a file is missing or damaged.
-    """
-
-    def __init__(self, names: Sequence[str], read: Callable[[str], ZSet]) -> None:
-        self._names, self._read = names, read
-        self._known: dict[str, ZSet] = {}
-
-    def __getitem__(self, name: str) -> ZSet:
-        if name not in self._known:
-            if name not in self._names:
-                raise KeyError(name)
-            self._known[name] = self._read(name)
-        return self._known[name]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._names)
-
-    def __len__(self) -> int:
-        return len(self._names)
 
 
 def view_folder(plan: QueryPlan, number: int) -> str:

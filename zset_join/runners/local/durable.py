@@ -36,6 +36,7 @@ from zset_join.checkpoint.record import BucketHistory, CommitRecord, PartEntry
 from zset_join.checkpoint.snapshot import SnapshotEntry, write_snapshot
 from zset_join.core.errors import StateError
 from zset_join.core.progress_line import ProgressLine, progress_line
+from zset_join.core.read_when_used import ReadWhenUsed
 from zset_join.core.tick import Tick
 from zset_join.plan.query_plan import PlanSource, QueryPlan
 from zset_join.runners.common.bucket_receipt import dues_after, histories_after
@@ -44,15 +45,7 @@ from zset_join.runners.common.workers import Workers
 from zset_join.runners.local.contents import Contents
 from zset_join.runners.local.dead_letters import write_dead_letters
 from zset_join.runners.local.directory_plans import DirectoryChange, described_plan, digest_of, written_plan
-from zset_join.runners.local.directory_rows import (
-    WEIGHT,
-    StoredAnswers,
-    input_folder,
-    load_inputs,
-    newest_slots,
-    view_folder,
-    view_rows,
-)
+from zset_join.runners.local.directory_rows import WEIGHT, input_folder, load_inputs, newest_slots, view_folder, view_rows
 from zset_join.runners.local.durable_epoch import DurableEpoch
 from zset_join.runners.local.engine import AnsweredEpoch
 from zset_join.runners.local.evolving import Evolution
@@ -436,7 +429,7 @@ class PipelineDirectory:
         """Return the answer of each view in the last epoch, by name; each is read when it is used, before the next epoch."""
         if self.checkpoint.is_moved:  # its answer is in the form of executors; outputs have it
             return {view.name: ZSet.empty(self._plan.output_of(view.name).schema) for view in self._plan.views}
-        return StoredAnswers([view.name for view in self._plan.views], partial(self._answer, record))
+        return ReadWhenUsed((view.name for view in self._plan.views), partial(self._answer, record))
 
     def newest_answers(self, record: CommitRecord, newest_answer: Mapping[str, ZSet]) -> Iterator[GivenEpoch]:
         """Yield the epochs that outputs may lack, oldest first; see `pending_epochs`.
