@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - PySpark's own habit
 
@@ -15,6 +16,7 @@ from tests.spark.connect.conftest import Client, ClientProcess, Server
 from tests.spark.connect.test_served import filled, lines, streams, write
 from zset_join.checkpoint.owner import owner_seen
 from zset_join.checkpoint.reading import checkpoint_folder
+from zset_join.core.errors import ZsetJoinError
 from zset_join.runners.spark.driver.choosing import stored_mode
 
 WAIT_SECONDS = 60
@@ -99,3 +101,47 @@ def test_executors_run_a_query_of_a_client_and_go_on_where_their_process_was_kil
     assert lines(tmp_path / "out") == {**both, (7, 18, "ann", 4): 1}
     expected = {"running": True, "row": 1, "settings": "true", "stored": [True, 1], "rows": 1, "letters": 0}
     assert answers == expected
+
+
+def _times(spark: SparkSession, place: Path, times: int) -> Any:
+    orders, names = streams(spark, place)
+    joined = orders.join(names, on="cust", how="left")
+    return joined.select("id", (F.col("total") * times).alias("product"), "name")
+
+
+def _changed(spark: SparkSession, place: Path) -> list[Any]:
+    """Change a running query, continue it, and go back; return the rows after each step."""
+    options = {"checkpointLocation": str(place / "cp"), "execution": "executors"}
+    query = _times(spark, place, 2).writeStream.options(**options).toParquet(str(place / "out")).start()
+    found: list[Any] = []
+    try:
+        query.processAllAvailable()
+        with pytest.raises(ZsetJoinError, match="NOTHING_TO_UNDO"):
+            query.undo()
+        query.evolve(_times(spark, place, 3))
+        found.append(dict(lines(place / "out")))
+        write(place / "orders", {"op": "u", "id": 8, "cust": "nobody", "total": 5, "t": 10})
+        query.processAllAvailable()
+        found.append(dict(lines(place / "out")))
+        query.undo()
+        found.append(dict(lines(place / "out")))
+    finally:
+        query.stop()
+    return found
+
+
+def _resumed(spark: SparkSession, place: Path) -> None:
+    options = {"checkpointLocation": str(place / "cp"), "execution": "executors"}
+    writer = _times(spark, place, 2).writeStream.options(**options).toParquet(str(place / "out"))
+    writer.trigger(availableNow=True).start().awaitTermination()
+
+
+def test_a_running_query_on_executors_is_changed_and_undone_from_its_client(client: Client, tmp_path: Path) -> None:
+    filled(tmp_path)
+    three = {(1, 18, "ben"): 1, (3, 12, "ann"): 1}
+    two = {(1, 12, "ben"): 1, (3, 8, "ann"): 1, (8, 10, None): 1}
+
+    assert client(_changed, tmp_path) == [three, {**three, (8, 15, None): 1}, two]  # at once, without a batch
+    write(tmp_path / "orders", {"op": "u", "id": 9, "cust": "nobody", "total": 5, "t": 10})
+    client(_resumed, tmp_path)
+    assert lines(tmp_path / "out") == {**two, (9, 10, None): 1}

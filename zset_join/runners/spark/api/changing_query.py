@@ -15,10 +15,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
-from zset_join.core.errors import OptionError, PlanError
+from zset_join.core.errors import PlanError
 from zset_join.evolution.changed_columns import ColumnWords
 from zset_join.evolution.differences import PlanDiff
-from zset_join.runners.local.undoing import check_undo, columns_of_change, nothing_to_undo, words_back
 from zset_join.runners.spark.api.other_queries import planned_writer
 from zset_join.runners.spark.driver.chosen_sink import ChosenSink
 from zset_join.runners.spark.epoch.progress import ProgressLog
@@ -27,9 +26,10 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from zset_join.query.several import PlannedQuery
+    from zset_join.runners.spark.driver.served_executors import ServedExecutorQuery
     from zset_join.runners.spark.epoch.runner import EpochRunner
 
-__all__ = ["ChangeableWriter", "ChangingOnExecutors", "ChangingQuery"]
+__all__ = ["ChangeableOnExecutors", "ChangeableWriter", "ChangingOnExecutors", "ChangingQuery", "RunnerHere"]
 
 
 class ChangeableWriter(Protocol):
@@ -66,6 +66,10 @@ class ChangeableWriter(Protocol):
         """Return the runner of the query on executors."""
         ...
 
+    def served(self) -> ServedExecutorQuery:
+        """Return the view that a client of Spark Connect has of the query on executors; nothing is started."""
+        ...
+
     def start(self) -> Any:
         """Start the query, and return it."""
         ...
@@ -99,6 +103,74 @@ class ChangeableEpochs(Protocol):
     def undo(self, *, has_streams: bool = False) -> tuple[PlanDiff, PlannedQuery]:
         """Go back to the query before the last change; see `DriverEpochs.undo`."""
         ...
+
+
+class ChangeableOnExecutors(Protocol):
+    """Interface to change a query on executors, implemented for a runner here and for one in a server process.
+
+    Attributes:
+        progress: what the newest epochs did.
+    """
+
+    progress: ProgressLog
+
+    @property
+    def has_ended(self) -> bool:
+        """Return whether a change counts, so that the epochs of before have come to an end."""
+        ...
+
+    def evolve_executors(
+        self,
+        query: PlannedQuery,
+        after: ChangeableWriter,
+        words: ColumnWords | None = None,
+        reread: Mapping[str, Any] | None = None,
+        *,
+        is_given: bool,
+    ) -> PlanDiff:
+        """Change the query between two epochs; see `changing_executors.evolve_executors`."""
+        ...
+
+    def undo_executors(self, before: tuple[PlannedQuery, ChangeableWriter] | None) -> PlanDiff:
+        """Go back to the query before the last change; see `changing_executors.undo_executors`."""
+        ...
+
+
+class RunnerHere:
+    """Change a query on executors whose runner is in this process.
+
+    Args:
+        runner: of its epochs.
+    """
+
+    def __init__(self, runner: EpochRunner) -> None:
+        self._runner = runner
+        self.progress = runner.progress
+
+    @property
+    def has_ended(self) -> bool:
+        """Return whether a change counts."""
+        return self._runner.has_ended
+
+    def evolve_executors(
+        self,
+        query: PlannedQuery,
+        after: ChangeableWriter,
+        words: ColumnWords | None = None,
+        reread: Mapping[str, Any] | None = None,
+        *,
+        is_given: bool,
+    ) -> PlanDiff:
+        """Change the query between two epochs."""
+        from zset_join.runners.spark.driver.changing_executors import evolve_executors
+
+        return evolve_executors(self._runner, query, after.on_executors(), is_given=is_given, words=words, reread=reread)
+
+    def undo_executors(self, before: tuple[PlannedQuery, ChangeableWriter] | None) -> PlanDiff:
+        """Go back to the query before the last change."""
+        from zset_join.runners.spark.driver.changing_executors import undo_executors
+
+        return undo_executors(self._runner, None if before is None else (before[0], before[1].on_executors()))
 
 
 class ChangingQuery:
@@ -171,21 +243,21 @@ class ChangingOnExecutors:
 
     Args:
         writer: that it was started with.
-        runner: what runs its epochs.
+        epochs: what runs its epochs.
 
     Attributes:
         before: the writer of the query before the last change; None where another process has made it.
     """
 
-    def __init__(self, writer: ChangeableWriter, runner: EpochRunner) -> None:
+    def __init__(self, writer: ChangeableWriter, epochs: ChangeableOnExecutors) -> None:
         self._writer = writer
-        self._runner = runner
+        self._epochs = epochs
         self.before: ChangeableWriter | None = None
 
     @property
     def has_ended(self) -> bool:
         """Return whether a change counts, so that the epochs of before have come to an end."""
-        return self._runner.has_ended
+        return self._epochs.has_ended
 
     def changed(
         self, view: Any, words: ColumnWords | None = None, reread: Mapping[str, Any] | None = None
@@ -202,7 +274,7 @@ class ChangingOnExecutors:
         """
         other = _writer_of(view, self._writer)
         after, is_given = self._writer.changed_to(other), any(other.chosen_sinks.values())
-        return self._evolved(other.planned, after, words, reread, is_given=is_given), after
+        return self._epochs.evolve_executors(other.planned, after, words, reread, is_given=is_given), after
 
     def planned(self, view: Any) -> PlannedQuery:
         """Return another query as the driver would run it, for a comparison."""
@@ -215,40 +287,16 @@ class ChangingOnExecutors:
         Raises:
             ZsetJoinError: as `JoinQuery.undo`; `NOT_FROM_HERE`: another process has made the change.
         """
-        place, checkpoint = self._runner.options.checkpoint_location, self._runner.checkpoint
-        changed = None if checkpoint is None else checkpoint.changed
-        if checkpoint is None or checkpoint.last is None or changed is None or not changed.changes:
-            raise nothing_to_undo(place, "evolve()")
-        check_undo(checkpoint.last.epoch + 1, changed.epoch, changed.undo_epochs)
         if self.before is None:
-            raise OptionError(
-                f"the query in {place} was changed by another process, and on executors the program of the query before is "
-                f"needed to run it. Give evolve() that query; or stop this one, run zset-join undo {place}, and start the "
-                "program of before.",
-                code="NOT_FROM_HERE",
-                what="undo",
-            )
+            self._epochs.undo_executors(None)
+            raise AssertionError("a query that this process has not changed was undone")
         after = self.before.with_outputs_of(self._writer)
-        words = words_back(columns_of_change(changed), is_at_once=checkpoint.last.epoch == changed.epoch)
-        return self._evolved(after.planned, after, words, is_given=False), after
-
-    def _evolved(
-        self,
-        query: PlannedQuery,
-        after: ChangeableWriter,
-        words: ColumnWords | None,
-        reread: Mapping[str, Any] | None = None,
-        *,
-        is_given: bool,
-    ) -> PlanDiff:
-        from zset_join.runners.spark.driver.changing_executors import evolve_executors
-
-        return evolve_executors(self._runner, query, after.on_executors(), is_given=is_given, words=words, reread=reread)
+        return self._epochs.undo_executors((after.planned, after)), after
 
     def started(self, after: ChangeableWriter, diff: PlanDiff) -> Any:  # noqa: ARG002 - the start gives outputs the difference
         """Start the new query once Spark has stopped the one before."""
         started = after.start()
-        started.keep_progress_of(self._runner.progress)
+        started.keep_progress_of(self._epochs.progress)
         started.changing.before = self._writer
         return started
 

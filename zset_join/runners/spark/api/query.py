@@ -20,7 +20,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from zset_join.checkpoint.reading import stored_query_id
-from zset_join.core.errors import OptionError, StateError, ZsetJoinError
+from zset_join.core.errors import StateError, ZsetJoinError
 from zset_join.core.notebook import html_progress, html_text
 from zset_join.evolution.changed_columns import ColumnWords
 from zset_join.runners.spark.api.stored_query import QueryRunner, QueryTools, StoredQuery
@@ -216,14 +216,6 @@ class JoinQuery(StoredQuery):
 
     def _changed(self, what: str, change: Callable[[ChangingQuery | ChangingOnExecutors], tuple[PlanDiff, Any]]) -> PlanDiff:
         """Change the query, stop Spark's, and continue with the one that is started."""
-        if self.changing is None:
-            location, query = self._runner.options.checkpoint_location, "" if what == "undo" else " QUERY"
-            raise OptionError(
-                f"{what}() does not change a running query on executors over Spark Connect. Stop it, run zset-join {what} "
-                f"{location}{query} beside the server, and start the program of the query that it is then.",
-                code="NOT_FROM_HERE",
-                what=what,
-            )
         with self._changes:
             if not self.isActive:
                 raise StateError(
@@ -233,6 +225,7 @@ class JoinQuery(StoredQuery):
                     code="QUERY_STOPPED",
                 )
             changing = self.changing
+            assert changing is not None  # noqa: S101 - every start sets it
             try:
                 diff, after = change(changing)
                 self.stop()
@@ -390,7 +383,10 @@ def start_served(
 
 
 def start_served_executors(
-    stream: Callable[[], DataStreamWriter], runner: ServedExecutorQuery, draft: Callable[[], OtherMode]
+    stream: Callable[[], DataStreamWriter],
+    runner: ServedExecutorQuery,
+    draft: Callable[[], OtherMode],
+    changing: ChangingOnExecutors,
 ) -> JoinQuery:
     """Start a query over Spark Connect whose epochs executors run.
 
@@ -398,6 +394,7 @@ def start_served_executors(
         stream: returns Spark's writer of its rows; called after checkpoint and outputs have accepted the query.
         runner: the client's view of the query.
         draft: returns what the query would be on the driver.
+        changing: what it is changed by.
 
     Raises:
         ZsetJoinError: checkpoint or outputs refuse the query.
@@ -409,7 +406,9 @@ def start_served_executors(
         return bool(query.isActive)
 
     runner.is_active = is_active
-    return JoinQuery(query, runner, runner.tools())
+    started = JoinQuery(query, runner, runner.tools())
+    started.changing = changing
+    return started
 
 
 def attached_on_server(settings: DriverSettings, session: SparkSession) -> StoredQuery:

@@ -23,7 +23,7 @@ from zset_join.checkpoint.reading import checkpoint_folder, no_checkpoint, store
 from zset_join.core.errors import OptionError
 from zset_join.core.options import KeepState, QueryOptions
 from zset_join.query.several import PlannedQuery
-from zset_join.runners.spark.api.changing_query import ChangingOnExecutors, ChangingQuery
+from zset_join.runners.spark.api.changing_query import ChangingOnExecutors, ChangingQuery, RunnerHere
 from zset_join.runners.spark.api.lookup_defaults import is_lookup_option, job_defaults, lookup_options
 from zset_join.runners.spark.api.query import (
     JoinQuery,
@@ -370,17 +370,20 @@ class JoinStreamWriter:
         runner, tagged, location = self._prepared(makes_place=True)
         if is_connect(self.session):
             draft = OtherModes("executors", runner.options, lambda: runner.query, self._here).draft
-            rows = partial(served_executor_rows, runner, tagged)
-            return start_served_executors(lambda: self._of_spark(rows(), location), self._handle(runner, tagged), draft)
-        started = start_query(
-            lambda: self._stream(runner, tagged, location), runner, ExecutorTools(runner), checkpoint_location=location
-        )
-        started.changing = ChangingOnExecutors(self, runner)
+            one, rows = self._handle(runner, tagged), partial(served_executor_rows, runner, tagged)
+            return start_served_executors(lambda: self._of_spark(rows(), location), one, draft, ChangingOnExecutors(self, one))
+        stream = partial(self._stream, runner, tagged, location)
+        started = start_query(stream, runner, ExecutorTools(runner), checkpoint_location=location)
+        started.changing = ChangingOnExecutors(self, RunnerHere(runner))
         return started
 
     def on_executors(self) -> EpochRunner:
         """Return the runner of the query on executors; nothing is opened."""
         return self._prepared()[0]
+
+    def served(self) -> ServedExecutorQuery:
+        """Return the view that a client of Spark Connect has of the query on executors; nothing is started."""
+        return self._handle(*self._prepared()[:2])
 
     def start_behind_change(self, given_through: int | None) -> JoinQuery:
         """Start the query on the driver, as `start` does.
@@ -580,10 +583,7 @@ class JoinStreamWriter:
         has_place = any(name.replace("_", "").lower() == "checkpointlocation" for name in self._options)
         options = QueryOptions.draft(self._query_options)
         return chosen_mode(
-            options,
-            has_place=has_place,
-            plan=self._here,
-            expected=lambda: expected_state(options, self._here().streams),
+            options, has_place=has_place, plan=self._here, expected=lambda: expected_state(options, self._here().streams)
         )
 
     def _to(self, output: ChosenOutput, sink: ChosenSink | None = None) -> JoinStreamWriter:

@@ -2,7 +2,8 @@
 
     the lock of the epochs is taken -> the state is read in the driver's form -> `Evolution` builds what differs -> its tables
     in the form of executors, in as many buckets -> one commit record with plan, state and difference -> Spark's query is
-    stopped -> the new one is started on the same checkpoint, and gives outputs the difference
+    stopped -> the new one is started on the same checkpoint, and gives outputs the difference (over Spark Connect the
+    process that commits gives it, since the process of the new one begins with its first batch)
 
 The law: the view and the state are those of the new query over everything that was accepted. Until the record is there nothing
 has changed; from then on the checkpoint is the new query's, whatever dies. Stages that are in both queries, under one name,
@@ -24,18 +25,19 @@ import pyarrow as pa
 
 from zset_join.checkpoint.record import CommitRecord
 from zset_join.core.epoch_chain import ChainLink
-from zset_join.core.errors import StateError
+from zset_join.core.errors import OptionError, StateError
 from zset_join.evolution.changed_columns import ColumnWords
 from zset_join.evolution.differences import PlanDiff
 from zset_join.query.several import PlannedQuery
 from zset_join.runners.local.evolving import Evolution
 from zset_join.runners.local.query_changes import readings_of_query
 from zset_join.runners.local.rereading import read_again
+from zset_join.runners.local.undoing import check_undo, columns_of_change, nothing_to_undo, words_back
 from zset_join.runners.spark.driver.executors_change import ChangedCheckpoint, ExecutorsChange, ExecutorsForm, planned_form
 from zset_join.runners.spark.driver.executors_state import ExecutorsState
 from zset_join.runners.spark.epoch.runner import EpochRunner
 
-__all__ = ["evolve_executors"]
+__all__ = ["evolve_executors", "undo_executors"]
 
 
 def evolve_executors(
@@ -46,6 +48,7 @@ def evolve_executors(
     is_given: bool = False,
     words: ColumnWords | None = None,
     reread: Mapping[str, Any] | None = None,
+    gives_difference: bool = False,
 ) -> PlanDiff:
     """Change a query between two epochs; its runner takes no epoch any more.
 
@@ -56,6 +59,8 @@ def evolve_executors(
         is_given: its outputs are new, and begin with all rows; else they are those of the query before.
         words: what schemas do not show of columns of streams that change.
         reread: as for `Pipeline.evolve`.
+        gives_difference: `after` gives outputs the difference before a batch can arrive, and releases the checkpoint; else the
+            start that follows gives it.
 
     Raises:
         StateError: as `Pipeline.evolve`; `MOVE_UNKNOWN` or `MOVE_REFUSED`: one of the queries has no form on the driver.
@@ -89,7 +94,51 @@ def evolve_executors(
             diff = change.evolution.diff()
             _commit(runner, after, change, diff, is_given=is_given)
         runner.has_ended = True
+        if gives_difference:
+            _give_difference(runner, after, checkpoint.query_id)
     return replace(diff, taken=last.epoch + 1)
+
+
+def _give_difference(runner: EpochRunner, after: EpochRunner, query_id: str) -> None:
+    """Give outputs the difference of a change that counts, under the claim of before, and release the checkpoint."""
+    runner.output.close()
+    after.attach(query_id, runner.owner)
+    try:
+        after.begin()
+    finally:
+        after.close()
+
+
+def undo_executors(
+    runner: EpochRunner, before: tuple[PlannedQuery, EpochRunner] | None, *, gives_difference: bool = False
+) -> PlanDiff:
+    """Go back to the query before the last change; its runner takes no epoch any more.
+
+    Args:
+        runner: as for `evolve_executors`.
+        before: the query before, as the driver would run it, and what is to run its epochs; None where the program does not
+            have it.
+        gives_difference: as for `evolve_executors`.
+
+    Raises:
+        StateError: `NOTHING_TO_UNDO`, `UNDO_GONE`; or as `evolve_executors`.
+        OptionError: `NOT_FROM_HERE`: another process has made the change.
+    """
+    place, checkpoint = runner.options.checkpoint_location, runner.checkpoint
+    changed = None if checkpoint is None else checkpoint.changed
+    if checkpoint is None or checkpoint.last is None or changed is None or not changed.changes:
+        raise nothing_to_undo(place, "evolve()")
+    check_undo(checkpoint.last.epoch + 1, changed.epoch, changed.undo_epochs)
+    if before is None:
+        raise OptionError(
+            f"the query in {place} was changed by another process, and on executors the program of the query before is "
+            f"needed to run it. Give evolve() that query; or stop this one, run zset-join undo {place}, and start the "
+            "program of before.",
+            code="NOT_FROM_HERE",
+            what="undo",
+        )
+    words = words_back(columns_of_change(changed), is_at_once=checkpoint.last.epoch == changed.epoch)
+    return evolve_executors(runner, *before, words=words, gives_difference=gives_difference)
 
 
 def _commit(runner: EpochRunner, after: EpochRunner, change: ExecutorsChange, diff: PlanDiff, *, is_given: bool) -> None:

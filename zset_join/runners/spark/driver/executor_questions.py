@@ -20,8 +20,9 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
 from zset_join.checkpoint.reading import checkpoint_folder, no_checkpoint, stored_query_id
-from zset_join.core.errors import StateError
+from zset_join.core.errors import StateError, ZsetJoinError
 from zset_join.core.options import QueryOptions
+from zset_join.runners.spark.driver.changing_executors import evolve_executors, undo_executors
 from zset_join.runners.spark.driver.executor_tools import ExecutorTools
 from zset_join.runners.spark.driver.executors_state import diff_of_executors
 from zset_join.runners.spark.driver.on_server import on_server, once_free, table_bytes, table_of
@@ -29,14 +30,16 @@ from zset_join.runners.spark.driver.questions import (
     WAITS,
     Question,
     answer_question,
+    is_lost,
     is_waiting,
     put_question,
     taken_answer,
 )
-from zset_join.runners.spark.driver.sent_changes import written_query
+from zset_join.runners.spark.driver.sent_changes import written_diff, written_query
+from zset_join.runners.spark.driver.served_changes import CHANGES, HAS_CHANGED
 from zset_join.runners.spark.driver.served_handle import ServedHandle, ToolsOfServed, compared
 from zset_join.runners.spark.epoch.runner import EpochRunner
-from zset_join.runners.spark.frames.sent import frame_bytes, frame_of
+from zset_join.runners.spark.frames.sent import frame_bytes, frame_of, unpacked_with_frames
 from zset_join.zset import ZSet, single_batch
 
 if TYPE_CHECKING:
@@ -124,6 +127,8 @@ def answered_by(runner: EpochRunner, question: Question) -> Any:
     if question.about == "view_rows":
         held, count = tools.view_rows(given["view"], given["values"], most_rows=given["most_rows"])
         return table_bytes(pa.Table.from_batches([held.rows])), held.weights.tolist(), count
+    if question.about in CHANGES:
+        return _changed(runner, question.about, unpacked_with_frames(given["content"], session))
     tables = given.pop("tables")
     frames = {name: given.pop(name) for name in ("left_df", "right_df", "actual_df")}
     return tools.verify(
@@ -131,6 +136,33 @@ def answered_by(runner: EpochRunner, question: Question) -> Any:
         tables=None if tables is None else {name: frame_of(plan, session) for name, plan in tables.items()},
         **given,
     )
+
+
+def _changed(runner: EpochRunner, about: str, given: Any) -> Mapping[str, Any]:
+    """Change a query, give outputs the difference, and release the checkpoint; return the difference, serialised.
+
+    Args:
+        runner: of the query.
+        about: `evolve` or `undo`.
+        given: the new query, or the one before: as the driver would run it and as it travels; of `evolve` also words for
+            columns, and whether its outputs are new. None: the program does not have the query before.
+    """
+    try:
+        if given is None:
+            return written_diff(undo_executors(runner, None))
+        query, sent, *more = given
+        after = sent.runner(runner.query.session)
+        if about == "undo":
+            return written_diff(undo_executors(runner, (query, after), gives_difference=True))
+        words, is_given = more
+        return written_diff(evolve_executors(runner, query, after, words=words, is_given=is_given, gives_difference=True))
+    except ZsetJoinError as error:
+        if runner.has_ended:
+            error.facts = {**error.facts, HAS_CHANGED: True}
+        raise
+    finally:
+        if runner.has_ended:
+            runner.close()
 
 
 def answer_of_executors(
@@ -157,7 +189,7 @@ def answer_of_executors(
             row = session.readStream.format("rate-micro-batch").option("rowsPerBatch", 1).load()
             answer = _Answer(settings, name, is_patient=waited < _IN_USE_SECONDS)
             row.writeStream.trigger(availableNow=True).foreachBatch(answer).start().awaitTermination()
-        elif waited > _LOST_SECONDS and not is_active():
+        elif waited > _LOST_SECONDS and (not is_active() or on_server(session, partial(is_lost, location, name))):
             raise StateError(
                 "the query ended before it had answered; call it again.", code="QUESTION_FAILED", location=location
             )
@@ -195,8 +227,11 @@ class _Answer:
             opened.begin()
             return answered_by(opened, question)
 
+        def has_ended() -> bool:
+            return not isinstance(opened, Exception) and opened.has_ended
+
         try:
-            answer_question(checkpoint_folder(location), self.name, answered, lambda: False)
+            answer_question(checkpoint_folder(location), self.name, answered, has_ended)
         finally:
             if not isinstance(opened, Exception):
                 opened.close()

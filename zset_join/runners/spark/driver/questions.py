@@ -51,6 +51,7 @@ __all__ = [
     "QuestionWatch",
     "answer_of",
     "answer_question",
+    "is_lost",
     "is_waiting",
     "opened_for_a_look",
     "put_question",
@@ -162,6 +163,17 @@ def is_waiting(location: str, name: str) -> bool:
         name: of the question.
     """
     return checkpoint_folder(location).size(f"{_FOLDER}/{name}{_QUESTION}") is not None
+
+
+def is_lost(location: str, name: str) -> bool:
+    """Return whether a question was neither answered nor is any process about to.
+
+    Args:
+        location: `checkpointLocation`.
+        name: of the question.
+    """
+    folder = checkpoint_folder(location)
+    return all(folder.size(f"{_FOLDER}/{name}{kind}") is None for kind in (_QUESTION, _TAKEN, _ANSWER))
 
 
 class QuestionWatch:

@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
@@ -27,6 +27,7 @@ from zset_join.checkpoint.reading import (
     stored_description,
     stored_query_id,
 )
+from zset_join.core.errors import ZsetJoinError
 from zset_join.core.options import QueryOptions
 from zset_join.kernels.machine.first_use import compile_rest_in_background
 from zset_join.runners.spark.driver.chosen_sink import ChosenSink
@@ -35,7 +36,9 @@ from zset_join.runners.spark.driver.executor_questions import ServedExecutorTool
 from zset_join.runners.spark.driver.on_server import on_server, once_free, start_on_server
 from zset_join.runners.spark.driver.other_modes import has_other_mode, write_draft
 from zset_join.runners.spark.driver.questions import Question, QuestionWatch
-from zset_join.runners.spark.driver.served_handle import ServedHandle
+from zset_join.runners.spark.driver.sent_changes import read_diff
+from zset_join.runners.spark.driver.served_changes import HAS_CHANGED
+from zset_join.runners.spark.driver.served_handle import ServedHandle, refuse_reread
 from zset_join.runners.spark.driver.starting import check_mode
 from zset_join.runners.spark.epoch.frame_sink import TakesSession
 from zset_join.runners.spark.epoch.heartbeat import Heartbeat
@@ -51,6 +54,9 @@ from zset_join.runners.spark.rows.baseline import with_made_start
 
 if TYPE_CHECKING:
     from zset_join.checkpoint.other_mode import OtherMode
+    from zset_join.evolution.changed_columns import ColumnWords
+    from zset_join.evolution.differences import PlanDiff
+    from zset_join.query.several import PlannedQuery
     from zset_join.tools.savepoint import Savepoint
 
 __all__ = [
@@ -63,6 +69,15 @@ __all__ = [
     "served_executor_rows",
     "stored_facts",
 ]
+
+
+class ServedWriter(Protocol):
+    """The writer of a query."""
+
+    def served(self) -> ServedExecutorQuery:
+        """Return the view that a client has of it on executors."""
+        ...
+
 
 SentOutput = ChosenOutput | tuple[str, Mapping[str, Any]]
 """An output as it travels: a connector by its name and options, one of the user's own as it is."""
@@ -204,6 +219,52 @@ class ServedExecutorQuery(ServedHandle):
         question = Question("backup", {"directory": str(directory)})
         found: Savepoint = answer_of_executors(question, self.settings, self.session, is_active=self.is_active)
         return found
+
+    def evolve_executors(
+        self,
+        query: PlannedQuery,
+        after: ServedWriter,
+        words: ColumnWords | None = None,
+        reread: Mapping[str, Any] | None = None,
+        *,
+        is_given: bool,
+    ) -> PlanDiff:
+        """Change the query between two epochs, in the process of the server that runs it.
+
+        Args:
+            query: the new query, as the driver would run it.
+            after: its writer.
+            words: what schemas do not show of columns of streams that change.
+            reread: nothing; a place that the server reaches is read beside it.
+            is_given: its outputs are new, and begin with all rows.
+
+        Raises:
+            OptionError: `NOT_FROM_HERE`: `reread`.
+            ZsetJoinError: as `changing_executors.evolve_executors`.
+        """
+        refuse_reread("evolve", reread)
+        return self._changed("evolve", (query, after.served().settings, words, is_given))
+
+    def undo_executors(self, before: tuple[PlannedQuery, ServedWriter] | None) -> PlanDiff:
+        """Go back to the query before the last change, in the process of the server that runs it.
+
+        Args:
+            before: the query before, as the driver would run it, and its writer; None where this program does not have it.
+
+        Raises:
+            ZsetJoinError: as `changing_executors.undo_executors`.
+        """
+        return self._changed("undo", None if before is None else (before[0], before[1].served().settings))
+
+    def _changed(self, about: str, given: Any) -> PlanDiff:
+        question = Question(about, {"content": packed_with_frames(given)})
+        try:
+            diff = read_diff(answer_of_executors(question, self.settings, self.session, is_active=self.is_active))
+        except ZsetJoinError as error:
+            self.has_ended = bool(error.facts.get(HAS_CHANGED))
+            raise
+        self.has_ended = True
+        return diff
 
     def tools(self) -> ServedExecutorTools:
         """Return what answers questions about the query."""

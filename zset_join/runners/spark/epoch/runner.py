@@ -80,10 +80,6 @@ __all__ = ["EpochRunner"]
 _log = logging.getLogger("zset_join.epochs")
 
 
-def _nothing() -> None:
-    """Do nothing at the end of a start."""
-
-
 class EpochRunner:
     """Run the epochs of one query; callable, for `foreachBatch`.
 
@@ -104,6 +100,7 @@ class EpochRunner:
         query: the plan of its view.
         progress: what the newest epochs did.
         lock: held while an epoch runs.
+        owner: the claim of the checkpoint; None before `attach`.
         after_begin: called at the end of a start, while the checkpoint is held.
         is_open: the output is open.
         has_ended: the query has changed, and another object runs its epochs; this one takes none any more.
@@ -129,7 +126,7 @@ class EpochRunner:
         self.checkpoint: Checkpoint | None = None
         self.lock = threading.Lock()
         self.is_open = False
-        self._owner: Ownership | None = None
+        self.owner: Ownership | None = None
         self._epoch: int | None = None
         self.query = query
         self._tagged = tagged
@@ -154,7 +151,7 @@ class EpochRunner:
         idle = options.idle_timeout_seconds
         self._times = EventTimes(query.planned_stages, idle_timeout_us=None if idle is None else idle * 1_000_000)
         self.heartbeat: Heartbeat | None = None
-        self.after_begin: Callable[[], None] = _nothing
+        self.after_begin: Callable[[], None] = lambda: None
         self._places = places_of(query.planned_stages)
         self._main_stage = next(one.name for one in query.planned_stages if not one.stage.forwards)
         self._wanted = wanted_settings(options.max_records_per_batch, is_routed=len(query.planned_stages) > 1)
@@ -164,17 +161,22 @@ class EpochRunner:
         self._topics = topics_of(query.streams, options.checkpoint_location, is_served=query.is_served)
         self._topic_ids: TopicIds = {}
 
-    def attach(self, query_id: str) -> None:
+    def attach(self, query_id: str, owner: Ownership | None = None) -> None:
         """Open checkpoint and output for a query; the checkpoint stays as it was until `begin`.
+
+        Args:
+            query_id: of the query.
+            owner: a claim that this process holds; None: one is made.
 
         Raises:
             StateError: the checkpoint does not fit.
             SinkError: the output does not fit.
         """
         # Claimed first: nothing is opened that another driver may be using.
-        self._owner = Ownership.claim(checkpoint_folder(self.options.checkpoint_location), query_id, on_trial=True)
+        folder = checkpoint_folder(self.options.checkpoint_location)
+        self.owner = owner or Ownership.claim(folder, query_id, on_trial=True)
         try:
-            with self._owner.reporting_lost_ownership():
+            with self.owner.reporting_lost_ownership():
                 self._open(query_id)
         except BaseException:
             self.close()
@@ -215,7 +217,7 @@ class EpochRunner:
             snapshot_after_bytes=self.options.snapshot_after_bytes,
             retain_input_log=self.options.retain_input_log,
             local_state_retention_seconds=self.options.local_state_retention_seconds,
-            owner=self._owner,
+            owner=self.owner,
             begins=False,
         )
         adds = any(change.adds_columns for change in given_changes(checkpoint, self.schema))
@@ -320,8 +322,8 @@ class EpochRunner:
                 self._output.close()
                 self.is_open = False
             finally:
-                if self._owner is not None:
-                    self._owner.release()
+                if self.owner is not None:
+                    self.owner.release()
             self._locality.close()
             self._topics.close()
 
@@ -426,9 +428,9 @@ class EpochRunner:
         return self.checkpoint
 
     def _owned(self) -> Ownership:
-        if self._owner is None:
+        if self.owner is None:
             raise StateError("the query was not attached to its checkpoint", code="NOT_ATTACHED")
-        return self._owner
+        return self.owner
 
     def _evaluate(self, batch: DataFrame, tick: Tick, seconds: dict[str, float]) -> CommitRecord:
         """Answer an epoch with one Spark job."""
