@@ -32,6 +32,7 @@ from zset_join.runners.spark.driver.questions import (
     answer_question,
     is_lost,
     is_waiting,
+    lost_question,
     put_question,
     taken_answer,
 )
@@ -190,9 +191,7 @@ def answer_of_executors(
             answer = _Answer(settings, name, is_patient=waited < _IN_USE_SECONDS)
             row.writeStream.trigger(availableNow=True).foreachBatch(answer).start().awaitTermination()
         elif waited > _LOST_SECONDS and (not is_active() or on_server(session, partial(is_lost, location, name))):
-            raise StateError(
-                "the query ended before it had answered; call it again.", code="QUESTION_FAILED", location=location
-            )
+            raise lost_question(location, question.about)
     return found
 
 

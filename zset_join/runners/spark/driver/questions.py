@@ -24,11 +24,11 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import pyarrow as pa
-from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
+from zset_join.checkpoint.owner import owner_seen
 from zset_join.checkpoint.reading import checkpoint_folder, no_checkpoint, stored_query_id
-from zset_join.core.errors import OptionError, StateError
+from zset_join.core.errors import OptionError, StateError, ZsetJoinError
 from zset_join.runners.spark.driver.driver_tools import DriverTools
 from zset_join.runners.spark.driver.epochs import DriverEpochs, DriverSettings
 from zset_join.runners.spark.driver.on_server import (
@@ -53,6 +53,7 @@ __all__ = [
     "answer_question",
     "is_lost",
     "is_waiting",
+    "lost_question",
     "opened_for_a_look",
     "put_question",
     "taken_answer",
@@ -144,7 +145,7 @@ def answer_of(
         waits = is_active()
 
         def again(is_late: bool = is_late, runs: bool = waits) -> Any:
-            return _answered_later(settings, name, is_late=is_late, runs=runs)
+            return _answered_later(settings, name, question.about, is_late=is_late, runs=runs)
 
         try:
             found = on_server(session, again)
@@ -166,14 +167,38 @@ def is_waiting(location: str, name: str) -> bool:
 
 
 def is_lost(location: str, name: str) -> bool:
-    """Return whether a question was neither answered nor is any process about to.
+    """Return whether a question was neither answered nor is any process about to: nobody has it, or who took it has died.
 
     Args:
         location: `checkpointLocation`.
         name: of the question.
     """
     folder = checkpoint_folder(location)
-    return all(folder.size(f"{_FOLDER}/{name}{kind}") is None for kind in (_QUESTION, _TAKEN, _ANSWER))
+    # In the order in which the files are made, so that one of them is seen of a question that is being answered.
+    is_there, is_taken = (folder.size(f"{_FOLDER}/{name}{kind}") is not None for kind in (_QUESTION, _TAKEN))
+    owner = owner_seen(folder) if is_taken else None
+    has_answer = folder.size(f"{_FOLDER}/{name}{_ANSWER}") is not None
+    return not (is_there or has_answer) and (not is_taken or (owner is not None and owner[1] == "gone"))
+
+
+def lost_question(location: str, about: str) -> StateError:
+    """Return the error of a question whose process ended before it had answered.
+
+    Args:
+        location: `checkpointLocation`.
+        about: which question.
+    """
+    then = (
+        "Whether the change was committed is not seen from here. Start the new query on the checkpoint: it is accepted if the "
+        "change was committed, and brings the outputs up to date; if it is rejected, start the query of before."
+        if about in CHANGES
+        else "Call it again."
+    )
+    return StateError(
+        f"the process of the server that runs {location} ended before it had answered {about}(). {then}",
+        code="QUESTION_FAILED",
+        location=location,
+    )
 
 
 class QuestionWatch:
@@ -200,9 +225,11 @@ class QuestionWatch:
         self._thread.start()
 
     def answer_all(self) -> int:
-        """Answer the questions that are present; return how many."""
+        """Answer the questions that are present, until the query has changed; return how many there were."""
         waiting = [name for name in self._folder.names(_FOLDER) if name.endswith(_QUESTION)]
         for name in waiting:
+            if self._has_ended():  # the checkpoint is released: the rest is for its next owner
+                break
             name_only = name.removeprefix(f"{_FOLDER}/").removesuffix(_QUESTION)
             answer_question(self._folder, name_only, self._answer, self._has_ended)
         return len(waiting)
@@ -295,7 +322,9 @@ def _whatever_comes(question: Question, answer: Callable[[Question], Any], has_e
     def answered() -> Any:
         try:
             return answer(question)
-        except (ArithmeticError, LookupError, OSError, PySparkException, RuntimeError, TypeError, ValueError) as error:
+        except ZsetJoinError:
+            raise
+        except Exception as error:
             raise StateError(
                 f"{question.about}() failed in the process of the server: {type(error).__name__}: {error}. The query "
                 f"continues; its log on the server has more.",
@@ -325,7 +354,7 @@ def _answer_beside(settings: DriverSettings, question: Question) -> Any:
         epochs.close()
 
 
-def _answered_later(settings: DriverSettings, name: str, *, is_late: bool, runs: bool) -> Any:
+def _answered_later(settings: DriverSettings, name: str, about: str, *, is_late: bool, runs: bool) -> Any:
     """Return the answer to a question that was put; where nobody takes it, open the checkpoint and answer it here."""
     location = settings.options.checkpoint_location
     folder = checkpoint_folder(location)
@@ -343,9 +372,8 @@ def _answered_later(settings: DriverSettings, name: str, *, is_late: bool, runs:
     found = taken_answer(location, name)
     if found != WAITS:
         return found
-    is_taken, is_there = (folder.size(f"{_FOLDER}/{name}{kind}") is not None for kind in (_TAKEN, _QUESTION))
-    if (is_taken and not runs) or not (is_taken or is_there or folder.size(f"{_FOLDER}/{name}{_ANSWER}") is not None):
-        raise StateError("the query ended before it had answered; call it again.", code="QUESTION_FAILED", location=location)
+    if is_lost(location, name) or (not runs and folder.size(f"{_FOLDER}/{name}{_TAKEN}") is not None):
+        raise lost_question(location, about)
     return found
 
 
