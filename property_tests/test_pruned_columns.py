@@ -14,8 +14,8 @@ from zset_join.core.errors import StateError, ZsetJoinError
 from zset_join.pipeline import Pipeline, View, appends
 from zset_join.pipeline import functions as F  # noqa: N812 - as PySpark users import theirs
 from zset_join.plan.passes import prune_columns
-from zset_join.stages.aggregate import AggregateRequest
-from zset_join.stages.join import JoinRequest
+from zset_join.stages.aggregate import AggregateStage
+from zset_join.stages.join import JoinStage
 
 _SEEDS = 60
 
@@ -54,8 +54,8 @@ def test_a_query_that_keeps_what_it_reads_emits_what_the_whole_one_emits() -> No
 def _without(kind: Any, forgets: Callable[[frozenset[str]], frozenset[str]]) -> Any:
     original = kind.needs
 
-    def needs(self: Any, stage: Any, shown: Any) -> Any:
-        return tuple(None if one is None else forgets(one) for one in original(self, stage, shown))
+    def needs(self: Any, shown: Any) -> Any:
+        return tuple(None if one is None else forgets(one) for one in original(self, shown))
 
     return needs
 
@@ -63,8 +63,8 @@ def _without(kind: Any, forgets: Callable[[frozenset[str]], frozenset[str]]) -> 
 @pytest.mark.parametrize(
     ("place", "name", "bug"),
     [
-        (JoinRequest, "needs", _without(JoinRequest, lambda one: frozenset(sorted(one)[1:]))),
-        (AggregateRequest, "needs", _without(AggregateRequest, lambda one: frozenset(sorted(one)[:-1]))),
+        (JoinStage, "needs", _without(JoinStage, lambda one: frozenset(sorted(one)[1:]))),
+        (AggregateStage, "needs", _without(AggregateStage, lambda one: frozenset(sorted(one)[:-1]))),
         (prune_columns, "_kept_always", lambda node: set()),
     ],
 )

@@ -20,13 +20,13 @@ from zset_join.lookup import ArrowSource
 from zset_join.pipeline import PROCESSING_TIME, Pipeline, StateTtl, View, appends, changes, versioned
 from zset_join.pipeline import functions as F  # noqa: N812 - as PySpark users import theirs
 from zset_join.plan.passes import prune_columns
-from zset_join.stages.as_of_join import AsOfRequest
-from zset_join.stages.current_versions import CurrentVersionsRequest
-from zset_join.stages.deduplicate import DedupRequest
-from zset_join.stages.expiring import ExpiringRequest
-from zset_join.stages.lookup_join import LookupJoinRequest
-from zset_join.stages.process_time_join import ProcessTimeJoinRequest
-from zset_join.stages.temporal_join import TemporalRequest
+from zset_join.stages.as_of_join import AsOfJoinStage
+from zset_join.stages.current_versions import CurrentVersionsStage
+from zset_join.stages.deduplicate import DeduplicateStage
+from zset_join.stages.expiring import ExpiringStage
+from zset_join.stages.lookup_join import LookupJoinStage
+from zset_join.stages.process_time_join import ProcessTimeJoinStage
+from zset_join.stages.temporal_join import TemporalJoinStage
 
 _SEEDS = 6
 _MORE = {"note": pa.string(), "extra": pa.int64()}
@@ -180,9 +180,9 @@ def test_a_stage_emits_over_what_it_reads_what_it_emits_over_all_columns(name: s
 def _narrows_all(kind: Any) -> Any:
     original = kind.needs
 
-    def needs(self: Any, stage: Any, shown: Any) -> Any:
-        read = original(self, stage, shown)
-        return tuple(_columns_but_unread(given) if one is None else one for one, given in zip(read, stage.inputs, strict=True))
+    def needs(self: Any, shown: Any) -> Any:
+        read = original(self, shown)
+        return tuple(_columns_but_unread(given) if one is None else one for one, given in zip(read, self.inputs, strict=True))
 
     return needs
 
@@ -194,8 +194,8 @@ def _columns_but_unread(given: Any) -> frozenset[str]:
 def _forgets(kind: Any, side: int, *columns: str) -> Any:
     original = kind.needs
 
-    def needs(self: Any, stage: Any, shown: Any) -> Any:
-        read = list(original(self, stage, shown))
+    def needs(self: Any, shown: Any) -> Any:
+        read = list(original(self, shown))
         read[side] = None if read[side] is None else read[side] - {*columns}
         return tuple(read)
 
@@ -203,46 +203,46 @@ def _forgets(kind: Any, side: int, *columns: str) -> Any:
 
 
 BUGS: dict[str, tuple[str, Any, str, Any]] = {
-    "a dedup of changes is narrowed": ("dedup of changes", DedupRequest, "needs", _narrows_all(DedupRequest)),
-    "a dedup forgets its order": ("top two of appends", DedupRequest, "needs", _forgets(DedupRequest, 0, "x")),
-    "changes that tie by arrival are narrowed": ("as of changes", AsOfRequest, "needs", _narrows_all(AsOfRequest)),
-    "an as-of join forgets the rest of ON": ("as of changes", AsOfRequest, "needs", _forgets(AsOfRequest, 0, "x")),
-    "left rows that change are narrowed": ("temporal eager", TemporalRequest, "needs", _narrows_all(TemporalRequest)),
+    "a dedup of changes is narrowed": ("dedup of changes", DeduplicateStage, "needs", _narrows_all(DeduplicateStage)),
+    "a dedup forgets its order": ("top two of appends", DeduplicateStage, "needs", _forgets(DeduplicateStage, 0, "x")),
+    "changes that tie by arrival are narrowed": ("as of changes", AsOfJoinStage, "needs", _narrows_all(AsOfJoinStage)),
+    "an as-of join forgets the rest of ON": ("as of changes", AsOfJoinStage, "needs", _forgets(AsOfJoinStage, 0, "x")),
+    "left rows that change are narrowed": ("temporal eager", TemporalJoinStage, "needs", _narrows_all(TemporalJoinStage)),
     "a temporal join forgets the rest of ON": (
         "temporal dropping",
-        TemporalRequest,
+        TemporalJoinStage,
         "needs",
-        _forgets(TemporalRequest, 1, "x"),
+        _forgets(TemporalJoinStage, 1, "x"),
     ),
     "rows that change meet rows of another time": (
         "now of changes",
-        ProcessTimeJoinRequest,
+        ProcessTimeJoinStage,
         "needs",
-        _narrows_all(ProcessTimeJoinRequest),
+        _narrows_all(ProcessTimeJoinStage),
     ),
     "the left column that names a right one is forgotten": (
         "now",
-        ProcessTimeJoinRequest,
+        ProcessTimeJoinStage,
         "needs",
-        _forgets(ProcessTimeJoinRequest, 0, "x"),
+        _forgets(ProcessTimeJoinStage, 0, "x"),
     ),
     "current versions forget what shows": (
         "now of changes",
-        CurrentVersionsRequest,
+        CurrentVersionsStage,
         "needs",
-        _forgets(CurrentVersionsRequest, 0, "y"),
+        _forgets(CurrentVersionsStage, 0, "y"),
     ),
     "a looked-up row forgets its key": (
         "looked up with names",
-        LookupJoinRequest,
+        LookupJoinStage,
         "needs",
-        _forgets(LookupJoinRequest, 0, "k"),
+        _forgets(LookupJoinStage, 0, "k"),
     ),
     "changes of any column let rows live on": (
         "ending groups of changes",
-        ExpiringRequest,
+        ExpiringStage,
         "needs",
-        _narrows_all(ExpiringRequest),
+        _narrows_all(ExpiringStage),
     ),
     "a union narrows one part only": ("union", prune_columns, "_alike", lambda names, parts, needed: parts),
 }

@@ -180,6 +180,12 @@ class AggregateStage(Stage):
         """Return none: its answer has groups and calls."""
         return frozenset()
 
+    def needs(self, shown: Collection[str]) -> tuple[frozenset[str] | None, ...]:  # noqa: ARG002 - all are computed
+        """Return the columns of the groups and of the calls."""
+        read = [name for call in self.calls for name in call.columns]
+        conditions = [columns_read(call.where) for call in self.calls if call.where is not None]
+        return (frozenset(self.group_by).union(read, *conditions),)
+
     def build(self, options: StageOptions, directory: str | None) -> DurableOperator:
         """Return the aggregate of one bucket, of what the reduction leaves."""
         budget = options.table_budget if self.group_by else None
@@ -244,12 +250,6 @@ class AggregateRequest(StageRequest):
         """
         source = replace(inputs[0].relation, primary_key=(), join_key=(), event_time=None, watermark_delay=None)
         return AggregateStage(source=source, group_by=self.group_by, calls=self.calls, reduces=self.reduces)
-
-    def needs(self, stage: Stage, shown: Collection[str]) -> tuple[frozenset[str] | None, ...]:  # noqa: ARG002 - all are computed
-        """Return the columns of the groups and of the calls."""
-        read = [name for call in self.calls for name in call.columns]
-        conditions = [columns_read(call.where) for call in self.calls if call.where is not None]
-        return (frozenset(self.group_by).union(read, *conditions),)
 
     def shown_as(self, name: str, side: int, *, is_of_both: bool) -> str | None:  # noqa: ARG002 - there is one input
         """Return the group columns."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, cast
+from typing import Any
 
 import pyarrow.types as pt
 
@@ -23,7 +23,7 @@ from zset_join.stages.batch.tables import BatchScope, BatchTable, register_batch
 from zset_join.stages.batch.versions import chosen_rows, equal_keys, has_arrivals, row_copies
 from zset_join.stages.memory_only import refuse_hybrid
 from zset_join.stages.request import InputRows, NamedColumnsRequest
-from zset_join.stages.stage import Stage, StageOptions, TableKey, register_stage
+from zset_join.stages.stage import StageOptions, TableKey, register_stage
 from zset_join.stages.timed_join import TimedJoinStage
 from zset_join.stages.written import read_relation, write_relation
 from zset_join.zset.protocol import DurableOperator
@@ -70,6 +70,14 @@ class AsOfJoinStage(TimedJoinStage):
             "left": TableKey(columns=self.inputs[0].key, of_input=0),
             "right": TableKey(columns=self.inputs[1].key, of_input=1),
         }
+
+    def needs(self, shown: Collection[str]) -> tuple[frozenset[str] | None, ...]:
+        """Return keys, times, the rest of ON and what shows; all of a right side whose rows change and tie by arrival.
+
+        A row that changes only in columns that are not read arrives again with them and does not without them.
+        """
+        left, right = self.read_of_sides(shown, ({self.options.left_time}, {self.options.right_time}))
+        return left, right if self.options.tie == "smallest_key" or self.right.mode == "append" else None
 
     def build(self, options: StageOptions, directory: str | None) -> DurableOperator:
         """Return the as-of join of one bucket.
@@ -146,15 +154,6 @@ class AsOfRequest(NamedColumnsRequest):
             for side, rows in enumerate(inputs)
         )
         return AsOfJoinStage(left=left, right=right, options=self.options)
-
-    def needs(self, stage: Stage, shown: Collection[str]) -> tuple[frozenset[str] | None, ...]:
-        """Return keys, times, the rest of ON and what shows; all of a right side whose rows change and tie by arrival.
-
-        A row that changes only in columns that are not read arrives again with them and does not without them.
-        """
-        join, options = cast("AsOfJoinStage", stage), self.options
-        left, right = join.read_of_sides(shown, ({options.left_time}, {options.right_time}))
-        return left, right if options.tie == "smallest_key" or join.right.mode == "append" else None
 
 
 def as_of_sql(stage: AsOfJoinStage, inputs: Sequence[BatchTable], scope: BatchScope) -> str:

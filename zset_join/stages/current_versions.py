@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, cast
+from typing import Any
 
 from zset_join.core.errors import PlanError
 from zset_join.core.key_types import storage_type
@@ -98,6 +98,14 @@ class CurrentVersionsStage(Stage):
         """Return True."""
         return True
 
+    def needs(self, shown: Collection[str]) -> tuple[frozenset[str] | None, ...]:
+        """Return the key, the time, what orders versions and what shows; all where versions are retracted."""
+        source = self.source
+        if source.mode == "changelog":
+            return (None,)
+        deletes = () if self.delete_column is None else (self.delete_column,)
+        return (frozenset(shown).union(self.key, (str(source.event_time),), source.sequence_by, deletes),)
+
     def build(self, options: StageOptions, directory: str | None) -> DurableOperator:
         """Return the operator of one bucket.
 
@@ -172,14 +180,6 @@ class CurrentVersionsRequest(NamedColumnsRequest):
         source = replace(rows.relation, join_key=(), primary_key=self.key)
         hidden = tuple(name for name in rows.hidden if name != self.delete_column)
         return CurrentVersionsStage(source=source, key=self.key, delete_column=self.delete_column, hidden=hidden)
-
-    def needs(self, stage: Stage, shown: Collection[str]) -> tuple[frozenset[str] | None, ...]:
-        """Return the key, the time, what orders versions and what shows; all where versions are retracted."""
-        source = cast("CurrentVersionsStage", stage).source
-        if source.mode == "changelog":
-            return (None,)
-        deletes = () if self.delete_column is None else (self.delete_column,)
-        return (frozenset(shown).union(self.key, (str(source.event_time),), source.sequence_by, deletes),)
 
 
 def current_sql(stage: CurrentVersionsStage, inputs: Sequence[BatchTable], scope: BatchScope) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, cast
+from typing import Any
 
 from zset_join.core.key_types import storage_type
 from zset_join.core.relation import Relation
@@ -104,6 +104,15 @@ class DeduplicateStage(Stage):
         """Return True: it chooses rows per key."""
         return True
 
+    def needs(self, shown: Collection[str]) -> tuple[frozenset[str] | None, ...]:
+        """Return the keys, the order and what shows; all where the arrival of rows decides that another row may replace.
+
+        A row that changes only in columns that are not read arrives again with them and does not without them.
+        """
+        if not (self.input_only_adds or self.is_ordered):
+            return (None,)
+        return (frozenset(shown).union(self.keys, (one.name for one in self.columns)),)
+
     def build(self, options: StageOptions, directory: str | None) -> DurableOperator:
         """Return the dedup of one bucket.
 
@@ -197,16 +206,6 @@ class DedupRequest(NamedColumnsRequest):
             input_only_adds=inputs[0].only_adds,
             is_ordered=bool(identity) and identity <= {*self.keys, *(OrderColumn.of(one).name for one in self.order_by)},
         )
-
-    def needs(self, stage: Stage, shown: Collection[str]) -> tuple[frozenset[str] | None, ...]:
-        """Return the keys, the order and what shows; all where the arrival of rows decides that another row may replace.
-
-        A row that changes only in columns that are not read arrives again with them and does not without them.
-        """
-        dedup = cast("DeduplicateStage", stage)
-        if not (dedup.input_only_adds or dedup.is_ordered):
-            return (None,)
-        return (frozenset(shown).union(self.keys, (one.name for one in dedup.columns)),)
 
 
 def dedup_sql(stage: DeduplicateStage, inputs: Sequence[BatchTable], scope: BatchScope) -> str:

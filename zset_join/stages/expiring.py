@@ -307,6 +307,13 @@ class ExpiringStage(Stage):
             by = new.after - old.after if time is None else time.of_delay(new.after) - time.of_delay(old.after)
             yield number, new, by
 
+    def needs(self, shown: Collection[str]) -> tuple[frozenset[str] | None, ...]:
+        """Return what the stage inside needs; all of rows that change and end, as any change lets them live on."""
+        return tuple(
+            one if ttl is None or given.relation.mode == "append" else None
+            for one, ttl, given in zip(self.inside.needs(shown), self.ttls, self.inputs, strict=True)
+        )
+
     def build(self, options: StageOptions, directory: str | None) -> DurableOperator:
         """Return the operator of one bucket.
 
@@ -402,14 +409,6 @@ class ExpiringRequest(StageRequest):
             for rows, ttl in zip(inputs, self.ttls, strict=True)
         ]
         return expiring_stage(self.inside.stage(changing), [rows.relation for rows in inputs], self.ttls)
-
-    def needs(self, stage: Stage, shown: Collection[str]) -> tuple[frozenset[str] | None, ...]:
-        """Return what the request inside needs; all of rows that change and end, as any change lets them live on."""
-        inside = self.inside.needs(stage.without_expiry, shown)
-        return tuple(
-            one if ttl is None or given.relation.mode == "append" else None
-            for one, ttl, given in zip(inside, self.ttls, stage.inputs, strict=True)
-        )
 
     def shown_as(self, name: str, side: int, *, is_of_both: bool) -> str | None:
         """Return the title of the inner request."""

@@ -233,6 +233,19 @@ class JoinStage(Stage):
         """Return the columns, which pass through unchanged."""
         return columns
 
+    def needs(self, shown: Collection[str]) -> tuple[frozenset[str] | None, ...]:
+        """Return keys, columns of the condition, and those that show; a right one that is renamed needs the left one."""
+        read: dict[str, set[str]] = {side: set(one.join_key) for side, one in zip(_SIDES, self.relations, strict=True)}
+        if self.residual is not None:
+            for column in walk(self.residual):
+                if isinstance(column, Column):
+                    read[column.side].add(column.name)
+        for name, (side, source) in self.shown_columns:
+            if name in shown:
+                for one in _SIDES if side == "both" or name != source else (side,):
+                    read[one].add(source)
+        return tuple(frozenset(read[side]) for side in _SIDES)
+
     def build(self, options: StageOptions, directory: str | None) -> DurableOperator:
         """Return the hash join of one bucket."""
         limit = options.buffer_limit if self.is_append_only else NO_LIMIT
@@ -321,20 +334,6 @@ class JoinRequest(KeyedJoinRequest):
             hidden=(inputs[0].hidden, inputs[1].hidden),
             row_keys=(_row_key(inputs[0]), _row_key(inputs[1])),
         )
-
-    def needs(self, stage: Stage, shown: Collection[str]) -> tuple[frozenset[str] | None, ...]:
-        """Return keys, columns of the condition, and those that show; a right one that is renamed needs the left one."""
-        join = cast("JoinStage", stage)
-        read: dict[str, set[str]] = {side: set(one.join_key) for side, one in zip(_SIDES, join.relations, strict=True)}
-        if join.residual is not None:
-            for column in walk(join.residual):
-                if isinstance(column, Column):
-                    read[column.side].add(column.name)
-        for name, (side, source) in join.shown_columns:
-            if name in shown:
-                for one in _SIDES if side == "both" or name != source else (side,):
-                    read[one].add(source)
-        return tuple(frozenset(read[side]) for side in _SIDES)
 
     def shown_as(self, name: str, side: int, *, is_of_both: bool) -> str | None:
         """Return a column under its own name; the right one of two gets another, and a key shown once is of one side."""

@@ -97,6 +97,10 @@ class LatestStage(Stage):
         """Return them: rows are chosen by key and order alone."""
         return columns
 
+    def needs(self, shown: Collection[str]) -> tuple[frozenset[str] | None, ...]:
+        """Return the visible columns; all if the control column counts columns."""
+        return (None if self.control is not None else frozenset(shown),)
+
     def build(self, options: StageOptions, directory: str | None) -> DurableOperator:
         """Return the table of one bucket."""
         used = options.of_operator(directory, budget=options.hot_budget)
@@ -149,10 +153,6 @@ class LatestRequest(NamedColumnsRequest):
         """Return the table of an input like this."""
         hidden = tuple(name for name in inputs[0].hidden if name != self.control)
         return LatestStage(source=replace(inputs[0].relation, join_key=()), hidden=hidden, control=self.control)
-
-    def needs(self, stage: Stage, shown: Collection[str]) -> tuple[frozenset[str] | None, ...]:  # noqa: ARG002 - as the contract
-        """Return the visible columns; all if the control column counts columns."""
-        return (None if self.control is not None else frozenset(shown),)
 
 
 def latest_sql(stage: LatestStage, inputs: Sequence[BatchTable], scope: BatchScope) -> str:  # noqa: ARG001 - as others

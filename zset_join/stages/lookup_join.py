@@ -216,6 +216,14 @@ class LookupJoinStage(Stage):
         """Return the two sides whose columns are in the output."""
         return Joined(left=self.probe, right=self.table, how=self.how, using=self.using)
 
+    def needs(self, shown: Collection[str]) -> tuple[frozenset[str] | None, ...]:
+        """Return keys, the rest of ON and what shows; all of rows that change, as each change is looked up at its time."""
+        if self.probe.mode != "append":
+            return (None,)
+        rest = frozenset[str]() if self.residual is None else references(self.residual)[0]
+        keys = [{*self.probe.join_key, *rest}, frozenset[str]()]
+        return sides_read((self.probe.schema, self.table.schema), keys, self.shape.sources_of_answer, shown)[:1]
+
     def build(self, options: StageOptions, directory: str | None) -> DurableOperator:
         """Return the lookup join of one bucket.
 
@@ -454,15 +462,6 @@ class LookupJoinRequest(NamedColumnsRequest):
         """Return a request that fetches only what these columns need."""
         fewer = cast("LookupJoinStage", stage.reading(shown))
         return self if fewer is stage else replace(self, columns=fewer.columns)
-
-    def needs(self, stage: Stage, shown: Collection[str]) -> tuple[frozenset[str] | None, ...]:
-        """Return keys, the rest of ON and what shows; all of rows that change, as each change is looked up at its time."""
-        join = cast("LookupJoinStage", stage)
-        if join.probe.mode != "append":
-            return (None,)
-        rest = frozenset[str]() if join.residual is None else references(join.residual)[0]
-        keys = [{*join.probe.join_key, *rest}, frozenset[str]()]
-        return sides_read((join.probe.schema, join.table.schema), keys, join.shape.sources_of_answer, shown)[:1]
 
     def stage(self, inputs: Sequence[InputRows]) -> LookupJoinStage:
         """Return the lookup join of an input like this.

@@ -162,6 +162,13 @@ class ProcessTimeJoinStage(Stage):
         """Return its description without the name of its index."""
         return {**self.to_json(), "index": None}
 
+    def needs(self, shown: Collection[str]) -> tuple[frozenset[str] | None, ...]:
+        """Return keys, the rest of ON and what shows; all of left rows that change, as each change meets rows of its time."""
+        rests = (frozenset[str](), frozenset[str]()) if self.residual is None else references(self.residual)
+        keys = [{*self.left.join_key, *rests[0]}, {*self.right.join_key, *rests[1]}]
+        left, right = sides_read((self.left.schema, self.right.schema), keys, self.shape.sources_of_answer, shown)
+        return left if self.left.mode == "append" else None, right
+
     def build(self, options: StageOptions, directory: str | None) -> DurableOperator:
         """Return the join of one bucket."""
         return cast("DurableOperator", self.made(options, directory))
@@ -269,14 +276,6 @@ class ProcessTimeJoinRequest(NamedColumnsRequest, KeyedJoinRequest):
             index=self.index,
             find_by=self.find_by,
         )
-
-    def needs(self, stage: Stage, shown: Collection[str]) -> tuple[frozenset[str] | None, ...]:
-        """Return keys, the rest of ON and what shows; all of left rows that change, as each change meets rows of its time."""
-        join = cast("ProcessTimeJoinStage", stage)
-        rests = (frozenset[str](), frozenset[str]()) if join.residual is None else references(join.residual)
-        keys = [{*join.left.join_key, *rests[0]}, {*join.right.join_key, *rests[1]}]
-        left, right = sides_read((join.left.schema, join.right.schema), keys, join.shape.sources_of_answer, shown)
-        return left if join.left.mode == "append" else None, right
 
 
 def process_time_sql(stage: ProcessTimeJoinStage, inputs: Sequence[BatchTable], scope: BatchScope) -> str:

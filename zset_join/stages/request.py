@@ -134,15 +134,6 @@ class StageRequest(Protocol):
         """
         return self
 
-    def needs(self, stage: Stage, shown: Collection[str]) -> tuple[frozenset[str] | None, ...]:  # noqa: ARG002 - as above
-        """Return, per input, the columns that its stage reads so that these columns of its answer come about; None: all.
-
-        Args:
-            stage: what it requests, keys computed.
-            shown: the columns of the answer.
-        """
-        return (None,) * len(stage.inputs)
-
     def versions_below(self, source: Relation, output: Relation) -> VersionsBelow | None:  # noqa: ARG002 - subclasses use it
         """Return whether the rows of its input are versions of its answer; None for a stage of another kind.
 

@@ -84,6 +84,10 @@ class RouteStage(Stage):
         """Return them: rows are only sent on."""
         return columns
 
+    def needs(self, shown: Collection[str]) -> tuple[frozenset[str] | None, ...]:
+        """Return the visible columns and the key."""
+        return (frozenset((*shown, *self.source.join_key)),)
+
     def build(self, options: StageOptions, directory: str | None) -> DurableOperator:
         """Return the route of one bucket."""
         return Route(self.source, options=options.of_operator(directory, budget=options.hot_budget))
@@ -117,10 +121,6 @@ class RouteRequest(StageRequest):
     def takes_upserts(self, input: int) -> bool:  # noqa: A002, ARG002 - the word the plan uses
         """Return True: it reads upserts."""
         return True
-
-    def needs(self, stage: Stage, shown: Collection[str]) -> tuple[frozenset[str] | None, ...]:  # noqa: ARG002 - as the contract
-        """Return the visible columns and the key."""
-        return (frozenset((*shown, *self.key)),)
 
     def stage(self, inputs: Sequence[InputRows]) -> RouteStage:
         """Return the route of an input like this."""

@@ -254,6 +254,14 @@ class Stage(Protocol):
         """Return a stage reduced to these columns of its answer, or itself."""
         return self
 
+    def needs(self, shown: Collection[str]) -> tuple[frozenset[str] | None, ...]:  # noqa: ARG002 - for those that need fewer
+        """Return, per input, the columns that it reads so that these columns of its answer come about; None: all.
+
+        Args:
+            shown: the columns of the answer.
+        """
+        return (None,) * len(self.inputs)
+
     @property
     def emits_without_input(self) -> bool:
         """Return whether bucket 0 answers in the first epoch though no row arrived."""

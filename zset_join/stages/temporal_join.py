@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, cast
+from typing import Any
 
 from zset_join.core.errors import PlanError
 from zset_join.core.relation import Relation
@@ -24,7 +24,6 @@ from zset_join.stages.batch.versions import chosen_rows, equal_keys, row_copies,
 from zset_join.stages.memory_only import refuse_hybrid
 from zset_join.stages.request import InputRows, NamedColumnsRequest
 from zset_join.stages.stage import (
-    Stage,
     StageOptions,
     TableKey,
     TableUse,
@@ -98,6 +97,18 @@ class TemporalJoinStage(TimedJoinStage):
     def lasting(self) -> dict[str, Any]:
         """Return its description without the name of its index."""
         return {**self.to_json(), "index": None}
+
+    def needs(self, shown: Collection[str]) -> tuple[frozenset[str] | None, ...]:
+        """Return keys, times, the rest of ON and what shows.
+
+        Of left rows that change all is returned, since a change of any column arrives at its own time; of those that are listed
+        when they are late as well, since the list shows whole rows. So of versions that are a changelog.
+        """
+        deletes = () if self.options.delete_column is None else (self.options.delete_column,)
+        versions = (str(self.right.event_time), *self.right.primary_key, *self.right.sequence_by, *deletes)
+        left, right = self.read_of_sides(shown, ((str(self.left.event_time),), versions))
+        is_left_whole = self.left.mode != "append" or self.shape.late == "side_output"
+        return None if is_left_whole else left, None if self.right.mode == "changelog" else right
 
     def build(self, options: StageOptions, directory: str | None) -> DurableOperator:
         """Return the temporal join of one bucket.
@@ -253,19 +264,6 @@ class TemporalRequest(NamedColumnsRequest):
         hidden = (inputs[0].hidden, inputs[1].hidden)
         options = replace(self.options, hidden=hidden)
         return TemporalJoinStage(left=left, right=right, options=options, is_change_time=self.is_change_time, index=self.index)
-
-    def needs(self, stage: Stage, shown: Collection[str]) -> tuple[frozenset[str] | None, ...]:
-        """Return keys, times, the rest of ON and what shows.
-
-        Of left rows that change all is returned, since a change of any column arrives at its own time; of those that are listed
-        when they are late as well, since the list shows whole rows. So of versions that are a changelog.
-        """
-        join = cast("TemporalJoinStage", stage)
-        deletes = () if self.options.delete_column is None else (self.options.delete_column,)
-        time = str(join.right.event_time)
-        left, right = join.read_of_sides(shown, ((self.as_of,), (time, *self.version_key, *join.right.sequence_by, *deletes)))
-        is_left_whole = join.left.mode != "append" or join.shape.late == "side_output"
-        return None if is_left_whole else left, None if join.right.mode == "changelog" else right
 
 
 def _at(relation: Relation, column: str) -> Relation:

@@ -73,6 +73,10 @@ class UnchangedStage(Stage):
         """Return the columns, which pass through unchanged."""
         return columns
 
+    def needs(self, shown: Collection[str]) -> tuple[frozenset[str] | None, ...]:
+        """Return what shows."""
+        return (frozenset(shown),)
+
     def build(self, options: StageOptions, directory: str | None) -> DurableOperator:
         """Return the operator of one bucket."""
         return Unchanged(self.source, on_bad_input=options.on_bad_input, chunk_rows=options.chunk_rows, directory=directory)
@@ -97,10 +101,6 @@ class UnchangedRequest(StageRequest):
     def stage(self, inputs: Sequence[InputRows]) -> UnchangedStage:
         """Return the stage over an input like this, without its hidden columns."""
         return UnchangedStage(source=shown_only(replace(inputs[0].relation, join_key=()), inputs[0].hidden))
-
-    def needs(self, stage: Stage, shown: Collection[str]) -> tuple[frozenset[str] | None, ...]:  # noqa: ARG002 - as the contract
-        """Return what shows."""
-        return (frozenset(shown),)
 
 
 def _read(written: Mapping[str, Any]) -> UnchangedStage:

@@ -6,8 +6,8 @@ The law: every view emits the same deltas. Needed columns are followed from the 
 condition and no selection above a source reads is dropped by one selection directly behind the source, for all its readers, so
 that tables and stages that are shared without the pass are shared with it.
 
-Kept always: the primary key, the columns that order changes, the event time, hidden columns. A stage whose request does not
-return what it needs (`StageRequest.needs`) needs all columns; so does one whose answer follows from when a row changed last, of
+Kept always: the primary key, the columns that order changes, the event time, hidden columns. A stage that does not return
+what it needs (`Stage.needs`) needs all columns; so does one whose answer follows from when a row changed last, of
 rows that change: a change of a column that nothing reads would not arrive. Parts of a union are narrowed to the same columns. A
 source in changelog mode keeps its columns, as does a union of it: a `-1` is compared with the row that it retracts, column by
 column, and must match no other.
@@ -109,7 +109,7 @@ def _read_of_children(node: Node, needed: set[str]) -> tuple[frozenset[str] | se
                 return (None,)
             return (read | needed if step.needs is None else read,)
         case Operate():
-            return node.request.with_keys_computed().needs(node.stage, needed)
+            return node.stage.needs(needed)
         case Merge(parts):
             is_checked = any(part.relation.mode == "changelog" and not is_derived(part) for part in parts)
             return (None if is_checked else needed & {*node.relation.schema.names},) * len(parts)
