@@ -13,6 +13,7 @@ from property_tests.pipeline_plans import drawn_steps, drawn_view
 from zset_join.core.errors import StateError, ZsetJoinError
 from zset_join.pipeline import Pipeline, View, appends
 from zset_join.pipeline import functions as F  # noqa: N812 - as PySpark users import theirs
+from zset_join.plan import columns_kept
 from zset_join.plan.passes import prune_columns
 from zset_join.stages.aggregate import AggregateStage
 from zset_join.stages.join import JoinStage
@@ -73,6 +74,45 @@ def test_a_pass_that_forgets_what_is_read_is_found(place: Any, name: str, bug: A
 
     with pytest.raises((AssertionError, KeyError, ZsetJoinError)):
         sum(map(compared, range(_SEEDS)))
+
+
+def shown_alike(seed: int) -> int:
+    """Return how many columns `explain` shows as kept for later changes, of a query without unions.
+
+    Raises:
+        AssertionError: they are not those by which its stages are wider than with `keep_state="needed"`.
+    """
+    whole, narrow = (narrow_view(seed).plan(keep_state=one) for one in ("all", "needed"))
+    shown = columns_kept.unread_of_stages(whole)
+    if any(len(feeds) > 1 for node in whole.nodes for feeds in node.feeds) or len(whole.views[0].feeds) > 1:
+        return 0
+    if [node.name for node in whole.nodes] != [node.name for node in narrow.nodes]:  # a group is fed sums of both sides
+        return 0
+    for node, other in zip(whole.nodes, narrow.nodes, strict=True):
+        for place, (given, less) in enumerate(zip(node.stage.inputs, other.stage.inputs, strict=True)):
+            names = [name for name in given.relation.schema.names if name not in less.relation.schema.names]
+            found = shown.get(node.number, ((),) * len(node.feeds))[place]
+            assert list(found) == (names if place in node.stage.inputs_kept else []), f"seed {seed}, {node.name}: {found}"
+    return sum(len(names) for inputs in shown.values() for names in inputs)
+
+
+def test_the_columns_shown_as_kept_for_later_are_those_that_the_narrow_plan_has_not() -> None:
+    assert sum(map(shown_alike, range(2 * _SEEDS))) >= 60
+
+
+@pytest.mark.parametrize(
+    ("name", "bug"),
+    [
+        ("_identity", lambda relation: set()),
+        ("_left_out", lambda step, wanted: frozenset(name for name, _ in step.columns)),
+        ("columns_before", lambda step, after: frozenset(after)),
+    ],
+)
+def test_a_wrong_list_of_columns_kept_for_later_is_found(name: str, bug: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(columns_kept, name, bug)
+
+    with pytest.raises(AssertionError):
+        sum(map(shown_alike, range(2 * _SEEDS)))
 
 
 def test_a_change_that_reads_a_dropped_column_is_refused_and_changes_nothing() -> None:

@@ -24,6 +24,8 @@ from zset_join.core.notebook import html_text
 from zset_join.core.options import KeepState
 from zset_join.core.relation import Relation
 from zset_join.core.shown_values import counted
+from zset_join.plan.columns_kept import explained_unread, unread_of_sources
+from zset_join.plan.pairs_made import explained_pairs
 from zset_join.plan.picture import plan_svg
 from zset_join.plan.row_steps import RowStep, read_row_step, relation_after
 from zset_join.stages.own_options import OwnOptions
@@ -494,6 +496,8 @@ class QueryPlan:
             buckets: how many parts the state has; None when not yet known.
         """
         lines = []
+        is_all = self.keep_state == "all"
+        unread, not_kept = (explained_unread(self), {}) if is_all else ({}, unread_of_sources(self))
         for view in self.views:
             lines.append(f'View "{view.name}": {", ".join(self.output_of(view.name).schema.names)}')
             lines += [f"  {line}" for feed in view.feeds for line in self._explained(feed)]
@@ -503,16 +507,16 @@ class QueryPlan:
             lines += [f"  {fact.strip()}" for fact in facts]
             lines += [f"  began at epoch {node.since}; earlier rows count as arriving then"] if node.since else []
             lines += [] if node.own is None else [f"  {node.own.explained(node.stage)}"]
-            lines += [f"  {line}" for line in self._explained_index(node)]
+            lines += [f"  {line}" for line in (*self._explained_index(node), *explained_pairs(self, node))]
+            lines += [f"  {unread[node.number]}"] if node.number in unread else []
             if len(self.views) > 1:
                 served = [f'"{name}"' for name in self.views_of(node.number)]
                 lines.append(f"  serves {'view' if len(served) == 1 else 'views'} {', '.join(served)}")
             lines += [f"  {line}" for feeds in node.feeds for feed in feeds for line in self._explained(feed)]
-        dropped = dict(self.dropped)
         for source in self.sources:
             lines.append(_explained_source(source))
-            if source.name in dropped:
-                lines.append(f"  not kept, since nothing reads them: {', '.join(dropped[source.name])}")
+            if source.name in not_kept:
+                lines.append(f"  not kept, since nothing reads them: {', '.join(not_kept[source.name])}")
         return "\n".join(lines)
 
     def __repr__(self) -> str:

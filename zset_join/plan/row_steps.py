@@ -11,7 +11,7 @@ can be named and compared, not run in process.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Protocol
 
@@ -24,7 +24,16 @@ from zset_join.expressions.rows import check_condition, columns_read, plain_colu
 from zset_join.expressions.written import read_expression, write_expression
 from zset_join.stages.written import read_relation, write_relation
 
-__all__ = ["OpaqueStep", "RowStep", "SelectStep", "WhereStep", "keeps_upserts", "read_row_step", "relation_after"]
+__all__ = [
+    "OpaqueStep",
+    "RowStep",
+    "SelectStep",
+    "WhereStep",
+    "columns_before",
+    "keeps_upserts",
+    "read_row_step",
+    "relation_after",
+]
 
 
 @dataclass(frozen=True)
@@ -143,6 +152,10 @@ class SelectStep:
         """Return the name of a column after it; None where it is not passed through unchanged."""
         return self.kept.get(name)
 
+    def narrowed(self, after: Collection[str]) -> SelectStep:
+        """Return a selection of those of its columns that are read after it; one at least."""
+        return SelectStep(tuple(one for one in self.columns if one[0] in after) or self.columns[:1])
+
     def describe(self) -> str:
         """Return it in words."""
         return f"Select {', '.join(_described(name, expression) for name, expression in self.columns)}"
@@ -229,6 +242,23 @@ class OpaqueStep:
 RowStep = WhereStep | SelectStep | OpaqueStep
 """A closed union whose parts answer the same questions: a filter has a `condition`, a selection has `columns`, and a step that
 only Spark can do has neither."""
+
+
+def columns_before(step: RowStep, after: Collection[str]) -> frozenset[str] | None:
+    """Return the columns that a step reads so that these columns come about after it; None: all.
+
+    Args:
+        step: the step.
+        after: columns of its answer that are read.
+
+    >>> sorted(columns_before(WhereStep(left("x") > 1), {"y"}))
+    ['x', 'y']
+    """
+    if isinstance(step, SelectStep):
+        return step.narrowed(after).needs
+    if step.needs is not None:
+        return step.needs
+    return None if step.filters_by is None else step.filters_by.union(after)
 
 
 def read_row_step(written: Mapping[str, Any]) -> RowStep:

@@ -216,6 +216,11 @@ class LookupJoinStage(Stage):
         """Return the two sides whose columns are in the output."""
         return Joined(left=self.probe, right=self.table, how=self.how, using=self.using)
 
+    @property
+    def inputs_kept(self) -> frozenset[int]:
+        """Return a side that changes; rows that are only added are kept while they wait."""
+        return frozenset[int]() if self.probe.mode == "append" else frozenset({0})
+
     def needs(self, shown: Collection[str]) -> tuple[frozenset[str] | None, ...]:
         """Return keys, the rest of ON and what shows; all of rows that change, as each change is looked up at its time."""
         if self.probe.mode != "append":

@@ -162,6 +162,11 @@ class ProcessTimeJoinStage(Stage):
         """Return its description without the name of its index."""
         return {**self.to_json(), "index": None}
 
+    @property
+    def inputs_kept(self) -> frozenset[int]:
+        """Return the right side, and a left one that changes."""
+        return frozenset({1} if self.left.mode == "append" else {0, 1})
+
     def needs(self, shown: Collection[str]) -> tuple[frozenset[str] | None, ...]:
         """Return keys, the rest of ON and what shows; all of left rows that change, as each change meets rows of its time."""
         rests = (frozenset[str](), frozenset[str]()) if self.residual is None else references(self.residual)

@@ -263,6 +263,13 @@ class Stage(Protocol):
         return (None,) * len(self.inputs)
 
     @property
+    def inputs_kept(self) -> frozenset[int]:
+        """Return the inputs whose rows are in its state with all their columns, for as long as they live."""
+        tables = self.state_tables
+        places = {key.of_input for key in tables.values() if key.of_input is not None}
+        return frozenset(places | {0} if "rows" in tables and len(self.inputs) == 1 else places)
+
+    @property
     def emits_without_input(self) -> bool:
         """Return whether bucket 0 answers in the first epoch though no row arrived."""
         return False

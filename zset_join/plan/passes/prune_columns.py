@@ -20,9 +20,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from zset_join.expressions import Expression
 from zset_join.expressions.rows import named
-from zset_join.plan.row_steps import SelectStep
+from zset_join.plan.row_steps import SelectStep, columns_before
 from zset_join.plan.tree import Apply, Merge, Node, Operate, Read, Root, Views, is_derived
 
 __all__ = ["prune_columns", "unread_columns"]
@@ -101,13 +100,8 @@ def _kept_always(node: Node) -> set[str]:
 def _read_of_children(node: Node, needed: set[str]) -> tuple[frozenset[str] | set[str] | None, ...]:
     """Return, per child, the columns of it that are read so that these columns of a node's answer come about; None: all."""
     match node:
-        case Apply(step=SelectStep() as step):
-            return (SelectStep(_kept_columns(step, needed)).needs,)
         case Apply(step=step):
-            read = step.filters_by if step.needs is None else step.needs
-            if read is None:
-                return (None,)
-            return (read | needed if step.needs is None else read,)
+            return (columns_before(step, needed),)
         case Operate():
             return node.stage.needs(needed)
         case Merge(parts):
@@ -123,7 +117,7 @@ def _narrowed(node: Node, children: tuple[Node, ...], needed: set[str]) -> Node:
         case Read():
             return _narrow_source(node, needed)
         case Apply(step=SelectStep() as step):
-            return replace(node, child=children[0], step=SelectStep(_kept_columns(step, needed)))
+            return replace(node, child=children[0], step=step.narrowed(needed))
         case Apply():
             return replace(node, child=children[0])
         case Operate():
@@ -139,11 +133,6 @@ def _alike(names: Sequence[str], parts: tuple[Node, ...], needed: set[str]) -> t
     kept = [name for name in names if name in needed] or names[:1]
     step = SelectStep(tuple((name, named(name)) for name in kept))
     return tuple(part if part.relation.schema.names == kept else Apply(part, step) for part in parts)
-
-
-def _kept_columns(step: SelectStep, needed: set[str]) -> tuple[tuple[str, Expression], ...]:
-    """Return the columns of a selection that are read; one at least."""
-    return tuple(one for one in step.columns if one[0] in needed) or step.columns[:1]
 
 
 def _narrow_source(node: Read, needed: set[str]) -> Node:

@@ -23,11 +23,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
-import pyarrow.types as pt
 
 from zset_join.expressions import Expression
 from zset_join.expressions.rows import named, plain_column
 from zset_join.expressions.tree import Call, Literal
+from zset_join.plan.pairs_made import PAIRS, why_not_summed
 from zset_join.plan.row_steps import SelectStep, name_after
 from zset_join.plan.tree import Apply, Node, Operate, Root, is_derived, rebuilt
 from zset_join.shapes.aggregate import AggregateCall
@@ -111,7 +111,7 @@ class _Pairs:
             if after is not None:
                 shown[after] = _SIDES.index(side), column
         read = [*group.group_by, *(name for call in group.calls for name in call.columns)]
-        if any(name not in shown for name in read) or not all(_is_summed(call, schema) for call in group.calls):
+        if any(name not in shown for name in read) or any(why_not_summed(call, schema) for call in group.calls):
             return None
         return cls(
             group=group,
@@ -138,9 +138,9 @@ class _Pairs:
         shown: list[tuple[str, Expression]] = [(name, named(name)) for name in self.group.group_by]
         for call in self.group.calls:
             parts = self._products(call)
-            products += [(f"pairs: {name}", product) for name, _, product in parts]
-            calls += [AggregateCall(function, f"pairs: {name}", name=f"pairs: {name}") for name, function, _ in parts]
-            shown.append((call.name, _result(call, [named(f"pairs: {name}") for name, _, _ in parts])))
+            products += [(f"{PAIRS}{name}", product) for name, _, product in parts]
+            calls += [AggregateCall(function, f"{PAIRS}{name}", name=f"{PAIRS}{name}") for name, function, _ in parts]
+            shown.append((call.name, _result(call, [named(f"{PAIRS}{name}") for name, _, _ in parts])))
         once = tuple(dict(products).items())
         of_pairs = AggregateRequest(self.group.group_by, tuple({call.name: call for call in calls}.values()))
         return Apply(Operate(of_pairs, (Apply(joined, SelectStep(once)),)), SelectStep(tuple(shown)))
@@ -197,16 +197,6 @@ def _result(call: AggregateCall, parts: Sequence[Expression]) -> Expression:
             return parts[0].cast(pa.float64()) / parts[1].cast(pa.float64())
         case _:
             return parts[0]
-
-
-def _is_summed(call: AggregateCall, schema: pa.Schema) -> bool:
-    """Return whether an output column is a sum of products, or a least or greatest value."""
-    if call.where is not None or call.kind not in ("count", "sum", "avg", "min", "max"):
-        return False
-    if call.kind == "count":
-        return len(call.columns) < 2
-    kind = schema.field(call.columns[0]).type
-    return call.kind in ("min", "max") or (pt.is_integer(kind) and not pt.is_uint64(kind))
 
 
 def _has_rows_kept(node: Node) -> bool:
