@@ -12,8 +12,10 @@ import pytest
 from zset_join.core.errors import StateError
 from zset_join.expressions import col
 from zset_join.pipeline import Pipeline
-from zset_join.query import View, changes
+from zset_join.query import View, appends, changes
 from zset_join.query import functions as F  # noqa: N812 - as PySpark users write F
+from zset_join.stages.deduplicate import DeduplicateStage
+from zset_join.stages.stage import Stage
 
 ORDERS = {"order_id": pa.int64(), "customer_id": pa.int64(), "total": pa.int64()}
 CUSTOMERS = {"customer_id": pa.int64(), "city": pa.string()}
@@ -74,3 +76,19 @@ def test_a_directory_of_an_earlier_version_goes_on(
 def test_another_query_is_refused_by_it(place: Path) -> None:
     with pytest.raises(StateError, match="QUERY_CHANGED"):
         Pipeline(by_city(), directory=place / "join")
+
+
+def test_a_directory_of_a_version_that_narrowed_less_is_refused_with_what_opens_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clicks = appends("clicks", {"user": pa.int64(), "at": pa.int64(), "page": pa.int64()})
+    first = clicks.dedup("user", order_by="at").select("user")
+    with monkeypatch.context() as earlier:
+        earlier.setattr(DeduplicateStage, "needs", Stage.needs)
+        with Pipeline(first, tmp_path, keep_state="needed") as pipeline:
+            pipeline.step({"clicks": [{"user": 1, "at": 2, "page": 3}]})
+
+    with pytest.raises(StateError, match=r'QUERY_CHANGED.* keep_state="all" .* opens the checkpoint'):
+        Pipeline(first, tmp_path, keep_state="needed")
+    with Pipeline(first, tmp_path) as opened:
+        assert lines(opened.view()) == ["(1,)"]

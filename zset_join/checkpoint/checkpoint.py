@@ -36,7 +36,7 @@ from zset_join.checkpoint.added_columns import added_columns
 from zset_join.checkpoint.bucket import StageContext
 from zset_join.checkpoint.changed_plans import CHANGED_TO, ChangedPlan, write_changed_plan
 from zset_join.checkpoint.clearing import Clearing
-from zset_join.checkpoint.description_differences import differences
+from zset_join.checkpoint.description_differences import differences, what_to_do
 from zset_join.checkpoint.earlier_descriptions import is_earlier, is_reworded, is_same_plan
 from zset_join.checkpoint.files import CheckpointFiles
 from zset_join.checkpoint.owner import Ownership
@@ -467,10 +467,8 @@ class Checkpoint:
         added = self._added_columns(stored, given, plan)
         if not added:
             raise StateError(
-                f"the checkpoint {self._folder.location} was made for another query; different: {'; '.join(differing)}. Start "
-                "the query as it was; change it in place with zset-join evolve or Pipeline.evolve(), which keeps the state; or "
-                "take a new checkpointLocation (in process, a new directory). A restart alone accepts nothing but new columns "
-                "behind the others that only selections read.",
+                f"the checkpoint {self._folder.location} was made for another query; different: {'; '.join(differing)}. "
+                f"{what_to_do(self._stored_plan(), plan)}",
                 code="QUERY_CHANGED",
                 differences=differing,
             )

@@ -1,10 +1,11 @@
-"""Differences between two descriptions of a query, for the message that rejects a start."""
+"""Differences between two descriptions of a query, and what to do about them: for the message that rejects a start."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
-__all__ = ["differences"]
+__all__ = ["differences", "what_to_do"]
 
 
 def differences(stored: Any, given: Any, path: str = "") -> list[str]:
@@ -27,6 +28,31 @@ def differences(stored: Any, given: Any, path: str = "") -> list[str]:
     if stored == given:
         return []
     return [f"{path.lstrip('.')} was {stored!r} and is {given!r}"]
+
+
+def what_to_do(stored_plan: Mapping[str, Any], given_plan: Mapping[str, Any] | None) -> str:
+    """Return what to do about a query that is not that of its checkpoint.
+
+    Args:
+        stored_plan: the plan of the checkpoint, as it was written; empty where it is missing.
+        given_plan: that of the query.
+    """
+    had, wanted = (((one or {}).get("plan") or {}).get("keep_state", "all") for one in (stored_plan, given_plan))
+    if had != wanted:
+        kept = f'The checkpoint was begun with keep_state="{had}" (inside Spark: keepState); give the same. '
+    elif had == "needed":
+        kept = (
+            'Versions differ in the columns that keep_state="needed" stores: if the query is as it was, keep_state="all" '
+            "(inside Spark: keepState) opens the checkpoint where nothing was left out of it; elsewhere only the version that "
+            "began it does. "
+        )
+    else:
+        kept = ""
+    return (
+        f"{kept}Start the query as it was; change it in place with zset-join evolve or "
+        "Pipeline.evolve(), which keeps the state; or take a new checkpointLocation (in process, a new directory). A restart "
+        "alone accepts nothing but new columns behind the others that only selections read."
+    )
 
 
 def _holds_parts(listed: list[Any]) -> bool:

@@ -399,7 +399,7 @@ class DurablePlan(ProcessRuntime):
 
     def explain(self, query: Query) -> str:
         """Return a description of a query and of its state."""
-        return self.as_run(query).plan(keep_state=driver_options(query.settings).keep_state).explain(buckets=1)
+        return self.as_run(query).plan(keep_state=driver_options(self._settings).keep_state).explain(buckets=1)
 
     def _fed(self, view: View) -> View:
         """Return a query over its tables as their sources give them."""

@@ -266,7 +266,7 @@ class SparkRuntime(DirectoryRuntime):
         """Return a description of a query, of its state, and of Spark's part in reading."""
         if query.settings.get("execution") == "executors":
             return str(self.view_of(query).placed.explanation())
-        plan = self._fed(self.as_run(query)).plan(keep_state=driver_options(query.settings).keep_state)
+        plan = self._fed(self.as_run(query)).plan(keep_state=driver_options(self._settings).keep_state)
         read = [self.catalog.tables[one] for one in sorted(query.bound.reads) if one in self.catalog.tables]
         streams = [self.tables.stream(one.rows.bindings[0].source) for one in read if self.tables.is_read(one)]
         lines = [f"{one.explained()} read by Spark: {', '.join(one.operation) or 'rows'}" for one in streams]
