@@ -7,12 +7,14 @@ import time
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from tests.pipeline.test_durable_changes import BY_CITY, LARGE, MORE, ORDERS, PEOPLE, ROWS, folded
 from zset_join.checkpoint import leases
 from zset_join.cli import main
 from zset_join.core.errors import OptionError, StateError
+from zset_join.lookup import ArrowSource
 from zset_join.pipeline import Pipeline
 from zset_join.pipeline import functions as F  # noqa: N812 - as PySpark users import theirs
 from zset_join.runners.local.pinned import diff_of_running
@@ -111,13 +113,18 @@ def test_the_command_names_the_epoch_that_it_compares_at(tmp_path: Path, capsys:
     assert later.out.startswith("after epoch 1:")
 
 
-def test_a_query_inside_spark_does_not_begin_to_wait_for_a_time_in_place() -> None:
+def test_a_query_inside_spark_does_not_begin_to_wait_for_a_processing_time_in_place() -> None:
     before = BY_CITY.plan()
     waiting = ORDERS.join(PEOPLE, on="who", how="full", state_ttl=("10 seconds", None)).plan()
     inside: dict[str, Any] = {"inputs": [{"name": "orders"}, {"name": "people"}]}
-    with pytest.raises(StateError, match=r"EVOLVE_STREAM.*wait for a time"):
+    with pytest.raises(
+        StateError, match=r"EVOLVE_STREAM.*the stages \['state_ttl-1'\] of the new query wait for a processing time"
+    ):
         check_streams(before, waiting, inside)
 
+    check_streams(before, waiting, inside, has_clock=True)
+    table = ArrowSource(name="sizes", table=pa.table({"who": ["ann"], "size": [1]}))
+    check_streams(before, ORDERS.join(PEOPLE, on="who").lookup_join(table, on="who").plan(), inside)  # no row of it waits
     check_streams(before, waiting, {})
     check_streams(waiting, before, inside)
     check_streams(before, waiting, {"inputs": [{"name": "orders", "baseline": True}, {"name": "people"}]})

@@ -13,13 +13,12 @@ import pytest
 from tests.pipeline.test_durable_changes import BY_CITY, COUNTED, JOINED, LARGE, MORE, ORDERS, PEOPLE, ROWS, held, stored
 from zset_join.checkpoint.plan import query_plan
 from zset_join.cli import main
-from zset_join.core.errors import OptionError, PlanError, StateError
+from zset_join.core.errors import PlanError, StateError
 from zset_join.evolution.refusals import of_taken_rows
 from zset_join.expressions import col
 from zset_join.lookup import ArrowSource
 from zset_join.pipeline import Pipeline, changes
 from zset_join.pipeline import functions as F  # noqa: N812 - as PySpark users import theirs
-from zset_join.runners.any_mode import evolve_wherever
 from zset_join.runners.local.outputs import PipelineOutputs
 from zset_join.runners.local.pinned import diff_of_running
 from zset_join.runners.local.stopped import diff_of_directory, evolve_directory, undo_of_directory
@@ -292,12 +291,6 @@ def test_rows_are_answered_as_if_they_came_now_where_the_command_has_as_now(
     assert "--as-now" in why
     with Pipeline(ENDING, place) as pipeline:
         assert pipeline.view().num_rows == len(ROWS["orders"])
-
-
-def test_executors_build_nothing_as_if_its_rows_came_now(tmp_path: Path) -> None:
-    on_executors = mock.patch("zset_join.runners.any_mode.stored_description", return_value={"inputs": []})
-    with on_executors, pytest.raises(OptionError, match=r"NOT_FROM_HERE.*rescale"):
-        evolve_wherever(str(tmp_path), ENDING, as_now=True)
 
 
 def broken() -> None:

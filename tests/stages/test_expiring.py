@@ -39,6 +39,12 @@ def test_explain_shows_what_ends_when_and_that_forgetting_loses() -> None:
     assert 'rows of "r" are retracted from the answer, 86400 seconds after at' in reported
 
 
+def test_a_clock_is_needed_where_rows_end_by_processing_time() -> None:
+    waiting = [stage(given).waits_for_clock for given in (("1 day", None), (StateTtl("1 day", by="event"), None))]
+
+    assert waiting == [True, False]
+
+
 def test_nothing_ends_by_default() -> None:
     assert isinstance(stage(None), JoinStage)
 

@@ -44,3 +44,7 @@ def test_a_stage_waits_for_time_where_its_operator_does(kind: str) -> None:
 
     assert STAGES[kind].waits_for_time == isinstance(operator, TimedOperator)
     operator.close()
+
+
+def test_rows_wait_for_a_processing_time_where_they_end_or_become_current_by_it() -> None:
+    assert {kind for kind, stage in STAGES.items() if stage.waits_for_clock} == {"current_versions", "state_ttl"}

@@ -31,6 +31,7 @@ __all__ = [
     "PLAN_FIELD",
     "PLAN_FILE",
     "RECORD_NAME",
+    "START_FILE",
     "START_OVER",
     "CommittedState",
     "changed_plan_of",
@@ -49,6 +50,7 @@ __all__ = [
     "read_query",
     "read_record",
     "read_rescaling",
+    "reads_start",
     "record_name",
     "stored_buckets",
     "stored_description",
@@ -63,6 +65,8 @@ PLAN_FIELD = "plan"
 """The field of `format.json` with the plan of a query that has changed since it began; it counts instead of `PLAN_FILE`."""
 OF_PLAN = "of_plan"
 """The field of `format.json` that names the changed plan in whose place its description and plan are: one with more columns."""
+START_FILE = "start/epoch-0"
+"""The first file of the source without rows that brings epochs without input; it stays while Spark's files name the source."""
 RECORD_NAME = re.compile(r"commits/(\d{20})\.json")
 _ZSET_FOLDER = "zset"
 _LEVELS_BELOW, _MOST_NAMED, _MOST_LOOKED_AT = 3, 5, 1_000
@@ -77,6 +81,15 @@ def checkpoint_folder(location: str) -> Folder:
         OptionError: no installed library reads the file system.
     """
     return folder_below(location, _ZSET_FOLDER)
+
+
+def reads_start(folder: Folder) -> bool:
+    """Return whether a query of a checkpoint has read the source that brings epochs without input: Spark's files name it then.
+
+    Args:
+        folder: of our files.
+    """
+    return folder.size(START_FILE) is not None
 
 
 def stored_buckets(location: str) -> int | None:

@@ -29,7 +29,16 @@ from zset_join.plan.query_plan import PlanSource, QueryPlan
 from zset_join.plan.row_steps import SelectStep, read_row_step
 from zset_join.stages.written import read_schema, write_schema
 
-__all__ = ["ColumnChange", "ColumnWords", "changes_of_columns", "is_same_source", "is_wider", "no_words"]
+__all__ = [
+    "NO_TERMS",
+    "ChangeTerms",
+    "ColumnChange",
+    "ColumnWords",
+    "changes_of_columns",
+    "is_same_source",
+    "is_wider",
+    "no_words",
+]
 
 _FLOATS = {16: 11, 32: 24, 64: 53}
 """By the width of a floating-point type, the bits of a whole number that it holds exactly."""
@@ -62,6 +71,24 @@ class ColumnWords:
                     code="ARGUMENT",
                     option=name,
                 )
+
+
+@dataclass(frozen=True, kw_only=True)
+class ChangeTerms:
+    """Arguments of a change beside the new query.
+
+    Args:
+        words: what schemas do not show of columns of streams that change.
+        reread: as for `Pipeline.evolve`.
+        as_now: as for `Pipeline.evolve`.
+    """
+
+    words: ColumnWords | None = None
+    reread: Mapping[str, Any] | None = None
+    as_now: bool = False
+
+
+NO_TERMS = ChangeTerms()
 
 
 def no_words() -> ColumnWords:

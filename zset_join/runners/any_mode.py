@@ -16,20 +16,16 @@ from zset_join.runners.local import pinned
 __all__ = ["diff_wherever", "evolve_wherever", "most_held", "undo_wherever"]
 
 
-def diff_wherever(directory: str, query: Any, *, as_now: bool = False, **given: Any) -> PlanDiff:
+def diff_wherever(directory: str, query: Any, **given: Any) -> PlanDiff:
     """Return how the answers of another query would differ; see `pinned.diff_wherever` and `diff_of_executors`.
 
     Args:
         directory: of a pipeline, or `checkpointLocation`.
         query: the other query.
-        as_now: as for `Pipeline.evolve`.
         given: as for these.
-
-    Raises:
-        OptionError: `NOT_FROM_HERE`: on executors, `as_now`.
     """
-    if not _is_on_executors(directory, as_now=as_now):
-        return pinned.diff_wherever(directory, getattr(query, "planned", query), as_now=as_now, **given)
+    if not _is_on_executors(directory):
+        return pinned.diff_wherever(directory, getattr(query, "planned", query), **given)
     from zset_join.runners.spark.driver.executors_state import diff_of_executors
 
     return diff_of_executors(directory, getattr(query, "planned", query), **given)
@@ -40,22 +36,21 @@ def most_held(directory: str) -> int:
     return 0 if _is_on_executors(directory) else pinned.most_held(directory)
 
 
-def evolve_wherever(directory: str, query: Any, *, as_now: bool = False, **given: Any) -> PlanDiff:
+def evolve_wherever(directory: str, query: Any, **given: Any) -> PlanDiff:
     """Let a directory, or a checkpoint, be one of another query; see `evolve_directory` and `evolve_stopped_executors`.
 
     Args:
         directory: of a pipeline, or `checkpointLocation`.
         query: the other query; on executors, its writer.
-        as_now: as for `Pipeline.evolve`.
         given: as for these.
 
     Raises:
-        OptionError: `NOT_FROM_HERE`: on executors, the query is not a program, or `as_now`.
+        OptionError: `NOT_FROM_HERE`: on executors, the query is not a program.
     """
-    if not _is_on_executors(directory, as_now=as_now):
+    if not _is_on_executors(directory):
         from zset_join.runners.local.stopped import evolve_directory
 
-        return evolve_directory(directory, getattr(query, "planned", query), as_now=as_now, **given)
+        return evolve_directory(directory, getattr(query, "planned", query), **given)
     from zset_join.runners.spark.driver.stopped_executors import evolve_stopped_executors
 
     if not hasattr(type(query), "placed"):
@@ -85,19 +80,7 @@ def undo_wherever(directory: str, session: Callable[[], Any], **given: Any) -> P
     return undo_stopped_executors(directory, session, **given)
 
 
-def _is_on_executors(directory: str, *, as_now: bool = False) -> bool:
-    """Return whether the state of a directory lies in Spark's executors.
-
-    Raises:
-        OptionError: `NOT_FROM_HERE`: it does, and rows are to be answered as if they arrived now.
-    """
+def _is_on_executors(directory: str) -> bool:
+    """Return whether the state of a directory lies in Spark's executors."""
     described = stored_description(directory)
-    found = described is not None and "keeps_view" not in described
-    if found and as_now:
-        raise OptionError(
-            f"the state in {directory} lies in Spark's executors, where no stage is built as if its rows arrived now. Move it "
-            f"by zset-join rescale {directory} --execution driver, change it there with --as-now, and move it back.",
-            code="NOT_FROM_HERE",
-            what="as_now",
-        )
-    return found
+    return described is not None and "keeps_view" not in described

@@ -94,6 +94,11 @@ class CurrentVersionsStage(Stage):
         return True
 
     @property
+    def waits_for_clock(self) -> bool:
+        """Return true: a version of the future becomes current by processing time."""
+        return True
+
+    @property
     def picks_current(self) -> bool:
         """Return True."""
         return True

@@ -263,6 +263,11 @@ class ExpiringStage(Stage):
         return True
 
     @property
+    def waits_for_clock(self) -> bool:
+        """Return whether rows of an input end by processing time."""
+        return any(ttl is not None and not ttl.by_event_time for ttl in self.ttls) or self.inside.waits_for_clock
+
+    @property
     def without_expiry(self) -> Stage:
         """Return the stage inside."""
         return self.inside

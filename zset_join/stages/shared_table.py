@@ -81,6 +81,11 @@ class SharedTableStage(Stage):
         """Return true: rows may wait for a time, or end by one."""
         return True
 
+    @property
+    def waits_for_clock(self) -> bool:
+        """Return whether a reader does."""
+        return any(reader.waits_for_clock for reader in self.readers)
+
     def build(self, options: StageOptions, directory: str | None) -> SharedTable:
         """Return the table of one bucket, with its readers.
 

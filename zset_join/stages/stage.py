@@ -17,6 +17,7 @@ What a runner reads, and what for:
 | `state_tables`, `regrouped` | another number of buckets, and the state as tables |
 | `emits_without_input` | an answer in the first epoch though no row arrived |
 | `waits_for_time` | an answer when time passes though no row arrived |
+| `waits_for_clock` | the same, of processing time |
 | `comparisons` | refusing values that the runner would compare in another way |
 | `kind` | the batch query that verifies it |
 
@@ -278,6 +279,11 @@ class Stage(Protocol):
     def waits_for_time(self) -> bool:
         """Return whether its operators may have rows to emit when time passes (`TimedOperator`)."""
         return False
+
+    @property
+    def waits_for_clock(self) -> bool:
+        """Return whether rows may wait for a processing time, which comes without input; event times come with rows."""
+        return self.parks
 
     @property
     def follows_from_rows(self) -> bool:

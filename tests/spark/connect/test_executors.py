@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - PySpark's own habit
@@ -17,10 +18,12 @@ from tests.spark.connect.test_served import filled, lines, streams, write
 from zset_join.checkpoint.owner import owner_seen
 from zset_join.checkpoint.reading import checkpoint_folder
 from zset_join.core.errors import ZsetJoinError
+from zset_join.lookup import ArrowSource
 from zset_join.runners.spark.driver.choosing import stored_mode
 
 WAIT_SECONDS = 60
 ZONE = "America/New_York"
+SIZES = ArrowSource(name="sizes", table=pa.table({"name": ["ben"], "size": ["big"]}))
 
 
 def _joined(spark: SparkSession, place: Path) -> Any:
@@ -118,6 +121,9 @@ def _changed(spark: SparkSession, place: Path) -> list[Any]:
         query.processAllAvailable()
         with pytest.raises(ZsetJoinError, match="NOTHING_TO_UNDO"):
             query.undo()
+        sized = _times(spark, place, 2).lookup_join(SIZES, on="name", how="left").select("id", "product", "name")
+        with pytest.raises(ZsetJoinError, match="EVOLVE_OUTPUT"):  # several rows of an order, in an output by its key
+            query.evolve(sized, as_now=True)
         query.evolve(_times(spark, place, 3))
         found.append(dict(lines(place / "out")))
         write(place / "orders", {"op": "u", "id": 8, "cust": "nobody", "total": 5, "t": 10})

@@ -7,20 +7,27 @@ from pathlib import Path
 from typing import Any
 
 import duckdb
+import pyarrow as pa
+import pyarrow.parquet as pq
 from pyspark.sql import SparkSession
 
 from tests.spark.connect.conftest import Client
 from tests.spark.connect.test_served import filled, lines, streams, write
 from zset_join.core.errors import ZsetJoinError
+from zset_join.lookup import ParquetSource
+
+SIZES = pa.table({"name": ["ben"], "size": ["big"]})
 
 
-def _sums(spark: SparkSession, place: Path, least: int, **more: Any) -> Any:
+def _sums(spark: SparkSession, place: Path, least: int, *, is_sized: bool = False) -> Any:
     from zset_join.spark import functions as Z  # noqa: N812
 
     orders, names = streams(spark, place)
     joined = names.join(orders, on="cust") if least else orders.join(names, on="cust")  # the order of the checkpoint stays
-    grouped = joined.where(f"total >= {least}").groupBy("name")
-    return grouped.agg(Z.sum("total").alias("s"), **more)
+    if is_sized:
+        sizes = ParquetSource(name="sizes", path=str(place / "sizes.parquet"), schema=SIZES.schema)
+        joined = joined.lookup_join(sizes, on="name", how="left")
+    return joined.where(f"total >= {least}").groupBy("name").agg(Z.sum("total").alias("s"))
 
 
 def _writer(view: Any, place: Path) -> Any:
@@ -86,14 +93,16 @@ def _changed(spark: SparkSession, place: Path) -> dict[str, Any]:
     _arrives(place, touched, 10, "nobody")
     query.processAllAvailable()
     query.evolve(fresh)
+    query.evolve(_sums(spark, place, 5, is_sized=True), as_now=True)
     query.stop()
-    with _writer(after, place).attach() as stored:
+    with _writer(_sums(spark, place, 5, is_sized=True), place).attach() as stored:
         found["stopped"] = str(stored.diff(before))
     return found
 
 
 def test_a_running_query_is_compared_changed_and_undone_from_its_client(client: Client, tmp_path: Path) -> None:
     filled(tmp_path)
+    pq.write_table(SIZES, tmp_path / "sizes.parquet")
     found = client(_changed, tmp_path)
 
     epoch, taken = found["taken"]

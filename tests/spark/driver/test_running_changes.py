@@ -19,6 +19,7 @@ from tests.spark.conftest import Collected, Source
 from tests.spark.driver.test_changed_queries import _by_name, _sums
 from tests.spark.driver.test_driver_epochs import _filled, _joined
 from zset_join.core.errors import OptionError, PlanError, SinkError, StateError
+from zset_join.lookup import ArrowSource
 from zset_join.runners.local.durable import PipelineDirectory
 from zset_join.runners.local.outputs import PipelineOutputs
 from zset_join.runners.local.stopped import undo_of_directory
@@ -157,6 +158,17 @@ def test_what_is_refused_leaves_the_query_running_as_it_was(
     query.evolve(wider.writeStream.toDuckDB(tmp_path / "wider.duckdb", "v"))
     with duckdb.connect(str(tmp_path / "wider.duckdb")) as connection:
         assert sorted(connection.sql("SELECT name, n, last FROM v").fetchall()) == [("ANNA", 2, 5), ("BOB", 1, 4)]
+    sizes = ArrowSource(name="sizes", table=pa.table({"name": ["BOB"], "size": ["big"]}))
+    sized = _joined(orders, customers).lookup_join(sizes, on="name").groupBy("name")
+    looked_up = sized.agg(F.count().alias("n"), F.max("order_id").alias("last"))
+    with pytest.raises(StateError, match="EVOLVE_BY_TIME"):
+        query.evolve(looked_up)
+    differs, changed = query.diff(looked_up, as_now=True), query.evolve(looked_up, as_now=True)
+    orders.add((None, 6, 11, "bag", 5))
+    query.processAllAvailable()
+    assert list(differs.lines()) == list(changed.lines())
+    with duckdb.connect(str(tmp_path / "wider.duckdb")) as connection:
+        assert connection.sql("SELECT name, n, last FROM v").fetchall() == [("BOB", 2, 6)]
     query.stop()
     with pytest.raises(StateError, match="QUERY_STOPPED"):
         query.evolve(wider)

@@ -18,6 +18,7 @@ from zset_join.checkpoint.files import FileEntry
 from zset_join.checkpoint.log import LogEntry
 from zset_join.checkpoint.reading import read_committed
 from zset_join.checkpoint.record import BucketHistory, CommitRecord
+from zset_join.core.errors import StateError
 from zset_join.lookup import ArrowSource, Lookup
 from zset_join.pipeline import PROCESSING_TIME
 from zset_join.runners.any_mode import evolve_wherever
@@ -157,26 +158,43 @@ def test_answers_of_their_moment_and_rows_that_wait_for_a_table_are_kept(
     assert before.dues == after.dues
 
 
-def test_the_source_that_spark_counts_stays_when_nothing_waits_any_more(
+def test_the_source_that_spark_counts_stays_when_nothing_waits_so_a_stage_may_wait_again(
     spark: SparkSession, tmp_path: Path, start: Start
 ) -> None:
     orders, names = Source(spark, tmp_path / "o", ORDERS), Source(spark, tmp_path / "n", NAMES)
 
-    def view(*, is_sized: bool) -> Any:
+    def view(*, is_sized: bool, table: ArrowSource = TABLE) -> Any:
         named = changes(names.stream(), name="names", keys=["currency"])
         joined = changes(orders.stream(), name="orders", keys=["id"]).join(named, on="currency").select("id", "name")
-        rows = joined.lookup_join(TABLE, on="name", how="left") if is_sized else joined
+        hint = Lookup(
+            retry_predicate="lookup_miss", retry_strategy="fixed_delay", fixed_delay="8s", max_attempts=2, park="epochs"
+        )
+        rows = joined.lookup_join(table, on="name", how="left", hint=hint).where("size = 'big'") if is_sized else joined
         return rows.groupBy("name").agg(F.count("*").alias("n"))
 
     orders.add((1, "EUR", 7), (2, "USD", 7))
     names.add(("EUR", "euro"))
+    names.add(("USD", "dollar"))
     sink = Collected()
     start(view(is_sized=True), sink, "old").stop()
     evolve_wherever(str(tmp_path / "old"), view(is_sized=False).writeStream)
     orders.add((3, "EUR", 10))
-    start(view(is_sized=False), sink, "old")
+    query = start(view(is_sized=False), sink, "old")
 
-    assert sink.total() == {("euro", 2): 1}
+    assert sink.total() == {("euro", 2): 1, ("dollar", 1): 1}
+    with pytest.raises(StateError, match="EVOLVE_BY_TIME"):
+        query.evolve(view(is_sized=True))
+    differs = query.diff(view(is_sized=True), as_now=True)
+    changed = query.evolve(view(is_sized=True), as_now=True)
+    orders.add((4, "EUR", 11))
+    query.processAllAvailable()
+    assert list(differs.lines()) == list(changed.lines())
+    assert sink.total() == {("euro", 3): 1}
+    query.stop()
+    other = ArrowSource(name="other", table=pa.table({"name": ["dollar"], "size": ["big"]}))
+    by_command = evolve_wherever(str(tmp_path / "old"), view(is_sized=True, table=other).writeStream, as_now=True)
+    (changed_rows,) = by_command.views.values()
+    assert changed_rows.samples() == [({"name": "euro", "n": 3}, None), (None, {"name": "dollar", "n": 1})]
 
 
 @pytest.mark.parametrize(

@@ -30,6 +30,7 @@ from zset_join.checkpoint.reading import (
     plan_in,
     query_of,
     read_format,
+    reads_start,
 )
 from zset_join.checkpoint.record import BucketHistory, CommitRecord
 from zset_join.core.errors import StateError
@@ -97,7 +98,7 @@ def diff_of_running(
                 state = _state_at(directory, files, record, known, temporary, held)
             plan = plan_of_program(view, state.plan)
             again = read_again(reread or {}, readings_of_query(view)) if reread else {}
-            check_streams(state.plan, plan, known["description"], view)
+            check_streams(state.plan, plan, known["description"], view, has_clock=reads_start(files.folder))
             state = replace(with_words(state, words), plan=with_lookups_of(state.plan, plan), reread=again, as_now=as_now)
             with progress_line("comparing with another query"), closing(Evolution(state, plan)) as evolution:
                 return evolution.diff()

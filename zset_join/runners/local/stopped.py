@@ -21,7 +21,15 @@ from pathlib import Path
 from typing import Any
 
 from zset_join.checkpoint.plan import query_plan
-from zset_join.checkpoint.reading import changed_plan_of, no_checkpoint, plan_before, read_committed, stored_description
+from zset_join.checkpoint.reading import (
+    changed_plan_of,
+    checkpoint_folder,
+    no_checkpoint,
+    plan_before,
+    read_committed,
+    reads_start,
+    stored_description,
+)
 from zset_join.core.errors import OptionError, StateError
 from zset_join.core.tick import Tick
 from zset_join.evolution.changed_columns import ColumnWords
@@ -283,7 +291,7 @@ def _stopped(
                 )
                 plan = plan_of_program(view, plan)
                 again = read_again(reread or {}, readings_of_query(view)) if reread else {}
-                check_streams(stopped.plan, plan, described, view)
+                check_streams(stopped.plan, plan, described, view, has_clock=reads_start(checkpoint_folder(location)))
                 origin = replace(with_words(origin, words), plan=with_lookups_of(stopped.plan, plan), reread=again)
                 with closing(Evolution(origin, plan)) as evolution:
                     yield stopped, evolution
@@ -317,7 +325,9 @@ def not_kept_here(location: str) -> OptionError:
     )
 
 
-def check_streams(before: QueryPlan, after: QueryPlan, described: Mapping[str, Any], query: Any = None) -> None:
+def check_streams(
+    before: QueryPlan, after: QueryPlan, described: Mapping[str, Any], query: Any = None, *, has_clock: bool = False
+) -> None:
     """Refuse to change the streams of a query inside Spark, whose own files name them; a pipeline's may change.
 
     Args:
@@ -325,6 +335,7 @@ def check_streams(before: QueryPlan, after: QueryPlan, described: Mapping[str, A
         after: the new one.
         described: what the checkpoint is recognised by.
         query: the new query; a planned one names what Spark computes of its streams before the plan, which must be as it was.
+        has_clock: Spark's own files name the source that brings epochs without input, since its first query waited.
 
     Raises:
         StateError: `EVOLVE_STREAM`; `BASELINE_TOO_LATE`.
@@ -365,17 +376,15 @@ def check_streams(before: QueryPlan, after: QueryPlan, described: Mapping[str, A
             code="BASELINE_TOO_LATE",
             names=too_late,
         )
-    has_clock = any(one.get("baseline") for one in described["inputs"]) or _waits(before)
-    if _waits(after) and not has_clock:
+    has_clock = has_clock or any(one.get("baseline") for one in described["inputs"])
+    waiting = [node.name for node in after.nodes if node.stage.waits_for_clock]
+    if waiting and not has_clock:
         raise StateError(
-            "the new query has stages that wait for a time, and the one in the checkpoint has none. Inside Spark such a query "
-            "reads one additional source, which triggers epochs without input, and Spark's own files beside the "
-            "checkpoint name its sources. Start the new query with a checkpointLocation and outputs of its own.",
+            f"the stages {waiting} of the new query wait for a processing time, and the checkpoint began without stages that "
+            "wait. Inside Spark they need one source more, which triggers epochs without input; Spark stores one offset per "
+            "source with each batch, and rejects a checkpoint with another number of them. Start the new query with a "
+            "checkpointLocation and outputs of its own.",
             code="EVOLVE_STREAM",
             before=sorted(known),
             after=sorted(wanted),
         )
-
-
-def _waits(plan: QueryPlan) -> bool:
-    return any(node.stage.waits_for_time for node in plan.nodes)

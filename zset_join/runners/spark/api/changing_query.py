@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 from zset_join.core.errors import PlanError
-from zset_join.evolution.changed_columns import ColumnWords
+from zset_join.evolution.changed_columns import ChangeTerms, ColumnWords
 from zset_join.evolution.differences import PlanDiff
 from zset_join.runners.spark.api.other_queries import planned_writer
 from zset_join.runners.spark.driver.chosen_sink import ChosenSink
@@ -96,6 +96,8 @@ class ChangeableEpochs(Protocol):
         outputs: Mapping[str, Sequence[ChosenSink]],
         words: ColumnWords | None = None,
         reread: Mapping[str, Any] | None = None,
+        *,
+        as_now: bool = False,
     ) -> PlanDiff:
         """Change the query between two epochs; see `DriverEpochs.evolve`."""
         ...
@@ -123,8 +125,7 @@ class ChangeableOnExecutors(Protocol):
         self,
         query: PlannedQuery,
         after: ChangeableWriter,
-        words: ColumnWords | None = None,
-        reread: Mapping[str, Any] | None = None,
+        terms: ChangeTerms,
         *,
         is_given: bool,
     ) -> PlanDiff:
@@ -156,15 +157,14 @@ class RunnerHere:
         self,
         query: PlannedQuery,
         after: ChangeableWriter,
-        words: ColumnWords | None = None,
-        reread: Mapping[str, Any] | None = None,
+        terms: ChangeTerms,
         *,
         is_given: bool,
     ) -> PlanDiff:
         """Change the query between two epochs."""
         from zset_join.runners.spark.driver.changing_executors import evolve_executors
 
-        return evolve_executors(self._runner, query, after.on_executors(), is_given=is_given, words=words, reread=reread)
+        return evolve_executors(self._runner, query, after.on_executors(), is_given=is_given, terms=terms)
 
     def undo_executors(self, before: tuple[PlannedQuery, ChangeableWriter] | None) -> PlanDiff:
         """Go back to the query before the last change."""
@@ -195,7 +195,7 @@ class ChangingQuery:
         return self._epochs.has_ended
 
     def changed(
-        self, view: Any, words: ColumnWords | None = None, reread: Mapping[str, Any] | None = None
+        self, view: Any, words: ColumnWords | None = None, reread: Mapping[str, Any] | None = None, *, as_now: bool = False
     ) -> tuple[PlanDiff, ChangeableWriter]:
         """Change the query in its checkpoint; return the difference, and the writer that it continues with.
 
@@ -203,13 +203,14 @@ class ChangingQuery:
             view: see `JoinQuery.evolve`.
             words: what schemas do not show of columns of streams that change.
             reread: see `JoinQuery.evolve`.
+            as_now: see `JoinQuery.evolve`.
 
         Raises:
             ZsetJoinError: as `JoinQuery.evolve`.
         """
         other = _writer_of(view, self._writer)
         after = self._writer.changed_to(other)
-        return self._epochs.evolve(after.planned, other.chosen_sinks, words, reread), after
+        return self._epochs.evolve(after.planned, other.chosen_sinks, words, reread, as_now=as_now), after
 
     def planned(self, view: Any) -> PlannedQuery:
         """Return another query as the running one would be changed to it, for a comparison."""
@@ -260,7 +261,7 @@ class ChangingOnExecutors:
         return self._epochs.has_ended
 
     def changed(
-        self, view: Any, words: ColumnWords | None = None, reread: Mapping[str, Any] | None = None
+        self, view: Any, words: ColumnWords | None = None, reread: Mapping[str, Any] | None = None, *, as_now: bool = False
     ) -> tuple[PlanDiff, ChangeableWriter]:
         """Change the query in its checkpoint; return the difference, and the writer that it continues with.
 
@@ -268,13 +269,16 @@ class ChangingOnExecutors:
             view: see `JoinQuery.evolve`.
             words: what schemas do not show of columns of streams that change.
             reread: see `JoinQuery.evolve`.
+            as_now: see `JoinQuery.evolve`.
 
         Raises:
             ZsetJoinError: as `JoinQuery.evolve`.
         """
         other = _writer_of(view, self._writer)
         after, is_given = self._writer.changed_to(other), any(other.chosen_sinks.values())
-        return self._epochs.evolve_executors(other.planned, after, words, reread, is_given=is_given), after
+        terms = ChangeTerms(words=words, reread=reread, as_now=as_now)
+        diff = self._epochs.evolve_executors(other.planned, after, terms, is_given=is_given)
+        return diff, after
 
     def planned(self, view: Any) -> PlannedQuery:
         """Return another query as the driver would run it, for a comparison."""

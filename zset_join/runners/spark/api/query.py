@@ -161,6 +161,7 @@ class JoinQuery(StoredQuery):
         renamed: Mapping[str, Mapping[str, str]] | None = None,
         defaults: Mapping[str, Mapping[str, Any]] | None = None,
         reread: Mapping[str, Any] | None = None,
+        as_now: bool = False,
     ) -> PlanDiff:
         """Go on with another query: outputs get the difference once, and Spark's batch ids continue.
 
@@ -175,6 +176,7 @@ class JoinQuery(StoredQuery):
             reread: by stream, all its rows again, for columns that no state has; see `Pipeline.evolve`. They are read in this
                 process while epochs wait, and are as the stream gives them to the query: in its columns, behind what Spark
                 computes of it. Not over Spark Connect.
+            as_now: build stages whose answer depends on arrival as if all stored rows arrived now.
 
         Returns: The difference; `taken` is the epoch of the change in the checkpoint, which is no batch of Spark's.
 
@@ -191,7 +193,7 @@ class JoinQuery(StoredQuery):
         Cost: that of `Pipeline.evolve`, and a stop and a start of Spark's query; epochs wait meanwhile.
         """
         words = ColumnWords(renamed={} if renamed is None else renamed, defaults={} if defaults is None else defaults)
-        return self._changed("evolve", lambda changing: changing.changed(view, words, reread))
+        return self._changed("evolve", lambda changing: changing.changed(view, words, reread, as_now=as_now))
 
     def undo(self) -> PlanDiff:
         """Go back to the query before the last change, as `evolve` does: a change like any other, undone by another `undo`.

@@ -112,7 +112,9 @@ class QueryTools(Protocol):
         """Return the origin of a row; see `StoredQuery.explain_row`."""
         ...
 
-    def diff(self, query: PlannedQuery, *, lease_seconds: float, reread: Mapping[str, Any] | None = None) -> PlanDiff:
+    def diff(
+        self, query: PlannedQuery, *, lease_seconds: float, reread: Mapping[str, Any] | None = None, as_now: bool = False
+    ) -> PlanDiff:
         """Return how the answers of another query would differ; see `StoredQuery.diff`."""
         ...
 
@@ -221,7 +223,14 @@ class StoredQuery:
         """
         return self._tools.explain_row(row, most_rows=most_rows)
 
-    def diff(self, view: Any, *, lease_seconds: float = LEASE_SECONDS, reread: Mapping[str, Any] | None = None) -> PlanDiff:
+    def diff(
+        self,
+        view: Any,
+        *,
+        lease_seconds: float = LEASE_SECONDS,
+        reread: Mapping[str, Any] | None = None,
+        as_now: bool = False,
+    ) -> PlanDiff:
         """Return how the answers of another query would differ, over all input up to one epoch, which the result names.
 
         A lease keeps the files of that epoch while they are read; epochs continue meanwhile. Nothing else is written.
@@ -230,6 +239,7 @@ class StoredQuery:
             view: the other query: a view of the same streams, or all views by name.
             lease_seconds: maximum time for which files are kept.
             reread: by stream, all its rows again, as for `JoinQuery.evolve`; they are compared with those of the epoch.
+            as_now: as for `JoinQuery.evolve`.
 
         Raises:
             PlanError: the query cannot be planned for the driver.
@@ -240,7 +250,7 @@ class StoredQuery:
 
         Cost: every snapshot and log is read, and the state is built again as mapped files in the temporary directory.
         """
-        return self._tools.diff(self._planned(view), lease_seconds=lease_seconds, reread=reread)
+        return self._tools.diff(self._planned(view), lease_seconds=lease_seconds, reread=reread, as_now=as_now)
 
     def _planned(self, view: Any) -> PlannedQuery:
         """Return another query as it is compared with this one."""

@@ -19,7 +19,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from zset_join.changelog import ChangelogForm, encoded_schema, format_named
-from zset_join.checkpoint.reading import checkpoint_folder, no_checkpoint, stored_description, stored_query_id
+from zset_join.checkpoint.reading import checkpoint_folder, no_checkpoint, stored_query_id
 from zset_join.core.errors import OptionError
 from zset_join.core.options import KeepState, QueryOptions
 from zset_join.query.several import PlannedQuery
@@ -74,7 +74,7 @@ from zset_join.runners.spark.frames.sent import frame_bytes
 from zset_join.runners.spark.planning.buffer_limit import limited_join
 from zset_join.runners.spark.planning.normalise import TaggedStreams, tag
 from zset_join.runners.spark.planning.placed_query import PlacedQuery
-from zset_join.runners.spark.rows.baseline import has_baseline, has_start, with_start
+from zset_join.runners.spark.rows.baseline import needs_start, with_start
 from zset_join.runners.spark.session import check_session
 from zset_join.sinks.sink import Sink
 from zset_join.stages import Stage
@@ -508,7 +508,7 @@ class JoinStreamWriter:
     def _stream(self, runner: EpochRunner, tagged: TaggedStreams, location: str) -> DataStreamWriter:
         """Return Spark's own writer of the rows; a source of ours that the checkpoint needs is made."""
         rows = tagged.dataframe
-        if tagged.baseline is not None or runner.is_timed or has_baseline(stored_description(location)) or has_start(location):
+        if tagged.baseline is not None or needs_start(location, location, is_timed=runner.is_timed):
             rows = with_start(rows, location)
         if runner.is_timed:
             runner.heartbeat = Heartbeat(checkpoint_folder(location), runner.next_due)

@@ -26,12 +26,10 @@ import pyarrow as pa
 from zset_join.checkpoint.record import CommitRecord
 from zset_join.core.epoch_chain import ChainLink
 from zset_join.core.errors import OptionError, StateError
-from zset_join.evolution.changed_columns import ColumnWords
+from zset_join.evolution.changed_columns import NO_TERMS, ChangeTerms
 from zset_join.evolution.differences import PlanDiff
 from zset_join.query.several import PlannedQuery
 from zset_join.runners.local.evolving import Evolution
-from zset_join.runners.local.query_changes import readings_of_query
-from zset_join.runners.local.rereading import read_again
 from zset_join.runners.local.undoing import check_undo, columns_of_change, nothing_to_undo, words_back
 from zset_join.runners.spark.driver.executors_change import ChangedCheckpoint, ExecutorsChange, ExecutorsForm, planned_form
 from zset_join.runners.spark.driver.executors_state import ExecutorsState
@@ -46,8 +44,7 @@ def evolve_executors(
     after: EpochRunner,
     *,
     is_given: bool = False,
-    words: ColumnWords | None = None,
-    reread: Mapping[str, Any] | None = None,
+    terms: ChangeTerms = NO_TERMS,
     gives_difference: bool = False,
 ) -> PlanDiff:
     """Change a query between two epochs; its runner takes no epoch any more.
@@ -57,8 +54,7 @@ def evolve_executors(
         query: the new query, as the driver would run it.
         after: what is to run the epochs of the new query.
         is_given: its outputs are new, and begin with all rows; else they are those of the query before.
-        words: what schemas do not show of columns of streams that change.
-        reread: as for `Pipeline.evolve`.
+        terms: what is given beside the query.
         gives_difference: `after` gives outputs the difference before a batch can arrive, and releases the checkpoint; else the
             start that follows gives it.
 
@@ -89,8 +85,7 @@ def evolve_executors(
         def form(state: ExecutorsState, evolution: Evolution, stored: Mapping[str, Any]) -> ExecutorsForm:
             return planned_form(after.query, after.described(stored), state, evolution)
 
-        again = read_again(reread, readings_of_query(query)) if reread else {}
-        with changed.built(query, form, words=words, reread=again) as change:
+        with changed.built(query, form, terms=terms) as change:
             diff = change.evolution.diff()
             _commit(runner, after, change, diff, is_given=is_given)
         runner.has_ended = True
@@ -138,13 +133,15 @@ def undo_executors(
             what="undo",
         )
     words = words_back(columns_of_change(changed), is_at_once=checkpoint.last.epoch == changed.epoch)
-    return evolve_executors(runner, *before, words=words, gives_difference=gives_difference)
+    return evolve_executors(runner, *before, terms=ChangeTerms(words=words), gives_difference=gives_difference)
 
 
 def _commit(runner: EpochRunner, after: EpochRunner, change: ExecutorsChange, diff: PlanDiff, *, is_given: bool) -> None:
     """Let the change count, unless an output refuses it."""
     checkpoint, evolution = change.checkpoint, change.evolution
     begins = evolution.begins(evolution.plan.view().name)
+    if not is_given and runner.relation.primary_key != after.relation.primary_key:
+        runner.output.check_altered(after.relation)
     if not is_given and not begins:
         name = evolution.plan.view().name
         difference = diff.answers([name])[name]

@@ -109,11 +109,13 @@ class DriverTools:
         with epochs.pause():
             return epochs.opened().explain_row(row, most_changes=most_rows)
 
-    def diff(self, query: PlannedQuery, *, lease_seconds: float, reread: Mapping[str, Any] | None = None) -> PlanDiff:
+    def diff(
+        self, query: PlannedQuery, *, lease_seconds: float, reread: Mapping[str, Any] | None = None, as_now: bool = False
+    ) -> PlanDiff:
         """Return how the answers of another query would differ; epochs continue meanwhile. See `StoredQuery.diff`."""
         from zset_join.runners.local.pinned import diff_of_running
 
-        return diff_of_running(self._epochs.location, query, lease_seconds=lease_seconds, reread=reread)
+        return diff_of_running(self._epochs.location, query, lease_seconds=lease_seconds, reread=reread, as_now=as_now)
 
     def dead_letters(self, **chosen: Any) -> pa.Table:
         """Return the dead letters; see `zset_join.dead_letters.read_letters`."""

@@ -33,6 +33,7 @@ from zset_join.checkpoint.reading import (
     checkpoint_folder,
     has_commits,
     read_committed,
+    reads_start,
     stored_description,
 )
 from zset_join.checkpoint.session_texts import SESSION
@@ -342,6 +343,8 @@ class DriverEpochs:
         outputs: Mapping[str, Sequence[ChosenSink]],
         words: ColumnWords | None = None,
         reread: Mapping[str, Any] | None = None,
+        *,
+        as_now: bool = False,
     ) -> PlanDiff:
         """Change the query between two epochs; outputs get the difference. This object takes no epoch any more.
 
@@ -350,6 +353,7 @@ class DriverEpochs:
             outputs: new outputs by view; one that has none here keeps its own.
             words: what schemas do not show of columns of streams that change.
             reread: as for `Pipeline.evolve`.
+            as_now: as for `Pipeline.evolve`.
 
         Raises:
             ZsetJoinError: as `Pipeline.evolve`; where the change does not count, the query continues as it was.
@@ -361,7 +365,12 @@ class DriverEpochs:
             return self._changed(
                 query,
                 lambda pipeline: pipeline.evolve(
-                    query, outputs=given or None, renamed=words.renamed, defaults=words.defaults, reread=reread
+                    query,
+                    outputs=given or None,
+                    as_now=as_now,
+                    renamed=words.renamed,
+                    defaults=words.defaults,
+                    reread=reread,
                 ),
             )
 
@@ -385,7 +394,8 @@ class DriverEpochs:
         """Change the pipeline to a query of the same streams; this object takes no epoch behind it."""
         pipeline = self.opened()
         before = pipeline.plan
-        check_streams(before, query.plan, stored_description(self.location) or {}, query)
+        described, has_clock = stored_description(self.location) or {}, reads_start(checkpoint_folder(self.location))
+        check_streams(before, query.plan, described, query, has_clock=has_clock)
         try:
             return change(pipeline)
         finally:

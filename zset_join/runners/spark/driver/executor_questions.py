@@ -106,8 +106,9 @@ class ServedExecutorTools(ToolsOfServed):
         content, weights, count = self._answer("view_rows", {"view": view, "values": dict(values), "most_rows": most_rows})
         return ZSet(single_batch(table_of(content)), np.asarray(weights, np.int64)), count
 
-    def _compared(self, query: PlannedQuery, lease_seconds: float) -> Callable[[], Any]:
-        return partial(compared, diff_of_executors, self._options.checkpoint_location, written_query(query), lease_seconds)
+    def _compared(self, query: PlannedQuery, lease_seconds: float, *, as_now: bool) -> Callable[[], Any]:
+        location, written = self._options.checkpoint_location, written_query(query)
+        return partial(compared, diff_of_executors, location, written, lease_seconds, as_now=as_now)
 
     def _answer(self, about: str, given: Mapping[str, Any]) -> Any:
         return answer_of_executors(Question(about, given), self._settings, self._session, is_active=self._query.is_active)
@@ -145,8 +146,8 @@ def _changed(runner: EpochRunner, about: str, given: Any) -> Mapping[str, Any]:
     Args:
         runner: of the query.
         about: `evolve` or `undo`.
-        given: the new query, or the one before: as the driver would run it and as it travels; of `evolve` also words for
-            columns, and whether its outputs are new. None: the program does not have the query before.
+        given: the new query, or the one before: as the driver would run it and as it travels; of `evolve` also what is given
+            beside it, and whether its outputs are new. None: the program does not have the query before.
     """
     try:
         if given is None:
@@ -155,8 +156,8 @@ def _changed(runner: EpochRunner, about: str, given: Any) -> Mapping[str, Any]:
         after = sent.runner(runner.query.session)
         if about == "undo":
             return written_diff(undo_executors(runner, (query, after), gives_difference=True))
-        words, is_given = more
-        return written_diff(evolve_executors(runner, query, after, words=words, is_given=is_given, gives_difference=True))
+        terms, is_given = more
+        return written_diff(evolve_executors(runner, query, after, is_given=is_given, terms=terms, gives_difference=True))
     except ZsetJoinError as error:
         if runner.has_ended:
             error.facts = {**error.facts, HAS_CHANGED: True}

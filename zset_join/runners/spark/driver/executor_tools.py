@@ -51,12 +51,14 @@ class ExecutorTools:
 
         return explain_row(self._runner.query, self._runner, row, most_rows=most_rows)
 
-    def diff(self, query: PlannedQuery, *, lease_seconds: float, reread: Mapping[str, Any] | None = None) -> PlanDiff:
+    def diff(
+        self, query: PlannedQuery, *, lease_seconds: float, reread: Mapping[str, Any] | None = None, as_now: bool = False
+    ) -> PlanDiff:
         """Return how the answers of another query would differ, computed in this process; see `diff_of_executors`."""
         from zset_join.runners.spark.driver.executors_state import diff_of_executors
 
         location = self._runner.options.checkpoint_location
-        return diff_of_executors(location, query, lease_seconds=lease_seconds, reread=reread)
+        return diff_of_executors(location, query, lease_seconds=lease_seconds, reread=reread, as_now=as_now)
 
     def dead_letters(self, **chosen: Any) -> pa.Table:
         """Return the dead letters; see `zset_join.dead_letters.read_letters`."""

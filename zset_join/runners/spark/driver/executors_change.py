@@ -25,12 +25,13 @@ from zset_join.checkpoint.record import LATE_SO_FAR, BucketHistory, CommitRecord
 from zset_join.checkpoint.snapshot import write_snapshot
 from zset_join.core.errors import OptionError, StateError
 from zset_join.core.tick import Tick
-from zset_join.evolution.changed_columns import ColumnWords
+from zset_join.evolution.changed_columns import NO_TERMS, ChangeTerms
 from zset_join.evolution.differences import PlanDiff
 from zset_join.query.several import PlannedQuery
 from zset_join.runners.local.directory_plans import described_plan, written_plan
 from zset_join.runners.local.evolving import Evolution, with_words
-from zset_join.runners.local.query_changes import plan_of_program
+from zset_join.runners.local.query_changes import plan_of_program, readings_of_query
+from zset_join.runners.local.rereading import read_again
 from zset_join.runners.local.undoing import void_epochs
 from zset_join.runners.spark.driver.executors_state import ExecutorsState, leased_state
 from zset_join.runners.spark.driver.moved_tables import MovedTables, StateTables, stages_by_name
@@ -299,8 +300,7 @@ class ChangedCheckpoint:
         query: PlannedQuery,
         form: FormOf,
         *,
-        words: ColumnWords | None = None,
-        reread: Mapping[str, Any] | None = None,
+        terms: ChangeTerms = NO_TERMS,
         check: Callable[[Evolution], None] | None = None,
     ) -> Iterator[ExecutorsChange]:
         """Yield the change; nothing is committed.
@@ -308,18 +308,18 @@ class ChangedCheckpoint:
         Args:
             query: the new query, as the driver runs it.
             form: gives its form on executors.
-            words: what schemas do not show of columns of sources that change.
-            reread: rows of sources that were read again.
+            terms: what is given beside the query.
             check: refuses the evolution, before anything is built.
 
         Raises:
             StateError: as `evolve_executors`.
         """
         stored = stored_description(self.location) or {}
+        again = read_again(terms.reread, readings_of_query(query)) if terms.reread else {}
         with leased_state(self.location, lease_seconds=LEASE_SECONDS) as state:
             plan = plan_of_program(query, state.start.plan)
             state.check(plan, query)
-            origin = replace(with_words(state.start_for(plan), words), reread=reread or {})
+            origin = replace(with_words(state.start_for(plan), terms.words), reread=again, as_now=terms.as_now)
             with closing(Evolution(origin, plan)) as evolution:
                 after = form(state, evolution, stored)
                 _check_order(stored, after.description)

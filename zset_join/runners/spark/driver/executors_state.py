@@ -34,6 +34,7 @@ from zset_join.checkpoint.reading import (
     no_checkpoint,
     read_committed,
     read_format,
+    reads_start,
     stored_description,
     stored_plan,
 )
@@ -94,8 +95,9 @@ class ExecutorsState:
         Raises:
             StateError: `EVOLVE_STREAM`; `MOVE_REFUSED`: it has several views.
         """
-        check_streams(self.start.plan, plan, self.other.description, query)
-        location, rows = self.committed.files.folder.location, _rows_held(self.committed.last)
+        folder = self.committed.files.folder
+        check_streams(self.start.plan, plan, self.other.description, query, has_clock=reads_start(folder))
+        location, rows = folder.location, _rows_held(self.committed.last)
         if len(plan.views) > 1:
             raise _refused(location, "the other query has several views, which executors do not run", rows)
 
@@ -107,6 +109,7 @@ def diff_of_executors(
     *,
     words: ColumnWords | None = None,
     reread: Mapping[str, Any] | None = None,
+    as_now: bool = False,
     lease_seconds: float = LEASE_SECONDS,
     on_pinned: Callable[[int], object] | None = None,
 ) -> PlanDiff:
@@ -117,6 +120,7 @@ def diff_of_executors(
         query: the other query.
         words: what schemas do not show of columns of sources that change.
         reread: as for `diff_of_running`.
+        as_now: as for `Pipeline.evolve`.
         lease_seconds: how long the files of the epoch are held at most.
         on_pinned: called with the epoch once its files are held.
 
@@ -130,7 +134,7 @@ def diff_of_executors(
         plan = plan_of_program(query, state.start.plan)
         state.check(plan, query)
         start = with_words(state.start_for(plan), words)
-        start = replace(start, reread=read_again(reread or {}, readings_of_query(query)) if reread else {})
+        start = replace(start, reread=read_again(reread or {}, readings_of_query(query)) if reread else {}, as_now=as_now)
         with closing(Evolution(start, plan)) as evolution:
             return evolution.diff()
 

@@ -23,9 +23,9 @@ import pyarrow as pa
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, Row, SparkSession
 
-from zset_join.checkpoint.reading import no_checkpoint, stored_description, stored_query_id
+from zset_join.checkpoint.reading import no_checkpoint, stored_query_id
 from zset_join.core.errors import PlanError, StateError, ZsetJoinError
-from zset_join.runners.spark.rows.baseline import has_baseline, has_start, make_start
+from zset_join.runners.spark.rows.baseline import make_start, needs_start
 
 __all__ = [
     "on_server",
@@ -107,22 +107,24 @@ def on_server_with(rows: DataFrame, function: Callable[[pa.Table], Any]) -> Any:
     return on_server(rows.sparkSession, lambda: function(table_of(empty)))
 
 
-def start_on_server(session: SparkSession, location: str, spark_location: str, *, is_needed: bool) -> bool:
+def start_on_server(session: SparkSession, location: str, spark_location: str, *, is_timed: bool, is_needed: bool) -> bool:
     """Make the directory of the source that brings epochs when none has a row, where the query reads one.
 
     Args:
         session: of Spark Connect.
         location: `checkpointLocation`.
         spark_location: where Spark writes its own files.
-        is_needed: the query reads it; False: it does where it began with a baseline or has read it.
+        is_timed: as for `needs_start`.
+        is_needed: the query reads it in any case: it loads a baseline.
 
     Returns:
         Whether the query reads it.
     """
 
     def make() -> bool:
-        if not is_needed and not has_baseline(stored_description(location)) and not has_start(spark_location):
+        if not is_needed and not needs_start(location, spark_location, is_timed=is_timed):
             return False
+        make_start(location)  # known without the directory in which Spark writes
         make_start(spark_location)
         return True
 

@@ -130,6 +130,8 @@ class ServedQuery(ServedHandle):
         outputs: Mapping[str, Sequence[ChosenSink]],
         words: ColumnWords | None = None,
         reread: Mapping[str, Any] | None = None,
+        *,
+        as_now: bool = False,
     ) -> PlanDiff:
         """Change the query between two epochs, on the server; see `DriverEpochs.evolve`.
 
@@ -144,7 +146,7 @@ class ServedQuery(ServedHandle):
                 code="NOT_FROM_HERE",
                 what="evolve",
             )
-        given = {"query": written_query(query), "outputs": written_outputs(outputs)}
+        given = {"query": written_query(query), "outputs": written_outputs(outputs), "as_now": as_now}
         return self._changed("evolve", given)[0]
 
     def undo(self, *, has_streams: bool = False) -> tuple[PlanDiff, PlannedQuery]:  # noqa: ARG002 - the server has none
@@ -240,9 +242,10 @@ class ServedTools(ToolsOfServed):
         content, weights, count = self._answer("view_rows", given)
         return ZSet(single_batch(table_of(content)), np.asarray(weights, np.int64)), count
 
-    def _compared(self, query: PlannedQuery, lease_seconds: float) -> Any:
+    def _compared(self, query: PlannedQuery, lease_seconds: float, *, as_now: bool) -> Any:
         compare = diff_of_running if self._is_active() else diff_wherever
-        return partial(compared, compare, self._settings.options.checkpoint_location, written_query(query), lease_seconds)
+        location, written = self._settings.options.checkpoint_location, written_query(query)
+        return partial(compared, compare, location, written, lease_seconds, as_now=as_now)
 
     def _answer(self, about: str, given: Mapping[str, Any], rows: DataFrame | None = None) -> Any:
         return answer_of(Question(about, given), self._settings, self._session, rows=rows, is_active=self._is_active)

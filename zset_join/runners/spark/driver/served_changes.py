@@ -34,7 +34,7 @@ def changed(about: str, given: Mapping[str, Any], epochs: DriverEpochs) -> tuple
 
     Args:
         about: `evolve` or `undo`.
-        given: of `evolve` the query and its new outputs, as they were sent.
+        given: of `evolve` the query and its new outputs, as they were sent, and `as_now`.
         epochs: what runs the epochs.
 
     Raises:
@@ -45,7 +45,7 @@ def changed(about: str, given: Mapping[str, Any], epochs: DriverEpochs) -> tuple
             diff, query = epochs.undo()
         else:
             query = read_query(given["query"])
-            diff = epochs.evolve(query, read_outputs(given["outputs"]))
+            diff = epochs.evolve(query, read_outputs(given["outputs"]), as_now=given["as_now"])
     except ZsetJoinError as error:
         if epochs.has_ended:
             error.facts = {**error.facts, HAS_CHANGED: True}
@@ -84,4 +84,5 @@ def changed_beside(
         query = epochs.opened().query_before().query if about == "undo" else read_query(given["query"])
     finally:
         epochs.close()
-    return written_diff(evolve_directory(settings.options.checkpoint_location, query)), written_query(query)
+    diff = evolve_directory(settings.options.checkpoint_location, query, as_now=given.get("as_now", False))
+    return written_diff(diff), written_query(query)

@@ -54,7 +54,7 @@ from zset_join.runners.spark.rows.baseline import with_made_start
 
 if TYPE_CHECKING:
     from zset_join.checkpoint.other_mode import OtherMode
-    from zset_join.evolution.changed_columns import ColumnWords
+    from zset_join.evolution.changed_columns import ChangeTerms
     from zset_join.evolution.differences import PlanDiff
     from zset_join.query.several import PlannedQuery
     from zset_join.tools.savepoint import Savepoint
@@ -224,8 +224,7 @@ class ServedExecutorQuery(ServedHandle):
         self,
         query: PlannedQuery,
         after: ServedWriter,
-        words: ColumnWords | None = None,
-        reread: Mapping[str, Any] | None = None,
+        terms: ChangeTerms,
         *,
         is_given: bool,
     ) -> PlanDiff:
@@ -234,16 +233,15 @@ class ServedExecutorQuery(ServedHandle):
         Args:
             query: the new query, as the driver would run it.
             after: its writer.
-            words: what schemas do not show of columns of streams that change.
-            reread: nothing; a place that the server reaches is read beside it.
+            terms: what is given beside the query; no `reread`: a place that the server reaches is read beside it.
             is_given: its outputs are new, and begin with all rows.
 
         Raises:
             OptionError: `NOT_FROM_HERE`: `reread`.
             ZsetJoinError: as `changing_executors.evolve_executors`.
         """
-        refuse_reread("evolve", reread)
-        return self._changed("evolve", (query, after.served().settings, words, is_given))
+        refuse_reread("evolve", terms.reread)
+        return self._changed("evolve", (query, after.served().settings, terms, is_given))
 
     def undo_executors(self, before: tuple[PlannedQuery, ServedWriter] | None) -> PlanDiff:
         """Go back to the query before the last change, in the process of the server that runs it.
@@ -351,8 +349,8 @@ def served_executor_rows(runner: EpochRunner, tagged: TaggedStreams) -> DataFram
 
     Cost: one job with one task.
     """
-    location, is_needed = runner.options.checkpoint_location, runner.is_timed or tagged.baseline is not None
-    if start_on_server(runner.query.session, location, location, is_needed=is_needed):
+    location, is_loading = runner.options.checkpoint_location, tagged.baseline is not None
+    if start_on_server(runner.query.session, location, location, is_timed=runner.is_timed, is_needed=is_loading):
         return with_made_start(tagged.dataframe, location)
     return tagged.dataframe
 

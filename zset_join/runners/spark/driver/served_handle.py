@@ -147,14 +147,16 @@ class ToolsOfServed(ABC):
         self._is_active = query.is_active
         self._options = query.options
 
-    def diff(self, query: PlannedQuery, *, lease_seconds: float, reread: Mapping[str, Any] | None = None) -> PlanDiff:
+    def diff(
+        self, query: PlannedQuery, *, lease_seconds: float, reread: Mapping[str, Any] | None = None, as_now: bool = False
+    ) -> PlanDiff:
         """Return how the answers of another query would differ, by a job; rows that differ travel. See `StoredQuery.diff`.
 
         Raises:
             OptionError: `NOT_FROM_HERE`: a stream is to be read again.
         """
         refuse_reread("diff", reread)
-        return read_diff(on_server(self._session, self._compared(query, lease_seconds)))
+        return read_diff(on_server(self._session, self._compared(query, lease_seconds, as_now=as_now)))
 
     def dead_letters(self, **chosen: Any) -> pa.Table:
         """Return the dead letters; see `zset_join.dead_letters.read_letters`."""
@@ -166,20 +168,21 @@ class ToolsOfServed(ABC):
         return table_of(on_server(self._session, letters))
 
     @abstractmethod
-    def _compared(self, query: PlannedQuery, lease_seconds: float) -> Callable[[], Any]:
+    def _compared(self, query: PlannedQuery, lease_seconds: float, *, as_now: bool) -> Callable[[], Any]:
         """Return the function of the server that compares another query with the stored one."""
 
 
-def compared(compare: Callable[..., Any], location: str, written: Any, lease_seconds: float) -> Any:
+def compared(compare: Callable[..., Any], location: str, written: Any, lease_seconds: float, *, as_now: bool) -> Any:
     """Return a difference as it travels, on the server.
 
     Args:
-        compare: takes the location, the query and `lease_seconds`.
+        compare: takes the location, the query, `lease_seconds` and `as_now`.
         location: `checkpointLocation`.
         written: the other query, by `written_query`.
         lease_seconds: maximum time for which files are kept.
+        as_now: as for `JoinQuery.evolve`.
     """
-    return written_diff(compare(location, read_query(written), lease_seconds=lease_seconds))
+    return written_diff(compare(location, read_query(written), lease_seconds=lease_seconds, as_now=as_now))
 
 
 def refuse_reread(what: str, reread: Mapping[str, Any] | None) -> None:

@@ -23,7 +23,7 @@ from zset_join.runners.spark.epoch.heartbeat import Heartbeat
 from zset_join.runners.spark.frames.facts import is_connect
 from zset_join.runners.spark.planning.described_query import names_of_streams
 from zset_join.runners.spark.planning.stages import hybrid_stages
-from zset_join.runners.spark.rows.baseline import has_baseline, has_start, with_made_start, with_start
+from zset_join.runners.spark.rows.baseline import make_start, needs_start, with_made_start, with_start
 from zset_join.stages import Stage, StageOptions
 from zset_join.stages.warm_up import warm_up
 from zset_join.storage.folder import folder_below, is_local, local_path, open_folder
@@ -168,8 +168,8 @@ def _stored_streams(location: str) -> tuple[str, ...]:
 def served_rows(query: DriverQuery, epochs: DriverEpochs) -> DataFrame:
     """Return the rows of all sources as the server of Spark Connect is to bring them."""
     rows = united_rows(query.layout, {name: stream.collected for name, stream in query.streams.items()})
-    is_needed = epochs.settings.is_timed or epochs.baseline is not None
-    if start_on_server(query.session, epochs.location, epochs.spark_location, is_needed=is_needed):
+    is_timed, is_loading = epochs.settings.is_timed, epochs.baseline is not None
+    if start_on_server(query.session, epochs.location, epochs.spark_location, is_timed=is_timed, is_needed=is_loading):
         rows = with_made_start(rows, epochs.spark_location)
     return rows
 
@@ -179,7 +179,8 @@ def streamed_rows(query: DriverQuery, epochs: DriverEpochs) -> DataFrame:
     rows = united_rows(query.layout, {name: stream.collected for name, stream in query.streams.items()})
     location, is_timed = epochs.spark_location, epochs.settings.is_timed
     restored_files(epochs.options.spark_checkpoint_location, epochs.location)
-    if epochs.baseline is not None or has_baseline(stored_description(epochs.location)) or is_timed or has_start(location):
+    if epochs.baseline is not None or needs_start(epochs.location, location, is_timed=is_timed):
+        make_start(epochs.location)  # known without the directory in which Spark writes
         rows = with_start(rows, location)
     if is_timed:
         epochs.heartbeat = Heartbeat(checkpoint_folder(location), epochs.next_due)

@@ -27,13 +27,11 @@ from zset_join.checkpoint.reading import (
 )
 from zset_join.core.errors import SinkError, StateError
 from zset_join.core.progress_line import progress_line
-from zset_join.evolution.changed_columns import ColumnWords
+from zset_join.evolution.changed_columns import ChangeTerms, ColumnWords
 from zset_join.evolution.differences import PlanDiff
 from zset_join.plan.query_plan import QueryPlan
 from zset_join.query.several import PlannedQuery
 from zset_join.runners.local.evolving import Evolution
-from zset_join.runners.local.query_changes import readings_of_query
-from zset_join.runners.local.rereading import read_again
 from zset_join.runners.local.undoing import (
     UNDO_EPOCHS,
     check_undo,
@@ -88,6 +86,7 @@ def evolve_stopped_executors(
     *,
     words: ColumnWords | None = None,
     reread: Mapping[str, Any] | None = None,
+    as_now: bool = False,
     new_tables: Collection[str] = (),
     undo_epochs: int | None = None,
 ) -> PlanDiff:
@@ -98,6 +97,7 @@ def evolve_stopped_executors(
         writer: of the new query.
         words: what schemas do not show of columns of sources that change.
         reread: as for `Pipeline.evolve`.
+        as_now: as for `Pipeline.evolve`.
         new_tables: not empty: the next start gives the view new outputs, which begin with all rows.
         undo_epochs: for how many epochs it can be undone; None: as before.
 
@@ -112,8 +112,8 @@ def evolve_stopped_executors(
     """
     if undo_epochs is not None:
         checked_undo_epochs(undo_epochs)
+    terms = ChangeTerms(words=words, reread=reread, as_now=as_now)
     query, placed = writer.planned, writer.placed.in_order(names_of_streams(stored_description(location)))
-    again = read_again(reread or {}, readings_of_query(query)) if reread else {}
 
     def form(state: ExecutorsState, evolution: Evolution, stored: Mapping[str, Any]) -> ExecutorsForm:
         described = described_query(placed, stored, is_loaded=True, udf_version=writer.udf_version)
@@ -128,7 +128,7 @@ def evolve_stopped_executors(
             session=lambda: placed.session,
             undo_epochs=kept if undo_epochs is None else undo_epochs,
         )
-        return _changed(changed, query, form, begins=bool(new_tables), words=words, reread=again)
+        return _changed(changed, query, form, begins=bool(new_tables), terms=terms)
 
 
 @progress_line("changing the query")
@@ -155,7 +155,9 @@ def undo_stopped_executors(location: str, session: Callable[[], SparkSession], *
         stopped = ChangedCheckpoint(location=location, checkpoint=checkpoint, session=session, undo_epochs=changed.undo_epochs)
         words = words_back(columns_of_change(changed), is_at_once=checkpoint.last.epoch == changed.epoch)
         cancels = () if new_tables else columns_not_given(checkpoint.files.folder, changed, checkpoint.last.epoch)
-        return _changed(stopped, query, lambda *_: before, begins=bool(new_tables), words=words, cancels=cancels)
+        return _changed(
+            stopped, query, lambda *_: before, begins=bool(new_tables), terms=ChangeTerms(words=words), cancels=cancels
+        )
 
 
 @contextmanager
@@ -208,8 +210,7 @@ def _changed(
     form: FormOf,
     *,
     begins: bool,
-    words: ColumnWords | None = None,
-    reread: Mapping[str, Any] | None = None,
+    terms: ChangeTerms,
     cancels: Collection[str] = (),
 ) -> PlanDiff:
     """Build the changed stages and commit them; the next start passes the difference to the outputs.
@@ -219,14 +220,13 @@ def _changed(
         query: the new query, as the driver runs it.
         form: gives its form on executors.
         begins: outputs begin with all rows.
-        words: see `evolve_stopped_executors`.
-        reread: rows of sources that were read again.
+        terms: what is given beside the query.
         cancels: see `ExecutorsChange.record`.
     """
     checkpoint = changed.checkpoint
     unseen = unseen_epochs(checkpoint, changed.location)
     check = None if begins or cancels else _check_columns_of_view
-    with changed.built(query, form, words=words, reread=reread, check=check) as change:
+    with changed.built(query, form, terms=terms, check=check) as change:
         diff = change.evolution.diff()
         parts = [] if cancels else change.neutral_parts(diff, begins=begins)
         parts += carried_parts(checkpoint)

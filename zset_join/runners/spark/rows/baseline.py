@@ -35,10 +35,11 @@ from pyspark.sql import functions as F  # noqa: N812 - PySpark's own habit
 from pyspark.sql.types import ByteType, DataType, DoubleType, FloatType, IntegerType, LongType, ShortType
 
 from zset_join.checkpoint.earlier_descriptions import described_streams
+from zset_join.checkpoint.reading import START_FILE, checkpoint_folder, has_commits, reads_start, stored_description
 from zset_join.core.errors import OptionError, PlanError, StateError
 from zset_join.core.relation import ChangelogMode
 from zset_join.runners.spark.frames.facts import reader_of
-from zset_join.storage.folder import folder_below, is_local, local_path
+from zset_join.storage.folder import is_local, local_path
 
 __all__ = [
     "NULL_AFTER_BASELINE",
@@ -48,6 +49,7 @@ __all__ = [
     "has_start",
     "in_types_of",
     "make_start",
+    "needs_start",
     "resolve_baselines",
     "union",
     "used_columns",
@@ -56,7 +58,6 @@ __all__ = [
 ]
 
 NULL_AFTER_BASELINE = "NULL_AFTER_BASELINE"
-_START = "epoch-0"
 _WIDTHS: Mapping[type[DataType], int] = {ByteType: 1, ShortType: 2, IntegerType: 4, LongType: 8}
 
 
@@ -213,14 +214,28 @@ def make_start(location: str) -> None:
     Args:
         location: `checkpointLocation`.
     """
-    folder = folder_below(location, "zset/start")
-    if folder.size(_START) is None:
-        folder.put(_START, b"")
+    folder = checkpoint_folder(location)
+    if not reads_start(folder):
+        folder.put(START_FILE, b"")
 
 
 def has_start(location: str) -> bool:
     """Return whether a query has read that source, which Spark's own files then name."""
-    return folder_below(location, "zset/start").size(_START) is not None
+    return reads_start(checkpoint_folder(location))
+
+
+def needs_start(location: str, spark_location: str, *, is_timed: bool) -> bool:
+    """Return whether a query reads that source: its first epoch needs it, or Spark's own files name it.
+
+    A stage that waits and came with a change of the query is no reason: Spark counts the sources of a checkpoint.
+
+    Args:
+        location: `checkpointLocation`.
+        spark_location: where Spark writes its own files.
+        is_timed: a stage may have rows to emit when time passes.
+    """
+    has_it = has_start(location) or has_start(spark_location) or has_baseline(stored_description(location))
+    return has_it or (is_timed and not has_commits(location))
 
 
 def with_made_start(rows: DataFrame, location: str) -> DataFrame:
