@@ -8,7 +8,7 @@ from unittest import mock
 from property_tests.evolving import Outcome
 from property_tests.laws import LawBrokenError
 from property_tests.profiles import profile_name
-from property_tests.timed_executors import changed_executors_hold
+from property_tests.timed_executors import as_now_holds, changed_executors_hold
 from zset_join.core.errors import ZsetJoinError
 from zset_join.runners.spark.driver import executors_change
 
@@ -22,6 +22,14 @@ def test_a_changed_timed_query_on_executors_answers_what_the_new_one_answers(tmp
 
     assert outcome.evolved > 3 * outcome.refused
     assert min(outcome.kept, outcome.rebuilt, outcome.returned, outcome.rows) > 3
+
+
+def test_a_first_stage_that_waits_is_built_as_now_as_a_pipeline_builds_it(tmp_path: Path) -> None:
+    outcome = Outcome()
+    for seed in CASES[profile_name()]:
+        as_now_holds(seed, outcome, tmp_path / str(seed))
+
+    assert outcome.evolved > 3 * outcome.refused
 
 
 def test_kept_buckets_that_lose_the_time_they_are_due_are_found(tmp_path: Path) -> None:

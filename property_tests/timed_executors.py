@@ -7,7 +7,8 @@ epochs bucket by bucket, and changes it as `zset-join evolve` does.
 Limits: streams have the key that their first stage has, since there are no routes; no lookups; one view.
 
 The law: epochs of P, the change, and epochs of Q answer the view of P, the difference, and the view of Q; a run that is opened
-again before every epoch answers the same. What waits for a time is answered when it is where Q ran from the start.
+again before every epoch answers the same. A first stage that waits for event time is built, by `as_now`, as a pipeline in
+memory builds it, and no source is added for it. What waits for a time is answered when it is where Q ran from the start.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ import pyarrow as pa
 
 from property_tests.bags import bag_of
 from property_tests.evolving import Outcome, References, is_refusal
-from property_tests.evolving_timed import SECOND, SOURCES, Moments, drawn_core, drawn_timed_steps
+from property_tests.evolving_timed import PEOPLE, SECOND, SEEN, SOURCES, Moments, drawn_core, drawn_timed_steps
 from property_tests.laws import LawBrokenError
 from property_tests.pipeline_plans import Rows
 from zset_join.checkpoint.bucket import BucketState, StageContext
@@ -35,11 +36,12 @@ from zset_join.checkpoint.checkpoint import Checkpoint
 from zset_join.checkpoint.files import attempt_name
 from zset_join.checkpoint.other_mode import OtherMode, StatePair, description_digest, write_other_mode
 from zset_join.checkpoint.owner import Ownership
-from zset_join.checkpoint.reading import checkpoint_folder
+from zset_join.checkpoint.reading import START_FILE, checkpoint_folder
 from zset_join.checkpoint.record import BucketHistory, CommitRecord
 from zset_join.checkpoint.snapshot import write_snapshot
 from zset_join.core.errors import StateError
 from zset_join.core.tick import Tick
+from zset_join.evolution.changed_columns import ChangeTerms
 from zset_join.evolution.differences import PlanDiff
 from zset_join.expressions import col
 from zset_join.pipeline import Pipeline, View, changes
@@ -58,10 +60,12 @@ from zset_join.runners.spark.driver.executors_state import ExecutorsState
 from zset_join.stages import Stage, StageOptions
 from zset_join.zset import ZSet
 
-__all__ = ["TIMED_KINDS", "ExecutorsRun", "changed_executors_hold", "drawn_views"]
+__all__ = ["TIMED_KINDS", "ExecutorsRun", "as_now_holds", "changed_executors_hold", "drawn_views"]
 
 BUCKETS = 2
 TIMED_KINDS = ("temporal", "as_of", "moment", "dedup", "living", "groups")
+BUILT_KINDS = ("moment", "dedup", "living", "groups")
+"""Those whose rows a join keeps: it has no versions of before."""
 _QUERY_ID = "5f0c7a52-0000-4000-8000-000000000042"
 _OPTIONS = StageOptions()
 _TOWNS = changes("towns", {"k": pa.int64(), "town": pa.int64()}, keys="k")
@@ -115,6 +119,8 @@ class ExecutorsRun:
                 owner=self._owner,
             )
             write_other_mode(self.checkpoint.files.folder, other)
+            if self.checkpoint.last is None and any(node.stage.waits_for_time for node in self.plan.nodes):
+                self.checkpoint.files.folder.put(START_FILE, b"")  # a first start reads the source without rows
         except BaseException:
             self._owner.release()
             raise
@@ -191,7 +197,7 @@ class ExecutorsRun:
         has_come = due is not None and due.is_due(watermark_us=tick.watermark_us, processing_time_us=tick.processing_time_us)
         return has_come or last.epoch in (folded, *(log.last_epoch for log in history.logs[-1:]))
 
-    def evolve(self, view: View) -> PlanDiff:
+    def evolve(self, view: View, *, as_now: bool = False) -> PlanDiff:
         """Let the checkpoint be one of another query; this run ends with it."""
 
         def form(_: ExecutorsState, evolution: Evolution, __: Mapping[str, Any]) -> ExecutorsForm:
@@ -205,7 +211,7 @@ class ExecutorsRun:
             undo_epochs=5,  # type: ignore[arg-type, return-value]
         )
         query: Any = view
-        with _dealing(), changed.built(query, form) as change:
+        with _dealing(), changed.built(query, form, terms=ChangeTerms(as_now=as_now)) as change:
             diff = change.evolution.diff()
             self.checkpoint.commit_change(*change.record(diff, ()))
         return diff
@@ -345,6 +351,61 @@ def changed_executors_hold(seed: int, outcome: Outcome, place: Path, kinds: Sequ
         _compare(held, references, query, outcome, f"{what}, after epoch {number}")
     run.close()
     references.close()
+
+
+def as_now_holds(seed: int, outcome: Outcome, place: Path, kinds: Sequence[str] = BUILT_KINDS) -> None:
+    """Change a query in which nothing waits to a timed one, as if all rows came now; a pipeline in memory does the same.
+
+    Raises:
+        LawBrokenError: they answer otherwise.
+    """
+    rng = np.random.default_rng([seed, 8])
+    kind = str(rng.choice(list(kinds)))
+    core, _ = drawn_core(kind, rng, Moments(0), only_adds=True)
+    beside = {"people": (PEOPLE, "p")}
+    with Pipeline(core) as planned:
+        read = [source.name for source in planned.plan.sources]
+    before: View = SEEN
+    for table, key in (beside[name] for name in read if name in beside):
+        before = before.join(table, on=[("k", key)], how="left")
+    before = before.join(_TOWNS, on="k", how="left")
+    after = _behind(core.join(_TOWNS, on="k", how="left"), int(rng.integers(6)))
+    steps, change = drawn_timed_steps(rng, 6, _STREAMS), int(rng.integers(1, 5))
+    run = ExecutorsRun(place, before)
+    names = {source.name for source in run.plan.sources}
+    found: Counter[Any] = Counter()
+    expected: Counter[Any] = Counter()
+    with Pipeline(before) as pipeline:
+        for number, step in enumerate(steps):
+            if number == change:
+                codes = [_changed_as_now(one, after, held) for one, held in ((pipeline, expected), (run, found))]
+                run.close()
+                if codes[0] != codes[1]:
+                    raise LawBrokenError(f"seed {seed}, {kind}: changed by {codes[0] or 'none'} and {codes[1] or 'none'}")
+                outcome.refused += codes[0] is not None
+                outcome.evolved += codes[0] is None
+                run = ExecutorsRun(place, before if codes[0] else after)
+            rows = {name: one for name, one in step.items() if name in names}
+            expected.update(bag_of(pipeline.step(rows, processing_time=number * SECOND)))
+            found.update(bag_of(run.step(rows, number * SECOND)))
+            if {row: n for row, n in found.items() if n} != {row: n for row, n in expected.items() if n}:
+                raise LawBrokenError(f"seed {seed}, {kind}, after epoch {number}: {found - expected} and {expected - found}")
+    run.close()
+
+
+def _changed_as_now(one: Pipeline[Any] | ExecutorsRun, after: View, held: Counter[Any]) -> str | None:
+    """Change a query, and what its view holds; return the code of a refusal."""
+    try:
+        diff = one.evolve(after, as_now=True)
+    except StateError as error:
+        return error.code
+    (changed,) = diff.views.values()
+    if changed.status == "columns":
+        held.clear()
+    else:
+        held.subtract(bag_of(changed.removed))
+    held.update(bag_of(changed.added))
+    return None
 
 
 def _compare(held: Counter[Any], references: References, query: Mapping[str, View], outcome: Outcome, what: str) -> None:
