@@ -197,6 +197,32 @@ def test_the_source_that_spark_counts_stays_when_nothing_waits_so_a_stage_may_wa
     assert changed_rows.samples() == [({"name": "euro", "n": 3}, None), (None, {"name": "dollar", "n": 1})]
 
 
+def test_a_first_stage_that_waits_for_event_time_needs_no_source_of_its_own(
+    spark: SparkSession, tmp_path: Path, start: Start
+) -> None:
+    orders, names = Source(spark, tmp_path / "o", ORDERS), Source(spark, tmp_path / "n", NAMES)
+
+    def view(ttl: StateTtl | None = None) -> Any:
+        left = appends(orders.stream(), name="orders", watermark=("t", 0))
+        named = changes(names.stream(), name="names", keys=["currency"])
+        joined = left.join(named, on="currency", how="left", state_ttl=None if ttl is None else (ttl, None))
+        return joined.groupBy("name").agg(F.count("*").alias("n"))
+
+    orders.add((1, "EUR", 7), (2, "USD", 9))
+    names.add(("EUR", "euro"), ("USD", "dollar"))
+    sink, after = Collected(), view(StateTtl(10, by="event"))
+    query = start(view(), sink, "old")
+    query.evolve(after, as_now=True)
+    query.stop()
+    orders.add((3, "USD", 18))
+    query = start(after, sink, "old")
+    orders.add((4, "USD", 20))
+    query.processAllAvailable()
+
+    assert sink.total() == {("dollar", 2): 1}
+    assert list((tmp_path / "old" / "zset").glob("start/*")) == []
+
+
 @pytest.mark.parametrize(
     ("watermarks", "parks", "expected"),
     [
