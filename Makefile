@@ -22,7 +22,7 @@ setup: java $(READY) ## make the virtual environment and install every dependenc
 test: java lint test-plain test-spark ## lint, then every test, law (push profile) and doctest
 
 test-plain: $(READY)
-	$(PYTEST) -m "not spark and not services and not long" -n $(WORKERS) --dist loadgroup --durations=15 $(ARGS)
+	$(PYTEST) -m "not spark and not services and not long" -n $(WORKERS) --dist worksteal --durations=15 $(ARGS)
 
 test-spark: java $(READY)
 	$(PYTEST) tests -m "spark and not services and not long" -n $(WORKERS) --dist worksteal --durations=15 $(ARGS)
@@ -77,7 +77,7 @@ soak: java $(READY) ## the laws and the faults with their long profiles, and 30 
 	$(PY) -m property_tests.record_fuzz --records 5000000
 	$(PY) -m property_tests.sql_fuzz --statements 1000000 --names 100000
 	$(PY) -m faults.captured_database --long
-	FAULTS_PROFILE=long $(PYTEST) tests -m "long and not services" -n $(WORKERS) --dist loadgroup --timeout=0 --durations=15 $(ARGS)
+	FAULTS_PROFILE=long $(PYTEST) tests -m "long and not services" -n $(WORKERS) --dist worksteal --timeout=0 --durations=15 $(ARGS)
 	$(PYTEST) tests/services -m long -n $(WORKERS) --timeout=0 --durations=15 $(ARGS)
 	HYPOTHESIS_PROFILE=nightly $(PYTEST) $$(grep -rl --include='test_*.py' 'examples(push=' tests) --timeout=0 $(ARGS)
 	$(PY) -m faults.spark_faults --long

@@ -169,9 +169,9 @@ def empty(directory: Path) -> Path:
 
 
 def cases() -> list[Any]:
-    """Return one case per block that runs without Spark; the cases of a page stay in one process."""
+    """Return one case per block that runs without Spark."""
     return [
-        pytest.param(page, index, id=f"{page.name}:{block.line}", marks=pytest.mark.xdist_group(page.name))
+        pytest.param(page, index, id=f"{page.name}:{block.line}")
         for page in PAGES
         for index, block in enumerate(page.python_blocks())
         if not block.below_spark_mark
