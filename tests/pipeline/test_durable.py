@@ -15,7 +15,7 @@ from tests.open_files import open_below
 from zset_join import OptionError, StateError
 from zset_join.core.options import HotBudget
 from zset_join.expressions import col
-from zset_join.pipeline import FunctionSink, Pipeline, changes
+from zset_join.pipeline import FunctionSink, Pipeline, appends, changes
 from zset_join.pipeline import functions as F  # noqa: N812 - as PySpark users import theirs
 from zset_join.stages import StageOptions
 from zset_join.storage.operations import observe
@@ -196,6 +196,18 @@ def test_a_directory_of_another_query_is_refused_with_what_differs(tmp_path):
         Pipeline(revenue().where(col("revenue") > 10), tmp_path)
 
     assert refused.value.code == "QUERY_CHANGED"
+
+
+def test_a_column_more_that_nothing_reads_opens_a_directory_that_stores_what_is_needed(tmp_path):
+    older, newer = (
+        appends("clicks", f"user BIGINT, page BIGINT{more}").groupBy("user").count() for more in ("", ", at BIGINT")
+    )
+    with Pipeline(older, tmp_path, keep_state="needed") as pipeline:
+        pipeline.step({"clicks": [{"user": 1, "page": 2}]})
+
+    with Pipeline(newer, tmp_path, keep_state="needed") as pipeline:
+        pipeline.step({"clicks": [{"user": 1, "page": 2, "at": 3}]})
+        assert pipeline.view().to_pylist() == [{"user": 1, "count": 2}]
 
 
 def test_an_epoch_of_a_wide_plan_opens_no_state_again_and_closing_releases_all(tmp_path):

@@ -69,7 +69,8 @@ def _plain(value: Any) -> Any:
         return [_plain(one) for one in value]
     if not isinstance(value, dict):
         return value
-    left_out = {"name", "keep_state"} if "outputs" in value else {"keep_state"}  # what is kept shows in the feeds
+    left_out = {"keep_state", "dropped"}  # what is kept shows in the feeds; earlier versions listed what is not
+    left_out |= {"name"} if "outputs" in value else set()
     plain = {key: _plain(inner) for key, inner in value.items() if key not in left_out}
     if value.get("kind") in ("aggregate", "deduplicate") and isinstance(plain.get("source"), dict):
         plain["source"] = {key: inner for key, inner in plain["source"].items() if key not in _UNUSED}

@@ -24,10 +24,11 @@ __all__ = ["are_mergeable", "merged_plan", "plan_without"]
 
 
 def are_mergeable(plan: QueryPlan, added: QueryPlan) -> bool:
-    """Return whether two plans describe what both read alike, and name their views differently."""
+    """Return whether two plans keep the same of what both describe alike, and name their views differently."""
     known = {source.name: source for source in plan.sources}
     is_alike = all(known.get(source.name, source) == source for source in added.sources)
-    return is_alike and not {view.name for view in plan.views} & {view.name for view in added.views}
+    is_kept_alike = plan.keep_state == added.keep_state
+    return is_alike and is_kept_alike and not {view.name for view in plan.views} & {view.name for view in added.views}
 
 
 def merged_plan(plan: QueryPlan, added: QueryPlan, *, untouched: Collection[str] = ()) -> tuple[QueryPlan, Mapping[int, int]]:
@@ -64,6 +65,7 @@ def merged_plan(plan: QueryPlan, added: QueryPlan, *, untouched: Collection[str]
         views=(*plan.views, *(replace(view, feeds=_moved(view.feeds, places)) for view in added.views)),
         shared=(*plan.shared, *shared),
         copies=(*plan.copies, *((places[number], why) for number, why in added.copies)),
+        keep_state=plan.keep_state,
     )
     return merged, places
 
@@ -97,6 +99,7 @@ def plan_without(plan: QueryPlan, name: str) -> tuple[QueryPlan, Mapping[int, in
             views=tuple(replace(view, feeds=_moved(view.feeds, places)) for view in views),
             shared=tuple(shared),
             copies=tuple((places[number], why) for number, why in plan.copies if number in places),
+            keep_state=plan.keep_state,
         ),
         places,
     )

@@ -45,7 +45,6 @@ def one_view(plan: QueryPlan, name: str | None = None) -> QueryPlan:
         views=(replace(view, feeds=renumbered(view.feeds)),),
         shared=tuple(filter(_has_several_readers, shared)),
         copies=tuple((numbers[number], why) for number, why in plan.copies if number in numbers),
-        dropped=tuple(one for one in plan.dropped if one[0] in read),
         keep_state=plan.keep_state,
     )
 

@@ -17,7 +17,7 @@ from zset_join.plan.passes.normalise_upserts import normalise_upserts
 from zset_join.plan.passes.number_stages import number_stages
 from zset_join.plan.passes.one_reader import one_reader
 from zset_join.plan.passes.pass_on_sources import pass_on_sources
-from zset_join.plan.passes.prune_columns import prune_columns, unread_columns
+from zset_join.plan.passes.prune_columns import prune_columns
 from zset_join.plan.passes.push_columns import push_columns
 from zset_join.plan.passes.reduce_first import reduce_first
 from zset_join.plan.passes.share_equal import share_equal
@@ -88,8 +88,6 @@ def plan_query(
             code="OPTION_VALUE",
             value=keep_state,
         )
-    dropped: tuple[tuple[str, tuple[str, ...]], ...] = ()
     for run in passes(buckets=buckets, is_spread=is_spread, keep_state=keep_state):
-        dropped = unread_columns(root) if run is prune_columns else dropped
         root = run(root)
-    return replace(share_tables(number_stages(root, name), same), dropped=dropped, keep_state=keep_state)
+    return replace(share_tables(number_stages(root, name), same), keep_state=keep_state)

@@ -216,7 +216,6 @@ class QueryPlan:
         copies: why a join keeps a copy of its own of a table that another one keeps too, by its number.
         state_names: what states are called that have been in a plan before this one, by their numbers; the others are called by
             their kind and number.
-        dropped: sources that are narrower in the plan than they come in, each with the columns that nothing reads.
         keep_state: which columns it was planned to keep, and another query in its place keeps; "needed" though it reads all.
 
     Raises:
@@ -230,7 +229,6 @@ class QueryPlan:
     shared: tuple[SharedIndex, ...] = ()
     copies: tuple[tuple[int, str], ...] = ()
     state_names: tuple[tuple[int, str], ...] = ()
-    dropped: tuple[tuple[str, tuple[str, ...]], ...] = ()
     keep_state: KeepState = "all"
 
     def __post_init__(self) -> None:
@@ -447,7 +445,6 @@ class QueryPlan:
             "shared": [index.to_json() for index in self.shared],
             "copies": [list(one) for one in self.copies],
             **({"state_names": [list(one) for one in self.state_names]} if self.state_names else {}),
-            **({"dropped": [[name, list(columns)] for name, columns in self.dropped]} if self.dropped else {}),
             **({} if self.keep_state == "all" else {"keep_state": self.keep_state}),
         }
 
@@ -485,7 +482,6 @@ class QueryPlan:
             shared=tuple(map(SharedIndex.from_json, written.get("shared", ()))),
             copies=tuple((int(number), why) for number, why in written.get("copies", ())),
             state_names=tuple((int(number), name) for number, name in written.get("state_names", ())),
-            dropped=tuple((name, tuple(columns)) for name, columns in written.get("dropped", ())),
             keep_state=written.get("keep_state", "needed" if written.get("dropped") else "all"),
         )
 

@@ -24,7 +24,7 @@ from zset_join.expressions.rows import named
 from zset_join.plan.row_steps import SelectStep, columns_before
 from zset_join.plan.tree import Apply, Merge, Node, Operate, Read, Root, Views, is_derived
 
-__all__ = ["prune_columns", "unread_columns"]
+__all__ = ["prune_columns"]
 
 
 def prune_columns(root: Root) -> Root:
@@ -40,22 +40,6 @@ def prune_columns(root: Root) -> Root:
 
     changed = tuple(map(narrowed, parts))
     return replace(root, parts=changed) if isinstance(root, Views) else changed[0]
-
-
-def unread_columns(root: Root) -> tuple[tuple[str, tuple[str, ...]], ...]:
-    """Return the sources that `prune_columns` narrows, each with the columns that it omits."""
-    parts = root.parts if isinstance(root, Views) else (root,)
-    needed, found, seen = _needed(parts), {}, set()
-    waiting = list(parts)
-    while waiting:
-        node = waiting.pop()
-        if id(node) in seen:
-            continue
-        seen.add(id(node))
-        waiting += node.children
-        if isinstance(node, Read) and (kept := _kept_of_source(node, needed[id(node)])) is not None:
-            found[node.source.name] = tuple(name for name in node.relation.schema.names if name not in kept)
-    return tuple(sorted(found.items()))
 
 
 def _needed(parts: Iterable[Node]) -> Mapping[int, set[str]]:

@@ -28,6 +28,7 @@ from zset_join.core.tick import Tick
 from zset_join.evolution.changed_columns import ColumnChange, ColumnWords, changes_of_columns, is_same_source, no_words
 from zset_join.evolution.differences import PlanDiff, ViewDiff, difference
 from zset_join.evolution.refusals import bad_first_rows, bad_reread, none_taken, source_changed, source_dropped
+from zset_join.plan.columns_kept import unread_of_sources
 from zset_join.plan.fingerprints import compared_fingerprints
 from zset_join.plan.query_plan import Feed, QueryPlan, StateNode
 from zset_join.runners.local.contents import Contents
@@ -139,7 +140,7 @@ class Evolution:
                 empty=self._empty_sources(prints.plan),
                 options=self.options if prints is self._after else origin.options,
                 tick=Tick(origin.epoch, origin.processing_time_us),
-                dropped=dict(origin.plan.dropped),
+                dropped=unread_of_sources(origin.plan) if origin.plan.keep_state == "needed" else {},
                 columns=self._mapped if prints is self._after else {},
                 before=self._before,
                 held=self._held,
