@@ -28,10 +28,11 @@ def test_a_timed_change_that_is_killed_at_any_file_operation_leaves_one_of_both_
     assert tally.of("old") > 0 < tally.of("new")
 
 
-def test_the_search_finds_watermarks_that_are_not_written(scratch: Path, tally: Tally) -> None:
+@pytest.mark.parametrize("lost", ["times_on_executors", "kept_dues"])
+def test_the_search_finds_times_that_are_not_written(lost: str, scratch: Path, tally: Tally) -> None:
     """The life dies at once, so that the change is made by the run that continues."""
     bank = TimedBank(scratch / "bank")
-    with mock.patch.object(executors_change, "times_on_executors", return_value={}):
+    with mock.patch.object(executors_change, lost, return_value={}):
         kill_at_operations(bank, [0], tally)
 
     assert tally.problems

@@ -53,9 +53,12 @@ _BEFORE, _AFTER = _view(after=40, is_new=False), _view(after=12, is_new=True)
 
 
 def _epoch(number: int) -> Rows:
-    """Return rows that wait, rates, towns and zones; after the change late rows, then rows that end the waiting of others."""
+    """Return rows that wait, rates, towns and zones; after the change late rows, then rows that end the waiting of others.
+
+    Those after the change have one key, so that rows wait in a bucket to which none comes: it answers because it is due.
+    """
     if number == _OLD:
-        return {"seen": ZSet.of({"k": [0, 1], "n": [0, 0], "t": [12, 12]})}
+        return {"seen": ZSet.of({"k": [0, 0], "n": [0, 1], "t": [12, 12]})}
     if number == _OLD + 1:
         return {
             "seen": ZSet.of({"k": [0], "n": [1], "t": [24]}),

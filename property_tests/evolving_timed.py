@@ -237,9 +237,20 @@ def drawn_pair(rng: np.random.Generator, moments: Moments, kinds: tuple[str, ...
 
 
 def drawn_timed_steps(
-    rng: np.random.Generator, epochs: int = EPOCHS, sources: Mapping[str, View] = MappingProxyType(SOURCES)
+    rng: np.random.Generator,
+    epochs: int = EPOCHS,
+    sources: Mapping[str, View] = MappingProxyType(SOURCES),
+    *,
+    late: float = 0.15,
 ) -> list[Rows]:
-    """Return legal changes of all sources, epoch by epoch: some late, some versions deleted, some epochs without rows."""
+    """Return legal changes of all sources, epoch by epoch: some late, some versions deleted, some epochs without rows.
+
+    Args:
+        rng: what they are drawn from.
+        epochs: how many.
+        sources: by name.
+        late: the part of rows that may be late.
+    """
     steps = []
     for epoch in range(epochs):
         step: Rows = {}
@@ -247,7 +258,7 @@ def drawn_timed_steps(
             if rng.random() < 0.3:
                 continue
             schema = view.bindings[0].source.relation.schema
-            lines = [_row(rng, name, epoch) for _ in range(int(rng.integers(1, 9)))]
+            lines = [_row(rng, name, epoch, late) for _ in range(int(rng.integers(1, 9)))]
             if name == "rates":
                 lines = list({(line["k"], line["at"]): line for line in lines}.values())
             gone = [name in ("orders", "people", "towns") and rng.random() < 0.2 for _ in lines]
@@ -259,9 +270,9 @@ def drawn_timed_steps(
     return steps
 
 
-def _row(rng: np.random.Generator, name: str, epoch: int) -> dict[str, Any]:
+def _row(rng: np.random.Generator, name: str, epoch: int, late: float) -> dict[str, Any]:
     key = int(rng.integers(5))
-    time = max(0, 6 * epoch + int(rng.integers(-12 if rng.random() < 0.15 else -2, 7)))
+    time = max(0, 6 * epoch + int(rng.integers(-12 if rng.random() < late else -2, 7)))
     rate = int(rng.integers(5))
     if name == "rates" and rng.random() < 0.2:
         rate = -1

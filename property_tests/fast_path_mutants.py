@@ -9,6 +9,7 @@ from typing import Any
 from property_tests.mutants import Mutant
 from property_tests.registry import build_hash_join, build_loaded_join, hash_join_live_rows, registered_join
 from property_tests.shapes import JoinSpec
+from zset_join.core.tick import Tick
 from zset_join.operators.first_load import LoadedJoin
 from zset_join.operators.join import HashJoin
 from zset_join.zset import ZSet
@@ -21,6 +22,13 @@ _BUSY = ("int32", "bool", "float32")  # key shapes with few values, so that rows
 class _LosesPart(LoadedJoin):
     def _parts(self, deltas: Sequence[ZSet]) -> Iterator[list[ZSet]]:
         yield from list(super()._parts(deltas))[:-1]
+
+
+class _KeepsTheLoad(LoadedJoin):
+    """Whatever was loaded last is taken over, though another epoch is absorbed."""
+
+    def _loaded_with(self, tick: Tick, deltas: Sequence[ZSet]) -> HashJoin | None:
+        return super()._loaded_with(tick, deltas) if self._loaded is None else self._loaded
 
 
 def _loaded(kind: type[LoadedJoin], story: str, law: str = "incremental_is_batch") -> Mutant:
@@ -54,6 +62,7 @@ def _message(bug: Callable[[Any], None], story: str) -> Mutant:
 
 FAST_PATH_MUTANTS: tuple[Mutant, ...] = (
     _loaded(_LosesPart, "the last part of a first load is in no state and no answer"),
+    _loaded(_KeepsTheLoad, "a first load that was answered stays, though another epoch is absorbed", "answer_is_pure"),
     _message(_no_nulls, "NULLs of an answer of few rows are the bytes that lie there"),
     _message(_row_short, "an answer of few rows lacks its last row"),
 )

@@ -19,6 +19,7 @@ from zset_join.plan import fingerprints
 from zset_join.plan.fingerprints import Fingerprints
 from zset_join.runners.local import evolving
 from zset_join.runners.local.watermarks import KnownTimes, Watermarks
+from zset_join.stages.deduplicate import DeduplicateStage
 from zset_join.stages.expiring import ExpiringStage
 from zset_join.stages.lookup_join import LookupJoinStage
 from zset_join.stages.process_time_join import ProcessTimeJoinStage
@@ -66,6 +67,12 @@ BUGS: dict[str, tuple[Any, str, Any, tuple[str, ...]]] = {
         ("temporal",),
     ),
     "rows that expired are taken for none": (ExpiringStage, "follows_from_rows", property(_follows), ("living", "groups")),
+    "a dedup is built from the rows that are left, in their order": (
+        DeduplicateStage,
+        "follows_from_rows",
+        property(_follows),
+        ("dedup",),
+    ),
     "an append-only lookup lists its answer": (LookupJoin, "lists_answer", property(_follows), ("lookup",)),
     "an append-only join of the moment lists its answer": (ProcessTimeJoin, "lists_answer", property(_follows), ("moment",)),
     "lookups elsewhere are the same": (fingerprints, "EffectStage", _NoEffect, ("lookup",)),
@@ -80,12 +87,15 @@ BUGS: dict[str, tuple[Any, str, Any, tuple[str, ...]]] = {
     ),
 }
 
+_FIRST_SEEDS = {"a dedup is built from the rows that are left, in their order": 90}
+"""Of bugs that are found late: rows of a key must be equal in the order, and one must be written again before the change."""
+
 
 @pytest.mark.parametrize("name", BUGS)
 def test_a_planted_bug_is_found(name: str) -> None:
     place, what, bug, kinds = BUGS[name]
     with mock.patch.object(place, what, bug):
-        assert any(_is_found(seed, kinds) for seed in range(100))
+        assert any(_is_found(seed, kinds) for seed in range(_FIRST_SEEDS.get(name, 0), 100))
 
 
 def _is_found(seed: int, kinds: tuple[str, ...]) -> bool:

@@ -305,7 +305,7 @@ def changed_executors_hold(seed: int, outcome: Outcome, place: Path, kinds: Sequ
     """
     rng = np.random.default_rng([seed, 7])
     kind, before, after = drawn_views(rng, kinds)
-    steps = drawn_timed_steps(rng, 6, _STREAMS)
+    steps = drawn_timed_steps(rng, 6, _STREAMS, late=0.4)
     first, second = sorted(int(at) for at in rng.integers(1, 6, 2))
     what, reopens = f"seed {seed}, {kind}", bool(rng.random() < 0.5)
     accepted: list[Rows] = []
