@@ -8,7 +8,7 @@ pipeline that is opened again from the directory, in the same process.
 A place is a call of Python or C code, or the return from one, by function, line and callee; an interrupt hits the first or the
 last time that the step comes there. Not covered: interrupts inside of C code, which Python does not deliver there, and those
 behind the last line of an `__enter__` or before the first of an `__exit__`: there one leaves a lock of the standard library to
-nobody, and whoever waits for it waits for ever.
+nobody, and a thread that waits for it waits for ever.
 """
 
 from __future__ import annotations
