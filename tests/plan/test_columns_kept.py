@@ -5,6 +5,7 @@ from __future__ import annotations
 from zset_join.expressions import col
 from zset_join.pipeline import PROCESSING_TIME, appends, changes
 from zset_join.plan.columns_kept import explained_unread, unread_of_sources, unread_of_stages
+from zset_join.plan.query_plan import QueryPlan
 from zset_join.query.several import plan_of
 
 CLICKS = appends("clicks", "id BIGINT, page STRING, ok BOOLEAN, note STRING")
@@ -54,6 +55,12 @@ def test_a_union_that_a_view_shows_whole_is_read_whole_by_a_join_too():
 
     assert unread_of_stages(plan_of(views)) == {0: ((), ("price", "level"))}
     assert unread_of_stages(plan_of({"titles": views["titles"]}))[0][0] == ("id", "ok", "note")
+
+
+def test_a_dedup_of_rows_that_are_only_added_shows_the_same_when_its_plan_was_read_back():
+    plan = CLICKS.dedup("page", order_by="id").select("page").plan()
+
+    assert unread_of_stages(QueryPlan.from_json(plan.to_json())) == unread_of_stages(plan) == {0: (("ok", "note"),)}
 
 
 def test_the_sides_of_a_group_without_pairs_show_what_is_not_kept():

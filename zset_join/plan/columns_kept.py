@@ -5,8 +5,9 @@
 
 The law: of a plan that keeps all, the columns of a stage are those that its input has and the same input of the plan with
 `keep_state="needed"` has not. Both are found from the plan alone, by the rules of `plan.passes.prune_columns`, so that a plan
-that was read back or changed shows them too. A dedup that was read back counts as reading all: whether its rows are only added
-is not written down. Of a group that `plan.passes.sum_pairs` would feed sums, the columns are shown, not that its rows go.
+that was read back or changed shows them too. A dedup that was read back counts as reading all, unless its rows are those of a
+source that only adds: what else is known of its input is not written down. Of a group that `plan.passes.sum_pairs` would feed
+sums, the columns are shown, not that its rows go.
 
 Known limit: the last steps that all parts of a union have in common count as done to their sum. Where each part does the
 same by itself, a column may be shown that the other plan keeps, or one missed that it does not keep.

@@ -109,7 +109,7 @@ class DeduplicateStage(Stage):
 
         A row that changes only in columns that are not read arrives again with them and does not without them.
         """
-        if not (self.input_only_adds or self.is_ordered):
+        if not (self.input_only_adds or self.source.mode == "append" or self.is_ordered):
             return (None,)
         return (frozenset(shown).union(self.keys, (one.name for one in self.columns)),)
 
