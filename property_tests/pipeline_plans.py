@@ -108,8 +108,8 @@ def drawn_view(seed: int, *, depth: int = 5, over: dict[str, View] | None = None
     return _Drawing(np.random.default_rng([seed, 1]), sources() if over is None else over).view(depth)
 
 
-def drawn_steps(seed: int, *, epochs: int = 6, rows: int = 12) -> list[Rows]:
-    """Return legal changes of all sources, epoch by epoch; some epochs have none."""
+def drawn_steps(seed: int, *, epochs: int = 6, rows: int = 12, nulls: bool = True) -> list[Rows]:
+    """Return legal changes of all sources, epoch by epoch; some epochs have none. `nulls`: with NULL in the columns k and s."""
     rng = np.random.default_rng([seed, 2])
     bag: Counter[tuple[Any, ...]] = Counter()
     steps = []
@@ -121,7 +121,7 @@ def drawn_steps(seed: int, *, epochs: int = 6, rows: int = 12) -> list[Rows]:
             schema = view.bindings[0].source.relation.schema
             made, weights = [], []
             for _ in range(int(rng.integers(1, rows))):
-                row = _row(rng, epoch)
+                row = _row(rng, epoch, nulls=nulls)
                 weight = 1
                 if name == "bag" and rng.random() < 0.4 and any(bag.values()):
                     row = dict(zip(_COLUMNS, [*bag.elements()][int(rng.integers(bag.total()))], strict=True))
@@ -138,12 +138,12 @@ def drawn_steps(seed: int, *, epochs: int = 6, rows: int = 12) -> list[Rows]:
     return steps
 
 
-def _row(rng: np.random.Generator, epoch: int) -> dict[str, Any]:
+def _row(rng: np.random.Generator, epoch: int, *, nulls: bool) -> dict[str, Any]:
     key, text = int(rng.integers(7)), int(rng.integers(5))
     return {
         "id": int(rng.integers(10)),
-        "k": None if key == 6 else key,
-        "s": None if text == 4 else "abcd"[text],
+        "k": None if key == 6 and nulls else key,
+        "s": None if text == 4 and nulls else "abcde"[text],
         "n": int(rng.integers(5)),
         "v": epoch + int(rng.integers(-1, 2)),
     }

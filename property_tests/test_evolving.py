@@ -15,6 +15,7 @@ import pytest
 from property_tests.evolving import Outcome, changed_queries_hold
 from property_tests.evolving_columns import changed_columns_hold
 from property_tests.evolving_directories import changed_directories_hold
+from property_tests.evolving_joins import changed_joins_hold
 from property_tests.laws import LawBrokenError
 from property_tests.profiles import profile_name
 from zset_join.conversions.python_values import python_values
@@ -22,6 +23,9 @@ from zset_join.core.errors import ZsetJoinError
 from zset_join.evolution import changed_columns, derivation, differences
 from zset_join.plan import fingerprints
 from zset_join.runners.local import durable, evolving, rebuilding, stored_rows
+from zset_join.shapes.null_keys import NullKeys
+from zset_join.state.rows import side
+from zset_join.state.rows.null_keys import dropped_rows
 
 CASES = {"push": range(250), "scout": range(200), "nightly": range(20_000)}
 
@@ -68,6 +72,37 @@ def test_a_planted_bug_is_found(name: str) -> None:
     place, what, bug = BUGS[name]
     with mock.patch.object(place, what, bug):
         assert any(_is_found(seed, changed_queries_hold) for seed in range(120))
+
+
+JOINS = {"push": range(60), "scout": range(400), "nightly": range(20_000)}
+
+
+def test_a_changed_join_holds_what_the_new_one_holds_and_is_refused_only_for_null_keys() -> None:
+    outcome = Outcome()
+    for seed in JOINS[profile_name()]:
+        changed_joins_hold(seed, outcome)
+
+    assert outcome.evolved > outcome.refused > 5
+    assert min(outcome.kept, outcome.rebuilt, outcome.rows) > 5
+
+
+IN_JOINS: dict[str, tuple[Any, str, Any]] = {
+    "rows dropped for NULL in their key are not looked at": (NullKeys, "is_none", property(lambda _: True)),
+    "only those that came to this very join are counted": (rebuilding.Rebuilding, "_count_dropped", lambda *_: None),
+    "they are refused whether they came or not": (NullKeys, "is_none", property(lambda _: False)),
+    "upserts are not counted": (
+        side,
+        "dropped_rows",
+        lambda prepared, *, is_upsert: 0 if is_upsert else dropped_rows(prepared, is_upsert=False),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", IN_JOINS)
+def test_a_planted_bug_of_joins_is_found(name: str) -> None:
+    place, what, bug = IN_JOINS[name]
+    with mock.patch.object(place, what, bug):
+        assert any(_is_found(seed, changed_joins_hold) for seed in range(120))
 
 
 COLUMNS = {"push": range(60), "scout": range(400), "nightly": range(20_000)}

@@ -84,7 +84,6 @@ def test_an_added_view_is_filled_and_a_dropped_one_is_no_more() -> None:
     [
         (SEEN.groupBy("k").agg(F.sum("n").alias("n")), SEEN.groupBy("n").agg(F.count().alias("c")), "EVOLVE_NO_ROWS"),
         (SEEN.where(col("n") > 1), SEEN.where(col("n") > 0), "EVOLVE_NO_ROWS"),
-        (JOINED.select("id"), ORDERS.join(PEOPLE, on="who", how="left").select("id"), "EVOLVE_NO_ROWS"),
         (ORDERS, ORDERS.dedup(keys="who", order_by="total"), "EVOLVE_BY_TIME"),
         (SEEN, changes("seen", {"k": pa.string(), "n": pa.int64()}, keys="k"), "EVOLVE_SOURCE"),
     ],

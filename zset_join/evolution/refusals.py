@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 from zset_join.core.errors import OptionError, PlanError, StateError
@@ -11,8 +12,10 @@ from zset_join.evolution.derivation import columns_wanted, unmet_conditions
 from zset_join.expressions import describe
 from zset_join.plan.query_plan import Feed, QueryPlan
 from zset_join.plan.row_steps import RowStep
+from zset_join.shapes.null_keys import NullKeys
 
 __all__ = [
+    "NearRows",
     "bad_first_rows",
     "bad_reread",
     "by_time",
@@ -30,7 +33,6 @@ _CURE = (
     "Build the pipeline with keep_inputs=True, which allows any change, or start the new query again over the "
     "sources, with an output of its own."
 )
-_Near = tuple[str, Sequence[RowStep], Sequence[str], Sequence[str], int]
 
 
 class Held(Protocol):
@@ -47,6 +49,36 @@ class Held(Protocol):
         ...
 
 
+@dataclass(frozen=True, kw_only=True)
+class NearRows:
+    """What is kept of a source.
+
+    Args:
+        what: where.
+        steps: after which steps.
+        columns: which columns.
+        rows: how many.
+        gaps: columns in which no NULL is kept.
+        dropped: rows with such a NULL.
+        is_upsert: they are upserts, which are counted whenever they come.
+    """
+
+    what: str
+    steps: Sequence[RowStep]
+    columns: Sequence[str]
+    rows: int
+    gaps: Sequence[str]
+    dropped: NullKeys
+    is_upsert: bool
+
+    @property
+    def dropped_text(self) -> str:
+        """Return how many rows with NULL were dropped."""
+        if not self.dropped.is_counted or self.dropped.rows < 0:
+            return "rows, of unknown number,"
+        return f"{'up to ' * self.is_upsert}{counted(self.dropped.rows, 'row')}"
+
+
 def none_taken(name: str, rows: int) -> StateError:
     """Return the error of rows that were read again of a source of which no row has been taken."""
     return bad_reread(name, f"are {counted(rows, 'row')}, and none has been taken", more=rows, fewer=0)
@@ -56,7 +88,7 @@ def no_rows(
     feed: Feed,
     columns: Sequence[str],
     reader: str,
-    near: Sequence[_Near],
+    near: Sequence[NearRows],
     dropped: Collection[str] = (),
     held: Sequence[Held] = (),
 ) -> StateError:
@@ -66,13 +98,13 @@ def no_rows(
         feed: what is wanted.
         columns: of the source.
         reader: who wants it.
-        near: of what is kept of the source: where, after which steps, which columns, where no NULL is kept, and how many rows.
+        near: what is kept of the source.
         dropped: columns of the source that the plan before omitted by `keep_state="needed"`.
         held: what stages hold of the source.
     """
     wanted = columns_wanted(feed.steps)
     wanted = set(columns) if wanted is None else wanted
-    never, counts = sorted(wanted & set(dropped)), _counts(held, [count for *_, count in near])
+    never, counts = sorted(wanted & set(dropped)), _counts(held, [one.rows for one in near])
     if never:
         return StateError(
             f'{reader} needs the columns {never} of "{feed.origin}", and no state has them{_shown(held)}: with '
@@ -84,7 +116,7 @@ def no_rows(
             columns=never,
             **counts,
         )
-    reasons = [f"{what} ({count:,}) {_lack(feed, wanted, steps, kept, gaps)}" for what, steps, kept, gaps, count in near]
+    reasons = [f"{one.what} ({one.rows:,}) {_lack(feed, wanted, one)}" for one in near]
     why = f"no stage keeps them{_shown(held)}" if not reasons else "; ".join([*reasons, *_gone(held)])
     return StateError(
         f'{reader} needs the rows of "{feed.origin}" with the columns {sorted(wanted)}, which are not stored: {why}. {_CURE}',
@@ -117,18 +149,18 @@ def _gone(held: Sequence[Held]) -> list[str]:
     return [f"{how} so far: {rows:,}" for how, rows in found.items()]
 
 
-def _lack(feed: Feed, wanted: set[str], steps: Sequence[RowStep], kept: Sequence[str], gaps: Sequence[str]) -> str:
+def _lack(feed: Feed, wanted: set[str], near: NearRows) -> str:
     """Return the columns that stored rows lack."""
-    unmet = unmet_conditions(steps, feed.steps)
+    unmet = unmet_conditions(near.steps, feed.steps)
     if unmet:
         return f"are only those where {' and '.join(map(describe, unmet))}"
-    read = columns_wanted(steps)
-    missing = sorted(wanted - (set(kept) if read is None else read))
+    read = columns_wanted(near.steps)
+    missing = sorted(wanted - (set(near.columns) if read is None else read))
     if missing:
         return f"lack {missing}"
-    if gaps:
-        return f"lack those with NULL in {list(gaps)}"
-    return f"hold {list(kept)}, from which they do not follow"
+    if near.gaps:
+        return f"lack {near.dropped_text} with NULL in {list(near.gaps)}"
+    return f"hold {list(near.columns)}, from which they do not follow"
 
 
 def by_time(

@@ -38,6 +38,7 @@ from zset_join.core.extensions import load_extensions
 from zset_join.core.options import BufferLimit, HotBudget
 from zset_join.core.relation import Relation
 from zset_join.shapes.join import JoinShape
+from zset_join.shapes.null_keys import NULL_KEYS, NullKeys
 from zset_join.shapes.operator_options import OperatorOptions
 from zset_join.stages.comparisons import Comparison
 from zset_join.zset import ZSet
@@ -534,7 +535,8 @@ def _summed(metadata: Sequence[Mapping[bytes, bytes]]) -> dict[bytes, bytes]:
                 sums[name] = {key: max(time, before.get(key, time)) for key, time in value.items()}
             else:
                 sums[name] = [a + b for a, b in zip(before, value, strict=True)] if isinstance(value, list) else before + value
-    return {name: json.dumps(value).encode() for name, value in sums.items()}
+    written = {name: json.dumps(value).encode() for name, value in sums.items()}
+    return {**written, **NullKeys.summed(metadata).metadata()} if NULL_KEYS in written else written
 
 
 _readers: dict[str, Callable[[Mapping[str, Any]], Stage]] = {}

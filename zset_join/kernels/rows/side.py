@@ -32,6 +32,8 @@ __all__ = [
     "H_JOIN_COUNT",
     "H_LIVE_BYTES",
     "H_LIVE_ROWS",
+    "H_NULL_KEYS",
+    "H_NULL_KEYS_COUNTED",
     "H_REJECTED_ROWS",
     "H_ROWS_END",
     "H_STALE_ROWS",
@@ -69,6 +71,7 @@ H_STALE_ROWS, H_UNKNOWN_DELETES, H_REJECTED_ROWS = 24, 25, 26
 H_EVICTED_ROWS, H_EVICTED_BYTES = 27, 28
 H_COLD_BYTES = 29  # what the rows on disk count for
 H_WATERMARK = 30  # the newest of all epochs that were absorbed
+H_NULL_KEYS, H_NULL_KEYS_COUNTED = 31, 32  # rows that were dropped for NULL in their key; whether all of them were counted
 H_FREE_BLOCKS = 64  # one list per size class, to the end of the header
 HEADER_WORDS = 512
 

@@ -26,7 +26,7 @@ from zset_join.core.relation import Relation
 from zset_join.core.tick import Tick
 from zset_join.evolution.changed_columns import ColumnChange
 from zset_join.evolution.derivation import columns_wanted, derived_steps, null_rejected
-from zset_join.evolution.refusals import by_time, no_rows
+from zset_join.evolution.refusals import NearRows, by_time, no_rows
 from zset_join.plan.fingerprints import Fingerprints
 from zset_join.plan.query_plan import Feed
 from zset_join.plan.row_steps import RowStep, SelectStep, relation_after
@@ -34,8 +34,10 @@ from zset_join.runners.common.stage_bucket import StageBucket
 from zset_join.runners.local.feeding import Feeding, columns_before, transforms_of
 from zset_join.runners.local.held_counts import HeldCounts, HeldRows, state_bytes
 from zset_join.runners.local.stored_rows import Chunks, StoredRows, gaps_of
+from zset_join.shapes.null_keys import NullKeys
 from zset_join.stages.effect import EffectPlace, Effects, has_effect
 from zset_join.stages.stage import StageOptions
+from zset_join.state.rows.side_snapshot import with_null_keys
 from zset_join.zset import ZSet
 from zset_join.zset.protocol import DurableOperator, FillingOperator
 
@@ -54,6 +56,13 @@ class _Part:
     def is_streamed(self) -> bool:
         """Return whether its rows are computed while they are read."""
         return self.kept is not None and self.kept.chunks is not None
+
+    def dropped(self) -> NullKeys:
+        """Return how many of its rows are absent because of NULL in a key; where steps drop rows, not how many of these."""
+        if self.kept is None or set(self.kept.gaps) <= null_rejected(self.steps, ()):
+            return NullKeys()
+        found = self.kept.dropped()
+        return replace(found, is_counted=found.is_none or all(isinstance(step, SelectStep) for step in self.steps))
 
 
 @dataclass
@@ -156,7 +165,7 @@ class Rebuilding:
     def _choose(self, feeds: Sequence[Feed], wanted: Relation, reader: str, gaps: Sequence[str]) -> list[_Part]:
         whole = self.prints.text(feeds)
         for one in self.kept:
-            if one.text == whole and _fits(one.relation, wanted) and set(one.gaps) <= set(gaps) and one.is_whole():
+            if one.text == whole and _fits(one.relation, wanted) and one.lacks_only(gaps) and one.is_whole():
                 return [_Part(one)]
         return [self._choose_feed(feed, wanted, reader, gaps) for feed in feeds]
 
@@ -169,14 +178,25 @@ class Rebuilding:
         fitting = []
         for one in beside:
             steps = derived_steps(one.feeds[0].steps, wants, one.relation.schema.names, names)
-            if steps is None or not set(one.gaps) <= null_rejected(steps, gaps):
+            if steps is None or not one.lacks_only(null_rejected(steps, gaps)):
                 continue
             if _fits(relation_after(one.relation, steps), wanted) and one.is_whole():
                 fitting.append(_Part(one, steps))
         if fitting:
             return min(fitting, key=_size) if len(fitting) > 1 else fitting[0]
         if isinstance(feed.origin, str):
-            near = [(one.what, one.feeds[0].steps, one.relation.schema.names, one.gaps, one.live()) for one in beside]
+            near = [
+                NearRows(
+                    what=one.what,
+                    steps=one.feeds[0].steps,
+                    columns=one.relation.schema.names,
+                    rows=one.live(),
+                    gaps=one.gaps,
+                    dropped=one.dropped(),
+                    is_upsert=one.relation.mode == "upsert",
+                )
+                for one in beside
+            ]
             held = [] if self.held is None else self.held.of_sources([feed.origin])
             raise no_rows(replace(feed, steps=wants), names, reader, near, self.dropped.get(feed.origin, ()), held)
         self.check_stage(feed.origin)
@@ -292,7 +312,23 @@ class Rebuilding:
             self.rejected += operator.rejections(tick, fed).num_rows
         if absorbs:
             operator.absorb(tick, fed)
+            self._count_dropped(number, operator)
         return answer
+
+    def _count_dropped(self, number: int, operator: DurableOperator) -> None:
+        """Count for an operator what its inputs lack, which it would have dropped too. Cost: where there are any, its rows."""
+        node, more = self.plan.nodes[number], dict[str, NullKeys]()
+        for name, key in node.stage.state_tables.items():
+            if key.of_input is None or not key.is_whole:
+                continue
+            given, feeds = node.stage.inputs[key.of_input], node.feeds[key.of_input]
+            parts = self._parts(feeds, given.relation, f"stage {node.name}", gaps_of(given))
+            dropped = sum((part.dropped() for part in parts), NullKeys())
+            if not dropped.is_none:
+                more[name] = dropped
+        if more:
+            tables = operator.snapshot()
+            operator.restore({name: with_null_keys(table, more.get(name, NullKeys())) for name, table in tables.items()})
 
     def _fill(self, number: int, operator: FillingOperator) -> bool:
         """Fill the operator of a stage chunk by chunk, where its rows are computed while they are read; return whether it is.

@@ -41,8 +41,8 @@ def part_of_tables(joins: Sequence[Stage], places: Sequence[int], tables: Mappin
 
 
 def under_names(table: pa.Table, schema: pa.Schema) -> pa.Table:
-    """Return a table whose columns are called as in a schema of the same types."""
-    return pa.table(table.columns, schema=schema)
+    """Return a table whose columns are called as in a schema of the same types; it counts what it counted."""
+    return pa.table(table.columns, schema=schema.with_metadata(table.schema.metadata))
 
 
 def _called(name: str, place: int) -> str:

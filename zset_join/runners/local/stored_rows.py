@@ -1,7 +1,8 @@
 """Stored rows of a pipeline: those of its stages, its views and the history of its inputs.
 
 The law: what is listed is the sum of everything that arrived along these feeds so far, without the rows that have NULL in one
-of `gaps`. Rows in upsert mode come as the live row of each key, and a delete of each key that is remembered as deleted.
+of `gaps`, which `dropped` counts. Rows in upsert mode come as the live row of each key, and a delete of each key that is
+remembered as deleted.
 
 Cost: making the list is a look at every stage, without its state; of an entry whose rows, or their number, are wanted the state
 is read, and reading it is a copy of its rows.
@@ -9,7 +10,7 @@ is read, and reading it is a copy of its rows.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 
@@ -26,6 +27,7 @@ from zset_join.plan.unnamed import text_of
 from zset_join.runners.local.contents import Contents
 from zset_join.runners.local.history import PastEpoch
 from zset_join.runners.local.listed_answers import Chunks, ListedGroups, ListedPairs
+from zset_join.shapes.null_keys import NullKeys
 from zset_join.stages.stage import StageInput, StageOptions
 from zset_join.zset import ZSet, single_batch
 from zset_join.zset.protocol import AnswerListingOperator, DurableOperator, ListingOperator, UnorderedOperator
@@ -41,6 +43,10 @@ def _always() -> bool:
     return True
 
 
+def _none() -> NullKeys:
+    return NullKeys()
+
+
 @dataclass(frozen=True)
 class StoredRows:
     """Rows that can be read.
@@ -52,6 +58,7 @@ class StoredRows:
         counted: returns how many there are, with keys that are remembered as deleted.
         read: returns them.
         gaps: columns in which none of them is NULL, because such rows were of no use.
+        dropped: returns how many such rows there were.
         chunks: yields them with some columns or all, where they are many and computed while they are read.
         is_whole: returns whether none of them has been forgotten.
         counted_live: returns how many of them live; None: all.
@@ -63,6 +70,7 @@ class StoredRows:
     counted: Callable[[], int]
     read: Callable[[], ZSet]
     gaps: tuple[str, ...] = ()
+    dropped: Callable[[], NullKeys] = _none
     chunks: Chunks | None = None
     is_whole: Callable[[], bool] = _always
     counted_live: Callable[[], int] | None = None
@@ -71,6 +79,10 @@ class StoredRows:
     def count(self) -> int:
         """Return how many there are."""
         return self.counted()
+
+    def lacks_only(self, columns: Collection[str]) -> bool:
+        """Return whether only rows with NULL in these columns are absent. Cost: where others may be, the state is read."""
+        return set(self.gaps) <= set(columns) or self.dropped().is_none
 
     def live(self) -> int:
         """Return how many live rows there are."""
@@ -149,6 +161,7 @@ def _of_stage(
         if not key.is_whole or key.of_input is None:
             continue
         given = stage.inputs[key.of_input]
+        gaps = gaps_of(given)
         columns = shape.snapshot_readers()[name].schema.names
         schema = pa.schema([field for field in given.relation.schema if field.name in columns])
         relation = Relation(
@@ -164,7 +177,8 @@ def _of_stage(
             f"the {name} rows of {node.name}",
             _Counted(operator, (f"{name}_rows", f"{name}_tombstones")),
             _Table(operator, name, relation),
-            gaps_of(given),
+            gaps,
+            _NullKeysOf(operator, name) if gaps else _none,
             is_whole=_HasEvictedNothing(operator),
             counted_live=_Counted(operator, (f"{name}_rows",)),
         )
@@ -196,6 +210,19 @@ class _Counted:
     def __call__(self) -> int:
         counts = self.operator().statistics()
         return sum(counts[name] for name in self.names)
+
+
+@dataclass(frozen=True)
+class _NullKeysOf:
+    """Read how many rows an operator has dropped for NULL in their key. Cost: of an operator in buckets a snapshot."""
+
+    operator: _Operator
+    name: str
+
+    def __call__(self) -> NullKeys:
+        one = self.operator()
+        readers = one.rows_readers() if isinstance(one, UnorderedOperator) else one.snapshot_readers()
+        return NullKeys.of(readers[self.name].schema.metadata)
 
 
 @dataclass(frozen=True)

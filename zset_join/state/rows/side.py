@@ -35,6 +35,7 @@ from zset_join.shapes.kept_types import count_sequence_words
 from zset_join.state.rows.delta_arrays import DeltaArrays, table_bits
 from zset_join.state.rows.directory_lock import hold_directory
 from zset_join.state.rows.hash_seed import HashTables
+from zset_join.state.rows.null_keys import dropped_rows
 from zset_join.state.rows.row_arena import RowArena
 from zset_join.state.rows.sequence import sequence_nulls, sequence_words
 from zset_join.state.rows.side_rules import SideRules
@@ -60,13 +61,14 @@ class PreparedSide:
     """Effect of one delta on one side, computed before it is applied.
 
     Valid until the same side prepares its next delta. `evicted` are numbers of state rows that leave in the same epoch;
-    `shows_evicted`: whether that is a change like any other.
+    `shows_evicted`: whether that is a change like any other; `dropped`: how many of its rows may be dropped for a NULL key.
     """
 
     delta: ZSet
     encoded: EncodedRows
     arrays: DeltaArrays
     rejected: int = 0
+    dropped: int = 0
     entries: int = 0
     stale: int = 0
     unknown_deletes: int = 0
@@ -222,6 +224,7 @@ class SideState:
             header[s.H_FINGERPRINT] = self._fingerprint
             header[s.H_ABSORBED_EPOCH] = -1
             header[s.H_WATERMARK] = _NO_WATERMARK
+            header[s.H_NULL_KEYS_COUNTED] = 1
         elif header[s.H_FINGERPRINT] != self._fingerprint:
             raise StateError(
                 f'the local state of "{self.relation.name}" in {directory} was written for another relation, library version '
@@ -294,7 +297,7 @@ class SideState:
         arrays.words[d.D_WEIGHTS] = weights.address
         arrays.words[d.D_TABLE_BITS] = table_bits(count)
         lost, nulls, bad = ch.hash_delta(self.view, arrays.address, self.has_identity, mode == "append")
-        prepared = PreparedSide(delta, encoded, arrays)
+        prepared = PreparedSide(delta, encoded, arrays, dropped=lost if self._drops_unmatchable else 0)
         if not self.arranges:
             prepared.unmatchable[:count] = 1
         if encoded.unfit is not None:
@@ -379,6 +382,8 @@ class SideState:
             self._store(prepared)
             if prepared.stale or prepared.unknown_deletes or prepared.rejected:
                 header[_COUNTS] += (prepared.stale, prepared.unknown_deletes, prepared.rejected)
+            if prepared.dropped:
+                header[s.H_NULL_KEYS] += dropped_rows(prepared, is_upsert=self.relation.mode == "upsert")
         if header.item(s.H_TOMBSTONES) and (horizon := self.horizon) is not None:
             kernels_absorb.expire_tombstones(self.view, self.identity_columns.address, self._variables.address, horizon)
 

@@ -27,6 +27,7 @@ from zset_join.kernels.rows import side as s
 from zset_join.kernels.rows.epoch import CHANGE_WORDS
 from zset_join.kernels.rows.tombstones import date_newest, requeue
 from zset_join.kernels.values import columns as c
+from zset_join.shapes.null_keys import IGNORED, NullKeys
 from zset_join.state.rows.side import PreparedSide, SideState
 from zset_join.zset import ZSet, single_batch
 
@@ -36,11 +37,13 @@ __all__ = [
     "SNAPSHOT_WATERMARK",
     "SNAPSHOT_WEIGHT",
     "counted_reader",
+    "null_keys",
     "restore_side",
     "side_reader",
     "snapshot_counts",
     "snapshot_epoch",
     "snapshot_parts",
+    "with_null_keys",
     "with_unknown_deletes",
 ]
 
@@ -54,7 +57,6 @@ _Words = npt.NDArray[np.int64]
 _SNAPSHOT_ROWS = 1 << 16
 _EPOCH = b"zset_join.absorbed_epoch"
 _ROWS = b"zset_join.rows"
-_IGNORED = b"zset_join.ignored_rows"
 _EVICTED = b"zset_join.evicted"
 
 
@@ -76,7 +78,7 @@ def side_reader(
         keeps_order: rows of one key come in the order in which they were linked, as a snapshot has them; else as they are in
             memory, which takes half the time, and is enough for who wants the rows alone.
     """
-    facts = _facts(side.absorbed_epoch, (*side.ignored, *side.evicted))
+    facts = _facts(side.absorbed_epoch, (*side.ignored, *side.evicted)) | null_keys(side).metadata()
     schema = _snapshot_schema(side).with_metadata(facts)
     return pa.RecordBatchReader.from_batches(schema, _batches(side, cold, cold_tombstones, keeps_order))
 
@@ -165,21 +167,33 @@ def _rows_of(table: pa.Table | pa.RecordBatchReader) -> int:
 def snapshot_counts(table: pa.Table | pa.RecordBatchReader) -> tuple[int, ...]:
     """Return the counts of the side: stale rows, unknown deletes, rejected rows, evicted rows and their bytes."""
     metadata = table.schema.metadata or {}
-    ignored, evicted = json.loads(metadata.get(_IGNORED, b"[0, 0, 0]")), json.loads(metadata.get(_EVICTED, b"[0, 0]"))
+    ignored, evicted = json.loads(metadata.get(IGNORED, b"[0, 0, 0]")), json.loads(metadata.get(_EVICTED, b"[0, 0]"))
     return (*ignored, *evicted)
 
 
 def with_unknown_deletes(table: pa.Table, count: int) -> pa.Table:
     """Return a snapshot with another count of unknown deletes; itself where it counts none."""
     metadata = table.schema.metadata or {}
-    if _IGNORED not in metadata:
+    if IGNORED not in metadata:
         return table
-    stale, _, rejected = json.loads(metadata[_IGNORED])
-    return table.replace_schema_metadata({**metadata, _IGNORED: json.dumps([stale, count, rejected])})
+    stale, _, rejected = json.loads(metadata[IGNORED])
+    return table.replace_schema_metadata({**metadata, IGNORED: json.dumps([stale, count, rejected])})
 
 
-def _facts(epoch: int, counts: Sequence[int]) -> dict[bytes, str]:
-    return {_EPOCH: str(epoch), _IGNORED: json.dumps(list(counts[:3])), _EVICTED: json.dumps(list(counts[3:]))}
+def null_keys(side: SideState) -> NullKeys:
+    """Return how many rows a side has dropped for NULL in their key."""
+    return NullKeys(int(side.header[s.H_NULL_KEYS]), bool(side.header[s.H_NULL_KEYS_COUNTED]))
+
+
+def with_null_keys(table: pa.Table, more: NullKeys) -> pa.Table:
+    """Return a snapshot whose side has dropped more rows for NULL in their key."""
+    metadata = table.schema.metadata or {}
+    return table.replace_schema_metadata({**metadata, **(NullKeys.of(metadata) + more).metadata()})
+
+
+def _facts(epoch: int, counts: Sequence[int]) -> dict[bytes, bytes]:
+    texts = {_EPOCH: str(epoch), IGNORED: json.dumps(list(counts[:3])), _EVICTED: json.dumps(list(counts[3:]))}
+    return {name: text.encode() for name, text in texts.items()}
 
 
 def _in_linking_order(side: SideState, live: int) -> npt.NDArray[Any]:
@@ -243,6 +257,8 @@ def restore_side(
     _order_tombstones(side)
     stale, unknown_deletes, rejected, evicted_rows, evicted_bytes = snapshot_counts(table)
     side.ignored, side.evicted = (stale, unknown_deletes, rejected), (evicted_rows, evicted_bytes)
+    dropped = NullKeys.of(table.schema.metadata)
+    side.header[s.H_NULL_KEYS], side.header[s.H_NULL_KEYS_COUNTED] = dropped.rows, dropped.is_counted
 
 
 def _order_tombstones(side: SideState) -> None:

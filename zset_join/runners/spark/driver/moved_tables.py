@@ -13,11 +13,14 @@ from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from zset_join.checkpoint.other_mode import StatePair
 from zset_join.runners.local.stored_rows import gaps_of
 from zset_join.runners.spark.driver.routed_tables import joined, parted
+from zset_join.shapes.null_keys import NullKeys
 from zset_join.stages import Stage, StageOptions, read_stage
+from zset_join.state.rows.side_snapshot import SNAPSHOT_WEIGHT
 
 __all__ = ["MovedTables", "StateTables", "stages_by_name"]
 
@@ -68,9 +71,12 @@ class MovedTables:
             if route is not None:
                 of_route = self.after[route]
                 given = stage.inputs[stage.state_tables[name].of_input or 0]
+                rows = pc.sum(pc.not_equal(table.column(SNAPSHOT_WEIGHT), 0)).as_py() or 0
                 table, remembered = parted(table, schemas[name], self._schemas(of_route)["route"], gaps_of(given))
+                dropped = NullKeys.summed(metadata) + NullKeys(rows - table.num_rows)  # those that only the route remembers
+                metadata = [{**one, **NullKeys().metadata()} for one in metadata]
                 made[route] = {"route": self._regrouped(of_route, "route", remembered, metadata)}
-                metadata = []
+                metadata = [dropped.metadata()]
             tables[name] = self._regrouped(stage, name, table.cast(schemas[name]), metadata)
         return {**made, pair.executors: tables}
 
