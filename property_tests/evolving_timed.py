@@ -382,11 +382,12 @@ def changed_timed_queries_hold(seed: int, outcome: Outcome, kinds: tuple[str, ..
     """
     rng = np.random.default_rng([seed, 6])
     moments = Moments(seed)
-    pair, steps = drawn_pair(rng, moments, kinds), drawn_timed_steps(rng)
+    keeps = bool(np.random.default_rng([seed, 9]).random() < 0.2)
+    pair, steps = drawn_pair(rng, moments, kinds), drawn_timed_steps(rng, late=0.4 if keeps else 0.15)
     first = int(rng.integers(0, EPOCHS))
     second = int(rng.integers(first, EPOCHS)) if rng.random() < 0.8 else first
     what = f"seed {seed}, {pair.name}"
-    life = _Life(pair, moments, keep_inputs=bool(rng.random() < 0.2))
+    life = _Life(pair, moments, keep_inputs=keeps)
     for number, step in enumerate(steps):
         if number == first:
             life.turn(pair.after, outcome, f"{what}, before epoch {number}")
