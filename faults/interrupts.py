@@ -7,8 +7,9 @@ pipeline that is opened again from the directory, in the same process.
 
 A place is a call of Python or C code, or the return from one, by function, line and callee; an interrupt hits the first or the
 last time that the step comes there. Not covered: interrupts inside of C code, which Python does not deliver there, and those
-behind the last line of an `__enter__` or before the first of an `__exit__`: there one leaves a lock of the standard library to
-nobody, and a thread that waits for it waits for ever.
+where a lock of the standard library is taken or released: behind the last line of an `__enter__`, before the first of an
+`__exit__`, behind `_release_save`. One there leaves a lock to nobody, or releases it twice, and a thread waits for it
+for ever.
 """
 
 from __future__ import annotations
@@ -126,7 +127,9 @@ def places_of_a_step(directory: Path | None, threads: int) -> dict[Place, int]:
     def note(frame: FrameType, event: str, argument: Any) -> None:
         place = _place(frame, event, argument)
         name = place[3].rpartition(".")[2] or frame.f_code.co_name
-        is_locking = name == ("__exit__" if event.endswith("call") else "__enter__")
+        is_begun = event.endswith("call")
+        is_locking = name == ("__exit__" if is_begun else "__enter__")
+        is_locking |= not is_begun and frame.f_code.co_name == "_release_save"
         if frame.f_code.co_filename != __file__ and not is_locking:
             counts[place] = counts.get(place, 0) + 1
 
