@@ -135,6 +135,7 @@ def test_a_refusal_counts_what_is_kept_and_what_has_left(
 
 BAG = changes("bag", {"who": pa.string(), "n": pa.int64()})
 MET, ALL = BAG.join(PEOPLE, on="who").select("who", "n"), BAG.join(PEOPLE, on="who", how="left").select("who", "n")
+SOME = BAG.join(PEOPLE, on="who", how="semi").select("who", "n")
 UPSERTED = ORDERS.join(PEOPLE, on="who").select("id"), ORDERS.join(PEOPLE, on="who", how="left").select("id")
 
 
@@ -189,7 +190,18 @@ def test_a_state_of_a_commit_that_did_not_count_is_refused_as_unknown(tmp_path: 
     again.load(tmp_path)
     again.step(of_bag(("a", 1)))
 
-    with pytest.raises(StateError, match=r"lack rows, of unknown number, with NULL in \['who'\]"):
+    for _ in range(2):  # that of before, and a join that is built from its rows
+        with pytest.raises(StateError, match=r"lack rows, of unknown number, with NULL in \['who'\]"):
+            again.evolve(ALL)
+        again.evolve(SOME)
+
+
+def test_a_join_that_is_built_of_no_rows_counts_those_that_the_one_before_has_dropped(tmp_path: Path) -> None:
+    with Pipeline(MET, tmp_path) as pipeline:
+        pipeline.step(of_bag((None, 1)))
+        pipeline.evolve(SOME)
+
+    with Pipeline(SOME, tmp_path) as again, pytest.raises(StateError, match=r"lack 1 row with NULL in \['who'\]"):
         again.evolve(ALL)
 
 

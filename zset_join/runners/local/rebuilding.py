@@ -62,7 +62,8 @@ class _Part:
         if self.kept is None or set(self.kept.gaps) <= null_rejected(self.steps, ()):
             return NullKeys()
         found = self.kept.dropped()
-        return replace(found, is_counted=found.is_none or all(isinstance(step, SelectStep) for step in self.steps))
+        are_all = found.is_none or all(isinstance(step, SelectStep) for step in self.steps)
+        return replace(found, is_counted=found.is_counted and are_all)
 
 
 @dataclass
@@ -304,6 +305,8 @@ class Rebuilding:
             fed.append(delta if given.reduce is None else given.reduce.reduce(delta))
         self.fed[number] = sum(map(len, fed))
         if not self.fed[number] and not node.stage.emits_without_input:
+            if absorbs:
+                self._count_dropped(number, operator)
             return ZSet.empty(shown)
         fed = self._completed(number, operator, fed)
         tick = replace(self.tick, watermark_us=self.reached.get(number))

@@ -67,30 +67,45 @@ def evolve_executors(
     Cost: every live row is read once; what is built is written once.
     """
     with runner.lock:
-        checkpoint = runner.checkpoint
-        last = None if checkpoint is None else checkpoint.last
-        if checkpoint is None or last is None:
-            raise StateError(
-                "no epoch is committed yet, so there is nothing to change. Call evolve() once the query has answered an epoch.",
-                code="NOTHING_COMMITTED",
-                location=runner.options.checkpoint_location,
-            )
-        changed = ChangedCheckpoint(
+        return _evolved(runner, query, after, is_given=is_given, terms=terms, gives_difference=gives_difference)
+
+
+def _evolved(
+    runner: EpochRunner,
+    query: PlannedQuery,
+    after: EpochRunner,
+    *,
+    is_given: bool = False,
+    terms: ChangeTerms,
+    gives_difference: bool,
+) -> PlanDiff:
+    """Change a query whose lock is held; the arguments are those of `evolve_executors`."""
+    checkpoint = runner.checkpoint
+    last = None if checkpoint is None else checkpoint.last
+    if checkpoint is None or last is None:
+        raise StateError(
+            "no epoch is committed yet, so there is nothing to change. Call evolve() once the query has answered an epoch.",
+            code="NOTHING_COMMITTED",
             location=runner.options.checkpoint_location,
-            checkpoint=checkpoint,
-            session=lambda: after.query.session,
-            undo_epochs=runner.options.undo_epochs,
         )
+    changed = ChangedCheckpoint(
+        location=runner.options.checkpoint_location,
+        checkpoint=checkpoint,
+        session=lambda: after.query.session,
+        undo_epochs=runner.options.undo_epochs,
+    )
 
-        def form(state: ExecutorsState, evolution: Evolution, stored: Mapping[str, Any]) -> ExecutorsForm:
-            return planned_form(after.query, after.described(stored), state, evolution)
+    def form(state: ExecutorsState, evolution: Evolution, stored: Mapping[str, Any]) -> ExecutorsForm:
+        return planned_form(after.query, after.described(stored), state, evolution)
 
+    try:
         with changed.built(query, form, terms=terms) as change:
             diff = change.evolution.diff()
             _commit(runner, after, change, diff, is_given=is_given)
-        runner.has_ended = True
-        if gives_difference:
-            _give_difference(runner, after, checkpoint.query_id)
+    finally:
+        runner.has_ended = checkpoint.last is not last  # what fails behind the commit undoes nothing
+    if gives_difference:
+        _give_difference(runner, after, checkpoint.query_id)
     return replace(diff, taken=last.epoch + 1)
 
 
@@ -119,21 +134,22 @@ def undo_executors(
         StateError: `NOTHING_TO_UNDO`, `UNDO_GONE`; or as `evolve_executors`.
         OptionError: `NOT_FROM_HERE`: another process has made the change.
     """
-    place, checkpoint = runner.options.checkpoint_location, runner.checkpoint
-    changed = None if checkpoint is None else checkpoint.changed
-    if checkpoint is None or checkpoint.last is None or changed is None or not changed.changes:
-        raise nothing_to_undo(place, "evolve()")
-    check_undo(checkpoint.last.epoch + 1, changed.epoch, changed.undo_epochs)
-    if before is None:
-        raise OptionError(
-            f"the query in {place} was changed by another process, and on executors the program of the query before is "
-            f"needed to run it. Give evolve() that query; or stop this one, run zset-join undo {place}, and start the "
-            "program of before.",
-            code="NOT_FROM_HERE",
-            what="undo",
-        )
-    words = words_back(columns_of_change(changed), is_at_once=checkpoint.last.epoch == changed.epoch)
-    return evolve_executors(runner, *before, terms=ChangeTerms(words=words), gives_difference=gives_difference)
+    with runner.lock:
+        place, checkpoint = runner.options.checkpoint_location, runner.checkpoint
+        changed = None if checkpoint is None else checkpoint.changed
+        if checkpoint is None or checkpoint.last is None or changed is None or not changed.changes:
+            raise nothing_to_undo(place, "evolve()")
+        check_undo(checkpoint.last.epoch + 1, changed.epoch, changed.undo_epochs)
+        if before is None:
+            raise OptionError(
+                f"the query in {place} was changed by another process, and on executors the program of the query before is "
+                f"needed to run it. Give evolve() that query; or stop this one, run zset-join undo {place}, and start the "
+                "program of before.",
+                code="NOT_FROM_HERE",
+                what="undo",
+            )
+        words = words_back(columns_of_change(changed), is_at_once=checkpoint.last.epoch == changed.epoch)
+        return _evolved(runner, *before, terms=ChangeTerms(words=words), gives_difference=gives_difference)
 
 
 def _commit(runner: EpochRunner, after: EpochRunner, change: ExecutorsChange, diff: PlanDiff, *, is_given: bool) -> None:

@@ -33,8 +33,7 @@ from zset_join.runners.spark.driver.rows_taken import batch_taken
 from zset_join.runners.spark.driver.staging import note_taken, remove_place, taken_through
 from zset_join.runners.spark.epoch.offsets import offsets_digest
 from zset_join.runners.spark.planning.source_stream import SourceStream
-from zset_join.runners.spark.rows.baseline import make_start, with_made_start
-from zset_join.storage.folder import folder_below
+from zset_join.runners.spark.rows.baseline import has_start, make_start, with_made_start
 
 __all__ = ["PolledRows"]
 
@@ -201,7 +200,7 @@ class PolledRows:
         rows = united_rows(self._layout, {name: stream.collected})
         if stream.baseline is not None:
             make_start(self._location)
-        if folder_below(self._location, "zset/start").size("epoch-0") is not None:
+        if has_start(self._location):
             rows = with_made_start(rows, self._location)
         writer = rows.writeStream.option("checkpointLocation", self._location).trigger(**self._trigger).foreachBatch(self._take)
         self._query = writer.start()
