@@ -11,11 +11,13 @@ import pytest
 
 from zset_join.core.errors import StateError
 from zset_join.expressions import col
+from zset_join.lookup import ArrowSource
 from zset_join.pipeline import Pipeline
 from zset_join.query import View, appends, changes
 from zset_join.query import functions as F  # noqa: N812 - as PySpark users write F
 from zset_join.stages.deduplicate import DeduplicateStage
 from zset_join.stages.stage import Stage
+from zset_join.storage.sealed import seal, unseal
 
 ORDERS = {"order_id": pa.int64(), "customer_id": pa.int64(), "total": pa.int64()}
 CUSTOMERS = {"customer_id": pa.int64(), "city": pa.string()}
@@ -92,3 +94,38 @@ def test_a_directory_of_a_version_that_narrowed_less_is_refused_with_what_opens_
         Pipeline(first, tmp_path, keep_state="needed")
     with Pipeline(first, tmp_path) as opened:
         assert lines(opened.view()) == ["(1,)"]
+
+
+@pytest.mark.parametrize("is_option_written", [True, False])
+def test_a_directory_that_lists_what_it_does_not_keep_takes_a_column_more(tmp_path: Path, is_option_written: bool) -> None:
+    def view(*more: str) -> View:
+        rows = appends("rows", {name: pa.int64() for name in ("k", "note", *more)})
+        return rows.join(appends("others", {"k": pa.int64()}), on="k").select("k", *more)
+
+    with Pipeline(view(), tmp_path, keep_state="needed") as pipeline:
+        pipeline.step({"rows": [{"k": 1, "note": 2}], "others": [{"k": 1}]})
+    (file,) = tmp_path.rglob("stages.json")
+    written = unseal(file.read_bytes(), version=2, name=file.name)
+    written["plan"]["dropped"] = [["rows", ["note"]]]
+    if not is_option_written:
+        del written["plan"]["keep_state"]
+    file.write_bytes(seal(written, version=2, name=file.name))
+
+    with pytest.raises(StateError, match=r'QUERY_CHANGED.* begun with keep_state="needed"'):
+        Pipeline(view(), tmp_path)
+    with Pipeline(view("x"), tmp_path, keep_state="needed") as opened:
+        assert lines(opened.view()) == ["(1, None)"]
+
+
+@pytest.mark.parametrize("column", ["dropped", "keep_state"])
+def test_columns_that_are_called_like_fields_of_a_plan_count(tmp_path: Path, column: str) -> None:
+    source = ArrowSource(name="names", table=pa.table({"k": [1, 1], column: [0, 1]}))
+
+    def view(value: int) -> View:
+        return appends("rows", {"k": pa.int64()}).lookup_join(source, on="k", constants={column: value})
+
+    with Pipeline(view(0), tmp_path) as pipeline:
+        pipeline.step({"rows": [{"k": 1}]})
+
+    with pytest.raises(StateError, match="QUERY_CHANGED"):
+        Pipeline(view(1), tmp_path)

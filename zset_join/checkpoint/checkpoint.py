@@ -37,7 +37,7 @@ from zset_join.checkpoint.bucket import StageContext
 from zset_join.checkpoint.changed_plans import CHANGED_TO, ChangedPlan, write_changed_plan
 from zset_join.checkpoint.clearing import Clearing
 from zset_join.checkpoint.description_differences import differences, what_to_do
-from zset_join.checkpoint.earlier_descriptions import is_earlier, is_reworded, is_same_plan
+from zset_join.checkpoint.earlier_descriptions import is_earlier, is_reworded, is_same_plan, without_dropped
 from zset_join.checkpoint.files import CheckpointFiles
 from zset_join.checkpoint.owner import Ownership
 from zset_join.checkpoint.reading import (
@@ -504,9 +504,11 @@ class Checkpoint:
         """Return the checkpoint's operators; nothing where they are missing."""
         known = read_query(self._folder)
         if known is not None and PLAN_FIELD in known:
-            return dict(known[PLAN_FIELD])
-        stored = self._folder.read(PLAN_FILE)
-        return {} if stored is None else unseal(stored.to_pybytes(), version=CHECKPOINT_FORMAT, name=PLAN_FILE)
+            written = dict(known[PLAN_FIELD])
+        else:
+            stored = self._folder.read(PLAN_FILE)
+            written = {} if stored is None else unseal(stored.to_pybytes(), version=CHECKPOINT_FORMAT, name=PLAN_FILE)
+        return {**written, "plan": without_dropped(written["plan"])} if "plan" in written else written
 
     def _write_format(self) -> None:
         """Write down whose checkpoint it is and its plan, both or neither.

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-__all__ = ["described_streams", "is_earlier", "is_reworded", "is_same_plan", "restated"]
+__all__ = ["described_streams", "is_earlier", "is_reworded", "is_same_plan", "restated", "without_dropped"]
 
 _EXPLAINED = "line "
 """What the names of lines of `explain` begin with."""
@@ -34,7 +34,20 @@ def is_same_plan(stored: Mapping[str, Any], given: Mapping[str, Any]) -> bool:
         stored: the checkpoint's operators.
         given: the same of the query.
     """
-    return "plan" in stored and all(_plain(stored[part]) == _plain(given[part]) for part in ("stages", "plan"))
+    if "plan" not in stored or _plain(stored["stages"]) != _plain(given["stages"]):
+        return False
+    known, wanted = ({**one["plan"], "keep_state": None} for one in (stored, given))  # what is kept shows in the feeds
+    return bool(_plain(known) == _plain(wanted))
+
+
+def without_dropped(plan: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return a written plan without the columns that it does not keep, which earlier versions listed.
+
+    Some of these did not write `keep_state` down.
+    """
+    if "dropped" not in plan:
+        return plan
+    return {"keep_state": "needed", **{name: value for name, value in plan.items() if name != "dropped"}}
 
 
 def restated(stored: Mapping[str, Any], given: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -69,8 +82,7 @@ def _plain(value: Any) -> Any:
         return [_plain(one) for one in value]
     if not isinstance(value, dict):
         return value
-    left_out = {"keep_state", "dropped"}  # what is kept shows in the feeds; earlier versions listed what is not
-    left_out |= {"name"} if "outputs" in value else set()
+    left_out = {"name"} if "outputs" in value else set()
     plain = {key: _plain(inner) for key, inner in value.items() if key not in left_out}
     if value.get("kind") in ("aggregate", "deduplicate") and isinstance(plain.get("source"), dict):
         plain["source"] = {key: inner for key, inner in plain["source"].items() if key not in _UNUSED}

@@ -210,15 +210,15 @@ class _Read:
             return
         node = self.plan.nodes[origin]
         shown = wanted | _identity(relation)
+        unread = [{*self.unread(node, place)} for place in range(len(node.feeds))]
+        if not any(unread):
+            return
         needs = node.stage.needs(shown)
         for name in relation.schema.names:
             more = () if name in shown else node.stage.needs({*shown, name})
-            read = zip(needs, more, strict=False)
+            read = zip(needs, more, unread, strict=False)
             # A column of an answer goes where it would need a column of an input that goes.
-            if any(
-                one is not None and other is not None and (other - one) & {*self.unread(node, place)}
-                for place, (one, other) in enumerate(read)
-            ):
+            if any(one is not None and other is not None and (other - one) & gone for one, other, gone in read):
                 yield name
 
 

@@ -23,6 +23,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from zset_join.checkpoint.earlier_descriptions import without_dropped
 from zset_join.core.errors import OptionError, StateError
 from zset_join.plan.query_plan import QueryPlan
 from zset_join.zset import ZSet, single_batch
@@ -91,11 +92,6 @@ def save_state(path: Path, plan: QueryPlan, operators: Mapping[int, DurableOpera
         raise
 
 
-def _plan_of(written: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the plan of a state, without the columns that are not kept, which earlier versions listed."""
-    return {name: value for name, value in written["plan"].items() if name != "dropped"}
-
-
 def load_state(path: Path, plan: QueryPlan, operators: Mapping[int, DurableOperator], *, keeps_view: bool) -> SavedState:
     """Restore operators, and return what else there is to continue from.
 
@@ -110,7 +106,7 @@ def load_state(path: Path, plan: QueryPlan, operators: Mapping[int, DurableOpera
             code="NO_SAVED_STATE",
             path=str(path),
         ) from error
-    if written.get("format") != _FORMAT or _plan_of(written) != json.loads(json.dumps(plan.to_json())):
+    if written.get("format") != _FORMAT or without_dropped(written["plan"]) != json.loads(json.dumps(plan.to_json())):
         raise StateError(
             f"{path} holds the state of another query, or of another version of the library; state cannot be carried over. "
             "Load it into the query that saved it, or start over.",
