@@ -57,7 +57,10 @@ class MovedTables:
                 remembered = self.read(route)["route"]
                 metadata += [dict(piece.schema.metadata or {}) for piece in remembered]
                 key = self.before[route].inputs[0].relation.primary_key
-                table = joined(table, pa.concat_tables(_bare(remembered)), schemas[name], key)
+                keys = pa.concat_tables(_bare(remembered))
+                alone = NullKeys(_live(keys) - _live(table))  # only the route remembers them, whatever has counted them
+                metadata = [*({**one, **NullKeys().metadata()} for one in metadata), alone.metadata()]
+                table = joined(table, keys, schemas[name], key)
             tables[name] = self._regrouped(stage, name, table.cast(schemas[name]), metadata)
         return tables
 
@@ -71,7 +74,7 @@ class MovedTables:
             if route is not None:
                 of_route = self.after[route]
                 given = stage.inputs[stage.state_tables[name].of_input or 0]
-                rows = pc.sum(pc.not_equal(table.column(SNAPSHOT_WEIGHT), 0)).as_py() or 0
+                rows = _live(table)
                 table, remembered = parted(table, schemas[name], self._schemas(of_route)["route"], gaps_of(given))
                 dropped = NullKeys.summed(metadata) + NullKeys(rows - table.num_rows)  # those that only the route remembers
                 metadata = [{**one, **NullKeys().metadata()} for one in metadata]
@@ -95,6 +98,11 @@ class MovedTables:
 def stages_by_name(plan: Mapping[str, Any]) -> dict[str, Stage]:
     """Return the stages of a written plan by the names of their states."""
     return {one["name"]: read_stage(one["stage"]) for one in plan["stages"]}
+
+
+def _live(table: pa.Table) -> int:
+    """Return how many rows of a table live: the others are keys that are remembered as deleted."""
+    return pc.sum(pc.not_equal(table.column(SNAPSHOT_WEIGHT), 0)).as_py() or 0
 
 
 def _bare(pieces: Sequence[pa.Table]) -> list[pa.Table]:
