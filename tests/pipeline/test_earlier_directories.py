@@ -111,7 +111,7 @@ def test_a_directory_that_lists_what_it_does_not_keep_takes_a_column_more(tmp_pa
         del written["plan"]["keep_state"]
     file.write_bytes(seal(written, version=2, name=file.name))
 
-    with pytest.raises(StateError, match=r'QUERY_CHANGED.* begun with keep_state="needed"'):
+    with pytest.raises(StateError, match=r'QUERY_CHANGED.* changed with keep_state="needed"'):
         Pipeline(view(), tmp_path)
     with Pipeline(view("x"), tmp_path, keep_state="needed") as opened:
         assert lines(opened.view()) == ["(1, None)"]

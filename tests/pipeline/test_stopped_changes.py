@@ -184,6 +184,23 @@ def test_columns_of_a_source_are_renamed_and_filled_by_command(tmp_path: Path, c
         assert back.view().to_pylist() == [{"id": 1, "who": "a", "total": 2}]
 
 
+@pytest.mark.parametrize("has_changed", [False, True])
+def test_a_command_keeps_the_columns_that_the_last_run_kept(tmp_path: Path, has_changed: bool) -> None:
+    with Pipeline(JOINED.where(col("total") > 2) if has_changed else JOINED, tmp_path, keep_state="needed") as begun:
+        begun.step(ROWS)
+        if has_changed:
+            begun.evolve(JOINED.where(col("total") > 3))
+    whole = JOINED.where(col("total") > 3) if has_changed else JOINED
+    with Pipeline(whole, tmp_path) as run:
+        rows = held(run)
+
+    evolve_directory(tmp_path, whole.select("id"))
+
+    with Pipeline(whole.select("id"), tmp_path) as narrow:
+        narrow.evolve(whole)
+        assert held(narrow) == rows
+
+
 def test_undo_where_nothing_is_names_the_place(tmp_path: Path) -> None:
     with pytest.raises(StateError, match=f"there is no checkpoint of a query at {tmp_path}") as refused:
         undo_of_directory(tmp_path)

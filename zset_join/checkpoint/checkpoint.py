@@ -36,7 +36,7 @@ from zset_join.checkpoint.added_columns import added_columns
 from zset_join.checkpoint.bucket import StageContext
 from zset_join.checkpoint.changed_plans import CHANGED_TO, ChangedPlan, write_changed_plan
 from zset_join.checkpoint.clearing import Clearing
-from zset_join.checkpoint.description_differences import differences, what_to_do
+from zset_join.checkpoint.description_differences import differences, keep_state_of, what_to_do
 from zset_join.checkpoint.earlier_descriptions import is_earlier, is_reworded, is_same_plan, without_dropped
 from zset_join.checkpoint.files import CheckpointFiles
 from zset_join.checkpoint.owner import Ownership
@@ -457,13 +457,16 @@ class Checkpoint:
         if stored["query_id"] != self.query_id:
             raise foreign_state(self.files.uri(FORMAT_FILE), stored["query_id"], self.query_id)
         differing = differences(stored["description"], given)
-        if not differing:
-            return int(stored["buckets"]), bool(stored.get("added_columns"))
+        known = int(stored["buckets"]), bool(stored.get("added_columns"))
+        if not differing and keep_state_of(stored.get(PLAN_FIELD, plan)) == keep_state_of(plan):
+            return known
         before = stored["description"]
         is_worded = is_earlier(before, given) or is_reworded(before, given) or is_of_other_session(before, given)
         if is_worded and plan is not None and is_same_plan(self._stored_plan(), _as_json(plan)):
             self._unwritten = self._of_last_plan({**stored, "description": description})
-            return int(stored["buckets"]), bool(stored.get("added_columns"))
+            return known
+        if not differing:
+            return known
         added = self._added_columns(stored, given, plan)
         if not added:
             raise StateError(
@@ -472,8 +475,8 @@ class Checkpoint:
                 code="QUERY_CHANGED",
                 differences=differing,
             )
-        known = [*stored.get("added_columns", ()), *added]
-        self._unwritten = self._of_last_plan({**stored, "description": description, "added_columns": known})
+        names = [*stored.get("added_columns", ()), *added]
+        self._unwritten = self._of_last_plan({**stored, "description": description, "added_columns": names})
         return int(stored["buckets"]), True
 
     def _of_last_plan(self, written: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -568,12 +571,13 @@ class Checkpoint:
 
 
 def _is_whole(stored: bytes, plan: Mapping[str, Any]) -> bool:
-    """Return whether a stored plan has all fields of one of today; it is not compared, the description is.
+    """Return whether a stored plan has all fields of one of today, and its `keep_state`; the rest the description compares.
 
     A damaged one does not, and the query that wrote it writes it again: nothing else needs its content.
     """
     try:
-        return unseal(stored, version=CHECKPOINT_FORMAT, name=PLAN_FILE).keys() >= plan.keys()
+        known = unseal(stored, version=CHECKPOINT_FORMAT, name=PLAN_FILE)
+        return known.keys() >= plan.keys() and keep_state_of(known) == keep_state_of(plan)
     except ValueError:
         return False
 

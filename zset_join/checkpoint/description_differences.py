@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-__all__ = ["differences", "what_to_do"]
+__all__ = ["differences", "keep_state_of", "what_to_do"]
 
 
 def differences(stored: Any, given: Any, path: str = "") -> list[str]:
@@ -30,6 +30,11 @@ def differences(stored: Any, given: Any, path: str = "") -> list[str]:
     return [f"{path.lstrip('.')} was {stored!r} and is {given!r}"]
 
 
+def keep_state_of(plan: Mapping[str, Any] | None) -> str:
+    """Return the option that a written plan was planned with; "all" where there is none."""
+    return str(((plan or {}).get("plan") or {}).get("keep_state", "all"))
+
+
 def what_to_do(stored_plan: Mapping[str, Any], given_plan: Mapping[str, Any] | None) -> str:
     """Return what to do about a query that is not that of its checkpoint.
 
@@ -37,9 +42,9 @@ def what_to_do(stored_plan: Mapping[str, Any], given_plan: Mapping[str, Any] | N
         stored_plan: the plan of the checkpoint, as it was written; empty where it is missing.
         given_plan: that of the query.
     """
-    had, wanted = (((one or {}).get("plan") or {}).get("keep_state", "all") for one in (stored_plan, given_plan))
+    had, wanted = keep_state_of(stored_plan), keep_state_of(given_plan)
     if had != wanted:
-        kept = f'The checkpoint was begun with keep_state="{had}" (inside Spark: keepState); give the same. '
+        kept = f'The checkpoint was last run or changed with keep_state="{had}" (inside Spark: keepState); give the same. '
     elif had == "needed":
         kept = (
             'Versions differ in the columns that keep_state="needed" stores: if the query is as it was, keep_state="all" '
