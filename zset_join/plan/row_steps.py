@@ -251,6 +251,7 @@ def columns_before(step: RowStep, after: Collection[str]) -> frozenset[str] | No
         step: the step.
         after: columns of its answer that are read.
 
+    >>> from zset_join.expressions import left
     >>> sorted(columns_before(WhereStep(left("x") > 1), {"y"}))
     ['x', 'y']
     """
