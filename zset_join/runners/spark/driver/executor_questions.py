@@ -20,7 +20,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
 from zset_join.checkpoint.reading import checkpoint_folder, no_checkpoint, stored_query_id
-from zset_join.core.errors import StateError, ZsetJoinError
+from zset_join.core.errors import StateError
 from zset_join.core.options import QueryOptions
 from zset_join.runners.spark.driver.changing_executors import evolve_executors, undo_executors
 from zset_join.runners.spark.driver.executor_tools import ExecutorTools
@@ -37,7 +37,7 @@ from zset_join.runners.spark.driver.questions import (
     taken_answer,
 )
 from zset_join.runners.spark.driver.sent_changes import written_diff, written_query
-from zset_join.runners.spark.driver.served_changes import CHANGES, HAS_CHANGED
+from zset_join.runners.spark.driver.served_changes import CHANGES, ended_by_change
 from zset_join.runners.spark.driver.served_handle import ServedHandle, ToolsOfServed, compared
 from zset_join.runners.spark.epoch.runner import EpochRunner
 from zset_join.runners.spark.frames.sent import frame_bytes, frame_of, unpacked_with_frames
@@ -149,7 +149,7 @@ def _changed(runner: EpochRunner, about: str, given: Any) -> Mapping[str, Any]:
         given: the new query, or the one before: as the driver would run it and as it travels; of `evolve` also what is given
             beside it, and whether its outputs are new. None: the program does not have the query before.
     """
-    try:
+    with ended_by_change(runner):
         if given is None:
             return written_diff(undo_executors(runner, None))
         query, sent, *more = given
@@ -158,13 +158,6 @@ def _changed(runner: EpochRunner, about: str, given: Any) -> Mapping[str, Any]:
             return written_diff(undo_executors(runner, (query, after), gives_difference=True))
         terms, is_given = more
         return written_diff(evolve_executors(runner, query, after, is_given=is_given, terms=terms, gives_difference=True))
-    except ZsetJoinError as error:
-        if runner.has_ended:
-            error.facts = {**error.facts, HAS_CHANGED: True}
-        raise
-    finally:
-        if runner.has_ended:
-            runner.close()
 
 
 def answer_of_executors(

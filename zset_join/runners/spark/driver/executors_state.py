@@ -134,7 +134,7 @@ def diff_of_executors(
         plan = plan_of_program(query, state.start.plan)
         state.check(plan, query)
         start = with_words(state.start_for(plan), words)
-        start = replace(start, reread=read_again(reread or {}, readings_of_query(query)) if reread else {}, as_now=as_now)
+        start = replace(start, reread=read_again(reread, readings_of_query(query)) if reread else {}, as_now=as_now)
         with closing(Evolution(start, plan)) as evolution:
             return evolution.diff()
 

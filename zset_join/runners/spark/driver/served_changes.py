@@ -13,8 +13,9 @@ A process that was not given a batch yet holds no checkpoint. The job changes it
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, Protocol
 
 from zset_join.core.errors import StateError, ZsetJoinError
 from zset_join.runners.local.stopped import evolve_directory
@@ -22,11 +23,38 @@ from zset_join.runners.spark.driver.epochs import DriverEpochs, DriverSettings
 from zset_join.runners.spark.driver.sent_changes import read_outputs, read_query, written_diff, written_query
 from zset_join.runners.spark.epoch.frame_sink import TakesSession
 
-__all__ = ["CHANGES", "HAS_CHANGED", "changed", "changed_beside"]
+__all__ = ["CHANGES", "HAS_CHANGED", "changed", "changed_beside", "ended_by_change"]
 
 CHANGES = ("evolve", "undo")
 HAS_CHANGED = "changed"
 """The fact of an error that arrived behind the commit of a change."""
+
+
+class Changing(Protocol):
+    """What runs the epochs of a query, until a change ends it."""
+
+    @property
+    def has_ended(self) -> bool:
+        """Return whether a change counts."""
+        ...
+
+    def close(self) -> None:
+        """Release the checkpoint."""
+        ...
+
+
+@contextmanager
+def ended_by_change(epochs: Changing) -> Iterator[None]:
+    """Release a checkpoint behind a change of its query that counts; an error that comes then carries that fact."""
+    try:
+        yield
+    except ZsetJoinError as error:
+        if epochs.has_ended:
+            error.facts = {**error.facts, HAS_CHANGED: True}
+        raise
+    finally:
+        if epochs.has_ended:
+            epochs.close()
 
 
 def changed(about: str, given: Mapping[str, Any], epochs: DriverEpochs) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
@@ -40,19 +68,12 @@ def changed(about: str, given: Mapping[str, Any], epochs: DriverEpochs) -> tuple
     Raises:
         ZsetJoinError: as `Pipeline.evolve`, with the fact `changed` where the change counts.
     """
-    try:
+    with ended_by_change(epochs):
         if about == "undo":
             diff, query = epochs.undo()
         else:
             query = read_query(given["query"])
             diff = epochs.evolve(query, read_outputs(given["outputs"]), as_now=given["as_now"])
-    except ZsetJoinError as error:
-        if epochs.has_ended:
-            error.facts = {**error.facts, HAS_CHANGED: True}
-        raise
-    finally:
-        if epochs.has_ended:
-            epochs.close()
     return written_diff(diff), written_query(query)
 
 
