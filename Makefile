@@ -36,7 +36,7 @@ demo: java $(READY) ## maintain flights LEFT JOIN planes in Spark on real data, 
 demo-cdc: java $(READY) ## PostgreSQL, Debezium and Kafka into a view and a topic, compared with the source database
 	$(PY) -m examples.cdc_demo $(ARGS)
 
-lint: $(READY) ## ruff, format, mypy --strict, layers, file length, words
+lint: $(READY) ## ruff, format, mypy --strict, layers, sizes, words
 	@$(MAKE) --no-print-directory -j 2 lint-types lint-files
 
 # The types take as long as all the rest, on a core of their own.
@@ -49,6 +49,7 @@ lint-files:
 	$(VENV)/bin/lint-imports --no-cache
 	$(PY) -m tools.check_source_files
 	$(PY) -m tools.check_words
+	$(PY) -m tools.size_limits
 
 bench: java $(READY) ## run the benchmarks of the README and draw its chart, about half an hour; ARGS are those of benchmarks.run
 	$(PY) -m benchmarks.run $(ARGS)
