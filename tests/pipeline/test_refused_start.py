@@ -153,7 +153,14 @@ REFUSALS = {
         for where, codes in {
             "open": ["SINK_BUSY", "SINK_FEATURES", "SINK_KEY", "SINK_OPTION"],
             "has": ["SINK_OTHER_CHAIN", "SINK_PART"],
-            "write": ["KEY_CLAIMED_TWICE", "RETRACTION_IN_APPEND", "SINK_CONFLICT", "SINK_RETRACTION", "SINK_VALUE"],
+            "write": [
+                "KEY_CLAIMED_TWICE",
+                "RETRACTION_IN_APPEND",
+                "SINK_CONFLICT",
+                "SINK_RETRACTION",
+                "SINK_VALUE",
+                "TOO_MANY_ROWS",
+            ],
         }.items()
         for code in codes
     },
@@ -166,7 +173,7 @@ OTHERWISE = {
     "STORE_UNCONDITIONAL": "of a store's own answers; has a test among those of object stores",
     "OWNER_LOST": "the files are those of the driver that has taken over",
     **dict.fromkeys(["COMMITTED_TWICE", "EPOCH_GAP", "EPOCH_REPLANNED", "REPLAY_DIFFERS"], "raised by an epoch"),
-    **dict.fromkeys(["MISSING_EPOCH", "SINK_CLOSED", "SINK_MODE", "TOO_MANY_ROWS"], "raised for a caller that is none of ours"),
+    **dict.fromkeys(["MISSING_EPOCH", "SINK_CLOSED", "SINK_MODE"], "raised for a caller that is none of ours"),
     **dict.fromkeys(["NOTHING_COMMITTED", "NO_CHECKPOINT", "PLAN_MISSING"], "raised by tools that look into a checkpoint"),
 }
 

@@ -13,10 +13,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from zset_join.core.errors import SinkError
+from tests.sinks.under_test import MAKERS, OUTPUT, SCHEMA
+from zset_join.changelog.encoding import MOST_SINGLE_ROWS
+from zset_join.core.errors import ResourceError, SinkError, ZsetJoinError
 from zset_join.core.relation import Relation
 from zset_join.core.shown_values import shown_column
 from zset_join.pipeline import FunctionSink, Pipeline, changes
+from zset_join.runners.common.sink_epochs import SinkEpochs
 from zset_join.sinks.csv_files import CsvFilesSink
 from zset_join.sinks.delta_changelog import DeltaChangelogSink
 from zset_join.sinks.delta_view import DeltaViewSink
@@ -184,6 +187,73 @@ def test_a_record_that_fits_by_its_size_is_no_larger_than_the_bound(form: Any) -
     assert all(len(key.encode()) + len((value or "").encode()) <= 10_000 for key, value, _ in records)
     assert not writer.oversized(rows, 10_000_000)
     writer.close()
+
+
+# ---------------------------------------------------------------- weights
+
+APPENDING: dict[str, Callable[[Path], Any]] = {
+    "csv-append": lambda place: CsvFilesSink(place / "rows", "append"),
+    "rows-append": lambda place: RowFilesSink(place / "rows"),
+    "function-debezium": lambda _: FunctionSink(print, form="debezium"),
+}
+ANSWERS: dict[str, list[tuple[int, str, int]]] = {
+    "many copies": [(1, "a", MOST_SINGLE_ROWS + 1)],
+    "many retractions": [(1, "a", -MOST_SINGLE_ROWS - 1)],
+    "many together": [(key, "a", MOST_SINGLE_ROWS // 4) for key in range(5)],
+    "the most": [(1, "a", 2**63 - 1)],
+    "the least": [(1, "a", -(2**63) + 1)],
+    "two rows of one key": [(1, "a", 1), (1, "b", 1)],
+    "two copies": [(1, "a", 2)],
+    "a retraction": [(1, "a", -1)],
+}
+
+
+@pytest.mark.parametrize("name", [*MAKERS, *APPENDING])
+def test_the_weights_that_a_sink_does_not_write_are_refused_before_the_commit(name: str, tmp_path: Path) -> None:
+    stuck = []
+    for case, rows in ANSWERS.items():
+        keys, texts, weights = zip(*rows, strict=True)
+        answer = ZSet.of({"k": keys, "v": texts, "x": [0.5] * len(rows)}, weights, schema=SCHEMA)
+        sink = MAKERS[name].make(tmp_path / case) if name in MAKERS else APPENDING[name](tmp_path / case)
+        sink.open(OUTPUT, "query")
+        try:
+            SinkEpochs(sink).put_aside(0, [answer])
+            sink.write(0, [answer])
+        except ZsetJoinError as refused:
+            is_before = "nothing was applied" in refused.message
+            stuck += [] if is_before or refused.code == "SINK_RETRACTION" else [(case, refused.code)]
+        sink.close()
+    assert not stuck
+
+
+@pytest.mark.parametrize("lasts", [False, True])
+@pytest.mark.parametrize(
+    ("policy", "wanted", "aside"),
+    [("error", [1, 6], []), ("quarantine", [1, 3, 6], [MOST_SINGLE_ROWS + 1, -MOST_SINGLE_ROWS - 1])],
+)
+def test_a_weight_that_an_output_does_not_take_fails_its_epoch_or_is_set_aside_at_the_input(
+    policy: Any, wanted: list[int], aside: list[int], lasts: bool, tmp_path: Path
+) -> None:
+    source, most = changes("s", {"k": pa.int64(), "w": pa.int64()}, weight_column="w"), MOST_SINGLE_ROWS
+    taken: list[Any] = []
+
+    def opened() -> Pipeline:
+        sinks = [JsonLinesSink(tmp_path / "lines", "row_kind"), FunctionSink(lambda _, delta: taken.extend(delta.to_pylist()))]
+        options = StageOptions(on_bad_input=policy)
+        return Pipeline(source, tmp_path / "d" if lasts else None, outputs=sinks, options=options)
+
+    pipeline, refused, letters = opened(), [], []
+    for rows in ([(1, 1)], [(2, most + 1), (3, 1)], [(2, -most - 1)], [(4, most // 2 + 1), (5, most // 2 + 1)], [(6, 1)]):
+        try:
+            pipeline.step({"s": [{"k": key, "w": weight} for key, weight in rows]})
+            letters += pipeline.dead_letters.column("weight").to_pylist()
+        except ResourceError as error:
+            refused.append((error.code, "nothing was applied" in error.message))
+
+    assert (taken, letters) == ([((key,), 1) for key in wanted], aside)
+    assert refused == [("TOO_MANY_ROWS", True)] * (3 if policy == "error" else 1)
+    pipeline.close()
+    opened().close() if lasts else None
 
 
 # ---------------------------------------------------------------- in a pipeline

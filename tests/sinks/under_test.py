@@ -29,7 +29,7 @@ from zset_join.sinks.json_lines import JsonLinesSink
 from zset_join.sinks.parquet_changelog import ParquetChangelogSink
 from zset_join.sinks.row_files import RowFilesSink
 from zset_join.sinks.sink import ChainedSink, DatabaseSink, Sink
-from zset_join.sinks.unfit_values import SelectiveSink
+from zset_join.sinks.unfit_values import FormedSink, SelectiveSink
 from zset_join.storage.operations import Operation
 from zset_join.zset import ZSet
 
@@ -98,7 +98,7 @@ def sinks_of_the_product() -> set[type]:
         for made in vars(importlib.import_module(module.name)).values():
             if isinstance(made, type) and made.__module__.startswith("zset_join."):
                 found |= {made} if all(hasattr(made, word) for word in ("open", "last_epoch", "write", "close")) else set()
-    return found - {Sink, AlterableSink, ChainedSink, DatabaseSink, SelectiveSink, TableSink}
+    return found - {Sink, AlterableSink, ChainedSink, FormedSink, DatabaseSink, SelectiveSink, TableSink}
 
 
 def identity(value: Any) -> Any:

@@ -41,7 +41,18 @@ from zset_join.core.shown_values import shown_key
 from zset_join.kernels.values.nested import canonical_floats, canonical_nested, is_nested
 from zset_join.zset import ZSet
 
-__all__ = ["check_key", "comparable_values", "encode", "encoded_schema", "group_keys"]
+__all__ = [
+    "MOST_SINGLE_ROWS",
+    "check_encodable",
+    "check_key",
+    "comparable_values",
+    "encode",
+    "encoded_schema",
+    "group_keys",
+]
+
+MOST_SINGLE_ROWS = 10_000_000
+"""How many rows a delta may be written as in a form without weights."""
 
 _Int64s: TypeAlias = npt.NDArray[np.int64]
 
@@ -57,7 +68,7 @@ def encode(
     *,
     epoch: int | None = None,
     committed_at_us: int = 0,
-    max_rows: int = 10_000_000,
+    max_rows: int = MOST_SINGLE_ROWS,
 ) -> pa.RecordBatch:
     """Write a delta down as rows of a changelog.
 
@@ -92,15 +103,9 @@ def encode(
         return _with_columns(schema, delta.rows, pa.array(delta.weights))
     if isinstance(changelog_format, UpsertFormat):
         return _encode_upserts(delta, columns, schema)
-    if isinstance(changelog_format, AppendFormat) and (delta.weights < 0).any():
-        row = int(np.flatnonzero(delta.weights < 0)[0])
-        raise SinkError(
-            f"the row {_row(delta, row)} is retracted, and the output is append-only; write it in a format with retractions.",
-            code="RETRACTION_IN_APPEND",
-            row=_row(delta, row),
-        )
+    check_encodable(delta, columns, changelog_format, max_rows=max_rows)
     groups = group_keys([delta.rows.column(name) for name in columns]) if columns else None
-    order = _expanded_order(delta, groups, max_rows)
+    order = _expanded_order(delta, groups)
     rows = delta.rows.take(pa.array(order))
     if isinstance(changelog_format, AppendFormat):
         return rows
@@ -118,6 +123,66 @@ def encode(
             added.append(pa.repeat(pa.scalar(committed_at_us, _MOMENT), len(order)))
         return _with_columns(schema, rows, *added)
     return _with_columns(schema, rows, pa.array(ROW_KINDS).take(kinds))
+
+
+def check_encodable(
+    delta: ZSet, key: Sequence[str], changelog_format: ChangelogFormat, *, max_rows: int = MOST_SINGLE_ROWS
+) -> None:
+    """Refuse a delta whose weights the format cannot show.
+
+    Raises:
+        ResourceError: more than `max_rows` rows.
+        SinkError: a retraction in `AppendFormat`, or two live rows that claim one key in `UpsertFormat`.
+
+    Cost: one pass over the weights; for `UpsertFormat` also the keys.
+    """
+    if isinstance(changelog_format, WeightFormat):
+        return
+    if isinstance(changelog_format, UpsertFormat):
+        _groups_of_claims(delta, key)
+        return
+    if isinstance(changelog_format, AppendFormat) and (delta.weights < 0).any():
+        row = int(np.flatnonzero(delta.weights < 0)[0])
+        raise SinkError(
+            f"the row {_row(delta, row)} is retracted, and the output is append-only; write it in a format with retractions.",
+            code="RETRACTION_IN_APPEND",
+            row=_row(delta, row),
+        )
+    # The lowest int64 has no positive counterpart; as unsigned it has.
+    copies = np.abs(delta.weights).astype(np.uint64)
+    highest = int(copies.max(initial=0))
+    if highest > max_rows or (highest > 1 and int(copies.sum()) > max_rows):
+        row = int(copies.argmax())
+        raise ResourceError(
+            f"written as single rows, the change takes more than {max_rows} rows; its largest weight is "
+            f"{int(delta.weights[row])}, of row {_row(delta, row)}. Use a form with a weight column, or change fewer copies in "
+            "an epoch.",
+            code="TOO_MANY_ROWS",
+            max_rows=max_rows,
+            weight=int(delta.weights[row]),
+        )
+
+
+def _groups_of_claims(delta: ZSet, key: Sequence[str]) -> _Int64s:
+    """Refuse two live rows that claim one key; return the number of the key of each row.
+
+    Raises:
+        SinkError: `KEY_CLAIMED_TWICE`.
+    """
+    groups = group_keys([delta.rows.column(name) for name in key])
+    claims = np.bincount(groups[delta.weights > 0], minlength=len(delta))
+    doubled = np.flatnonzero((claims[groups] > 1) & (delta.weights > 0) | (delta.weights > 1))
+    if len(doubled):
+        row = int(doubled[0])
+        name = shown_key([delta.rows.column(column) for column in key], row)
+        raise SinkError(
+            f"after this epoch more than one live row claims the key {name} of {list(key)}, of which the "
+            "output can keep only one. Add columns to the key until it identifies a row, or choose an output without a key.",
+            code="KEY_CLAIMED_TWICE",
+            key=name,
+            columns=list(key),
+        )
+    return groups
 
 
 def encoded_schema(schema: pa.Schema, changelog_format: ChangelogFormat) -> pa.Schema:
@@ -210,24 +275,11 @@ def _numbered(column: pa.Array) -> tuple[_Int64s, int]:
     return numbers, max(1, len(encoded.dictionary))
 
 
-def _expanded_order(delta: ZSet, groups: _Int64s | None, max_rows: int) -> _Int64s:
+def _expanded_order(delta: ZSet, groups: _Int64s | None) -> _Int64s:
     """Return the rows to write: each as often as its weight, retractions first, per key where there is one."""
     comes = delta.weights > 0
     order = np.argsort(comes if groups is None else groups * 2 + comes, kind="stable")
-    # The lowest int64 has no positive counterpart; as unsigned it has.
-    copies = np.abs(delta.weights).astype(np.uint64)
-    highest = int(copies.max(initial=0))
-    if highest > max_rows or (highest > 1 and int(copies.sum()) > max_rows):
-        row = int(copies.argmax())
-        raise ResourceError(
-            f"written as single rows, this delta takes more than max_rows={max_rows}; its largest weight is "
-            f"{int(delta.weights[row])}, of row {_row(delta, row)}. Raise max_rows, or use a format with a weight "
-            "column.",
-            code="TOO_MANY_ROWS",
-            max_rows=max_rows,
-            weight=int(delta.weights[row]),
-        )
-    return np.repeat(order, copies[order].astype(np.int64)).astype(np.int64)
+    return np.repeat(order, np.abs(delta.weights[order])).astype(np.int64)
 
 
 def _updates(comes: npt.NDArray[np.bool_], groups: _Int64s | None) -> _Int64s:
@@ -246,24 +298,11 @@ def _updates(comes: npt.NDArray[np.bool_], groups: _Int64s | None) -> _Int64s:
 
 def _encode_upserts(delta: ZSet, columns: tuple[str, ...], schema: pa.Schema) -> pa.RecordBatch:
     """Write one line per key: the row that is present after the epoch, or the one that has gone; the gone come first."""
-    groups = group_keys([delta.rows.column(name) for name in columns])
+    groups = _groups_of_claims(delta, columns)
     inserted, retracted = np.flatnonzero(delta.weights > 0), np.flatnonzero(delta.weights < 0)
-    count = int(groups.max(initial=-1)) + 1
-    claims = np.bincount(groups[inserted], minlength=count)
-    doubled = np.flatnonzero((claims[groups] > 1) & (delta.weights > 0) | (delta.weights > 1))
-    if len(doubled):
-        row = int(doubled[0])
-        name = shown_key([delta.rows.column(column) for column in columns], row)
-        raise SinkError(
-            f"after this epoch more than one live row claims the key {name} of {list(columns)}, of which an upsert can "
-            "keep only one. Add columns to the key until it identifies a row, or write a format with retractions.",
-            code="KEY_CLAIMED_TWICE",
-            key=name,
-            columns=list(columns),
-        )
-    gone = retracted[claims[groups[retracted]] == 0]
+    gone = retracted[np.isin(groups[retracted], groups[inserted], invert=True)]
     # Of several retracted rows of one key the last one represents the delete.
-    last = np.zeros(count, np.int64)
+    last = np.zeros(len(groups), np.int64)
     last[groups[gone]] = gone
     deletes = gone[last[groups[gone]] == gone]
     order = np.concatenate([deletes, inserted])

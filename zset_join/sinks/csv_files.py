@@ -84,6 +84,7 @@ class CsvFilesSink(EpochFilesSink):
         self.path = Path(path)
         self.form = form
         self._format = _FORMATS[form] if form in _FORMATS else format_named(form)
+        self.written_as = (), self._format
         described = repr(self)
         super().__init__(
             described, EpochFiles(described, self.path, header="_query.json", prefix="epoch-", width=12, suffix=".csv")

@@ -72,7 +72,7 @@ class DeltaChangelogSink(DeltaSink):
         *,
         storage_options: Mapping[str, str] | None = None,
     ) -> None:
-        format_named(form)
+        self.written_as = (), format_named(form)
         self.form = form
         super().__init__(DeltaLog(str(location), storage_options))
 

@@ -30,6 +30,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from zset_join.changelog import RowKindFormat, UpsertFormat
 from zset_join.core.added_columns import with_added_nullable
 from zset_join.core.epoch_chain import ChainLink
 from zset_join.core.errors import OptionError, SinkError
@@ -123,6 +124,7 @@ class DeltaViewSink(DeltaSink):
                 table=self.log.location,
                 missing=missing,
             )
+        self.written_as = self._key, UpsertFormat() if self._key else RowKindFormat()
         self._schema = delta_schema(str(self.log), output.schema)
         properties = {"kind": "view", "key": json.dumps(self._key)}
         self.log.open(self._schema, query_id, properties, may_lack_columns=may_lack_columns)

@@ -43,6 +43,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.types as pt
 
+from zset_join.changelog import UpsertFormat, WeightFormat
 from zset_join.core.added_columns import adds_columns, with_added_nullable
 from zset_join.core.epoch_chain import ChainLink
 from zset_join.core.errors import OptionError, SinkError, WeightOverflowError
@@ -166,6 +167,7 @@ class DuckDBViewSink:
         """Take rows of these columns."""
         self._key = self.key if self.key is not None else output.primary_key
         self._schema = output.schema
+        self.written_as = self._key, UpsertFormat() if self._key else WeightFormat()
         self._check_names()
         self._statements = ViewStatements(self.table, output.schema, output.field_indices(self._key), hash_bits=self._hash_bits)
 

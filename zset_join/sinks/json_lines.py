@@ -88,6 +88,7 @@ class JsonLinesSink(EpochFilesSink):
         columns = [f"{field.name}: {field.type}" for field in output.schema]
         self._files.attach({"query_id": query_id, "form": self.form, "key": list(key), "columns": columns})
         self._writer = RecordWriter(output.schema, self.form, key)
+        self.written_as = self._writer.written_as
         self._output = output
 
     def unfit(self, rows: pa.RecordBatch) -> Sequence[UnfitRows]:

@@ -143,6 +143,7 @@ class KafkaTopicSink:
             self.close()
             raise
         self._writer = RecordWriter(output.schema, self.form, self._key)
+        self.written_as = self._writer.written_as
 
     def last_epoch(self) -> int | None:
         """Return the last epoch the topic contains; None before the first."""

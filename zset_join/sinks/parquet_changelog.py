@@ -85,7 +85,7 @@ class ParquetChangelogSink:
     """
 
     def __init__(self, directory: str | Path, form: ChangelogForm = "weight") -> None:
-        format_named(form)
+        self.written_as = (), format_named(form)
         self.form = form
         self._files = ChangelogDirectory(directory)
         self._opened: Header | None = None

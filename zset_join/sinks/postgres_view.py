@@ -30,6 +30,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import pyarrow as pa
 
+from zset_join.changelog import UpsertFormat, WeightFormat
 from zset_join.core.added_columns import adds_columns
 from zset_join.core.epoch_chain import ChainLink
 from zset_join.core.errors import OptionError, SinkError, ZsetJoinError
@@ -145,6 +146,7 @@ class PostgresViewSink:
         self._key = self.key if self.key is not None else output.primary_key
         self._check_columns(output.schema)
         self._statements = PostgresStatements(self.table, output.schema, self._key)
+        self.written_as = self._key, UpsertFormat() if self._key else WeightFormat()
 
     def beside(self, name: str) -> PostgresViewSink:
         """Return a sink of another table in the database; see `TableSink`."""

@@ -84,6 +84,7 @@ class RecordWriter:
         written = encoded_schema(schema, self._format)
         check_key(schema, self._key, self._format)
         self._names = list(schema.names)
+        self.written_as = self._key, self._format
         self._keys = JsonWriter(written, self._key or schema.names)
         self._values = JsonWriter(written, schema.names if form in _BARE_ROWS else written.names)
 

@@ -20,7 +20,7 @@ from typing import Literal, get_args
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from zset_join.changelog import AppendFormat, encode
+from zset_join.changelog import AppendFormat, WeightFormat, encode
 from zset_join.core.errors import OptionError, SinkError
 from zset_join.core.relation import Relation
 from zset_join.sinks.epoch_files import EpochFiles, EpochFilesSink
@@ -65,6 +65,7 @@ class RowFilesSink(EpochFilesSink):
         self.path = Path(path)
         self.form = form
         self._with_weights = with_weights
+        self.written_as = (), WeightFormat() if with_weights else AppendFormat()
         self._json: JsonWriter | None = None
         described = repr(self)
         super().__init__(

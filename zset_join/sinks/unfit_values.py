@@ -4,7 +4,8 @@ The law: whether a row fits an output follows from the row alone, so it is the s
 rows of the view that fit it. A row that does not fit is refused before the commit, with nothing applied, or set aside as a
 dead letter where bad input is. Its retraction finds nothing in the output and is omitted.
 
-A sink that has such values implements `SelectiveSink`. What it lists here it refuses; everything else it takes.
+A sink that has such values implements `SelectiveSink`. What it lists here it refuses; everything else it takes. One that writes
+single rows or one row per key is a `FormedSink`: what the weights of an answer do not allow is refused before the commit too.
 
 Text that is no UTF-8 fits no output: readers cannot decode it.
 
@@ -23,16 +24,20 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pt
 
-from zset_join.core.errors import SinkError
+from zset_join.changelog.encoding import check_encodable
+from zset_join.changelog.formats import ChangelogFormat
+from zset_join.core.errors import SinkError, ZsetJoinError
 from zset_join.core.shown_values import shown_value
 from zset_join.sinks.sink import Sink
 from zset_join.zset import ZSet
 
 __all__ = [
     "Bound",
+    "FormedSink",
     "SelectiveSink",
     "UnfitRows",
     "check_fits",
+    "check_weights",
     "fitting",
     "long_values",
     "reasons_by_row",
@@ -74,6 +79,34 @@ class SelectiveSink(Sink, Protocol):
     def unfit(self, rows: pa.RecordBatch) -> Sequence[UnfitRows]:
         """Return the rows that do not fit; nothing where all do. The sink is open; nothing is written."""
         ...
+
+
+@runtime_checkable
+class FormedSink(Sink, Protocol):
+    """A sink that writes its answers in a form, which may not have all weights.
+
+    Attributes:
+        written_as: the form, and the key of one that has one row per key; set once the sink is open.
+    """
+
+    written_as: tuple[Sequence[str], ChangelogFormat]
+
+
+def check_weights(sink: Sink, chunks: Sequence[ZSet], *, epoch: int) -> None:
+    """Refuse an answer with weights that the form of a sink does not have.
+
+    Raises:
+        ResourceError: `TOO_MANY_ROWS`.
+        SinkError: a retraction that the form does not have, or two rows of one key.
+    """
+    if not isinstance(sink, FormedSink) or not chunks:
+        return
+    delta = chunks[0] if len(chunks) == 1 else ZSet.concat(chunks, schema=chunks[0].schema).consolidated()
+    try:
+        check_encodable(delta, *sink.written_as)
+    except ZsetJoinError as error:
+        error.message = f"{sink!r}, epoch {epoch}, of which nothing was applied: {error.message}"
+        raise
 
 
 def unfit_rows(sink: Sink, rows: pa.RecordBatch) -> Sequence[UnfitRows]:

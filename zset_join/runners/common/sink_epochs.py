@@ -17,9 +17,18 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from zset_join.core.epoch_chain import ChainLink
-from zset_join.runners.common.rejected import Rejected, taken
+from zset_join.runners.common.rejected import Rejected, taken, without
 from zset_join.sinks.sink import Sink, SinkProgress, write_epoch
-from zset_join.sinks.unfit_values import SelectiveSink, UnfitRows, check_fits, fitting, reasons_by_row, unfit_rows
+from zset_join.sinks.unfit_values import (
+    FormedSink,
+    SelectiveSink,
+    UnfitRows,
+    check_fits,
+    check_weights,
+    fitting,
+    reasons_by_row,
+    unfit_rows,
+)
 from zset_join.zset import ZSet
 
 __all__ = ["SinkEpochs", "add_unfit", "unfit_flags"]
@@ -51,15 +60,18 @@ class SinkEpochs:
         """Return the rows of an answered epoch that the sink can never hold, each with its first reason.
 
         Raises:
-            SinkError: `SINK_VALUE`: such a row is inserted, and bad input is refused.
+            SinkError: `SINK_VALUE`: such a row is inserted, and bad input is refused; or as `check_weights`.
+            ResourceError: as `check_weights`.
         """
-        rejected = Rejected()
-        for chunk in chunks if self.is_selective else ():
+        rejected, kept = Rejected(), list[ZSet]()
+        for chunk in chunks if isinstance(self.sink, SelectiveSink | FormedSink) else ():
             unfit = unfit_rows(self.sink, chunk.rows)
             if self.quarantines:
                 add_unfit(rejected, chunk, unfit)
             else:
                 check_fits(self.name, chunk, unfit, epoch=epoch)
+            kept.append(without(chunk, np.flatnonzero(unfit_flags(chunk.rows, unfit))) if unfit else chunk)
+        check_weights(self.sink, kept, epoch=epoch)
         return rejected
 
     def write(self, epoch: int, chunks: Iterable[ZSet], link: ChainLink | None) -> SinkProgress:

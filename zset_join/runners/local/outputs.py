@@ -122,6 +122,7 @@ class FunctionSink:
 
             self.close()
             self._writer = RecordWriter(output.schema, self._form, output.primary_key if self._key is None else self._key)
+            self.written_as = self._writer.written_as
 
     def last_epoch(self) -> int | None:
         """Return the last epoch this object has passed on; a function keeps no earlier one."""
@@ -365,7 +366,8 @@ class PipelineOutputs:
             The rows to set aside, by output; with `settle` they are omitted from it.
 
         Raises:
-            SinkError: `SINK_VALUE`: such a row is inserted, and bad input is refused.
+            SinkError: `SINK_VALUE`: such a row is inserted, and bad input is refused; or as `check_weights`.
+            ResourceError: as `check_weights`.
         """
         rejected = []
         for view, epochs in self._opened:

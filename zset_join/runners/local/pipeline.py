@@ -31,7 +31,7 @@ from typing import TYPE_CHECKING, Any, Generic, Unpack, cast, overload
 import pyarrow as pa
 
 from zset_join.core.epoch_chain import ChainLink
-from zset_join.core.errors import StateError
+from zset_join.core.errors import ResourceError, StateError
 from zset_join.core.options import KeepState
 from zset_join.core.tick import Tick
 from zset_join.kernels.machine.first_use import compile_rest_in_background
@@ -45,7 +45,6 @@ from zset_join.runners.local.contents import Contents, repeated
 from zset_join.runners.local.dead_letters import dead_letters
 from zset_join.runners.local.directory_plans import plan_of_directory
 from zset_join.runners.local.durable import PipelineDirectory
-from zset_join.runners.local.durable_epoch import DurableEpoch
 from zset_join.runners.local.engine import AnsweredEpoch, Engine
 from zset_join.runners.local.history import InputHistory
 from zset_join.runners.local.outputs import Outputs, OutputsByView, PipelineOutputs, outputs_by_view
@@ -255,6 +254,7 @@ class Pipeline(PipelineQuestions, Snapshots, QueryChanges, Generic[Answer]):
             BadInputError: rows that break the contract of their source, or that a view cannot evaluate. The error names the
                 views; no view applies the epoch.
             SinkError: `SINK_VALUE`: an output can never hold a row of the answer; nothing is applied.
+            ResourceError: `TOO_MANY_ROWS`: more copies than an output of single rows takes; nothing is applied.
             StateError: `epoch` is neither the last nor the next one; memory is exhausted; the directory cannot be written; or
                 the pipeline was closed or interrupted.
             Exception: raised by an output. If the attribute `epoch` has advanced, the rows are applied, and the next step first
@@ -494,13 +494,16 @@ class Pipeline(PipelineQuestions, Snapshots, QueryChanges, Generic[Answer]):
         self._outputs.settle()
         deltas, unread, far = self._taking.deltas(rows, self.epoch, self._watermarks.known)
         time_us = processing_time_us(processing_time, self._processing_time_us)
-        if self._directory is None:
-            return self._answered(deltas, unread, far, time_us)
-        with ExitStack() as stack:
-            opened = stack.enter_context(self._directory.epoch(Tick(self.epoch, time_us)))
-            prepared = self._answered(deltas, unread, far, time_us, opened)
-            prepared.stack = stack.pop_all()
-            return prepared
+        while True:
+            try:
+                return self._answered(deltas, unread, far, time_us)
+            except ResourceError as error:
+                if error.code != "TOO_MANY_ROWS" or self._options.on_bad_input == "error":
+                    raise
+                deltas, heavy = self._taking.without_heavy(deltas, error.facts.get("views", self.views))
+                if not heavy:
+                    raise
+                far += heavy
 
     def _answered(
         self,
@@ -508,14 +511,17 @@ class Pipeline(PipelineQuestions, Snapshots, QueryChanges, Generic[Answer]):
         unread: Sequence[Undecodable],
         far: Sequence[RejectedRows],
         time_us: int,
-        opened: DurableEpoch | None = None,
     ) -> PreparedEpoch:
-        states = self._memory if opened is None else opened
-        assert states is not None  # noqa: S101 - state is in memory or in a directory
-        answered = self._engine.answer(states, self.epoch, deltas, time_us)
-        answered.rejected[:0] = far
-        answered.rejected += self._outputs.check(self.epoch, answered.answers)
-        return PreparedEpoch(answered, deltas, unread, opened)
+        with ExitStack() as stack:
+            tick, opened = Tick(self.epoch, time_us), None
+            if self._directory is not None:
+                opened = stack.enter_context(self._directory.epoch(tick))
+            states = self._memory if opened is None else opened
+            assert states is not None  # noqa: S101 - state is in memory or in a directory
+            answered = self._engine.answer(states, self.epoch, deltas, time_us)
+            answered.rejected[:0] = far
+            answered.rejected += self._outputs.check(self.epoch, answered.answers)
+            return PreparedEpoch(answered, deltas, unread, opened, None if opened is None else stack.pop_all())
 
     def _committed(self, prepared: PreparedEpoch, positions: Mapping[str, Any], read: str | None) -> Mapping[str, ZSet]:
         with prepared:

@@ -5,17 +5,18 @@ The law: of every source, rows in = rows taken + rows set aside; nothing is read
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import numpy as np
 
+from zset_join.changelog.encoding import MOST_SINGLE_ROWS
 from zset_join.core.errors import BadInputError, PlanError
 from zset_join.core.relation import Relation
 from zset_join.core.row_conversion import conform
 from zset_join.plan.query_plan import QueryPlan
 from zset_join.query.reading import Reading
-from zset_join.runners.common.rejected import RejectedRows
+from zset_join.runners.common.rejected import Rejected, RejectedRows, taken, without
 from zset_join.runners.local.dead_letters import PartlyRead
 from zset_join.runners.local.far_times import FarTimes
 from zset_join.runners.local.watermarks import KnownTimes
@@ -59,6 +60,7 @@ class RowTaking:
     """
 
     def __init__(self, plan: QueryPlan, readings: Mapping[str, Reading], *, is_strict: bool) -> None:
+        self._plan = plan
         self._readings = readings
         self._relations = {source.name: source.relation for source in plan.sources}
         self._far_times = FarTimes({source.name: source for source in plan.sources})
@@ -111,3 +113,22 @@ class RowTaking:
                 self._far_times.refuse(refused, epoch)
             far += [] if refused is None else [refused]
         return deltas, unread, far
+
+    def without_heavy(self, deltas: Mapping[str, ZSet], views: Collection[str]) -> tuple[dict[str, ZSet], list[RejectedRows]]:
+        """Return changes without the rows of more copies than outputs of some views take, and these rows.
+
+        What rows make together, in a join, is not set aside.
+        """
+        stages = {number for view in views for number in self._plan.stages_of(view)}
+        feeds = [feed for view in views for feed in self._plan.view(view).feeds]
+        feeds += [feed for number in stages for fed in self._plan.nodes[number].feeds for feed in fed]
+        kept, heavy = dict(deltas), []
+        for name in deltas.keys() & {feed.origin for feed in feeds}:
+            delta = deltas[name]
+            places = np.flatnonzero((delta.weights > MOST_SINGLE_ROWS) | (delta.weights < -MOST_SINGLE_ROWS))
+            if len(places):
+                kept[name] = without(delta, places)
+                reason = f"has more than {MOST_SINGLE_ROWS} copies, which an output of single rows does not take"
+                rejected = Rejected([taken(delta, places)], ["TOO_MANY_ROWS"] * len(places), [reason] * len(places))
+                heavy.append(RejectedRows(name, rejected, is_of_source=True))
+        return kept, heavy

@@ -15,7 +15,7 @@ from typing import Protocol, runtime_checkable
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
-from zset_join.changelog import ChangelogForm
+from zset_join.changelog import ChangelogForm, format_named
 from zset_join.core.epoch_chain import ChainLink
 from zset_join.core.errors import SinkError
 from zset_join.core.relation import Relation
@@ -91,6 +91,7 @@ class FrameSink:
             PlanError: the form does not go with them.
         """
         self._output.open(output, query_id)
+        self.written_as = (), format_named(self._output.form)
         self._opened = output
 
     def goes_on_behind(self, epoch: int | None) -> None:
