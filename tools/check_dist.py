@@ -63,7 +63,7 @@ PROGRAMS = {
     "duckdb": "import zset_join.sinks.duckdb_view as one; import duckdb",
     "http": "import zset_join.lookup, httpx",
     "kafka": "import zset_join.sources.kafka, zset_join.sinks.kafka_topic, confluent_kafka",
-    "observe": "import zset_join.tools.top, rich, polars",
+    "observe": "import opentelemetry.trace, polars",
     "postgres": "import zset_join.sinks.postgres_view, psycopg",
     "redis": "import zset_join.lookup, redis",
     "spark": "import zset_join.spark, pyspark, pandas",

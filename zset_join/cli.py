@@ -5,7 +5,7 @@
     zset-join explain-row shop:view order_id=1     the input changes that made and retracted a row
     zset-join plan CHECKPOINT                      the same without the program; --json for tools
     zset-join state CHECKPOINT "SELECT ..."        the stored rows, as SQL; without a query, a list of the tables
-    zset-join console CHECKPOINT                   a page in the browser; bundle CHECKPOINT: the same in one file
+    zset-join console CHECKPOINT                   a page in the browser
     zset-join dead-letters CHECKPOINT              quarantined rows with their reasons; --replay sends records again
     zset-join diff DIRECTORY shop:view             the rows that another query would change; --markdown, --all
     zset-join evolve DIRECTORY shop:view           continue the directory with another query; also a .sql file
@@ -20,7 +20,7 @@ SQL in this process, without Java:
     zset-join sql                                  a shell
     zset-join backup CHECKPOINT DIR --output PATH  a savepoint: checkpoint and outputs, copied together
     zset-join restore DIR                          bring both back
-    zset-join metrics CHECKPOINT                   the counts of the newest epoch, for Prometheus; top: for users
+    zset-join metrics CHECKPOINT                   the counts of the newest epoch, for Prometheus
 
 to begin with:
 
@@ -179,7 +179,7 @@ def _parser() -> argparse.ArgumentParser:
     restore.add_argument("--replace", action="store_true", help="move the present files aside")
     restore.set_defaults(run=_restore)
     console = verbs.add_parser("console", help="serve a page about a query to this machine, until Ctrl-C")
-    console.add_argument("checkpoint", help="checkpointLocation, directory of a pipeline, or bundle")
+    console.add_argument("checkpoint", help=_CHECKPOINT)
     console.add_argument("--port", type=int, default=0, help="port on 127.0.0.1 (a free one)")
     console.add_argument("--dead-letters", metavar="PATH", help="the query's option deadLetterPath")
     console.add_argument("--metrics-token-file", metavar="FILE", help="file with the token for /metrics; created if missing")
@@ -192,11 +192,6 @@ def _parser() -> argparse.ArgumentParser:
     )
     _dialect_option(console)
     console.set_defaults(run=_console)
-    bundle = verbs.add_parser("bundle", help="write what the console shows of a checkpoint into one file")
-    bundle.add_argument("checkpoint", help=_CHECKPOINT)
-    bundle.add_argument("--output", default="zset-join-bundle.tar.gz", help="a new file (zset-join-bundle.tar.gz)")
-    bundle.add_argument("--rows", action="store_true", help="include values of rows")
-    bundle.set_defaults(run=_bundle)
     for name, text, run in (
         ("run", "run the statements of a .sql file", _run_sql),
         ("check", "parse, bind and plan the statements of a .sql file; run nothing", _check_sql),
@@ -208,14 +203,9 @@ def _parser() -> argparse.ArgumentParser:
         if name == "run":
             _run_options(verb)
     verbs.add_parser("compile", help="compile the kernels that queries need first, in parallel").set_defaults(run=_compile)
-    for name, text, run in (
-        ("metrics", "print the counts of the newest epoch, for Prometheus", _metrics),
-        ("top", "show the counts of the newest epoch, until Ctrl-C", _top),
-    ):
-        verb = verbs.add_parser(name, help=text)
-        verb.add_argument("checkpoint", help=_CHECKPOINT)
-        verb.set_defaults(run=run)
-    verb.add_argument("--seconds", type=float, default=1.0, help="seconds between two updates (1)")
+    metrics = verbs.add_parser("metrics", help="print the counts of the newest epoch, for Prometheus")
+    metrics.add_argument("checkpoint", help=_CHECKPOINT)
+    metrics.set_defaults(run=_metrics)
     verbs.add_parser("demo", help="three tables change and a view follows, in seconds").set_defaults(run=_demo)
     verbs.add_parser("doctor", help="print installed parts, missing parts, and their cure").set_defaults(run=_doctor)
     shell = verbs.add_parser("sql", help="start a SQL shell")
@@ -256,13 +246,6 @@ def _metrics(options: argparse.Namespace) -> int:
     from zset_join.tools.metrics import metrics_text
 
     sys.stdout.write(metrics_text(options.checkpoint))
-    return 0
-
-
-def _top(options: argparse.Namespace) -> int:
-    from zset_join.tools.top import watch
-
-    watch(options.checkpoint, seconds=options.seconds)
     return 0
 
 
@@ -522,12 +505,6 @@ def _diff_of(checkpoint: str, program: str, dialect: str, lease_seconds: float, 
 
     query = _other_query(checkpoint, program, dialect)
     return diff_wherever(checkpoint, query, **words, lease_seconds=lease_seconds, on_pinned=on_pinned)
-
-
-def _bundle(options: argparse.Namespace) -> int:
-    from zset_join.console.command import make_bundle
-
-    return make_bundle(options, print_line=_print_line)
 
 
 def _session(cores: int | None, conf: dict[str, str] | None = None) -> SparkSession:

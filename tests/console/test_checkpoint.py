@@ -1,18 +1,16 @@
-"""The console shows a checkpoint: running, stopped, damaged, or in a bundle."""
+"""The console shows a checkpoint: running, stopped or damaged."""
 
 from __future__ import annotations
 
 import json
-import tarfile
 from pathlib import Path
 
 import pytest
 
 from tests.console.shop import HOSTILE, run, shop
-from zset_join.console import WatchedBundle, WatchedCheckpoint
-from zset_join.console.watched_bundle import write_bundle
+from zset_join.console import WatchedCheckpoint
 from zset_join.console.watched_checkpoint import QueryAnswers
-from zset_join.core.errors import OptionError, StateError
+from zset_join.core.errors import OptionError
 
 
 @pytest.fixture(scope="module")
@@ -125,23 +123,3 @@ def test_a_damaged_plan_is_trouble_and_not_the_end_of_the_page(tmp_path: Path) -
     overview = WatchedCheckpoint(tmp_path).overview()
     assert overview["plan"] is None
     assert "stages.json" in overview["trouble"][0]
-
-
-def test_a_bundle_holds_no_value_of_a_row_unless_requested(directory: Path, tmp_path: Path) -> None:
-    write_bundle(WatchedCheckpoint(directory), tmp_path / "plain.tar.gz")
-    write_bundle(WatchedCheckpoint(directory), tmp_path / "rows.tar.gz", rows=True)
-    with tarfile.open(tmp_path / "plain.tar.gz") as tar:
-        text = tar.extractfile("answers.json").read().decode()  # type: ignore[union-attr]
-    assert "Paris" not in text
-    plain, whole = WatchedBundle(tmp_path / "plain.tar.gz"), WatchedBundle(tmp_path / "rows.tar.gz")
-    assert plain.epochs(-1) == WatchedCheckpoint(directory).epochs(-1)
-    assert plain.dead_letters()["letters"][0]["raw"] is None
-    assert whole.rows(None, {"customer": "Ada"})["total"] > 0
-    with pytest.raises(OptionError, match="--rows"):
-        plain.rows(None, {})
-
-
-def test_a_file_that_is_no_bundle_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "other.tar.gz").write_bytes(b"no tar")
-    with pytest.raises(StateError, match="cannot be read as a bundle"):
-        WatchedBundle(tmp_path / "other.tar.gz")

@@ -196,15 +196,3 @@ def test_a_pipeline_takes_the_letters_of_its_own_directory_only(tmp_path: Path, 
     words = ["console", str(tmp_path), "--allow-actions", "--replay", "shop:view", "--dead-letters", str(tmp_path / "other")]
     assert main(words) == 1
     assert "leave --dead-letters out" in capsys.readouterr().err
-
-
-def test_a_bundle_is_a_copy_and_takes_no_action(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    with shop(tmp_path / "shop") as pipeline:
-        run(pipeline, 4)
-    bundle = str(tmp_path / "shop.tar.gz")
-    assert main(["bundle", str(tmp_path / "shop"), "--output", bundle]) == 0
-
-    assert main(["console", bundle, "--allow-actions", "--replay", str(tmp_path / "again.jsonl")]) == 1
-
-    assert "--allow-actions needs the checkpoint" in capsys.readouterr().err
-    assert not (tmp_path / "again.jsonl").exists()

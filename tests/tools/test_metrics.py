@@ -1,23 +1,20 @@
-"""What the newest epoch did, for Prometheus and for users."""
+"""What the newest epoch did, for Prometheus."""
 
 from __future__ import annotations
 
 import datetime
-import io
 import json
 import re
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from rich.console import Console
 
 from zset_join.checkpoint.record import CommitRecord
 from zset_join.cli import main
 from zset_join.pipeline import Pipeline, changes
 from zset_join.pipeline import functions as F  # noqa: N812 - PySpark's own habit
 from zset_join.tools.metrics import METRICS, _of_record, measured
-from zset_join.tools.top import watch
 
 HOSTILE = 'orders"\\\n[bold]'
 LINE = re.compile(r'zset_join_\w+\{query="[^"]+"(,\w+="(\\.|[^"\\\n])*")*\} \S+')
@@ -96,21 +93,6 @@ def test_the_page_names_every_metric() -> None:
     page = (Path(__file__).parents[2] / "docs/how-to/watch-a-query.md").read_text(encoding="utf-8")
 
     assert [name for name in METRICS if f"`{name}`" not in page] == []
-
-
-def test_top_draws_once_where_there_is_no_terminal_and_shows_hostile_names_as_text(directory: Path) -> None:
-    reported = io.StringIO()
-    watch(str(directory), console=Console(file=reported, width=200))
-
-    assert "epoch 1" in reported.getvalue()
-    assert "[bold]" in reported.getvalue()
-
-
-def test_top_looks_again_in_a_terminal(directory: Path) -> None:
-    waited: list[float] = []
-    watch(str(directory), seconds=0, looks=3, console=Console(file=io.StringIO(), force_terminal=True), sleep=waited.append)
-
-    assert waited == [0.5, 0.5]
 
 
 def test_a_place_without_a_checkpoint_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

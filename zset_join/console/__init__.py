@@ -10,7 +10,6 @@ from __future__ import annotations
 from zset_join.console.actions import Action
 from zset_join.console.running import Console, open_console
 from zset_join.console.watched import Watched
-from zset_join.console.watched_bundle import WatchedBundle
 from zset_join.console.watched_checkpoint import QueryAnswers, WatchedCheckpoint
 
-__all__ = ["Action", "Console", "QueryAnswers", "Watched", "WatchedBundle", "WatchedCheckpoint", "open_console"]
+__all__ = ["Action", "Console", "QueryAnswers", "Watched", "WatchedCheckpoint", "open_console"]

@@ -1,4 +1,4 @@
-"""What the verbs `console` and `bundle` of the command line do."""
+"""The verb `console` of the command line."""
 
 from __future__ import annotations
 
@@ -9,12 +9,11 @@ from typing import Any
 from zset_join.console.actions import Action
 from zset_join.console.kept_token import kept_token
 from zset_join.console.running import open_console
-from zset_join.console.watched_bundle import WatchedBundle, is_bundle, write_bundle
 from zset_join.console.watched_checkpoint import QueryAnswers, WatchedCheckpoint
 from zset_join.core.errors import OptionError
 from zset_join.tools.dead_letters import is_program, replay
 
-__all__ = ["allowed_actions", "make_bundle", "serve_console"]
+__all__ = ["allowed_actions", "serve_console"]
 
 
 def serve_console(
@@ -37,14 +36,8 @@ def serve_console(
     """
     token = None if options.metrics_token_file is None else kept_token(options.metrics_token_file)
     actions = allowed_actions(options, run)
-    if is_bundle(options.checkpoint):
-        if actions:
-            raise _refused("a bundle is a copy; --allow-actions needs the checkpoint.")
-        console = open_console(WatchedBundle(options.checkpoint), port=options.port, metrics_token=token)
-    else:
-        watched = WatchedCheckpoint(options.checkpoint, QueryAnswers(diff=diff), dead_letters=options.dead_letters)
-        console = open_console(watched, port=options.port, metrics_token=token, actions=actions)
-    with console:
+    watched = WatchedCheckpoint(options.checkpoint, QueryAnswers(diff=diff), dead_letters=options.dead_letters)
+    with open_console(watched, port=options.port, metrics_token=token, actions=actions) as console:
         print_line(f"open {console.url}  (the address works once; Ctrl-C ends the console)")
         console.wait_for_interrupt()
     return 0
@@ -73,14 +66,6 @@ def allowed_actions(options: argparse.Namespace, run: Callable[[str, str | None,
         return f"{sent} sent again to {target}"
 
     return {"replay": Action(f"send again to {target}", send_again)}
-
-
-def make_bundle(options: argparse.Namespace, *, print_line: Callable[[str], None]) -> int:
-    """Write a bundle and print what it holds; return the exit code."""
-    made = write_bundle(WatchedCheckpoint(options.checkpoint), options.output, rows=options.rows)
-    holds = "with values of rows" if options.rows else "without values of rows"
-    print_line(f"{made['path']}: {made['bytes']} bytes, {holds}; zset-join console {made['path']} shows it")
-    return 0
 
 
 def _refused(why: str) -> OptionError:

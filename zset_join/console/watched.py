@@ -1,4 +1,4 @@
-"""Subjects of the page: a checkpoint, a pipeline in memory, or a bundle.
+"""Subjects of the page: a checkpoint, or a pipeline in memory.
 
 The law: every answer is JSON-ready, of bounded size, and about what was committed; reading changes nothing. A number that was
 not recorded is absent, never zero. Methods may be called by any thread.
@@ -16,7 +16,7 @@ __all__ = ["ANSWERS", "Answer", "Watched"]
 Answer = dict[str, Any]
 
 ANSWERS = ("overview", "changes", "hot_keys", "dead_letters", "waiting", "files", "damage", "diff")
-"""The questions without arguments, by the names of the methods: a bundle holds their answers."""
+"""The questions without arguments, by the names of the methods."""
 
 
 class Watched(Protocol):

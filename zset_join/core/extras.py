@@ -26,7 +26,6 @@ EXTRAS: Mapping[str, str] = {
     "psycopg": "postgres",
     "pyspark": "spark",
     "redis": "redis",
-    "rich": "observe",
     "sortedcontainers": "testing",
     "sqlglot": "sql",
     "starlette": "console",

@@ -95,7 +95,6 @@ function Tab({ tab, overview, graph, live, newest, theme, actions }) {
 
 function State({ overview, live }) {
   if (!overview) return html`<span class="pill">reading</span>`;
-  if (overview.kind === "bundle") return html`<span class="pill">bundle of ${shownTime(overview.made_at * 1e6)}</span>`;
   if (overview.trouble.length) return html`<span class="pill bad">damaged</span>`;
   if (!live.connected) return html`<span class="pill bad">not connected</span>`;
   if (overview.kind === "pipeline in memory") return html`<span class="pill good">in memory</span>`;
