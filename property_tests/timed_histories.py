@@ -44,6 +44,13 @@ TIMES: Sequence[tuple[pa.DataType, Callable[[int], Any]]] = (
     (pa.string(), lambda number: f"at the time {chr(0xC0 + number // 3)}{'é' * (number % 3)}"),
     (pa.decimal128(30, 2), lambda number: Decimal(10**20 + number).scaleb(-1)),
 )
+CONDITIONS: Sequence[tuple[Any, Callable[[Any, Any], bool | None]]] = (
+    (None, lambda x, s: True),
+    (left("x") < right("s"), lambda x, s: None if x is None else x < s),
+    (right("s") != 2, lambda x, s: s != 2),
+    ((left("x") == 1) & (right("s") < 3), lambda x, s: x == 1 and s < 3),
+)
+"""The rest of ON of columns `x` and `s`, and as the oracle evaluates it."""
 
 Change = tuple[tuple[Any, ...], int]
 
@@ -96,7 +103,9 @@ class TimedCase:
         self.has_sequence = self.right_mode == "upsert" and draw.random() < 0.5
         self.has_deletes = self.right_mode != "upsert" and draw.random() < 0.5
         self.keep = draw.choice([0, 3]) if kind == "eager" else 0
-        self.residual = left("x") < right("s") if draw.random() < 0.3 and kind != "dedup" else None
+        has_condition = draw.random() < (0.6 if kind == "as_of" else 0.3) and kind != "dedup"
+        self.condition = random.Random(f"condition {seed}").choice(CONDITIONS) if has_condition else CONDITIONS[0]
+        self.residual = self.condition[0]
         self.hash_bits, self.chunk_rows = draw.choice([32, 1]), draw.choice([2, 1000])
         self.op = draw.choice([">=", ">", "<=", "<"])
         self.tie = draw.choice(["latest_arrival", "smallest_key"])
@@ -235,9 +244,7 @@ class TimedCase:
 
     def passes(self, one: Any, other: Any) -> bool | None:
         """Return the rest of ON, as the oracle evaluates it."""
-        if self.residual is None:
-            return True
-        return None if one[3] is None or other[4] is None else one[3] < other[4]
+        return self.condition[1](one[3], other[4])
 
     def timed(self, changes: Sequence[Sequence[Change]]) -> tuple[list[tuple[TimedRow, int]], list[tuple[TimedRow, int]]]:
         """Return changes in the oracle's words."""
@@ -276,10 +283,14 @@ class TimedCase:
                 held = batch_as_of(
                     as_of[0].rows(),
                     as_of[1].rows(),
-                    Nearest(self.op, None if self.tie == "latest_arrival" else lambda row: row.row[4], self.tolerance),
+                    Nearest(
+                        self.op,
+                        None if self.tie == "latest_arrival" else lambda row: row.row[4],
+                        self.tolerance,
+                        self.passes,
+                    ),
                     right_width=5,
                     how=self.how,
-                    passes=self.passes,
                 )
             else:
                 lefts, rights = self.timed(changes)

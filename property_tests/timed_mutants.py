@@ -14,6 +14,7 @@ import numpy as np
 from property_tests.timed_histories import TimedCase
 from zset_join.shapes.version_join import VersionJoinShape
 from zset_join.state.time.joined_pairs import Transitions
+from zset_join.state.time.pending_rows import DueRows
 from zset_join.zset.protocol import NOTHING_DUE
 
 __all__ = ["TIMED_MUTANTS", "TimedMutant"]
@@ -100,6 +101,29 @@ def _frees_the_valid(operator: Any) -> None:
 def _no_corrections(operator: Any) -> None:
     join = operator._join
     join._corrections = lambda epoch: join._looked_up(epoch, join._rows_of_delta(epoch, np.flatnonzero(epoch.left.left > 0)))
+
+
+def _condition_of_the_nearest_only(operator: Any) -> None:
+    operator.join._nearest, operator.join.pairs._is_chosen = None, False
+
+
+def _first_block_only(operator: Any) -> None:
+    pairs, passing = operator.join.pairs, operator.join.pairs.passing
+    pairs.passing = lambda refs, matches: passing(refs, matches if len(set(refs)) == len(refs) else 0 * matches)
+
+
+def _touches_one_row_of_a_key(operator: Any) -> None:
+    nearest = operator.join._nearest
+    if nearest is None:
+        return
+    touched = nearest._touched
+
+    def spoiled(epoch: Any, left: Any) -> Any:
+        rows = touched(epoch, left)
+        first = np.unique(rows.groups, return_index=True)[1]
+        return DueRows(*(column[first] for column in (rows.refs, rows.keys, rows.groups, rows.weights)))
+
+    nearest._touched = spoiled
 
 
 def _weight_is_one(operator: Any) -> None:
@@ -207,6 +231,27 @@ TIMED_MUTANTS: tuple[TimedMutant, ...] = (
     TimedMutant("nothing_is_taken_back", "the new answer is beside the old", _BATCH, "as_of", part=_answers(_nothing_back)),
     TimedMutant("looks_back_always", "a comparison that looks forward looks back", _BATCH, "as_of", _with(is_mirrored=False)),
     TimedMutant("tolerance_forgotten", "the nearest row matches at any distance", _BATCH, "as_of", _with(reach=None)),
+    TimedMutant(
+        "condition_of_the_nearest_only",
+        "where the nearest row fails the rest of ON no other is taken",
+        _BATCH,
+        "as_of",
+        part=_condition_of_the_nearest_only,
+    ),
+    TimedMutant(
+        "condition_ends_with_the_first_block",
+        "a row further away than the first ones is not evaluated",
+        _BATCH,
+        "as_of",
+        part=_first_block_only,
+    ),
+    TimedMutant(
+        "nearest_left_row_only",
+        "of the left rows behind a right row the next one is corrected",
+        _BATCH,
+        "as_of",
+        part=_touches_one_row_of_a_key,
+    ),
     TimedMutant("ties_by_arrival", "of quotes at one time the latest, not the smallest key", _BATCH, "as_of", _with(tie_by=())),
     TimedMutant("next_row_trimmed", "when the shown row goes no other one shows", _BATCH, "dedup", part=_trims_what_may_show),
     TimedMutant("dedup_arrival_turned", "of equal rows the wrong one shows", _BATCH, "dedup", part=_arrival_turned),

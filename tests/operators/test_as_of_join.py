@@ -176,10 +176,10 @@ def test_after_every_epoch_the_answers_sum_up_to_the_plain_join_and_a_snapshot_i
                 reported.op,
                 None if reported.tie == "latest_arrival" else lambda quote: quote.row[1],
                 reported.tolerance,
+                passes,
             ),
             right_width=4,
             how=reported.how,
-            passes=passes,
         )
         restored = made()
         restored.restore(operator.snapshot())

@@ -3,9 +3,10 @@
 The law: after every epoch the sum of all answers equals the batch as-of join of everything so far. Among right rows of equal
 keys for which `left op right` holds (`>=`, `>`, `<=`, `<`), the nearest is chosen; of several at one time the one with the
 smallest primary key, or the latest arrival, by `tie`. When a nearer row arrives, or the chosen one goes or changes, the old
-answer is retracted and the new one emitted. The rest of ON is evaluated on the one row that was chosen.
+answer is retracted and the new one emitted. The rest of ON decides which right rows may be chosen: the nearest that passes is.
 
-Remembers all rows of both sides. A change of a right row touches the left rows from it to the next right row, no others.
+Remembers all rows of both sides. A change of a right row touches the left rows from it to the next right row, no others; with a
+rest of ON all left rows in its reach, of which each is compared with right rows, nearest first, until one passes.
 
 Edge cases: NULL in the key or in the time, on either side, matches nothing. `tolerance` bounds the distance, itself included.
 

@@ -306,7 +306,7 @@ class View(Rows):
             op: how they compare: `>=` looks back, `<=` forward, `>` and `<` leave the same time out.
             tolerance: the largest distance, such as "5 minutes"; a number for numeric times.
             tie: of several right rows at one time, the `latest_arrival` or the `smallest_key`.
-            condition: condition on the selected row, over `left(...)` and `right(...)`.
+            condition: condition over `left(...)` and `right(...)`; the nearest row for which it is true is taken.
 
         Raises:
             PlanError: see the message.

@@ -35,7 +35,7 @@ class AsOfOptions:
         how: `inner` or `left`.
         tie: of several right rows at one time, the `latest_arrival` or the `smallest_key`.
         tolerance: the largest distance: microseconds, or in the unit of an integer time; None: any.
-        residual: the rest of ON, evaluated on the selected row only.
+        residual: the rest of ON: the nearest row that passes it is selected.
         using: put the key columns once and first.
         output_names: names of the output columns.
     """

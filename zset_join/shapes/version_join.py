@@ -43,7 +43,7 @@ class VersionJoinShape:
         late: the treatment of left rows at or before the watermark before their epoch.
         schema: of the output.
         sources: per output column, (side, source column).
-        residual: the rest of ON, evaluated on the selected right row only.
+        residual: the rest of ON, evaluated on the version of the time only, or by an as-of join on the nearest rows in turn.
         tie_by: right columns that order right rows of one time, the last one wins, after them the arrival.
         tie_descending: whether the first one in the order of `tie_by` wins instead.
         is_mirrored: look forward in time.
@@ -75,3 +75,8 @@ class VersionJoinShape:
     delete_column: str | None = None
     keep_probe_for: int = 0
     max_watermark_jump: int | None = None
+
+    @property
+    def condition_chooses(self) -> bool:
+        """Return whether the nearest right row that passes the rest of ON is selected, instead of the nearest one."""
+        return self.residual is not None and not self.is_versioned

@@ -20,7 +20,7 @@ from zset_join.shapes.as_of_join import AsOfOptions, as_of_relation, as_of_shape
 from zset_join.shapes.version_join import VersionJoinShape
 from zset_join.stages.batch.dialect import Dialect
 from zset_join.stages.batch.tables import BatchScope, BatchTable, register_batch_query
-from zset_join.stages.batch.versions import chosen_rows, equal_keys, has_arrivals, row_copies
+from zset_join.stages.batch.versions import chosen_rows, equal_keys, has_arrivals, rest_of_on, row_copies
 from zset_join.stages.memory_only import refuse_hybrid
 from zset_join.stages.request import InputRows, NamedColumnsRequest
 from zset_join.stages.stage import StageOptions, TableKey, register_stage
@@ -187,11 +187,13 @@ def _as_of(stage: AsOfJoinStage, inputs: Sequence[BatchTable], dialect: Dialect,
         else:
             near, far = dialect.time(one, kind), dialect.moved(dialect.time(other, kind), kind, options.tolerance)
         pairs.append(f"{near} <= {far}")
+    if options.residual is not None:
+        pairs.append(rest_of_on(options.residual, left, right, dialect))
     nearest = "DESC" if options.op in (">=", ">") else "ASC"
     order = [f"{right_time} {nearest}"]
     if options.tie == "smallest_key":
         order += [f"r.{right.column(name)}" for name in stage.right.primary_key]
-    query = chosen_rows(shape, left, right, " AND ".join(pairs), order, dialect, is_tied=is_tied)
+    query = chosen_rows(shape, left, right, " AND ".join(pairs), order, is_tied=is_tied)
     return f"WITH {', '.join(parts)} {query}"
 
 

@@ -20,7 +20,7 @@ from zset_join.shapes.temporal_join import TemporalOptions, temporal_relation, t
 from zset_join.shapes.version_join import VersionJoinShape
 from zset_join.stages.batch.dialect import Dialect
 from zset_join.stages.batch.tables import BatchScope, BatchTable, newest_first, register_batch_query
-from zset_join.stages.batch.versions import chosen_rows, equal_keys, row_copies, there_in
+from zset_join.stages.batch.versions import chosen_rows, equal_keys, rest_of_on, row_copies, there_in
 from zset_join.stages.memory_only import refuse_hybrid
 from zset_join.stages.request import InputRows, NamedColumnsRequest
 from zset_join.stages.stage import (
@@ -301,7 +301,11 @@ def _temporal(stage: TemporalJoinStage, inputs: Sequence[BatchTable], scope: Bat
         parts, known = _timed(stage, left, right, scope), f" AND r.e <= l.known AND {there_in('l.known')}"
     pairs = " AND ".join([*equal_keys(shape, left, right, dialect), f"{right_time} <= {left_time}"]) + known
     *settled, _ = newest_first(shape.right, "r.", "r.deleted")  # the arrival comes last
-    query = chosen_rows(shape, left, right, pairs, [f"{right_time} DESC", *settled], dialect, is_tied=is_tied)
+    counts = "NOT r.deleted"
+    if shape.residual is not None:
+        counts += f" AND {rest_of_on(shape.residual, left, right, dialect)}"
+    order = [f"{right_time} DESC", *settled]
+    query = chosen_rows(shape, left, right, pairs, order, is_tied=is_tied, counts=counts)
     return f"WITH {', '.join(parts)} {query}"
 
 

@@ -162,11 +162,13 @@ class Nearest:
         op: one of `>=`, `>`, `<=`, `<`.
         tie: of several at one time the one with the smallest value of this; None: the latest arrival.
         tolerance: the largest distance, None for any.
+        passes: the rest of ON, of a left row and a candidate.
     """
 
     op: str = ">="
     tie: Callable[[TimedRow], Any] | None = None
     tolerance: int | None = None
+    passes: Predicate | None = None
 
     def to(self, row: TimedRow, candidates: Sequence[TimedRow]) -> TimedRow | None:
         """Return the candidate nearest to a left row, candidates in order of arrival; None where none is."""
@@ -175,6 +177,7 @@ class Nearest:
         holds = _HOLDS[self.op]
         matching = [one for one in candidates if one.key == row.key and one.time is not None and holds(row.time, one.time)]
         matching = [one for one in matching if self.tolerance is None or abs(row.time - one.time) <= self.tolerance]
+        matching = [one for one in matching if self.passes is None or self.passes(row.row, one.row) is True]
         if not matching:
             return None
         times = [one.time for one in matching]
@@ -191,7 +194,6 @@ def batch_as_of(
     *,
     right_width: int,
     how: str = "inner",
-    passes: Predicate | None = None,
 ) -> Counts:
     """Return the as-of join of all rows of both sides, `right` in order of arrival. Cost: every pair with one key."""
     candidates: dict[Key, list[TimedRow]] = {}
@@ -200,7 +202,7 @@ def batch_as_of(
     counts = dict[Key, int]()
     for row in left:
         chosen = nearest.to(row, candidates.get(row.key, ()))
-        joined = _joined(row.row, None if chosen is None else chosen.row, right_width, how, passes)
+        joined = _joined(row.row, None if chosen is None else chosen.row, right_width, how, None)
         if joined is not None:
             counts[row_identity(joined)] = counts.get(row_identity(joined), 0) + 1
     return counts

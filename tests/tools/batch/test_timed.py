@@ -11,6 +11,7 @@ import pyarrow as pa
 import pytest
 
 from zset_join import Relation, Tick, ZSet
+from zset_join.expressions import left, right
 from zset_join.plan.query_plan import Feed, PlanSource, PlanView, QueryPlan, StageNode
 from zset_join.shapes.as_of_join import AsOfOptions
 from zset_join.shapes.temporal_join import TemporalOptions
@@ -51,6 +52,7 @@ STAGES = (
     dedup("at", "first", 1),
     as_of(op=">=", how="left", tolerance=2),
     as_of(op="<"),
+    as_of(op=">=", how="left", residual=(right("v") != 1) | (left("id") != 1)),
     temporal(emit="once", how="left"),
     temporal(emit="on_watermark", late="drop"),
     temporal(emit="eager", how="left", late="join", keep_probe_for=3),

@@ -28,15 +28,25 @@ from zset_join.kernels.time.runs import (
 from zset_join.kernels.values.columns import FLAGS, HASH, WEIGHT
 from zset_join.kernels.values.keys import equal_columns
 
-__all__ = ["change_probes", "look_up", "mark_late_versions", "mark_unanswerable", "probe_changes", "rows_of_waiting"]
+__all__ = [
+    "change_probes",
+    "is_gone",
+    "look_up",
+    "mark_late_versions",
+    "mark_unanswerable",
+    "probe_changes",
+    "rows_of_waiting",
+    "rows_until",
+    "weight_left",
+]
 
 _ABSENT = -1
 _AHEAD = 8
 
 
 @kernel
-def _is_gone(side: int, row: int, removed_at: Any, removed_weight: Any, begin: int, end: int, position: int) -> bool:
-    """Return whether an entry of a run has no weight left after the epoch."""
+def weight_left(row: int, removed_at: Any, removed_weight: Any, begin: int, end: int, position: int) -> int:
+    """Return the weight of an entry of a run after the epoch."""
     low, high = begin, end
     while low < high:
         middle = (low + high) >> 1
@@ -44,7 +54,27 @@ def _is_gone(side: int, row: int, removed_at: Any, removed_weight: Any, begin: i
             low = middle + 1
         else:
             high = middle
-    return low < end and removed_at[low] == position and removed_weight[low] >= load_u64(row + WEIGHT)
+    weight = load_u64(row + WEIGHT)
+    return weight - removed_weight[low] if low < end and removed_at[low] == position else weight
+
+
+@kernel
+def is_gone(row: int, removed_at: Any, removed_weight: Any, begin: int, end: int, position: int) -> bool:
+    """Return whether an entry of a run has no weight left after the epoch."""
+    return bool(weight_left(row, removed_at, removed_weight, begin, end, position) <= 0)
+
+
+@kernel
+def rows_until(words: int, stride: int, order: Any, begin: int, end: int, time: int) -> int:
+    """Return the place behind the last new row of a group with a time of at most `time`; `words` are those of the first row."""
+    low, high = begin, end
+    while low < high:
+        middle = (low + high) >> 1
+        if load_u64(words + order[middle] * stride) <= time:
+            low = middle + 1
+        else:
+            high = middle
+    return low
 
 
 @kernel
@@ -88,8 +118,8 @@ def _after(
         base = run_base(keys, key_address(keys, number), at)
         while position >= 0:
             row = row_address(side, load_u64(base + ENTRY * position + 8))
-            if group < 0 or not _is_gone(
-                side, row, removed_at, removed_weight, removed_begin[group], removed_begin[group + 1], position
+            if group < 0 or not is_gone(
+                row, removed_at, removed_weight, removed_begin[group], removed_begin[group + 1], position
             ):
                 version = row | 1 if load_u8(row + FLAGS) & FLAG_DELETE else row
                 break
@@ -97,14 +127,7 @@ def _after(
     if group < 0:
         return version
     stride = word(side, STRIDE)
-    low, high = begin[group], begin[group + 1]
-    while low < high:
-        middle = (low + high) >> 1
-        if load_u64(rows + order[middle] * stride + words_at) <= time:
-            low = middle + 1
-        else:
-            high = middle
-    place = low - 1
+    place = rows_until(rows + words_at, stride, order, begin[group], begin[group + 1], time) - 1
     while place >= begin[group] and left[order[place]] <= 0:
         place -= 1
     if place < begin[group]:
@@ -389,16 +412,8 @@ def change_probes(
                 row = row_address(probe_side, load_u64(probe_base + ENTRY * position + 8))
                 was, now = _within(side, before, probe_time, reach), _within(side, after, probe_time, reach)
                 if was != now:
-                    weight = load_u64(row + WEIGHT)
                     low, high = probe_removed_begin[group], probe_removed_begin[group + 1]
-                    while low < high:
-                        middle = (low + high) >> 1
-                        if probe_removed_at[middle] < position:
-                            low = middle + 1
-                        else:
-                            high = middle
-                    if low < probe_removed_begin[group + 1] and probe_removed_at[low] == position:
-                        weight -= probe_removed_weight[low]
+                    weight = weight_left(row, probe_removed_at, probe_removed_weight, low, high, position)
                     if weight > 0:
                         if lines < room:
                             refs[lines] = row

@@ -14,11 +14,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from zset_join.expressions import Expression
 from zset_join.shapes.version_join import VersionJoinShape
 from zset_join.stages.batch.dialect import Dialect
 from zset_join.stages.batch.tables import BatchTable, expression_sql
 
-__all__ = ["chosen_rows", "equal_keys", "has_arrivals", "row_copies", "there_in"]
+__all__ = ["chosen_rows", "equal_keys", "has_arrivals", "rest_of_on", "row_copies", "there_in"]
 
 
 def has_arrivals(table: BatchTable) -> bool:
@@ -68,24 +69,26 @@ def equal_keys(shape: VersionJoinShape, left: BatchTable, right: BatchTable, dia
     return parts
 
 
+def rest_of_on(residual: Expression, left: BatchTable, right: BatchTable, dialect: Dialect) -> str:
+    """Return a condition over a left row `l` and a right row `r`."""
+    schemas = {"left": left.relation.schema, "right": right.relation.schema}
+    return f"({expression_sql(residual, schemas, dialect, {'left': 'l', 'right': 'r'})})"
+
+
 def chosen_rows(
     shape: VersionJoinShape,
     left: BatchTable,
     right: BatchTable,
     pairs: str,
     order: Sequence[str],
-    dialect: Dialect,
     *,
     is_tied: bool,
+    counts: str = "NOT r.deleted",
 ) -> str:
-    """Return the join with the one right row that comes first in an order, then by arrival, if it passes the rest of ON.
+    """Return the join with the one right row that comes first in an order, then by arrival, if it counts.
 
     With `is_tied`: the answers of left rows for which several right rows come first, if they differ.
     """
-    counts = "NOT r.deleted"
-    if shape.residual is not None:
-        schemas = {"left": left.relation.schema, "right": right.relation.schema}
-        counts += f" AND ({expression_sql(shape.residual, schemas, dialect, {'left': 'l', 'right': 'r'})})"
     first = f"rank() OVER (PARTITION BY l.id ORDER BY {', '.join(order)})"
     if not is_tied:
         first = f"row_number() OVER (PARTITION BY l.id ORDER BY {', '.join([*order, 'r.n DESC'])})"

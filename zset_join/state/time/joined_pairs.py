@@ -1,8 +1,8 @@
 """From transitions of left rows to the lines of an answer.
 
 A transition holds with what a left row was joined and with what it is: the address of a right row, 0 for nothing, -1 where
-the left row is absent. The rest of ON is evaluated on every right row that occurs; one that does not pass is nothing. An
-inner join emits no row for nothing.
+the left row is absent. The rest of ON is evaluated on every right row that occurs, unless it has chosen the row; one that does
+not pass is nothing. An inner join emits no row for nothing.
 """
 
 from __future__ import annotations
@@ -90,6 +90,7 @@ class JoinedPairs:
         self._schema, self._sources = shape.schema, list(shape.sources)
         self._left_rows, self._right_rows = left_rows, right_rows
         self._is_outer, self._residual, self._chunk_rows = shape.how == "left", shape.residual, chunk_rows
+        self._is_chosen = shape.condition_chooses
         shown = [
             [relation.schema.get_field_index(name) for side, name in shape.sources if side == wanted]
             for wanted, relation in (("left", shape.left), ("right", shape.right))
@@ -107,7 +108,7 @@ class JoinedPairs:
             return self._right_rows.heap_address
         return 0 if self._left_rows is None else self._left_rows.heap_address
 
-    def _passing(self, refs: _Words, matches: _Words) -> _Words:
+    def passing(self, refs: _Words, matches: _Words) -> _Words:
         """Return the matches, those that do not pass the rest of ON as 0."""
         if self._residual is None:
             return matches
@@ -126,8 +127,9 @@ class JoinedPairs:
 
     def lines(self, transitions: Transitions) -> Iterator[ZSet]:
         """Yield retractions, then insertions."""
-        befores = self._passing(transitions.refs, transitions.befores)
-        afters = self._passing(transitions.refs, transitions.afters)
+        befores, afters = transitions.befores, transitions.afters
+        if not self._is_chosen:
+            befores, afters = self.passing(transitions.refs, befores), self.passing(transitions.refs, afters)
         if not self._is_outer:
             befores, afters = np.where(befores == 0, _ABSENT, befores), np.where(afters == 0, _ABSENT, afters)
         changed = befores != afters

@@ -38,6 +38,7 @@ from zset_join.state.time.expiring_runs import ExpiringRuns
 from zset_join.state.time.joined_pairs import JoinedPairs, Transitions
 from zset_join.state.time.key_runs import KeyGroups, KeyRuns
 from zset_join.state.time.late_rows import Arrivals, mark_late
+from zset_join.state.time.nearest_passing import NearestPassing
 from zset_join.state.time.order_words import NULL_WORD, count_order_words, order_words, time_words
 from zset_join.state.time.pending_rows import DueRows, PendingRows
 from zset_join.state.time.row_store import RowStore
@@ -113,6 +114,9 @@ class VersionJoin:
             self._expiring.append(ExpiringRuns(self.left, self.keys, keeps_newest=False, first_word=word, directory=directory))
         self.pairs = JoinedPairs(shape, self._left_layout, self.left, self.right, chunk_rows=options.chunk_rows)
         self._reach = NEVER if shape.reach is None else shape.reach - (1 if shape.is_strict else 0)
+        self._nearest: NearestPassing | None = None
+        if shape.condition_chooses and isinstance(self.left, VersionedRows):
+            self._nearest = NearestPassing(self.keys, self.left, self.right, self.pairs, self._reach)
         self._right_deletes = right.mode == "upsert"
         self._prepared: VersionEpoch | None = None
 
@@ -208,6 +212,9 @@ class VersionJoin:
             self._reach,
             *gone,
         )
+        come = self._rows_of_delta(epoch, np.flatnonzero(left.left > 0), left.left)
+        if self._nearest is not None:
+            return self._nearest.transitions(epoch, left, (gone[0], gone[3]), come)
         room = 2 * right.count + 1024
         while True:
             moved = self._columns(room)
@@ -237,7 +244,6 @@ class VersionJoin:
             if lines <= room:
                 break
             room = lines
-        come = self._rows_of_delta(epoch, np.flatnonzero(left.left > 0), left.left)
         refs, befores, afters, weights = (column[:lines] for column in moved)
         kept = Transitions(refs, befores, afters, weights, corrects=True)
         return Transitions.added([Transitions(*gone), kept, self._looked_up(epoch, come)])

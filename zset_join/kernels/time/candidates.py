@@ -1,0 +1,172 @@
+"""Right rows at or before the time of left rows, nearest first, where a condition chooses among them.
+
+Before an epoch they are the entries of the key's run; after it those without what was taken off them, and the new rows of the
+group. Both are one list in order, of which each row is there before (1), after (2), or both (3).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from zset_join.kernels.machine.compiled import kernel
+from zset_join.kernels.machine.memory import load_u64
+from zset_join.kernels.rows.side import HEAP, SEQUENCE_OFFSET, SEQUENCE_WORDS, STRIDE, word
+from zset_join.kernels.time.groups import compare_words
+from zset_join.kernels.time.runs import ENTRY, NEVER, entries_until, key_address, row_address, run_base, run_length
+from zset_join.kernels.time.versions import is_gone, rows_until, weight_left
+from zset_join.kernels.values.keys import equal_columns
+
+__all__ = ["AFTER", "BEFORE", "UNSTARTED", "equal_rows_as_one", "next_candidates", "touched_probes"]
+
+BEFORE, AFTER = 1, 2
+UNSTARTED = -2
+
+
+@kernel
+def touched_probes(
+    keys: int,
+    at: int,
+    side: int,
+    probe_at: int,
+    probe_side: int,
+    numbers: Any,
+    groups: int,
+    rows: int,
+    begin: Any,
+    order: Any,
+    removed_begin: Any,
+    removed_at: Any,
+    probe_removed_begin: Any,
+    probe_removed_at: Any,
+    probe_removed_weight: Any,
+    reach: int,
+    refs: Any,
+    group_of: Any,
+    weights: Any,
+) -> int:
+    """Write the left rows that stay and are in reach of a right row that comes or goes; return how many there are.
+
+    What `refs` has no room for is counted only.
+    """
+    stride, words_at = word(side, STRIDE), word(side, SEQUENCE_OFFSET)
+    lines = 0
+    for group in range(groups):
+        number, place, end = numbers[group], begin[group], begin[group + 1]
+        removed, removed_end = removed_begin[group], removed_begin[group + 1]
+        if number == 0 or (place == end and removed == removed_end):
+            continue
+        key = key_address(keys, number)
+        base, first, last = run_base(keys, key, at), NEVER, -NEVER
+        if place < end:
+            first = load_u64(rows + order[place] * stride + words_at)
+            last = load_u64(rows + order[end - 1] * stride + words_at)
+        if removed < removed_end:
+            first = min(first, load_u64(base + ENTRY * removed_at[removed]))
+            last = max(last, load_u64(base + ENTRY * removed_at[removed_end - 1]))
+        until = last + reach if reach != NEVER and last <= NEVER - reach else NEVER
+        probe_base, probes = run_base(keys, key, probe_at), run_length(key, probe_at)
+        for position in range(entries_until(probe_base, probes, first - 1) if first > -NEVER else 0, probes):
+            if load_u64(probe_base + ENTRY * position) > until:
+                break
+            row = row_address(probe_side, load_u64(probe_base + ENTRY * position + 8))
+            weight = weight_left(
+                row,
+                probe_removed_at,
+                probe_removed_weight,
+                probe_removed_begin[group],
+                probe_removed_begin[group + 1],
+                position,
+            )
+            if weight > 0:
+                if lines < len(refs):
+                    refs[lines], group_of[lines], weights[lines] = row, group, weight
+                lines += 1
+    return lines
+
+
+@kernel
+def next_candidates(
+    keys: int,
+    at: int,
+    side: int,
+    refs: Any,
+    time_at: int,
+    key_numbers: Any,
+    group_of: Any,
+    wanted: Any,
+    entries: Any,
+    places: Any,
+    chosen: Any,
+    rows: int,
+    left: Any,
+    begin: Any,
+    order: Any,
+    removed_begin: Any,
+    removed_at: Any,
+    removed_weight: Any,
+    reach: int,
+    width: int,
+    found: Any,
+    times: Any,
+) -> None:
+    """Write up to `width` further right rows of each chosen left row, and when they are there; 0 behind the last one.
+
+    `reach` is 0 or more. `wanted` is when a row must be there; `entries` and `places` are where a search goes on. A left row
+    that wants both ends where no change is further away: what it finds there is the same before and after.
+    """
+    words_at, stride = word(side, SEQUENCE_OFFSET), word(side, STRIDE)
+    for index in range(len(chosen)):
+        one = chosen[index]
+        time, number, group, needed = load_u64(refs[one] + time_at), key_numbers[one], group_of[one], wanted[one]
+        base, entry, place = 0, entries[one], places[one]
+        first_new, removed, removed_end = 0, 0, 0
+        if number != 0:
+            base = run_base(keys, key_address(keys, number), at)
+        if group >= 0:
+            first_new, removed, removed_end = begin[group], removed_begin[group], removed_begin[group + 1]
+        if entry == UNSTARTED:
+            entry, place = -1, first_new - 1
+            if number != 0:
+                entry = entries_until(base, run_length(key_address(keys, number), at), time) - 1
+            if group >= 0:
+                place = rows_until(rows + words_at, stride, order, first_new, begin[group + 1], time) - 1
+        target, end = index * width, (index + 1) * width
+        while target < end:
+            while place >= first_new and left[order[place]] <= 0:
+                place -= 1
+            if place < first_new:
+                is_unchanged = removed == removed_end or removed_at[removed] > entry
+                if entry < 0 or (is_unchanged and needed == BEFORE | AFTER):
+                    break
+            new, kept = 0, 0
+            if place >= first_new:
+                new = rows + order[place] * stride
+            if entry >= 0:
+                kept = row_address(side, load_u64(base + ENTRY * entry + 8))
+            if kept == 0 or (new != 0 and compare_words(new + words_at, kept + words_at, word(side, SEQUENCE_WORDS)) > 0):
+                row, there = new, AFTER
+                place -= 1
+            else:
+                row, there = kept, BEFORE | AFTER
+                if removed < removed_end and is_gone(row, removed_at, removed_weight, removed, removed_end, entry):
+                    there = BEFORE
+                entry -= 1
+            own = load_u64(row + words_at)
+            if reach != NEVER and own <= NEVER - reach and own + reach < time:
+                entry, place = -1, first_new - 1
+                break
+            if there & needed:
+                found[target], times[target] = row, there
+                target += 1
+        entries[one], places[one] = entry, place
+        found[target:end] = 0
+
+
+@kernel
+def equal_rows_as_one(side: int, columns: int, befores: Any, afters: Any) -> None:
+    """Leave a right row in place where an equal one takes its place."""
+    heap = word(side, HEAP)
+    for index in range(len(befores)):
+        one, other = befores[index], afters[index]
+        if one > 0 and other > 0 and one != other and equal_columns(one, heap, columns, other, heap, columns):
+            afters[index] = one
