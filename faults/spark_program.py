@@ -147,7 +147,6 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--master", default="local[2,4]")
     parser.add_argument("--execution", choices=("executors", "driver"), default="executors")
     parser.add_argument("--more-outputs", action="store_true")
-    parser.add_argument("--locality", default="auto")
     parser.add_argument("--buckets", type=int, default=2)
     parser.add_argument("--local-state", help="localStateDir; a relative one is another on every executor")
     parser.add_argument("--view", choices=VIEWS, default="join")
@@ -175,7 +174,6 @@ def _run(spark: SparkSession, given: argparse.Namespace) -> bool:
     writer = (
         view.writeStream.option("checkpointLocation", str(place / "checkpoint"))
         .option("localStateDir", given.local_state or str(place / "local-state"))
-        .option("locality", given.locality)
         .options(**({"retainInputLog": True} if given.execution == "driver" else {"buckets": given.buckets}))
         .option("snapshotAfterBytes", 20_000)
         .option("execution", given.execution)

@@ -35,7 +35,6 @@ def test_values_may_be_text_as_sparks_options_are() -> None:
     ("given", "complaint"),
     [
         ({"onBadInput": "ignore"}, r"onBadInput was given 'ignore'; expected \"error\" or \"quarantine\""),
-        ({"locality": "sometimes"}, r"locality was given 'sometimes'; expected \"auto\", \"on\" or \"off\""),
         ({"buckets": 0}, "buckets was given 0; expected a whole number from 1"),
         ({"buckets": "many"}, "buckets was given 'many'"),
         ({"retainInputLog": "yes"}, "retainInputLog was given 'yes'; expected true or false"),

@@ -199,10 +199,10 @@ def test_what_is_behind_a_union_sees_the_rows_of_all_branches(
 
     sink.fails_in = 1
     with pytest.raises(Exception, match="the output failed in epoch 1"):
-        run(view, sink, buckets=2, locality="on")
+        run(view, sink, buckets=2)
     [part.unlink() for part in (tmp_path / "checkpoint/zset/delta").glob("*/*1-*")]
     sink.fails_in = -1
-    query = run(view, sink, locality="on")
+    query = run(view, sink)
 
     assert verified(query, view, sink) > 0
     assert view.output.primary_key == ()

@@ -19,7 +19,7 @@ files are rebuilt.
 The files are not synced, so a stamp of an earlier boot does not fit. A task that cannot get the lock in time (another attempt
 hangs) works in a private directory beside it, which is removed afterwards.
 
-Directories that nobody has used for `localStateRetention` are removed by whichever task of whichever query comes by on the
+Directories that nobody has used for seven days are removed by whichever task of whichever query comes by on the
 host, if they carry our stamp and nobody holds their lock.
 """
 
@@ -42,8 +42,9 @@ from zset_join.kernels.machine.compiled import kernels_version
 from zset_join.storage import local
 from zset_join.storage.sealed import seal, unseal
 
-__all__ = ["LocalState", "Stamp", "default_local_state_dir", "remove_unused"]
+__all__ = ["LOCAL_STATE_RETENTION_SECONDS", "LocalState", "Stamp", "default_local_state_dir", "remove_unused"]
 
+LOCAL_STATE_RETENTION_SECONDS = 7 * 86400
 _FORMAT = 2
 _NAME = "stamp.json"
 _PATIENCE_SECONDS = 60.0

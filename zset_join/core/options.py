@@ -9,7 +9,6 @@ Names are written as Spark's (`checkpointLocation`); case and underscores do not
 | `checkpointLocation` | required | directory or URI for progress and state, one per query; shared by driver and workers |
 | `execution` | `executors` | `executors`: a task per bucket; `driver`: one pipeline in the driver process; `auto` |
 | `driverMemory` | half of the memory | maximum bytes of state of a query that runs on the driver |
-| `expectedStateBytes` | from files of sources | bytes of state that `execution="auto"` expects of a new query |
 | `driverThreads` | 1 | threads that work on an epoch on the driver, 1 to 64; every start may have another number |
 | `keepState` | `all` | on the driver: `needed` stores no column of a source that nothing reads; no `evolve` can use it |
 | `maxDeltaBytes` | 1 GiB | maximum bytes of rows per epoch on the driver; 0: no limit |
@@ -18,12 +17,10 @@ Names are written as Spark's (`checkpointLocation`); case and underscores do not
 | `deadLetterPath` | `<checkpoint>/quarantine` | directory of quarantined rows, one subdirectory per epoch |
 | `localStateDir` | `zset_join-<user id>` in the temporary directory | directory of the workers' mapped state; a cache |
 | `sparkCheckpointLocation` | | on the driver: where Spark writes its own files; scratch, copied to `checkpointLocation` |
-| `localStateRetention` | `7 days` | local state that no query has used for this long is removed from the host |
 | `tombstoneRetention` | `2 days` | how long the sequence of a deleted key is kept |
 | `idleTimeout` | never | after this time without rows a stream no longer holds up watermarks, until its next row |
 | `chunkRows` | 65536 | maximum rows per chunk of an answer |
 | `maxRecordsPerBatch` | 100000 | rows that Spark sends to a worker at once |
-| `locality` | `auto` | `auto`: with several executors, buckets prefer the one that has their state; `on`: always; `off` |
 | `snapshotAfterBytes` | 67108864 | a bucket is snapshotted once its input log exceeds this and its live rows |
 | `undoEpochs` | 1000 | for so many epochs behind a change of the query `undo` returns to the query before |
 | `retainInputLog` | false | keep all input, so that `verify()` can start from the first epoch; a rescaling ends it |
@@ -60,13 +57,11 @@ __all__ = [
     "HashJoinKind",
     "HotBudget",
     "KeepState",
-    "LocalityMode",
     "QueryOptions",
     "parse_seconds",
 ]
 
 BadInputPolicy = Literal["error", "quarantine"]
-LocalityMode = Literal["auto", "on", "off"]
 ExecutionMode = Literal["driver", "executors", "auto"]
 KeepState = Literal["all", "needed"]
 """Which columns of sources a query stores: all, or those that it reads."""
@@ -85,7 +80,6 @@ _SPELLED = {
     "checkpointlocation": "checkpointLocation",
     "execution": "execution",
     "drivermemory": "driverMemory",
-    "expectedstatebytes": "expectedStateBytes",
     "driverthreads": "driverThreads",
     "keepstate": "keepState",
     "maxdeltabytes": "maxDeltaBytes",
@@ -94,12 +88,10 @@ _SPELLED = {
     "deadletterpath": "deadLetterPath",
     "localstatedir": "localStateDir",
     "sparkcheckpointlocation": "sparkCheckpointLocation",
-    "localstateretention": "localStateRetention",
     "tombstoneretention": "tombstoneRetention",
     "idletimeout": "idleTimeout",
     "chunkrows": "chunkRows",
     "maxrecordsperbatch": "maxRecordsPerBatch",
-    "locality": "locality",
     "snapshotafterbytes": "snapshotAfterBytes",
     "undoepochs": "undoEpochs",
     "retaininputlog": "retainInputLog",
@@ -360,15 +352,12 @@ class QueryOptions:
     dead_letter_path: str | None = None
     local_state_dir: str | None = None
     spark_checkpoint_location: str | None = None
-    local_state_retention_seconds: int = 7 * 86400
     tombstone_retention_seconds: int = 2 * 86400
     idle_timeout_seconds: int | None = None
     chunk_rows: int = 65536
     max_records_per_batch: int = 100_000
-    locality: LocalityMode = "auto"
     execution: ExecutionMode = "executors"
     driver_memory: int | None = None
-    expected_state_bytes: int | None = None
     driver_threads: int = 1
     keep_state: KeepState = "all"
     max_delta_bytes: int = 1 << 30
@@ -418,13 +407,10 @@ class QueryOptions:
         policy = str(given.get("onbadinput", "error")).lower()
         if policy not in ("error", "quarantine"):
             raise _refused("onBadInput", given["onbadinput"], '"error" or "quarantine"')
-        locality = str(given.get("locality", "auto")).lower()
-        if locality not in get_args(LocalityMode):
-            raise _refused("locality", given["locality"], '"auto", "on" or "off"')
         execution = str(given.get("execution", "executors")).lower()
         if execution not in get_args(ExecutionMode):
             raise _refused("execution", given["execution"], '"driver", "executors" or "auto"')
-        buckets, memory, expected = given.get("buckets"), given.get("drivermemory"), given.get("expectedstatebytes")
+        buckets, memory = given.get("buckets"), given.get("drivermemory")
         buffer_limit, hot_budget, table_budget = _limits(given)
         return cls(
             checkpoint_location=_text("checkpointLocation", given["checkpointlocation"]),
@@ -433,17 +419,12 @@ class QueryOptions:
             dead_letter_path=_optional_text("deadLetterPath", given.get("deadletterpath")),
             local_state_dir=_optional_text("localStateDir", given.get("localstatedir")),
             spark_checkpoint_location=_optional_text("sparkCheckpointLocation", given.get("sparkcheckpointlocation")),
-            local_state_retention_seconds=parse_seconds(
-                given.get("localstateretention", "7 days"), option="localStateRetention"
-            ),
             tombstone_retention_seconds=parse_seconds(given.get("tombstoneretention", "2 days"), option="tombstoneRetention"),
             idle_timeout_seconds=parse_seconds(given.get("idletimeout", 0), option="idleTimeout") or None,
             chunk_rows=_whole("chunkRows", given.get("chunkrows", 65536), 1, 10_000_000),
             max_records_per_batch=_whole("maxRecordsPerBatch", given.get("maxrecordsperbatch", 100_000), 1, 10_000_000),
-            locality=cast("LocalityMode", locality),
             execution=cast("ExecutionMode", execution),
             driver_memory=None if memory is None else _whole("driverMemory", memory, 1, 2**62),
-            expected_state_bytes=None if expected is None else _whole("expectedStateBytes", expected, 0, 2**62),
             driver_threads=_whole("driverThreads", given.get("driverthreads", 1), 1, 64),
             keep_state=_keep_state(given.get("keepstate", "all")),
             max_delta_bytes=_whole("maxDeltaBytes", given.get("maxdeltabytes", 1 << 30), 0, 2**62),

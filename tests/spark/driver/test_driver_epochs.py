@@ -294,12 +294,8 @@ def test_auto_takes_the_driver_where_it_can_and_the_checkpoint_keeps_the_place(
         return capsys.readouterr().out
 
     joined = _joined(orders, customers)
-    reported = (
-        "Runs on the driver (it is new, and nothing in it needs executors; expected 5 bytes of state, by the option expected"
-    )
-    assert reported + "StateBytes): budget 5 bytes" in explained(joined, driverMemory=5, expectedStateBytes=5)
-    assert "Runs on the driver" not in explained(joined, driverMemory=5, expectedStateBytes=6)
-    assert "expected 0 bytes of state, by the files of orders, customers" in explained(joined)
+    reported = "Runs on the driver (it is new, and nothing in it needs executors; expected 0 bytes of state, by the files of "
+    assert reported + "orders, customers): budget 5 bytes" in explained(joined, driverMemory=5)
     assert "Runs on the driver" not in explained(joined, buckets=2)
     assert "Runs on the driver" not in explained(joined.where("soundex(name) = hash(name)"))
     _filled(orders, customers)

@@ -177,7 +177,7 @@ def test_a_checkpoint_of_unfused_stages_goes_on_with_fused_ones_through_lost_ans
 
     sink.fails_in = 1
     with pytest.raises(Exception, match="the output failed in epoch 1"):
-        run(view, sink, snapshotAfterBytes=1, locality="on")
+        run(view, sink, snapshotAfterBytes=1)
     [part.unlink() for part in (tmp_path / "checkpoint/zset/delta").glob("*/*1-*")]
     sink.fails_in = -1
     run(view, sink, snapshotAfterBytes=1)

@@ -4,17 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - PySpark's own habit
 
 from tests.spark.conftest import Collected, Source
+from zset_join.runners.spark.worker import locality as locality_module
 from zset_join.runners.spark.worker.locality import Locality
 from zset_join.spark import JoinQuery, appends, changes
 
 Run = Callable[..., JoinQuery]
+
+
+@pytest.fixture
+def one_is_enough(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(locality_module, "_LEAST_EXECUTORS", 1)
 
 
 @pytest.fixture
@@ -24,8 +29,8 @@ def pinned(spark: SparkSession) -> Iterator[Callable[..., DataFrame]]:
     spark.conf.set("spark.sql.adaptive.enabled", "false")
     made: list[Locality] = []
 
-    def pin(mode: Any) -> DataFrame:
-        locality = Locality(mode, 2)
+    def pin() -> DataFrame:
+        locality = Locality(2)
         made.append(locality)
         locality.begin(spark)
         rows = spark.range(10).select((F.col("id") % 2).cast("int").alias("bucket"), "id")
@@ -42,22 +47,23 @@ def plan_of(df: DataFrame) -> str:
 
 
 def test_pinned_rows_are_the_same_in_the_same_partitions_and_take_no_shuffle_of_their_own(
-    pinned: Callable[..., DataFrame],
+    pinned: Callable[..., DataFrame], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    rows = pinned("on").select("bucket", "id", F.spark_partition_id().alias("partition")).collect()
+    assert "Join" not in plan_of(pinned())
+
+    monkeypatch.setattr(locality_module, "_LEAST_EXECUTORS", 1)
+    rows = pinned().select("bucket", "id", F.spark_partition_id().alias("partition")).collect()
 
     assert sorted(row.id for row in rows) == list(range(10))
     assert all(row.partition == row.bucket for row in rows)
 
-    plan = plan_of(pinned("on"))
+    plan = plan_of(pinned())
 
     assert "ShuffledHashJoin" in plan
     assert plan.partition("InMemoryRelation")[0].count("Exchange") == 1
 
-    assert "Join" not in plan_of(pinned("auto"))
-    assert "Join" not in plan_of(pinned("off"))
 
-
+@pytest.mark.usefixtures("one_is_enough")
 def test_a_pinned_query_answers_as_any_other(orders: Source, customers: Source, run: Run) -> None:
     orders.add(("i", 1, 10, "pen", 1), ("i", 2, 20, "ink", 1)).add(("u", 1, 20, "pen", 2)).add(("d", 2, None, None, 3))
     customers.add((10, "Ann", 1), (20, "Bob", 1))
@@ -66,7 +72,7 @@ def test_a_pinned_query_answers_as_any_other(orders: Source, customers: Source, 
     )
     sink = Collected()
 
-    query = run(upserts.join(appends(customers.stream(), name="customers"), on="customer_id"), sink, locality="on")
+    query = run(upserts.join(appends(customers.stream(), name="customers"), on="customer_id"), sink)
 
     assert sink.total() == {(20, 1, "pen", "Bob", 1): 1}
     reported = [progress["join"]["locality"] for progress in query.recentProgress]
@@ -86,8 +92,9 @@ def test_state_that_is_not_where_the_bucket_runs_is_a_miss(orders: Source, custo
     assert query.recentProgress[0]["join"]["locality"] == {"hits": 0, "misses": 1, "executors": 1}
 
 
+@pytest.mark.usefixtures("one_is_enough")
 def test_an_anchor_that_somebody_has_dropped_is_made_again(spark: SparkSession, pinned: Callable[..., DataFrame]) -> None:
-    locality = Locality("on", 2)
+    locality = Locality(2)
     locality.begin(spark)
     spark.catalog.clearCache()
 
@@ -99,7 +106,7 @@ def test_an_anchor_that_somebody_has_dropped_is_made_again(spark: SparkSession, 
 
 
 def test_an_anchor_is_made_again_when_half_of_the_places_are_empty() -> None:
-    locality = Locality("auto", 8)
+    locality = Locality(8)
 
     locality.learn(["a", "b"] * 4)
 
@@ -107,7 +114,7 @@ def test_an_anchor_is_made_again_when_half_of_the_places_are_empty() -> None:
 
 
 def test_more_executors_than_buckets_leave_no_place_empty() -> None:
-    locality = Locality("auto", 2)
+    locality = Locality(2)
 
     locality.learn(["a", "b"])
 

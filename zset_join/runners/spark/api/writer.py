@@ -582,9 +582,7 @@ class JoinStreamWriter:
             return choice_of_connect(self._options, QueryOptions.draft(self._query_options))
         has_place = any(name.replace("_", "").lower() == "checkpointlocation" for name in self._options)
         options = QueryOptions.draft(self._query_options)
-        return chosen_mode(
-            options, has_place=has_place, plan=self._here, expected=lambda: expected_state(options, self._here().streams)
-        )
+        return chosen_mode(options, has_place=has_place, plan=self._here, expected=lambda: expected_state(self._here().streams))
 
     def _to(self, output: ChosenOutput, sink: ChosenSink | None = None) -> JoinStreamWriter:
         if output.describe() in [chosen.describe() for chosen in self._outputs] and output.at_rest():

@@ -28,6 +28,7 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
+from zset_join.checkpoint.local_state import LOCAL_STATE_RETENTION_SECONDS
 from zset_join.checkpoint.reading import (
     changed_plan_of,
     checkpoint_folder,
@@ -230,7 +231,7 @@ class DriverEpochs:
             location=options.checkpoint_location,
             query_id=query_id,
             local_state_dir=options.local_state_dir,
-            local_state_retention_seconds=options.local_state_retention_seconds,
+            local_state_retention_seconds=LOCAL_STATE_RETENTION_SECONDS,
             dead_letters=given.dead_letters,
             retain_input_log=options.retain_input_log,
             described=given.described,

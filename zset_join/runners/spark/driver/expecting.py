@@ -2,7 +2,6 @@
 
 | known of | by |
 |---|---|
-| the whole query | the option `expectedStateBytes` |
 | a stream of files, a baseline of files | the bytes of its files; a compressed column counts as so many times its bytes |
 | any other stream, files that are not on a file system of this machine | nothing |
 
@@ -19,7 +18,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import unquote, urlparse
 
-from zset_join.core.options import QueryOptions
 from zset_join.runners.spark.frames.facts import reader_of
 from zset_join.runners.spark.planning.source_stream import SourceStream
 
@@ -44,15 +42,8 @@ class Expectation:
         return self.reason if self.size is None else f"expected {self.size:,} bytes of state, {self.reason}"
 
 
-def expected_state(options: QueryOptions, streams: Mapping[str, SourceStream]) -> Expectation:
-    """Return how large the state of a query is expected to be.
-
-    Args:
-        options: of the query.
-        streams: by the names of its sources.
-    """
-    if options.expected_state_bytes is not None:
-        return Expectation(options.expected_state_bytes, "by the option expectedStateBytes")
+def expected_state(streams: Mapping[str, SourceStream]) -> Expectation:
+    """Return how large the state of a query is expected to be, whose streams are given by the names of its sources."""
     known: dict[str, int] = {}
     for name, stream in streams.items():
         frames = [stream.dataframe, *([] if stream.baseline is None else [stream.baseline])]

@@ -26,6 +26,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
 from zset_join.checkpoint.checkpoint import Checkpoint
+from zset_join.checkpoint.local_state import LOCAL_STATE_RETENTION_SECONDS
 from zset_join.checkpoint.owner import Ownership
 from zset_join.checkpoint.reading import checkpoint_folder, has_commits, stored_description
 from zset_join.checkpoint.record import BucketHistory, CommitRecord, PartEntry
@@ -155,7 +156,7 @@ class EpochRunner:
         self._places = places_of(query.planned_stages)
         self._main_stage = next(one.name for one in query.planned_stages if not one.stage.forwards)
         self._wanted = wanted_settings(options.max_records_per_batch, is_routed=len(query.planned_stages) > 1)
-        self._locality = Locality(options.locality, buckets)
+        self._locality = Locality(buckets)
         self._statistics: dict[str, dict[str, int]] = {}
         self._kind = {SESSION: "connect"} if query.is_served else {}
         self._topics = topics_of(query.streams, options.checkpoint_location, is_served=query.is_served)
@@ -216,7 +217,7 @@ class EpochRunner:
             local_state_dir=self.options.local_state_dir,
             snapshot_after_bytes=self.options.snapshot_after_bytes,
             retain_input_log=self.options.retain_input_log,
-            local_state_retention_seconds=self.options.local_state_retention_seconds,
+            local_state_retention_seconds=LOCAL_STATE_RETENTION_SECONDS,
             owner=self.owner,
             begins=False,
         )

@@ -7,7 +7,7 @@ both sides are divided alike, and only public API: `repartitionById`, `cache`, a
 The law: it is a preference. Whether it was followed changes no answer; a bucket that runs elsewhere rebuilds its state there
 from the checkpoint, and its receipt records it (a miss).
 
-On where there is more than one executor (`locality="auto"`), off on a local master, where it would cost and gain nothing, and
+On where there is more than one executor, off on a local master, where it would cost and gain nothing, and
 over Spark Connect, where executors cannot be counted. The
 anchor is rebuilt when half of the places are empty, as after executors have come; all buckets may move then.
 
@@ -31,25 +31,19 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - PySpark's own habit
 
-from zset_join.core.options import LocalityMode
 from zset_join.runners.spark.frames.facts import is_connect
 
 __all__ = ["Locality", "executor_name"]
 
 _ANCHOR = "__anchor"
 _TRIES = 3
+_LEAST_EXECUTORS = 2
 
 
 class Locality:
-    """Keep the anchor of one query.
+    """Keep the anchor of one query."""
 
-    Args:
-        mode: auto, on or off.
-        buckets: N.
-    """
-
-    def __init__(self, mode: LocalityMode, buckets: int) -> None:
-        self._mode = mode
+    def __init__(self, buckets: int) -> None:
         self._buckets = buckets
         self._anchor: DataFrame | None = None
         self._holders: set[str] = set()
@@ -61,12 +55,12 @@ class Locality:
         Args:
             session: the session of the epoch, without adaptive execution.
         """
-        if self._mode == "off" or is_connect(session):
+        if is_connect(session):
             return
         from zset_join.runners.spark.frames.classic import context
 
         executors = context.executors(session)
-        if self._mode == "auto" and executors < 2:
+        if executors < _LEAST_EXECUTORS:
             self.close()
         elif self._anchor is None or not self._anchor.storageLevel.useMemory or self._is_lopsided(executors):
             self.close()
