@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
+import socket
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,7 +14,7 @@ import pytest
 
 from tests.console.shop import run, shop
 from zset_join.cli import main
-from zset_join.console import Action, Console, WatchedCheckpoint, open_console
+from zset_join.console import Action, Console, WatchedCheckpoint, open_console, running
 from zset_join.console.kept_token import kept_token
 from zset_join.console.serving import STATIC
 from zset_join.core.errors import OptionError
@@ -196,3 +199,31 @@ def test_a_pipeline_takes_the_letters_of_its_own_directory_only(tmp_path: Path, 
     words = ["console", str(tmp_path), "--allow-actions", "--replay", "shop:view", "--dead-letters", str(tmp_path / "other")]
     assert main(words) == 1
     assert "leave --dead-letters out" in capsys.readouterr().err
+
+
+def test_idle_connections_take_no_descriptors_and_keep_no_browser_out(console: Console, browser: httpx.Client) -> None:
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    with contextlib.ExitStack() as held:
+        for _ in range(200):
+            held.enter_context(socket.create_connection(("127.0.0.1", console.port)))
+        assert httpx.get(console.url).status_code == 401
+        of_the_server = len(list(Path("/proc/self/fd").iterdir())) - before - 200
+        assert of_the_server <= running.MOST_CONNECTIONS
+    assert browser.get("/api/overview").status_code == 200
+
+
+@pytest.mark.parametrize("begin", [b"", b"GET / HTTP/1.1\r\nX: "])
+def test_a_request_that_is_not_complete_in_time_ends_its_connection(
+    console: Console, monkeypatch: pytest.MonkeyPatch, begin: bytes
+) -> None:
+    monkeypatch.setattr(running, "REQUEST_SECONDS", 0.3)
+    begun = time.monotonic()
+    with socket.create_connection(("127.0.0.1", console.port), timeout=10) as client, contextlib.suppress(OSError):
+        client.sendall(begin)
+        client.settimeout(0.05)
+        while time.monotonic() < begun + 5:
+            with contextlib.suppress(TimeoutError):
+                if not client.recv(1000):
+                    break
+            client.sendall(b"a" if begin else b"")
+    assert 0.2 < time.monotonic() - begun < 4

@@ -2,10 +2,15 @@
 
 The law: it listens on 127.0.0.1 alone; closing it ends the thread and closes the socket. The thread is a daemon, so it keeps no
 process alive.
+
+Clients without the token cannot take descriptors from the engine: at most `MOST_CONNECTIONS` are open, besides those of one
+turn of the event loop, which accepts at most `_BACKLOG` at a time. One more closes the oldest that has not sent its request,
+and is closed itself where all have. A request whose head is not complete after `REQUEST_SECONDS` ends its connection.
 """
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import secrets
 import socket
@@ -24,11 +29,58 @@ from zset_join.core.extras import needed_for
 
 with needed_for("the console"):
     import uvicorn
+    from uvicorn.protocols.http.h11_impl import H11Protocol
 
 __all__ = ["Console", "open_console"]
 
 _LOOPBACK = "127.0.0.1"
 _START_SECONDS = 20.0
+MOST_CONNECTIONS = 32
+REQUEST_SECONDS = 5.0
+_BACKLOG = 16
+
+
+class _Connection(H11Protocol):
+    """A connection that is closed where its next request does not arrive in time, or where another one needs its place."""
+
+    _end: asyncio.TimerHandle | None = None
+
+    @property
+    def _awaits_request(self) -> bool:
+        cycle: Any = self.cycle
+        return cycle is None or cycle.response_complete  # no answer of this server reads a body
+
+    def _limit(self) -> None:
+        if self._awaits_request and self._end is None and not self.transport.is_closing():
+            self._end = self.loop.call_later(REQUEST_SECONDS, self.transport.abort)
+        elif not self._awaits_request:
+            self._unlimit()
+
+    def _unlimit(self) -> None:
+        if self._end is not None:
+            self._end.cancel()
+            self._end = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        others = [one for one in self.connections if isinstance(one, _Connection) and not one.transport.is_closing()]
+        super().connection_made(transport)
+        if len(others) >= MOST_CONNECTIONS:
+            waiting = [one for one in others if one._end is not None]
+            oldest = min(waiting, key=lambda one: one._end.when(), default=self)  # type: ignore[union-attr]
+            oldest.transport.abort()
+        self._limit()
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        self._limit()
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        self._limit()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._unlimit()
+        super().connection_lost(exc)
 
 
 class Console:
@@ -66,6 +118,9 @@ class Console:
         )
         config = uvicorn.Config(
             app,
+            http=_Connection,
+            ws="none",
+            backlog=_BACKLOG,
             log_level="critical",
             access_log=False,
             lifespan="off",

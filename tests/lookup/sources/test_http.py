@@ -6,6 +6,7 @@ import contextlib
 import gzip
 import json
 import re
+import socket
 import threading
 import zlib
 from collections.abc import Iterator
@@ -38,7 +39,7 @@ class _Handler(BaseHTTPRequestHandler):
                 self.server.release.wait(10)
                 return None
             if status == "drip":
-                return self._drip(body)
+                return self._drip(*body)
             if status == "cut":
                 return self._answer(200, body, {}, claimed=10_000)
             return self._answer(status, body, headers)
@@ -66,16 +67,13 @@ class _Handler(BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(content)
 
-    def _drip(self, body: str) -> None:
-        """Send a byte at a time, each well within the timeout, all of them beyond it."""
-        self.send_response(200)
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
+    def _drip(self, begin: str, more: str) -> None:
+        """Send a bit of an answer at a time, each well within the timeout, all of them beyond it."""
+        self.close_connection = True
         with contextlib.suppress(OSError):
-            for byte in body.encode():
-                self.wfile.write(bytes([byte]))
-                if self.server.release.wait(0.05):
-                    return
+            self.wfile.write(begin.encode())
+            while not self.server.release.wait(0.05):
+                self.wfile.write(more.encode())
 
     def log_message(self, *arguments: object) -> None:
         """Be quiet."""
@@ -243,11 +241,30 @@ def test_a_description_survives_json(server):
     assert HttpSource.from_json(json.loads(json.dumps(source.to_json()))) == source
 
 
+_DRIPS = {
+    "head": ("HTTP/1.1 200 OK\r\nX: ", "a"),
+    "interim answers": ("", "HTTP/1.1 100 Continue\r\n\r\n"),
+    "size of a chunk": ("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2;x=", "a"),
+    "body": ("HTTP/1.1 200 OK\r\nContent-Length: 1000\r\n\r\n", "a"),
+    "trailer": ("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\n{}\r\n0\r\nX: ", "a"),
+}
+
+
 @pytest.mark.parametrize("async_", [False, True])
-def test_an_answer_that_trickles_ends_with_the_timeout(server, async_):
-    server.script += [("drip", {}, json.dumps({"name": "Ada"})) for _ in range(2)]
+@pytest.mark.parametrize("part", _DRIPS)
+def test_an_answer_of_which_any_part_trickles_ends_with_the_timeout(server, part, async_):
+    server.script += [("drip", {}, _DRIPS[part])]
     with pytest.raises(LookupFailedError, match=r"longer than timeout_seconds=0\.2"):
-        _fetch(_source(server, timeout_seconds=0.2), 1, async_=async_, error_attempts=2, error_delay="1ms")
+        _fetch(_source(server, timeout_seconds=0.2), 1, async_=async_, error_attempts=1)
+
+
+@pytest.mark.parametrize("async_", [False, True])
+def test_a_handshake_that_is_never_answered_ends_with_the_timeout(async_):
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        url = f"https://127.0.0.1:{silent.getsockname()[1]}/people/{{id}}"
+        source = HttpSource(name="people", schema=SCHEMA, url=url, timeout_seconds=0.2)
+        with pytest.raises(LookupFailedError, match="ConnectTimeout"):
+            _fetch(source, 1, async_=async_, error_attempts=1)
 
 
 _ADA = b'{"name": "Ada"}'
@@ -277,7 +294,11 @@ _REFUSED = {
     "brotli": ((b"any", "br"), "the encoding 'br'"),
     "no gzip": ((_ADA, "gzip"), "bytes that are not gzip"),
     "half of it": ((gzip.compress(_ADA)[:-9], "gzip"), "ends too early"),
-    "nested": ((b"[" * 90_000, "identity"), "nested too deeply"),
+    "nested": ((b"[" * 20_000, "identity"), "nested too deeply"),
+    "empty objects": (
+        (gzip.compress(b"[" + b"{}," * 30_000 + b"{}]"), "gzip"),
+        "bytes of memory, more than 16 times max_answer_",
+    ),
     "surrogate": ((b'{"name": "\\ud800"}', "identity"), 'column "name" of type string cannot hold'),
 }
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -9,7 +10,43 @@ import pyarrow as pa
 
 from zset_join.core.errors import LookupFailedError
 
-__all__ = ["table_of", "table_of_columns", "table_of_records"]
+__all__ = ["UnusableJsonError", "bounded_json", "table_of", "table_of_columns", "table_of_records"]
+
+_MOST_BYTES = 64 << 20
+_MEMORY_FACTOR, _LEAST_MEMORY = 16, 1 << 20
+_BYTES_OF_CHARACTER, _BYTES_OF_OBJECT, _BYTES_OF_VALUE = 4, 200, 64
+
+
+class UnusableJsonError(Exception):
+    """A text that is no JSON, or whose values would take too much memory; the message completes "answered with"."""
+
+
+def bounded_json(text: bytes | str, *, most_bytes: int = _MOST_BYTES) -> Any:
+    """Return what a JSON text holds.
+
+    Args:
+        text: the whole text.
+        most_bytes: that it may have; its values may take 16 times that in memory, and at least 1 MiB, by an upper bound of
+            what Python takes for the characters, objects and values in it.
+
+    Raises:
+        UnusableJsonError: see there.
+
+    >>> bounded_json(b'{"id": 1}', most_bytes=1000)
+    {'id': 1}
+    """
+    written = text.encode("utf-8", "surrogatepass") if isinstance(text, str) else text
+    values = sum(written.count(one) for one in (b",", b":", b"["))
+    memory = len(written) * _BYTES_OF_CHARACTER + written.count(b"{") * _BYTES_OF_OBJECT + values * _BYTES_OF_VALUE
+    if memory > max(most_bytes * _MEMORY_FACTOR, _LEAST_MEMORY):
+        raise UnusableJsonError(
+            f"JSON of {len(written)} bytes whose values would take about {memory} bytes of memory, more than {_MEMORY_FACTOR} "
+            f"times max_answer_bytes={most_bytes}"
+        )
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise UnusableJsonError("no JSON, or JSON that is nested too deeply") from error
 
 
 def table_of(schema: pa.Schema, rows: Sequence[Sequence[Any]], *, source: str = "") -> pa.Table:

@@ -13,9 +13,12 @@ The law: 404 of a single key is a miss; 408, 425, 429 and 5xx are transient, aft
 most after `error_max_delay`; any other status that is not 2xx is an error for good. Redirects are not followed. Answers are
 parsed to the declared columns.
 
-A key requests its own resource or for none: values that would change the path are refused (see `http_paths`). A request ends
-after `timeout_seconds`, however slowly its answer trickles, and an answer takes at most `max_answer_bytes`, decompressed
-(see `http_bodies`).
+A key requests its own resource or for none: values that would change the path are refused (see `http_paths`). A request has
+one deadline, `timeout_seconds`, for the whole exchange: connection and TLS (half of it for each), request, interim answers,
+head, body and trailers. An answer takes at most `max_answer_bytes`, decompressed (see `http_bodies`), and a small multiple of
+that in memory when it is parsed (see `answers.bounded_json`).
+
+Plain calls run on an event loop of their own, in a thread: a blocking socket has no deadline for a whole exchange.
 
 Several requests are under way at a time with async, over at most `max_connections` connections. Needs `httpx` (extra `http`).
 """
@@ -29,16 +32,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
-from time import monotonic
 from typing import Any, ClassVar
 
 import pyarrow as pa
 
 from zset_join.core.errors import LookupFailedError, OptionError
 from zset_join.core.extras import needed_for
+from zset_join.lookup.clock import SystemClock
+from zset_join.lookup.fetcher import LoopThread
 from zset_join.lookup.secret import Secret, as_secret, is_credential_name, refuse_credentials, secrets_of, without_secrets
 from zset_join.lookup.source import LookupClient, Opening, TransientLookupError
-from zset_join.lookup.sources.answers import table_of_records
+from zset_join.lookup.sources.answers import UnusableJsonError, bounded_json, table_of_records
 from zset_join.lookup.sources.http_bodies import ACCEPTED_ENCODINGS, BodyError, BoundedBody
 from zset_join.lookup.sources.http_paths import COLUMN, UnnameableKeyError, columns_before_the_path, url_of_key
 from zset_join.lookup.sources.written import WrittenSource, register_source
@@ -62,8 +66,9 @@ class HttpSource(WrittenSource):
         headers: sent with every request. A value may be a `Secret`; text under a name such as `X-Api-Key` is treated as one and
             never stored.
         token: a `Secret`, or text, sent as `Authorization: Bearer ...`.
-        timeout_seconds: for one request, its answer included.
-        max_answer_bytes: the most bytes of one answer, decompressed; a larger one fails the epoch.
+        timeout_seconds: for one request, from the connection to the last byte of its answer.
+        max_answer_bytes: the most bytes of one answer, decompressed; a larger one fails the epoch, and so does one that would
+            take many times that in memory, such as millions of empty objects.
 
     >>> HttpSource(name="crm", schema=pa.schema({"id": pa.int64()}), url="https://crm/customers/{id}").explain()
     'HTTP https://crm/customers/{id}'
@@ -152,8 +157,8 @@ class _HttpClient(LookupClient):
         self._source = source
         self._opening = opening
         self._wanted = pa.schema([source.schema.field(name) for name in opening.columns])
-        self._sync: Any = None
-        self._async: Any = None
+        self._client: Any = None
+        self._loop: LoopThread | None = None
 
     def _options(self) -> dict[str, Any]:
         secret = as_secret(self._source.token)
@@ -162,42 +167,26 @@ class _HttpClient(LookupClient):
         if secret is not None:
             headers["Authorization"] = f"Bearer {secret.value()}"
         limits = self._httpx.Limits(max_connections=self._opening.max_connections)
-        return {"headers": headers, "timeout": self._source.timeout_seconds, "limits": limits, "follow_redirects": False}
+        # httpx leaves the socket of a cancelled handshake open: connecting ends by itself before the deadline of the exchange.
+        timeout = self._httpx.Timeout(None, connect=self._source.timeout_seconds / 2)
+        return {"headers": headers, "timeout": timeout, "limits": limits, "follow_redirects": False}
 
     def lookup(self, keys: pa.Table) -> pa.Table:
-        if self._sync is None:
-            self._sync = self._httpx.Client(**self._options())
-        records: list[dict[str, Any]] = []
-        for request, key in self._requests(keys):
-            until = monotonic() + self._source.timeout_seconds
-            try:
-                with self._sync.stream(**request) as response:
-                    body = self._body(response, key)
-                    if body is not None:
-                        for piece in response.iter_raw():
-                            self._take(body, piece, until)
-            except self._httpx.HTTPError as error:
-                raise self._translated(error) from None
-            records += self._records(body, key)
-        return table_of_records(self._wanted, records, source=self._source.name)
+        if self._loop is None:
+            self._loop = LoopThread(SystemClock())
+        return self._loop.run(self._rows_of(keys, at_a_time=1))
 
     async def lookup_async(self, keys: pa.Table) -> pa.Table:
-        if self._async is None:
-            self._async = self._httpx.AsyncClient(**self._options())
-        places = asyncio.Semaphore(self._opening.max_connections)
+        return await self._rows_of(keys, at_a_time=self._opening.max_connections)
+
+    async def _rows_of(self, keys: pa.Table, *, at_a_time: int) -> pa.Table:
+        if self._client is None:
+            self._client = self._httpx.AsyncClient(**self._options())
+        places = asyncio.Semaphore(at_a_time)
 
         async def one(request: dict[str, Any], key: dict[str, Any] | None) -> list[dict[str, Any]]:
             async with places:
-                until = monotonic() + self._source.timeout_seconds
-                try:
-                    async with self._async.stream(**request) as response:
-                        body = self._body(response, key)
-                        if body is not None:
-                            async for piece in response.aiter_raw():
-                                self._take(body, piece, until)
-                except self._httpx.HTTPError as error:
-                    raise self._translated(error) from None
-            return self._records(body, key)
+                return self._records(await self._answer(request, key), key)
 
         tasks = [asyncio.create_task(one(request, key)) for request, key in self._requests(keys)]
         try:
@@ -208,15 +197,36 @@ class _HttpClient(LookupClient):
             await asyncio.gather(*tasks, return_exceptions=True)
         return table_of_records(self._wanted, [record for records in answers for record in records], source=self._source.name)
 
+    async def _answer(self, request: dict[str, Any], key: dict[str, Any] | None) -> BoundedBody | None:
+        """Return the body of the answer to a request; the whole exchange has one deadline."""
+        try:
+            async with asyncio.timeout(self._source.timeout_seconds), self._client.stream(**request) as response:
+                body = self._body(response, key)
+                if body is not None:
+                    async for piece in response.aiter_raw():
+                        body.add(piece)
+                return body
+        except TimeoutError:
+            raise TransientLookupError(
+                f"Timeout: the answer took longer than timeout_seconds={self._source.timeout_seconds:g}"
+            ) from None
+        except BodyError as error:
+            raise self._malformed(str(error)) from error
+        except self._httpx.HTTPError as error:
+            raise self._translated(error) from None
+
     async def aclose(self) -> None:
-        client, self._async = self._async, None
+        client, self._client = self._client, None
         if client is not None:
             await client.aclose()
 
     def close(self) -> None:
-        client, self._sync = self._sync, None
-        if client is not None:
-            client.close()
+        loop, self._loop = self._loop, None
+        if loop is not None:
+            try:
+                loop.run(self.aclose())
+            finally:
+                loop.close()
 
     def _requests(self, keys: pa.Table) -> list[tuple[dict[str, Any], dict[str, Any] | None]]:
         requested: list[dict[str, Any]] = keys.select(list(self._opening.key)).to_pylist()
@@ -253,29 +263,16 @@ class _HttpClient(LookupClient):
             raise self._refused(f"HTTP {status}")
         if status == 204:
             return None
-        try:
-            return BoundedBody(response.headers.get("Content-Encoding"), most_bytes=self._source.max_answer_bytes)
-        except BodyError as error:
-            raise self._malformed(str(error)) from error
-
-    def _take(self, body: BoundedBody, piece: bytes, until: float) -> None:
-        if monotonic() > until:
-            raise TransientLookupError(f"the answer took longer than timeout_seconds={self._source.timeout_seconds:g}")
-        try:
-            body.add(piece)
-        except BodyError as error:
-            raise self._malformed(str(error)) from error
+        return BoundedBody(response.headers.get("Content-Encoding"), most_bytes=self._source.max_answer_bytes)
 
     def _records(self, body: BoundedBody | None, key: dict[str, Any] | None) -> list[dict[str, Any]]:
         try:
             text = b"" if body is None else body.content()
             if not text:
                 return []
-            content = json.loads(text)
-        except BodyError as error:
+            content = bounded_json(text, most_bytes=self._source.max_answer_bytes)
+        except (BodyError, UnusableJsonError) as error:
             raise self._malformed(str(error)) from error
-        except (ValueError, RecursionError) as error:
-            raise self._malformed("no JSON, or JSON that is nested too deeply") from error
         if self._source.rows_at is not None:
             content = content.get(self._source.rows_at) if isinstance(content, dict) else None
         records: Sequence[Any] = content if isinstance(content, list) else [content]
@@ -285,8 +282,10 @@ class _HttpClient(LookupClient):
             lacking = [name for name in self._opening.key if any(name not in record for record in records)]
             if lacking:
                 raise self._malformed(f"objects without the key columns {lacking}")
-            return [dict(record) for record in records]
-        return [{**record, **key} for record in records]
+            return list(records)
+        for record in records:
+            record.update(key)
+        return list(records)
 
     def _malformed(self, what: str) -> LookupFailedError:
         return LookupFailedError(

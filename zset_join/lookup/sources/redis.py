@@ -14,7 +14,6 @@ JSON.
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -26,7 +25,7 @@ from zset_join.core.errors import LookupFailedError, OptionError
 from zset_join.core.extras import needed_for
 from zset_join.lookup.secret import Secret, as_secret, refuse_credentials, without_secrets
 from zset_join.lookup.source import LookupClient, Opening, TransientLookupError
-from zset_join.lookup.sources.answers import table_of_records
+from zset_join.lookup.sources.answers import UnusableJsonError, bounded_json, table_of_records
 from zset_join.lookup.sources.written import WrittenSource, register_source
 
 __all__ = ["RedisSource"]
@@ -245,9 +244,9 @@ class _RedisClient(LookupClient):
         if text is None:
             return []
         try:
-            content = json.loads(text)
-        except ValueError as error:
-            raise self._malformed(f"no JSON ({error})") from error
+            content = bounded_json(text)
+        except UnusableJsonError as error:
+            raise self._malformed(str(error)) from error
         records = content if isinstance(content, list) else [content]
         if not all(isinstance(record, dict) for record in records):
             raise self._malformed("JSON that is neither an object nor a list of them")
