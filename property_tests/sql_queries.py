@@ -110,6 +110,14 @@ def _outside(draw: Any, sides: str) -> str:
     return f"{side}.{_one(draw, *_NUMBERS[side])}"
 
 
+def _set_word(draw: Any) -> str:
+    return _one(draw, "UNION", "UNION ALL", "EXCEPT", "INTERSECT")
+
+
+def _not(draw: Any) -> str:
+    return _one(draw, "", "NOT ")
+
+
 def _with_subquery(draw: Any, sides: str) -> str:
     """Return a condition of WHERE with a subquery."""
     outside, number = _outside(draw, sides), scalar(draw, sides)
@@ -122,6 +130,12 @@ def _with_subquery(draw: Any, sides: str) -> str:
         "NOT EXISTS (SELECT 1 FROM rights y WHERE y.w = 2)",
         f"{number} IN (SELECT y.rk FROM rights y WHERE y.w IS NOT NULL)",
         f"{number} IN (SELECT y.rk FROM rights y GROUP BY y.rk HAVING count(*) > 1)",
+        f"{number} IN (WITH q AS (SELECT rk FROM rights WHERE w > 0) SELECT rk FROM q)",
+        f"{number} IN (SELECT y.rk FROM rights y WHERE y.w = {outside} {_set_word(draw)} SELECT z.k FROM lefts z)",
+        f"{number} IN (SELECT y.rk FROM rights y {_set_word(draw)} SELECT z.v FROM lefts z)",
+        f"{_not(draw)}EXISTS (SELECT y.rk FROM rights y {_set_word(draw)} SELECT z.k FROM lefts z WHERE z.v = 1)",
+        f"{_not(draw)}EXISTS (SELECT 1 FROM rights y WHERE y.rk = {outside} UNION SELECT 2 FROM lefts z WHERE z.v = {number})",
+        f"({number} > 1 OR EXISTS (SELECT y.rk FROM rights y {_set_word(draw)} SELECT z.k FROM lefts z WHERE z.v > 1))",
         f"({outside}, {number}) IN (SELECT y.rk, y.w FROM rights y)",
         lambda: f"{number} >= {_value(draw, outside)}",
         lambda: f"({number} = {_value(draw, outside)} OR {number} < 1)",

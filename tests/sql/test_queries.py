@@ -115,6 +115,10 @@ EQUAL = [
     "SELECT l.id, r.rid FROM l, r WHERE l.k = r.k AND l.v + r.w > (SELECT min(w) FROM r)",
 ]
 REFUSED = [
+    ("SELECT id FROM l WHERE EXISTS (SELECT k FROM r GROUP BY k HAVING count(*) > l.v)", "NOT_OFFERED", '"l" is of the query'),
+    ("SELECT id FROM l WHERE k IN (SELECT k FROM (SELECT k FROM r WHERE r.w = v) q)", "NOT_OFFERED", '"v" is of the query'),
+    ("SELECT id FROM l WHERE k IN (WITH q AS (SELECT k FROM r WHERE r.w = l.v) SELECT k FROM q)", "NOT_OFFERED", "FROM or WITH"),
+    ("SELECT id FROM l WHERE EXISTS (SELECT k FROM r WHERE w = v EXCEPT SELECT k FROM r)", "NOT_OFFERED", "EXCEPT behind EXISTS"),
     ("SELECT id FROM l LEFT SEMI JOIN r ON l.k = r.k WHERE r.w > 0", "UNKNOWN_COLUMN", "in its own ON only"),
     ("SELECT id FROM l LEFT ANTI JOIN r ON l.k = r.k WHERE w > 0", "UNKNOWN_COLUMN", "in its own ON only"),
     ("SELECT l.id FROM l, r RIGHT JOIN l AS x ON x.k = r.k WHERE l.k = r.k", "NOT_OFFERED", "behind a comma"),

@@ -155,3 +155,31 @@ def test_progress_counts_what_was_put_aside(tmp_path: Path) -> None:
         session.read(wait_seconds=0.0)
 
         assert running.progress() == {"query": "query_1", "epoch": 0, "rows_in": 2, "rows_out": 1, "dead_letters": 1}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        """SELECT "id" FROM t""",
+        """SELECT id FROM t WHERE "customer" = 'Ada'""",
+        """SELECT count(*) AS n FROM t GROUP BY "customer\"""",
+        """SELECT t."id" FROM t AS "t\"""",
+        """CREATE TABLE u ("id" INT)""",
+        """CREATE VIEW "v" AS SELECT id FROM t""",
+        """INSERT INTO t VALUES (1, "Ada")""",
+        """UPDATE t SET customer = "Ada\"""",
+    ],
+)
+def test_flink_has_no_double_quotes_so_a_name_in_them_is_never_a_text(text: str) -> None:
+    with connect(dialect="flink") as session:
+        session.sql("CREATE TABLE t (id INT, customer STRING, PRIMARY KEY (id) NOT ENFORCED)")
+        with pytest.raises(SqlError, match=r"is in double quotes.*A name is in backticks, as `\w+`"):
+            session.sql(text)
+
+
+@pytest.mark.parametrize("dialect", ["timeplus", "risingwave", "laminardb"])
+def test_in_other_dialects_double_quotes_are_those_of_a_name(dialect: str) -> None:
+    with connect(dialect=dialect) as session:
+        session.sql("""CREATE TABLE t ("id" INT, customer STRING); INSERT INTO t VALUES (1, 'Ada')""")
+
+        assert session.sql("""SELECT "id" FROM table(t) WHERE "customer" = 'Ada'""").table().to_pylist() == [{"id": 1}]

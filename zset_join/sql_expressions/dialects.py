@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import logging
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -23,11 +24,12 @@ from sqlglot.tokenizer_core import Token, TokenType
 from zset_join.core.errors import OptionError, SqlError
 from zset_join.sql_expressions.consumed import tracked
 from zset_join.sql_expressions.positions import Position, near, position_of
+from zset_join.sql_expressions.unknown import CLAUSES, JOIN_WORDS, ONCE_TOO_OFTEN, phrase_at, refusal
 
 # What the parser cannot read becomes an error of ours; it need not be logged as well.
 logging.getLogger("sqlglot").setLevel(logging.ERROR)
 
-__all__ = ["DIALECTS", "Statement", "dialect_named", "parse_expression", "parse_query", "split"]
+__all__ = ["DIALECTS", "Statement", "check_quotes", "dialect_named", "parse_expression", "parse_query", "split"]
 
 MAX_CHARACTERS = 1_000_000
 MAX_TOKENS = 200_000
@@ -105,7 +107,7 @@ class FlinkSql(StreamSql):
     """Flink SQL: names in backticks, and texts of the standard: a quote is doubled, a backslash is one."""
 
     class Tokenizer(StreamSql.Tokenizer):
-        """Texts of the standard; in double quotes too, as in documents of Flink's vendors."""
+        """Texts of the standard; options in double quotes too, as in documents of Flink's vendors."""
 
         STRING_ESCAPES: ClassVar[list[str]] = ["'"]
 
@@ -274,6 +276,22 @@ def _parts_of_number(token: Token) -> list[Token]:
     return [*parts[:2], *_parts_of_number(parts[2])]
 
 
+def check_quotes(statement: Statement, tokens: Sequence[Token]) -> None:
+    """Refuse double quotes in Flink's dialect, where they mean nothing: who writes them means a name, and would get a text.
+
+    Raises:
+        SqlError: see above; the cure shows the quotes of names and of texts.
+    """
+    for token in tokens if statement.dialect == "flink" else ():
+        if token.token_type == TokenType.STRING and statement.text[token.start] == '"':
+            raise SqlError(
+                f'"{token.text}" is in double quotes, which Flink does not have. A name is in backticks, as `{token.text}`; a '
+                f"text is in single quotes, as '{token.text}'.",
+                code="SQL_SYNTAX",
+                at=Position(statement.text, token.start),
+            )
+
+
 def parse_query(statement: Statement, tokens: tuple[Token, ...]) -> exp.Expr:
     """Parse tokens of a statement as a query.
 
@@ -313,6 +331,7 @@ def parse_expression(statement: Statement, tokens: tuple[Token, ...], *, is_item
 
 
 def _parsed(statement: Statement, tokens: tuple[Token, ...]) -> exp.Expr:
+    check_quotes(statement, tokens)
     parser = dialect_named(statement.dialect)().parser()
     try:
         nodes = parser.parse(_without_zone_words(_without_window_words(statement, tokens)), statement.text)
@@ -387,50 +406,56 @@ def _check_commas(statement: Statement, tokens: tuple[Token, ...]) -> None:
             raise SqlError("syntax: nothing follows this comma.", code="SQL_SYNTAX", at=Position(statement.text, token.start))
 
 
-_JOIN_WORDS = {
-    "ALL": "JOIN keeps every match by itself: leave ALL out",
-    "ANY": "To keep one match, join a query that keeps the first row of each key: WHERE rn = 1 over ROW_NUMBER()",
-    "GLOBAL": "Rows are placed by the plan: leave GLOBAL out",
-    "LATEST": "To join the newest row of each key, join a table with a PRIMARY KEY, or WHERE rn = 1 over ROW_NUMBER()",
-    **dict.fromkeys(
-        ("ARRAY", "ASYNC", "BROADCAST", "HASH", "INTERVAL", "LOCAL", "LOOKUP", "LOOP", "MERGE", "PASTE", "POSITIONAL", "REMOTE",
-         "SHUFFLE", "SKEW", "STRICT", "TEMPORAL", "UNIQUE", "WINDOW"), "Leave it out"),
-}  # fmt: skip
-_AFTER_TABLES = {
-    "EMIT": "Write EMIT CHANGELOG, or leave it out",
-    "FINAL": "A table with a PRIMARY KEY holds the newest row of each key by itself: leave FINAL out",
-    **dict.fromkeys(
-        ("CLUSTER", "DISTRIBUTE", "GROUP", "ORDER", "PARTITION", "SORT"), "It is written once too often, or BY is missing"
-    ),
-    **dict.fromkeys(("FORMAT", "ONLY", "PREWHERE", "SAMPLE", "SETTINGS", "WATERMARK"), "Leave it out"),
-}
-_BEFORE_JOIN = frozenset({"ANTI", "ASOF", "CROSS", "FULL", "INNER", "JOIN", "LEFT", "NATURAL", "OUTER", "RIGHT", "SEMI"})
-
-
 def _check_join_words(statement: Statement, root: exp.Expr) -> None:
     """Refuse a word behind a table that another system reads as a kind of join, and the parser as the name of the table.
 
     Where a column is qualified with it, or AS is before it, it is a name.
     """
-    cures = {**_JOIN_WORDS, **_AFTER_TABLES}
     aliases = [one.args.get("alias") for one in root.find_all(exp.Table, exp.Subquery)]
     names = [one.this for one in aliases if isinstance(one, exp.TableAlias) and one.this is not None]
-    begins = {one.meta.get("start") for one in names if one.name.upper() in cures}
-    tokens = statement.tokens
-    for place, token in enumerate(tokens) if begins else ():
-        is_name = (
-            token.start not in begins or tokens[place - 1].text.upper() == "AS" or token.token_type == TokenType.IDENTIFIER
-        )
+    begins = {one.meta.get("start") for one in names if one.name.upper() in {*JOIN_WORDS, *CLAUSES}}
+    words, owners = _words_of(statement)
+    for place, token in enumerate(owners) if begins else ():
+        is_name = token.start not in begins or words[place - 1] == "AS" or not words[place]
         if is_name or any(one.table.lower() == token.text.lower() for one in root.find_all(exp.Column)):
             continue
-        word, following = token.text.upper(), tokens[place + 1].text.upper().split()[:1] if place + 1 < len(tokens) else []
-        is_join = bool(_BEFORE_JOIN.intersection(following))
-        if is_join or word in _AFTER_TABLES:
+        phrase = phrase_at(words, place)
+        if phrase is not None:
             raise SqlError(
-                f"{word}{' JOIN' if is_join else ''} is not supported. {cures[word]}; if it is a name, write AS {token.text}.",
+                f"{refusal(phrase)}; if it is a name, write AS {token.text}.",
                 code="NOT_OFFERED",
                 at=Position(statement.text, token.start),
             )
+
+
+def _words_of(statement: Statement) -> tuple[list[str], list[Token]]:
+    """Return the words of a statement, and the token of each: some words are one token. A name or text in quotes is no word."""
+    quoted = {TokenType.IDENTIFIER, TokenType.STRING}
+    parts = [
+        ("" if token.token_type in quoted else word, token)
+        for token in statement.tokens
+        for word in token.text.upper().split() or [""]
+    ]
+    return [word for word, _ in parts], [token for _, token in parts]
+
+
+def _word_near(statement: Statement, place: Position) -> SqlError | None:
+    """Return the refusal of a word of another system where the parser stumbles: before it, at it, or behind it."""
+    words, owners = _words_of(statement)
+    here = next((at for at, token in enumerate(owners) if token.start >= place.offset), len(owners))
+    near_by = [at for at in (here, here + 1, here - 1, here - 2) if 0 <= at < len(words)]
+    for at in (*near_by, *range(len(words))):
+        phrase = phrase_at(words, at)
+        # Far from there only what is a word of that system and nothing else.
+        is_sure = at in near_by or (phrase is not None and phrase.endswith(("JOIN", "RECOGNIZE")))
+        is_name = [words[at], "."] in [words[one : one + 2] for one in range(len(words))] or words[at - 1 : at] in (
+            ["."],
+            ["AS"],
+        )
+        is_name = is_name or words[at + 1 : at + 2] in ([","], ["="]) or words[at - 1 : at + 1] == ["(", "PARTITION"]
+        if phrase is not None and is_sure and not is_name and phrase not in ONCE_TOO_OFTEN:
+            return SqlError(f"{refusal(phrase)}.", code="NOT_OFFERED", at=Position(statement.text, owners[at].start))
+    return None
 
 
 _WINDOWS = frozenset({"CUMULATE", "HOP", "SESSION", "TUMBLE"})
@@ -526,4 +551,4 @@ def _syntax(statement: Statement, error: ParseError) -> SqlError:
     if missing is not None:
         what = f"{missing[2].upper()} lacks {'an operand' if missing[1] == 'this' else missing[1].upper()}"
     shown = f' at "{highlight}"' if highlight else ""
-    return SqlError(f"syntax: {what}{shown}.", code="SQL_SYNTAX", at=place)
+    return _word_near(statement, place) or SqlError(f"syntax: {what}{shown}.", code="SQL_SYNTAX", at=place)

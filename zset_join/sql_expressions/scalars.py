@@ -264,7 +264,7 @@ class ScalarBinder:
             return Call(_ONE_ARGUMENT[kind], (self.bind(node.this),))
         if kind in _FIELDS:
             return Call("extract", (lit(_FIELDS[kind]), self.timed(node.this)))
-        raise unknown(node, self._statement, SCALAR_FUNCTIONS)
+        raise unknown(node, self._statement.text, self._statement.place(0), SCALAR_FUNCTIONS)
 
     def _literal(self, node: exp.Expr) -> Expression:
         if isinstance(node, exp.Boolean):

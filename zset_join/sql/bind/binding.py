@@ -5,12 +5,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 from sqlglot import exp
 
+from zset_join.expressions import Expression
+from zset_join.query import View
+from zset_join.sql.bind.outer_columns import Brought
 from zset_join.sql.bind.scopes import Item, Scope
+from zset_join.sql.bind.state_ttl import StateTtls
 from zset_join.sql.parse.hints import Hints
 from zset_join.sql.tables.bound import BoundQuery
 from zset_join.sql.tables.catalog import Catalog
@@ -32,8 +36,12 @@ class QueryContext(Protocol):
         """Return the position of a node."""
         ...
 
-    def bind(self, node: exp.Expr, *, ctes: Mapping[str, BoundQuery] | None = None, outer: Scope | None = None) -> BoundQuery:
+    def bind(self, node: exp.Expr, *, ctes: Mapping[str, BoundQuery] | None = None) -> BoundQuery:
         """Return a query that can run."""
+        ...
+
+    def with_queries(self, node: exp.Expr, ctes: Mapping[str, BoundQuery]) -> dict[str, BoundQuery]:
+        """Return the queries in sight behind WITH."""
         ...
 
     def check_clauses(self, node: exp.Select) -> None:
@@ -52,6 +60,11 @@ class QueryContext(Protocol):
 class JoinContext(Protocol):
     """Planner of the joins of a SELECT."""
 
+    ctes: Mapping[str, BoundQuery]
+    state_ttls: StateTtls
+    correlated: list[exp.Expr]
+    brought: Brought | None
+
     @property
     def query(self) -> QueryContext:
         """Return the binder of the query."""
@@ -64,6 +77,24 @@ class JoinContext(Protocol):
 
     def emit(self) -> Any:
         """Return when a temporal join by event time answers."""
+        ...
+
+    def plan(self, node: exp.Select) -> tuple[Scope, View, list[exp.Expr]]:
+        """Return the items in sight, the joined rows, and the conditions that are still to be evaluated."""
+        ...
+
+    def within(self, ctes: Mapping[str, BoundQuery], outer: Scope, view: View | None = None) -> JoinContext:
+        """Return the planner of a query within this one."""
+        ...
+
+    def is_outer(self, conjunct: exp.Expr, scope: Scope) -> bool:
+        """Return whether a condition reads the query around this one."""
+        ...
+
+    def equi_join(
+        self, view: View, right: View, trees: Sequence[Expression], how: str, node: exp.Expr, *, state_ttl: Any = None
+    ) -> View:
+        """Join two views on conditions over `left(...)` and `right(...)`."""
         ...
 
 

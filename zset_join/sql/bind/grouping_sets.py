@@ -14,7 +14,7 @@ from sqlglot import exp
 
 from zset_join.sql.bind.aggregation import SEVERAL_SETS, is_aggregate
 from zset_join.sql.bind.scopes import Scope
-from zset_join.sql_expressions.consumed import argument, copied
+from zset_join.sql_expressions.consumed import argument, copied, disregard
 from zset_join.sql_expressions.positions import pick
 
 __all__ = ["expanded"]
@@ -173,6 +173,8 @@ def _number(node: exp.Expr, chosen: list[exp.Expr], keys: list[exp.Expr]) -> exp
     grouped_by = node.expressions or keys
     if any(one not in keys for one in grouped_by) or (isinstance(node, exp.Grouping) and len(node.expressions) != 1):
         raise ValueError("grouping(a) and grouping_id(a, b) take keys of GROUP BY")
+    # The keys are compared, not bound.
+    disregard([*node.expressions])
     number = sum(1 << place for place, one in enumerate(reversed(grouped_by)) if one not in chosen)
     kind = "TINYINT" if isinstance(node, exp.Grouping) else "BIGINT"
     return exp.cast(exp.Literal.number(number), kind)

@@ -1,8 +1,8 @@
 """FROM and its joins: in the order they are written, each over what was joined before it.
 
 A comma is an inner join whose ON is in WHERE; items between commas are joined in an order in which each is tied to one
-before. EXISTS and IN, joined to the rest of WHERE by AND, are semi joins; NOT
-EXISTS is an anti join. A condition over one input of an inner join is evaluated before the join, so the join keeps fewer rows.
+before. EXISTS and IN, joined to the rest of WHERE by AND, are semi joins; NOT EXISTS is an anti join (`semi_joins`). A
+condition over one input of an inner join is evaluated before the join, so the join keeps fewer rows.
 
 A semi or anti join shows the rows of its left side only: its right side is in sight in its own ON, and nowhere else.
 
@@ -20,7 +20,7 @@ from typing import Any
 from sqlglot import exp
 
 from zset_join.core.errors import PlanError, SqlError
-from zset_join.expressions import Call, Column, Expression, lit, references
+from zset_join.expressions import Call, Column, Expression, references
 from zset_join.expressions.rows import named
 from zset_join.plan.conditions import together
 from zset_join.query import View
@@ -29,13 +29,14 @@ from zset_join.sql.bind.first_rows import is_shown, limits_of, take_first
 from zset_join.sql.bind.join_steps import KEEPS_LEFT, KEEPS_RIGHT, SHOWS_LEFT, SIDES, Step, padded
 from zset_join.sql.bind.outer_columns import Brought, brought_columns, outer_columns
 from zset_join.sql.bind.scopes import Item, Merged, Scope, on_side
+from zset_join.sql.bind.semi_joins import matched
 from zset_join.sql.bind.state_ttl import StateTtls
 from zset_join.sql.bind.table_functions import table_function
 from zset_join.sql.bind.timed_joins import Version, as_of_join, temporal_join, versions_of
 from zset_join.sql.bind.windows import names_one_table
 from zset_join.sql.parse.hints import Hints, read_hints
 from zset_join.sql.tables.bound import BoundQuery
-from zset_join.sql_expressions.consumed import argument, disregard
+from zset_join.sql_expressions.consumed import argument
 from zset_join.sql_expressions.positions import check_distinct, near, pick
 from zset_join.sql_expressions.scalars import ScalarBinder
 
@@ -107,8 +108,12 @@ class JoinPlanner:
         first.reads = first.reads.union(*(item.reads for item in unseen))
         first.is_bounded = first.is_bounded and all(item.is_bounded for item in unseen)
         for one in subqueries:
-            view = self._subquery(view, scope, one)
+            view = matched(self, view, scope, one)
         return scope, view, conjuncts
+
+    def within(self, ctes: Mapping[str, BoundQuery], outer: Scope, view: View | None = None) -> JoinPlanner:
+        """Return the planner of a query within this one."""
+        return JoinPlanner(self.query, ctes, outer, view)
 
     def _item(self, node: exp.Expr) -> Item:
         item, alias = self._unnamed_item(node), node.args.get("alias")
@@ -312,7 +317,7 @@ class JoinPlanner:
             return []
         moved: list[exp.Expr] = []
         for step in steps:
-            own = [one for one in step.on if self._is_outer(one, scope)]
+            own = [one for one in step.on if self.is_outer(one, scope)]
             if own and (step.how != "inner" or step.is_timed):
                 raise SqlError(
                     "a column of the query around is read in ON of a join that is not inner where all joins are INNER or LEFT "
@@ -324,7 +329,7 @@ class JoinPlanner:
             moved += own
         return moved
 
-    def _is_outer(self, conjunct: exp.Expr, scope: Scope) -> bool:
+    def is_outer(self, conjunct: exp.Expr, scope: Scope) -> bool:
         """Return whether a condition reads the query around this one; columns of queries within are theirs."""
         seen = Scope(scope.statement, [*scope.items, *scope.unseen])
         return self.outer is not None and bool(outer_columns(conjunct, seen, self.outer))
@@ -332,9 +337,9 @@ class JoinPlanner:
     def _bring(self, scope: Scope, first: Item, steps: list[Step], conjuncts: Sequence[exp.Expr]) -> None:
         """Join the columns of the query around, where ON of a join that is not inner reads them."""
         on = [one for step in steps if step.how != "inner" for one in step.on]
-        if self.outer is None or self.outer_view is None or not any(self._is_outer(one, scope) for one in on):
+        if self.outer is None or self.outer_view is None or not any(self.is_outer(one, scope) for one in on):
             return
-        ties = [one for one in conjuncts if isinstance(one, exp.EQ | exp.NullSafeEQ) and self._is_outer(one, scope)]
+        ties = [one for one in conjuncts if isinstance(one, exp.EQ | exp.NullSafeEQ) and self.is_outer(one, scope)]
         if any(step.is_timed or step.how in {"right", "full"} for step in steps) or not any(
             scope.aliases_of(one) == {first.alias} for one in ties
         ):
@@ -349,7 +354,7 @@ class JoinPlanner:
         """Set those conditions aside that read the query around this one."""
         if self.outer is None:
             return conjuncts
-        self.correlated = [one for one in conjuncts if self._is_outer(one, scope)]
+        self.correlated = [one for one in conjuncts if self.is_outer(one, scope)]
         return [one for one in conjuncts if one not in self.correlated]
 
     def _pushed(self, conjuncts: list[exp.Expr], scope: Scope, steps: Sequence[Step]) -> list[exp.Expr]:
@@ -482,88 +487,3 @@ class JoinPlanner:
         if step.how == "right":
             return shown, Merged(step.item, theirs, other, aliases)
         return shown, Merged(item, physical, one, aliases)
-
-    def _subquery(self, view: View, scope: Scope, conjunct: exp.Expr) -> View:
-        subquery = subquery_of(conjunct)
-        assert subquery is not None  # noqa: S101 - only such conjuncts come here
-        node, is_negated = subquery
-        at = self.query.at(conjunct)
-        select = argument(node, "query") if isinstance(node, exp.In) else node.this
-        while isinstance(select, exp.Subquery):
-            select = select.this
-        if isinstance(node, exp.In) and is_negated:
-            raise SqlError(
-                "NOT IN is not supported: one NULL in the list makes it NULL for every row. Write NOT EXISTS (SELECT 1 FROM "
-                "... WHERE ... = ...).",
-                code="NOT_IN",
-                at=at,
-            )
-        cut = next(
-            (select.args.get(name) for name in ("limit", "offset", "qualify") if select.args.get(name) is not None), None
-        )
-        if cut is not None:
-            raise SqlError(
-                "LIMIT, OFFSET and QUALIFY are not supported behind EXISTS and IN; the subquery is read whole.",
-                code="NOT_OFFERED",
-                at=self.query.at(cut),
-            )
-        # Rows are present, or not, in any order; for EXISTS it does not matter what is selected of them.
-        disregard(select.args.get("order"))
-        if select.args.get("distinct") is not None and select.args.get("distinct").args.get("on") is not None:
-            raise SqlError("DISTINCT ON is not supported; write ROW_NUMBER() ... = 1.", code="NOT_OFFERED", at=at)
-        if isinstance(node, exp.Exists):
-            disregard([*select.expressions, select.args.get("distinct")])
-        how = "left_anti" if is_negated else "left_semi"
-        planner = JoinPlanner(self.query, self.ctes, scope, view)
-        outputs: list[exp.Expr]
-        # Whether rows are present does not depend on how often.
-        is_plain = isinstance(select, exp.Select) and not any(select.args.get(name) for name in ("group", "having"))
-        is_plain = is_plain and not any(one.find(exp.AggFunc) for one in select.expressions)
-        if is_plain:
-            self.query.check_clauses(select)
-            inner_scope, right, rest = planner.plan(select)
-            is_plain = bool(planner.correlated or planner.brought) or not any(one.find(exp.Query) for one in rest)
-        if is_plain:
-            inner = ScalarBinder(inner_scope.row_column, {"row": right.schema}, self.query.statement)
-            for one in rest:
-                right = right.where(inner.condition(one))
-            outputs = [one.this if isinstance(one, exp.Alias) else one for one in select.expressions]
-            reads = frozenset().union(*(item.reads for item in inner_scope.items))
-        else:
-            bound = self.query.bind(select, ctes=self.ctes)
-            right, reads = bound.view, bound.reads
-            inner_scope = Scope(self.query.statement, [self.query.item_of_query(bound, "subquery")])
-            outputs = [exp.column(exp.to_identifier(name, quoted=True)) for name in bound.columns]
-        scope.items[0].reads = scope.items[0].reads | reads
-
-        def resolve(column: exp.Column) -> Expression:
-            if inner_scope.search(column) is not None:
-                return on_side(inner_scope.row_column(column), "right")
-            return outside(column)
-
-        def outside(column: exp.Column) -> Expression:
-            return on_side(scope.row_column(column), "left")
-
-        schemas = {"left": view.schema, "right": right.schema}
-        trees = [ScalarBinder(resolve, schemas, self.query.statement).condition(one) for one in planner.correlated]
-        if planner.brought is not None:
-            pairs_of_outer = planner.brought.columns
-            trees += [Call("eq_null_safe", (on_side(one, "left"), Column("right", name))) for one, name in pairs_of_outer]
-        if isinstance(node, exp.In):
-            sought = node.this.expressions if isinstance(node.this, exp.Tuple) else [node.this]
-            if len(outputs) != len(sought) or any(isinstance(one, exp.Star) for one in outputs):
-                raise SqlError(f"IN takes a subquery of {len(sought)} column(s) here.", code="NOT_OFFERED", at=at)
-            mine = {id(column) for column in node.this.find_all(exp.Column)}
-
-            def both(column: exp.Column) -> Expression:
-                return outside(column) if id(column) in mine else resolve(column)
-
-            pairs = ScalarBinder(both, schemas, self.query.statement)
-            trees += [pairs.compared("eq", one, other) for one, other in zip(sought, outputs, strict=True)]
-        if not trees and isinstance(node, exp.Exists):
-            # One row for all: whether there is any.
-            here = "exists here"
-            right = right.select({here: lit(1)}).distinct()
-            view, trees = view.withColumn(here, lit(1)), [Call("eq", (Column("left", here), Column("right", here)))]
-        ttls = (self.state_ttls.of_items(scope.items), planner.state_ttls.of_items(inner_scope.items))
-        return self.equi_join(view, right.alias("subquery"), trees, how, conjunct, state_ttl=ttls)

@@ -19,16 +19,19 @@ Source: T. Neumann, A. Kemper, "Unnesting Arbitrary Queries", BTW 2015.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from sqlglot import exp
 
+from zset_join.core.errors import SqlError
 from zset_join.expressions import Expression
 from zset_join.query import View
 from zset_join.sql.bind.scopes import Item, Scope
+from zset_join.sql_expressions.positions import Position, pick
 
-__all__ = ["Brought", "brought_columns", "outer_columns"]
+__all__ = ["Brought", "brought_columns", "outer_columns", "seeing_no_outer"]
 
 _ALIAS = "the query around"
 
@@ -76,3 +79,30 @@ def brought_columns(conjuncts: Sequence[exp.Expr], seen: Scope, outer: Scope, vi
         shown=(),
     )
     return Brought(item, tuple(zip(trees, names, strict=True)))
+
+
+@contextmanager
+def seeing_no_outer(outer: Scope, at: Position) -> Iterator[None]:
+    """Name the reason where a part of a subquery reads a column that only the query around it has.
+
+    Args:
+        outer: the scope of the query around.
+        at: where the subquery is.
+
+    Raises:
+        SqlError: a name that is not known in the subquery, and known around it.
+    """
+    try:
+        yield
+    except SqlError as error:
+        name = str(error.facts.get("name"))
+        is_table = error.code == "UNKNOWN_TABLE" and outer.item(name) is not None
+        if not is_table and not (error.code == "UNKNOWN_COLUMN" and any(pick(one.columns, name) for one in outer.items)):
+            raise
+        raise SqlError(
+            f'"{name}" is of the query around this subquery. It is seen in WHERE and ON of a subquery without groups and '
+            "aggregates, not by a query in its FROM or WITH. Join the tables there, group by the key, and compare in WHERE.",
+            code="NOT_OFFERED",
+            at=at,
+            name=name,
+        ) from error

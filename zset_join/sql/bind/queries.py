@@ -16,11 +16,8 @@ from dataclasses import dataclass, field, replace
 from sqlglot import exp
 
 from zset_join.core.errors import PlanError, SqlError
-from zset_join.expressions import Call, Cast, Column, Expression
-from zset_join.expressions.evaluation import result_type
+from zset_join.expressions import Column, Expression
 from zset_join.expressions.rows import named
-from zset_join.expressions.type_rules import plain_type
-from zset_join.plan.conditions import together
 from zset_join.query import StateTtl, View, appends
 from zset_join.sql.bind.aggregation import Aggregation, aggregates_in, has_aggregates, has_grouping_sets
 from zset_join.sql.bind.first_rows import keep_first, limit_of, numbered_by, read_row_number
@@ -28,6 +25,7 @@ from zset_join.sql.bind.grouping_sets import expanded
 from zset_join.sql.bind.joins import JoinPlanner
 from zset_join.sql.bind.scalar_subqueries import ScalarSubqueries
 from zset_join.sql.bind.scopes import Item, Scope, ordered_name, times_kept, times_of_both, times_of_stars
+from zset_join.sql.bind.semi_joins import compared_whole, of_one_type
 from zset_join.sql.bind.state_ttl import StateTtls
 from zset_join.sql.bind.timed_joins import is_now
 from zset_join.sql.tables.bound import BoundQuery, FirstRows
@@ -79,7 +77,7 @@ class QueryBinder:
     depth: int = 0
     names: set[str] = field(default_factory=set)
 
-    def bind(self, node: exp.Expr, *, ctes: Mapping[str, BoundQuery] | None = None, outer: Scope | None = None) -> BoundQuery:
+    def bind(self, node: exp.Expr, *, ctes: Mapping[str, BoundQuery] | None = None) -> BoundQuery:
         """Return a query that can run.
 
         Raises:
@@ -91,7 +89,7 @@ class QueryBinder:
                 "queries are nested too deeply; write parts of them as views.", code="SQL_TOO_DEEP", at=self.at(node)
             )
         try:
-            return self._bind(node, dict(ctes or {}), outer)
+            return self._bind(node, ctes or {})
         finally:
             self.depth -= 1
 
@@ -99,31 +97,41 @@ class QueryBinder:
         """Return the position of a node, or of the statement."""
         return position_of(node, self.statement.text) or self.statement.place(0)
 
-    def _bind(self, node: exp.Expr, ctes: dict[str, BoundQuery], outer: Scope | None) -> BoundQuery:
+    def _bind(self, node: exp.Expr, ctes: Mapping[str, BoundQuery]) -> BoundQuery:
         if isinstance(node, exp.Subquery):
-            bound = self.bind(node.this, ctes=ctes, outer=outer)
+            bound = self.bind(node.this, ctes=ctes)
             order, limit = self._order(node, bound.columns, is_bounded=bound.is_bounded)
             if not order and limit is None:
                 return bound
             return replace(self._whole(bound, node), order_by=order, limit=limit)
-        with_ = node.args.get("with_")
-        if with_ is not None:
-            if with_.args.get("recursive"):
-                raise SqlError(
-                    "recursive queries are not supported; there is no bound on their state.",
-                    code="NOT_OFFERED",
-                    at=self.at(with_),
-                )
-            check_distinct([cte.alias for cte in with_.expressions], "WITH", self.at(with_), code="SAID_TWICE")
-            for cte in with_.expressions:
-                ctes[cte.alias] = self._named(self.bind(cte.this, ctes=ctes), cte)
+        ctes = self.with_queries(node, ctes)
         if isinstance(node, exp.SetOperation):
             return self._set_operation(node, ctes)
         if isinstance(node, exp.Select):
-            return self._select(node, ctes, outer)
+            return self._select(node, ctes)
         raise SqlError(f"{type(node).__name__.upper()} is not supported; write SELECT.", code="NOT_OFFERED", at=self.at(node))
 
-    def _set_operation(self, node: exp.SetOperation, ctes: dict[str, BoundQuery]) -> BoundQuery:
+    def with_queries(self, node: exp.Expr, ctes: Mapping[str, BoundQuery]) -> dict[str, BoundQuery]:
+        """Return the queries in sight behind WITH, where a query has it.
+
+        Raises:
+            SqlError: one of them cannot be bound, or is recursive.
+        """
+        known, with_ = dict(ctes), node.args.get("with_")
+        if with_ is None:
+            return known
+        if with_.args.get("recursive"):
+            raise SqlError(
+                "recursive queries are not supported; there is no bound on their state.",
+                code="NOT_OFFERED",
+                at=self.at(with_),
+            )
+        check_distinct([cte.alias for cte in with_.expressions], "WITH", self.at(with_), code="SAID_TWICE")
+        for cte in with_.expressions:
+            known[cte.alias] = self._named(self.bind(cte.this, ctes=known), cte)
+        return known
+
+    def _set_operation(self, node: exp.SetOperation, ctes: Mapping[str, BoundQuery]) -> BoundQuery:
         if not isinstance(node, exp.Union) and not node.args.get("distinct"):
             raise SqlError(
                 f"{type(node).__name__.upper()} ALL is not supported: it counts repeats. Leave ALL out, or write EXISTS.",
@@ -136,13 +144,13 @@ class QueryBinder:
         keeps_all = isinstance(node, exp.Union) and not node.args.get("distinct")
         times = times_of_both(left, right, keeps_all=keeps_all, at=self.at(node.expression))
         try:
-            one, other = _of_one_type(left.view, right.view)
+            one, other = of_one_type(left.view, right.view)
             if isinstance(node, exp.Union):
                 view = one.union(other)
                 view = view.distinct(state_ttl=ttl) if node.args.get("distinct") else view
             else:
                 how = "left_semi" if isinstance(node, exp.Intersect) else "left_anti"
-                view = _compared_whole(one, other, how, ttl)
+                view = compared_whole(one, other, how, ttl)
         except PlanError as error:
             raise SqlError(error.message, code=error.code, at=self.at(node.expression)) from error
         bounded = left.is_bounded and right.is_bounded
@@ -183,14 +191,14 @@ class QueryBinder:
         item = self.item_of_query(query, cte.alias).named(names, self.at(cte.args.get("alias")))
         return replace(query, view=item.view.select({name: named(physical) for name, physical in item.columns.items()}))
 
-    def _grouping_sets(self, node: exp.Select, ctes: dict[str, BoundQuery], outer: Scope | None) -> BoundQuery:
+    def _grouping_sets(self, node: exp.Select, ctes: Mapping[str, BoundQuery]) -> BoundQuery:
         """Return the rows of all sets of keys."""
         if node.args.get("qualify") is not None or any(one.find(exp.RowNumber) for one in node.expressions):
             raise SqlError(
                 "number the rows of several sets of keys in a query around them.", code="NOT_OFFERED", at=self.at(node)
             )
         warned = len(self.warnings)
-        planner = JoinPlanner(self, ctes, outer)
+        planner = JoinPlanner(self, ctes, None)
         scope, _, _ = planner.plan(node)
         state_ttl = planner.state_ttls.of_group(scope.items)
         del self.warnings[warned:]
@@ -207,11 +215,11 @@ class QueryBinder:
         order, limit = self._order(node, view.columns, is_bounded=parts[0].is_bounded)
         return BoundQuery(view=view, reads=parts[0].reads, is_bounded=parts[0].is_bounded, order_by=order, limit=limit)
 
-    def _select(self, node: exp.Select, ctes: dict[str, BoundQuery], outer: Scope | None) -> BoundQuery:
+    def _select(self, node: exp.Select, ctes: Mapping[str, BoundQuery]) -> BoundQuery:
         self.check_clauses(node)
         if has_grouping_sets(node):
-            return self._grouping_sets(node, ctes, outer)
-        planner = JoinPlanner(self, ctes, outer)
+            return self._grouping_sets(node, ctes)
+        planner = JoinPlanner(self, ctes, None)
         scope, view, rest = planner.plan(node)
         subqueries = ScalarSubqueries(self, ctes, scope)
         view, replacements = subqueries.join(view, [*rest, *_before_groups(node)])
@@ -302,6 +310,7 @@ class QueryBinder:
             "distribute": "DISTRIBUTE BY is not supported: rows are placed by the plan",
             "sample": "a sample would choose other rows each time; filter by a column",
             "into": "write INSERT INTO ... SELECT",
+            "locks": "FOR UPDATE is not supported: a query locks no rows",
             "pivots": "PIVOT is not supported; aggregate with FILTER",
         }
         for name, why in refused.items():
@@ -529,24 +538,6 @@ class QueryBinder:
         )
 
 
-def _of_one_type(left: View, right: View) -> tuple[View, View]:
-    """Return two views whose columns, place by place, have the wider of both types, as in Spark; those without one stay."""
-    schemas = {"left": left.schema, "right": right.schema}
-    pairs = list(zip(left.columns, right.columns, strict=False))
-    try:
-        wider = [result_type(Call("coalesce", (Column("left", a), Column("right", b))), schemas) for a, b in pairs]
-    except PlanError:
-        # The union names the types that do not go together.
-        return left, right
-
-    def cast(view: View) -> View:
-        if len(pairs) != len(view.columns) or [plain_type(column.type) for column in view.schema] == wider:
-            return view
-        return view.select({name: Cast(Column("row", name), kind) for name, kind in zip(view.columns, wider, strict=True)})
-
-    return cast(left), cast(right)
-
-
 def _or_listed(
     scope: Scope, resolve: Callable[[exp.Column], Expression], listed: Mapping[str, Expression]
 ) -> Callable[[exp.Column], Expression]:
@@ -566,19 +557,6 @@ def _before_groups(node: exp.Select) -> list[exp.Expr]:
     having, group = node.args.get("having"), node.args.get("group")
     parts = [*node.expressions, *([] if having is None else [having])]
     return [call for part in parts for call in aggregates_in(part)] + ([] if group is None else list(group.expressions))
-
-
-def _compared_whole(left: View, right: View, how: str, state_ttl: StateTtl | None) -> View:
-    """Return the rows, each once, that are or are not among others; NULL equals NULL."""
-    if len(left.columns) != len(right.columns):
-        raise PlanError(
-            f"the sides have {len(left.columns)} and {len(right.columns)} columns; select as many.", code="UNION_TYPES"
-        )
-    pairs = zip(left.columns, right.columns, strict=True)
-    condition = together([Call("eq_null_safe", (Column("left", one), Column("right", other))) for one, other in pairs])
-    if condition is None:
-        raise PlanError("rows without columns are not compared.", code="UNION_TYPES")
-    return left.distinct(state_ttl=state_ttl).join(right.alias("others"), on=condition, how=how, state_ttl=(None, state_ttl))
 
 
 def _distinctly_named(chosen: Sequence[tuple[str, Expression]]) -> list[tuple[str, Expression]]:

@@ -29,6 +29,7 @@ from zset_join.query import View
 from zset_join.sql.bind.aggregation import aggregates_in, joined_texts
 from zset_join.sql.bind.binding import QueryContext, conjuncts_of
 from zset_join.sql.bind.joins import JoinPlanner
+from zset_join.sql.bind.outer_columns import seeing_no_outer
 from zset_join.sql.bind.scopes import Scope, on_side
 from zset_join.sql.tables.bound import BoundQuery
 from zset_join.sql_expressions.consumed import argument, copied, disregard
@@ -85,15 +86,17 @@ class ScalarSubqueries:
         """
         replacements: dict[int, Expression] = {}
         for node in [subquery for part in parts for subquery in _subqueries(part) if id(subquery) not in but]:
-            view, replacements[id(node)] = self._joined(view, node, f"{prefix} {len(replacements) + 1}")
+            with seeing_no_outer(self.scope, self.query.at(node)):
+                view, replacements[id(node)] = self._joined(view, node, f"{prefix} {len(replacements) + 1}")
         return view, replacements
 
     def _joined(self, view: View, node: exp.Expr, name: str) -> tuple[View, Expression]:
         select = node.this
         while isinstance(select, exp.Subquery):
             select = select.this
+        ctes = self.query.with_queries(select, self.ctes)
         if isinstance(node, exp.Exists):
-            select = self._counted(select, node)
+            select = self._counted(select)
         at = self.query.at(node)
         if not isinstance(select, exp.Select) or len(select.expressions) != 1 or isinstance(select.expressions[0], exp.Star):
             raise SqlError("a subquery that represents a value selects one column.", code="NOT_OFFERED", at=at)
@@ -102,8 +105,8 @@ class ScalarSubqueries:
             raise SqlError(
                 "LIMIT, OFFSET and QUALIFY are not supported in a subquery that represents a value.", code="NOT_OFFERED", at=at
             )
-        rewritten, tied = self._keyed(select)
-        bound = self.query.bind(rewritten, ctes=self.ctes)
+        rewritten, tied = self._keyed(select, ctes)
+        bound = self.query.bind(rewritten, ctes=ctes)
         self.scope.items[0].reads = self.scope.items[0].reads | bound.reads
         values = len(tied.calls) or 1
         keys = bound.view.columns[values:]
@@ -131,16 +134,13 @@ class ScalarSubqueries:
         value = self._made(_output(select), tied, names, joined) if tied.calls else Column("row", name)
         return joined, Call("gt", (value, lit(0))) if isinstance(node, exp.Exists) else value
 
-    def _counted(self, select: exp.Expr, node: exp.Exists) -> exp.Select:
+    @staticmethod
+    def _counted(select: exp.Expr) -> exp.Select:
         """Return how many rows EXISTS requests."""
         is_plain = isinstance(select, exp.Select) and not any(select.args.get(clause) for clause in ("group", "having"))
         if not isinstance(select, exp.Select) or not is_plain or any(aggregates_in(one) for one in select.expressions):
-            raise SqlError(
-                "EXISTS within an expression needs a query without groups. Join it, or put EXISTS into WHERE, joined to the "
-                "rest by AND.",
-                code="NOT_OFFERED",
-                at=self.query.at(node),
-            )
+            rows = exp.Subquery(this=select, alias=exp.TableAlias(this=exp.to_identifier("rows")))
+            return exp.Select(expressions=[exp.Count(this=exp.Star())], from_=exp.From(this=rows))
         # Whether rows are present does not depend on what is selected of them.
         disregard([*select.expressions, select.args.get("distinct")])
         counted = copied(select)
@@ -188,9 +188,9 @@ class ScalarSubqueries:
         binder = ScalarBinder(resolve, {"left": view.schema, "right": right.schema}, self.query.statement, replace=replaced)
         return [binder.compared("eq", other, mine) for mine, other in pairs]
 
-    def _keyed(self, select: exp.Select) -> tuple[exp.Select, _Tied]:
+    def _keyed(self, select: exp.Select, ctes: Mapping[str, BoundQuery]) -> tuple[exp.Select, _Tied]:
         """Return a subquery that gives its value, or its aggregates, for every key, and how it is tied to the rows outside."""
-        planner = JoinPlanner(self.query, self.ctes, self.scope)
+        planner = JoinPlanner(self.query, ctes, self.scope)
         inner_scope, _, _ = planner.plan(select)
         if not planner.correlated:
             return select, _Tied(inner_scope, [], [])

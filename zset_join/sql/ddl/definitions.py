@@ -47,6 +47,7 @@ from zset_join.sql.tables.external_tables import external_source
 from zset_join.sql_expressions.consumed import check_consumed
 from zset_join.sql_expressions.dialects import parse_expression
 from zset_join.sql_expressions.positions import Position, SqlWarning, check_distinct, near
+from zset_join.sql_expressions.unknown import DECLARATIONS
 
 __all__ = ["Model", "read_columns", "read_table"]
 
@@ -166,6 +167,9 @@ def read_table(reader: Reader, word: str, *, model: Model | None = None) -> tupl
         elif reader.has("USING"):
             add_options(options, files_of(reader), at)
         else:
+            other = next((phrase for phrase in DECLARATIONS if reader.has(*phrase.split())), None)
+            if other is not None:
+                raise SqlError(f"{other} is not supported here. {DECLARATIONS[other]}.", code="NOT_OFFERED", at=at)
             reader.fail("expected PRIMARY KEY, WITH (...), SETTINGS or the end")
     if model is not None:
         options, settings = {**model.options, **options}, {**model.settings, **settings}

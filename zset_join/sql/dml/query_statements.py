@@ -20,10 +20,9 @@ from zset_join.sql.tables.results import Query
 from zset_join.sql.tables.settings import check_setting
 from zset_join.sql_expressions.dialects import Statement, parse_query
 from zset_join.sql_expressions.positions import SqlWarning
+from zset_join.sql_expressions.unknown import EMITS, OTHER_EMITS
 
 __all__ = ["bind_query", "bound_by"]
-
-_OTHER_EMITS = frozenset({"AFTER", "FINAL", "LAST", "ON", "PERIODIC", "STREAM", "TIMEOUT"})
 
 
 def bind_query(session: StatementContext, statement: Statement, begin: int = 0, *, is_named: bool = False) -> Query:
@@ -82,19 +81,16 @@ def _without_tail(statement: Statement, begin: int) -> tuple[tuple[Token, ...], 
         token = tokens[place]
         depth += {TokenType.L_PAREN: 1, TokenType.R_PAREN: -1}.get(token.token_type, 0)
         reader = Reader(statement, place)
-        if depth == 0 and (reader.has("EMIT", "CHANGELOG") or reader.has("EMIT", "CHANGES")):
+        is_here = place > begin and reader.has("EMIT")
+        if is_here and depth == 0 and (reader.has("CHANGELOG") or reader.has("CHANGES")):
             end = min(end, place)
             emits = True
-            if not reader.is_done and reader.word != "SETTINGS":
+            is_here = reader.word not in {"", "SETTINGS"}
+            if is_here and reader.word not in OTHER_EMITS:
                 reader.fail("expected the end after EMIT CHANGELOG")
-        elif depth == 0 and place > begin and reader.has("EMIT") and reader.word in _OTHER_EMITS:
-            raise SqlError(
-                f"EMIT {reader.word} is not supported: every epoch gives its changes, as EMIT CHANGELOG does. Leave it out; to "
-                "answer only what is final, filter by the end of a window, or join as of an event time.",
-                code="NOT_OFFERED",
-                at=statement.place(place),
-            )
-        elif depth == 0 and place > begin and reader.has("SETTINGS") and _is_assignment(reader):
+        if is_here and reader.word in OTHER_EMITS:
+            raise SqlError(f"EMIT {reader.word} is not supported: {EMITS}", code="NOT_OFFERED", at=statement.place(place))
+        if depth == 0 and place > begin and reader.has("SETTINGS") and _is_assignment(reader):
             end = min(end, place)
             at = reader.index
             given = reader.options()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from sqlglot.tokenizer_core import Token, TokenType
 
 from zset_join.core.errors import SqlError
-from zset_join.sql_expressions.dialects import Statement
+from zset_join.sql_expressions.dialects import Statement, check_quotes
 
 __all__ = ["Reader"]
 
@@ -88,6 +88,7 @@ class Reader:
         return part
 
     def _part(self, what: str) -> str:
+        check_quotes(self.statement, self.tokens[self.index : self.index + 1])
         token = self.tokens[self.index] if not self.is_done else None
         is_word = token is not None and (token.text[:1].isalpha() or token.text[:1] == "_")
         if token is None or not (token.token_type == TokenType.IDENTIFIER or is_word) or token.token_type == TokenType.STRING:
