@@ -71,7 +71,7 @@ def measure(place: Path, of: str, *, is_whole: bool) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as directory:
         writer = orders.select("id", "customer", "total", "note").writeStream
         writer = writer.options(checkpointLocation=f"{directory}/cp", execution="driver", localStateDir=f"{directory}/local")
-        query = writer.option("maxDeltaBytes", 0).trigger(availableNow=True).toParquet(f"{directory}/log").start()
+        query = writer.option("maxDeltaBytes", 0).trigger(availableNow=True).to("parquet", path=f"{directory}/log").start()
         query.awaitTermination()
         progress = query._runner.progress.entries[-1]
     return {

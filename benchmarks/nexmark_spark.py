@@ -100,7 +100,7 @@ def run(view: Any, place: Path) -> tuple[float, int, Collected]:
     sink = Collected()
     writer = view.writeStream.option("checkpointLocation", str(place / "checkpoint")).option("buckets", 2)
     begun = cpu_seconds()
-    query = writer.option("localStateDir", str(place / "local")).trigger(availableNow=True).toSink(sink).start()
+    query = writer.option("localStateDir", str(place / "local")).trigger(availableNow=True).to(sink).start()
     query.awaitTermination()
     return cpu_seconds() - begun, (sink.epoch or 0) + 1, sink
 

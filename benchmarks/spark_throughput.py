@@ -269,7 +269,7 @@ def joined_stream(session: SparkSession, feed: Feed) -> JoinedStream:
 def _run_ours(joined: JoinedStream, name: str, feed: Feed, place: Path) -> list[dict[str, Any]]:
     view = _grouped(joined) if name == GROUPS else joined
     writer = view.writeStream.options(checkpointLocation=str(place / "checkpoint"), localStateDir=str(place / "state"))
-    writer = writer.foreachBatch(_take_nothing) if name == FUNCTION else writer.toParquet(place / "changelog")
+    writer = writer.foreachBatch(_take_nothing) if name == FUNCTION else writer.to("parquet", path=place / "changelog")
     query = writer.trigger(availableNow=True).start()
     query.awaitTermination()
     if name == GROUPS and not (report := query.verify()).equal:

@@ -135,8 +135,8 @@ def _run_in_spark(settings: DriverSettings) -> None:
         .option("checkpointLocation", str(Path(settings.directory) / "checkpoint"))
         .option("buckets", 2)
         .trigger(processingTime="0 seconds")
-        .toPostgres(settings.conninfo, VIEW, key=KEY)
-        .toKafka({"bootstrap.servers": settings.servers}, TOPIC, key=KEY)
+        .to("postgres", conninfo=settings.conninfo, table=VIEW, key=KEY)
+        .to("kafka", config={"bootstrap.servers": settings.servers}, topic=TOPIC, key=KEY)
         .start()
     )
     while not Path(settings.stop).exists():

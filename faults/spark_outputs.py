@@ -51,7 +51,7 @@ def with_more_outputs(writer: JoinStreamWriter, place: Path) -> JoinStreamWriter
         path.with_name("." + path.name).write_text("\n".join(lines))
         path.with_name("." + path.name).rename(path)
 
-    return writer.toDuckDB(place / "view.duckdb", "v").toJsonLines(place / "lines", "weight").foreachBatch(call)
+    return writer.toDuckDB(place / "view.duckdb", "v").to("json_lines", path=place / "lines", form="weight").foreachBatch(call)
 
 
 def death_between(number: int, epoch: int, faults: Path, execution: str) -> AbstractContextManager[object]:

@@ -179,7 +179,7 @@ def _run(spark: SparkSession, given: argparse.Namespace) -> bool:
         .option("execution", given.execution)
         .options(**_hybrid(given.view))
         .trigger(availableNow=True)
-        .toParquet(place / "changelog")
+        .to("parquet", path=place / "changelog")
     )
     [output] = writer._outputs
     mortal = frozenset(int(epoch) for epoch in given.kill_workers.split(",") if epoch)

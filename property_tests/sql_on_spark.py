@@ -227,11 +227,11 @@ class _File:
                 "onBadInput": queries[0].settings.get("on_bad_input", "error"),
             }
             if len(queries) == 1:  # a query of several views is of the driver alone
-                writer = queries[0].view.writeStream.options(**options).toSink(sinks[0])
+                writer = queries[0].view.writeStream.options(**options).to(sinks[0])
             else:
                 several = writeStream({f"view {at}": one.view for at, one in enumerate(queries)}).options(**options)
                 for at, sink in enumerate(sinks):
-                    several = several.view(f"view {at}").toSink(sink)
+                    several = several.view(f"view {at}").to(sink)
                 writer = several
             writer.trigger(availableNow=True).start().awaitTermination()
         return [sorted_rows(sink.contents(), one.bound) for sink, one in zip(sinks, queries, strict=True)]

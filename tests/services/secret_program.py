@@ -68,7 +68,7 @@ def main() -> None:
     print_line(repr(customers), repr(people), customers.explain(), people.explain())
     sink = Collected()
     writer = view.writeStream.option("checkpointLocation", str(place / "checkpoint")).option("buckets", 2)
-    query = writer.option("localStateDir", str(place / "local")).trigger(availableNow=True).toSink(sink).start()
+    query = writer.option("localStateDir", str(place / "local")).trigger(availableNow=True).to(sink).start()
     try:
         query.awaitTermination()
     except LookupFailedError as error:

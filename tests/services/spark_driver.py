@@ -121,8 +121,8 @@ def main() -> None:
         writer = writer.option("buckets", 2)
     writer = writer.option("localStateDir", f"{run.directory}/local").trigger(availableNow=True)
     writer = writer.option("onBadInput", "quarantine" if run.baseline else "error")
-    writer = writer.toPostgres(run.conninfo, run.output, key=["id"])
-    writer = writer.toKafka({"bootstrap.servers": run.servers}, run.output, key=["id"])
+    writer = writer.to("postgres", conninfo=run.conninfo, table=run.output, key=["id"])
+    writer = writer.to("kafka", config={"bootstrap.servers": run.servers}, topic=run.output, key=["id"])
     query: Any = None
     emitted: dict[str, Any] = {}
     try:

@@ -83,7 +83,7 @@ def _query(spark: SparkSession, tables: Path, disk: Path, bucket: str) -> Any:
         "localStateDir": str(disk / "state"),
         "retainInputLog": True,
     }
-    return view.writeStream.options(**places).trigger(availableNow=True).toParquet(f"{bucket}/out")
+    return view.writeStream.options(**places).trigger(availableNow=True).to("parquet", path=f"{bucket}/out")
 
 
 def _to_its_end(spark: SparkSession, tables: Path, disk: Path, bucket: str) -> list[int]:

@@ -124,7 +124,7 @@ def run(tmp_path: Path) -> Iterator[Callable[..., JoinQuery]]:
     def run_all(joined: JoinedStream, sink: Any, *, wait: bool = True, **options: Any) -> JoinQuery:
         writer = joined.writeStream.option("checkpointLocation", str(tmp_path / "checkpoint"))
         writer = writer.option("localStateDir", str(tmp_path / "local")).options(**options).trigger(availableNow=True)
-        writer = writer.foreachBatch(sink) if callable(sink) else writer.toSink(sink)
+        writer = writer.foreachBatch(sink) if callable(sink) else writer.to(sink)
         query = writer.start()
         started.append(query)
         if wait:

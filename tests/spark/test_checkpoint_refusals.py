@@ -78,7 +78,7 @@ def test_a_second_query_on_a_checkpoint_in_use_is_refused(
     writer = join_of(orders, customers).writeStream.options(
         checkpointLocation=str(tmp_path / "checkpoint"), localStateDir=str(tmp_path / "local")
     )
-    running = writer.trigger(processingTime="1 hour").toSink(stopped).start()
+    running = writer.trigger(processingTime="1 hour").to(stopped).start()
 
     with pytest.raises(StateError, match="is in use by process") as refused:
         run(join_of(orders, customers), Collected())

@@ -73,7 +73,7 @@ def by_city(view: View) -> View:
 def written(query: View, place: Path) -> Any:
     writer = query.writeStream.option("checkpointLocation", str(place / "checkpoint"))
     writer = writer.option("localStateDir", str(place / "local")).trigger(availableNow=True)
-    return writer.toParquet(str(place / "out"))
+    return writer.to("parquet", path=str(place / "out"))
 
 
 @pytest.mark.parametrize(("kind", "behind"), [("join", lambda view: view), ("groups", by_city)])

@@ -57,7 +57,7 @@ def test_a_refused_start_leaves_every_file_of_ours_and_the_program_before_it_goe
 
     def to_new_files() -> None:
         writer = wider.writeStream.options(checkpointLocation=str(place)).trigger(availableNow=True)
-        writer.toParquet(tmp_path / "new output").start()
+        writer.to("parquet", path=tmp_path / "new output").start()
 
     def beside(broken: Path, start: Callable[[], object], body: bytes | None) -> None:
         """Start while a file is gone, or holds something else."""
@@ -100,7 +100,7 @@ def test_a_refused_start_leaves_every_file_of_ours_and_the_program_before_it_goe
             start()
         assert code in str(refused.value)
         assert files_below(place / "zset") == before, code
-    writer = view.writeStream.options(checkpointLocation=str(place)).trigger(availableNow=True).toSink(sink)
+    writer = view.writeStream.options(checkpointLocation=str(place)).trigger(availableNow=True).to(sink)
     called: list[int] = []
     writer.foreachBatch(lambda _rows, epoch: called.append(epoch)).start().awaitTermination()
 

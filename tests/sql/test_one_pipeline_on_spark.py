@@ -292,4 +292,4 @@ def test_rows_of_a_table_lie_on_the_disk_once_and_as_often_as_views_of_the_fluen
 
 def start_of(view: Any, place: Path) -> Any:
     written = view.writeStream.option("checkpointLocation", str(place / "cp")).option("execution", "driver")
-    return written.toParquet(str(place / "out")).start()
+    return written.to("parquet", path=str(place / "out")).start()

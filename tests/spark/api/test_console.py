@@ -38,7 +38,9 @@ def test_the_page_has_numbers_rows_and_histories_of_the_query(
     writer = left.join(right, on="customer_id").select("order_id", "item", "name").writeStream
     options = {"checkpointLocation": str(tmp_path / "checkpoint"), "onBadInput": "quarantine", "execution": execution}
     writer = writer.options(**options, retainInputLog=True, localStateDir=str(tmp_path / "local"))
-    query = (writer.option("buckets", 1) if execution == "executors" else writer).toParquet(str(tmp_path / "out")).start()
+    query = (
+        (writer.option("buckets", 1) if execution == "executors" else writer).to("parquet", path=str(tmp_path / "out")).start()
+    )
     try:
         query.processAllAvailable()
         with query.console() as console, _answers(console) as browser:

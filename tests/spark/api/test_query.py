@@ -215,7 +215,7 @@ def test_a_row_that_an_output_can_never_hold_is_refused_before_the_commit_or_put
     with pytest.raises(SinkError, match=r'WithoutNul.*"item" is .i.x00nk.'):
         run(view, sink)
     assert sink.epochs == []
-    writer = view.writeStream.toSink(sink).toParquet(log).options(onBadInput="quarantine").trigger(availableNow=True)
+    writer = view.writeStream.to(sink).to("parquet", path=log).options(onBadInput="quarantine").trigger(availableNow=True)
     writer.option("checkpointLocation", str(tmp_path / "checkpoint")).start().awaitTermination()
 
     assert sink.total() == {(10, 1, "pen", "Ann"): 1}
@@ -292,7 +292,7 @@ def test_a_running_query_has_the_handle_pyspark_users_know(
     orders.add(("i", 1, 10, "pen", 1))
     customers.add((10, "Ann", 1))
     sink = Collected()
-    writer = join_of(orders, customers).writeStream.queryName("handle").toSink(sink)
+    writer = join_of(orders, customers).writeStream.queryName("handle").to(sink)
     query = writer.option("checkpointLocation", str(tmp_path / "checkpoint")).trigger(processingTime="1 second").start()
 
     query.processAllAvailable()

@@ -32,7 +32,7 @@ def test_views_and_writers_raise_them_and_one_stream_is_a_view_with_all_words(or
 
     with pytest.raises(MissingMethodError, match="writeStream"):
         view.show()
-    with pytest.raises(MissingMethodError, match="toDelta"):
+    with pytest.raises(MissingMethodError, match="toTable"):
         view.writeStream.clusterBy("t")
     assert not hasattr(view, "show")
 

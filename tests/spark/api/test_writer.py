@@ -36,19 +36,19 @@ def joined(orders: Source, customers: Source) -> JoinedStream:
         (lambda writer: writer.trigger(processingTime=" "), "expected an interval"),
         (lambda writer: writer.queryName(""), "expected a name"),
         (lambda writer: writer.outputMode("complete"), "outputMode.*the answer is always what changed"),
-        (lambda writer: writer.format("parquet"), "format.*toDuckDB, toDelta, toParquet, foreachBatch"),
+        (lambda writer: writer.format("parquet"), "format.*to\\(name, ...\\), toDuckDB, toTable or foreachBatch"),
         (lambda writer: writer.partitionBy("a"), "partitionBy.*one directory per epoch"),
         (lambda writer: writer.foreachBatch("print"), "expected a function"),
         (lambda writer: writer.foreachBatch(print, form="rows"), "form='rows' is unknown; use one of weight, row_kind"),
-        (lambda writer: writer.toParquet("/tmp/x", "rows"), "form='rows'"),
-        (lambda writer: writer.toParquet("nosuch://bucket/x"), "no installed library reads the file system 'nosuch'"),
+        (lambda writer: writer.to("parquet", path="/tmp/x", form="rows"), "form='rows'"),
+        (lambda writer: writer.to("parquet", path="nosuch://bucket/x"), "no installed library reads the file system 'nosuch'"),
         (lambda writer: writer.foreachBatch(print, form="upsert", key="k"), "a key is a list of column names"),
         (lambda writer: writer.foreachBatch(print, form="weight", key=["k"]), 'is for form="upsert"'),
-        (lambda writer: writer.toDelta("/tmp/x", form="rows"), "form='rows'"),
-        (lambda writer: writer.toDelta("/tmp/x", form="weight", key=["k"]), "form is for a changelog"),
-        (lambda writer: writer.toDelta("/tmp/x", key="k"), "a key is a list of column names"),
-        (lambda writer: writer.toSink([]), "expected an object with open, last_epoch, write and close"),
-        (lambda writer: writer.toParquet("/tmp/x").toParquet("/tmp/x"), "was chosen twice"),
+        (lambda writer: writer.to("delta", path="/tmp/x", form="rows"), "form='rows'"),
+        (lambda writer: writer.to("delta", path="/tmp/x", form="weight", key=["k"]), "form is for a changelog"),
+        (lambda writer: writer.to("delta", path="/tmp/x", key="k"), "a key is a list of column names"),
+        (lambda writer: writer.to([]), "expected the name of an output with its options, or an object with open, last_epoch, write and close"),
+        (lambda writer: writer.to("parquet", path="/tmp/x").to("parquet", path="/tmp/x"), "was chosen twice"),
     ],
 )
 def test_a_refused_call_names_the_alternative(
@@ -76,7 +76,7 @@ def test_a_start_that_fails_leaves_no_running_query(
 ) -> None:
     (tmp_path / "taken").mkdir()
     (tmp_path / "taken" / "file").write_text("not a changelog")
-    writer = joined.writeStream.option("checkpointLocation", str(tmp_path / "cp")).toParquet(tmp_path / "taken")
+    writer = joined.writeStream.option("checkpointLocation", str(tmp_path / "cp")).to("parquet", path=tmp_path / "taken")
 
     with pytest.raises(SinkError, match="is not a changelog"):
         writer.start()
@@ -85,7 +85,7 @@ def test_a_start_that_fails_leaves_no_running_query(
 
     context = joined.session.sparkContext
     monkeypatch.setattr(context, "pythonExec", "python-of-somebody-else")
-    writer = joined.writeStream.option("checkpointLocation", str(tmp_path / "cp")).toSink(Collected())
+    writer = joined.writeStream.option("checkpointLocation", str(tmp_path / "cp")).to(Collected())
 
     with pytest.raises(PlanError, match=r"python-of-somebody-else.*(.|\n)*PYSPARK_PYTHON"):
         writer.start()
@@ -94,7 +94,7 @@ def test_a_start_that_fails_leaves_no_running_query(
 def test_explain_reports_where_the_answer_goes_and_refuses_an_option_as_start_does(
     joined: JoinedStream, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    joined.writeStream.toParquet("/data/changes", form="row_kind").explain()
+    joined.writeStream.to("parquet", path="/data/changes", form="row_kind").explain()
 
     reported = capsys.readouterr().out
     assert reported.startswith("Output to Parquet changelog /data/changes (row_kind)\nState: all in memory\nJoin ")

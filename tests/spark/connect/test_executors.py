@@ -36,7 +36,7 @@ def _joined(spark: SparkSession, place: Path) -> Any:
 def _writer(spark: SparkSession, place: Path) -> Any:
     spark.conf.set("spark.sql.session.timeZone", ZONE)
     writer = _joined(spark, place).writeStream.options(checkpointLocation=str(place / "cp"), execution="executors")
-    return writer.toParquet(str(place / "out")).toDuckDB(str(place / "view.duckdb"), "v")
+    return writer.to("parquet", path=str(place / "out")).toDuckDB(str(place / "view.duckdb"), "v")
 
 
 def _run(spark: SparkSession, place: Path) -> dict[str, Any]:
@@ -115,7 +115,7 @@ def _times(spark: SparkSession, place: Path, times: int) -> Any:
 def _changed(spark: SparkSession, place: Path) -> list[Any]:
     """Change a running query, continue it, and go back; return the rows after each step."""
     options = {"checkpointLocation": str(place / "cp"), "execution": "executors"}
-    query = _times(spark, place, 2).writeStream.options(**options).toParquet(str(place / "out")).start()
+    query = _times(spark, place, 2).writeStream.options(**options).to("parquet", path=str(place / "out")).start()
     found: list[Any] = []
     try:
         query.processAllAvailable()
@@ -138,7 +138,7 @@ def _changed(spark: SparkSession, place: Path) -> list[Any]:
 
 def _resumed(spark: SparkSession, place: Path) -> None:
     options = {"checkpointLocation": str(place / "cp"), "execution": "executors"}
-    writer = _times(spark, place, 2).writeStream.options(**options).toParquet(str(place / "out"))
+    writer = _times(spark, place, 2).writeStream.options(**options).to("parquet", path=str(place / "out"))
     writer.trigger(availableNow=True).start().awaitTermination()
 
 

@@ -26,7 +26,7 @@ def run(spark: SparkSession, place: Path, **options: Any) -> None:
     orders = changes(rows, name="orders", keys="id", sequence_by="t", apply_as_deletes="op = 'd'")
     writer = orders.join(streams(spark, place)[1], on="cust", how="left").select("id", "twice", "name").writeStream
     writer = writer.options(checkpointLocation=str(place / "cp"), localStateDir=str(place / "local"), **options)
-    writer.trigger(availableNow=True).toParquet(str(place / "out")).start().awaitTermination()
+    writer.trigger(availableNow=True).to("parquet", path=str(place / "out")).start().awaitTermination()
 
 
 def _served(spark: SparkSession, place: Path, scratch: Path) -> None:

@@ -43,7 +43,7 @@ def _writer(spark: SparkSession, place: Path, *, ends: bool, **options: Any) -> 
     writer = view.writeStream.options(checkpointLocation=str(place / "cp"), localStateDir=str(place / "local"), **options)
     if ends:
         writer = writer.trigger(availableNow=True)
-    return writer.toParquet(str(place / "out"))
+    return writer.to("parquet", path=str(place / "out"))
 
 
 def _query(spark: SparkSession, place: Path, *, ends: bool) -> Any:

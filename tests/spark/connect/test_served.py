@@ -73,7 +73,7 @@ def streams(spark: SparkSession, place: Path) -> tuple[Any, Any]:
 def run(view: Any, place: Path, **options: Any) -> Any:
     """Run a query until it has answered what there is."""
     writer = view.writeStream.options(checkpointLocation=str(place / "cp"), **options).trigger(availableNow=True)
-    query = writer.toParquet(str(place / "out")).start()
+    query = writer.to("parquet", path=str(place / "out")).start()
     query.awaitTermination()
     return query
 
@@ -136,7 +136,7 @@ def _run_views(spark: SparkSession, place: Path, views: Mapping[str, Callable[..
     writer = writeStream({name: view(spark, place, given) for name, view in views.items()})
     writer = writer.options(checkpointLocation=str(place / "cp")).trigger(availableNow=True)
     for name in views:
-        writer = writer.view(name).toParquet(str(place / name))
+        writer = writer.view(name).to("parquet", path=str(place / name))
     query = writer.start()
     query.awaitTermination()
     return {"error": query.exception(), "progress": query._runner.progress.of_epoch(0)}
@@ -181,7 +181,7 @@ def test_a_client_starts_any_query_and_several_views_are_one(
 def _failing(spark: SparkSession, place: Path, options: Mapping[str, str]) -> dict[str, Any]:
     orders, _ = streams(spark, place)
     writer = orders.select("id", "cust").writeStream.options(checkpointLocation=str(place / "cp"), **options)
-    query = writer.trigger(availableNow=True).toParquet(str(place / "out")).start()
+    query = writer.trigger(availableNow=True).to("parquet", path=str(place / "out")).start()
     try:
         query.awaitTermination()
     except ZsetJoinError as error:
@@ -234,7 +234,7 @@ def _refused(spark: SparkSession, place: Path) -> tuple[str, str]:
 def _stopped(spark: SparkSession, place: Path) -> bool:
     orders, _ = streams(spark, place)
     writer = orders.select("id", "cust").writeStream.options(checkpointLocation=str(place / "cp"))
-    query = writer.toParquet(str(place / "out")).start()
+    query = writer.to("parquet", path=str(place / "out")).start()
     query.processAllAvailable()
     query.stop()
     return query.isActive

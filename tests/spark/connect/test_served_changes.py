@@ -32,7 +32,7 @@ def _sums(spark: SparkSession, place: Path, least: int, *, is_sized: bool = Fals
 
 def _writer(view: Any, place: Path) -> Any:
     options = {"checkpointLocation": str(place / "cp"), "localStateDir": str(place / "local"), "undoEpochs": 1}
-    writer = view.writeStream.options(**options).toDuckDB(place / "out.duckdb", "v").toParquet(str(place / "out"))
+    writer = view.writeStream.options(**options).toDuckDB(place / "out.duckdb", "v").to("parquet", path=str(place / "out"))
     return writer.foreachBatch(_Appended(str(place / "given")))
 
 

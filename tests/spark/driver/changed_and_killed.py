@@ -42,7 +42,7 @@ def start(session: SparkSession, directory: Path, *, at_least: int, execution: s
     """Start the query into a DuckDB file and a Parquet changelog, and let it read the present content."""
     options = {"checkpointLocation": str(directory / "checkpoint"), "localStateDir": str(directory / "local")}
     writer = view(session, directory, at_least=at_least).writeStream.options(**options, execution=execution)
-    query: JoinQuery = writer.toDuckDB(directory / "out.duckdb", "v").toParquet(directory / "changelog").start()
+    query: JoinQuery = writer.toDuckDB(directory / "out.duckdb", "v").to("parquet", path=directory / "changelog").start()
     query.processAllAvailable()
     return query
 

@@ -143,7 +143,7 @@ def test_outputs_are_files_tables_and_functions(orders: Source, customers: Sourc
         seen.extend((epoch, tuple(row)) for row in rows.collect())
 
     writer = _joined(orders, customers).writeStream.option("checkpointLocation", str(tmp_path / "cp"))
-    writer = writer.option("execution", "driver").toDuckDB(tmp_path / "v.duckdb", "v").toParquet(tmp_path / "log")
+    writer = writer.option("execution", "driver").toDuckDB(tmp_path / "v.duckdb", "v").to("parquet", path=tmp_path / "log")
     query = writer.foreachBatch(function).trigger(availableNow=True).start()
     query.awaitTermination()
     given = len(seen)
@@ -304,7 +304,7 @@ def test_auto_takes_the_driver_where_it_can_and_the_checkpoint_keeps_the_place(
     assert "Runs on the driver" not in explained(joined, driverMemory=sum(sizes) - 1)
     place = str(tmp_path / "cp")
     writer = joined.writeStream.options(checkpointLocation=place, execution="executors", buckets=1)
-    writer.trigger(availableNow=True).toSink(Collected()).start().awaitTermination()
+    writer.trigger(availableNow=True).to(Collected()).start().awaitTermination()
     assert "Runs on the driver" not in explained(joined, checkpointLocation=place)
 
 
@@ -326,7 +326,7 @@ def test_a_query_that_keeps_its_inputs_is_verified_and_explained_across_restarts
     view, log = str(tmp_path / "view.duckdb"), str(tmp_path / "log")
 
     def writer() -> Any:
-        many = _joined(orders, customers).writeStream.toDuckDB(view, "joined").toParquet(log, "row_kind")
+        many = _joined(orders, customers).writeStream.toDuckDB(view, "joined").to("parquet", path=log, form="row_kind")
         kept = many.option("execution", "driver").option("retainInputLog", True)
         return kept.option("checkpointLocation", str(tmp_path / "checkpoint")).trigger(availableNow=True)
 

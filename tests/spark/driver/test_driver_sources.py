@@ -34,7 +34,7 @@ def test_a_rate_source_goes_on_behind_a_restart_by_the_offsets_of_the_chain(spar
         ticks = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 5).load().select("value")
         writer = appends(ticks, name="ticks").where("value % 2 = 0").writeStream
         writer = writer.options(checkpointLocation=location, localStateDir=str(tmp_path / "local"), execution="driver")
-        return writer.toSink(sink).start()
+        return writer.to(sink).start()
 
     _until(started(), sink, 5)
     before = len(sink.epochs)
@@ -76,7 +76,7 @@ def test_a_driver_without_a_place_for_its_checkpoint_is_refused_before_anything_
     writer = join_of(orders, customers).writeStream.option("checkpointLocation", str(tmp_path / "file" / "checkpoint"))
 
     with pytest.raises(StateError, match="Give a checkpointLocation where this process may write") as refused:
-        writer.option("execution", "driver").toSink(sink).start()
+        writer.option("execution", "driver").to(sink).start()
 
     assert refused.value.code == "STORAGE_FAILED"
     assert not hasattr(sink, "names")

@@ -119,7 +119,7 @@ def start(tmp_path: Path) -> Iterator[Any]:
 
     def one(view: Any, sink: Any, **options: Any) -> JoinQuery:
         places = {"checkpointLocation": str(tmp_path / "checkpoint"), "localStateDir": str(tmp_path / "local")}
-        writer = view.writeStream.options(**{**places, "execution": "executors", "buckets": 2, **options}).toSink(sink)
+        writer = view.writeStream.options(**{**places, "execution": "executors", "buckets": 2, **options}).to(sink)
         started.append(writer.start())
         started[-1].processAllAvailable()
         return started[-1]
@@ -238,7 +238,7 @@ def test_the_command_changes_a_stopped_checkpoint_and_undoes_it(
 
     def run(query: Any) -> None:
         writer = query.writeStream.options(checkpointLocation=str(place), execution="executors", buckets=2)
-        started = writer.toDuckDB(table, "v", hold_seconds=0).toParquet(log).start()
+        started = writer.toDuckDB(table, "v", hold_seconds=0).to("parquet", path=log).start()
         started.processAllAvailable()
         started.stop()
 

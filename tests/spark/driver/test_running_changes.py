@@ -42,7 +42,7 @@ def running(tmp_path: Path) -> Iterator[Any]:
             execution="driver",
             **options,
         )
-        writer = writer.toDuckDB(tmp_path / "out.duckdb", "v") if sink is None else writer.toSink(sink)
+        writer = writer.toDuckDB(tmp_path / "out.duckdb", "v") if sink is None else writer.to(sink)
         started.append(writer.start())
         started[-1].processAllAvailable()
         return started[-1]

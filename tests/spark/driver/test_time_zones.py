@@ -72,7 +72,7 @@ def run(view: Any, place: Path) -> list[str]:
     """Return the columns `x...` of a view that the driver computed."""
     sink = Collected()
     writer = view.writeStream.options(checkpointLocation=str(place / "checkpoint"), execution="driver")
-    writer.option("localStateDir", str(place / "local")).trigger(availableNow=True).toSink(sink).start().awaitTermination()
+    writer.option("localStateDir", str(place / "local")).trigger(availableNow=True).to(sink).start().awaitTermination()
     return sorted(repr(dict(zip(sink.names, row, strict=True))) for row in sink.total())
 
 

@@ -47,7 +47,7 @@ def start(tmp_path: Path) -> Iterator[Start]:
 
     def one(view: Any, sink: Any, place: str) -> JoinQuery:
         places = {"checkpointLocation": str(tmp_path / place), "localStateDir": str(tmp_path / f"{place}-local")}
-        writer = view.writeStream.options(**places, execution="executors", buckets=2).toSink(sink)
+        writer = view.writeStream.options(**places, execution="executors", buckets=2).to(sink)
         started.append(writer.start())
         started[-1].processAllAvailable()
         return started[-1]

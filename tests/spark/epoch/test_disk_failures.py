@@ -68,6 +68,6 @@ def test_a_checkpoint_that_cannot_be_made_is_reported_before_spark_tries(
     writer = join_of(orders, customers).writeStream.option("checkpointLocation", str(tmp_path / "file" / "cp"))
 
     with pytest.raises(StateError, match="cannot be made") as refused:
-        writer.toSink(Collected()).start()
+        writer.to(Collected()).start()
 
     assert refused.value.code == "STORAGE_FAILED"

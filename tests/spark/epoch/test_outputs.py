@@ -49,9 +49,12 @@ def test_a_duckdb_view_holds_the_join_and_is_verified_by_the_inputs_or_by_given_
 OUTPUTS: dict[str, tuple[Callable[[JoinStreamWriter, Path], JoinStreamWriter], type[Any]]] = {
     "csv": (lambda writer, place: writer.to("csv", path=place / "csv", form="row_kind"), SinkOutput),
     "duckdb": (lambda writer, place: writer.toDuckDB(place / "view.duckdb", "v"), SinkOutput),
-    "parquet": (lambda writer, place: writer.toParquet(place / "changes", "row_kind"), ChangelogOutput),
-    "delta view": (lambda writer, place: writer.toDelta(place / "table"), SinkOutput),
-    "delta changelog": (lambda writer, place: writer.toDelta(place / "table", form="change_data_feed"), DeltaChangelogOutput),
+    "parquet": (lambda writer, place: writer.to("parquet", path=place / "changes", form="row_kind"), ChangelogOutput),
+    "delta view": (lambda writer, place: writer.to("delta", path=place / "table"), SinkOutput),
+    "delta changelog": (
+        lambda writer, place: writer.to("delta", path=place / "table", form="change_data_feed"),
+        DeltaChangelogOutput,
+    ),
 }
 
 
@@ -169,9 +172,9 @@ def test_upserts_without_a_key_that_can_be_are_refused(joined: JoinedStream, tmp
 
 PLACED: dict[str, Callable[[JoinStreamWriter, Path], JoinStreamWriter]] = {
     "duckdb": lambda writer, place: writer.toDuckDB(place / "view.duckdb", "v"),
-    "parquet": lambda writer, place: writer.toParquet(place / "log"),
-    "delta": lambda writer, place: writer.toDelta(place / "table", form="weight"),
-    "delta-view": lambda writer, place: writer.toDelta(place / "table"),
+    "parquet": lambda writer, place: writer.to("parquet", path=place / "log"),
+    "delta": lambda writer, place: writer.to("delta", path=place / "table", form="weight"),
+    "delta-view": lambda writer, place: writer.to("delta", path=place / "table"),
 }
 
 

@@ -28,8 +28,8 @@ def test_a_view_a_changelog_and_a_function_have_every_epoch_once_also_when_one_f
             called.append(epoch)
             assert rows.count() >= 0
 
-        writer = joined.writeStream.toDuckDB(tmp_path / "v.duckdb", "v").toSink(failing)
-        return writer.toParquet(tmp_path / "log", form="row_kind").foreachBatch(call)
+        writer = joined.writeStream.toDuckDB(tmp_path / "v.duckdb", "v").to(failing)
+        return writer.to("parquet", path=tmp_path / "log", form="row_kind").foreachBatch(call)
 
     with pytest.raises(Exception, match="the output failed in epoch 1"):
         finished(outputs(), tmp_path)
@@ -53,7 +53,7 @@ def test_a_view_a_changelog_and_a_function_have_every_epoch_once_also_when_one_f
 def test_an_output_may_be_left_out_and_change_its_place_but_not_come_in_the_middle(
     joined: JoinedStream, orders: Source, tmp_path: Path
 ) -> None:
-    both = finished(joined.writeStream.toParquet(tmp_path / "log").toDuckDB(tmp_path / "v.duckdb", "v"), tmp_path)
+    both = finished(joined.writeStream.to("parquet", path=tmp_path / "log").toDuckDB(tmp_path / "v.duckdb", "v"), tmp_path)
     assert len(both.verify().outputs) == 2
     with duckdb.connect(str(tmp_path / "v.duckdb")) as connection:
         connection.execute("DELETE FROM _zset_join.v")
@@ -61,9 +61,9 @@ def test_an_output_may_be_left_out_and_change_its_place_but_not_come_in_the_midd
     assert (report.equal, report.differing, report.actual_rows) == (False, report.outputs[1:], 0)
     assert "row differs in DuckDB" in str(report)
     orders.add(("i", 3, 10, "nib", 4))
-    query = finished(joined.writeStream.toParquet(tmp_path / "log"), tmp_path)
+    query = finished(joined.writeStream.to("parquet", path=tmp_path / "log"), tmp_path)
 
     assert query.verify().equal  # of what the query writes now
     with pytest.raises(SinkError) as refused:
-        finished(joined.writeStream.toParquet(tmp_path / "log").toParquet(tmp_path / "new"), tmp_path)
+        finished(joined.writeStream.to("parquet", path=tmp_path / "log").to("parquet", path=tmp_path / "new"), tmp_path)
     assert refused.value.code == "SINK_EPOCH_GAP"

@@ -25,7 +25,7 @@ _ON_VIEW: Mapping[str, str] = {
 _ON_WRITER: Mapping[str, str] = {
     **dict.fromkeys(
         ("table", "format", "foreach", "partitionBy", "clusterBy"),
-        "outputs here are toTable, toDuckDB, toDelta, toParquet, toSink and foreachBatch",
+        "outputs here are to(name, ...), toDuckDB, toTable and foreachBatch",
     ),
     "outputMode": "the output is a changelog; choose their form with form=...",
 }

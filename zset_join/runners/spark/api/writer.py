@@ -165,19 +165,30 @@ class JoinStreamWriter:
         self._trigger = checked_trigger(given)
         return self
 
-    def to(self, connector: str, /, **options: Any) -> JoinStreamWriter:
-        """Choose an output by its name; every method `to...` is short for it.
+    def to(self, connector: str | Sink, /, **options: Any) -> JoinStreamWriter:
+        """Choose an output by its name, or pass the changes to a sink of your own.
 
         Args:
-            connector: one of the outputs of `docs/reference/outputs.md`, such as `"csv"`.
-            options: those of the output.
+            connector: one of the outputs of `docs/reference/outputs.md`, such as `"csv"`, or a `zset_join.sinks.sink.Sink`.
+            options: those of the output; a sink has none.
 
         Raises:
             OptionError: no output has this name, or an option is not known, missing, or has a value that is not allowed.
         """
+        if not isinstance(connector, str):
+            return self._to_sink(connector, options)
         output = output_named(connector, options)
         is_of_spark = connector == TABLE
         return self._to(output, ChosenSink(output.sink) if is_of_spark else ChosenSink(output.sink, connector, options))
+
+    def _to_sink(self, sink: Sink, options: Mapping[str, Any]) -> JoinStreamWriter:
+        if options or not isinstance(sink, Sink):
+            raise OptionError(
+                f"to({sink!r}): expected the name of an output with its options, or an object with open, last_epoch, write and "
+                "close and no options; see zset_join.sinks.sink.Sink.",
+                code="ARGUMENT",
+            )
+        return self._to(SinkOutput(sink))
 
     def toDuckDB(  # noqa: N802 - in the manner of PySpark's names
         self,
@@ -200,35 +211,6 @@ class JoinStreamWriter:
         times = {"hold_seconds": hold_seconds, "patience_seconds": patience_seconds}
         return self.to("duckdb", path=path, table=table, key=key, **times)
 
-    def toParquet(self, path: str | Path, form: str = "weight") -> JoinStreamWriter:  # noqa: N802 - as toDuckDB
-        """Write every change to Parquet files, one directory per epoch.
-
-        Args:
-            path: directory of the changelog, a path or URI that the driver and all workers share.
-            form: weight, row_kind or change_data_feed.
-        """
-        return self.to("parquet", path=path, form=form)
-
-    def toDelta(  # noqa: N802 - as toDuckDB
-        self,
-        path: str | Path,
-        *,
-        form: str | None = None,
-        key: Sequence[str] | None = None,
-        storage_options: Mapping[str, str] | None = None,
-        vacuum_hours: int | None = None,
-    ) -> JoinStreamWriter:
-        """Keep a Delta table equal to the join, or, with `form`, append every change to one.
-
-        Args:
-            path: the table, a path or URI that the driver (for a changelog: and all workers) can reach.
-            form: weight, row_kind or change_data_feed for a changelog; None for a view.
-            key: columns that identify a row of the view; default: implied by the keys of the inputs.
-            storage_options: of delta-rs, to access the table.
-            vacuum_hours: for a view: every 64 epochs, remove the files that no version of the last so many hours needs.
-        """
-        return self.to("delta", path=path, form=form, key=key, storage_options=storage_options, vacuum_hours=vacuum_hours)
-
     def toTable(  # noqa: N802 - the name PySpark users type
         self,
         name: str,
@@ -246,43 +228,6 @@ class JoinStreamWriter:
             format: of a created table, such as `"delta"`; default: the catalog's. A view needs a format with MERGE.
         """
         return self.to(TABLE, name=name, form=form, key=key, format=format)
-
-    def toPostgres(  # noqa: N802 - as toDuckDB
-        self, conninfo: str, table: str, *, key: Sequence[str] | None = None
-    ) -> JoinStreamWriter:
-        """Keep a view in PostgreSQL equal to the join; others may read it while the query runs.
-
-        Args:
-            conninfo: for libpq, such as `"host=db dbname=shop user=writer"`; leave passwords to the environment.
-            table: name of the view.
-            key: columns that identify a row of the view; default: implied by the keys of the inputs.
-        """
-        return self.to("postgres", conninfo=conninfo, table=table, key=key)
-
-    def toKafka(  # noqa: N802 - as toDuckDB
-        self, config: Mapping[str, Any], topic: str, form: str = "upsert", *, key: Sequence[str] | None = None
-    ) -> JoinStreamWriter:
-        """Write every change to a Kafka topic, one transaction per epoch.
-
-        Args:
-            config: of librdkafka; at least `bootstrap.servers`.
-            topic: an existing topic.
-            form: upsert, weight, row_kind, change_data_feed or debezium.
-            key: columns that identify a row; default: implied by the keys of the inputs.
-        """
-        return self.to("kafka", config=config, topic=topic, form=form, key=key)
-
-    def toJsonLines(  # noqa: N802 - as toDuckDB
-        self, directory: str | Path, form: str = "upsert", *, key: Sequence[str] | None = None
-    ) -> JoinStreamWriter:
-        """Write every change to files of JSON lines, one per epoch, by the driver.
-
-        Args:
-            directory: a local directory.
-            form: upsert, weight, row_kind, change_data_feed or debezium.
-            key: columns that identify a row; default: implied by the keys of the inputs.
-        """
-        return self.to("json_lines", path=directory, form=form, key=key)
 
     def foreachBatch(  # noqa: N802 - the name PySpark users type
         self, function: Callable[..., Any], *, form: str = "weight", key: Sequence[str] | None = None
@@ -311,18 +256,9 @@ class JoinStreamWriter:
         format_named(form)
         return self._to(FunctionOutput(function, cast("ChangelogForm", form)))
 
-    def toSink(self, sink: Sink) -> JoinStreamWriter:  # noqa: N802 - as toDuckDB
-        """Pass the changes to a sink of your own; see `zset_join.sinks.sink.Sink`."""
-        if not isinstance(sink, Sink):
-            raise OptionError(
-                f"toSink({sink!r}): expected an object with open, last_epoch, write and close; see zset_join.sinks.sink.Sink.",
-                code="ARGUMENT",
-            )
-        return self._to(SinkOutput(sink))
-
     def format(self, source: str) -> NoReturn:
-        """Refuse; an output is chosen with toDuckDB, toDelta, toParquet, foreachBatch or toSink."""
-        raise not_for_views("format", source, "choose an output with toDuckDB, toDelta, toParquet, foreachBatch or toSink")
+        """Refuse; an output is chosen with to(name, ...), toDuckDB, toTable or foreachBatch."""
+        raise not_for_views("format", source, "choose an output with to(name, ...), toDuckDB, toTable or foreachBatch")
 
     def outputMode(self, mode: str) -> NoReturn:  # noqa: N802 - the name PySpark users type
         """Reject: the output always consists of the changes."""
@@ -557,7 +493,7 @@ class JoinStreamWriter:
     def _check_output(self) -> None:
         if not self._outputs:
             raise OptionError(
-                "no output was chosen; add .toDuckDB(path, table), .toDelta(path), .toParquet(path) or "
+                'no output was chosen; add .toDuckDB(path, table), .to("parquet", path=...), .toTable(name) or '
                 ".foreachBatch(function).",
                 code="MISSING_OUTPUT",
             )
