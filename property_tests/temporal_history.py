@@ -19,13 +19,14 @@ class TemporalHistory:
     version of its time cannot have been freed. A version is ignored where a newer one of its key was past already, and so is a
     retraction of what is past. In mode `on_watermark` a row leaves in the epoch whose watermark *after* it has reached the row,
     with the version known by then; what is emitted stays. In eager mode an answer is final once the watermark minus `keep`
-    has passed its row.
+    has passed its row. Of left rows that may change only what is behind that is late; without `keep` nothing ever is.
 
     Args:
         right_width: columns of the right side.
         how: `inner` or `left`.
         passes: the rest of ON.
-        keep: how long after the watermark left rows still count, in eager mode.
+        keep: how long after the watermark left rows still count, in eager mode; None: as long as they live.
+        left_changes: left rows may be retracted.
         late: `side_output`, `drop` or `join`.
         late_rows: left rows of the last epoch that were set aside, one per change.
         late_versions: versions of the last epoch that were ignored.
@@ -35,8 +36,9 @@ class TemporalHistory:
     right_width: int
     how: str = "inner"
     passes: Predicate | None = None
-    keep: int = 0
+    keep: int | None = 0
     late: str = "side_output"
+    left_changes: bool = False
     versions: LiveRows = field(default_factory=LiveRows)
     left: LiveRows = field(default_factory=LiveRows)
     late_rows: list[TimedRow] = field(default_factory=list)
@@ -54,7 +56,8 @@ class TemporalHistory:
         after: int | None,
     ) -> tuple[Counts, Counts]:
         """Take in one epoch; return what `on_watermark` emits in it, and what `once` does."""
-        past = None if before is None else before - self.keep
+        past = None if before is None or self.keep is None else before - self.keep
+        before = past if self.left_changes else before
         newest = self._newest(past)
         self.late_rows, self.late_versions, self.late_corrections = [], [], []
         taken = []
@@ -83,7 +86,7 @@ class TemporalHistory:
         self._waiting.extend(came)
         due = [row for row in self._waiting if after is not None and row.time <= after]
         self._waiting = [row for row in self._waiting if after is None or row.time > after]
-        self._finish(None if after is None else after - self.keep)
+        self._finish(None if after is None or self.keep is None else after - self.keep)
         return self._join(due), self._join(came)
 
     def everything(self) -> Counts:

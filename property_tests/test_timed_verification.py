@@ -58,7 +58,8 @@ class Drawn:
                 right, on="k", left_time="t", right_time="at", op=op, how=how, tolerance=tolerance, condition=condition
             )
         versions = right.dedup(keys="k", order_by="at", keep="last")
-        keep_for = draw.choice([0, 3]) if self.kind == "eager" else 0
+        keep_for = draw.choice([0, 3, None]) if self.kind == "eager" else 0
+        self.late = self.late or ("side_output" if keep_for is not None and self.kind == "eager" else None)
         return left.temporal_join(versions, on="k", as_of="t", how=how, emit=self.kind, late=self.late, keep_probe_for=keep_for)
 
     def _time(self) -> int:

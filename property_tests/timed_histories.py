@@ -1,7 +1,9 @@
 """Random cases of the operators about time: dedup, temporal join in three modes, as-of join; each with history and verdict.
 
 A case is drawn from one number, so that a failure is named by it. In half of the cases all that arrives is above the watermark
-before its epoch, and so is all that is retracted; in the others rows, versions and retractions arrive late as well.
+before its epoch, and so is all that is retracted; in the others rows, versions and retractions arrive late as well. Left rows
+that may change are kept without a bound in half of the cases: then nothing is late, whenever it comes, and the sum is the batch
+join.
 The verdict comes from `zset_join.testing.reference_temporal`.
 """
 
@@ -102,7 +104,7 @@ class TimedCase:
         self.right_mode = draw.choice(["append", "changelog"] if kind == "as_of" else ["append", "changelog", "upsert"])
         self.has_sequence = self.right_mode == "upsert" and draw.random() < 0.5
         self.has_deletes = self.right_mode != "upsert" and draw.random() < 0.5
-        self.keep = draw.choice([0, 3]) if kind == "eager" else 0
+        self.keep: int | None = draw.choice([0, 3]) if kind == "eager" else 0
         has_condition = draw.random() < (0.6 if kind == "as_of" else 0.3) and kind != "dedup"
         self.condition = random.Random(f"condition {seed}").choice(CONDITIONS) if has_condition else CONDITIONS[0]
         self.residual = self.condition[0]
@@ -133,6 +135,11 @@ class TimedCase:
         )
         self.comes_late = not self.is_labelled and kind in ("once", "on_watermark", "eager") and draw.random() < 0.5
         self.late: Any = draw.choice([None, "side_output", "drop", "join"])
+        self.left_changes = kind == "eager" and self.left_mode == "changelog"
+        if self.left_changes and draw.random() < 0.5:
+            self.keep = None
+        elif self.left_changes:  # without a policy a late change is an error
+            self.late = self.late or "side_output"
         self.steps = self._steps()
 
     def __repr__(self) -> str:
@@ -216,8 +223,8 @@ class TimedCase:
     def _changes(self, side: int, live: list[Any], watermark: int | None) -> tuple[list[Change], list[Any]]:
         draw, mode = self._draw, self.left_mode if side == 0 else self.right_mode
         low, high = (-3, 6) if watermark is None else (watermark + 1, watermark + 6)
-        # Rows set aside look like rows that are present in a later retraction, unless that one is late too.
-        if self.comes_late and (side == 1 or mode == "append" or self.late_rule == "join"):
+        # Rows set aside look like rows that are present in a later retraction; of rows that change that one is late too.
+        if self.comes_late:
             low -= 6
         made = []
         for _ in range(draw.randint(0, 4 * self.scale)):
@@ -226,7 +233,7 @@ class TimedCase:
         if mode != "changelog":
             return made, live
         live = live + [row for row, weight in made for _ in range(weight)]
-        past = None if watermark is None or self.comes_late else watermark - self.keep
+        past = None if watermark is None or self.comes_late or self.keep is None else watermark - self.keep
         pool = [row for row in live if past is None or row[2] > past]
         draw.shuffle(pool)
         gone = [(row, -1) for row in pool[: draw.randint(0, 2 * self.scale)]]
@@ -258,7 +265,14 @@ class TimedCase:
         return lefts, [(version(row, weight), 1 if upserts else weight) for row, weight in changes[1]]
 
     def _steps(self) -> list[Step]:
-        history = TemporalHistory(right_width=5, how=self.how, passes=self.passes, keep=self.keep, late=self.late_rule)
+        history = TemporalHistory(
+            right_width=5,
+            how=self.how,
+            passes=self.passes,
+            keep=self.keep,
+            late=self.late_rule,
+            left_changes=self.left_changes,
+        )
         dedup, as_of = LiveRows(), (LiveRows(), LiveRows())
         live: list[list[Any]] = [[], []]
         watermark: int | None = None
@@ -314,7 +328,7 @@ class TimedCase:
     @property
     def late_rule(self) -> str:
         """Return what happens to late left rows."""
-        return self.late or ("join" if self.kind == "eager" else "side_output")
+        return self.late or ("join" if self.kind == "eager" and not self.left_changes else "side_output")
 
     def as_one_mode(self, kind: str) -> TimedCase:
         """Return the same history for a temporal join in another mode; left rows are then only added."""

@@ -98,6 +98,19 @@ def _frees_the_valid(operator: Any) -> None:
         one._keeps_newest = False
 
 
+def _frees_what_may_change(operator: Any) -> None:
+    join, expire = operator._join, operator._join._expire
+
+    def spoiled(*given: Any) -> Any:
+        horizon, join.horizon = join.horizon, join.shape.times.of_watermark
+        try:
+            return expire(*given)
+        finally:
+            join.horizon = horizon
+
+    join._expire = spoiled
+
+
 def _no_corrections(operator: Any) -> None:
     join = operator._join
     join._corrections = lambda epoch: join._looked_up(epoch, join._rows_of_delta(epoch, np.flatnonzero(epoch.left.left > 0)))
@@ -226,6 +239,8 @@ TIMED_MUTANTS: tuple[TimedMutant, ...] = (
     TimedMutant(
         "valid_version_freed", "the newest version before the watermark goes", _BATCH, "on_watermark", part=_frees_the_valid
     ),
+    TimedMutant("late_changes_vanish", "a delete behind the watermark is late", _BATCH, "eager", _with(keep_probe_for=0)),
+    TimedMutant("what_may_change_is_freed", "rows that may change go by time", _BATCH, "eager", part=_frees_what_may_change),
     TimedMutant("late_version_emits_nothing", "what eager has emitted is not corrected", _BATCH, "eager", part=_no_corrections),
     TimedMutant("copies_count_once", "three equal orders are joined as one", _BATCH, "once", part=_weight_is_one),
     TimedMutant("nothing_is_taken_back", "the new answer is beside the old", _BATCH, "as_of", part=_answers(_nothing_back)),

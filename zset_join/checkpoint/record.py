@@ -22,7 +22,8 @@ from zset_join.zset.protocol import NextDue
 
 __all__ = [
     "CHANGED_RECORD_FORMAT",
-    "LATE_SO_FAR",
+    "LATE_CHANGES_TOTAL",
+    "LATE_ROWS_TOTAL",
     "MERGE_AFTER_FILES",
     "RECORD_FORMAT",
     "RESCALED_RECORD_FORMAT",
@@ -34,8 +35,9 @@ __all__ = [
     "histories_to_json",
 ]
 
-LATE_SO_FAR = "late_rows_so_far"
-"""In the counts of an epoch on executors: late rows of each source until now; its `late_rows` are those of the epoch."""
+LATE_ROWS_TOTAL, LATE_CHANGES_TOTAL = "late_rows_total", "late_changes_total"
+"""In the counts of an epoch: late rows of each source, and late changes of each input, until now; those without `_total` are
+those of the epoch."""
 MERGE_AFTER_FILES = 32
 RECORD_FORMAT = 4
 RESCALED_RECORD_FORMAT = 5
@@ -223,8 +225,8 @@ class CommitRecord:
 
     @property
     def late_rows(self) -> Mapping[str, int]:
-        """Return how many rows of each source with event time were too late until now; of older executors, in the epoch."""
-        found: Mapping[str, int] = self.progress.get(LATE_SO_FAR, self.progress.get("late_rows", {}))
+        """Return how many rows of each source with event time were too late until now."""
+        found: Mapping[str, int] = self.progress.get(LATE_ROWS_TOTAL, {})
         return found
 
     def chained(self, last: CommitRecord | None) -> CommitRecord:

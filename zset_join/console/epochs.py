@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any
 
-from zset_join.checkpoint.record import LATE_SO_FAR, CommitRecord
+from zset_join.checkpoint.record import LATE_CHANGES_TOTAL, LATE_ROWS_TOTAL, CommitRecord
 from zset_join.console.shown import shown
 from zset_join.zset.protocol import NextDue
 
@@ -33,7 +33,8 @@ class EpochSummary:
         retractions: those of them that retract.
         views: rows and retractions by view, where there are several.
         put_aside: rows that became dead letters.
-        late_rows: rows that were too late until now, by source.
+        late_rows: rows at or before the watermark, by source, and `late_rows_total` until now.
+        late_changes: changes that came behind what is kept, by input, and `late_changes_total` until now.
         seconds: wall clock by part of the epoch.
         stages: by name of the stage, `seconds`, `rows_in`, `rows_out` of this epoch, and `inputs`, the rows of each input.
         remembers: by name of the stage, the counts of its state before this epoch.
@@ -41,7 +42,7 @@ class EpochSummary:
         watermarks: in microseconds, of sources by name and of stages as `stage:<name>`.
         held_by: by name of the stage, the source that holds its watermark.
         dues: by name of the stage, when it answers next without rows: `watermark_us`, `processing_time_us`.
-        lookups: by name of the stage, the lookups made.
+        lookups: by name of the stage, the lookups made since the start of the process.
         corrections: by name of the stage, earlier answers that were retracted.
         fan_out: the join key that made the most pairs, and how many.
     """
@@ -54,6 +55,9 @@ class EpochSummary:
     views: NumbersByName = field(default_factory=dict)
     put_aside: int | None = None
     late_rows: NumbersByName = field(default_factory=dict)
+    late_rows_total: NumbersByName = field(default_factory=dict)
+    late_changes: NumbersByName = field(default_factory=dict)
+    late_changes_total: NumbersByName = field(default_factory=dict)
     seconds: NumbersByName = field(default_factory=dict)
     stages: NumbersByName = field(default_factory=dict)
     remembers: NumbersByName = field(default_factory=dict)
@@ -137,7 +141,7 @@ def summary_of_progress(
         retractions=progress.get("retractions"),
         views=dict(progress.get("views", {})),
         put_aside=sum(put_aside.values()) if isinstance(put_aside, dict) else put_aside,
-        late_rows=dict(progress.get(LATE_SO_FAR, progress.get("late_rows", {}))),
+        **{name: dict(progress.get(name, {})) for name in ("late_rows", LATE_ROWS_TOTAL, "late_changes", LATE_CHANGES_TOTAL)},
         seconds={name: one for name, one in seconds.items() if isinstance(one, int | float) and name != "total"},
         stages=by_stage,
         remembers=remembers,

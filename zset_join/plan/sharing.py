@@ -25,7 +25,7 @@ from zset_join.plan.query_plan import Feed, QueryPlan, SharedIndex, StageNode
 from zset_join.plan.row_steps import relation_after
 from zset_join.stages.shared_table import MOST_READERS
 
-__all__ = ["prepared_alike", "share_tables"]
+__all__ = ["prepared_alike", "share_tables", "source_of"]
 
 _PREPARING = frozenset({"current_versions", "latest", "route"})
 """Stages of one input whose answer follows from it alone; inside Spark every join has its own."""
@@ -87,6 +87,14 @@ def _preparing(plan: QueryPlan, feeds: Sequence[Feed]) -> Iterator[int]:
             for before in plan.nodes[feed.origin].feeds:
                 yield from _preparing(plan, before)
             yield feed.origin
+
+
+def source_of(plan: QueryPlan, feeds: Sequence[Feed]) -> str | None:
+    """Return the source of all rows of an input, perhaps through stages that only prepare them; None: a stage makes them."""
+    if len(feeds) != 1 or isinstance(feeds[0].origin, str):
+        return str(feeds[0].origin) if len(feeds) == 1 else None
+    node = plan.nodes[feeds[0].origin]
+    return source_of(plan, node.feeds[0]) if node.stage.kind in _PREPARING else None
 
 
 @dataclass(frozen=True)

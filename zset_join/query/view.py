@@ -240,8 +240,10 @@ class View(Rows):
                 other view emit nothing.
             emit: by event time: `on_watermark` waits and answers once, `eager` answers at once and corrects, `once` answers at
                 once and for good.
-            late: by event time, the treatment of rows behind the watermark: `side_output`, `drop` or `join`.
-            keep_probe_for: by event time, how long after the watermark rows are kept for corrections, in eager mode.
+            late: by event time, the treatment of rows behind the watermark, or behind `keep_probe_for` where rows may change:
+                `side_output`, `drop` or `join`.
+            keep_probe_for: by event time, how long after the watermark rows are kept for corrections, in eager mode. Default:
+                rows that may change as long as they live, others not at all. A change behind it is an error without `late`.
             max_watermark_jump: by event time, how far ahead of the watermark a time may be; a row further ahead is bad input
                 and moves no watermark. Default: any distance.
             delete_column: by event time: a boolean column of the versions that marks DELETEs, where they have no keys.

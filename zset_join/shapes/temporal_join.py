@@ -31,9 +31,10 @@ class TemporalOptions:
         emit: `on_watermark`, `eager` or `once`.
         late: the treatment of left rows at or before the watermark before their epoch: `side_output` lists them in
             `rejections`, `drop` counts them only, `join` answers them where their version is still known. Default:
-            `side_output`, in eager mode `join`.
+            `side_output`, in eager mode `join`. Of left rows that may change, what is behind `keep_probe_for` is late, and
+            without a policy an error.
         keep_probe_for: how long after the watermark left rows are kept for corrections, in eager mode: microseconds, or in the
-            unit of an integer event time.
+            unit of an integer event time. None: left rows that may change are kept as long as they live, others not at all.
         max_watermark_jump: how far ahead of the watermark a time may be, in the same unit; None: any distance.
         delete_column: a boolean column of the versions that marks DELETEs, where they have no primary-key deletes.
         residual: the rest of ON, evaluated on the selected version only.
@@ -45,7 +46,7 @@ class TemporalOptions:
     how: str = "inner"
     emit: Emit = "on_watermark"
     late: Late | None = None
-    keep_probe_for: int = 0
+    keep_probe_for: int | None = None
     max_watermark_jump: int | None = None
     delete_column: str | None = None
     residual: Expression | None = None
@@ -72,7 +73,9 @@ def temporal_shape(left: Relation, right: Relation, options: TemporalOptions) ->
         check(residual, left.schema, right.schema)
     one, other = _without(left, options.hidden[0]), _without(right, options.hidden[1])
     schema, sources = joined_schema(one, other, options.how, using=options.using, output_names=options.output_names)
-    late: Late = options.late or ("join" if options.emit == "eager" else "side_output")
+    changes = options.emit == "eager" and left.mode != "append"
+    late: Late = options.late or ("join" if options.emit == "eager" and not changes else "side_output")
+    is_exact = changes and options.keep_probe_for is None
     return VersionJoinShape(
         left=left,
         right=right,
@@ -87,7 +90,8 @@ def temporal_shape(left: Relation, right: Relation, options: TemporalOptions) ->
         residual=residual,
         tie_by=right.sequence_by,
         delete_column=options.delete_column,
-        keep_probe_for=times.of_delay(options.keep_probe_for),
+        keep_probe_for=None if is_exact else times.of_delay(options.keep_probe_for or 0),
+        refuses_late_changes=changes and not is_exact and options.late is None,
         max_watermark_jump=None if options.max_watermark_jump is None else times.of_delay(options.max_watermark_jump),
     )
 
@@ -133,7 +137,7 @@ def _check_rules(left: Relation, right: Relation, options: TemporalOptions) -> N
         if value not in allowed:
             known = ", ".join(str(one) for one in allowed if one)
             raise OptionError(f"{option}={value!r} is unknown; use one of {known}.", code="TEMPORAL_OPTION", option=option)
-    if options.keep_probe_for < 0 or (options.max_watermark_jump or 0) < 0:
+    if (options.keep_probe_for or 0) < 0 or (options.max_watermark_jump or 0) < 0:
         raise OptionError(
             f"keep_probe_for={options.keep_probe_for} and max_watermark_jump={options.max_watermark_jump} are durations of "
             "0 or "
@@ -157,7 +161,8 @@ def _check_rules(left: Relation, right: Relation, options: TemporalOptions) -> N
         cure = (
             "Feed it with both signs (mode changelog)."
             if options.emit == "eager"
-            else 'Use emit="eager", or feed the left side without keys.'
+            else 'Where both sides change, use join_asof; or emit="eager", which keeps the rows of the left side as long as '
+            "they live; or feed that without keys."
         )
         raise PlanError(
             f'the left side "{left.name}" of a temporal join with emit="{options.emit}" is in {left.mode} mode: what has '

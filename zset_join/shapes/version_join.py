@@ -51,7 +51,8 @@ class VersionJoinShape:
         reach: how far a right row may be away; None: any distance.
         is_versioned: right rows are versions: a NULL key or time is bad, what is past is freed.
         delete_column: a boolean right column that marks DELETEs; None: those of weight -1 in upsert mode are.
-        keep_probe_for: how long after the watermark eager left rows are kept for corrections.
+        keep_probe_for: how long after the watermark eager left rows are kept for corrections; None: as long as they live.
+        refuses_late_changes: with policy `error`, a change behind that bound is an error.
         max_watermark_jump: how far ahead of the watermark a time may be; None: any distance.
     """
 
@@ -73,10 +74,16 @@ class VersionJoinShape:
     reach: int | None = None
     is_versioned: bool = True
     delete_column: str | None = None
-    keep_probe_for: int = 0
+    keep_probe_for: int | None = 0
+    refuses_late_changes: bool = False
     max_watermark_jump: int | None = None
 
     @property
     def condition_chooses(self) -> bool:
         """Return whether the nearest right row that passes the rest of ON is selected, instead of the nearest one."""
         return self.residual is not None and not self.is_versioned
+
+    @property
+    def left_changes(self) -> bool:
+        """Return whether left rows are kept and may be retracted: late is what is behind the bound, not the watermark."""
+        return self.emit == "eager" and self.left.mode != "append"

@@ -15,6 +15,7 @@ from zset_join.core.relation import Relation
 from zset_join.core.shown_values import shown_buckets
 from zset_join.expressions import Expression
 from zset_join.expressions.written import read_expression, write_expression
+from zset_join.kernels.time.runs import ENTRY
 from zset_join.operators.temporal_join import TemporalJoin
 from zset_join.shapes.temporal_join import TemporalOptions, temporal_relation, temporal_shape
 from zset_join.shapes.version_join import VersionJoinShape
@@ -32,6 +33,7 @@ from zset_join.stages.stage import (
 from zset_join.stages.timed_join import TimedJoinStage
 from zset_join.stages.written import read_relation, write_relation
 from zset_join.zset.protocol import DurableOperator
+from zset_join.zset.row_layout import RowLayout
 
 __all__ = ["TemporalJoinStage", "TemporalRequest"]
 
@@ -87,7 +89,7 @@ class TemporalJoinStage(TimedJoinStage):
             by_event_time=True,
             facts={
                 "it compares times in another type": str(self.shape.times.kind),
-                "it keeps rows for corrections longer or shorter": options.keep_probe_for if options.emit == "eager" else 0,
+                "it keeps rows for corrections longer or shorter": self.shape.keep_probe_for if options.emit == "eager" else 0,
                 "it allows another jump of the watermark": options.max_watermark_jump,
                 "it takes other rows for DELETEs": deletes if deletes is None else origins.get(deletes, deletes),
             },
@@ -177,11 +179,13 @@ class TemporalJoinStage(TimedJoinStage):
         kept = {
             "once": f'no row of "{left}"',
             "on_watermark": f'rows of "{left}" until they are answered',
-            "eager": f'rows of "{left}" for corrections',
+            "eager": f'rows of "{left}" for corrections' + (", as they may change" if self.shape.left_changes else ""),
         }[options.emit]
         path = "append-only versions" if self.right.mode == "append" else f"versions in {self.right.mode} mode"
         freed = "nothing: not both sides have a watermark"
-        if self.left.watermark_delay is not None and self.right.watermark_delay is not None:
+        if options.emit == "eager" and self.shape.keep_probe_for is None:
+            freed = f'nothing: rows of "{left}" may change at any time, and keep_probe_for sets no bound'
+        elif self.left.watermark_delay is not None and self.right.watermark_delay is not None:
             behind = f" minus {options.keep_probe_for}" if options.keep_probe_for else ""
             mark = f"the watermark{behind if options.emit == 'eager' else ''}"
             freed = f"versions older than the newest one before {mark}, per key; a DELETE also after tombstone_retention"
@@ -191,9 +195,24 @@ class TemporalJoinStage(TimedJoinStage):
             f"  emit={options.emit}: {emitted}; path: {path}",
             f'  remembers: versions of "{right}", {kept}; {shown_buckets(buckets, "key")}',
             f"  frees: {freed}",
-            f"  late rows: {self.shape.late}; the watermark is the smaller one of both sides",
+            *([f"  bytes: {self._row_bytes()}"] if self.shape.left_changes else []),
+            f"  late rows: {self._late()}; the watermark is the smaller one of both sides",
         ]
         return lines if self.warning is None else [*lines, f"  warning: {self.warning}"]
+
+    def _late(self) -> str:
+        if not self.shape.left_changes:
+            return self.shape.late
+        if self.shape.keep_probe_for is None:
+            return f'none of "{self.left.name}"'
+        policy = "an error, or dead letters with on_bad_input=quarantine" if self.options.late is None else self.shape.late
+        return f"what changes behind that bound: {policy}"
+
+    def _row_bytes(self) -> str:
+        """Return the bytes of each row that is kept: its record, and its entry in the run of its key."""
+        kept = (self.left, self.right)
+        sizes = [RowLayout(one.schema, sequence_words=2).stride + ENTRY for one in kept]
+        return ", ".join(f'{size} per row of "{one.name}"' for one, size in zip(kept, sizes, strict=True)) + ", and long texts"
 
     def to_json(self) -> dict[str, Any]:
         """Return everything about the join, JSON-ready."""
@@ -343,16 +362,18 @@ def _untimed(stage: TemporalJoinStage, left: BatchTable, right: BatchTable, scop
 def _timed(stage: TemporalJoinStage, left: BatchTable, right: BatchTable, scope: BatchScope) -> list[str]:
     """Return the tables `versions` and `lefts`, with the epoch after which nothing that arrives changes the answer of a row."""
     dialect, emit, kind = scope.dialect, stage.options.emit, stage.shape.times.kind
-    kept = -stage.shape.times.as_watermark(stage.shape.keep_probe_for) if emit == "eager" else 0
+    bound = stage.shape.keep_probe_for if emit == "eager" else 0
+    kept = -stage.shape.times.as_watermark(bound or 0)
     before, time = dialect.moved("h.before", kind, kept), _time_of(left, dialect, "h")
     past = f"{_time_of(right, dialect, 'h')} <= {before}"
     parts = _marks(stage, left, right, scope)
     for name, table in (("left_changes", left), ("right_changes", right)):
         columns = ", ".join(f"h.{one}" for one in [*table.columns, "w", "e", "n"])
-        parts.append(f"{name} AS (SELECT {columns}, m.before FROM {table.history} h LEFT JOIN marks m ON m.e = h.e)")
+        mark = "m.before" if bound is not None else "CASE WHEN false THEN m.before END AS before"  # nothing is past
+        parts.append(f"{name} AS (SELECT {columns}, {mark} FROM {table.history} h LEFT JOIN marks m ON m.e = h.e)")
     left, right = left.with_history("left_changes"), right.with_history("right_changes")
     parts.append(f"versions AS ({_versions(stage, right, dialect, _not(past))})")
-    late = f"{time} <= h.before"
+    late = f"{time} <= {before if stage.shape.left_changes else 'h.before'}"
     if stage.shape.late == "join":  # joined all the same, where the version of its time cannot have been freed
         columns = ", ".join(f"h.{one}" for one in [*left.columns, "w", "e", "n", "before"])
         found = [
@@ -369,8 +390,8 @@ def _timed(stage: TemporalJoinStage, left: BatchTable, right: BatchTable, scope:
     copies = row_copies(left, dialect, _not(late), _not(f"{time} <= {before}"))
     columns = ", ".join(f"h.{one}" for one in left.columns)
     lefts = f"({copies}) h"
-    known, passed = "h.e", "h.gone IS NULL"
-    if emit != "once":
+    known, passed = "h.e" if bound is not None else str(_NEVER), "h.gone IS NULL"
+    if emit != "once" and bound is not None:
         # What was known is fixed in the epoch in which a row is released, or may not be corrected any more.
         low, high = (dialect.moved(f"s.{one}", kind, kept) for one in ("low", "high"))
         lefts += f" LEFT JOIN steps s ON {time} <= {high} AND (s.low IS NULL OR {time} > {low})"

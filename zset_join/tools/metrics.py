@@ -2,8 +2,8 @@
 
 The law: every number is in a commit record; what the newest record does not contain is omitted, and nothing is estimated.
 
-All are gauges: of the newest committed epoch, or of the state after it. A checkpoint keeps few records, so there is no counter
-since the beginning; who scrapes less often than epochs are committed sees some of them.
+Gauges are of the newest committed epoch, or of the state after it; counters, whose names end with `_total`, are since the start
+of the query. Who scrapes less often than epochs are committed sees some of the gauges.
 
 Cost: one listing and two small files, whatever the query holds. A query may run meanwhile.
 """
@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from zset_join.checkpoint.reading import no_checkpoint, read_committed
-from zset_join.checkpoint.record import CommitRecord
+from zset_join.checkpoint.record import LATE_CHANGES_TOTAL, LATE_ROWS_TOTAL, CommitRecord
 
 __all__ = ["METRICS", "Measured", "measured", "measured_record", "metrics_text", "text_of"]
 
@@ -26,6 +26,9 @@ METRICS: Mapping[str, str] = {
     "zset_join_buckets": "Parts of the state.",
     "zset_join_epoch_rows_in": "Rows of a source in the newest epoch.",
     "zset_join_epoch_late_rows": "Rows of a source in the newest epoch at or before its watermark.",
+    "zset_join_late_rows_total": "Rows of a source at or before its watermark since the start of the query.",
+    "zset_join_epoch_late_changes": "Changes of an input in the newest epoch that came behind what is kept.",
+    "zset_join_late_changes_total": "Changes of an input that came behind what is kept since the start of the query.",
     "zset_join_epoch_answer_rows": "Changed rows of a view in the newest epoch.",
     "zset_join_epoch_retractions": "Rows of a view that the newest epoch retracted.",
     "zset_join_epoch_rejected_rows": "Dead letters of the newest epoch.",
@@ -39,9 +42,15 @@ METRICS: Mapping[str, str] = {
     "zset_join_watermark_timestamp_seconds": "Watermark of a source after the newest epoch, in seconds since 1970.",
     "zset_join_watermark_lag_seconds": "Processing time of the newest epoch minus the watermark of a source, in seconds.",
 }
-"""Name to its help, in the order of the text. All are gauges, and all have the label `query`, the id of the query."""
+"""Name to its help, in the order of the text. All have the label `query`, the id of the query."""
 
 _US = 1_000_000
+_OF_SOURCES = {
+    "epoch_late_rows": "late_rows",
+    "late_rows_total": LATE_ROWS_TOTAL,
+    "epoch_late_changes": "late_changes",
+    "late_changes_total": LATE_CHANGES_TOTAL,
+}
 _STAGE_WATERMARK = "stage:"
 
 
@@ -112,7 +121,7 @@ def text_of(found: Measured) -> str:
     for name, meaning in METRICS.items():
         if name not in found.values:
             continue
-        lines += [f"# HELP {name} {meaning}", f"# TYPE {name} gauge"]
+        lines += [f"# HELP {name} {meaning}", f"# TYPE {name} {'counter' if name.endswith('_total') else 'gauge'}"]
         for labels, value in found.values[name]:
             written = ",".join(f'{key}="{_escaped(text)}"' for key, text in {"query": found.query_id, **labels}.items())
             lines.append(f"{name}{{{written}}} {value!r}")
@@ -124,9 +133,9 @@ def _of_record(record: CommitRecord) -> Iterator[tuple[str, Mapping[str, str], f
     yield "zset_join_last_epoch", {}, record.epoch
     if record.processing_time_us is not None:
         yield "zset_join_last_epoch_timestamp_seconds", {}, record.processing_time_us / _US
-    for name, key in (("rows_in", "rows_in" if "rows_in" in progress else "rows"), ("late_rows", "late_rows")):
+    for name, key in (("epoch_rows_in", "rows_in" if "rows_in" in progress else "rows"), *_OF_SOURCES.items()):
         for source, rows in progress.get(key, {}).items():
-            yield f"zset_join_epoch_{name}", {"source": source}, rows
+            yield f"zset_join_{name}", {"source": source}, rows
     yield from _of_views(progress)
     put_aside = progress.get("quarantined", progress.get("rejected_rows"))
     if put_aside is not None:

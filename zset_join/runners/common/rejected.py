@@ -14,7 +14,9 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from zset_join.core.relation import Relation
 from zset_join.core.row_conversion import take_rows
+from zset_join.runners.common.late_changes import count_late_changes
 from zset_join.zset import ZSet
 
 __all__ = ["Rejected", "RejectedRows", "listed", "rejected_rows", "taken", "without"]
@@ -53,11 +55,13 @@ class RejectedRows:
         name: in messages.
         rejected: the rows.
         is_of_source: a source refused them, and none of them reached a stage.
+        late_changes: how many are late changes of an input that may change.
     """
 
     name: str
     rejected: Rejected
     is_of_source: bool = False
+    late_changes: int = 0
 
 
 def listed(judged: pa.Table, names: Sequence[str]) -> Iterator[tuple[int, npt.NDArray[np.int64], list[str], list[str]]]:
@@ -76,16 +80,20 @@ def listed(judged: pa.Table, names: Sequence[str]) -> Iterator[tuple[int, npt.ND
             yield number, positions[lines], [codes[line] for line in lines], [reasons[line] for line in lines]
 
 
-def rejected_rows(judged: pa.Table, names: Sequence[str], deltas: Sequence[ZSet]) -> Iterator[RejectedRows]:
+def rejected_rows(
+    judged: pa.Table, inputs: Sequence[Relation], deltas: Sequence[ZSet], sources: Sequence[str]
+) -> Iterator[RejectedRows]:
     """Yield the rows in a table of `Operator.rejections`, input by input.
 
     Args:
         judged: the table.
-        names: of the inputs.
+        inputs: of the operator.
         deltas: what they were fed.
+        sources: per input that of all its rows; empty: there are several.
     """
-    for number, positions, codes, reasons in listed(judged, names):
-        yield RejectedRows(names[number], Rejected([taken(deltas[number], positions)], codes, reasons))
+    for number, positions, codes, reasons in listed(judged, [one.name for one in inputs]):
+        rejected, late = Rejected([taken(deltas[number], positions)], codes, reasons), count_late_changes(inputs[number], codes)
+        yield RejectedRows(dict(enumerate(sources)).get(number) or inputs[number].name, rejected, late_changes=late)
 
 
 def taken(delta: ZSet, positions: npt.NDArray[np.int64]) -> ZSet:

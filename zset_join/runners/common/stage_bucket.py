@@ -68,10 +68,12 @@ class StageBucket:
                 columns = [chunk.rows.column(name) for name in names]
                 yield ZSet(pa.RecordBatch.from_arrays(columns, schema=shown), chunk.weights)
 
-    def rejected(self, operator: DurableOperator, tick: Tick, deltas: Sequence[ZSet]) -> list[RejectedRows]:
-        """Return the rows of its feed that the operator omits, input by input."""
+    def rejected(
+        self, operator: DurableOperator, tick: Tick, deltas: Sequence[ZSet], sources: Sequence[str]
+    ) -> list[RejectedRows]:
+        """Return the rows of its feed that the operator omits, by input, under the name of the source of all its rows."""
         judged = operator.rejections(tick, deltas)
-        return list(rejected_rows(judged, [one.name for one in operator.inputs], deltas)) if judged.num_rows else []
+        return list(rejected_rows(judged, operator.inputs, deltas, sources)) if judged.num_rows else []
 
 
 def sifted(

@@ -236,7 +236,7 @@ class ChangingPipeline(Pipeline[dict[str, ZSet]]):
         answers = {name: change.added if change.status == "columns" else change.delta}
         answered = AnsweredEpoch(origin.epoch, origin.processing_time_us, answers, times)
         self.epoch, self._processing_time_us = origin.epoch + 1, origin.processing_time_us
-        self.progress, self.dead_letters = epoch_counts({}, answered, [], {}), letters
+        self.progress, self.dead_letters = epoch_counts({}, answered, [], {}, last=self.progress), letters
         self._go_on_with(self.plan, self._readings, operators, times, {name: held})
         return diff, PreparedEpoch(answered, {}, [], None)
 

@@ -18,6 +18,7 @@ from zset_join.core.errors import ZsetJoinError
 from zset_join.core.tick import Tick
 from zset_join.plan.distinct_rows import emits_distinct_rows
 from zset_join.plan.query_plan import PlanView, QueryPlan
+from zset_join.plan.sharing import source_of
 from zset_join.runners.common.rejected import RejectedRows
 from zset_join.runners.common.stage_bucket import GLOBAL_BUCKET, StageBucket
 from zset_join.runners.local.feeding import Feeding
@@ -135,6 +136,7 @@ class Engine:
         reductions = [[one.reduce for one in node.stage.inputs] for node in plan.nodes]
         self._reduced = [list(zip(*both, strict=True)) for both in zip(self._inputs, reductions, strict=True)]
         self._names = [node.name for node in plan.nodes]
+        self._given = [[source_of(plan, feeds) or "" for feeds in node.feeds] for node in plan.nodes]
         self._has_effect = [has_effect(node.stage) for node in plan.nodes]
         self._views = {view.name: _View(plan, view) for view in plan.views}
         self._buckets = [StageBucket.of(node.stage) for node in plan.nodes]
@@ -188,7 +190,7 @@ class Engine:
                 if corrected is not None:
                     corrections[self._names[number]] = corrected
                 if self._quarantines or bucket.is_timed:  # what is late is set aside under either policy
-                    rejected += bucket.rejected(operator, tick, fed)
+                    rejected += bucket.rejected(operator, tick, fed, self._given[number])
                 work[self._names[number]] = _work(time.perf_counter() - begun, fed, rows_out)
             answers = {}
             for failing, view in self._views.items():

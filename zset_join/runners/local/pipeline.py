@@ -39,6 +39,7 @@ from zset_join.query.reading import Reading
 from zset_join.query.several import PlannedQuery, planned
 from zset_join.query.view import View
 from zset_join.runners.common.epoch_spans import writes_spans
+from zset_join.runners.common.late_changes import warn_of_late_changes
 from zset_join.runners.common.rejected import RejectedRows
 from zset_join.runners.common.workers import Workers
 from zset_join.runners.local.contents import Contents, repeated
@@ -531,9 +532,10 @@ class Pipeline(PipelineQuestions, Snapshots, QueryChanges, Generic[Answer]):
         begun = time.perf_counter()
         answered, deltas = prepared.answered, prepared.deltas
         reached = {**self.positions, **positions}
-        letters = dead_letters(answered.epoch, answered.rejected, prepared.unread)
+        letters, before = dead_letters(answered.epoch, answered.rejected, prepared.unread), self.progress
         if self._memory is not None:
-            counts = epoch_counts(deltas, answered, prepared.unread, self._memory.effects.counts())
+            lookups = self._memory.effects.counts()
+            counts = epoch_counts(deltas, answered, prepared.unread, lookups, times=self._watermarks.known, last=before)
             self._unfinished = self.epoch  # until all of the epoch is taken
             self._memory.absorb(answered.requested)
             self.dead_letters, self.progress = letters, counts
@@ -549,13 +551,15 @@ class Pipeline(PipelineQuestions, Snapshots, QueryChanges, Generic[Answer]):
         self._watching.publish(self, answered, letters)
         if writes_spans():
             write_span(", ".join(self.views), self._directory, self.progress, taken - begun, time.perf_counter() - taken)
+        warn_of_late_changes(self.progress, before)
         return answered.answers
 
     def _commit_durably(self, prepared: PreparedEpoch, letters: pa.Table, reached: Mapping[str, Any], read: str | None) -> None:
         answered, directory = prepared.answered, self._directory
         assert directory is not None and prepared.opened is not None  # noqa: S101, PT018 - as `_prepared` made it
         directory.put_aside(answered.epoch, letters)
-        counts = epoch_counts(prepared.deltas, answered, prepared.unread, directory.effects.counts())
+        times, lookups = self._watermarks.known, directory.effects.counts()
+        counts = epoch_counts(prepared.deltas, answered, prepared.unread, lookups, times=times, last=self.progress)
         self._unfinished = self.epoch  # until all of the epoch is taken, or it is seen that it does not count
         try:
             record = directory.commit(prepared.opened, answered, prepared.deltas, counts, reached, read)

@@ -9,9 +9,12 @@ from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from zset_join.checkpoint.record import LATE_ROWS_TOTAL
 from zset_join.runners.common.epoch_spans import write_epoch_span
+from zset_join.runners.common.late_changes import late_change_counts
 from zset_join.runners.local.durable import PipelineDirectory
 from zset_join.runners.local.engine import AnsweredEpoch
+from zset_join.runners.local.watermarks import KnownTimes
 from zset_join.sources.unread import Undecodable
 from zset_join.zset import ZSet
 
@@ -25,6 +28,9 @@ def epoch_counts(
     answered: AnsweredEpoch,
     unread: Sequence[Undecodable],
     lookups: Mapping[str, Mapping[str, int]],
+    *,
+    last: Mapping[str, Any],
+    times: KnownTimes | None = None,
 ) -> dict[str, Any]:
     """Return the counts of an epoch, JSON-ready; `stages` has those that ran.
 
@@ -32,11 +38,14 @@ def epoch_counts(
         deltas: by source, the rows that reached the stages.
         answered: the epoch.
         unread: what could not be read of what sources were fed.
-        lookups: what was fetched, by stage.
+        lookups: what was fetched since the start of this process, by stage.
+        last: the counts of the epoch before.
+        times: the event times before it; None: those after it.
     """
     undecodable: dict[str, int] = {}
     for unreadable in unread:
         undecodable[unreadable.source] = undecodable.get(unreadable.source, 0) + unreadable.records.num_rows
+    before, late = times or answered.times, {name: one.late_rows for name, one in answered.times.sources.items()}
     rows = {name: len(delta) for name, delta in deltas.items()}
     for one in answered.rejected:
         if one.is_of_source:
@@ -64,7 +73,9 @@ def epoch_counts(
             }
             for name, one in answered.work.items()
         },
-        "late_rows": {name: one.late_rows for name, one in answered.times.sources.items()},
+        "late_rows": {name: rows - before.sources[name].late_rows for name, rows in late.items()},
+        LATE_ROWS_TOTAL: late,
+        **late_change_counts([(one.name, one.late_changes) for one in answered.rejected], last),
     }
 
 

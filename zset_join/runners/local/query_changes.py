@@ -453,7 +453,7 @@ class QueryChanges:
             for one in (self._contents or {}).values():
                 one.keep()  # the stages that list it may go
         contents = None if self._contents is None else evolution.contents(self._contents)
-        counts = epoch_counts({}, answered, [], {}) if origin.epoch else self.progress
+        counts = epoch_counts({}, answered, [], {}, last=self.progress) if origin.epoch else self.progress
         letters = dead_letters(origin.epoch, answered.rejected)
         states = None if memory is None else MemoryStates(plan, evolution.options, evolution.operators(), memory.workers)
         unused, outputs = evolution.unused() if memory is not None else [], self._outputs

@@ -154,7 +154,7 @@ def evolve_directory(
             begins=evolution.beginnings(answers) | {name: evolution.rows_after(name) for name in filled},
             bare_view=known.bare_view if known is not None else "" if len(stopped.plan.views) == 1 else None,
             positions={} if place.last is None else place.last.positions,
-            progress=epoch_counts({}, answered, [], {}),
+            progress=epoch_counts({}, answered, [], {}, last={} if place.last is None else place.last.progress),
             note=None,
             undo_epochs=(UNDO_EPOCHS if known is None else known.undo_epochs) if undo_epochs is None else undo_epochs,
             is_without_outputs=True,

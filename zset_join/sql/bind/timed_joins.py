@@ -15,6 +15,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+import pyarrow as pa
+import pyarrow.types as pt
 from sqlglot import exp
 
 from zset_join.core.errors import PlanError, SqlError
@@ -30,7 +32,7 @@ from zset_join.sql.bind.binding import JoinContext, QueryContext
 from zset_join.sql.bind.scopes import Item
 from zset_join.sql.parse.lookup_options import lookup_of
 from zset_join.sql.tables.catalog import Catalog
-from zset_join.sql.tables.settings import lookup_defaults
+from zset_join.sql.tables.settings import kept_for, lookup_defaults
 from zset_join.sql_expressions.positions import near, pick
 
 __all__ = ["TimedStep", "Version", "as_of_join", "is_now", "temporal_join", "versions_of"]
@@ -156,6 +158,7 @@ def temporal_join(
             how=step.how,
             as_of=column.name,
             emit=planner.emit(),
+            keep_probe_for=_kept_for(planner, view.schema.field(column.name).type),
             condition=parts.condition,
             is_change_time=_is_change_time(item),
         )
@@ -163,6 +166,12 @@ def temporal_join(
         raise
     except PlanError as error:
         raise SqlError(_in_words_of_sql(error, view, item), code=error.code, at=at) from error
+
+
+def _kept_for(planner: JoinContext, kind: pa.DataType) -> int | str | None:
+    """Return the setting `keep_probe_for` where rows are corrected, as a view takes it."""
+    seconds = kept_for(planner.query.settings) if planner.emit() == "eager" else None
+    return seconds if seconds is None or pt.is_integer(kind) else f"{seconds} seconds"
 
 
 def _in_words_of_sql(error: PlanError, view: View, item: Item) -> str:
@@ -195,8 +204,9 @@ def _in_words_of_sql(error: PlanError, view: View, item: Item) -> str:
             cure = (
                 "Join a table whose rows are only added, or use AS OF PROCTIME()"
                 if error.facts.get("emit") == "eager"
-                else "Join a table without PRIMARY KEY, SET temporal_join_emit = 'eager' where its rows come with old and new "
-                "values, or use AS OF PROCTIME()"
+                else f'Where both sides change, write ASOF JOIN "{right}" ON a.key = b.key AND a.time >= b.time; or SET '
+                f"temporal_join_emit = 'eager', which keeps the rows of \"{left}\" as long as they live; join a table without "
+                "PRIMARY KEY; or use AS OF PROCTIME()"
             )
             return f'rows of "{left}" change, and what a join as of an event time has answered is not retracted. {cure}.'
     return error.message

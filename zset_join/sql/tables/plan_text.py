@@ -153,7 +153,7 @@ class _Writer:
         for what, is_set in (
             (f'temporal_join with emit="{options.emit}"', options.emit != "on_watermark"),
             ("temporal_join with late=", options.late is not None),
-            ("temporal_join with keep_probe_for=", bool(options.keep_probe_for)),
+            ("temporal_join with keep_probe_for=", options.keep_probe_for is not None),
             ("temporal_join with max_watermark_jump=", options.max_watermark_jump is not None),
         ):
             if is_set:

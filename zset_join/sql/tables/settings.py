@@ -24,6 +24,7 @@
 | `state_ttl_refreshed_by` | `write`, `read` |
 | `max_watermark_jump` | a duration; a row that is further ahead of the watermark of its table is bad input |
 | `temporal_join_emit` | `on_watermark`, `eager`, `once`: when a join by event time answers |
+| `keep_probe_for` | a duration; how long after the watermark rows are kept for corrections where that is `eager` |
 | `idle_timeout`, `table.exec.source.idle-timeout` | a duration after which a silent source holds no watermark up |
 
 A name that is not among them is an error that lists the near ones.
@@ -54,6 +55,7 @@ __all__ = [
     "is_ignored",
     "is_misspelt",
     "jump_in",
+    "kept_for",
     "known_setting",
     "lookup_defaults",
     "max_waiting_batches",
@@ -67,7 +69,8 @@ __all__ = [
 
 SETTINGS = (
     "cold_store", "default_hash_join", "default_hash_table", "driver_memory", "driver_threads",
-    "execution", "idle_timeout", "join_buffer_policy", "join_max_buffered_bytes", "keep_state", "max_delta_bytes",
+    "execution", "idle_timeout", "join_buffer_policy", "join_max_buffered_bytes", "keep_probe_for", "keep_state",
+    "max_delta_bytes",
     "max_hot_bytes", "max_hot_keys", "max_waiting_batches", "max_watermark_jump",
     "on_bad_input", "on_evict", "snapshot_after_bytes",
     "state_ttl", "state_ttl_by", "state_ttl_on_expire", "state_ttl_refreshed_by", "table.exec.async-lookup.buffer-capacity",
@@ -105,7 +108,7 @@ def is_ignored(name: str) -> bool:
 def unplanned(name: str) -> bool:
     """Return whether a setting has no effect in the plan of a query: a view that others read does not pass it on."""
     planned = ("max_watermark_jump", "state_ttl", "table.exec.async-lookup.", "table.exec.state.ttl", "temporal_join_emit")
-    return not name.startswith(planned)
+    return not name.startswith((*planned, "keep_probe_for"))
 
 
 def is_misspelt(name: str) -> bool:
@@ -151,6 +154,7 @@ def check_setting(name: str, value: str, *, at: Position | None = None) -> str:
         driver_options({plain: value})
         state_ttl_of({plain: value})
         watermark_jump({plain: value})
+        kept_for({plain: value})
         max_waiting_batches({plain: value})
         Lookup.from_options(lookup_defaults({plain: value}))
     except PlanError as error:
@@ -232,6 +236,11 @@ def idle_timeout(settings: Mapping[str, str]) -> float | None:
 def watermark_jump(settings: Mapping[str, str]) -> int | None:
     """Return how many seconds a row may be ahead of the watermark of its table."""
     return _seconds(settings, "max_watermark_jump")
+
+
+def kept_for(settings: Mapping[str, str]) -> int | None:
+    """Return how many seconds after the watermark an eager join by event time keeps rows; None: as it does without a bound."""
+    return _seconds(settings, "keep_probe_for")
 
 
 def jump_in(settings: Mapping[str, str]) -> Callable[[pa.DataType], str | int] | None:

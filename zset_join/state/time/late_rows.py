@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 
 from zset_join.kernels.rows import changes as ch
 from zset_join.kernels.time import versions as v
@@ -13,7 +14,7 @@ from zset_join.shapes.version_join import VersionJoinShape
 from zset_join.state.time import rejections as b
 from zset_join.state.time.key_runs import KeyGroups, KeyRuns
 
-__all__ = ["Arrivals", "mark_late"]
+__all__ = ["Arrivals", "Passed", "mark_late"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,11 +25,28 @@ class Arrivals:
         times: of each row.
         status: of each row, as in `zset_join.kernels.rows.changes`; late rows are marked in it.
         weights: of each row.
+        rows: the rows.
     """
 
     times: npt.NDArray[np.int64]
     status: npt.NDArray[np.uint8]
     weights: npt.NDArray[np.int64]
+    rows: pa.RecordBatch
+
+
+@dataclass(frozen=True, slots=True)
+class Passed:
+    """The times that were past before an epoch.
+
+    Args:
+        watermark: the last time the watermark had passed.
+        horizon: up to which rows were past.
+        refuses: every version up to there is marked, for an error.
+    """
+
+    watermark: int
+    horizon: int
+    refuses: bool
 
 
 def mark_late(
@@ -38,9 +56,12 @@ def mark_late(
     groups: KeyGroups,
     left: Arrivals,
     right: Arrivals,
-    passed: tuple[int, int] | None,
+    passed: Passed | None,
 ) -> dict[str, int]:
     """Mark rows that arrive after the watermark had passed them; return the counts.
+
+    Left rows that may change are kept up to a bound, so only what is behind that is late. An update whose old row is behind it
+    is set aside whole, also with `late="join"`.
 
     Args:
         shape: which rows meet, and when.
@@ -49,13 +70,13 @@ def mark_late(
         groups: the keys of the epoch.
         left: rows of the left input.
         right: rows of the right input.
-        passed: the last time the watermark had passed before the epoch, and up to which rows were past; None for none.
+        passed: the times that were past before the epoch; None for none.
     """
     if passed is None:
         return {}
-    watermark, horizon = passed
+    watermark, horizon = passed.watermark, passed.horizon
     state = (keys.view, place, groups.numbers)
-    is_late = (left.times <= watermark) & (left.status == ch.OK)
+    is_late = (left.times <= (horizon if shape.left_changes else watermark)) & (left.status == ch.OK)
     late_rows = int((is_late & (left.weights > 0)).sum())
     if is_late.any():
         if shape.late == "join":
@@ -63,6 +84,7 @@ def mark_late(
             until = keys.forgotten_until
             v.mark_unanswerable(*state, groups.group_of[0], left.times, len(new), horizon, until, new, b.LATE_ROW)
             left.status[new == b.LATE_ROW] = b.LATE_ROW
+            _mark_updates(shape, left, is_late)
         else:
             code = b.LATE_ROW if shape.late == "side_output" else ch.NOTHING
             left.status[is_late & (left.weights > 0)] = code
@@ -81,6 +103,8 @@ def mark_late(
             b.LATE_CORRECTION,
         )
     )
+    if passed.refuses:
+        right.status[(right.times <= horizon) & (right.status == ch.OK)] = b.LATE_VERSION
     ignored = int((right.status == b.LATE_VERSION).sum())
     corrections = int((left.status == b.LATE_CORRECTION).sum() + (right.status == b.LATE_CORRECTION).sum())
     return {
@@ -89,3 +113,15 @@ def mark_late(
         "ignored_versions": ignored,
         "late_corrections": corrections,
     }
+
+
+def _mark_updates(shape: VersionJoinShape, left: Arrivals, is_late: npt.NDArray[np.bool_]) -> None:
+    """Mark late rows whose primary key is that of a late retraction of the epoch."""
+    if not shape.left_changes or not shape.left.primary_key:
+        return
+    late = np.flatnonzero(is_late)
+    columns = [left.rows.column(name).take(pa.array(late)).to_pylist() for name in shape.left.primary_key]
+    keys = list(zip(*columns, strict=True))
+    gone = {key for key, weight in zip(keys, left.weights[late].tolist(), strict=True) if weight < 0}
+    replaced = [key in gone for key in keys] & (left.weights[late] > 0)
+    left.status[late[replaced]] = b.LATE_ROW

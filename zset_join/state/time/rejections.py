@@ -1,7 +1,7 @@
 """Rows of an epoch that an operator about time does not take, as messages.
 
 Some break the contract of their relation; with policy `error` they stop the epoch. Others only come too late: they are set
-aside under either policy, and counted.
+aside under either policy, and counted; behind a bound of rows that may change they stop the epoch too.
 """
 
 from __future__ import annotations
@@ -92,25 +92,26 @@ def first_status(weights: npt.NDArray[np.int64], *, is_append: bool) -> npt.NDAr
     return status
 
 
-def late_or_rejected_rows(inputs: Sequence[GivenRows]) -> pa.Table:
+def late_or_rejected_rows(inputs: Sequence[GivenRows], *, with_late: bool = True) -> pa.Table:
     """Return one line per row that was not taken, with its position in its delta."""
     lines: list[dict[str, object]] = []
     for given in inputs:
-        for row in np.flatnonzero(given.status > ch.LAST_HARMLESS).tolist():
+        listed = (given.status > ch.LAST_HARMLESS) & (with_late | (given.status < _FIRST_LATE))
+        for row in np.flatnonzero(listed).tolist():
             code, reason = given.reason_of(row)
             weight = int(given.delta.weights[row])
             lines.append({"input": given.relation.name, "row": row, "weight": weight, "code": code, "reason": reason})
     return pa.Table.from_pylist(lines, schema=REJECTION_SCHEMA)
 
 
-def raise_for_rejections(inputs: Sequence[GivenRows], tick: Tick) -> None:
-    """Raise for the first row that breaks the contract; late rows do not.
+def raise_for_rejections(inputs: Sequence[GivenRows], tick: Tick, *, of_late: bool = False) -> None:
+    """Raise for the first row that breaks the contract; late rows do not, unless `of_late`.
 
     Raises:
         BadInputError: names the relation, row, weight and epoch.
     """
     for given in inputs:
-        bad = np.flatnonzero((given.status > ch.LAST_HARMLESS) & (given.status < _FIRST_LATE))
+        bad = np.flatnonzero((given.status > ch.LAST_HARMLESS) & (of_late | (given.status < _FIRST_LATE)))
         if not len(bad):
             continue
         code, reason = given.reason_of(int(bad[0]))
@@ -118,10 +119,13 @@ def raise_for_rejections(inputs: Sequence[GivenRows], tick: Tick) -> None:
         key = tuple(given.delta.rows.column(name)[int(bad[0])].as_py() for name in shown)
         weight = int(given.delta.weights[bad[0]])
         count = "1 such row" if len(bad) == 1 else f"{len(bad)} such rows"
+        cure = "Correct the source, start it from a snapshot"
+        if given.status[bad[0]] >= _FIRST_LATE:
+            cure = 'Raise keep_probe_for or leave it out, choose late="side_output"'
         raise BadInputError(
             f'relation "{given.relation.name}", epoch {tick.epoch}: the change with key {key} and weight {weight} {reason} '
             f"({count} in this epoch; nothing of it was applied). "
-            'Correct the source, start it from a snapshot, or set on_bad_input="quarantine" to quarantine bad rows.',
+            f'{cure}, or set on_bad_input="quarantine" to quarantine bad rows.',
             code=code,
             relation=given.relation.name,
             key=key,

@@ -37,7 +37,7 @@ from zset_join.state.time import rejections as b
 from zset_join.state.time.expiring_runs import ExpiringRuns
 from zset_join.state.time.joined_pairs import JoinedPairs, Transitions
 from zset_join.state.time.key_runs import KeyGroups, KeyRuns
-from zset_join.state.time.late_rows import Arrivals, mark_late
+from zset_join.state.time.late_rows import Arrivals, Passed, mark_late
 from zset_join.state.time.nearest_passing import NearestPassing
 from zset_join.state.time.order_words import NULL_WORD, count_order_words, order_words, time_words
 from zset_join.state.time.pending_rows import DueRows, PendingRows
@@ -119,6 +119,7 @@ class VersionJoin:
             self._nearest = NearestPassing(self.keys, self.left, self.right, self.pairs, self._reach)
         self._right_deletes = right.mode == "upsert"
         self._prepared: VersionEpoch | None = None
+        self._refuses_late = shape.refuses_late_changes and options.on_bad_input == "error"
 
     # ---------------------------------------------------------------- reading
 
@@ -257,7 +258,8 @@ class VersionJoin:
         """Return bad and late rows: `input`, `row`, `weight`, `code`, `reason`; shared right rows are listed by their owner."""
         if not any(len(delta) for delta in deltas):
             return no_rejections()
-        return b.late_or_rejected_rows(self._prepare(tick, deltas).given[: 2 if self._owns_table else 1])
+        given = self._prepare(tick, deltas).given[: 2 if self._owns_table else 1]
+        return b.late_or_rejected_rows(given, with_late=not self._refuses_late)  # else the answer raises
 
     def next_due(self) -> int | None:
         """Return the watermark at which a row that waits must be answered; None when none waits."""
@@ -268,19 +270,17 @@ class VersionJoin:
 
     def _refuse(self, epoch: VersionEpoch) -> None:
         if self.on_bad_input == "error":
-            b.raise_for_rejections(epoch.given, epoch.tick)
+            b.raise_for_rejections(epoch.given, epoch.tick, of_late=self._refuses_late)
 
     def horizon(self, watermark: int | None) -> int | None:
         """Return the time up to which rows are past at a watermark."""
-        passed = self.shape.times.of_watermark(watermark)
-        if passed is None or not self.shape.is_versioned:
-            return None
-        return passed - self.shape.keep_probe_for if self._is_eager else passed
+        passed, kept = self.shape.times.of_watermark(watermark), self.shape.keep_probe_for if self._is_eager else 0
+        return None if passed is None or kept is None or not self.shape.is_versioned else passed - kept
 
-    def _passed_before(self, tick: Tick) -> tuple[int, int] | None:
-        """Return the last time the watermark had passed before an epoch, and up to which rows were past; None for none."""
+    def _passed_before(self, tick: Tick) -> Passed | None:
+        """Return the times that were past before an epoch; None for none."""
         passed, horizon = self.shape.times.of_watermark(tick.watermark_before_us), self.horizon(tick.watermark_before_us)
-        return None if passed is None or horizon is None else (passed, horizon)
+        return None if passed is None or horizon is None else Passed(passed, horizon, self._refuses_late)
 
     def _prepare(self, tick: Tick, deltas: Sequence[ZSet]) -> VersionEpoch:
         kept = self._prepared
@@ -300,7 +300,8 @@ class VersionJoin:
         groups = self.keys.group(inputs)
         left_times, left_status = self._left_times(batches[0], weights[0], tick, groups)
         right_times, right_status = self._right_times(batches[1], weights[1], tick, groups)
-        came, versions = Arrivals(left_times, left_status, weights[0]), Arrivals(right_times, right_status, weights[1])
+        came = Arrivals(left_times, left_status, weights[0], batches[0])
+        versions = Arrivals(right_times, right_status, weights[1], batches[1])
         counts = mark_late(shape, self.keys, self.right.place, groups, came, versions, self._passed_before(tick))
         deletes = None
         if self._right_deletes:

@@ -21,13 +21,14 @@ from zset_join.checkpoint.files import attempt_name
 from zset_join.checkpoint.leases import LEASE_SECONDS
 from zset_join.checkpoint.other_mode import OtherMode, StatePair, description_digest, other_mode_of
 from zset_join.checkpoint.reading import stored_description
-from zset_join.checkpoint.record import LATE_SO_FAR, BucketHistory, CommitRecord, PartEntry
+from zset_join.checkpoint.record import LATE_ROWS_TOTAL, BucketHistory, CommitRecord, PartEntry
 from zset_join.checkpoint.snapshot import write_snapshot
 from zset_join.core.errors import OptionError, StateError
 from zset_join.core.tick import Tick
 from zset_join.evolution.changed_columns import NO_TERMS, ChangeTerms
 from zset_join.evolution.differences import PlanDiff
 from zset_join.query.several import PlannedQuery
+from zset_join.runners.common.late_changes import late_change_counts
 from zset_join.runners.local.directory_plans import described_plan, written_plan
 from zset_join.runners.local.evolving import Evolution, with_words
 from zset_join.runners.local.query_changes import plan_of_program, readings_of_query
@@ -197,7 +198,8 @@ class ExecutorsChange:
                 "quarantined": {},
                 "delta_rows": len(answer),
                 "retractions": int((answer.weights < 0).sum()),
-                LATE_SO_FAR: dict(self._last.late_rows),
+                LATE_ROWS_TOTAL: dict(self._last.late_rows),
+                **late_change_counts((), self._last.progress),
             },
             watermarks=times_on_executors(self.evolution, self.after.on_driver.pairs, self._last),
             positions=self._last.positions,

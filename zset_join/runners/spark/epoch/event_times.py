@@ -25,7 +25,7 @@ import pyarrow.types as pt
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - PySpark's own habit
 
-from zset_join.checkpoint.record import LATE_SO_FAR, CommitRecord
+from zset_join.checkpoint.record import LATE_ROWS_TOTAL, CommitRecord
 from zset_join.core.shown_values import shown_value
 from zset_join.core.tick import Tick
 from zset_join.runners.common.event_clock import EventClock, stage_watermark
@@ -196,7 +196,7 @@ class EventTimes:
             "held_by": held,
             "idle": [stream.name for stream in self._streams if self._clock.is_idle(self._active_us.get(stream.name), now)],
             "late_rows": dict(late_rows),
-            LATE_SO_FAR: {name: before.get(name, 0) + rows for name, rows in late_rows.items()},
+            LATE_ROWS_TOTAL: {name: before.get(name, 0) + rows for name, rows in late_rows.items()},
         }
 
     def ticks(

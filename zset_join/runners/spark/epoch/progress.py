@@ -40,6 +40,7 @@ from weakref import WeakValueDictionary
 
 from zset_join.checkpoint.record import CommitRecord
 from zset_join.core.shown_values import counted
+from zset_join.runners.common.late_changes import late_change_counts
 from zset_join.runners.spark.planning.stage_names import stage_order
 from zset_join.runners.spark.planning.stream_places import StreamPlace
 from zset_join.runners.spark.worker.receipts import TaskReceipt
@@ -106,6 +107,7 @@ def epoch_counts(
     statistics: Mapping[str, Mapping[str, int]],
     *,
     main_stage: str,
+    last: CommitRecord | None,
 ) -> dict[str, Any]:
     """Return the counts of an epoch, without its seconds.
 
@@ -115,6 +117,7 @@ def epoch_counts(
         places: the streams.
         statistics: the newest counts of every bucket, by "stage/bucket".
         main_stage: the stage whose counts are in front: the first one that is no route.
+        last: the record of the epoch before.
     """
     stages = sorted({key.partition("/")[0] for key in statistics}, key=stage_order)
     kinds = ("aggregate-", "join-", "route-")
@@ -128,6 +131,7 @@ def epoch_counts(
     for receipt in sorted(receipts, key=lambda receipt: stage_order(receipt.stage)):
         if receipt.corrections is not None:
             corrections[receipt.stage] = corrections.get(receipt.stage, 0) + receipt.corrections
+    late = [counted for receipt in receipts for counted in receipt.late_changes.items()]
     fan_outs = [receipt.fan_out for receipt in receipts if receipt.fan_out is not None]
     warm = [receipt.is_warm for receipt in receipts if receipt.is_warm is not None]
     histories = record.histories.values()
@@ -147,6 +151,7 @@ def epoch_counts(
         "retractions": sum(part.retractions for part in answer),
         "fan_out": max(fan_outs, key=lambda found: int(found["pairs"]), default=None),
         **({"corrections": corrections} if corrections else {}),
+        **late_change_counts(late, {} if last is None else last.progress),
         "state": _summed(statistics, main_stage),
         "state_of": main_stage,
         **({"joins": joins} if joins else {}),

@@ -38,6 +38,7 @@ from zset_join.core.relation import Relation
 from zset_join.core.tick import Tick
 from zset_join.runners.common.bucket_receipt import dues_after, histories_after
 from zset_join.runners.common.epoch_spans import write_epoch_span
+from zset_join.runners.common.late_changes import warn_of_late_changes
 from zset_join.runners.common.rejected import Rejected
 from zset_join.runners.local.undoing import note_columns_given
 from zset_join.runners.spark.epoch.changed_batches import check_same_batch, epoch_before, has_ended
@@ -374,6 +375,7 @@ class EpochRunner:
                 check_same_batch(checkpoint, epoch_before(checkpoint, changed), offsets)
                 return
         self._epoch = epoch
+        before = {} if checkpoint.last is None else checkpoint.last.progress
         record = checkpoint.committed(epoch, offsets)
         seconds: dict[str, float] = {}
         is_replay = record is not None
@@ -406,6 +408,7 @@ class EpochRunner:
             )
         if self.heartbeat is not None:
             self.heartbeat.wake()
+        warn_of_late_changes(record.progress, before)
 
     def checked_output(self, checkpoint: Checkpoint, answered: CommitRecord) -> CommitRecord:
         """Refuse, or set aside, the rows of an answer that the output can never hold, before the epoch is committed."""
@@ -558,7 +561,8 @@ class EpochRunner:
     def _record(self, receipts: Sequence[TaskReceipt], tick: Tick, times: _Times) -> CommitRecord:
         checkpoint = self._opened()
         last = checkpoint.last
-        dues = {} if last is None else {key: due for key, due in last.dues.items() if _bucket_of(key) < self.buckets}
+        known = {} if last is None else last.dues
+        dues = {key: due for key, due in known.items() if int(key.rpartition("/")[2]) < self.buckets}
         histories = self._histories(receipts, checkpoint.before(tick.epoch))
         self._statistics |= {receipt.key: receipt.statistics for receipt in receipts if receipt.statistics}
         held = self.buffer.held(checkpoint.buffered, receipts)
@@ -573,10 +577,9 @@ class EpochRunner:
             watermarks=times.watermarks,
             dues=dues_after(dues, receipts),
         )
-        counts = epoch_counts(record, receipts, self._places, self._statistics, main_stage=self._main_stage)
+        counts = epoch_counts(record, receipts, self._places, self._statistics, main_stage=self._main_stage, last=last)
         budget = self.options.hot_budget or self.options.table_budget
-        if budget is not None:
-            counts["cold_store"] = budget.cold_store
+        counts |= {} if budget is None else {"cold_store": budget.cold_store}
         if self._times.is_needed:
             counts |= self._times.progress(times.watermarks, times.late_rows, tick.processing_time_us, last)
         return replace(record, progress={**counts, "buffered": self.buffer.counts(held, receipts)})
@@ -595,7 +598,3 @@ class _Times:
 
     watermarks: Mapping[str, int]
     late_rows: Mapping[str, int]
-
-
-def _bucket_of(key: str) -> int:
-    return int(key.rpartition("/")[2])

@@ -33,6 +33,7 @@ class TaskReceipt(BucketReceipt):
         parts: the piece of the answer.
         quarantined: files of rows set aside.
         quarantined_rows: how many, per side.
+        late_changes: by input, how many of them are late changes of one that may change.
         facts: of a stage that is rescaled, the metadata of the tables of its snapshot.
         buffered: of an append-only join, the bytes that either side holds after the epoch, and what is evicted in it.
         fan_out: the join key that made the most pairs of the answer, and how many.
@@ -47,6 +48,7 @@ class TaskReceipt(BucketReceipt):
     parts: list[PartEntry] = field(default_factory=list)
     quarantined: list[PartEntry] = field(default_factory=list)
     quarantined_rows: list[int] = field(default_factory=lambda: [0, 0])
+    late_changes: dict[str, int] = field(default_factory=dict)
     facts: dict[str, dict[str, str]] = field(default_factory=dict)
     buffered: dict[str, Any] | None = None
     fan_out: dict[str, Any] | None = None
@@ -69,6 +71,7 @@ class TaskReceipt(BucketReceipt):
                 "parts": [part.to_json() for part in self.parts],
                 "quarantined": [part.to_json() for part in self.quarantined],
                 "quarantined_rows": self.quarantined_rows,
+                "late_changes": self.late_changes,
                 "statistics": self.statistics,
                 "facts": self.facts,
                 "buffered": self.buffered,

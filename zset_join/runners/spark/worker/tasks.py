@@ -27,6 +27,7 @@ from pyspark import TaskContext
 from zset_join.checkpoint.bucket import BucketState, StageContext
 from zset_join.checkpoint.log import LogEntry, read_log
 from zset_join.core.errors import ZsetJoinError
+from zset_join.runners.common.late_changes import LATE, count_late_changes
 from zset_join.runners.common.rejected import Rejected
 from zset_join.runners.common.stage_bucket import StageBucket, log_input, report, report_due, sifted
 from zset_join.runners.spark.rows.layout import Arrivals, SlotLayout
@@ -46,8 +47,6 @@ from zset_join.zset.protocol import DurableOperator, corrections_of, is_timed
 __all__ = ["TOO_LATE", "ReplayTask", "StageTask", "refuse_in_receipt", "task_bucket"]
 
 TOO_LATE = "STALE_ATTEMPT"
-_LATE = "LATE_"
-"""What the codes of rows begin with that break no contract and only come too late: they are set aside under either policy."""
 
 
 @runtime_checkable
@@ -158,11 +157,13 @@ class StageTask:
             if self.options.on_bad_input == "quarantine":
                 inputs = sifted(operator, self.context.tick, inputs, rejected, codes="")
             elif is_timed(operator):
-                inputs = sifted(operator, self.context.tick, inputs, rejected, codes=_LATE)
+                inputs = sifted(operator, self.context.tick, inputs, rejected, codes=LATE)
         for side, delta in enumerate(inputs):
             receipt.applied[side] = len(delta)
             receipt.retractions_in[side] = int(np.count_nonzero(delta.weights < 0))
             receipt.quarantined_rows[side] = len(rejected[side])
+            late = count_late_changes(self.stage.inputs[side].relation, rejected[side].codes)
+            receipt.late_changes |= {self.stage.inputs[side].relation.name: late} if late else {}
         by_name = {given.relation.name: refused for given, refused in zip(self.stage.inputs, rejected, strict=True)}
         receipt.quarantined = self.dead_letters.write(self.context.tick, receipt.bucket, by_name)
         return inputs
