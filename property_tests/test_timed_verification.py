@@ -22,7 +22,6 @@ from zset_join.zset import ZSet
 
 LEFT = {"id": pa.int64(), "k": pa.string(), "t": pa.int64(), "w": pa.int64()}
 RIGHT = {"k": pa.string(), "v": pa.int64(), "at": pa.int64(), "w": pa.int64()}
-pytestmark = pytest.mark.filterwarnings("ignore:changes came behind:UserWarning")
 CASES = {"push": 3, "scout": 60, "nightly": 500}
 KINDS = ("dedup", "as_of", "once", "on_watermark", "eager")
 
