@@ -85,7 +85,7 @@ VIEWS: dict[str, View] = {
         versions(log("r")), **ON_TIME, how="left", emit="on_watermark", late="join", condition=left("x") <= right("y")
     ),
     "eager": log("l", DATE, DAY).temporal_join(
-        versions(log("r", DATE, DAY)), **ON_TIME, how="left", emit="eager", keep_probe_for="36 hours"
+        versions(log("r", DATE, DAY)), **ON_TIME, how="left", emit="eager", late="join", keep_probe_for="36 hours"
     ),
     "by the clock": events("l").temporal_join(upserts("r"), **BY_CLOCK, how="left", condition=left("t") >= right("u")),
     "versions by the clock": events("l", STAMP, DAY).temporal_join(versions(events("r", STAMP, DAY)), **BY_CLOCK),
