@@ -24,7 +24,7 @@ Names are written as Spark's (`checkpointLocation`); case and underscores do not
 | `snapshotAfterBytes` | 67108864 | a bucket is snapshotted once its input log exceeds this and its live rows |
 | `undoEpochs` | 1000 | for so many epochs behind a change of the query `undo` returns to the query before |
 | `retainInputLog` | false | keep all input, so that `verify()` can start from the first epoch; a rescaling ends it |
-| `udfVersion` | from the code | version of the query's Python functions; a restart with another one is rejected |
+| `udfVersion` | | version of the query's Python functions; a restart with another one is rejected |
 | `join_max_buffered_bytes` | 524288000 | size limit of an append-only join; 0: none, the default of a hybrid join |
 | `join_buffer_policy` | `abort` | at the limit: `abort` the epoch, `evict_oldest` drops the oldest rows, `spill` to disk |
 | `on_evict` | `retract` | `retract`: joined rows of an evicted row are retracted; `forget`: they remain |

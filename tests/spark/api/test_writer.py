@@ -47,7 +47,10 @@ def joined(orders: Source, customers: Source) -> JoinedStream:
         (lambda writer: writer.to("delta", path="/tmp/x", form="rows"), "form='rows'"),
         (lambda writer: writer.to("delta", path="/tmp/x", form="weight", key=["k"]), "form is for a changelog"),
         (lambda writer: writer.to("delta", path="/tmp/x", key="k"), "a key is a list of column names"),
-        (lambda writer: writer.to([]), "expected the name of an output with its options, or an object with open, last_epoch, write and close"),
+        (
+            lambda writer: writer.to([]),
+            "expected the name of an output with its options, or an object with open, last_epoch, write and close",
+        ),
         (lambda writer: writer.to("parquet", path="/tmp/x").to("parquet", path="/tmp/x"), "was chosen twice"),
     ],
 )

@@ -7,7 +7,7 @@ aggregates, windows, generators and subqueries.
 
 Expressions are evaluated in the session's time zone as it is when the view is described, in every epoch.
 
-The text of an expression is part of the query's description, and so is the code of a user's function: `user_functions`.
+The text of an expression is part of the query's description, and so is the name of a user's function: `user_functions`.
 """
 
 from __future__ import annotations
