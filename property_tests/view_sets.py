@@ -94,7 +94,7 @@ def _stages(drawn: _Drawn) -> Iterator[_Drawn]:
     for one in below:
         yield from _stages(one)
         if _is_upserts(one) and kind not in ("join", "where") and not _stays_upserts(drawn):
-            yield "latest", one
+            yield ("latest",)  # one table, whatever steps are behind it
     if kind in ("join", "groups", "newest"):
         yield drawn
 
@@ -115,7 +115,7 @@ def stages_appear_once(views: dict[str, _Drawn], pipeline: Pipeline[Any]) -> Non
         LawBrokenError: there are more or fewer.
     """
     expected = {stage for view in views.values() for stage in _stages(view)}
-    expected |= {("latest", view) for view in views.values() if _is_upserts(view)}
+    expected |= {("latest",) for view in views.values() if _is_upserts(view)}
     if len(pipeline.plan.nodes) != len(expected):
         raise LawBrokenError(f"{len(expected)} stages were drawn: {expected}; the plan is\n{pipeline.plan.explain()}")
 

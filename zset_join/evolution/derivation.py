@@ -12,10 +12,10 @@ Known limit: conditions are compared as they are written; `x > 1` does not follo
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from zset_join.expressions import Expression
-from zset_join.expressions.rows import named, rewritten
+from zset_join.expressions.rows import conjuncts, named, rewritten
 from zset_join.expressions.tree import Call, Cast, Column, Literal, walk
 from zset_join.plan.row_steps import OpaqueStep, RowStep, SelectStep, WhereStep
 
@@ -35,7 +35,7 @@ class _Chain:
         for step in steps:
             match step:
                 case WhereStep():
-                    self.conditions += _conjuncts(self._over_origin(step.condition))
+                    self.conditions += conjuncts(self._over_origin(step.condition))
                 case SelectStep():
                     self.columns = {name: self._over_origin(expression) for name, expression in step.columns}
                 case OpaqueStep():
@@ -144,11 +144,3 @@ def _over(expression: Expression, there: Mapping[str, Expression]) -> Expression
             return Call(expression.operation, tuple(known)) if len(known) == len(operands) else None
         case _:
             return None
-
-
-def _conjuncts(condition: Expression) -> Iterator[Expression]:
-    if isinstance(condition, Call) and condition.operation == "and":
-        for operand in condition.operands:
-            yield from _conjuncts(operand)
-    else:
-        yield condition

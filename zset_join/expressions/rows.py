@@ -6,7 +6,7 @@ Spark does not look at does not raise, and what cannot be computed raises with t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 import numpy as np
 import pyarrow as pa
@@ -21,6 +21,7 @@ __all__ = [
     "check_condition",
     "columns_read",
     "compute",
+    "conjuncts",
     "is_plain",
     "named",
     "plain_column",
@@ -37,6 +38,15 @@ _PLAIN = frozenset({Call, Cast, Column, Literal})
 def columns_read(expression: Expression) -> frozenset[str]:
     """Return the names of the columns that an expression reads."""
     return frozenset(node.name for node in walk(expression) if isinstance(node, Column))
+
+
+def conjuncts(condition: Expression) -> Iterator[Expression]:
+    """Yield the parts of a condition that AND connects, in their order."""
+    if isinstance(condition, Call) and condition.operation == "and":
+        for operand in condition.operands:
+            yield from conjuncts(operand)
+    else:
+        yield condition
 
 
 def named(column: str) -> Expression:

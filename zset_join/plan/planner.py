@@ -22,6 +22,7 @@ from zset_join.plan.passes.push_columns import push_columns
 from zset_join.plan.passes.reduce_first import reduce_first
 from zset_join.plan.passes.share_equal import share_equal
 from zset_join.plan.passes.share_versions import share_versions
+from zset_join.plan.passes.store_once import store_once
 from zset_join.plan.passes.sum_pairs import sum_pairs
 from zset_join.plan.query_plan import QueryPlan
 from zset_join.plan.sharing import share_tables
@@ -41,11 +42,12 @@ def passes(
         keep_state: "needed" omits the columns of sources that nothing reads; "all" keeps them.
     """
     summing, pruning = ((sum_pairs,), (prune_columns,)) if keep_state == "needed" else ((), ())
-    spread = (pass_on_sources, reduce_first, one_reader) if is_spread else ()
+    once, spread = ((), (pass_on_sources, reduce_first, one_reader)) if is_spread else ((store_once,), ())
     return (
         *summing,
         share_versions,
         normalise_upserts,
+        *once,
         derive_keys,
         partial(insert_routes, buckets=buckets),
         choose_fast_paths,

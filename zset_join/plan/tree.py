@@ -14,7 +14,7 @@ Hidden columns order changes or carry computed keys; they travel with the rows a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import overload
@@ -42,6 +42,7 @@ __all__ = [
     "Views",
     "changelog_of",
     "drawn",
+    "each_node",
     "each_root",
     "only_adds",
     "rebuilt",
@@ -328,20 +329,21 @@ def changelog_of(node: Node) -> Relation:
     return shown_only(as_changelog(node.relation), node.hidden)
 
 
-def sources_of(root: Root) -> tuple[PlanSource, ...]:
-    """Return the sources of a tree, each once."""
-    found: dict[int, PlanSource] = {}
+def each_node(root: Root) -> Iterator[Root]:
+    """Yield every node of a tree once."""
     seen: set[int] = set()
     waiting: list[Root] = [root]
     while waiting:
         node = waiting.pop()
-        if id(node) in seen:
-            continue
-        seen.add(id(node))
-        if isinstance(node, Read):
-            found.setdefault(id(node.source), node.source)
-        waiting += node.children
-    return tuple(found.values())
+        if id(node) not in seen:
+            seen.add(id(node))
+            yield node
+            waiting.extend(node.children)
+
+
+def sources_of(root: Root) -> tuple[PlanSource, ...]:
+    """Return the sources of a tree, each once."""
+    return tuple({id(node.source): node.source for node in each_node(root) if isinstance(node, Read)}.values())
 
 
 @overload

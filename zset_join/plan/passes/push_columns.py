@@ -9,10 +9,9 @@ A lookup join whose rows go two ways, or past anything else than conditions to t
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
 from dataclasses import replace
 
-from zset_join.plan.tree import Apply, Node, Operate, Root, rebuilt
+from zset_join.plan.tree import Apply, Node, Operate, Root, each_node, rebuilt
 from zset_join.stages.request import StageRequest
 
 __all__ = ["push_columns"]
@@ -20,7 +19,7 @@ __all__ = ["push_columns"]
 
 def push_columns(root: Root) -> Root:
     """Return a tree whose lookup joins request what is read."""
-    nodes = list(_nodes(root))
+    nodes = list(each_node(root))
     parents = Counter(id(child) for node in nodes for child in node.children)
     pruned: dict[int, StageRequest] = {}
     for node in nodes:
@@ -43,15 +42,3 @@ def push_columns(root: Root) -> Root:
         return replace(node, request=pruned[id(node.request)]) if is_pruned else node  # type: ignore[union-attr,arg-type]
 
     return rebuilt(root, change) if pruned else root
-
-
-def _nodes(root: Root) -> Iterator[Root]:
-    """Yield every node once."""
-    seen: set[int] = set()
-    waiting: list[Root] = [root]
-    while waiting:
-        node = waiting.pop()
-        if id(node) not in seen:
-            seen.add(id(node))
-            yield node
-            waiting.extend(node.children)

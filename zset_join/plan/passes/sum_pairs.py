@@ -19,7 +19,7 @@ Only sums are kept: the rows of the sides are absent for an evolution.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -29,7 +29,7 @@ from zset_join.expressions.rows import named, plain_column
 from zset_join.expressions.tree import Call, Literal
 from zset_join.plan.pairs_made import PAIRS, why_not_summed
 from zset_join.plan.row_steps import SelectStep, name_after
-from zset_join.plan.tree import Apply, Node, Operate, Root, is_derived, rebuilt
+from zset_join.plan.tree import Apply, Node, Operate, Root, each_node, is_derived, rebuilt
 from zset_join.shapes.aggregate import AggregateCall
 from zset_join.stages.aggregate import AggregateRequest
 from zset_join.stages.join import JoinRequest
@@ -42,25 +42,13 @@ _COUNT = "rows"
 
 def sum_pairs(root: Root) -> Root:
     """Return a tree whose groups over many-to-many joins are fed products of sums."""
-    parents = Counter(id(child) for node in _nodes(root) for child in node.children)
+    parents = Counter(id(child) for node in each_node(root) for child in node.children)
 
     def change(node: Node) -> Node:
         pairs = _Pairs.below(node, parents)
         return node if pairs is None else pairs.summed()
 
     return rebuilt(root, change)
-
-
-def _nodes(root: Root) -> Iterator[Root]:
-    """Yield every node once."""
-    seen: set[int] = set()
-    waiting: list[Root] = [root]
-    while waiting:
-        node = waiting.pop()
-        if id(node) not in seen:
-            seen.add(id(node))
-            yield node
-            waiting.extend(node.children)
 
 
 @dataclass(frozen=True, kw_only=True)

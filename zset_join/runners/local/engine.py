@@ -22,6 +22,7 @@ from zset_join.plan.sharing import source_of
 from zset_join.runners.common.rejected import RejectedRows
 from zset_join.runners.common.stage_bucket import GLOBAL_BUCKET, StageBucket
 from zset_join.runners.local.feeding import Feeding
+from zset_join.runners.local.filters import Filters
 from zset_join.runners.local.stage_states import StageStates
 from zset_join.runners.local.watermarks import KnownTimes, Watermarks
 from zset_join.stages.effect import EffectStage, has_effect
@@ -90,9 +91,9 @@ class AnsweredEpoch:
 class _View:
     """Bring the change of a view together: every row once, retractions first."""
 
-    def __init__(self, plan: QueryPlan, view: PlanView) -> None:
+    def __init__(self, plan: QueryPlan, view: PlanView, filters: dict[str | int, Filters]) -> None:
         schema, origin = plan.output_of(view.name).schema, view.feeds[0].origin
-        self._rows = Feeding(plan, view.feeds, schema)
+        self._rows = Feeding(plan, view.feeds, schema, filters)
         stage = plan.nodes[origin].stage if len(view.feeds) == 1 and isinstance(origin, int) else None
         self._is_ordered = stage is not None  # steps leave the order of an answer as it is
         self._is_distinct = stage is not None and emits_distinct_rows(stage, view.feeds[0].steps)
@@ -126,9 +127,10 @@ class Engine:
         self._quarantines = quarantines
         self.watermarks = watermarks
         self._inputs: list[list[Feeding]] = []
+        filters: dict[str | int, Filters] = {}
         for node in plan.nodes:
             schemas = [one.relation.schema for one in node.stage.inputs]
-            feedings = [Feeding(plan, feeds, schema) for feeds, schema in zip(node.feeds, schemas, strict=True)]
+            feedings = [Feeding(plan, feeds, schema, filters) for feeds, schema in zip(node.feeds, schemas, strict=True)]
             state = plan.state_of[node.number]
             if state.is_shared and node.number != state.number:
                 feedings[1] = self._inputs[state.number][1]  # the readers of a table are given one and the same delta of it
@@ -138,7 +140,7 @@ class Engine:
         self._names = [node.name for node in plan.nodes]
         self._given = [[source_of(plan, feeds) or "" for feeds in node.feeds] for node in plan.nodes]
         self._has_effect = [has_effect(node.stage) for node in plan.nodes]
-        self._views = {view.name: _View(plan, view) for view in plan.views}
+        self._views = {view.name: _View(plan, view, filters) for view in plan.views}
         self._buckets = [StageBucket.of(node.stage) for node in plan.nodes]
 
     def answer(

@@ -9,7 +9,7 @@ Cost: the steps once over all rows where none fails; else, per failing row, abou
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -18,9 +18,11 @@ import pyarrow as pa
 from zset_join.core.errors import BadInputError
 from zset_join.core.row_conversion import conform
 from zset_join.core.shown_values import shown_names, shown_value
-from zset_join.plan.query_plan import Feed, QueryPlan
+from zset_join.plan.query_plan import QueryPlan
+from zset_join.plan.row_steps import RowStep, as_changelog
 from zset_join.query.reading import Reading
-from zset_join.runners.local.feeding import feeding
+from zset_join.runners.local.feeding import transforms_of
+from zset_join.stages.latest import LatestStage
 from zset_join.zset import ZSet
 
 __all__ = ["failing_rows", "unread_rows"]
@@ -29,7 +31,7 @@ _UNREAD = pa.schema([("row", pa.string()), ("code", pa.string()), ("reason", pa.
 
 
 def failing_rows(plan: QueryPlan, reading: Reading, rows: pa.Table | ZSet) -> dict[int, BadInputError]:
-    """Return the rows that the steps between a source and the first stage fail for, by their positions.
+    """Return the rows that the steps between a source and the first stage, its own table apart, fail for, by their positions.
 
     Args:
         plan: the query.
@@ -41,7 +43,7 @@ def failing_rows(plan: QueryPlan, reading: Reading, rows: pa.Table | ZSet) -> di
     """
     name = reading.source.name
     relation = next(source.relation for source in plan.sources if source.name == name)
-    steps = [feeding(plan, feed) for feed in _feeds(plan) if feed.origin == name and feed.steps]
+    steps = [transforms_of(one, as_changelog(relation)) for one in _steps(plan, name)]
     failing: dict[int, BadInputError] = {}
     left = [(0, len(rows) if isinstance(rows, ZSet) else rows.num_rows)] if steps else []
     while left:
@@ -86,11 +88,17 @@ def _array(batch: pa.RecordBatch | pa.Table, name: str, place: int) -> pa.Array:
     return column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
 
 
-def _feeds(plan: QueryPlan) -> Iterable[Feed]:
+def _steps(plan: QueryPlan, name: str) -> Iterator[tuple[RowStep, ...]]:
+    """Yield the steps that depend on a row of a source alone: before the first stage, or behind the table of the source."""
+    tables: dict[str | int, tuple[RowStep, ...]] = {name: ()}
     for node in plan.nodes:
-        for feeds in node.feeds:
-            yield from feeds
-    yield from plan.outputs
+        of_source = [(*tables[feed.origin], *feed.steps) for feeds in node.feeds for feed in feeds if feed.origin in tables]
+        if isinstance(node.stage, LatestStage) and node.stage.control is None and of_source:
+            tables[node.number] = of_source[0]
+        yield from filter(None, of_source)
+    for feed in plan.outputs:
+        if feed.origin in tables and feed.steps:
+            yield (*tables[feed.origin], *feed.steps)
 
 
 def _part(rows: pa.Table | ZSet, begin: int, end: int) -> Any:

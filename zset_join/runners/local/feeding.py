@@ -20,6 +20,7 @@ from zset_join.core.row_conversion import take_rows
 from zset_join.expressions.rows import columns_read, compute, plain_column, rows_where
 from zset_join.plan.query_plan import Feed, QueryPlan
 from zset_join.plan.row_steps import OpaqueStep, RowStep, SelectStep, WhereStep
+from zset_join.runners.local.filters import Filters
 from zset_join.zset import ZSet
 
 __all__ = ["Feeding", "Transform", "columns_before", "feeding", "transforms_of"]
@@ -34,12 +35,19 @@ class Feeding:
         plan: the plan.
         feeds: the feeds of the input.
         schema: the columns that are passed on.
+        filters: by source or stage, what evaluates the first conditions of all its readers together; None: each by itself.
     """
 
-    def __init__(self, plan: QueryPlan, feeds: Sequence[Feed], schema: pa.Schema) -> None:
+    def __init__(
+        self,
+        plan: QueryPlan,
+        feeds: Sequence[Feed],
+        schema: pa.Schema,
+        filters: dict[str | int, Filters] | None = None,
+    ) -> None:
         self.schema = schema
         self.nothing = ZSet.empty(schema)
-        self._feeds = tuple((feed.origin, feeding(plan, feed)) for feed in feeds)
+        self._feeds = tuple((feed.origin, feeding(plan, feed, filters)) for feed in feeds)
 
     def collect(self, deltas: dict[str | int, ZSet]) -> ZSet:
         """Return the delta of the input, given those of sources and stages; the very object where nothing is done to it."""
@@ -50,7 +58,9 @@ class Feeding:
                 continue
             for transform in transforms:
                 delta = transform(delta)
-            if len(delta):
+                if not len(delta):
+                    break
+            else:
                 parts.append(delta)
         if not parts:
             return self.nothing
@@ -59,13 +69,18 @@ class Feeding:
         return ZSet.concat([_of_schema(part, self.schema) for part in parts], schema=self.schema)
 
 
-def feeding(plan: QueryPlan, feed: Feed) -> list[Transform]:
+def feeding(plan: QueryPlan, feed: Feed, filters: dict[str | int, Filters] | None = None) -> list[Transform]:
     """Return the transformation of the rows of a feed.
 
     Raises:
         PlanError: a step that only Spark can do.
     """
-    return transforms_of(feed.steps, plan.relation_of(feed.origin))
+    relation = plan.relation_of(feed.origin)
+    transforms = transforms_of(feed.steps, relation)
+    condition = feed.steps[0].condition if feed.steps else None
+    if filters is not None and condition is not None and relation.mode != "upsert":
+        transforms[0] = filters.setdefault(feed.origin, Filters(relation.schema)).add(condition, transforms[0])
+    return transforms
 
 
 def transforms_of(steps: Sequence[RowStep], relation: Relation) -> list[Transform]:

@@ -6,8 +6,11 @@ The law: of every source, rows = rows applied + rows set aside; what cannot be r
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
+
+import numpy as np
+import numpy.typing as npt
 
 from zset_join.checkpoint.record import LATE_ROWS_TOTAL
 from zset_join.runners.common.epoch_spans import write_epoch_span
@@ -47,18 +50,15 @@ def epoch_counts(
         undecodable[unreadable.source] = undecodable.get(unreadable.source, 0) + unreadable.records.num_rows
     before, late = times or answered.times, {name: one.late_rows for name, one in answered.times.sources.items()}
     rows = {name: len(delta) for name, delta in deltas.items()}
+    views = {name: _counted(delta.weights) for name, delta in answered.answers.items()}
     for one in answered.rejected:
         if one.is_of_source:
             rows[one.name] += len(one.rejected)
     return {
         "epoch": answered.epoch,
         "rows": rows,
-        **_counted(answered.answers.values()),
-        **(
-            {"views": {name: _counted([delta]) for name, delta in answered.answers.items()}}
-            if len(answered.answers) > 1
-            else {}
-        ),
+        **{what: sum(one[what] for one in views.values()) for what in ("answer_rows", "retractions")},
+        **({"views": views} if len(views) > 1 else {}),
         "rejected_rows": sum(len(one.rejected) for one in answered.rejected) if answered.rejected else 0,
         **({"undecodable": undecodable} if undecodable else {}),
         **({"lookups": dict(lookups)} if lookups else {}),
@@ -88,10 +88,7 @@ def write_span(
     write_epoch_span(view=view, query_id=query_id, runner=runner, progress=progress, parts=parts)
 
 
-def _counted(deltas: Iterable[ZSet]) -> dict[str, int]:
-    """Return the counts of the answer of a view, or of several; retractions come first, so these are not counted one by one."""
-    weights = [delta.weights for delta in deltas]
-    return {
-        "answer_rows": sum(map(len, weights)),
-        "retractions": sum(bisect_left(one, 0) for one in weights),
-    }
+def _counted(weights: npt.NDArray[np.int64]) -> dict[str, int]:
+    """Return the counts of the answer of a view; retractions come first, so these are not counted one by one."""
+    rows = len(weights)
+    return {"answer_rows": rows, "retractions": bisect_left(weights, 0) if rows else 0}

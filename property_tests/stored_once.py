@@ -1,0 +1,164 @@
+"""Random sets of readers of two keyed tables: filters, projections, groups and joins, some of which read the table alike.
+
+The law: whatever reads a table, every view answers in every epoch what a pipeline of this view alone answers, also where views
+come and go, a change is undone, the pipeline is opened again from its directory, state is hybrid, or only needed columns are
+kept. A table has one stage, however many read it; none where only joins do.
+"""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from property_tests.bags import text_bag_of
+from property_tests.laws import LawBrokenError
+from zset_join.core.errors import ZsetJoinError
+from zset_join.core.options import HotBudget
+from zset_join.expressions import col, lit
+from zset_join.pipeline import Pipeline, View, changes
+from zset_join.pipeline import functions as ZF  # noqa: N812 - as users write F
+from zset_join.stages.stage import StageOptions
+
+__all__ = ["views_equal_themselves_alone"]
+
+_COLUMNS = {"id": pa.int64(), "k": pa.string(), "n": pa.int64(), "x": pa.float64(), "v": pa.int64()}
+_FEW = HotBudget(max_hot_keys=2)
+_OPTIONS = [StageOptions(), StageOptions(), StageOptions(hot_budget=_FEW, table_budget=_FEW)]
+
+
+def _table(name: str) -> View:
+    if name == "t":
+        return changes(
+            "t", {**_COLUMNS, "op": pa.string()}, keys="id", apply_as_deletes=col("op") == "d", except_column_list=["op"]
+        )
+    return changes("u", _COLUMNS, keys=["k", "id"], sequence_by="v", except_column_list=["v"])
+
+
+def _condition(draw: random.Random) -> Any:
+    number, text = draw.randint(-1, 4), draw.choice("abc")
+    return draw.choice(
+        [
+            col("n") > number,
+            col("n") > number,
+            lit(number) < col("n"),
+            col("n") != number,
+            col("k") == text,
+            (col("n") > number) & (col("k") != text),
+            (col("n") > 1) & (col("x") < number),
+            col("x").eqNullSafe(None) | (col("n") + number > 2),
+            col("k").isin("a", text),
+        ]
+    )
+
+
+def _view(draw: random.Random) -> View:
+    """Return a reader of a table; the first conditions are often those of another one."""
+    view = _table(draw.choice("ttu"))
+    if draw.random() < 0.3:
+        view = view.where(col("n") > 1)
+    for _ in range(draw.randint(0, 2)):
+        kind = draw.choice(["where", "where", "select", "computed"])
+        if kind == "where":
+            view = view.where(_condition(draw))
+        elif kind == "select":
+            view = view.select("k", "n", "x", *(["id"] if draw.random() < 0.5 and "id" in view.columns else []))
+        else:
+            view = view.withColumn("n", col("n") * 2)
+    kind = draw.choice(["rows", "rows", "rows", "groups", "join", "distinct"])
+    if kind == "groups":
+        return view.groupBy("k").agg(ZF.sum("n").alias("total"), ZF.max("x").alias("x"))
+    if kind == "join":
+        return view.select("k", "n").join(
+            _table("t").select("id", "k").where(col("id") > 2), on="k", how=draw.choice(["inner", "left"])
+        )
+    return view.select("k", "n").distinct() if kind == "distinct" else view
+
+
+def _rows(draw: random.Random) -> dict[str, list[dict[str, Any]]]:
+    def row() -> dict[str, Any]:
+        return {
+            "id": draw.randint(1, 8),
+            "k": draw.choice("abc"),
+            "n": draw.choice([None, 0, 1, 2, 3, 4]),
+            "x": draw.choice([None, 0.0, float("nan"), 1.5]),
+            "v": draw.randint(0, 30),
+        }
+
+    tables = {"t": [{**row(), "op": draw.choice("uuuud")} for _ in range(draw.choice([0, 1, 6]))]}
+    return {**tables, "u": [row() for _ in range(draw.choice([0, 1, 6]))]}
+
+
+def views_equal_themselves_alone(seed: int, directory: Path | None) -> int:
+    """Run a set of views and each of them alone; return how many changed rows they had.
+
+    Args:
+        seed: what everything is drawn from.
+        directory: where the pipeline lasts; it is opened again on the way. None: in memory.
+
+    Raises:
+        LawBrokenError: a view that answers otherwise than alone, or a table that is present twice.
+    """
+    draw = random.Random(seed)
+    views = {f"view {number}": _view(draw) for number in range(draw.randint(2, 6))}
+    views |= {"whole t": _table("t"), "whole u": _table("u")} if draw.random() < 0.6 else {}
+    more: dict[str, Any] = {"options": draw.choice(_OPTIONS), "keep_state": draw.choice(["all", "all", "needed"])}
+    pipeline = Pipeline(views, directory, **more)
+    alone = {name: Pipeline({name: view}) for name, view in views.items()}
+    history, rows = list[dict[str, Any]](), 0
+    for epoch in range(6):
+        _check_stages(seed, pipeline)
+        given = _rows(draw)
+        history.append(_read_by(pipeline, given))
+        answers = pipeline.step(_read_by(pipeline, given), processing_time=epoch)
+        for name, one in alone.items():
+            wanted = one.step(_read_by(one, given), processing_time=epoch)[name]
+            rows += len(wanted)
+            if text_bag_of(answers[name]) != text_bag_of(wanted) or text_bag_of(pipeline.contents(name)) != text_bag_of(
+                one.contents()
+            ):
+                raise LawBrokenError(f"seed {seed}, epoch {epoch}, {name}: {answers[name]} is not {wanted}")
+        event = draw.choice(["", "", "again", "add", "drop", "undo"])
+        if event == "again" and directory is not None:
+            pipeline.close()
+            pipeline = Pipeline(views, directory, **more)
+        elif event == "drop" and len(views) > 1:
+            name = draw.choice(list(views))
+            pipeline.drop_view(name)
+            del views[name], alone[name]
+        elif event in ("add", "undo"):
+            _add(draw, pipeline, views, alone, history, is_undone=event == "undo")
+    pipeline.close()
+    return rows
+
+
+def _add(draw: random.Random, pipeline: Any, views: Any, alone: Any, history: Any, *, is_undone: bool) -> None:
+    """Add a view that the tables can build; perhaps undo that at once."""
+    name, view = f"view {len(history)} later", _view(draw)
+    later = Pipeline({name: view})
+    for epoch, given in enumerate(history):
+        later.step(_read_by(later, given), processing_time=epoch)
+    try:
+        diff = pipeline.add_view(name, view)
+    except ZsetJoinError as error:
+        if error.code not in {"EVOLVE_NO_ROWS", "EVOLVE_BY_TIME", "EVOLVE_SOURCE", "EVOLVE_DROPPED"}:
+            raise
+        return
+    if text_bag_of(diff.views[name].added) != text_bag_of(later.contents()):
+        raise LawBrokenError(f"{name} begins with {diff.views[name].added}, and not with {later.contents()}")
+    if is_undone:
+        pipeline.undo()
+    else:
+        views[name], alone[name] = view, later
+
+
+def _read_by(pipeline: Any, given: dict[str, Any]) -> dict[str, Any]:
+    return {name: rows for name, rows in given.items() if name in pipeline.sources}
+
+
+def _check_stages(seed: int, pipeline: Any) -> None:
+    of = [feed.origin for node in pipeline.plan.nodes if node.stage.kind == "latest" for feed in node.feeds[0]]
+    if len(of) > len(set(of)):
+        raise LawBrokenError(f"seed {seed}: a table is present twice in\n{pipeline.plan.explain()}")

@@ -1,0 +1,150 @@
+"""The conditions that several readers have on one delta, evaluated in one pass.
+
+    a > 1, a > 2, b = 'x'       a > (1, 2) over two copies of the rows at once; b = 'x' beside it
+
+The law: each reader is given what its condition alone passes. Conditions that differ only in the literals that they compare
+with are one expression over as many copies of the rows; a reader that no row passes costs nothing more. Where the pass raises,
+every condition is evaluated by itself, so that the error is that of the reader whose condition raises.
+
+Memory: of a delta of at most `_MOST_ROWS` rows, the columns that are read, once per condition; a longer one is not copied.
+"""
+
+from __future__ import annotations
+
+import json
+import weakref
+from collections.abc import Callable
+
+import numpy as np
+import pyarrow as pa
+
+from zset_join.core.errors import BadInputError
+from zset_join.core.row_conversion import take_rows
+from zset_join.expressions import Expression
+from zset_join.expressions.rows import columns_read, named, rows_where
+from zset_join.expressions.tree import Call, Cast, Literal
+from zset_join.expressions.vectors import Bools
+from zset_join.expressions.written import write_expression
+from zset_join.zset import ZSet
+
+__all__ = ["Filters"]
+
+_MOST_ROWS = 1024
+_COMPARISONS = frozenset({"eq", "ne", "lt", "le", "gt", "ge", "eq_null_safe"})
+
+
+class _Shape:
+    """Conditions that differ in the literals that they compare with alone.
+
+    Args:
+        condition: with a column in place of each of these literals.
+        types: of these columns, by name.
+
+    Attributes:
+        places: the numbers of the conditions.
+        literals: the values of each, in the order of the columns.
+    """
+
+    def __init__(self, condition: Expression, types: dict[str, pa.DataType]) -> None:
+        self.places: list[int] = []
+        self.literals: list[list[object]] = []
+        self._condition, self._types = condition, types
+        self._read = sorted(columns_read(condition) - types.keys())
+        self._values: list[pa.Array] = []
+
+    def passes(self, rows: pa.RecordBatch) -> Bools:
+        """Return per condition and row whether the row passes."""
+        count, length = len(self.places), rows.num_rows
+        columns = {name: rows.column(name) for name in self._read}
+        if not self._types:
+            return np.broadcast_to(rows_where(self._condition, columns, length), (count, length))
+        if not self._values:
+            of_columns = zip(*self.literals, strict=True)
+            self._values = [pa.array(values, kind) for values, kind in zip(of_columns, self._types.values(), strict=True)]
+        copies = pa.array(np.tile(np.arange(length), count))
+        columns = {name: column.take(copies) for name, column in columns.items()}
+        owners = pa.array(np.repeat(np.arange(count), length))
+        columns |= {name: values.take(owners) for name, values in zip(self._types, self._values, strict=True)}
+        return rows_where(self._condition, columns, count * length).reshape(count, length)
+
+
+class Filters:
+    """The conditions on the deltas of one source or stage.
+
+    Args:
+        schema: of the deltas.
+    """
+
+    def __init__(self, schema: pa.Schema) -> None:
+        self._shapes: dict[str, _Shape] = {}
+        self._count = 0
+        self._nothing = ZSet.empty(schema)
+        self._newest: Callable[[], ZSet | None] = _none
+        self._passes = np.empty((0, 0), np.bool_)
+        self._some: list[int] | None = None  # rows that pass, per condition
+
+    def add(self, condition: Expression, alone: Callable[[ZSet], ZSet]) -> Callable[[ZSet], ZSet]:
+        """Return what passes the rows of a delta that fulfil a condition.
+
+        Args:
+            condition: over the columns of one row.
+            alone: the same for this condition by itself.
+        """
+        place, literals = self._count, list[Literal]()
+        general = _general(condition, literals)
+        types = {_name(at): one.type for at, one in enumerate(literals)}
+        text = json.dumps([write_expression(general), [str(kind) for kind in types.values()]])
+        shape = self._shapes.setdefault(text, _Shape(general, types))
+        shape.places.append(place)
+        shape.literals.append([one.value for one in literals])
+        self._count += 1
+
+        def keep(delta: ZSet) -> ZSet:
+            if self._newest() is not delta:
+                self._evaluate(delta)
+            if self._some is None:
+                return alone(delta)
+            if not self._some[place]:
+                return self._nothing
+            chosen = np.flatnonzero(self._passes[place])
+            return delta if len(chosen) == len(delta) else ZSet(take_rows(delta.rows, chosen), delta.weights[chosen])
+
+        return keep
+
+    def _evaluate(self, delta: ZSet) -> None:
+        self._newest, self._some = weakref.ref(delta), None
+        if self._count == 1 or len(delta) > _MOST_ROWS:
+            return
+        passes = np.empty((self._count, len(delta)), np.bool_)
+        try:
+            for shape in self._shapes.values():
+                passes[shape.places] = shape.passes(delta.rows)
+        except BadInputError:  # each condition raises its own error, or none
+            return
+        self._passes, self._some = passes, passes.sum(axis=1).tolist()
+
+
+def _general(expression: Expression, literals: list[Literal]) -> Expression:
+    """Return an expression with columns in place of the literals that it compares with, which are added to a list."""
+    match expression:
+        case Call(operation, operands):
+            parts = []
+            for operand in operands:
+                if operation in _COMPARISONS and isinstance(operand, Literal) and operand.value is not None:
+                    parts.append(named(_name(len(literals))))
+                    literals.append(operand)
+                else:
+                    parts.append(_general(operand, literals))
+            return Call(operation, tuple(parts))
+        case Cast():
+            return Cast(_general(expression.operand, literals), expression.type)
+        case _:
+            return expression
+
+
+def _name(place: int) -> str:
+    return f"\0{place}"
+
+
+def _none() -> None:
+    """Return no delta."""
