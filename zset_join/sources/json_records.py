@@ -50,7 +50,7 @@ from zset_join.zset import single_batch
 with needed_for("reading records of JSON"):
     import duckdb
 
-__all__ = ["JsonRecordReader", "ReadRecords"]
+__all__ = ["JsonRecordReader", "ReadRecords", "check_types"]
 
 _RECORDS = "records_to_read"
 _ROW = "__row_number"
@@ -122,15 +122,7 @@ class JsonRecordReader:
                 code="UNKNOWN_COLUMN",
                 missing=missing,
             )
-        for field in schema:
-            if duckdb_type(field.type) is None:
-                raise PlanError(
-                    f'format {format_name}: column "{field.name}" is of type {field.type}, which is not read from JSON; '
-                    "declare it "
-                    "as a string and cast it.",
-                    code="UNSUPPORTED_TYPE",
-                    column=field.name,
-                )
+        check_types(format_name, schema)
         self._queries = {
             (opens, has_marks): RecordStatements(
                 record=self.format,
@@ -294,6 +286,22 @@ def _merged(ordinary: ReadRecords, others: ReadRecords, numbers: np.ndarray) -> 
         rejects=pa.concat_arrays([ordinary.rejects, others.rejects]).take(places),
         records=records[order],
     )
+
+
+def check_types(format_name: str, schema: pa.Schema) -> None:
+    """Reject columns of types that are not read from JSON.
+
+    Raises:
+        PlanError: there is one.
+    """
+    for field in schema:
+        if duckdb_type(field.type) is None:
+            raise PlanError(
+                f'format {format_name}: column "{field.name}" is of type {field.type}, which is not read from JSON; '
+                "declare it as a string and cast it.",
+                code="UNSUPPORTED_TYPE",
+                column=field.name,
+            )
 
 
 def duckdb_type(data_type: pa.DataType) -> str | None:

@@ -19,7 +19,6 @@ from zset_join.runners.spark.api import streams
 from zset_join.runners.spark.driver.collected import collected_layout, united_rows
 from zset_join.runners.spark.driver.source_rows import SourceRows
 from zset_join.runners.spark.planning.source_stream import SourceStream
-from zset_join.runners.spark.rows import record_streams
 
 ODD = table_of(
     {"key": '{"id":1}', "value": '{"op":"c","after":{"id":1,"v":"a"},"source":{"lsn":5}}'},
@@ -73,10 +72,7 @@ def test_they_are_the_rows_and_the_reasons_that_executors_read(spark: SparkSessi
     check_same(ours, sparks, keys)
 
 
-def test_without_our_reader_spark_reads_the_same_of_bytes_that_are_no_text(
-    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(record_streams, "can_map", lambda _: False)
+def test_bytes_that_are_no_text_are_rejected_alike_on_executors(spark: SparkSession, tmp_path: Path) -> None:
     good, bad = b'{"op":"c","after":{"id":1,"v":"a"},"source":{"table":"t"}}', b'{"op":"c","after":{"id":2,"v":"\xff"}}'
     schema = pa.schema({"key": pa.binary(), "value": pa.binary(), "offset": pa.int64()})
     columns = [[b'{"id":1}', b"\xfe", b"\xfe", None], [good, good, bad, bad], [4, 5, 6, 7]]

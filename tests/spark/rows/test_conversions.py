@@ -30,7 +30,6 @@ from zset_join.changelog.formats.record_spellings import is_exact
 from zset_join.runners.spark.api.table_streams import file_rows, json_rows
 from zset_join.runners.spark.rows.conversions import json_value, of_json
 from zset_join.runners.spark.rows.conversions import of_text as text_in_spark
-from zset_join.runners.spark.rows.json_records import read_records
 
 
 def test_spark_casts_as_the_table_has_it_and_the_products_sql_reads_by_the_table(spark: SparkSession) -> None:
@@ -113,24 +112,6 @@ def test_files_of_json_and_csv_are_read_by_the_table_inside_spark(spark: SparkSe
 
     assert seen(got["json"], len(of_json)) == [as_seen(expected) for *_, expected in of_json]
     assert seen(got["csv"], len(texts)) == [as_seen(expected) for *_, expected in texts]
-
-
-@pytest.mark.long
-def test_nested_values_of_records_convert_as_flat_ones_do(spark: SparkSession) -> None:
-    deep = pa.struct([("d", pa.decimal128(38, 2)), ("l", pa.list_(pa.int8())), ("m", pa.map_(pa.string(), pa.float64()))])
-    given = pa.schema([("id", pa.int64()), ("deep", deep)])
-    good = ['{"d": 1234567890123456.78, "l": ["7", 3.0, null], "m": {"a": "1.5", "b": null, "c": -0.0}}', "null", "{}"]
-    bad = ['{"d": 1.005}', '{"l": [200]}', '{"l": 5}', '{"l": ["3.9"]}', '{"m": {"a": true}}', "[]", "7", '{"d": 1e-400}']
-    texts = [f'{{"op": "c", "after": {{"id": {row}, "deep": {one}}}}}' for row, one in enumerate([*good, *bad])]
-    records = spark.createDataFrame([(text,) for text in texts], "value STRING")
-
-    lines = read_records(records, "debezium-json", given, ["id"]).toArrow().sort_by("__change").to_pylist()
-
-    read = [line["deep"] for line in sorted(lines, key=lambda line: line["id"]) if line["__reject"] is None]
-    pairs = [("a", 1.5), ("b", None), ("c", -0.0)]
-    nothing = {"d": None, "l": None, "m": None}
-    assert str(read) == str([{"d": Decimal("1234567890123456.78"), "l": [7, 3, None], "m": pairs}, None, nothing])
-    assert [line["__reject"] for line in lines if line["__reject"]] == ["UNDECODABLE_VALUE deep"] * len(bad)
 
 
 def known(answer: str | None, frozen: str | None) -> str | None:

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import base64
-import importlib.util
 import pickle
 
 import pyarrow as pa
-import pytest
 
 from zset_join.changelog.formats import RecordOptions
 from zset_join.changelog.formats.record_sql import CHANGE, REJECT, UNAVAILABLE_BITS
-from zset_join.runners.spark.rows.mapped_records import LinesRead, can_map
+from zset_join.runners.spark.rows.mapped_records import LinesRead
 
 TABLE = pa.schema({"id": pa.int64(), "v": pa.string()})
 KEPT = {"value": "shown", "value_base64": "coded", "offset": "at"}
@@ -46,13 +44,3 @@ def test_only_lines_that_may_be_dead_letters_come_back_with_their_record() -> No
     assert lines["id"].to_pylist() == [1, 2, None, 3, None, 1]
     assert lines[UNAVAILABLE_BITS].to_pylist()[:2] == [0, 2]
     assert [str(code).split()[0] for code in lines[REJECT].to_pylist()] == ["None"] * 4 + ["UNDECODABLE_RECORD", "None"]
-
-
-def test_sessions_without_duckdb_are_left_to_spark(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert can_map(TABLE)
-    assert can_map(TABLE.append(pa.field("deep", pa.struct([("d", pa.map_(pa.string(), pa.list_(pa.binary())))]))))
-    assert not can_map(TABLE.append(pa.field("deep", pa.struct([("d", pa.month_day_nano_interval())]))))
-
-    monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
-
-    assert not can_map(TABLE)

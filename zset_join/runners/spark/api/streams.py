@@ -54,7 +54,6 @@ from zset_join.runners.spark.frames.facts import reader_of
 from zset_join.runners.spark.planning.source_stream import SourceStream
 from zset_join.runners.spark.rows.baseline import NULL_AFTER_BASELINE, check_baseline, check_overlap, in_types_of, used_columns
 from zset_join.runners.spark.rows.layout import WEIGHT
-from zset_join.runners.spark.rows.mapped_records import can_map
 from zset_join.runners.spark.rows.names import first_line, quoted
 from zset_join.runners.spark.rows.record_streams import (
     RecordTable,
@@ -341,7 +340,7 @@ def _of_records(
     )
     stream = _make(rows, name, reading, baseline, None, reading.of_first_rows())
     order_of = records.order_of if given["sequence_by"] is None else {}
-    found = collected_records(df) if can_map(table.schema) and {*reading.hidden} <= {*order_of, CONTROL} else None
+    found = collected_records(df) if {*reading.hidden} <= {*order_of, CONTROL} else None
     if found is None:
         return stream
     read = RecordsRead(

@@ -17,7 +17,6 @@ import pyarrow.types as pt
 
 from zset_join.changelog.formats.exact_numbers import MARK, MARKED, RISKY, RISKY_NUMBER
 from zset_join.changelog.formats.record_spellings import EXACT
-from zset_join.changelog.formats.record_sql import FIRST_DAY, LAST_DAY, PER_SECOND, first_and_last
 from zset_join.runners.spark.rows.names import literal, quoted
 from zset_join.runners.spark.rows.schemas import spark_type
 
@@ -153,34 +152,21 @@ def of_text(text: str, kind: pa.DataType) -> str:
     return cast
 
 
-def of_json(value: str, kind: pa.DataType, *, counts_days: bool = False, unit: str | None = None) -> str:
-    """Return the expression for a JSON value as a value of a type; NULL where it is none.
-
-    Args:
-        value: as `json_value` has it.
-        kind: a type that `is_by_value`.
-        counts_days: whether a number is a date.
-        unit: of a number that is a timestamp; None where none is.
-    """
+def of_json(value: str, kind: pa.DataType) -> str:
+    """Return the expression for a JSON value, as `json_value` has it, as a value of a type; NULL where it is none."""
     text = of_text(f"substr({value}, 2, length({value}) - 2)", kind)
-    number = _of_number(value, kind, counts_days=counts_days, unit=unit)
+    number = _of_number(value, kind)
     return f"CASE WHEN {value} LIKE '\"%' THEN {text} ELSE {number} END"
 
 
-def _of_number(value: str, kind: pa.DataType, *, counts_days: bool, unit: str | None) -> str:
+def _of_number(value: str, kind: pa.DataType) -> str:
     wanted = spark_type(kind).simpleString()
     if pt.is_boolean(kind):
         return f"CASE {value} WHEN 'true' THEN true WHEN 'false' THEN false END"
     if pt.is_integer(kind):
         return _whole(value, wanted)
-    if pt.is_date(kind):
-        return _counted_day(_whole(value, "bigint")) if counts_days else f"CAST(NULL AS {wanted})"
-    if pt.is_timestamp(kind):
-        return (
-            _counted_instant(_whole(value, "bigint"), unit, with_zone=kind.tz is not None)
-            if unit
-            else f"CAST(NULL AS {wanted})"
-        )
+    if pt.is_date(kind) or pt.is_timestamp(kind):
+        return f"CAST(NULL AS {wanted})"
     return of_text(value, kind)
 
 
@@ -284,16 +270,3 @@ def _is_exact(text: str, scale: int) -> str:
     exponent = rf"coalesce(TRY_CAST(regexp_extract({text}, '[eE]([+-]?[0-9]+)', 1) AS INT), 0)"
     is_plain = f"{places} <= {scale} AND NOT {text} RLIKE '[eE]'"
     return f"({is_plain} OR rtrim('0', {digits}) = '' OR {places} - {zeros} - {exponent} <= {scale})"
-
-
-def _counted_day(number: str) -> str:
-    """Return the date of a number of days since 1970; NULL outside of the years 1 to 9999."""
-    return f"CASE WHEN {number} BETWEEN {FIRST_DAY} AND {LAST_DAY} THEN date_add(DATE'1970-01-01', CAST({number} AS INT)) END"
-
-
-def _counted_instant(number: str, unit: str, *, with_zone: bool) -> str:
-    """Return the instant of a number of units since 1970; NULL outside of the years 1 to 9999."""
-    first, last = first_and_last(unit)
-    begin = "TIMESTAMP'1970-01-01 00:00:00Z'" if with_zone else "TIMESTAMP_NTZ'1970-01-01 00:00:00'"
-    micros = f"({number}) DIV 1000" if unit == "ns" else f"({number}) * {1_000_000 // PER_SECOND[unit]}"
-    return f"CASE WHEN {number} BETWEEN {first}L AND {last}L THEN timestampadd(MICROSECOND, {micros}, {begin}) END"

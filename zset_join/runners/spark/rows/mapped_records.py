@@ -2,8 +2,6 @@
 
     key, value, topic, partition, offset -> mapInArrow(LinesRead) -> kept columns, change, row, omitted, reject, metadata
 
-The law: the same lines as `zset_join.runners.spark.rows.json_records` lets Spark read.
-
 Cost: one pass through a Python worker; ordinary records take some microseconds there, see `zset_join.sources.json_records`.
 Columns that go along only for dead letters come back where one may be written, so a good record is sent one way.
 
@@ -12,7 +10,6 @@ Memory: a batch of Spark's and its rows.
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -25,6 +22,7 @@ from pyspark.sql import DataFrame
 
 from zset_join.changelog.formats import METADATA, RecordOptions
 from zset_join.changelog.formats.record_sql import CHANGE, REJECT, UNAVAILABLE_BITS
+from zset_join.core.extras import needed_for
 from zset_join.runners.spark.rows.layout import fitted_batch
 from zset_join.runners.spark.rows.record_bytes import as_texts
 from zset_join.runners.spark.rows.schemas import spark_schema
@@ -32,22 +30,10 @@ from zset_join.runners.spark.rows.schemas import spark_schema
 if TYPE_CHECKING:
     from zset_join.sources.json_records import JsonRecordReader, ReadRecords
 
-__all__ = ["LinesRead", "can_map", "mapped_records"]
+__all__ = ["LinesRead", "mapped_records"]
 
 _SENT: Mapping[str, str | None] = {"topic": "string", "partition": "int", "offset": "bigint", "key": None, "value": None}
 _MOST_READERS = 16
-
-
-def can_map(schema: pa.Schema) -> bool:
-    """Return whether the reader has every type of a table, and DuckDB is here, which some records need.
-
-    It is expected on executors then too.
-    """
-    if importlib.util.find_spec("duckdb") is None:
-        return False
-    from zset_join.sources.json_records import duckdb_type  # needs DuckDB, which not every driver has
-
-    return all(duckdb_type(kind) is not None for kind in schema.types)
 
 
 def mapped_records(
@@ -71,7 +57,14 @@ def mapped_records(
         kept: columns of `records`, or these with `_base64`, to the columns of text that they become; NULL for upserts and
             deletes of whole values.
         source: what the stream is called, and its table where no option names one.
+
+    Raises:
+        MissingPackageError: DuckDB is not installed here; executors need it too.
+        PlanError: a column is of a type that is not read from JSON.
     """
+    with needed_for(f'changes "{source}"'):
+        from zset_join.sources.json_records import check_types
+    check_types(format_name, schema)
     fields = [pa.field(name, pa.string()) for name in (*kept.values(), CHANGE)]
     fields += [*schema, pa.field(UNAVAILABLE_BITS, pa.int64()), pa.field(REJECT, pa.string())]
     fields += [pa.field(column, METADATA[name]) for name, column in options.metadata.items()]

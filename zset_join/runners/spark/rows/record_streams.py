@@ -11,7 +11,7 @@
 
 `change-data-feed` is what Delta and `changes()` of Spark 4.2 give.
 
-The law: `read_records` decides what a record means, in process as here; nothing is omitted but records that mean no change.
+The law: `JsonRecordReader` decides what a record means, in process as here; nothing is omitted but records that mean no change.
 What cannot be read is rejected, with its bytes and its place in Kafka.
 
 A value that the database did not send, and a truncate, are marked in a control column of the rows: a stage `latest` behind the
@@ -40,8 +40,7 @@ from zset_join.changelog.formats.record_sql import CHANGE, UNAVAILABLE_BITS
 from zset_join.changelog.formats.record_sql import REJECT as LINE_REJECT
 from zset_join.core.errors import OptionError, PlanError
 from zset_join.runners.spark.frames.facts import reader_of
-from zset_join.runners.spark.rows.json_records import read_records
-from zset_join.runners.spark.rows.mapped_records import can_map, mapped_records
+from zset_join.runners.spark.rows.mapped_records import mapped_records
 from zset_join.runners.spark.rows.names import column_named
 from zset_join.runners.spark.rows.row_reading import RowOperation
 from zset_join.runners.spark.rows.schemas import arrow_schema
@@ -158,11 +157,7 @@ def records_as_rows(
     raw_bytes = [one for one in ("key", "value") if one in place and isinstance(df.schema[one].dataType, BinaryType)]
     place += [f"{one}_base64" for one in raw_bytes]
     kept = {one: f"{_RECORD}{one}" for one in place}
-    if can_map(table.schema):
-        lines = mapped_records(df, format_name, table.schema, table.keys, options, kept=kept, source=name)
-    else:
-        records = _with_record(df, kept, raw_bytes)
-        lines = read_records(records, format_name, table.schema, table.keys, options, kept=[*kept.values()], source=name)
+    lines = mapped_records(df, format_name, table.schema, table.keys, options, kept=kept, source=name)
     rows = lines.withColumnRenamed(LINE_REJECT, _BAD)
     sources = ("position", "offset") if orders_by_offset else ("position",)
     ordering = [what for what in sources if what in wanted and table.keys]
@@ -184,23 +179,6 @@ def records_as_rows(
         may_be_partial=may_be_partial,
         read=options,
         order_of={f"__sequence_{at}": wanted[what] for at, what in enumerate(ordering)},
-    )
-
-
-def _with_record(df: DataFrame, kept: Mapping[str, str], raw_bytes: Sequence[str]) -> DataFrame:
-    """Return records with key and value as text, and with what is shown of them where they cannot be read.
-
-    Args:
-        df: the records.
-        kept: columns of theirs, or these with `_base64`, to the columns that they become.
-        raw_bytes: the columns of bytes.
-    """
-    others = [column_named(one) for one in df.columns if one not in raw_bytes]
-    as_base64 = {f"{one}_base64": one for one in raw_bytes}
-    return df.select(
-        *others,
-        *(_text_of(one).alias(one) for one in raw_bytes),
-        *((_not_utf8(as_base64[one]) if one in as_base64 else F.col(one).cast("string")).alias(to) for one, to in kept.items()),
     )
 
 
@@ -298,17 +276,6 @@ def declared_schema(schema: Any, name: str) -> pa.Schema:
             argument="schema",
         )
     return arrow_schema(declared, relation=name)
-
-
-def _text_of(column: str) -> Column:
-    """Return bytes as text; what is no UTF-8 as a text that no format reads, so that the record is bad and not mended."""
-    text = F.col(column).cast("string")
-    return F.when(text.isNull() | F.is_valid_utf8(text), text).otherwise(F.lit("bytes that are no UTF-8"))
-
-
-def _not_utf8(column: str) -> Column:
-    """Return the bytes of a column as base64 where they are no text, which a reason could not hold."""
-    return F.when(~F.is_valid_utf8(F.col(column).cast("string")), F.base64(F.col(column)))
 
 
 def _check_columns(df: DataFrame, name: str, format_name: str, table: RecordTable) -> None:
