@@ -11,7 +11,7 @@ import pytest
 
 from zset_join.console.epochs import summary_of_record
 from zset_join.core.errors import BadInputError
-from zset_join.pipeline import Pipeline, appends, changes, versioned
+from zset_join.pipeline import Pipeline, StateTtl, appends, changes, versioned
 from zset_join.sql import connect
 from zset_join.stages.stage import StageOptions
 from zset_join.tools.metrics import metrics_text
@@ -177,3 +177,28 @@ def test_sql_keeps_orders_that_change_unless_a_setting_bounds_them(keep, outcome
 
     assert sorted(tuple(row.values()) for row in running.table().to_pylist()) == rows
     assert running.verify().equal
+
+
+@pytest.mark.parametrize(
+    ("row", "listed"),
+    [
+        (order(1, 10, is_deleted=True), [("orders", "LATE_CORRECTION", -1, 10)]),
+        (order(1, 20), [("orders", "LATE_CORRECTION", -1, 10), ("orders", "LATE_ROW", 1, 20)]),
+    ],
+)
+def test_changes_of_forgotten_rows_are_late_changes_and_where_rows_are_retracted_none_is_lost(row, listed):
+    orders = changes("orders", ORDERS, keys="id", apply_as_deletes="is_deleted", watermark=("t", 0)).select(
+        "id", "currency", "t"
+    )
+    names = changes("names", "currency STRING, name STRING", keys="currency")
+    found = []
+    for on_expire in ("forget", "retract"):
+        ttl = StateTtl(5, by="event", on_expire=on_expire)
+        with Pipeline(orders.join(names, on="currency", state_ttl=(ttl, None))) as pipeline:
+            pipeline.step({"orders": [order(1, 10)], "names": [{"currency": "EUR", "name": "euro"}]})
+            pipeline.step({"orders": [order(2, 100)]})
+            with pytest.warns(UserWarning, match="changes came") if on_expire == "forget" else nullcontext():
+                pipeline.step({"orders": [row]})
+            found.append((letters(pipeline), [line["id"] for line in pipeline.view().to_pylist()]))
+
+    assert found == [(listed, [1, 2]), ([], [2])]

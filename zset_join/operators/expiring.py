@@ -32,7 +32,7 @@ from zset_join.core.relation import Relation
 from zset_join.core.tick import Tick
 from zset_join.state.rows.guarded import guarded
 from zset_join.state.rows.hash_seed import HashTables
-from zset_join.state.rows.rejected_rows import describe_rejection, rejection_table
+from zset_join.state.rows.rejected_rows import REJECTION_SCHEMA, describe_rejection, rejection_table
 from zset_join.state.rows.side import SideState
 from zset_join.state.rows.usage import check_same_epoch, make_directory
 from zset_join.state.time.expiring_rows import ExpiringEpoch, ExpiringRows, TimeToLive
@@ -177,9 +177,15 @@ class Expiring:
             side.end_absorb(epoch)
 
     def rejections(self, tick: Tick, deltas: Sequence[ZSet]) -> pa.Table:
-        """Return the input rows that break their relation's contract: `input`, `row`, `weight`, `code`, `reason`."""
+        """Return the rows that break their relation's contract, and changes of forgotten rows.
+
+        The columns are `input`, `row`, `weight`, `code`, `reason`.
+        """
         prepared = self._prepare(tick, deltas)
         tables = [rejection_table(self.inputs, [one.prepared for one in prepared.inputs])]
+        for rows, one in zip(self._rows, prepared.inputs, strict=True):
+            lines = [] if rows is None or one.prepared is None else rows.late_changes(tick, one.prepared)
+            tables += [pa.Table.from_pylist(lines, schema=REJECTION_SCHEMA)] if lines else []
         plain = [
             one.answered if rows is None else ZSet.empty(one.answered.schema)
             for rows, one in zip(self._rows, prepared.inputs, strict=True)

@@ -27,6 +27,7 @@ import pyarrow as pa
 from zset_join.core.relation import Relation
 from zset_join.core.row_conversion import cast_key, take_rows
 from zset_join.core.tick import Tick
+from zset_join.kernels.rows import changes as ch
 from zset_join.kernels.rows import delta as d
 from zset_join.kernels.rows import side as s
 from zset_join.kernels.time.runs import NEVER
@@ -249,6 +250,23 @@ class ExpiringRows:
             keys,
             (len(expired), int(is_late.sum()), 0 if changes is None else changes.prepared.unknown_deletes),
         )
+
+    def late_changes(self, tick: Tick, prepared: PreparedSide) -> list[dict[str, object]]:
+        """Return the changes of rows that were forgotten, as lines of rejections; where rows are retracted none is lost."""
+        relation, weights = self.relation, prepared.delta.weights
+        if not self.ttl.forgets or relation.mode == "append":
+            return []
+        status, before = prepared.status[: prepared.count], self._before(tick)
+        late = (status == ch.NOTHING) & (weights < 0)
+        if before is not None and not self.ttl.by_key:
+            late |= (status == ch.OK) & (weights > 0) & (self._own_times(prepared.delta.rows, tick) <= before)
+        names = {True: ("LATE_CORRECTION", "retracts a row that state_ttl has forgotten, or that never came: its output stays"),
+                 False: ("LATE_ROW", "arrived when its time and state_ttl had passed: it is not emitted")}  # fmt: skip
+        return [
+            {"input": relation.name, "row": at, "weight": int(weights[at])}
+            | dict(zip(("code", "reason"), names[bool(weights[at] < 0)], strict=True))
+            for at in np.flatnonzero(late).tolist()
+        ]
 
     def _now(self, tick: Tick) -> int | None:
         return tick.processing_time_us if self._time is None else self._time.of_watermark(tick.watermark_us)
