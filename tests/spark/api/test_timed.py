@@ -89,3 +89,30 @@ def test_the_condition_of_the_join_is_evaluated_on_the_version_that_was_valid_an
 
     rows = [(("EUR", 1, 7, None, None), 1), (("EUR", 2, 5, 5, 1), 2), (("USD", 3, 7, 6, 1), 1)]
     assert [sorted(epoch, key=lambda line: line[0][:2]) for epoch in sink.epochs] == [rows]
+
+
+@pytest.mark.parametrize("place", ["executors", "driver"])
+def test_left_rows_that_change_are_kept_and_a_change_behind_a_bound_is_refused_or_counted(
+    spark: SparkSession, tmp_path: Path, run: Run, place: str
+) -> None:
+    orders, rates = Source(spark, tmp_path / "o", ORDERS), Source(spark, tmp_path / "r", RATES)
+    orders.add((1, "EUR", 10), (2, "EUR", 100)).add((3, "EUR", 101)).add((1, "EUR", 20)).add((4, "EUR", 102))
+    rates.add(("EUR", 1, 5), ("EUR", 100, 6)).add(("EUR", 101, 7)).add().add()
+    versions = appends(rates.stream(), name="rates", watermark=("at", 0)).dedup("currency", order_by="at desc")
+    left = changes(orders.stream(), name="orders", keys=["id"], watermark=("t", 0))
+    sinks = [Collected(), Collected(), Collected()]
+
+    def ran(number: int, **words: Any) -> Any:
+        joined = left.temporal_join(versions, on="currency", emit="eager", **words).select("id", "rate", "t")
+        return run(joined, sinks[number], execution=place, checkpointLocation=str(tmp_path / f"checkpoint {number}"))
+
+    ran(0)
+    bounded = ran(1, keep_probe_for=9, late="side_output")
+    with pytest.raises(Exception, match="LATE_CORRECTION"):
+        ran(2, keep_probe_for=9)
+
+    times = [{row[0]: row[2] for row, weight in sink.total().items() if weight == 1} for sink in sinks]
+    assert times == [{1: 20, 2: 100, 3: 101, 4: 102}, {1: 10, 2: 100, 3: 101, 4: 102}, {1: 10, 2: 100, 3: 101}]
+    progress = [one["join"] for one in bounded.recentProgress if "late_changes" in (one["join"] or {})]
+    counted = [(one["late_changes"], one["late_changes_total"]) for one in progress]
+    assert counted == [({"orders": 2}, {"orders": 2}), ({}, {"orders": 2})]
