@@ -130,6 +130,7 @@ REFUSALS = {
     "FOREIGN_STATE": format_with(query_id="another"),
     "DAMAGED_FILE: the answer": beside("*.arrows", lambda whole: whole[:-1]),
     "DAMAGED_FILE: the record": beside("commits/*.json", lambda whole: whole[:-1]),
+    "COMMIT_RECORD_MISSING": beside(f"commits/{2:020d}.json", None),
     "DAMAGED_FILE: no format": beside("format.json", None),
     "DAMAGED_FILE: the view": beside("log/view-0/*", lambda whole: whole[:-1]),
     "SOURCE_LOST_ROWS": lambda at: start(at, before_begin=refuse),

@@ -427,3 +427,18 @@ def test_a_session_joins_only_the_columns_that_views_need_and_a_later_view_may_n
         assert table(opened, "SELECT * FROM sums") == [("Ada", 2), ("Bob", 1), ("Bob", 3)]
         with pytest.warns(UserWarning, match="'keep_state' has no effect"):
             opened.sql("SET 'keep_state' = 'all'; CREATE MATERIALIZED VIEW more AS SELECT id FROM ids")
+
+
+def test_a_plan_file_that_was_cut_is_named(tmp_path: Path) -> None:
+    with connect(directory=tmp_path, dialect="flink") as session:
+        session.sql("CREATE TABLE o (id INT, v INT)")
+        session.sql("CREATE MATERIALIZED VIEW m AS SELECT v, count(*) AS n FROM o GROUP BY v")
+        session.sql("INSERT INTO o VALUES (1, 1)")
+        session.sql("CREATE OR REPLACE MATERIALIZED VIEW m AS SELECT v, sum(id) AS n FROM o GROUP BY v")
+    (plan,) = (tmp_path / "pipeline" / "zset" / "plans").glob("*.json")
+    plan.write_bytes(plan.read_bytes()[:100])
+
+    with pytest.raises(StateError, match=str(plan)) as refused, connect(directory=tmp_path, dialect="flink") as session:
+        session.sql("SHOW TABLES")
+
+    assert refused.value.code == "DAMAGED_FILE"

@@ -2,7 +2,7 @@
 
     owners/<number>.json    the claim: query, host, process, since when; never rewritten
     owners/<number>.beat    when its driver was last alive, every fifteen seconds
-    owners/<number>.over    its driver ended in good order
+    owners/<number>.over    its driver ended in good order, and behind which epoch, where its runner numbers epochs itself
     owners/lock             held by the driver, on a local file system
 
 A start that is refused leaves the record of the owner before it as it was: a claim is withdrawn until `confirm` was called.
@@ -45,7 +45,16 @@ from zset_join.storage.local import FileLock, lock_file, make_directories, read_
 from zset_join.storage.local_folder import LocalFolder
 from zset_join.storage.sealed import seal, unseal
 
-__all__ = ["BEAT_SECONDS", "SILENT_SECONDS", "Claim", "Ownership", "boot_of_host", "claimed_query_id", "owner_seen"]
+__all__ = [
+    "BEAT_SECONDS",
+    "SILENT_SECONDS",
+    "Claim",
+    "Ownership",
+    "boot_of_host",
+    "claimed_query_id",
+    "epoch_at_end",
+    "owner_seen",
+]
 
 BEAT_SECONDS = 15.0
 SILENT_SECONDS = 90.0
@@ -162,6 +171,7 @@ class Ownership:
         self._lock = lock
         self._is_over = threading.Event()
         self._is_confirmed = True
+        self._ended = epoch_at_end(folder)[0]
         self._beat_failure: OSError | None = None
         self._thread = threading.Thread(target=self._keep_beating, name="zset_join-owner", daemon=True)
 
@@ -249,8 +259,16 @@ class Ownership:
             self._remove_older()
             self._is_confirmed = True
 
-    def release(self) -> None:
+    def has_crashed_before(self) -> bool:
+        """Return whether the last owner of a directory did not end in good order. Call it before `confirm`."""
+        older = [number for number in _numbers(self._folder) if number < self.mine.number]
+        return bool(older) and self._folder.size(_name(max(older), "over")) is None
+
+    def release(self, *, epoch: int | None = None) -> None:
         """Release the claim, so that the next driver need not wait; done already is no error.
+
+        Args:
+            epoch: the last one, for `epoch_at_end`.
 
         A claim that was not confirmed is withdrawn. The first claim of a checkpoint stays: outputs may hold its query.
         """
@@ -261,7 +279,10 @@ class Ownership:
         self._thread.join()
         try:
             if self._is_confirmed or not any(number < self.mine.number for number in _numbers(self._folder)):
-                self._folder.put(_name(self.mine.number, "over"), b"{}")
+                ended = self._ended if epoch is None else epoch
+                self._folder.put(
+                    _name(self.mine.number, "over"), json.dumps({} if ended is None else {"epoch": ended}).encode()
+                )
             else:
                 self._folder.remove(_name(self.mine.number, "beat"))
                 self._folder.remove(_name(self.mine.number, "json"))
@@ -284,6 +305,18 @@ class Ownership:
         for number, kind in _found(self._folder):
             if number < self.mine.number:
                 self._folder.remove(_name(number, kind))
+
+
+def epoch_at_end(folder: Folder) -> tuple[int | None, str]:
+    """Return the epoch behind which the last owner ended, where that is known, and the file that has it."""
+    ends = [number for number, kind in _found(folder) if kind == "over"]
+    name = _name(max(ends, default=1), "over")
+    data = folder.read(name) if ends else None
+    try:
+        epoch = None if data is None else json.loads(data.to_pybytes()).get("epoch")
+    except (ValueError, AttributeError, RecursionError):
+        epoch = None
+    return epoch if isinstance(epoch, int) else None, folder.uri(name)
 
 
 def _locked(folder: Folder) -> tuple[FileLock | None, bool]:

@@ -18,6 +18,7 @@ from typing import Any, TypeVar
 
 from zset_join.checkpoint.changed_plans import PLAN_FILE_FORMAT, PLANS, ChangedPlan, read_changed_plan
 from zset_join.checkpoint.files import CheckpointFiles
+from zset_join.checkpoint.owner import epoch_at_end
 from zset_join.checkpoint.record import BucketHistory, CommitRecord
 from zset_join.checkpoint.rescaling import RESCALINGS, Rescaling, record_digest, rescaling_numbers
 from zset_join.core.errors import StateError
@@ -36,6 +37,7 @@ __all__ = [
     "CommittedState",
     "changed_plan_of",
     "checkpoint_folder",
+    "commit_record_missing",
     "epoch_of_batch",
     "foreign_state",
     "has_commits",
@@ -203,11 +205,37 @@ def read_last(files: CheckpointFiles) -> CommitRecord | None:
     """Return the newest commit record; None before the first epoch.
 
     Raises:
-        StateError: it is damaged, or of another query.
+        StateError: it is damaged, or of another query; `COMMIT_RECORD_MISSING`: newer ones were removed.
     """
     matches = [RECORD_NAME.fullmatch(name) for name in files.folder.names("commits")]
     epochs = [int(match[1]) for match in matches if match is not None]
+    ended, path = epoch_at_end(files.folder)
+    if ended is not None and ended > max(epochs, default=-1):
+        raise commit_record_missing(files, max(epochs, default=-1), ended, f"the directory was closed ({path})")
     return read_record(files, max(epochs)) if epochs else None
+
+
+def commit_record_missing(files: CheckpointFiles, newest: int, epoch: int, where: str) -> StateError:
+    """Return the error for a directory without the commit records behind its newest one.
+
+    Args:
+        files: of the directory.
+        newest: the epoch of its newest record; -1 for none.
+        epoch: the last epoch that there was.
+        where: what has that epoch.
+    """
+    path, over = files.uri(record_name(epoch)), epoch_at_end(files.folder)[1]
+    return StateError(
+        f"the commit record {path} is missing: {where} behind epoch {epoch}, and the newest record is "
+        + (f"that of epoch {newest}" if newest >= 0 else "none")
+        + ". Restore it, or directory and outputs of one time (zset-join restore). To go back instead, make "
+        f"{over} an empty file: what epochs {newest + 1} to {epoch} changed is lost until their rows are given again, and an "
+        "output that has them takes the same rows only.",
+        code="COMMIT_RECORD_MISSING",
+        epoch=epoch,
+        newest=newest,
+        file=path,
+    )
 
 
 def read_record(files: CheckpointFiles, epoch: int) -> CommitRecord | None:

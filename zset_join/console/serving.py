@@ -218,7 +218,8 @@ def _where(request: Request) -> dict[str, str]:
     text = request.query_params.get("where", "{}")
     try:
         where = json.loads(text) if len(text) <= _LONGEST_QUESTION else None
-    except ValueError:
+        json.dumps(where, ensure_ascii=False).encode()  # a half of a surrogate pair is no text
+    except (ValueError, RecursionError):
         where = None
     if not isinstance(where, dict) or not all(isinstance(one, str) for one in where.values()):
         raise OptionError(

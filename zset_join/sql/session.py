@@ -40,11 +40,14 @@ from zset_join.sql.tables.settings import jump_in, without_effect
 from zset_join.sql_expressions.consumed import check_consumed
 from zset_join.sql_expressions.dialects import Statement, dialect_named, split
 from zset_join.sql_expressions.positions import SqlWarning, near
+from zset_join.storage.full_disk import no_epoch, reporting_full_disk
 from zset_join.zset import ZSet
 
 __all__ = ["Session", "SqlWarning", "connect"]
 
 _WAIT_SECONDS = 2.0
+
+_reporting_full_disk = reporting_full_disk("the session and its files lie", {"none": "run the statement again"}, no_epoch)
 
 
 class Session:
@@ -83,6 +86,7 @@ class Session:
 
     writes = True
 
+    @_reporting_full_disk
     def __init__(
         self,
         *,
@@ -155,6 +159,7 @@ class Session:
             last = self.run(statement)
         return last
 
+    @_reporting_full_disk
     def run(self, statement: Statement) -> Message | Query:
         """Run one statement; it has no effect if the directory already contains it.
 
@@ -168,6 +173,7 @@ class Session:
         with self.runtime.declaring(statement):
             return execute(self, statement)
 
+    @_reporting_full_disk
     def _restore(self) -> None:
         """Restore the session as it was closed."""
         self.runtime.restore(self._run_again)
@@ -421,6 +427,7 @@ class Session:
         self._restore()
         return self.runtime.views()
 
+    @_reporting_full_disk
     def close(self) -> None:
         """End all queries and release the directory."""
         self.runtime.close()

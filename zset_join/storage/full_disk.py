@@ -14,10 +14,10 @@ from typing import Literal
 
 from zset_join.core.errors import StateError
 
-__all__ = ["DISK_ERRORS", "EpochOutcome", "nothing_committed", "reporting_full_disk", "storage_failure"]
+__all__ = ["DISK_ERRORS", "EpochOutcome", "no_epoch", "nothing_committed", "reporting_full_disk", "storage_failure"]
 
-EpochOutcome = Literal["open", "committed", "unknown"]
-"""Whether an epoch counts: its commit record is absent, is present, or cannot be looked for."""
+EpochOutcome = Literal["open", "committed", "unknown", "none"]
+"""Whether an epoch counts: its commit record is absent, is present, or cannot be looked for; or there is no epoch."""
 
 DISK_ERRORS = {
     number: os.strerror(number)
@@ -44,7 +44,13 @@ _STATED: Mapping[EpochOutcome, str] = {
     "open": "Nothing of this epoch was committed.",
     "committed": "The epoch was committed before: do not send its rows again.",
     "unknown": "Whether this epoch was committed cannot be seen, because its commit record cannot be looked for.",
+    "none": "No epoch was changed.",
 }
+
+
+def no_epoch() -> EpochOutcome:
+    """Return the outcome of what is not about an epoch."""
+    return "none"
 
 
 def nothing_committed() -> EpochOutcome:

@@ -94,7 +94,7 @@ def _unframed(data: bytes) -> ValueError:
     """Distinguish a file of another layout, which names it, from a damaged one."""
     try:
         content = json.loads(data)
-    except ValueError:
+    except (ValueError, RecursionError):
         return ValueError("it is cut off or damaged")
     if isinstance(content, dict) and isinstance(content.get("format"), int):
         return UnknownFormatError(content["format"])

@@ -45,6 +45,7 @@ from zset_join.core.errors import OptionError, StateError
 from zset_join.core.shown_values import counted
 from zset_join.storage import local
 from zset_join.storage.folder import Folder, is_local, local_path, open_folder
+from zset_join.storage.full_disk import no_epoch, reporting_full_disk
 from zset_join.storage.sealed import seal, unseal
 
 __all__ = ["Savepoint", "backup", "restore"]
@@ -88,6 +89,10 @@ class Savepoint:
         return "\n".join([*lines, *(f"moved aside: {old} is {new} now" for old, new in self.moved)])
 
 
+_reporting_full_disk = reporting_full_disk("savepoint, checkpoint and outputs lie", {"none": "run it again"}, no_epoch)
+
+
+@_reporting_full_disk
 def backup(
     checkpoint: str | Path, directory: str | Path, *, outputs: Sequence[str | Path] = (), is_held: bool = False
 ) -> Savepoint:
@@ -136,6 +141,7 @@ def backup(
     return _savepoint(body)
 
 
+@_reporting_full_disk
 def restore(
     directory: str | Path,
     *,

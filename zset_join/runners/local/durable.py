@@ -31,7 +31,7 @@ from zset_join.checkpoint.changed_plans import ChangedPlan
 from zset_join.checkpoint.checkpoint import Checkpoint
 from zset_join.checkpoint.files import attempt_name
 from zset_join.checkpoint.log import LogEntry, merge_logs, write_log
-from zset_join.checkpoint.reading import stored_description
+from zset_join.checkpoint.reading import commit_record_missing, stored_description
 from zset_join.checkpoint.record import BucketHistory, CommitRecord, PartEntry
 from zset_join.checkpoint.snapshot import SnapshotEntry, write_snapshot
 from zset_join.core.errors import StateError
@@ -59,7 +59,7 @@ from zset_join.runners.local.watermarks import Watermarks
 from zset_join.stages.effect import Effects
 from zset_join.stages.stage import StageOptions
 from zset_join.state.rows.hash_seed import seed_of_query
-from zset_join.storage.full_disk import EpochOutcome, nothing_committed, reporting_full_disk
+from zset_join.storage.full_disk import EpochOutcome, no_epoch, nothing_committed, reporting_full_disk
 from zset_join.storage.together import synced_together
 from zset_join.zset import ZSet
 from zset_join.zset.protocol import NOTHING_DUE, due_of
@@ -71,6 +71,7 @@ _CURES: Mapping[EpochOutcome, str] = {
     "open": "give the pipeline the rows of this epoch again",
     "committed": "open the pipeline again: it continues after this epoch, and its outputs receive missing epochs",
     "unknown": "open the pipeline again: its attribute epoch is the number of the next epoch",
+    "none": "open the pipeline again",
 }
 
 
@@ -152,6 +153,21 @@ class PipelineDirectory:
         """Return the description of the directory under a plan."""
         kept = {"keeps_view": self._contents is not None, "keeps_inputs": self._history is not None}
         return {**described_plan(plan), **kept, **self._place.described(stored_description(self.location))}
+
+    def check_outputs(self, epochs: Mapping[str, int | None]) -> None:
+        """Refuse to begin behind outputs that have newer epochs, where the last owner crashed and nothing was restored.
+
+        Args:
+            epochs: of each output, by its name.
+
+        Raises:
+            StateError: `COMMIT_RECORD_MISSING`.
+        """
+        newest = -1 if self.last is None else self.last.epoch
+        ahead = {name: epoch for name, epoch in epochs.items() if epoch is not None and epoch > newest}
+        if ahead and self._place.query_id is None and self._owner.has_crashed_before():
+            name, epoch = next(iter(ahead.items()))
+            raise commit_record_missing(self.checkpoint.files, newest, epoch, f"{name} ends")
 
     def begin(self) -> None:
         """Write the description of the directory, as the last step of a start."""
@@ -460,9 +476,9 @@ class PipelineDirectory:
     def _read(self, record: CommitRecord, view: str, ways: Collection[str]) -> ZSet:
         schema = self._plan.output_of(view).schema
         parts = [part for part in record.parts if part.way in ways]
-        return ZSet.concat(
-            [conformed_zset(chunk, schema) for chunk in read_arrow_parts(self.checkpoint.files, parts)], schema=schema
-        )
+        with self._reporting_full_disk(no_epoch):
+            chunks = [conformed_zset(chunk, schema) for chunk in read_arrow_parts(self.checkpoint.files, parts)]
+        return ZSet.concat(chunks, schema=schema)
 
     def _parts(self, tick: Tick, way: str, delta: ZSet) -> list[PartEntry]:
         """Write down what a view answers."""
@@ -480,7 +496,9 @@ class PipelineDirectory:
             close_kept_operators(self.checkpoint.opened_at_ns)
             self.effects.close()
         finally:
-            self._owner.release()
+            epoch = None if self._place.query_id is not None or self.last is None else self.last.epoch
+            with self._reporting_full_disk(no_epoch):
+                self._owner.release(epoch=epoch)
 
     def _load(self, line: ProgressLine) -> None:
         record = self.checkpoint.last
@@ -518,7 +536,7 @@ class PipelineDirectory:
         schema, number = self._plan.output_of(name).schema, [view.name for view in self._plan.views].index(name)
         histories = {} if record is None else record.histories
         kept, rows = histories.get(f"{self._folder(number)}/0", BucketHistory()), Contents(schema)
-        with progress_line(f"reading view {name} of {self.location}"):
+        with progress_line(f"reading view {name} of {self.location}"), self._reporting_full_disk(no_epoch):
             for delta in view_rows(self.checkpoint.files, kept, schema):
                 rows.add(delta)
             return rows.rows()

@@ -228,6 +228,10 @@ class PipelineOutputs:
                     self._opened.append((view, SinkEpochs(sink, quarantines=self._quarantines)))
         self._group()
 
+    def epochs(self) -> dict[str, int | None]:
+        """Return the last epoch of each opened output, by its name."""
+        return {epochs.name: epochs.sink.last_epoch() for _, epochs in self._opened}
+
     def changed(
         self,
         before: Mapping[str, Relation],

@@ -468,6 +468,7 @@ class Pipeline(PipelineQuestions, Snapshots, QueryChanges, Generic[Answer]):
             self._outputs.open(outputs, None)
         else:
             self._outputs.open(outputs, directory.query_id, altered=directory.altered_views())
+            directory.check_outputs(self._outputs.epochs())
         if directory is not None and (record := directory.last) is not None:
             self.epoch = record.epoch + 1
             self.progress = record.progress

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from zset_join.checkpoint.changed_plans import read_changed_plan
-from zset_join.checkpoint.reading import read_committed
+from zset_join.checkpoint.reading import changed_plan_of, read_committed
 from zset_join.core.errors import OptionError, StateError
 from zset_join.storage import local
 from zset_join.storage.local import FileLock
@@ -84,7 +83,7 @@ def _check_layout(directory: Path, layout: int) -> None:
 def declarations_named(pipeline: Path) -> int | None:
     """Return the number of the declarations that the pipeline's last record names; None where there is none."""
     committed = read_committed(str(pipeline))
-    if committed is None or committed.last is None or committed.last.plan is None:
+    if committed is None or committed.last is None:
         return None
-    note = read_changed_plan(committed.files.folder, committed.last.plan).note
-    return None if note is None else int(note["catalog"])
+    changed = changed_plan_of(committed.files.folder, committed.last)
+    return None if changed is None or changed.note is None else int(changed.note["catalog"])

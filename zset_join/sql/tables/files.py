@@ -241,7 +241,7 @@ def _json(table: Table, file: Path, given: pa.Schema) -> tuple[pa.Table, list[Un
 def _is_json(line: bytes) -> bool:
     try:
         json.loads(line)
-    except ValueError:
+    except (ValueError, RecursionError):
         return False
     return True
 

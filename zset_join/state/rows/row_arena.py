@@ -140,8 +140,8 @@ class RowArena:
             region.relocate(directory)
 
     def close(self, *, remove: bool = False) -> None:
-        """Unmap all regions."""
-        del self.header
+        """Unmap all regions; closing twice is allowed, for what failed to open again is closed too."""
+        self.header = self.header[:0].copy()
         for region in (self._header_region, self._rows, self._heap):
             region.close(remove=remove)
 

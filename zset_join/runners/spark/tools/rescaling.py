@@ -68,6 +68,7 @@ from zset_join.runners.spark.worker.receipts import TaskReceipt, error_of_receip
 from zset_join.runners.spark.worker.tasks import TOO_LATE, task_bucket
 from zset_join.stages import Stage, StageInput, StageOptions, TableKey
 from zset_join.state.rows.side_snapshot import SNAPSHOT_WEIGHT
+from zset_join.storage.full_disk import no_epoch, reporting_full_disk
 from zset_join.zset import ZSet
 
 __all__ = ["RescaleReport", "rescale", "rescaled_stage"]
@@ -99,6 +100,7 @@ class RescaleReport:
         return f"{counted(self.before, 'bucket')} became {self.buckets}: {counted(self.rows, 'row')}, after epoch {self.epoch}"
 
 
+@reporting_full_disk("the checkpoint lies", {"none": "run it again"}, no_epoch)
 @progress_line("rescaling the state")
 def rescale(
     checkpoint: str | Path, *, buckets: int, session: SparkSession | None = None, local_state_dir: str | None = None
