@@ -14,14 +14,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import reduce
 
 import pyarrow as pa
 
 from zset_join.core.errors import PlanError
-from zset_join.expressions import Call, Expression, Literal, references
-from zset_join.expressions.rows import columns_read, compute
+from zset_join.expressions import Call, Column, Expression, Literal, references
+from zset_join.expressions.rows import columns_read, compute, rewritten
 
-__all__ = ["NEVER", "JoinCondition", "no_key", "split_condition"]
+__all__ = ["NEVER", "JoinCondition", "named_once", "no_key", "split_condition"]
 
 _NULL = Literal(None, pa.int64())
 
@@ -81,6 +82,29 @@ def split_condition(condition: Expression) -> JoinCondition:
             keys.append(pair)
             null_safe.append(is_null_safe)
     return JoinCondition(tuple(keys), tuple(null_safe), together(rest))
+
+
+def named_once(pairs: Sequence[tuple[Expression, Expression]], null_safe: Sequence[bool] = ()) -> JoinCondition:
+    """Return pairs of keys in which every key is once; a second equality of one is evaluated on the pair, as in an ON.
+
+    Args:
+        pairs: expressions over the left and over the right row.
+        null_safe: per pair, True for `<=>`; default: no pair has it.
+
+    >>> from zset_join.expressions.rows import named
+    >>> named_once([(named("k"), named("x")), (named("k"), named("y"))])
+    JoinCondition(keys=((left.k, right.x),), null_safe=(False,), condition=left.k = right.y)
+    """
+    flags = tuple(null_safe) or (False,) * len(pairs)
+    if all(len({repr(pair[side]) for pair in pairs}) == len(pairs) for side in (0, 1)):
+        return JoinCondition(tuple(pairs), flags, None)
+
+    def equal(pair: tuple[Expression, Expression], is_null_safe: bool) -> Expression:
+        one = rewritten(pair[0], lambda column: Column("left", column.name))
+        other = rewritten(pair[1], lambda column: Column("right", column.name))
+        return Call("eq_null_safe" if is_null_safe else "eq", (one, other))
+
+    return split_condition(reduce(Expression.__and__, map(equal, pairs, flags)))
 
 
 def together(parts: Sequence[Expression]) -> Expression | None:

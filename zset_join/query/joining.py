@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 from zset_join.core.errors import OptionError, PlanError
 from zset_join.expressions import Expression
 from zset_join.expressions.rows import is_plain, named, value_type
-from zset_join.plan.conditions import JoinCondition, no_key, split_condition, together
+from zset_join.plan.conditions import named_once, no_key, split_condition, together
 from zset_join.query.columns import condition_over
 from zset_join.query.rows import Rows
 from zset_join.shapes.join import join_type
@@ -70,7 +70,7 @@ def equal_pairs(
         using = False
     else:
         pairs, using = _pairs(left, right, on)
-        parts = JoinCondition(tuple(pairs), _flags(null_safe, len(pairs)), None)
+        parts = named_once(pairs, _flags(null_safe, len(pairs)))
     if not parts.keys:
         raise no_key(left.name, right.name)
     for side, view in enumerate((left, right)):

@@ -14,6 +14,7 @@ from zset_join.expressions.rows import named, plain_column, value_type
 from zset_join.lookup.options import Lookup
 from zset_join.lookup.source import LookupSource
 from zset_join.lookup.sources.table_files import ArrowSource
+from zset_join.plan.conditions import named_once, together
 from zset_join.plan.versioning import current_versions
 from zset_join.query.columns import ExternalRows, condition_over, resolved
 from zset_join.query.indexes import chosen_index
@@ -89,15 +90,17 @@ def lookup_join(view: _R, source: LookupSource, words: LookupWords) -> _R:
         )
     wanted = tuple(source.schema.names if columns is None else columns)
     table = ExternalRows(words.alias or source.name, source.schema)
+    condition = None if words.condition is None else condition_over(words.condition, view, table)
+    once = named_once([(own, named(column)) for own, column in keys])
     request = LookupJoinRequest(
         source=source,
-        keys=tuple(keys),
+        keys=tuple((own, str(plain_column(column))) for own, column in once.keys),
         columns=wanted,
         how=_how(words.how),
         hint=Lookup() if hint is None else hint,
         constants=dict(constants or {}),
         using=using,
-        condition=None if words.condition is None else condition_over(words.condition, view, table),
+        condition=together([one for one in (once.condition, condition) if one is not None]),
         alias=words.alias,
         name=view.name,
     )

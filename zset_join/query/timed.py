@@ -9,6 +9,8 @@ from typing import Any, TypeVar
 
 from zset_join.core.errors import OptionError, PlanError
 from zset_join.expressions import Expression
+from zset_join.expressions.rows import named, plain_column
+from zset_join.plan.conditions import named_once, together
 from zset_join.plan.tree import Operate, Read
 from zset_join.plan.versioning import Versioning, every_change, versioning_of
 from zset_join.query.columns import condition_over
@@ -105,7 +107,7 @@ def temporal_join(left: _R, right: Rows, words: TemporalWords, *, warns: bool = 
             code="NOT_VERSIONED",
             name=right.name,
         )
-    pairs, using = _pairs(left, right, words.on)
+    pairs, using, more = _pairs(left, right, words.on)
     names = (left.name, right.name if right.name != left.name else f"{right.name}_2")
     as_of = left.node.relation.event_time if words.as_of is None else words.as_of
     if as_of is None:
@@ -123,7 +125,7 @@ def temporal_join(left: _R, right: Rows, words: TemporalWords, *, warns: bool = 
             name=left.name,
             missing=[as_of],
         )
-    jump, condition = words.max_watermark_jump, words.condition
+    jump = words.max_watermark_jump
     options = TemporalOptions(
         how=words.how,
         emit=words.emit,
@@ -131,7 +133,7 @@ def temporal_join(left: _R, right: Rows, words: TemporalWords, *, warns: bool = 
         keep_probe_for=words.keep_probe_for and duration(words.keep_probe_for, field.type, left.name),
         max_watermark_jump=None if jump is None else duration(jump, field.type, left.name),
         delete_column=versions.delete_column or words.delete_column,
-        residual=None if condition is None else condition_over(condition, left, right),
+        residual=_residual(more, words.condition, left, right),
         using=using,
     )
     used = chosen_index(declared, versions.key, words.index, exactly=True)
@@ -164,7 +166,7 @@ def view_for(other: Any, reload_interval: Any) -> Rows:
 def join_asof(left: _R, right: Rows, words: AsOfWords) -> _R:
     """Join with the nearest row of another view; see `View.join_asof`."""
     _check_view(right, "join_asof")
-    pairs, using = _pairs(left, right, words.on)
+    pairs, using, more = _pairs(left, right, words.on)
     names = (left.name, right.name if right.name != left.name else f"{right.name}_2")
     reach = None
     if words.tolerance is not None:
@@ -183,7 +185,7 @@ def join_asof(left: _R, right: Rows, words: AsOfWords) -> _R:
         how=words.how,
         tie=words.tie,
         tolerance=reach,
-        residual=None if words.condition is None else condition_over(words.condition, left, right),
+        residual=_residual(more, words.condition, left, right),
         using=using,
     )
     return left.operate(AsOfRequest(pairs, options, names), right).alias(f"{left.name}_as_of_{names[1]}")
@@ -198,8 +200,14 @@ def _check_view(given: Any, call: str) -> None:
         raise OptionError(f"{call} expects another view, got {type(given).__name__}.", code="NOT_A_VIEW")
 
 
-def _pairs(left: Rows, right: Rows, on: Any) -> tuple[tuple[tuple[str, str], ...], bool]:
-    """Return the columns that must be equal, and whether both sides name them alike."""
+def _residual(more: Expression | None, condition: Expression | str | None, left: Rows, right: Rows) -> Expression | None:
+    """Return the equalities that are no keys and the condition, as one tree; None where there are none."""
+    given = None if condition is None else condition_over(condition, left, right)
+    return together([one for one in (more, given) if one is not None])
+
+
+def _pairs(left: Rows, right: Rows, on: Any) -> tuple[tuple[tuple[str, str], ...], bool, Expression | None]:
+    """Return the columns that must be equal, whether both sides name them alike, and equalities of columns named again."""
     wanted = [on] if isinstance(on, str) else list(on or ())
     using = all(isinstance(entry, str) for entry in wanted)
     pairs = tuple((entry, entry) if isinstance(entry, str) else tuple(entry) for entry in wanted)
@@ -218,4 +226,5 @@ def _pairs(left: Rows, right: Rows, on: Any) -> tuple[tuple[tuple[str, str], ...
                 name=view.name,
                 missing=missing,
             )
-    return tuple((pair[0], pair[1]) for pair in pairs), using
+    once = named_once([(named(pair[0]), named(pair[1])) for pair in pairs])
+    return tuple((str(plain_column(one)), str(plain_column(other))) for one, other in once.keys), using, once.condition
