@@ -31,7 +31,7 @@ from zset_join.expressions.tree import FUNCTIONS, OPERATIONS, Call, Cast, Column
 from zset_join.expressions.type_rules import call_type, cast_type, common_type, kind_of, plain_type
 from zset_join.expressions.vectors import Bools, Vector
 
-__all__ = ["check", "evaluate", "result_type", "vector_of"]
+__all__ = ["TypeFinder", "check", "evaluate", "result_type", "vector_of"]
 
 _Faults = npt.NDArray[np.int32]
 _CACHED = frozenset({int, str, bool, bytes, type(None)})
@@ -92,7 +92,7 @@ def result_type(expression: Expression, schemas: Mapping[str, pa.Schema]) -> pa.
         )
     for node in walk(expression):
         _check_node(node)
-    kind: pa.DataType = expression.accept(_TypeFinder(schemas))
+    kind: pa.DataType = expression.accept(TypeFinder(schemas))
     return kind
 
 
@@ -130,7 +130,7 @@ def _check_node(node: Expression) -> None:
             )
 
 
-class _TypeFinder:
+class TypeFinder:
     """Compute the type of every node."""
 
     def __init__(self, schemas: Mapping[str, pa.Schema]) -> None:

@@ -16,7 +16,7 @@ import pyarrow as pa
 from zset_join.core.errors import PlanError
 from zset_join.expressions.library import LIBRARY
 from zset_join.expressions.tree import Call, Expression, Literal, describe
-from zset_join.expressions.type_rules import common_type, exact_type, kind_of
+from zset_join.expressions.type_rules import common_type, exact_type, is_flat, kind_of
 
 __all__ = ["FIELDS", "UNITS", "function_type", "one_type"]
 
@@ -24,7 +24,6 @@ FIELDS = ("year", "quarter", "month", "week", "day", "dayofweek", "dayofyear", "
 UNITS = ("year", "quarter", "month", "week", "day", "hour", "minute", "second", "millisecond", "microsecond")
 _MAX_DIGITS = 38
 _DATES = frozenset({"date", "timestamp", "instant", "null"})
-_FLAT_ZONES = frozenset({"UTC", "Etc/UTC", "Z", "GMT", "+00:00", "UTC+00:00"})
 
 _Types = Sequence[pa.DataType]
 
@@ -149,7 +148,7 @@ def _unit(call: Call, types: _Types, known: Sequence[str]) -> str:
 def _date_trunc(call: Call, types: _Types) -> pa.DataType:
     _unit(call, types, UNITS)
     kind = kind_of(types[1])
-    if kind == "instant" and types[1].tz not in _FLAT_ZONES:
+    if kind == "instant" and not is_flat(types[1]):
         raise _mismatch(call, types, "a timestamp without zone or in UTC", 'Convert it first, as .cast("timestamp_ntz").')
     if kind not in _DATES:
         raise _mismatch(call, types, "a date or a timestamp", "Cast it with .cast(...).")
@@ -177,8 +176,8 @@ def _date_diff(call: Call, types: _Types) -> pa.DataType:
 
 def _add_months(call: Call, types: _Types) -> pa.DataType:
     kind = kind_of(types[0])
-    is_flat = kind != "instant" or types[0].tz in _FLAT_ZONES
-    if kind not in _DATES or not is_flat or kind_of(types[1]) not in {"integer", "null"} or types[1] == pa.int64():
+    is_zoned = kind == "instant" and not is_flat(types[0])
+    if kind not in _DATES or is_zoned or kind_of(types[1]) not in {"integer", "null"} or types[1] == pa.int64():
         raise _mismatch(call, types, "a date or a timestamp (without zone or in UTC) and an int", "Cast with .cast(...).")
     return pa.date32() if kind == "null" else types[0]
 

@@ -25,7 +25,7 @@ from zset_join.expressions.computed import Function
 from zset_join.expressions.evaluation import result_type
 from zset_join.expressions.library import LIBRARY
 from zset_join.expressions.tree import Call, Cast, Column, Expression, Literal, describe
-from zset_join.expressions.type_rules import kind_of, plain_type
+from zset_join.expressions.type_rules import is_flat, kind_of, plain_type
 
 __all__ = ["Dialect", "quote_name", "quote_text", "to_sql", "type_name"]
 
@@ -162,6 +162,8 @@ class _Writer:
         whole = kind_of(target) == "integer" and kind_of(operand.type) in {"float", "decimal"}
         if whole and self.dialect == "duckdb":
             text = f"trunc({text})"
+        if kind_of(operand.type) == "instant" and not is_flat(operand.type) and kind_of(target) == "timestamp":
+            return _Written(_local_text(text, operand.type.tz, self.dialect), target)
         return _Written(f"CAST({text} AS {type_name(target, self.dialect)})", target)
 
     def visit_call(self, node: Call, operands: tuple[_Written, ...]) -> _Written:
@@ -176,6 +178,14 @@ class _Writer:
             return _Written(_of_library(node, function, [operand.text for operand in operands], self.dialect), result)
         write = _spark if self.dialect == "spark" else _duckdb
         return _Written(write(node, operands, result), result)
+
+
+def _local_text(text: str, zone: str, dialect: Dialect) -> str:
+    """Return the local time of an instant in a zone, whatever the zone of the session."""
+    quoted = quote_text(zone, dialect)
+    if dialect == "duckdb":
+        return f"timezone({quoted}, {text})"
+    return f"timestampadd(MICROSECOND, unix_micros(from_utc_timestamp({text}, {quoted})), TIMESTAMP_NTZ '1970-01-01 00:00:00')"
 
 
 def _of_library(node: Call, function: Function, texts: list[str], dialect: Dialect) -> str:

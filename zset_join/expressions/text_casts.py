@@ -13,6 +13,7 @@ Cost: decimals and floats go value by value, the rest a few array passes.
 from __future__ import annotations
 
 import decimal
+import re
 from dataclasses import replace
 from typing import Any
 
@@ -23,7 +24,7 @@ import pyarrow.compute as pc
 from zset_join.expressions.type_rules import kind_of
 from zset_join.expressions.vectors import Bools, Vector, rescale, to_arrow
 
-__all__ = ["from_text", "into_text", "java_number"]
+__all__ = ["from_text", "into_text", "java_number", "names_zone"]
 
 _BLANKS = "".join(map(chr, [*range(33), 127]))
 _NO_FAULTS = np.zeros(1, np.bool_)
@@ -34,6 +35,12 @@ _STAMP = (
     r"(?:[ T](?P<hour>[0-9]{1,2}):(?P<minute>[0-9]{1,2})(?::(?P<second>[0-9]{1,2})(?:\.(?P<fraction>[0-9]{0,9}))?)?"
     r" ?(?P<zone>Z|UTC|GMT|[+-][0-9]{1,2}(?::[0-9]{2})?)?)?)?)?$"
 )
+
+
+def names_zone(value: Any) -> bool:
+    """Return whether a value is the text of a timestamp with its zone behind it."""
+    found = re.match(_STAMP, value.strip()) if isinstance(value, str) else None
+    return found is not None and found["zone"] is not None
 
 
 def from_text(vector: Vector, target: pa.DataType) -> tuple[Vector, Bools]:

@@ -348,10 +348,12 @@ class Literal(Expression):
     Args:
         value: a Python value that `type` can hold; None is NULL.
         type: its Arrow type.
+        local: of an instant that was written as a local time, that time; `value` is the instant where the zone is UTC.
     """
 
     value: Any
     type: pa.DataType
+    local: datetime.datetime | None = None
 
     def accept(self, visitor: ExpressionVisitor[_T]) -> _T:
         """Return the visitor's result for this literal."""

@@ -21,7 +21,17 @@ import pyarrow.types as pt
 from zset_join.core.errors import PlanError
 from zset_join.expressions.tree import Call, Cast, Expression, Literal, describe
 
-__all__ = ["arithmetic_type", "call_type", "cast_type", "common_type", "exact_type", "finest", "kind_of", "plain_type"]
+__all__ = [
+    "arithmetic_type",
+    "call_type",
+    "cast_type",
+    "common_type",
+    "exact_type",
+    "finest",
+    "is_flat",
+    "kind_of",
+    "plain_type",
+]
 
 _MAX_DIGITS = 38
 _KNOWN_TYPES = 1024
@@ -245,7 +255,7 @@ def _temporal_result(call: Call, first: pa.DataType, second: pa.DataType) -> pa.
     if kinds == ("duration", "duration"):
         return pa.duration(finest(first, second))
     if kinds[0] in stamps and kinds[1] == kinds[0] and call.operation == "subtract":
-        if not (_is_flat(first) and _is_flat(second)):
+        if not (is_flat(first) and is_flat(second)):
             hint = 'Convert both to one without zone first, as .cast("timestamp_ntz").'
             raise _mismatch(call, (first, second), "timestamps without zone or in UTC", hint)
         return pa.duration(finest(first, second))
@@ -256,13 +266,13 @@ def _temporal_result(call: Call, first: pa.DataType, second: pa.DataType) -> pa.
     else:
         return None
     is_short = isinstance(node, Literal) and node.value is not None and abs(node.value) < _ONE_DAY
-    if not (_is_flat(stamp) or is_short):
+    if not (is_flat(stamp) or is_short):
         hint = 'Convert the timestamp first, as .cast("timestamp_ntz"), or use a literal shorter than a day.'
         raise _mismatch(call, (first, second), "a timestamp without zone or in UTC", hint)
     return pa.timestamp(finest(stamp, length), tz=stamp.tz)
 
 
-def _is_flat(stamp: pa.DataType) -> bool:
+def is_flat(stamp: pa.DataType) -> bool:
     """Return whether every day of the timestamp's zone has 24 hours."""
     return stamp.tz is None or stamp.tz in _FLAT_ZONES
 
@@ -279,7 +289,7 @@ def cast_type(cast: Cast, source: pa.DataType) -> pa.DataType:
         return target
     if kinds[1] not in _CASTS.get(kinds[0], set()):
         raise _mismatch(cast, (source,), "a cast that is offered", f"From {source} there is {_offered(kinds[0])}.")
-    if kinds[1] == "instant" and kinds[0] != "instant" and not _is_flat(target):
+    if kinds[1] == "instant" and kinds[0] != "instant" and not is_flat(target):
         raise _mismatch(
             cast, (source,), "a target in UTC", "What a local time means as an instant changes with the zone's rules."
         )

@@ -235,7 +235,7 @@ def _insert(session: StatementContext, statement: Statement) -> Message | Query:
     table = written_table(session, reader)
     names = columns_of(table, reader) if reader.word == "(" and not _is_query_in_brackets(reader) else None
     if reader.has("VALUES"):
-        rows = _values(reader, table, names)
+        rows = _values(reader, table, names, session.catalog.zone)
         session.insert(table.name, rows)
         return Message(f"{rows.num_rows} row{'s' if rows.num_rows != 1 else ''} into {table.name}")
     at = statement.place(0)
@@ -271,7 +271,7 @@ def _is_query_in_brackets(reader: Reader) -> bool:
     return bool(following) and following[0].text.upper() in {"SELECT", "WITH"}
 
 
-def _values(reader: Reader, table: Table, names: tuple[str, ...] | None) -> pa.Table:
+def _values(reader: Reader, table: Table, names: tuple[str, ...] | None, zone: str) -> pa.Table:
     statement = reader.statement
     wanted = names or tuple(column.name for column in table.columns if column.is_given and column.name != table.delta_column)
     kinds = [table.schema.field(name).type for name in wanted]
@@ -294,7 +294,7 @@ def _values(reader: Reader, table: Table, names: tuple[str, ...] | None) -> pa.T
             )
         for name, column, tokens, kind in zip(wanted, columns, row, kinds, strict=True):
             place = f'row {len(column) + 1} of the VALUES for "{table.name}", column "{name}"'
-            column.append(constant(binder, statement, tokens, kind, place))
+            column.append(constant(binder, statement, tokens, kind, place, zone))
         if len(columns[0]) > _MOST_ROWS:
             raise SqlError(f"at most {_MOST_ROWS} rows are inserted by one statement.", code="SQL_TOO_LONG", at=at)
         if not reader.has(","):

@@ -24,6 +24,7 @@ from zset_join.core.errors import BadInputError, PlanError, SqlError
 from zset_join.expressions import Call, Cast, Column, Expression, Literal, lit
 from zset_join.expressions.evaluation import result_type
 from zset_join.expressions.rows import compute
+from zset_join.expressions.text_casts import names_zone
 from zset_join.expressions.type_rules import kind_of, plain_type
 from zset_join.sql_expressions.consumed import argument, check_operands, flattened
 from zset_join.sql_expressions.dialects import Statement
@@ -383,11 +384,15 @@ class ScalarBinder:
     def _cast_to(self, operand: Expression, target: pa.DataType, node: exp.Expr) -> Expression:
         """Cast; a constant is computed at once."""
         cast = Cast(operand, target)
-        if not isinstance(operand, Literal):
+        is_moment = kind_of(target) != "instant" and isinstance(operand, Literal) and kind_of(operand.type) == "instant"
+        if not isinstance(operand, Literal) or (is_moment and operand.local is None):  # what a moment shows depends on the zone
             return cast
         self.type_of(cast)
         try:
-            return Literal(compute(cast, {}, 1)[0].as_py(), target)
+            value = compute(cast, {}, 1)[0].as_py()
+            if kind_of(target) == "instant" and kind_of(operand.type) != "instant" and not names_zone(operand.value):
+                return Literal(value, target, local=value and value.replace(tzinfo=None))
+            return Literal(value, target)
         except BadInputError as error:
             raise SqlError(f"{operand} is no {target}.", code="LITERAL", at=position_of(node, self._statement.text)) from error
 

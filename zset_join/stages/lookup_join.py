@@ -454,6 +454,11 @@ class LookupJoinRequest(NamedColumnsRequest):
         """Return the keys that are no plain columns."""
         return (keys_to_compute([own for own, _ in self.keys]),)
 
+    @property
+    def outside(self) -> pa.Schema:
+        """Return the columns of the external table."""
+        return self.source.schema
+
     def takes_upserts(self, input: int) -> bool:  # noqa: A002, ARG002 - the word the plan uses
         """Return True: the stream may be upserts, as the output of a row is kept by primary key."""
         return True

@@ -107,6 +107,11 @@ class StageRequest(Protocol):
         """Return per input the columns that must be computed before it, hidden from the answer; empty: none."""
         return ()
 
+    @property
+    def outside(self) -> pa.Schema | None:
+        """Return the columns of an external table, which a condition reads as the right row; None: it reads inputs alone."""
+        return None
+
     def takes_upserts(self, input: int) -> bool:  # noqa: A002, ARG002 - the word the plan uses
         """Return whether an input may be in upsert mode; else it gets a changelog of whole rows."""
         return False

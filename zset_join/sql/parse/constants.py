@@ -16,6 +16,8 @@ from zset_join.conversions import can_convert, convert_values
 from zset_join.core.errors import SqlError, ZsetJoinError
 from zset_join.expressions import Cast
 from zset_join.expressions.rows import compute, value_type
+from zset_join.expressions.type_rules import kind_of
+from zset_join.expressions.zones import expression_in_zone, is_utc
 from zset_join.sql_expressions.consumed import check_consumed
 from zset_join.sql_expressions.dialects import Statement, parse_expression
 from zset_join.sql_expressions.positions import Position
@@ -50,7 +52,9 @@ def default_of(statement: Statement, tokens: tuple[Token, ...], kind: pa.DataTyp
     return None if value is None else pa.scalar(value, kind)
 
 
-def constant(binder: ScalarBinder, statement: Statement, tokens: tuple[Token, ...], kind: pa.DataType, place: str) -> Any:
+def constant(
+    binder: ScalarBinder, statement: Statement, tokens: tuple[Token, ...], kind: pa.DataType, place: str, zone: str = "UTC"
+) -> Any:
     """Return a constant as a value of a column.
 
     Args:
@@ -59,6 +63,7 @@ def constant(binder: ScalarBinder, statement: Statement, tokens: tuple[Token, ..
         tokens: its own.
         kind: the type of the column.
         place: where the value is, for the message.
+        zone: the time zone of the session.
 
     Raises:
         SqlError: it is no constant, or no value of the column.
@@ -66,6 +71,9 @@ def constant(binder: ScalarBinder, statement: Statement, tokens: tuple[Token, ..
     node = parse_expression(statement, tokens)
     tree = binder.bind(node)
     check_consumed(node, statement.text, _place(statement, tokens))
+    if not is_utc(zone):
+        is_text = kind_of(kind) == "instant" and kind_of(binder.type_of(tree)) == "string"
+        tree = expression_in_zone(Cast(tree, kind) if is_text else tree, {}, zone)
     value = compute(tree, {}, 1)
     if pa.types.is_null(value.type):
         return None

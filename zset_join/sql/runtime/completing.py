@@ -8,6 +8,7 @@ import pyarrow as pa
 
 from zset_join.core.errors import SqlError
 from zset_join.expressions.rows import compute
+from zset_join.expressions.zones import expression_in_zone
 from zset_join.sql.ddl.definitions import TP_DELTA
 from zset_join.sql.tables.added_columns import repeated_default
 from zset_join.sql.tables.arrow_rows import fit
@@ -21,15 +22,17 @@ from zset_join.zset import ZSet, single_batch
 __all__ = ["completed", "completed_table"]
 
 
-def completed(table: Table, rows: pa.Table | ZSet, now_us: int, dialect: str) -> pa.Table | ZSet:
+def completed(table: Table, rows: pa.Table | ZSet, now_us: int, dialect: str, zone: str = "UTC") -> pa.Table | ZSet:
     """Return rows with all columns of a table, and their weights; see `completed_table`."""
     if isinstance(rows, ZSet):
         given = pa.Table.from_batches([rows.rows])
-        return ZSet(single_batch(completed_table(table, given, now_us, dialect, rows.weights)), rows.weights)
-    return completed_table(table, rows, now_us, dialect)
+        return ZSet(single_batch(completed_table(table, given, now_us, dialect, rows.weights, zone)), rows.weights)
+    return completed_table(table, rows, now_us, dialect, zone=zone)
 
 
-def completed_table(table: Table, given: pa.Table, now_us: int, dialect: str, weights: Any = None) -> pa.Table:
+def completed_table(
+    table: Table, given: pa.Table, now_us: int, dialect: str, weights: Any = None, zone: str = "UTC"
+) -> pa.Table:
     """Return rows with all columns of a table.
 
     Args:
@@ -38,6 +41,7 @@ def completed_table(table: Table, given: pa.Table, now_us: int, dialect: str, we
         now_us: the processing time, in microseconds since 1970.
         dialect: of computed columns.
         weights: of the rows; None where each counts once.
+        zone: the time zone of computed columns.
 
     Raises:
         SqlError: a column that the table does not have.
@@ -65,6 +69,7 @@ def completed_table(table: Table, given: pa.Table, now_us: int, dialect: str, we
         elif column.computed is not None:
             schema = pa.schema([(name, array.type) for name, array in columns.items()])
             tree = ScalarBinder.over(schema, Statement("", (), dialect)).bind(column.computed)
+            tree = expression_in_zone(tree, {"row": schema}, zone)
             columns[column.name] = compute(tree, columns, given.num_rows).cast(column.type)
         elif column.name == TP_DELTA:
             columns[column.name] = pa.repeat(pa.scalar(1, column.type), given.num_rows)

@@ -28,6 +28,7 @@ import uuid
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -35,6 +36,7 @@ import pyarrow as pa
 
 from zset_join.core.errors import BadInputError, SqlError, StateError, ZsetJoinError
 from zset_join.core.shown_values import counted
+from zset_join.plan.zones import in_zone
 from zset_join.runners.local.contents import repeated
 from zset_join.runners.local.dead_letters import PartlyRead
 from zset_join.runners.local.pipeline import Pipeline
@@ -246,7 +248,8 @@ class DirectoryRuntime(DurableChanges):
             view = self._fed(read_with_writers(query.bound.view, self._written(), self._added))
             diff = self.pipeline.diff({**self._views, _SNAPSHOT: view})
             return sorted_rows(repeated(diff.views[_SNAPSHOT].added, query.schema), query.bound)
-        with Pipeline(query.bound.view, options=stage_options(query.settings)) as pipeline:
+        view = replace(query.bound.view, node=in_zone(query.bound.view.node, self.catalog.zone))
+        with Pipeline(view, options=stage_options(query.settings)) as pipeline:
             sources = {source.name for source in query.bound.view.plan().sources}
             rows = {name: self._held(self.catalog.tables[name]) for name in sorted(query.bound.reads & sources)}
             pipeline.step({name: one for name, one in rows.items() if one is not None}, processing_time=self._clock())

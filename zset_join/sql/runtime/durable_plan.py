@@ -234,7 +234,7 @@ class DurablePlan(ProcessRuntime):
         return source_of(table, self._all_columns, self.catalog.settings, where)
 
     def _all_columns(self, table: Table, rows: pa.Table) -> pa.Table:
-        return completed_table(table, rows, self._clock(), self.dialect)
+        return completed_table(table, rows, self._clock(), self.dialect, zone=self.catalog.zone)
 
     # ---------------------------------------------------------------- statements
 

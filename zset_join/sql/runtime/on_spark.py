@@ -39,6 +39,7 @@ from zset_join.changelog import format_named
 from zset_join.core.errors import SqlError
 from zset_join.plan.query_plan import PlanSource
 from zset_join.plan.tree import Node, Read, rebuilt
+from zset_join.plan.zones import in_zone
 from zset_join.query import View as ProcessView
 from zset_join.query.reading import Reading
 from zset_join.runners.spark.api.table_streams import schema_of
@@ -49,6 +50,7 @@ from zset_join.runners.spark.driver.polled_rows import PolledRows
 from zset_join.runners.spark.driver.staged_rows import StagedRows, remove_on_server
 from zset_join.runners.spark.driver.staging import remove_place
 from zset_join.runners.spark.frames.facts import is_connect
+from zset_join.runners.spark.planning.row_steps import ZONE
 from zset_join.runners.spark.session import local_session
 from zset_join.sql.runtime.durable import DirectoryRuntime
 from zset_join.sql.runtime.durable_plan import ROWS
@@ -282,8 +284,8 @@ class SparkRuntime(DirectoryRuntime):
             made[id(node.source)] = self._fed_node(node.source)
             return made[id(node.source)][1]
 
-        node = rebuilt(view.node, change)
-        if not made:
+        node = in_zone(rebuilt(view.node, change), self.catalog.zone)
+        if node is view.node:
             return view
         bindings = [
             replace(made[id(one.source)][2], is_of_versions=one.is_of_versions) if id(one.source) in made else one
@@ -323,6 +325,11 @@ class _CatalogOverSpark(DecodingCatalog):
     def __init__(self, runtime: SparkRuntime, dialect: str) -> None:
         super().__init__(dialect, recorded_rows)
         self._runtime = runtime
+
+    @property
+    def zone(self) -> str:
+        """Return the time zone of the Spark session."""
+        return str(self._runtime.spark.conf.get(ZONE))
 
     def find(self, name: str, *, at: Position | None = None) -> Table | NamedView:
         """Return the table or view of a name; one of Spark's becomes a table of the session.

@@ -107,7 +107,7 @@ class Runtime(ABC):
 
     def completed(self, table: Table, rows: pa.Table | ZSet, now_us: int) -> pa.Table | ZSet:
         """Return rows with all columns of a table."""
-        return completed(table, rows, now_us, self.dialect)
+        return completed(table, rows, now_us, self.dialect, self.catalog.zone)
 
     def rows_again(self, table: Table, place: Callable[[], str]) -> pa.Table:
         """Return the rows of a table that are at a place now, with all its columns.

@@ -244,6 +244,11 @@ class Catalog:
         self.settings: dict[str, str] = {}
         self.sinks: dict[str, str] = {}
 
+    @property
+    def zone(self) -> str:
+        """Return the time zone of expressions."""
+        return "UTC"
+
     def add(self, entry: Table | NamedView | TemporalFunction, *, at: Position | None = None, replace: bool = False) -> None:
         """Give something its name.
 

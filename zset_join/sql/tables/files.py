@@ -2,9 +2,9 @@
 
 `zset-join run` reads a path or a directory of files in the order of their names, each once; every file is one epoch. Files are
 whole when they appear: write them under a name that begins with a dot, and rename them.
-Columns go by name; those a file lacks are NULL, and a file that has none of them is refused. JSON has an object a line. CSV has
-a header; as in Spark, nothing between two delimiters is NULL, and `""` is an empty text. Formats of
-changes have a record a line.
+Columns go by name, letter case included. A file of CSV or Parquet that lacks a column is refused, but for columns that the
+table got later, which are NULL; so is a file of JSON that has none. JSON has an object a line. CSV has a header; as in Spark,
+nothing between two delimiters is NULL, and `""` is an empty text. Formats of changes have a record a line.
 
 A line that is no row stops the query, or is set aside by `SET on_bad_input = 'quarantine'`: `topic` is then the name of the
 file and `offset` the number of the line. So is a row of Parquet of which a value does not convert, as JSON, with its number
@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import codecs
 import json
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -35,7 +36,7 @@ from zset_join.sql.tables.catalog import Table
 from zset_join.sql.tables.file_order import with_file_order
 from zset_join.sql_expressions.positions import near
 
-__all__ = ["csv_options", "list_files", "part_file", "read_file", "read_records"]
+__all__ = ["check_names", "csv_options", "list_files", "part_file", "read_file", "read_records"]
 
 _FORMATS = ("csv", "json", "parquet", *RECORD_FORMATS)
 _IS_NOT_BLANK = r"[^\t\n\v\f\r ]"
@@ -68,7 +69,7 @@ def read_file(table: Table, file: Path) -> pa.Table:
     """Return the rows of a file.
 
     Raises:
-        SqlError: it is not in its declared format, or has no column of the table.
+        SqlError: it is not in its declared format, or lacks a column of the table.
         BadInputError: a line that is no row of the table.
     """
     rows, unread = _read(table, file, is_first_enough=True)
@@ -109,13 +110,13 @@ def _read(table: Table, file: Path, *, is_first_enough: bool) -> tuple[pa.Table,
         if form == "json":
             return _json(table, file, given)
         if form == "parquet":
-            rows, unread = _converted(pq.read_table(file), given)
+            whole = pq.read_table(file)
+            check_names(table, file, whole.column_names)
+            rows, unread = _converted(whole, given)
         else:
             rows, unread = _csv(table, file, given, is_first_enough=is_first_enough)
     except (pa.ArrowException, OSError) as error:
         raise SqlError(f'"{table.name}": {file} cannot be read as {form}: {error}.', code="NO_FILE", name=table.name) from error
-    if not set(rows.column_names) & set(given.names) and rows.column_names:
-        raise _other_columns(table, file, rows.column_names, "; CSV begins with a line of names" if form == "csv" else "")
     return rows.select([name for name in rows.column_names if name in given.names]), unread
 
 
@@ -146,6 +147,32 @@ def read_records(file: Path) -> pa.Table:
         },
         schema=_RECORD,
     )
+
+
+def check_names(table: Table, file: Path | str, names: Sequence[str]) -> None:
+    """Refuse a file of CSV or Parquet that lacks a column; one that the table got later may be missing, in any case of letters.
+
+    Args:
+        table: the table.
+        file: its path.
+        names: of the columns of the file; none of an empty file.
+
+    Raises:
+        SqlError: `NO_FILE`.
+    """
+    given, has = [column.name for column in table.columns if column.is_given], {name.lower() for name in names}
+    optional = {name for name in (*table.added, table.delta_column) if name is not None and name.lower() not in has}
+    lacking = [name for name in given if name not in names and name not in optional]
+    if names and len(lacking) == len(given):
+        more = "; CSV begins with a line of names" if table.options.get("format") == "csv" else ""
+        raise _other_columns(table, file, list(names), more)
+    if names and lacking:
+        raise SqlError(
+            f'"{table.name}": {file} has no column "{lacking[0]}", only {", ".join(names[:12])}.{near(lacking[0], names)} '
+            "A file has all columns of its table, under their names.",
+            code="NO_FILE",
+            name=table.name,
+        )
 
 
 def _converted(rows: pa.Table, given: pa.Schema) -> tuple[pa.Table, list[UnreadText]]:
@@ -191,12 +218,11 @@ def _csv(table: Table, file: Path, given: pa.Schema, *, is_first_enough: bool) -
     form = CsvForm(delimiter=options["sep"], quote=options["quote"], null=options["nullValue"])
     rows = read_csv_file(file, given, form)
     if rows is not None:
+        check_names(table, file, rows.column_names)
         return rows, []
     with pa.input_stream(str(file), compression="detect") as stream:  # some line is no row
         text = stream.read()
-    names = csv_names(text, form)
-    if names and not set(names) & set(given.names):
-        return pa.table({name: pa.nulls(0) for name in names}), []  # which is refused
+    check_names(table, file, csv_names(text, form))
     return read_csv_rows(text, given, form, is_first_enough=is_first_enough)
 
 
@@ -246,7 +272,7 @@ def _is_json(line: bytes) -> bool:
     return True
 
 
-def _other_columns(table: Table, file: Path, names: list[str], more: str) -> SqlError:
+def _other_columns(table: Table, file: Path | str, names: list[str], more: str) -> SqlError:
     shown = ", ".join(names[:12])
     return SqlError(
         f'"{table.name}": {file} has none of its columns but {shown}{more}.{near(names[0], table.schema.names)}',

@@ -23,6 +23,7 @@ from zset_join.query.several import PlannedQuery
 from zset_join.runners.spark.driver.collected import CollectedLayout, collected_layout
 from zset_join.runners.spark.driver.lowering import lowered, refuse_spark_steps
 from zset_join.runners.spark.planning.placement import Bindings
+from zset_join.runners.spark.planning.row_steps import ZONE
 from zset_join.runners.spark.planning.source_stream import SourceStream
 
 __all__ = ["DriverQuery", "collected_query", "driver_query"]
@@ -105,7 +106,8 @@ def driver_query(
         return sources[id(source)]
 
     _check_names(sources)
-    tree = lowered(root, stream, bindings.steps)
+    zone = next(iter(sources.values())).session.conf.get(ZONE)
+    tree = lowered(root, stream, bindings.steps, str(zone))
     first: dict[Hashable, str] = {}
     same = {known: first.setdefault(one.identity, known) for known, one in tree.streams.items()}
     plan = plan_query(tree.root, name=name, same=same, keep_state=keep_state)

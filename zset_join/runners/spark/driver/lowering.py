@@ -28,10 +28,12 @@ from pyspark.sql import functions as F  # noqa: N812 - PySpark's own habit
 from zset_join.core.errors import PlanError
 from zset_join.core.relation import ChangelogMode
 from zset_join.expressions.rows import named
+from zset_join.expressions.zones import is_utc
 from zset_join.plan.query_plan import PlanSource, QueryPlan
 from zset_join.plan.row_steps import OpaqueStep, SelectStep, WhereStep
 from zset_join.plan.row_steps import RowStep as PlanStep
 from zset_join.plan.tree import Apply, Merge, Node, Operate, Read, Root, changelog_of, each_root, without_order
+from zset_join.plan.zones import in_zone, node_in_zone
 from zset_join.runners.spark.driver.translated import translated
 from zset_join.runners.spark.planning.job_settings import job_settings
 from zset_join.runners.spark.planning.placement import BoundStep
@@ -213,13 +215,19 @@ class _SteppedRows:
         return node
 
 
-def lowered(root: Root, streams: Callable[[PlanSource], SourceStream], steps: Mapping[int, BoundStep]) -> LoweredTree:
-    """Return a query whose steps of Spark's own are done to the rows of its sources.
+def lowered(
+    root: Root, streams: Callable[[PlanSource], SourceStream], steps: Mapping[int, BoundStep], zone: str = "UTC"
+) -> LoweredTree:
+    """Return a query whose steps of Spark's own are done to the rows of its sources, and whose expressions are in a time zone.
 
     Args:
         root: the query as it was written.
         streams: gives the stream of a source.
         steps: `id` of a step that only Spark can do, to what it does.
+        zone: the time zone of the session.
+
+    Raises:
+        PlanError: `SPARK_ONLY_STEP`: an expression behind a stage that only Spark computes in that zone.
     """
     sources = _Sources(streams, steps)
     left: dict[int, str] = {}
@@ -231,7 +239,7 @@ def lowered(root: Root, streams: Callable[[PlanSource], SourceStream], steps: Ma
         return done[id(node)][1]
 
     def change(node: Node) -> Node:
-        found = _steps_over_source(node)
+        found = _steps_over_source(node, zone)
         if found is not None and streams(found[0]).control is None:  # else its rows are whole only behind a stage
             return sources.stepped(*found)
         match node:
@@ -253,18 +261,31 @@ def lowered(root: Root, streams: Callable[[PlanSource], SourceStream], steps: Ma
             case Operate():
                 return replace(node, inputs=tuple(map(visit, node.inputs)))
 
-    return LoweredTree(each_root(root, visit), sources.streams, left)
+    return LoweredTree(in_zone(each_root(root, visit), zone), sources.streams, left)
 
 
-def _steps_over_source(node: Node) -> tuple[PlanSource, list[Apply]] | None:
-    """Return a source and the steps over it, where the last of these is Spark's own; None for other nodes."""
-    if not isinstance(node, Apply) or not isinstance(node.step, OpaqueStep):
+def _steps_over_source(node: Node, zone: str) -> tuple[PlanSource, list[Apply]] | None:
+    """Return a source and the steps over it, where only Spark can do the last of these; None for other nodes."""
+    if not isinstance(node, Apply) or not _is_sparks(node, zone):
         return None
     steps: list[Apply] = []
     while isinstance(node, Apply):
         steps.append(node)
         node = node.child
     return (node.source, steps[::-1]) if isinstance(node, Read) else None
+
+
+def _is_sparks(node: Apply, zone: str) -> bool:
+    """Return whether only Spark can do a step: it is written for Spark, or is not computed in the zone by this library."""
+    if isinstance(node.step, OpaqueStep) or is_utc(zone):
+        return isinstance(node.step, OpaqueStep)
+    try:
+        node_in_zone(node, zone)
+    except PlanError as error:
+        if error.code != "SPARK_ONLY_STEP":
+            raise
+        return True
+    return False
 
 
 def _names_of(name: str) -> Iterator[str]:

@@ -11,6 +11,7 @@ from __future__ import annotations
 from zset_join.core.errors import ZsetJoinError
 from zset_join.core.relation import Relation
 from zset_join.expressions import Expression
+from zset_join.expressions.zones import expression_in_zone
 from zset_join.plan.row_steps import OpaqueStep, SelectStep, WhereStep
 from zset_join.runners.spark.planning.placement import BoundStep
 from zset_join.runners.spark.planning.row_steps import RowStep
@@ -56,7 +57,7 @@ def _step(written: RowStep, before: Relation) -> WhereStep | SelectStep | None:
         found = bound_text(with_between(text), sides).tree
         if found is None:
             raise ZsetJoinError(f"{text} is not an expression")
-        return found
+        return expression_in_zone(found, {"row": before.schema}, "UTC")  # Spark writes instants so
 
     if written.condition is not None:
         return WhereStep(tree(written.condition))

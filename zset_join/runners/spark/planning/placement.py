@@ -22,7 +22,8 @@ from zset_join.plan.query_plan import Feed, PlanSource, QueryPlan
 from zset_join.plan.row_steps import OpaqueStep
 from zset_join.plan.row_steps import RowStep as PlanStep
 from zset_join.plan.tree import Apply, Node, Operate, Read, rebuilt, without_order
-from zset_join.runners.spark.planning.row_steps import RowStep, Transform, row_step
+from zset_join.plan.zones import in_zone
+from zset_join.runners.spark.planning.row_steps import ZONE, RowStep, Transform, row_step
 from zset_join.runners.spark.planning.source_stream import SourceStream
 from zset_join.runners.spark.planning.stages import PlannedStage
 from zset_join.runners.spark.planning.stream_steps import as_input, spark_step, stepped, united
@@ -114,6 +115,8 @@ def bound_plan(
         return read
 
     bound = rebuilt(root, change)
+    zone = next(iter(found.values())).session.conf.get(ZONE)
+    bound = in_zone(bound, str(zone), is_spread=True)
     first: dict[Hashable, str] = {}
     same = {known: first.setdefault(stream.identity, known) for known, stream in found.items()}
     plan = plan_query(bound, name=name, buckets=None, is_spread=True, same=same)
