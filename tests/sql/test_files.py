@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.csv
 import pyarrow.parquet as pq
 import pytest
 
@@ -53,7 +54,7 @@ def test_what_an_insert_writes_into_files_is_read_as_the_same_rows(tmp_path: Pat
 def test_csv_is_read_with_its_delimiter_quote_and_null(tmp_path: Path) -> None:
     more = ", 'csv.field-delimiter' = ';', 'csv.quote-character' = '''', 'csv.null-literal' = 'n/a'"
     text = "id;name\n1;'a;b'\n2;n/a\n3;''\n4;\n"
-    assert rows_of(tmp_path, text, "csv", more=more) == [
+    assert rows_of(tmp_path, text, "csv", columns="id INT, name STRING", more=more) == [
         {"id": "1", "name": "a;b"},
         {"id": "2"},
         {"id": "3", "name": ""},
@@ -72,6 +73,41 @@ def test_csv_is_read_with_its_delimiter_quote_and_null(tmp_path: Path) -> None:
 def test_a_file_without_any_column_of_its_table_is_refused(tmp_path: Path, form: str, text: str, message: str) -> None:
     with pytest.raises(SqlError, match=message):
         rows_of(tmp_path, text, form)
+
+
+@pytest.mark.parametrize("policy", ["error", "quarantine"])
+@pytest.mark.parametrize("form", ["csv", "parquet"])
+@pytest.mark.parametrize("names", [("id", "name"), ("name", "total"), ("id", "NAME", "total"), ("Id", "id", "total")])
+def test_a_file_that_lacks_a_column_or_has_it_in_another_case_is_refused(
+    tmp_path: Path, names: tuple[str, ...], form: str, policy: str
+) -> None:
+    write = pq.write_table if form == "parquet" else pyarrow.csv.write_csv
+    write(pa.table([["1"]] * len(names), names=names), tmp_path / f"1.{form}")
+    columns = "id INT, name STRING, total INT"
+    with connect(dialect="flink") as session:
+        session.sql(f"CREATE TABLE t ({columns}) WITH ('connector'='filesystem', 'path'='{tmp_path}', 'format'='{form}')")
+        session.sql(f"SET on_bad_input = '{policy}'")
+        running = session.sql("SELECT count(*) AS n FROM t").start()
+        with pytest.raises(SqlError, match=r"has no column .* A file has all columns of its table") as refused:
+            session.read(wait_seconds=0.0)
+
+        assert refused.value.code == "NO_FILE"
+        assert running.table().to_pylist() == [{"n": 0}]
+
+
+def test_a_file_from_before_its_table_got_a_column_has_null_there(tmp_path: Path) -> None:
+    files = tmp_path / "files"
+    files.mkdir()
+    pq.write_table(pa.table({"id": [1]}), files / "1.parquet")
+    pq.write_table(pa.table({"id": [2], "Name": ["b"]}), files / "2.parquet")
+    with connect(dialect="flink", directory=tmp_path / "session") as session:
+        session.sql(f"CREATE TABLE t (id INT) WITH ('connector'='filesystem', 'path'='{files}', 'format'='parquet')")
+        session.sql("ALTER TABLE t ADD COLUMN name STRING")
+        running = session.sql("SELECT * FROM t").start()
+        with pytest.raises(SqlError, match=r'2\.parquet has no column "name"'):
+            session.read(wait_seconds=0.0)
+
+        assert running.table().to_pylist() == [{"id": 1, "name": None}]
 
 
 def test_a_line_that_is_no_row_is_refused_with_its_number(tmp_path: Path) -> None:
@@ -199,7 +235,7 @@ def test_rows_of_parquet_that_do_not_convert_are_put_aside_and_the_others_are_re
 @pytest.mark.parametrize("form", ["json", "csv"])
 def test_a_byte_order_mark_at_the_beginning_of_a_file_is_no_part_of_it(tmp_path: Path, form: str) -> None:
     text = {"json": '{"id": 1}\n', "csv": "id\n1\n"}[form]
-    assert rows_of(tmp_path, "\ufeff" + text, form) == [{"id": "1"}]
+    assert rows_of(tmp_path, "\ufeff" + text, form, columns="id INT") == [{"id": "1"}]
 
 
 def test_null_where_a_row_should_be_is_no_row(tmp_path: Path) -> None:

@@ -20,6 +20,8 @@ from zset_join.changelog.formats import RecordOptions
 from zset_join.core.errors import PlanError
 from zset_join.runners.spark.api.streams import changed_stream
 from zset_join.spark import appends
+from zset_join.spark import functions as Z  # noqa: N812 - as PySpark's
+from zset_join.sql import connect
 
 NOON = dt.datetime(2024, 1, 1, 12, tzinfo=dt.UTC)
 ROWS = [(1, NOON, "2024-01-02 03:04:05"), (2, NOON + dt.timedelta(hours=8), "2024-06-30 01:02:03"), (3, None, None)]
@@ -68,10 +70,10 @@ def shown(rows: Any) -> list[str]:
     return sorted(map(repr, table.cast(pa.schema(fields)).to_pylist()))
 
 
-def run(view: Any, place: Path) -> list[str]:
-    """Return the columns `x...` of a view that the driver computed."""
+def run(view: Any, place: Path, execution: str = "driver") -> list[str]:
+    """Return the rows of a view."""
     sink = Collected()
-    writer = view.writeStream.options(checkpointLocation=str(place / "checkpoint"), execution="driver")
+    writer = view.writeStream.options(checkpointLocation=str(place / "checkpoint"), execution=execution)
     writer.option("localStateDir", str(place / "local")).trigger(availableNow=True).to(sink).start().awaitTermination()
     return sorted(repr(dict(zip(sink.names, row, strict=True))) for row in sink.total())
 
@@ -133,3 +135,56 @@ def test_records_and_udfs_have_the_instants_that_were_written(tokyo: SparkSessio
     batch = tokyo.read.schema(rows.schema).parquet(str(tmp_path / "rows"))
     found = run(appends(rows, name="u").select("id", local("at").alias("x")), tmp_path)
     assert found == shown(batch.select("id", local("at").alias("x")).toArrow())
+
+
+PLACES = """
+SELECT hour(a.at) AS h, count(*) AS n, max(CAST(a.at AS string)) AS last FROM t AS a JOIN u AS b
+ON CAST(a.at AS date) = b.day AND hour(a.at) > hour(b.at) WHERE a.at < '2024-01-02 12:00:00' GROUP BY hour(a.at)
+"""
+DAYS = [(dt.date(2024, 1, 1), NOON - dt.timedelta(hours=9)), (dt.date(2024, 1, 2), NOON + dt.timedelta(hours=4))]
+
+
+def days(session: SparkSession, place: Path) -> DataFrame:
+    place.mkdir()
+    schema = pa.schema([("day", pa.date32()), ("at", pa.timestamp("us", "UTC"))])
+    pq.write_table(pa.table([list(one) for one in zip(*DAYS, strict=True)], schema=schema), place / "1.parquet")
+    return session.readStream.schema("day date, at timestamp").parquet(str(place))
+
+
+def of_batch(session: SparkSession, tmp_path: Path) -> list[str]:
+    for name, folder in (("t", "rows"), ("u", "days")):
+        session.read.parquet(str(tmp_path / folder)).createOrReplaceTempView(name)
+    return shown(session.sql(PLACES).toArrow())
+
+
+@pytest.mark.parametrize("execution", ["driver", "executors"])
+def test_keys_conditions_and_arguments_as_expressions_are_in_the_zone_of_the_session(
+    tokyo: SparkSession, tmp_path: Path, execution: str
+) -> None:
+    rows = appends(stream_of(tokyo, tmp_path / "rows"), name="t")
+    others = appends(days(tokyo, tmp_path / "days"), name="u")
+    joined = rows.join(others, on=[(Z.expr("CAST(at AS date)"), "day")], condition="hour(t.at) > hour(u.at)")
+    hour, last = Z.expr("hour(at)"), Z.max(Z.expr("CAST(at AS string)")).alias("last")
+    view = joined.where(Z.expr("at < '2024-01-02 12:00:00'")).groupBy(h=hour).agg(Z.count().alias("n"), last)
+
+    assert run(view, tmp_path, execution) == of_batch(tokyo, tmp_path)
+
+
+def test_a_session_of_sql_is_in_the_zone_of_its_spark_session(tokyo: SparkSession, tmp_path: Path) -> None:
+    with connect(engine="spark", spark=tokyo, dialect="spark", keep_inputs=True) as session:
+        session.register("t", stream_of(tokyo, tmp_path / "rows"))
+        session.register("u", days(tokyo, tmp_path / "days"))
+        running = session.sql(PLACES).start()
+        session.sql("CREATE TABLE given (id INT, at TIMESTAMP, h AS hour(at), PRIMARY KEY (id))")
+        session.sql("INSERT INTO given VALUES (1, '2024-01-01 21:00:00'), (2, TIMESTAMP '2024-01-01 21:00:00Z')")
+        session.sql("DELETE FROM given WHERE at < '2024-01-01 20:59:59'")
+
+        assert sorted(map(repr, running.table().to_pylist())) == of_batch(tokyo, tmp_path)
+        assert running.verify().equal
+        assert [(one["at"], one["h"]) for one in session.sql("SELECT * FROM given").table().to_pylist()] == [
+            (NOON, 21),
+            (NOON + dt.timedelta(hours=9), 6),
+        ]
+        with pytest.raises(PlanError, match=r"date_trunc.*Asia/Tokyo") as refused:
+            session.sql("SELECT date_trunc('DAY', at) AS day FROM t").start()
+        assert refused.value.code == "SPARK_ONLY_STEP"

@@ -168,7 +168,7 @@ def check_names(table: Table, file: Path | str, names: Sequence[str]) -> None:
         raise _other_columns(table, file, list(names), more)
     if names and lacking:
         raise SqlError(
-            f'"{table.name}": {file} has no column "{lacking[0]}", only {", ".join(names[:12])}.{near(lacking[0], names)} '
+            f'"{table.name}": {file} has no column "{lacking[0]}".{near(lacking[0], names)} '
             "A file has all columns of its table, under their names.",
             code="NO_FILE",
             name=table.name,
