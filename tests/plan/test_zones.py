@@ -1,4 +1,4 @@
-"""A query in a time zone: every expression of every step and request is in it, whoever adds a request."""
+"""A query in a time zone: every expression of every step and request is in it, those of new requests too."""
 
 from __future__ import annotations
 
