@@ -66,7 +66,7 @@ class TemporalHistory:
                 taken.append((row, weight))
             elif weight < 0:
                 self.late_corrections.append(row)
-            elif self.late == "join" and (row.time > past or newest.get(row_identity(row.key), row.time) <= row.time):
+            elif self.late == "join" and (row.time > past or self._is_known(row, past)):
                 taken.append((row, weight))
             else:
                 self.late_rows.append(row)
@@ -95,6 +95,12 @@ class TemporalHistory:
         for row, count in self._join(self.left.rows()).items():
             counts[row] = counts.get(row, 0) + count
         return counts
+
+    def _is_known(self, row: TimedRow, past: int) -> bool:
+        """Return whether no version valid at a row's time was freed: it is the newest of its key, or all are of one time."""
+        key = row_identity(row.key)
+        times = [one.time for one in self.versions.rows() if one.time <= past and row_identity(one.key) == key]
+        return not times or max(times) <= row.time or max(times) == min(times)
 
     def _newest(self, past: int | None) -> dict[Key, int]:
         """Return the newest time of each key up to a time."""

@@ -15,7 +15,7 @@ import pytest
 
 from property_tests.profiles import profile_name
 from zset_join import expressions
-from zset_join.pipeline import Pipeline, View, appends, changes
+from zset_join.pipeline import Pipeline, View, appends, changes, versioned
 from zset_join.shapes.version_join import VersionJoinShape
 from zset_join.stages import StateTtl
 from zset_join.zset import ZSet
@@ -88,10 +88,14 @@ class Drawn:
 
     def run(self) -> Pipeline:
         """Return the pipeline after some epochs."""
-        pipeline = Pipeline(self.view, keep_inputs=True)
+        idle, now = self.draw.choice([None, None, 3]), 1_000_000
+        pipeline = Pipeline(self.view, keep_inputs=True, idle_timeout_seconds=idle)
         for _ in range(self.draw.randint(2, 7)):
             self.top += self.draw.randint(0, 3)
-            pipeline.step({name: self.rows(name) for name in pipeline.sources})
+            now += 1_000_000 * self.draw.randint(0, 4)
+            silent = self.draw.choice([None, "l", "r"]) if idle else None
+            rows = {name: self.rows(name) for name in pipeline.sources if name != silent}
+            pipeline.step(rows, processing_time=now)
         return pipeline
 
 
@@ -130,6 +134,20 @@ def test_the_other_row_of_a_tie_is_unjudged_and_a_third_one_is_wrong() -> None:
 
     assert {verdicts[1], verdicts[2]} <= {(True, 0), (True, 2)}  # which of the two DuckDB takes may differ from call to call
     assert not verdicts[3][0]
+
+
+@pytest.mark.parametrize("kind", [pa.int64(), pa.timestamp("ms"), pa.date32()])
+def test_a_right_view_is_called_right_once_an_idle_timeout_has_moved_a_watermark(kind: pa.DataType) -> None:
+    delay: Any = 0 if pa.types.is_integer(kind) else "0 seconds"
+    left = appends("l", {"id": pa.int64(), "t": kind}, watermark=("t", delay))
+    right = versioned("r", {"id": pa.int64(), "at": kind}, keys="id", version_by="at", delay=delay)
+    pipeline = Pipeline(left.temporal_join(right, on="id", as_of="t"), keep_inputs=True, idle_timeout_seconds=6)
+    early, late = pa.array([10, 30], pa.int32() if pa.types.is_date(kind) else pa.int64()).cast(kind).to_pylist()
+    pipeline.step({"r": [{"id": 1, "at": early}]}, processing_time=1_000_000_000)
+    pipeline.step({"l": [{"id": 1, "t": late}]}, processing_time=1_012_000_000)
+
+    assert len(pipeline.view()) == 1
+    assert pipeline.verify().equal
 
 
 def test_an_as_of_join_that_evaluates_its_condition_on_the_nearest_row_alone_is_called_wrong(

@@ -184,6 +184,12 @@ def _snapshot_without(column: str, value: Any) -> Callable[[Any], None]:
     return spoil
 
 
+def _saves_deletes_alone(operator: Any) -> None:
+    right = operator.join.right
+    restored = right.restored
+    right.restored = lambda table: ((rows, weights, come, marks & 1) for rows, weights, come, marks in restored(table))
+
+
 def _forgets_waiting(operator: Any) -> None:
     restore = operator.restore
     operator.restore = lambda tables: restore({**tables, "left": tables["left"].slice(0, 0)})
@@ -286,8 +292,9 @@ TIMED_MUTANTS: tuple[TimedMutant, ...] = (
         part=_answers(_insertions_first),
     ),
     TimedMutant(
-        "deletes_not_saved", "a restored DELETE is a row", _RESTORE, "eager", part=_snapshot_without("_zset_delete", False)
+        "deletes_not_saved", "a restored DELETE is a row", _RESTORE, "eager", part=_snapshot_without("_zset_delete", 0)
     ),
+    TimedMutant("freed_versions_not_saved", "a restored key has lost no version", _RESTORE, "once", part=_saves_deletes_alone),
     TimedMutant(
         "weights_not_saved", "restored copies count once", _RESTORE, "dedup", part=_snapshot_without("_zset_weight", 1)
     ),

@@ -319,6 +319,16 @@ def test_a_late_order_whose_version_may_be_freed_is_set_aside_though_late_is_joi
     assert join.rejected == ["LATE_ROW"]
 
 
+def test_a_late_order_before_the_first_version_of_its_key_matches_nothing_with_late_join():
+    join = temporal(TemporalOptions(how="left", late="join"))
+    join.feed((), upsert(rate(2.0, 6)), watermark=8)
+
+    assert join.feed(insert(order(2, 5)), watermark=8) == [((2, "EUR", 5, None, None, None), 1)]
+    join.feed((), upsert(rate(3.0, 7)), watermark=9)
+    assert join.feed(insert(order(3, 5)), watermark=9) == []
+    assert join.rejected == ["LATE_ROW"]
+
+
 def test_versions_before_the_newest_one_past_the_watermark_are_freed():
     join = temporal()
     join.feed((), upsert(rate(1.0, 1), rate(2.0, 6), rate(3.0, 7), rate(4.0, 12)), watermark=8)

@@ -372,21 +372,27 @@ def _timed(stage: TemporalJoinStage, left: BatchTable, right: BatchTable, scope:
         mark = "m.before" if bound is not None else "CASE WHEN false THEN m.before END AS before"  # nothing is past
         parts.append(f"{name} AS (SELECT {columns}, {mark} FROM {table.history} h LEFT JOIN marks m ON m.e = h.e)")
     left, right = left.with_history("left_changes"), right.with_history("right_changes")
-    parts.append(f"versions AS ({_versions(stage, right, dialect, _not(past))})")
+    versions = _versions(stage, right, dialect, _not(past), ("before",))
     late = f"{time} <= {before if stage.shape.left_changes else 'h.before'}"
     if stage.shape.late == "join":  # joined all the same, where the version of its time cannot have been freed
         columns = ", ".join(f"h.{one}" for one in [*left.columns, "w", "e", "n", "before"])
-        found = [
-            *equal_keys(stage.shape, left, right, dialect, "h"),
-            "r.e < h.e",
-            f"{_time_of(right, dialect, 'r')} <= {before}",
-        ]
+        mine, other = _time_of(right, dialect, "r"), _time_of(right, dialect, "m")
+        # A version that came when a newer one of its key was past was set aside.
+        newer = [f"m.{name} = r.{name}" for name in (right.column(pair[1]) for pair in stage.shape.key)]
+        newer += ["m.e < r.e", f"{other} > {mine}", f"{other} <= {dialect.moved('r.before', kind, kept)}"]
+        newer += ["(m.gone IS NULL OR m.gone >= r.e)"]
+        parts.append(f"given AS ({versions})")
+        versions = f"SELECT * FROM given r WHERE NOT EXISTS (SELECT 1 FROM given m WHERE {' AND '.join(newer)})"
+        found = [*equal_keys(stage.shape, left, right, dialect, "h"), "r.e < h.e", f"{mine} <= {before}", there_in("h.e - 1")]
+        parts.append(f"versions AS ({versions})")
         parts.append(
-            f"late_changes AS (SELECT {columns}, max({_time_of(right, dialect, 'r')}) AS newest FROM left_changes h "
-            f"LEFT JOIN versions r ON {' AND '.join([*found, there_in('h.e - 1')])} GROUP BY ALL)"
+            f"late_changes AS (SELECT {columns}, max({mine}) AS newest, min({mine}) AS oldest FROM left_changes h "
+            f"LEFT JOIN versions r ON {' AND '.join(found)} GROUP BY ALL)"
         )
         left = left.with_history("late_changes")
-        late = f"{time} <= {before} AND coalesce(h.newest > {time}, false)"
+        late = f"{time} <= {before} AND coalesce(h.newest > {time} AND h.newest > h.oldest, false)"
+    else:
+        parts.append(f"versions AS ({versions})")
     copies = row_copies(left, dialect, _not(late), _not(f"{time} <= {before}"))
     columns = ", ".join(f"h.{one}" for one in left.columns)
     lefts = f"({copies}) h"
@@ -412,7 +418,9 @@ def _not(condition: str) -> str:
     return f"NOT coalesce({condition}, false)"
 
 
-def _versions(stage: TemporalJoinStage, right: BatchTable, dialect: Dialect, went: str = "true") -> str:
+def _versions(
+    stage: TemporalJoinStage, right: BatchTable, dialect: Dialect, went: str = "true", more: Sequence[str] = ()
+) -> str:
     """Return the versions with `deleted`, `e`, `n` and `gone`; retractions that do not count retract nothing."""
     marked = "false"
     if stage.options.delete_column is not None:
@@ -420,7 +428,7 @@ def _versions(stage: TemporalJoinStage, right: BatchTable, dialect: Dialect, wen
     if right.history is None:
         return f"SELECT *, {marked} AS deleted, 0 AS e, 0 AS n, CAST(NULL AS BIGINT) AS gone FROM {right.name}"
     if stage.right.mode == "changelog":
-        return f"SELECT *, {marked} AS deleted FROM ({row_copies(right, dialect, went=went)})"
+        return f"SELECT *, {marked} AS deleted FROM ({row_copies(right, dialect, went=went, more=more)})"
     deleted = "w < 0" if stage.right.mode == "upsert" else marked
     return f"SELECT *, {deleted} AS deleted, CAST(NULL AS BIGINT) AS gone FROM {right.history}"
 

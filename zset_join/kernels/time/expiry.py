@@ -12,15 +12,17 @@ from __future__ import annotations
 from typing import Any
 
 from zset_join.kernels.machine.compiled import kernel
-from zset_join.kernels.machine.memory import load_u8, load_u64, prefetch, store_u64
+from zset_join.kernels.machine.memory import load_u8, load_u64, prefetch, store_u8, store_u64
 from zset_join.kernels.time.due_heap import pop_first, push_due
 from zset_join.kernels.time.runs import (
     ENTRY,
     FLAG_DELETE,
+    FLAG_PRECEDED,
     NEVER,
     RUN_DUE,
     entries_until,
     free_entries,
+    inherit_mark,
     key_address,
     row_address,
     run_base,
@@ -120,6 +122,11 @@ def expire(
             base = run_base(keys, key, at)
             past = entries_until(base, run_length(key, at), horizon)
             leaving = past - 1 if keeps_newest else past
+            if leaving > 0 and keeps_newest:
+                first, stays = row_address(side, load_u64(base + 8)), row_address(side, load_u64(base + ENTRY * leaving + 8))
+                if load_u64(base) < load_u64(base + ENTRY * leaving):
+                    store_u8(first + FLAGS, load_u8(first + FLAGS) | FLAG_PRECEDED)
+                inherit_mark(first, stays)
             if leaving > 0:
                 free_entries(keys, key, at, side, variables, 0, leaving)
                 freed += leaving

@@ -5,7 +5,7 @@ run in the heap of keys, length and room of the run, when something in it is due
 when its last DELETE is remembered. A run is a sorted block of 16-byte entries that is searched by halves; only ties look at
 the rows.
 
-Rows hold in the field of the hash which key they belong to, in the flags whether they are a DELETE.
+Rows hold in the field of the hash which key they belong to, in the flags whether they are a DELETE and have lost predecessors.
 
 Cost: a search touches one cache line for 4 entries of the run; an insertion moves what is behind it, which is nothing for rows
 that arrive in order.
@@ -67,12 +67,14 @@ from zset_join.kernels.values.keys import equal_columns, variable_bytes
 __all__ = [
     "ENTRY",
     "FLAG_DELETE",
+    "FLAG_PRECEDED",
     "NEVER",
     "RUN_BYTES",
     "RUN_DUE",
     "drop_empty_keys",
     "entries_until",
     "free_entries",
+    "inherit_mark",
     "key_address",
     "key_heap_bytes",
     "merge_groups",
@@ -90,6 +92,7 @@ RUN_BYTES = 24  # the words of one run in a key record: block, length and room, 
 RUN_DUE = 16
 NEVER = 0x7FFFFFFFFFFFFFFF
 FLAG_DELETE = 8
+FLAG_PRECEDED = 16  # a version that came before it was freed
 _AHEAD = 8
 _LOW = 0xFFFFFFFF
 
@@ -452,14 +455,14 @@ def _remove(
 
 
 @kernel
-def _store_row(side: int, variables: int, source: int, weight: int, key_number: int, deleted: int) -> int:
+def _store_row(side: int, variables: int, source: int, weight: int, key_number: int, marks: int) -> int:
     number = take_row(side)
     row = row_address(side, number)
     store_u32(row + NEXT, 0)
     store_u32(row + PREVIOUS, 0)
     store_u64(row + WEIGHT, weight)
     store_u32(row + HASH, key_number)
-    store_u8(row + FLAGS, FLAG_LIVE | (FLAG_DELETE if deleted else 0))
+    store_u8(row + FLAGS, FLAG_LIVE | marks * FLAG_DELETE)
     store_values(side, variables, row, source, 0, word(side, STRIDE))
     add_to_word(word(side, HEADER), H_LIVE_ROWS, 1)
     return number
@@ -544,12 +547,19 @@ def merge_groups(
 
 
 @kernel
+def inherit_mark(row: int, other: int) -> None:
+    """Mark a row as preceded if one that it outlives is."""
+    store_u8(other + FLAGS, load_u8(other + FLAGS) | load_u8(row + FLAGS) & FLAG_PRECEDED)
+
+
+@kernel
 def _drop_superseded(keys: int, key: int, at: int, side: int, variables: int, begin: int) -> None:
     base, length = run_base(keys, key, at), run_length(key, at)
     target = begin
     for position in range(begin, length):
         first, number = load_u64(base + ENTRY * position), load_u64(base + ENTRY * position + 8)
         if position + 1 < length and load_u64(base + ENTRY * (position + 1)) == first:
+            inherit_mark(row_address(side, number), row_address(side, load_u64(base + ENTRY * (position + 1) + 8)))
             _free_row(side, variables, number)
             continue
         store_u64(base + ENTRY * target, first)

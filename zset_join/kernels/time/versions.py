@@ -18,6 +18,7 @@ from zset_join.kernels.time.groups import compare_words, group_of_code
 from zset_join.kernels.time.runs import (
     ENTRY,
     FLAG_DELETE,
+    FLAG_PRECEDED,
     NEVER,
     entries_until,
     key_address,
@@ -253,6 +254,7 @@ def rows_of_waiting(
 def mark_late_versions(
     keys: int,
     at: int,
+    side: int,
     numbers: Any,
     group_of: Any,
     times: Any,
@@ -292,6 +294,7 @@ def mark_late_versions(
 def mark_unanswerable(
     keys: int,
     at: int,
+    side: int,
     numbers: Any,
     group_of: Any,
     times: Any,
@@ -303,19 +306,23 @@ def mark_unanswerable(
 ) -> None:
     """Give late left rows the status `late` where the version of their time may have been freed.
 
-    It cannot be where it is the newest one up to the horizon, which every key keeps; what else is still there depends on when
-    the key was last looked at. A key without a version up to the horizon never had one, unless it ended with a DELETE that was
-    forgotten: `forgotten` is the newest time of these, from which on nothing was valid.
+    It cannot be where it is the newest one up to the horizon, which every key keeps, nor where that is the only one the key
+    ever had up to there; what else is still there depends on when the key was last looked at. A key without a version up to the
+    horizon never had one, unless it ended with a DELETE that was forgotten: `forgotten` is the newest time of these, from which
+    on nothing was valid.
     """
     for index in range(count):
         if status[index] != 0 or times[index] > horizon:
             continue
-        number, kept, until = numbers[group_of[index]], 0, 0
+        number, kept, until, is_first = numbers[group_of[index]], 0, 0, True
         if number != 0:
             key = key_address(keys, number)
             base, length = run_base(keys, key, at), run_length(key, at)
             kept, until = entries_until(base, length, horizon), entries_until(base, length, times[index])
-        if until != kept or (kept == 0 and times[index] < forgotten):
+            if kept > 0:
+                is_preceded = load_u8(row_address(side, load_u64(base + 8)) + FLAGS) & FLAG_PRECEDED
+                is_first = not is_preceded and load_u64(base) == load_u64(base + ENTRY * (kept - 1))
+        if (until != kept and (until > 0 or not is_first)) or (until == 0 and times[index] < forgotten):
             status[index] = late
 
 

@@ -21,7 +21,7 @@ from zset_join.runners.local.explaining import explain_row
 from zset_join.runners.local.history import InputHistory, inputs_not_kept, part_of
 from zset_join.runners.local.stage_states import MemoryStates
 from zset_join.runners.local.statistics import statistics_of
-from zset_join.runners.local.verification import Verification, verify
+from zset_join.runners.local.verification import Verification, marks_by_stage, verify
 from zset_join.runners.local.watched import PublishedEpoch, PublishedEpochs, open_pipeline_console
 from zset_join.runners.local.watermarks import Watermarks
 from zset_join.stages.stage import StageOptions
@@ -100,7 +100,9 @@ class PipelineQuestions:
             BatchTimes(watermark_us=watermarks[number], processing_time_us=self._processing_time_us)
             for number in self.plan.stages_of(plan.name)
         ]
-        return lambda: verify(plan, history, contents, times, epoch=epoch, most_differences=most_differences)
+        past = self._watermarks.over(self.plan, history) if self._watermarks.idle_timeout_us else ()
+        marks = marks_by_stage(past, self.plan, plan.name)
+        return lambda: verify(plan, history, contents, times, marks, epoch=epoch, most_differences=most_differences)
 
     def explain_row(self, row: Mapping[str, Any], *, view: str | None = None, most_changes: int = 100) -> RowHistory:
         """List the input changes that produced and retracted the rows of a view with given values; needs `keep_inputs`.

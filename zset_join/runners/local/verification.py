@@ -6,7 +6,8 @@ decimals, count as equal when they differ by less than a billionth of themselves
 
 Cost: one batch query over all input. DuckDB runs in memory, without access to files or network.
 
-Known limits: tombstones that have expired are not known to the batch query; nor is what an append-only join has evicted.
+Known limits: tombstones that have expired are not known to the batch query; nor is what an append-only join has evicted. With
+an idle timeout the watermarks of past epochs are computed as if all were of one run: a silence that a restart ended counts on.
 """
 
 # ruff: noqa: S608 - names cannot be parameters of a statement; columns are c0, c1, ... here, and expressions are quoted by
@@ -14,7 +15,7 @@ Known limits: tombstones that have expired are not known to the batch query; nor
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -30,7 +31,9 @@ from zset_join.core.relation import Relation
 from zset_join.core.shown_values import counted, shown_rows
 from zset_join.plan.query_plan import PlanSource, QueryPlan
 from zset_join.runners.local.history import InputHistory
-from zset_join.tools.batch import DUCKDB, EPOCHS, BatchTimes, batch_parts, one_statement, source_name
+from zset_join.runners.local.watermarks import KnownTimes
+from zset_join.stages.temporal_join import TemporalJoinStage
+from zset_join.tools.batch import DUCKDB, EPOCHS, BatchTimes, batch_parts, marks_name, one_statement, source_name
 from zset_join.zset import ZSet
 
 __all__ = ["Verification", "verify"]
@@ -90,6 +93,7 @@ def verify(
     history: InputHistory,
     contents: ZSet,
     times: Sequence[BatchTimes],
+    marks: Mapping[int, pa.Table],
     *,
     epoch: int | None,
     most_differences: int,
@@ -101,15 +105,18 @@ def verify(
         history: all input.
         contents: the view, each distinct row with its weight.
         times: per stage, how far time had come.
+        marks: the watermarks of stages, epoch by epoch, where they do not follow from the rows alone.
         epoch: the last epoch.
         most_differences: differing rows to list.
 
     Raises:
         PlanError: DuckDB cannot run a part of the plan.
     """
-    view = batch_parts(plan, times, DUCKDB)
+    view = batch_parts(plan, times, DUCKDB, marked=marks)
     with _connection() as connection:
         _register(connection, plan, history)
+        for number, table in marks.items():
+            connection.register(marks_name(number), table)
         connection.execute(f"CREATE TEMP TABLE expected AS {one_statement(view)}")
         schema = plan.output.schema
         connection.register("actual_rows", _numbered(contents.rows, {_WEIGHT: pa.array(contents.weights)}))
@@ -147,6 +154,20 @@ def verify(
             unjudged_rows=int(counts[3]),
             differences=tuple(_split(line, schema) for line in shown_rows(different)),
         )
+
+
+def marks_by_stage(past: Iterable[tuple[int, KnownTimes, KnownTimes]], plan: QueryPlan, view: str) -> dict[int, pa.Table]:
+    """Return the watermarks of the temporal joins of a view before and after each epoch, by number in the plan of the view."""
+    epochs, tables = list(past), {}
+    for at, number in enumerate(plan.stages_of(view)):
+        stage = plan.nodes[number].stage
+        if epochs and isinstance(stage, TemporalJoinStage):
+            kind = stage.shape.times.kind
+            shown = pa.int64() if pt.is_integer(kind) else pa.timestamp("us", kind.tz if pt.is_timestamp(kind) else None)
+            lines = [(epoch, before.stages[number], after.stages[number]) for epoch, before, after in epochs]
+            columns = [pa.array(column, pa.int64()) for column in zip(*lines, strict=True)]
+            tables[at] = pa.table([columns[0], *(one.cast(shown) for one in columns[1:])], names=["e", "before", "mark"])
+    return tables
 
 
 @contextmanager

@@ -12,7 +12,7 @@ Times are microseconds since 1970-01-01 UTC, or what an integer column holds.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,6 +24,7 @@ import pyarrow.types as pt
 from zset_join.core.errors import PlanError
 from zset_join.plan.query_plan import QueryPlan
 from zset_join.runners.common.event_clock import EventClock, later_of, stage_watermark
+from zset_join.runners.local.history import PastEpoch
 from zset_join.zset import ZSet
 
 __all__ = ["KnownTimes", "SourceTime", "Watermarks", "time_values"]
@@ -108,6 +109,13 @@ class Watermarks:
             for number, before in enumerate(self.known.stages)
         ]
         return KnownTimes(sources, tuple(stages))
+
+    def over(self, plan: QueryPlan, history: Iterable[PastEpoch]) -> Iterator[tuple[int, KnownTimes, KnownTimes]]:
+        """Yield each past epoch with what was known before it and after it, as if all were of one run."""
+        following = Watermarks(plan, idle_timeout_us=self.idle_timeout_us)
+        for past in history:
+            before, following.known = following.known, following.after(past.deltas, past.processing_time_us)
+            yield past.epoch, before, following.known
 
     def of_plan(self, plan: QueryPlan, known: KnownTimes) -> Watermarks:
         """Return the watermarks of another plan, which continues from what is known; silence is counted as before."""

@@ -13,6 +13,7 @@ from zset_join.kernels.time import versions as v
 from zset_join.shapes.version_join import VersionJoinShape
 from zset_join.state.time import rejections as b
 from zset_join.state.time.key_runs import KeyGroups, KeyRuns
+from zset_join.state.time.versioned_rows import VersionedRows
 
 __all__ = ["Arrivals", "Passed", "mark_late"]
 
@@ -52,7 +53,7 @@ class Passed:
 def mark_late(
     shape: VersionJoinShape,
     keys: KeyRuns,
-    place: int,
+    versions: VersionedRows,
     groups: KeyGroups,
     left: Arrivals,
     right: Arrivals,
@@ -66,7 +67,7 @@ def mark_late(
     Args:
         shape: which rows meet, and when.
         keys: the keys of the state.
-        place: where the words of the run of right rows are in a key record.
+        versions: the kept right rows.
         groups: the keys of the epoch.
         left: rows of the left input.
         right: rows of the right input.
@@ -75,7 +76,7 @@ def mark_late(
     if passed is None:
         return {}
     watermark, horizon = passed.watermark, passed.horizon
-    state = (keys.view, place, groups.numbers)
+    state = (keys.view, versions.place, versions.view, groups.numbers)
     is_late = (left.times <= (horizon if shape.left_changes else watermark)) & (left.status == ch.OK)
     late_rows = int((is_late & (left.weights > 0)).sum())
     if is_late.any():

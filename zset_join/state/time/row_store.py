@@ -28,7 +28,7 @@ __all__ = ["RowStore"]
 _Words = npt.NDArray[np.int64]
 
 _H_NEXT_ARRIVAL = 40
-_WEIGHT, _ARRIVAL, _DELETE = "_zset_weight", "_zset_arrival", "_zset_delete"
+_WEIGHT, _ARRIVAL, _MARKS = "_zset_weight", "_zset_arrival", "_zset_delete"  # 1: a DELETE, 2: versions before it were freed
 _SNAPSHOT_ROWS = 1 << 16
 
 
@@ -102,7 +102,7 @@ class RowStore:
 
     def snapshot_schema(self) -> pa.Schema:
         """Return the columns of a snapshot: the row's own, then what is remembered of it."""
-        hidden = [(_WEIGHT, pa.int64()), (_ARRIVAL, pa.int64()), (_DELETE, pa.bool_())]
+        hidden = [(_WEIGHT, pa.int64()), (_ARRIVAL, pa.int64()), (_MARKS, pa.uint8())]
         own = [one.with_nullable(True) for one in self.schema]
         return pa.schema([*own, *(pa.field(name, kind) for name, kind in hidden)])
 
@@ -144,21 +144,23 @@ class RowStore:
             columns += [
                 pa.array(self._field("<i8", c.WEIGHT, end)[rows]),
                 pa.array(~arrivals if self._latest_first else arrivals),
-                pa.array((self._field("u1", c.FLAGS, end)[rows] & r.FLAG_DELETE) != 0),
+                pa.array(self._field("u1", c.FLAGS, end)[rows] // r.FLAG_DELETE),
             ]
             yield pa.RecordBatch.from_arrays(columns, schema=schema)
 
     def restored(self, table: pa.Table) -> Iterator[tuple[pa.RecordBatch, _Words, _Words, npt.NDArray[np.uint8]]]:
-        """Yield rows, weights, arrival words and DELETE marks of a snapshot, in parts; what arrives next comes after them."""
+        """Yield rows, weights, arrival words and marks of a snapshot, in parts; what arrives next comes after them."""
         for begin in range(0, table.num_rows, _SNAPSHOT_ROWS):
             part = table.slice(begin, _SNAPSHOT_ROWS).combine_chunks()
             weights = part.column(_WEIGHT).to_numpy().astype(np.int64)
             arrivals = part.column(_ARRIVAL).to_numpy().astype(np.int64)
-            deletes = part.column(_DELETE).to_numpy(zero_copy_only=False).astype(np.uint8)
+            marks = part.column(_MARKS).to_numpy(zero_copy_only=False)
+            if marks.dtype == np.bool_:  # of an earlier release, which did not mark what was freed
+                marks = marks | 2
             header = self.arena.header
             header[_H_NEXT_ARRIVAL] = max(int(header[_H_NEXT_ARRIVAL]), int(arrivals.max()) + 1)
             rows = part.select(self.schema.names).cast(pa.schema([one.with_nullable(True) for one in self.schema]))
-            yield rows.to_batches()[0], weights, ~arrivals if self._latest_first else arrivals, deletes
+            yield rows.to_batches()[0], weights, ~arrivals if self._latest_first else arrivals, marks.astype(np.uint8)
 
     def resident_bytes(self) -> int:
         """Return the bytes of records and long values."""

@@ -302,7 +302,7 @@ class VersionJoin:
         right_times, right_status = self._right_times(batches[1], weights[1], tick, groups)
         came = Arrivals(left_times, left_status, weights[0], batches[0])
         versions = Arrivals(right_times, right_status, weights[1], batches[1])
-        counts = mark_late(shape, self.keys, self.right.place, groups, came, versions, self._passed_before(tick))
+        counts = mark_late(shape, self.keys, self.right, groups, came, versions, self._passed_before(tick))
         deletes = None
         if self._right_deletes:
             deletes = (weights[1] < 0).astype(np.uint8)
