@@ -220,6 +220,13 @@ def _run_options(verb: argparse.ArgumentParser) -> None:
     verb.add_argument("--engine", default="local", help="local (this process) or spark (local)")
     verb.add_argument("--once", action="store_true", help="end after the present rows; else at Ctrl-C")
     verb.add_argument("--directory", help="directory of rows, checkpoints and state; a later run resumes")
+    verb.add_argument(
+        "--allow-env",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="an environment variable that statements of others in the directory may use; repeatable",
+    )
     verb.add_argument("--trigger", help='inside Spark: interval between epochs, such as "5 seconds"')
     verb.add_argument("--progress-seconds", type=float, default=10.0, help="seconds between lines of progress; 0 for none (10)")
     verb.add_argument("--cores", type=int, help="cores of a local Spark (all)")
@@ -276,6 +283,7 @@ def _run_sql(options: argparse.Namespace) -> int:
         dialect=options.dialect,
         once=options.once,
         directory=options.directory,
+        allow_env=options.allow_env,
         trigger=options.trigger,
         progress_seconds=options.progress_seconds,
         spark=lambda: _session(options.cores, conf),

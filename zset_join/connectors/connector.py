@@ -32,6 +32,7 @@ class Option:
         least: the smallest allowed integer; None for other types.
         most: the largest.
         aliases: other names of the same.
+        is_secret: its value is never kept as a literal nor shown.
 
     >>> Option("port", least=1, most=65_535).expected("0"), Option("port", least=1).expected("x"), Option("path").expected("x")
     ('a number from 1 to 65535', 'a whole number', None)
@@ -44,6 +45,7 @@ class Option:
     least: int | None = None
     most: int | None = None
     aliases: tuple[str, ...] = ()
+    is_secret: bool = False
 
     def expected(self, value: str) -> str | None:
         """Return the expected values if a value is not allowed, else None."""

@@ -133,7 +133,7 @@ def _print(prefix: str = "") -> Sink:
 
 _CDC = tuple(sorted(RECORD_FORMATS))
 _FORMAT = Option("format")
-_USER = (Option("username"), Option("password"))
+_USER = (Option("username"), Option("password", is_secret=True))
 _OF_JSON = ("json.fail-on-missing-field", "json.ignore-parse-errors", "json.timestamp-format.standard")
 _OF_FILES = ("sink.parallelism", "sink.rolling-policy.check-interval", "sink.rolling-policy.file-size",
              "sink.rolling-policy.rollover-interval", "source.monitor-interval", *_OF_JSON)  # fmt: skip

@@ -7,10 +7,10 @@ from collections.abc import Callable
 from typing import Any
 
 from zset_join.console.actions import Action
-from zset_join.console.kept_token import kept_token
 from zset_join.console.running import open_console
 from zset_join.console.watched_checkpoint import QueryAnswers, WatchedCheckpoint
 from zset_join.core.errors import OptionError
+from zset_join.storage.kept_token import kept_token
 from zset_join.tools.dead_letters import is_program, replay
 
 __all__ = ["allowed_actions", "serve_console"]

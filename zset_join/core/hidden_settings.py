@@ -8,14 +8,25 @@
 {'outputs': ['s3://bucket/cp?...']}
 >>> shown("GET http://host/rates?day=1 is no secret of a store; so is a path /data/a?b")
 'GET http://host/rates?day=1 is no secret of a store; so is a path /data/a?b'
+
+Secrets in options are found by their names, and by what their values hold.
+
+The law: one table for SQL, lookups and outputs. A name is secret where a word of it is one of `_WORDS`, or its letters contain
+one of `_PARTS`, unless it ends with a word that describes the secret, as `token.endpoint.url` does. A value holds a secret
+where it is an address with a password before its `@`, or has a pair `name=value` of a secret name, as the query of a URL, a
+connection string or JAAS has.
+
+>>> [is_secret_name(name) for name in ("properties.sasl.password", "X-Api-Key", "sslKeyPem", "table-name", "author", "monkey")]
+[True, True, True, False, False, False]
 """
 
 from __future__ import annotations
 
 import re
 from typing import Any
+from urllib.parse import unquote
 
-__all__ = ["shown", "shown_value"]
+__all__ = ["STARS", "HiddenText", "holds_password", "holds_user", "is_secret_name", "shown", "shown_value"]
 
 _PLACE = r"\b(?!https?:)[A-Za-z][A-Za-z0-9+.-]*://(?:(?!\w://)[^?\n])*"
 _SETTING = r"(?:[^\s'\"]|['\"](?=[\w&=%+/-]))*[^\s'\".,;:)\]]"
@@ -41,3 +52,72 @@ def shown_value(value: Any) -> Any:
     if type(value) is dict:
         return {shown_value(name): shown_value(one) for name, one in value.items()}
     return value
+
+
+# ---------------------------------------------------------------- secrets in options
+
+STARS = "***"
+_WORDS = frozenset({"auth", "authorization", "cookie", "pass", "pwd", "sas", "sig", "signature"})
+_PARTS = re.compile(
+    r"passwo?r?d|passphrase|secret|token|credential|jaas|keystorekey|keypem|"
+    r"(?:api|access|account|app|encryption|private|shared|signing|subscription)key"
+)
+_DESCRIBING = frozenset({"algorithm", "class", "endpoint", "file", "location", "mechanism", "ms", "path", "type", "uri", "url"})
+_WORD = re.compile(r"[a-z0-9]+|[A-Z]+(?![a-z])|[A-Z][a-z0-9]*")
+_USER = re.compile(r"//[^/?#\s]*@")
+_PASSWORD = re.compile(r"//[^/?#:@\s]*:(?!\d+(?:[/?#]|$))[^?#\s]+@|^jdbc:oracle:\w+:[^@/]*/[^@]+@", re.IGNORECASE)
+_PAIR = re.compile(r"""([\w.~-]+)["']?\s*[=:]\s*(?:["']\s*)?[^\s"'&;,{}]""")
+
+
+def is_secret_name(name: str) -> bool:
+    """Return whether an option, header or parameter of this name is a secret."""
+    words = [word.lower() for word in _WORD.findall(name)]
+    if not words or words[-1] in _DESCRIBING:
+        return False
+    return not _WORDS.isdisjoint(words) or _PARTS.search("".join(words)) is not None
+
+
+def holds_password(value: str) -> bool:
+    """Return whether a value has a password in an address, or a pair of a secret name.
+
+    >>> [holds_password(value) for value in ("https://me:hush@crm/", "https://crm/?api%5Fkey=hush", "dbname=d password='hush'")]
+    [True, True, True]
+    >>> [holds_password(value) for value in ("https://me@crm:80/", "https://crm/?key=1", 'Login required password="";')]
+    [False, False, False]
+    """
+    return any(
+        _PASSWORD.search(text) is not None or any(is_secret_name(name) for name in _PAIR.findall(text))
+        for text in {value, unquote(value)}
+    )
+
+
+def holds_user(address: str) -> bool:
+    """Return whether an address has a user before an `@`, with or without a password."""
+    return _USER.search(address) is not None
+
+
+class HiddenText(str):
+    """The value of an option that is a secret, or comes from the environment; its `repr` is what the statement has.
+
+    Attributes:
+        written: as the statement has it; stars for a literal.
+        is_secret: whether `format` hides it too, so that no message can show it.
+    """
+
+    __slots__ = ("is_secret", "written")
+
+    written: str
+    is_secret: bool
+
+    @classmethod
+    def of(cls, value: str, written: str, *, is_secret: bool) -> HiddenText:
+        """Return a hidden value."""
+        made = cls(value)
+        made.written, made.is_secret = written, is_secret
+        return made
+
+    def __repr__(self) -> str:
+        return repr(self.written)
+
+    def __format__(self, specification: str) -> str:
+        return format(STARS if self.is_secret else str(self), specification)

@@ -11,30 +11,22 @@ is written as just that, so a checkpoint cannot connect without the program.
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote, quote_plus
 
 from zset_join.core.errors import OptionError
+from zset_join.core.hidden_settings import holds_password, holds_user
 
 __all__ = [
     "Secret",
     "as_secret",
     "holds_credentials",
-    "is_credential_name",
     "refuse_credentials",
     "secrets_of",
     "without_secrets",
 ]
-
-_CREDENTIAL_WORDS = re.compile(
-    r"(?:^|[^a-z])(?:password|passwd|pwd|secret|token|auth|authorization|cookie|credentials?|signature|sig|"
-    r"(?:api|access|private|subscription|app)[-_ ]?key|apikey)(?:$|[^a-z])"
-)
-_USER_IN_URL = re.compile(r"//[^/?#]*@")
-_NAMED_IN_TEXT = re.compile(r"([\w.~-]+)\s*=\s*[^\s&;{]")
 
 
 class Secret:
@@ -115,16 +107,7 @@ class Secret:
 
 def as_secret(value: Secret | str | None) -> Secret | None:
     """Return a secret for what a user wrote: text is taken as a value that was given."""
-    return Secret.given(value) if isinstance(value, str) else value
-
-
-def is_credential_name(name: str) -> bool:
-    """Return whether a header, parameter or option of this name carries a credential.
-
-    >>> [is_credential_name(name) for name in ("X-Api-Key", "Authorization", "access_token", "Accept", "author", "monkey")]
-    [True, True, True, False, False, False]
-    """
-    return _CREDENTIAL_WORDS.search(name.lower()) is not None
+    return Secret.given(str(value)) if isinstance(value, str) else value
 
 
 def holds_credentials(address: str) -> bool:
@@ -135,7 +118,7 @@ def holds_credentials(address: str) -> bool:
     >>> holds_credentials("dbname=crm password=hush"), holds_credentials("https://crm/people/{id}?sort=name")
     (True, False)
     """
-    return _USER_IN_URL.search(address) is not None or any(is_credential_name(name) for name in _NAMED_IN_TEXT.findall(address))
+    return holds_user(address) or holds_password(address)
 
 
 def refuse_credentials(source: str, *addresses: str) -> None:

@@ -12,10 +12,11 @@ The law: a table is read in one statement, so its rows are of one moment. Memory
 from __future__ import annotations
 
 from typing import Any
-from urllib.parse import unquote
+from urllib.parse import parse_qsl, unquote
 
 from zset_join.core.errors import OptionError
 from zset_join.core.extras import needed_for
+from zset_join.core.hidden_settings import is_secret_name
 
 __all__ = ["rows_again"]
 
@@ -78,9 +79,10 @@ def _of_postgres(url: str, table: str) -> Any:
 
 
 def _without_secrets(text: str, url: str) -> str:
-    """Return a text without the password of a URL, and without parts of it that libpq repeats."""
+    """Return a text without the secrets of a URL, and without parts of it that libpq repeats."""
     login = url.partition("://")[2].rpartition("@")[0].partition(":")[2]
-    for secret in {login, unquote(login)} - {""}:
+    named = [value for name, value in parse_qsl(url.partition("?")[2]) if is_secret_name(name)]
+    for secret in {login, unquote(login), *named} - {""}:
         text = text.replace(secret, "***")
     return text
 

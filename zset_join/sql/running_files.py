@@ -52,6 +52,7 @@ def run_file(
     dialect: str,
     once: bool,
     directory: str | None = None,
+    allow_env: Sequence[str] = (),
     trigger: str | None = None,
     progress_seconds: float = 10.0,
     spark: Callable[[], Any] | None = None,
@@ -65,6 +66,7 @@ def run_file(
         dialect: of the SQL.
         once: end when everything that is present has been read; else run until Ctrl-C.
         directory: where rows, checkpoints and state are kept; None: they end with the run.
+        allow_env: variables of the environment that statements of others in the directory may refer to.
         trigger: inside Spark, an interval between epochs, such as "5 seconds".
         progress_seconds: between lines of progress; 0 for none.
         spark: gives the session, for `engine="spark"`; it is called once the statements can be read.
@@ -82,7 +84,9 @@ def run_file(
         )
     stream = output or sys.stdout
     statements = split(file_text(path), dialect=dialect)
-    session = Session(engine=engine, dialect=dialect, spark=_session_of(engine, spark), directory=directory)
+    session = Session(
+        engine=engine, dialect=dialect, spark=_session_of(engine, spark), directory=directory, allow_env=allow_env
+    )
     progress = _Progress(session, progress_seconds, sys.stderr)
     with session, _stopping():
         session.runtime.run_as(once=once, trigger=trigger)

@@ -17,7 +17,7 @@ Known limits: one thread; others may call `views()`.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
@@ -67,6 +67,8 @@ class Session:
         keep_inputs: running queries keep every input change, for `Running.verify()`.
         spark_directory: for `engine="spark"`, where Spark stores the rows of tables that it has read: a path or URI for Spark;
             over Spark Connect one on the server. Default: `spark` in `directory`.
+        allow_env: variables of the environment that the statements in `directory` may refer to; those that this user wrote
+            there may refer to all.
 
     Attributes:
         writes: whether INSERT INTO ... SELECT writes; if False, it is only planned.
@@ -98,6 +100,7 @@ class Session:
         directory: str | Path | None = None,
         keep_inputs: bool = False,
         spark_directory: str | Path | None = None,
+        allow_env: Collection[str] = (),
     ) -> None:
         if engine not in {"local", "spark"}:
             raise OptionError(f"engine={engine!r}; use local or spark.{near(engine, ('local', 'spark'))}", code="ENGINE")
@@ -118,11 +121,14 @@ class Session:
                 directory=directory,
                 keep_inputs=keep_inputs,
                 spark_directory=spark_directory,
+                allow_env=allow_env,
             )
         elif directory is not None:
             from zset_join.sql.runtime.durable import DirectoryRuntime
 
-            self.runtime = DirectoryRuntime(directory, dialect=dialect, clock=clock, keep_inputs=keep_inputs)
+            self.runtime = DirectoryRuntime(
+                directory, dialect=dialect, clock=clock, keep_inputs=keep_inputs, allow_env=allow_env
+            )
         else:
             self.runtime = MemoryRuntime(
                 Catalog(), dialect=dialect, clock=clock, keep_tables=keep_tables, keep_inputs=keep_inputs
@@ -171,18 +177,18 @@ class Session:
         if repeated is not None:
             return Message(f"{', '.join(repeated)} {'is' if len(repeated) == 1 else 'are'} there already")
         with self.runtime.declaring(statement):
-            return execute(self, statement)
+            return execute(self, replace(statement, is_kept=self.runtime.keeps_statements))
 
     @_reporting_full_disk
     def _restore(self) -> None:
         """Restore the session as it was closed."""
         self.runtime.restore(self._run_again)
 
-    def _run_again(self, text: str, dialect: str, query: str | None) -> None:
+    def _run_again(self, text: str, dialect: str, query: str | None, variables: Collection[str] | None) -> None:
         """Run a statement of a session that was closed; start it as a query where it was one."""
         (statement,) = split(text, dialect=dialect or self.dialect)
         with warnings.catch_warnings(action="ignore"):  # they were given when it ran first
-            made = execute(self, statement)
+            made = execute(self, replace(statement, variables=variables))
         if query is not None and isinstance(made, Query):
             self.runtime.start(made, name=query, output=None)
 

@@ -326,9 +326,7 @@ def _drop(session: StatementContext, statement: Statement) -> Message:
 
 def _set(session: StatementContext, statement: Statement) -> Message:
     if len(statement.tokens) == 1:
-        return show(
-            session, Statement(statement.text, (*statement.tokens, Token(TokenType.VAR, "SETTINGS")), statement.dialect)
-        )
+        return show(session, replace(statement, tokens=(*statement.tokens, Token(TokenType.VAR, "SETTINGS"))))
     reader = Reader(statement, 1)
     is_to = len(statement.words) > 2 and statement.words[-2] == "TO"
     given = reader.options(equals="TO" if is_to else "=")

@@ -11,8 +11,9 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any, ClassVar
 
 from sqlglot import exp
@@ -23,6 +24,7 @@ from sqlglot.tokenizer_core import Token, TokenType
 
 from zset_join.core.errors import OptionError, SqlError
 from zset_join.sql_expressions.consumed import tracked
+from zset_join.sql_expressions.option_values import hidden_spans, replaced, shown_unread
 from zset_join.sql_expressions.positions import Position, near, position_of
 from zset_join.sql_expressions.unknown import CLAUSES, JOIN_WORDS, ONCE_TOO_OFTEN, phrase_at, refusal
 
@@ -160,15 +162,22 @@ class Statement:
     """One statement, as tokens.
 
     Args:
-        text: the whole of what was read; places count from its beginning.
+        text: the whole of what was read, as errors show it; places count from its beginning.
         tokens: those of the statement, without the semicolon.
         dialect: the name of the dialect.
+        settings: those of the session.
+        written: the text as it was read, but for comments in clauses of options.
+        is_kept: a directory keeps the text, so that it may hold no secret.
+        variables: those of the environment that it may refer to; None: all.
     """
 
     text: str
-    tokens: tuple[Token, ...]
+    tokens: tuple[Token, ...] = field(repr=False)
     dialect: str
     settings: dict[str, str] = field(default_factory=dict)
+    written: str = field(default="", repr=False)
+    is_kept: bool = False
+    variables: Collection[str] | None = None
 
     @property
     def words(self) -> tuple[str, ...]:
@@ -178,11 +187,17 @@ class Statement:
     @property
     def sql(self) -> str:
         """Return the text of the statement."""
-        return self.text[self.tokens[0].start : self.tokens[-1].end + 1]
+        return self.written[self.tokens[0].start : self.tokens[-1].end + 1]
 
     def sql_from(self, index: int) -> str:
         """Return the text of the statement from a token on."""
-        return self.text[self.tokens[index].start : self.tokens[-1].end + 1]
+        return self.written[self.tokens[index].start : self.tokens[-1].end + 1]
+
+    def shown(self, index: int) -> str:
+        """Return a token as errors show it."""
+        token = self.tokens[index]
+        shown = self.text[token.start : token.end + 1]
+        return token.text if shown == self.written[token.start : token.end + 1] else shown
 
     def place(self, index: int) -> Position:
         """Return the position of a token; behind the last one where there are not so many."""
@@ -226,19 +241,19 @@ def split(text: str, *, dialect: str) -> list[Statement]:
     try:
         tokens = dialect_named(dialect)().tokenize(text)
     except (TokenError, ParseError) as error:
-        raise _unreadable(text, error) from error
+        raise _unreadable(shown_unread(text, dialect_named(dialect)().tokenize), error) from None
     if len(tokens) > MAX_TOKENS:
         raise SqlError(
             f"the text has {len(tokens)} words; at most {MAX_TOKENS} are read at once. Split the file.", code="SQL_TOO_LONG"
         )
     tokens = [part for token in tokens for part in _parts_of_number(token)]
-    statements: list[Statement] = []
+    found: list[tuple[Token, ...]] = []
     current: list[Token] = []
     depth = 0
     for token in tokens:
         if token.token_type == TokenType.SEMICOLON and depth <= 0:
             if current:
-                statements.append(Statement(text, tuple(current), dialect))
+                found.append(tuple(current))
             current = []
             depth = 0
             continue
@@ -252,11 +267,17 @@ def split(text: str, *, dialect: str) -> list[Statement]:
         current.append(token)
         if len(current) <= len(_STATEMENT_SET) and tuple(one.text.upper() for one in current) in _SET_BEGINS:
             # The statements of the set follow without a semicolon between.
-            statements.append(Statement(text, tuple(current), dialect))
+            found.append(tuple(current))
             current = []
     if current:
-        statements.append(Statement(text, tuple(current), dialect))
-    return statements
+        found.append(tuple(current))
+    tokenize = dialect_named(dialect)().tokenize
+    hidden = [span for each in found for span in hidden_spans(text, each, tokenize)]
+    shown = replaced(text, hidden, "*") if hidden else text
+    gaps = [(one.end + 1, following.start) for each in found for one, following in pairwise(each)] if hidden else []
+    comments = [gap for gap in gaps if shown[slice(*gap)] != text[slice(*gap)] and "/" not in shown[slice(*gap)]]  # no hints
+    written = replaced(text, comments, " ") if comments else text
+    return [Statement(shown, each, dialect, written=written) for each in found]
 
 
 _EXPONENT = re.compile(r"((?:\d+\.?\d*|\.\d+)[eE][+-]?\d+)([+-])(.+)")
@@ -283,7 +304,7 @@ def check_quotes(statement: Statement, tokens: Sequence[Token]) -> None:
         SqlError: see above; the cure shows the quotes of names and of texts.
     """
     for token in tokens if statement.dialect == "flink" else ():
-        if token.token_type == TokenType.STRING and statement.text[token.start] == '"':
+        if token.token_type == TokenType.STRING and statement.written[token.start] == '"':
             raise SqlError(
                 f'"{token.text}" is in double quotes, which Flink does not have. A name is in backticks, as `{token.text}`; a '
                 f"text is in single quotes, as '{token.text}'.",

@@ -38,9 +38,10 @@ import pyarrow as pa
 
 from zset_join.core.errors import LookupFailedError, OptionError
 from zset_join.core.extras import needed_for
+from zset_join.core.hidden_settings import is_secret_name
 from zset_join.lookup.clock import SystemClock
 from zset_join.lookup.fetcher import LoopThread
-from zset_join.lookup.secret import Secret, as_secret, is_credential_name, refuse_credentials, secrets_of, without_secrets
+from zset_join.lookup.secret import Secret, as_secret, refuse_credentials, secrets_of, without_secrets
 from zset_join.lookup.source import LookupClient, Opening, TransientLookupError
 from zset_join.lookup.sources.answers import UnusableJsonError, bounded_json, table_of_records
 from zset_join.lookup.sources.http_bodies import ACCEPTED_ENCODINGS, BodyError, BoundedBody
@@ -89,7 +90,7 @@ class HttpSource(WrittenSource):
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "token", as_secret(self.token))
-        hidden = {name: as_secret(value) if is_credential_name(name) else value for name, value in self.headers.items()}
+        hidden = {name: as_secret(value) if is_secret_name(name) else value for name, value in self.headers.items()}
         object.__setattr__(self, "headers", hidden)
         refuse_credentials(self.name, self.url)
         if self.many not in (None, "query", "body") or (self.many is None) != bool(COLUMN.search(self.url)):

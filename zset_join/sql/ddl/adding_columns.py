@@ -73,7 +73,7 @@ def _reread(reader: Reader) -> Callable[[], str]:
             code="UNKNOWN_OPTION",
             at=at,
         )
-    return partial(with_environment, "reread", options["reread"], at)
+    return partial(with_environment, "reread", options["reread"], reader.statement, at)
 
 
 def declared_again(session: StatementContext, declared: Table, *, at: Position) -> Message | None:

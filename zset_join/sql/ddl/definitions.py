@@ -139,10 +139,10 @@ def read_table(reader: Reader, word: str, *, model: Model | None = None) -> tupl
             reader.has("NOT", "ENFORCED")
         elif reader.has("WITH"):
             reader.expect("(")
-            add_options(options, reader.options(), at)
+            add_options(options, reader.options(), reader.statement, at)
             reader.expect(")")
         elif reader.has("SETTINGS"):
-            add_options(settings, reader.options(), at)
+            add_options(settings, reader.options(), reader.statement, at)
         elif model is not None and reader.word == "LIKE":
             declared.refuse_second("LIKE", "A table is like one other.", at)
             reader.index = model.end
@@ -154,7 +154,7 @@ def read_table(reader: Reader, word: str, *, model: Model | None = None) -> tupl
                 [column.name for column in declared.columns],
             )
         elif reader.word == "FORMAT":
-            add_options(options, encoding(reader), at)
+            add_options(options, encoding(reader), reader.statement, at)
         elif reader.has("ON", "CONFLICT"):
             declared.refuse_second("ON CONFLICT", "Keep one.", at)
             version_column = on_conflict(reader) or version_column
@@ -165,7 +165,7 @@ def read_table(reader: Reader, word: str, *, model: Model | None = None) -> tupl
             declared.refuse_second("COMMENT", "Keep one.", at)
             reader.string("a comment")
         elif reader.has("USING"):
-            add_options(options, files_of(reader), at)
+            add_options(options, files_of(reader), reader.statement, at)
         else:
             other = next((phrase for phrase in DECLARATIONS if reader.has(*phrase.split())), None)
             if other is not None:

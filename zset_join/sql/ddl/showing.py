@@ -12,11 +12,11 @@ from typing import Any
 import pyarrow as pa
 
 from zset_join.core.errors import SqlError
+from zset_join.core.hidden_settings import HiddenText
 from zset_join.expressions.sql_text import quote_name, quote_text, type_name
 from zset_join.sql.bind.aggregation import AGGREGATES
 from zset_join.sql.ddl.indexes import index_lines, show_indexes
 from zset_join.sql.parse.readers import Reader
-from zset_join.sql.parse.secrets import FromEnvironment
 from zset_join.sql.tables.catalog import Catalog, ColumnDefinition, Table
 from zset_join.sql.tables.contexts import StatementContext
 from zset_join.sql.tables.results import Message
@@ -26,8 +26,6 @@ from zset_join.sql_expressions.positions import Position, near, pick
 from zset_join.sql_expressions.scalars import SCALAR_FUNCTIONS
 
 __all__ = ["check_kind", "declaration", "describe", "kind_named", "show", "use"]
-
-_SECRET = ("password", "properties.sasl", "properties.ssl")
 
 
 def show(session: StatementContext, statement: Statement) -> Message:
@@ -192,10 +190,7 @@ def declaration(table: Table) -> str:
     if table.version_column is not None:
         text += f" ON CONFLICT OVERWRITE WITH VERSION COLUMN ({quote_name(table.version_column, 'spark')})"
     if table.options:
-        shown = {
-            name: value.written if isinstance(value, FromEnvironment) else "***" if name.startswith(_SECRET) else value
-            for name, value in table.options.items()
-        }
+        shown = {name: value.written if isinstance(value, HiddenText) else value for name, value in table.options.items()}
         pairs = ", ".join(f"{quote_text(name, 'spark')} = {quote_text(value, 'spark')}" for name, value in shown.items())
         text += f" WITH ({pairs})"
     return text

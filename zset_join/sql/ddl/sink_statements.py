@@ -11,6 +11,7 @@ Limits: rows are never changed on their way, so `force_append_only` drops no del
 
 from __future__ import annotations
 
+import dataclasses
 import warnings
 
 from sqlglot import exp
@@ -26,7 +27,6 @@ from zset_join.sql.tables.connectors import check_options, sink_options
 from zset_join.sql.tables.contexts import StatementContext
 from zset_join.sql.tables.results import Message, Query
 from zset_join.sql.tables.sink_tables import is_outside
-from zset_join.sql_expressions.dialects import Statement
 from zset_join.sql_expressions.positions import Position, SqlWarning, check_distinct, near
 
 __all__ = ["columns_of", "create_sink", "written_table"]
@@ -110,12 +110,13 @@ def _query(session: StatementContext, reader: Reader) -> Query:
         at = reader.statement.place(reader.index)
         entry = session.catalog.find(reader.name("a view"), at=at)
         node = exp.select("*").from_(exp.Table(this=exp.to_identifier(entry.name, quoted=True)))
-        return bound_by(session, lambda: session.query(reader.statement, node.copy(), {}, emits_changelog=True))
+        cut = dataclasses.replace(reader.statement, tokens=reader.tokens[: reader.index])
+        return bound_by(session, lambda: session.query(cut, node.copy(), {}, emits_changelog=True))
     reader.expect("AS")
     begin = reader.index
     while not reader.is_done and not (reader.index > begin and _begins_options(reader)):
         reader.index += 1
-    cut = Statement(reader.statement.text, reader.tokens[: reader.index], reader.statement.dialect)
+    cut = dataclasses.replace(reader.statement, tokens=reader.tokens[: reader.index])
     return bound_by(session, lambda: bind_query(session, cut, begin))
 
 
@@ -131,10 +132,10 @@ def _options(reader: Reader) -> dict[str, str]:
         at = reader.statement.place(reader.index)
         if reader.has("WITH"):
             reader.expect("(")
-            add_options(options, reader.options(), at)
+            add_options(options, reader.options(), reader.statement, at)
             reader.expect(")")
         else:
-            add_options(options, encoding(reader), at)
+            add_options(options, encoding(reader), reader.statement, at)
     return options
 
 

@@ -20,6 +20,7 @@ from zset_join.expressions.type_rules import kind_of
 from zset_join.sql.parse.readers import Reader
 from zset_join.sql.parse.secrets import with_environment
 from zset_join.sql.tables.catalog import ColumnDefinition
+from zset_join.sql_expressions.dialects import Statement
 from zset_join.sql_expressions.positions import Position, SqlWarning, near
 
 __all__ = [
@@ -37,8 +38,8 @@ _ENCODINGS = {"PLAIN": "json", "APPEND": "json", "UPSERT": "upsert-json", "DEBEZ
 LAYOUTS = frozenset({"DISTRIBUTED", "DISTRIBUTED BY", "PARTITIONED", "PARTITIONED BY"})
 
 
-def add_options(options: dict[str, str], more: Mapping[str, str], at: Position) -> None:
-    """Add options to those that were written before.
+def add_options(options: dict[str, str], more: Mapping[str, str], statement: Statement, at: Position) -> None:
+    """Add options of a statement to those that were written before.
 
     Raises:
         SqlError: one of them was.
@@ -46,7 +47,7 @@ def add_options(options: dict[str, str], more: Mapping[str, str], at: Position) 
     for name, value in more.items():
         if name in options:
             raise SqlError(f"'{name}' is given twice. Keep one.", code="SAID_TWICE", at=at, name=name)
-        options[name] = with_environment(name, value, at)
+        options[name] = with_environment(name, value, statement, at)
 
 
 def files_of(reader: Reader) -> dict[str, str]:

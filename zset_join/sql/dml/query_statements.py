@@ -15,10 +15,12 @@ from sqlglot.tokenizer_core import Token, TokenType
 
 from zset_join.core.errors import SqlError
 from zset_join.sql.parse.readers import Reader
+from zset_join.sql.parse.secrets import refuse_secrets
 from zset_join.sql.tables.contexts import StatementContext
 from zset_join.sql.tables.results import Query
 from zset_join.sql.tables.settings import check_setting
 from zset_join.sql_expressions.dialects import Statement, parse_query
+from zset_join.sql_expressions.option_values import hints
 from zset_join.sql_expressions.positions import SqlWarning
 from zset_join.sql_expressions.unknown import EMITS, OTHER_EMITS
 
@@ -38,7 +40,7 @@ def bind_query(session: StatementContext, statement: Statement, begin: int = 0, 
         SqlError: it cannot be bound; or its rows would hold the time at which they are read.
     """
     tokens, emits, settings = _without_tail(statement, begin)
-    _warn_of_table_hints(statement, tokens)
+    _check_hints(statement, tokens)
     node = parse_query(statement, tokens)
     query = session.query(statement, node, settings, emits_changelog=emits)
     if query.bound.virtual and not is_named:
@@ -103,16 +105,20 @@ def _without_tail(statement: Statement, begin: int) -> tuple[tuple[Token, ...], 
     return tuple(tokens[begin:end]), emits, settings
 
 
-def _warn_of_table_hints(statement: Statement, tokens: tuple[Token, ...]) -> None:
-    """Warn of hints that arrive after a table, as Flink's `t /*+ OPTIONS('k'='v') */`; the parser takes them for comments."""
-    ends = [*(token.start for token in tokens[1:]), len(statement.text)]
-    for token, end in zip(tokens, ends, strict=False):
-        gap = statement.text[token.end + 1 : end] if token.comments else ""
-        if gap.lstrip().startswith("/*+"):
-            hint = gap.lstrip()[3:].partition("*/")[0].strip()
+def _check_hints(statement: Statement, tokens: tuple[Token, ...]) -> None:
+    """Refuse secrets in hints, and warn of hints behind a table, as Flink's `t /*+ OPTIONS('k'='v') */`, which are comments.
+
+    Raises:
+        SqlError: `SECRET_KEPT`: a directory would keep them.
+    """
+    for begin, end in hints(statement.written, tokens):
+        refuse_secrets(statement, begin, end)
+        behind = next((one for one in reversed(tokens) if one.end < begin), None)
+        if behind is not None and behind.token_type != TokenType.SELECT:
+            hint = statement.text[begin:end].strip()
             warnings.warn(
                 SqlWarning(
-                    f"the hint {hint} behind {token.text} changes nothing: hints come after SELECT, options in CREATE TABLE."
+                    f"the hint {hint} behind {behind.text} changes nothing: hints come after SELECT, options in CREATE TABLE."
                 ),
                 stacklevel=4,
             )

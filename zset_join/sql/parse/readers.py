@@ -5,6 +5,7 @@ from __future__ import annotations
 from sqlglot.tokenizer_core import Token, TokenType
 
 from zset_join.core.errors import SqlError
+from zset_join.sql.parse.secrets import given_value
 from zset_join.sql_expressions.dialects import Statement, check_quotes
 
 __all__ = ["Reader"]
@@ -72,7 +73,7 @@ class Reader:
         Raises:
             SqlError: always.
         """
-        here = f'"{self.tokens[self.index].text}"' if not self.is_done else "the end"
+        here = f'"{self.statement.shown(self.index)}"' if not self.is_done else "the end"
         raise SqlError(f"{what}, found {here}.", code="SQL_SYNTAX", at=self.statement.place(self.index))
 
     def name(self, what: str = "a name") -> str:
@@ -137,7 +138,7 @@ class Reader:
             self.expect(equals)
             if key in options:
                 raise SqlError(f"'{key}' is given twice. Keep one.", code="SAID_TWICE", at=at, name=key)
-            options[key] = self.value()
+            options[key] = given_value(key, self.value(), self.statement, at)
             if not self.has(","):
                 break
             if self.word in {"", ")"}:

@@ -8,11 +8,19 @@ first epoch the newest file counts.
 
 Statements are kept as they were written; one with a password is refused (`zset_join.sql.parse.secrets`), but for those of
 earlier directories. Only the owner of the directory can read the files.
+
+A file whose statements refer to the environment has a stamp, made with a key in the configuration of the user
+(`zset_join/key` in `XDG_CONFIG_HOME` or in `~/.config`) over the place of the directory and all its statements. So statements
+of others, copied and moved directories have none that counts; nor have those of a user who cannot keep a key, as in a container
+without a home.
 """
 
 from __future__ import annotations
 
 import base64
+import hmac
+import json
+import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -21,15 +29,17 @@ from typing import Any
 
 import pyarrow as pa
 
-from zset_join.core.errors import StateError
+from zset_join.core.errors import OptionError, StateError
 from zset_join.sql.tables.catalog import ColumnDefinition, Table
 from zset_join.storage import local
+from zset_join.storage.kept_token import kept_token
 from zset_join.storage.sealed import seal, unseal
 
 __all__ = ["Catalogued", "Declaration", "Declarations", "QueryNote", "described_table", "table_of", "with_queries"]
 
 _FORMAT = 1
 _NAME = re.compile(r"(\d{12})\.json")
+_VARIABLE = re.compile(r"\$\{ENV:(\w+)\}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,11 +114,17 @@ class Catalogued:
         declared: in the order in which it came.
         views: of the pipeline, by name, in the order in which they came.
         settings: that the operators of the pipeline have.
+        is_own: this user wrote all of it, at this place.
     """
 
     declared: tuple[Declaration, ...] = ()
     views: tuple[str, ...] = ()
     settings: Mapping[str, str] = field(default_factory=dict)
+    is_own: bool = False
+
+    def variables(self) -> set[str]:
+        """Return the variables of the environment that statements name; a spelling with escapes is not found."""
+        return {name for one in self.declared for step in one.steps for name in _VARIABLE.findall(f"{step.sql} {step.created}")}
 
 
 class Declarations:
@@ -145,6 +161,7 @@ class Declarations:
         self._directory.chmod(0o700)
         number = max([self.number, *self._numbers()]) + 1
         body = asdict(now)
+        body["stamp"] = _own_stamp(self._directory, _stamped(body)) if now.variables() else None
         local.write_atomic(self._directory / _named(number), seal(body, version=_FORMAT, name=_named(number)))
         return number
 
@@ -170,7 +187,9 @@ class Declarations:
             declared = tuple(
                 Declaration(**{**one, **{key: tuple(one.get(key, ())) for key in lists}}) for one in body["declared"]
             )
-            return Catalogued(declared=declared, views=tuple(body["views"]), settings=body["settings"])
+            stamp, own = body.get("stamp"), _own_stamp(self._directory, _stamped(body)) if body.get("stamp") else None
+            is_own = own is not None and hmac.compare_digest(str(stamp), own)
+            return Catalogued(declared=declared, views=tuple(body["views"]), settings=body["settings"], is_own=is_own)
         except (ValueError, KeyError, TypeError) as error:
             raise StateError(
                 f"{path}, which has the statements of the session, is missing or cannot be read ({error}). Restore "
@@ -178,6 +197,10 @@ class Declarations:
                 code="DAMAGED_FILE",
                 file=str(path),
             ) from error
+
+
+def _stamped(body: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: body[name] for name in ("declared", "views", "settings")}
 
 
 def described_table(table: Table) -> dict[str, Any]:
@@ -208,3 +231,15 @@ def table_of(described: Mapping[str, Any]) -> Table:
 
 def _named(number: int) -> str:
     return f"{number:012d}.json"
+
+
+def _own_stamp(directory: Path, body: Mapping[str, Any]) -> str | None:
+    """Return the stamp of this user for what a directory declares, as JSON; None where the user has no key."""
+    try:
+        place = Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config") / "zset_join" / "key"
+        place.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        key = kept_token(place)
+    except (OSError, RuntimeError, OptionError):
+        return None
+    text = json.dumps([os.path.realpath(directory), body], sort_keys=True)
+    return hmac.digest(key.encode(), text.encode(), "sha256").hex()

@@ -8,7 +8,7 @@ Cost: of a statement that declares something, what the pipeline builds for it, o
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -16,14 +16,13 @@ from typing import Any
 
 import pyarrow as pa
 
-from zset_join.core.errors import BadInputError, StateError
+from zset_join.core.errors import BadInputError, SqlError, StateError
 from zset_join.evolution.differences import PlanDiff
 from zset_join.plan.tree import which_came, with_own_options
 from zset_join.query import View, appends
 from zset_join.runners.local.pipeline import Pipeline
 from zset_join.sinks.sink import Sink
 from zset_join.sql.dml.shared_epochs import as_started, in_order, named_error
-from zset_join.sql.parse.secrets import refuse_kept_credentials
 from zset_join.sql.runtime.completing import completed_table
 from zset_join.sql.runtime.declarations import (
     Catalogued,
@@ -65,6 +64,7 @@ class DurablePlan(ProcessRuntime):
         dialect: whose SQL statements are written in.
         clock: returns the processing time in microseconds since 1970; None: the wall clock.
         keep_inputs: let running queries keep every change that arrives, for `Running.verify()`.
+        allow_env: variables of the environment that statements of the directory may refer to, which others wrote.
         catalog: what names represent; None: a new one.
 
     Raises:
@@ -72,6 +72,7 @@ class DurablePlan(ProcessRuntime):
     """
 
     _layout = 2
+    keeps_statements = True
 
     def __init__(
         self,
@@ -80,8 +81,10 @@ class DurablePlan(ProcessRuntime):
         dialect: str,
         clock: Callable[[], int] | None,
         keep_inputs: bool = False,
+        allow_env: Collection[str] = (),
         catalog: Catalog | None = None,
     ) -> None:
+        self._allow_env = frozenset((allow_env,) if isinstance(allow_env, str) else allow_env)
         names = DecodingCatalog(dialect, decoded_rows) if catalog is None else catalog
         super().__init__(names, dialect=dialect, clock=clock, keep_inputs=keep_inputs)
         self._directory = Path(directory).absolute()
@@ -118,14 +121,15 @@ class DurablePlan(ProcessRuntime):
 
     # ---------------------------------------------------------------- opening
 
-    def restore(self, run: Callable[[str, str, str | None], None]) -> None:
+    def restore(self, run: Callable[[str, str, str | None, Collection[str] | None], None]) -> None:
         """Restore the session as it was closed; once, before the first statement.
 
         Args:
             run: see `Runtime.restore`.
 
         Raises:
-            StateError: something is missing or damaged.
+            StateError: something is missing or damaged; `ENV_NOT_ALLOWED`: statements of another user, or of another place,
+                refer to variables of the environment that `allow_env` does not name.
             SqlError: a statement that cannot be run any more, as one whose lookup table is not registered yet.
         """
         if self._pipeline is not None or self._is_restoring:
@@ -142,7 +146,7 @@ class DurablePlan(ProcessRuntime):
                     if one.table is not None:
                         self.catalog.add(table_of(one.table))
                     else:
-                        run(one.created or one.sql, one.dialect, one.query)
+                        run(one.created or one.sql, one.dialect, one.query, None if known.is_own else self._allow_env)
                     for running in [each for each in self.running if each.name in one.names]:
                         assert isinstance(running, DurableQuery)  # noqa: S101 - this runtime starts no other
                         running.since = one.since
@@ -152,6 +156,11 @@ class DurablePlan(ProcessRuntime):
                 self._open(self._wanted())
                 self._declared, self._restored = list(known.declared), list(known.declared)
                 break
+            except SqlError as error:
+                if error.code == "ENV_NOT_ALLOWED":
+                    self._forget_everything()
+                    raise self._unconfirmed({error.facts["name"], *known.variables()} - self._allow_env) from None
+                raise
             except StateError as error:
                 if error.code != "QUERY_CHANGED" or named is not None:
                     raise
@@ -170,6 +179,17 @@ class DurablePlan(ProcessRuntime):
             self._claims_beside(running)
         self._restored_rows()
         self._publish()
+
+    def _unconfirmed(self, names: set[str]) -> StateError:
+        listed = sorted(names)
+        return StateError(
+            f"statements in {self._directory / 'catalog'}, which this user did not write at this place, refer to variables of "
+            f"the environment: {', '.join(listed)}. They choose where the values are sent. Read them, and open the directory "
+            f"with allow_env={listed}, or {' '.join(f'--allow-env {name}' for name in listed)}.",
+            code="ENV_NOT_ALLOWED",
+            directory=str(self._directory),
+            names=listed,
+        )
 
     def _open(self, views: dict[str, View]) -> None:
         outputs = {one.name: sink for one in self.running if (sink := sink_of(one.output)) is not None}
@@ -260,7 +280,6 @@ class DurablePlan(ProcessRuntime):
         if self._is_restoring:
             yield
             return
-        refuse_kept_credentials(statement)
         before = _entries(self)
         self._statement = (statement, dict(self.catalog.settings), before)
         try:

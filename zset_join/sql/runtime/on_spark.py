@@ -26,7 +26,7 @@ from __future__ import annotations
 import shutil
 import tempfile
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
@@ -84,6 +84,7 @@ class SparkRuntime(DirectoryRuntime):
         directory: where everything is kept; None: a temporary one.
         keep_inputs: let running queries keep every change that arrives, for `Running.verify()`.
         spark_directory: where Spark keeps what it has read, a path or a URI of its own; None: `spark` in `directory`.
+        allow_env: see `DurablePlan`.
 
     Rows that Spark reads are taken by `read` and, but after `run_as`, when a query starts: the present content.
     """
@@ -99,12 +100,13 @@ class SparkRuntime(DirectoryRuntime):
         directory: str | Path | None,
         keep_inputs: bool = False,
         spark_directory: str | Path | None = None,
+        allow_env: Collection[str] = (),
     ) -> None:
         self.spark = spark if spark is not None else local_session()
         self._is_temporary = directory is None
         place = tempfile.mkdtemp(prefix="zset_join-sql-") if directory is None else directory
         catalog = _CatalogOverSpark(self, dialect)
-        super().__init__(place, dialect=dialect, clock=clock, keep_inputs=keep_inputs, catalog=catalog)
+        super().__init__(place, dialect=dialect, clock=clock, keep_inputs=keep_inputs, allow_env=allow_env, catalog=catalog)
         self.tables = SparkTables(
             self.spark, catalog, dialect=dialect, directory=self._directory / "shown", held=self._held_now
         )

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -41,7 +41,10 @@ class Runtime(ABC):
 
     Attributes:
         running: the queries.
+        keeps_statements: their texts are written to a file.
     """
+
+    keeps_statements = False
 
     def __init__(self, catalog: Catalog, *, dialect: str, clock: Callable[[], int] | None) -> None:
         self.catalog = catalog
@@ -52,11 +55,12 @@ class Runtime(ABC):
 
     # ---------------------------------------------------------------- statements
 
-    def restore(self, run: Callable[[str, str, str | None], None]) -> None:  # noqa: B027 - of a directory
+    def restore(self, run: Callable[[str, str, str | None, Collection[str] | None], None]) -> None:  # noqa: B027 - of a directory
         """Restore the session as it was closed; once, before the first statement.
 
         Args:
-            run: runs a statement: its text, its dialect, and the name of the query that it is to be started as, if so.
+            run: runs a statement: its text, its dialect, the name of the query that it is to be started as, if so, and the
+                variables of the environment that it may refer to, None for all.
         """
 
     def repeated(self, statement: Statement, settings: Mapping[str, str]) -> tuple[str, ...] | None:  # noqa: ARG002 - of a directory

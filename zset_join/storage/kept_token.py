@@ -1,4 +1,4 @@
-"""A token in a file, so that a scraper keeps its way in when the console is started again.
+"""A token in a file: of scrapers, when the console is started again, and the key of a user.
 
 The law: the file is readable by its owner alone, or it is refused.
 """
