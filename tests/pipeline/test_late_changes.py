@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import warnings
 from contextlib import nullcontext
 
@@ -69,6 +70,7 @@ def test_explain_names_what_is_kept_and_why_and_its_bytes():
     assert 'remembers: versions of "rates", rows of "orders" for corrections, as they may change' in text
     assert 'frees: nothing: rows of "orders" may change at any time, and keep_probe_for sets no bound' in text
     assert 'per row of "orders"' in text
+    assert re.search(r"State: temporal_join-1 keeps 3 left rows and 3 right rows in [\d,]+ bytes", run(priced()).explanation())
     assert "what changes behind that bound: an error" in priced(keep_probe_for=5).plan().explain(buckets=1)
 
 

@@ -101,6 +101,6 @@ function seriesOf(epochs) {
     { title: "Watermark lag", x, shown: shownSeconds, absent: "No source has event time, or none has shown a time yet.", series: sources.map((name) => of(name, (one) => (one.watermarks[name] === undefined || one.at_us === null ? null : Math.max(0, (one.at_us - one.watermarks[name]) / 1e6)))) },
     { title: "Answer and retractions", x, shown: shownNumber, absent: "No epoch yet.", series: [of("rows", (one) => one.rows_out), of("retractions", (one) => one.retractions)] },
     { title: "State", x, shown: shownBytes, absent: "No epoch yet.", series: [of("in the checkpoint", (one) => (Object.keys(one.state_bytes).length ? sum(one.state_bytes) : null))] },
-    { title: "Put aside", x, shown: shownNumber, absent: "No epoch yet.", series: [of("rows", (one) => one.put_aside)] },
+    { title: "Put aside", x, shown: shownNumber, absent: "No epoch yet.", series: [of("rows", (one) => one.put_aside), of("late changes", (one) => sum(one.late_changes))] },
   ];
 }

@@ -59,7 +59,7 @@ from zset_join.runners.local.replaying import no_dead_letters, replay_letters
 from zset_join.runners.local.saved import SavedState, lasts, load_state, save_state
 from zset_join.runners.local.snapshots import Snapshots
 from zset_join.runners.local.stage_states import MemoryStates, with_long_chunks
-from zset_join.runners.local.statistics import explained_budgets, explained_threads, statistics_of
+from zset_join.runners.local.statistics import explained_budgets, explained_state, explained_threads, statistics_of
 from zset_join.runners.local.taking import RowTaking
 from zset_join.runners.local.undoing import UNDO_EPOCHS, checked_undo_epochs, note_columns_given
 from zset_join.runners.local.unfinished import closed, epoch_gap, out_of_memory, unfinished
@@ -424,7 +424,8 @@ class Pipeline(PipelineQuestions, Snapshots, QueryChanges, Generic[Answer]):
         """Return a text that describes what the query computes and stores."""
         with explained_for(self._options.more):
             text = self.plan.explain(buckets=1)
-        return text + explained_budgets(self._options) + explained_threads(self.plan, self._options, self._workers.threads)
+        text += explained_state(self.statistics()) + explained_budgets(self._options)
+        return text + explained_threads(self.plan, self._options, self._workers.threads)
 
     def explain(self) -> None:
         """Print a description of the query and its state."""

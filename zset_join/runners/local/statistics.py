@@ -11,7 +11,7 @@ from zset_join.runners.local.watermarks import Watermarks
 from zset_join.stages.stage import StageOptions
 from zset_join.zset.protocol import DurableOperator
 
-__all__ = ["explained_budgets", "explained_threads", "statistics_of"]
+__all__ = ["explained_budgets", "explained_state", "explained_threads", "statistics_of"]
 
 
 def statistics_of(
@@ -49,6 +49,16 @@ def statistics_of(
             "is_idle": watermarks.is_idle(name),
         }
     return statistics
+
+
+def explained_state(statistics: Mapping[str, Mapping[str, Any]]) -> str:
+    """Return what the stages that join keep now, a line per stage that keeps rows, each after a line break."""
+    text = ""
+    for stage, held in statistics.items():
+        kept = [f"{held[f'{side}_rows']:,} {side} rows" for side in ("left", "right") if held.get(f"{side}_rows")]
+        size = f" in {held['resident_bytes']:,} bytes" if "resident_bytes" in held else ""
+        text += f"\nState: {stage} keeps {' and '.join(kept)}{size}" if kept else ""
+    return text
 
 
 def explained_budgets(options: StageOptions) -> str:
