@@ -119,12 +119,17 @@ def test_late_changes_are_listed_and_counted_per_epoch_and_in_all_and_warned_of_
 
 
 def test_an_update_behind_the_bound_is_set_aside_whole_with_late_join_too():
-    pipeline = run(priced(keep_probe_for=5, late="join"))
+    kept = changes("orders", {**ORDERS, "n": pa.int64()}, keys="id", weight_column="n", watermark=("t", 0))
+    rates = versioned("rates", RATES, keys="currency", version_by="at", delay=0)
+    view = kept.temporal_join(rates, on="currency", as_of="t", emit="eager", late="join", keep_probe_for=5)
+    pipeline = Pipeline(view.select("id", "t", "rate"), keep_inputs=True)
+    pipeline.step({"orders": [{**order(at, 10 * at), "n": 1} for at in (1, 10)], "rates": [rate(7, 1), rate(8, 100)]})
 
     with pytest.warns(UserWarning, match="2 of"):
-        pipeline.step({"orders": [order(1, 95), order(7, 95)]})
+        pipeline.step({"orders": [{**order(1, 10), "n": -1}, {**order(1, 95), "n": 1}, {**order(7, 95), "n": 1}]})
 
-    assert shown(pipeline) == [(1, 10, 7), (2, 100, 8), (3, 101, 9), (7, 95, 7)]
+    assert shown(pipeline) == [(1, 10, 7), (7, 95, 7), (10, 100, 8)]
+    assert pipeline.verify().equal
 
 
 def test_late_rows_are_those_of_the_epoch_and_their_total_is_called_so(tmp_path):

@@ -385,12 +385,17 @@ def _timed(stage: TemporalJoinStage, left: BatchTable, right: BatchTable, scope:
         versions = f"SELECT * FROM given r WHERE NOT EXISTS (SELECT 1 FROM given m WHERE {' AND '.join(newer)})"
         found = [*equal_keys(stage.shape, left, right, dialect, "h"), "r.e < h.e", f"{mine} <= {before}", there_in("h.e - 1")]
         parts.append(f"versions AS ({versions})")
+        key = [left.column(name) for name in stage.left.primary_key] if stage.shape.left_changes else []
+        gone = [f"g.{name} = h.{name}" for name in key] or ["false"]  # of an update that is set aside whole
+        gone += ["g.e = h.e", "g.w < 0", f"{_time_of(left, dialect, 'g')} <= {dialect.moved('g.before', kind, kept)}"]
         parts.append(
-            f"late_changes AS (SELECT {columns}, max({mine}) AS newest, min({mine}) AS oldest FROM left_changes h "
-            f"LEFT JOIN versions r ON {' AND '.join(found)} GROUP BY ALL)"
+            f"late_changes AS (SELECT {columns}, max({mine}) AS newest, min({mine}) AS oldest, max(g.e) AS replaced "
+            f"FROM left_changes h LEFT JOIN versions r ON {' AND '.join(found)} "
+            f"LEFT JOIN left_changes g ON {' AND '.join(gone)} GROUP BY ALL)"
         )
         left = left.with_history("late_changes")
-        late = f"{time} <= {before} AND coalesce(h.newest > {time} AND h.newest > h.oldest, false)"
+        freed = f"coalesce(h.newest > {time} AND h.newest > h.oldest, false)"
+        late = f"{time} <= {before} AND (h.replaced IS NOT NULL OR {freed})"
     else:
         parts.append(f"versions AS ({versions})")
     copies = row_copies(left, dialect, _not(late), _not(f"{time} <= {before}"))
