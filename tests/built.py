@@ -12,7 +12,7 @@ from zset_join.shapes.operator_options import OperatorOptions
 __all__ = ["built", "options_of"]
 
 T = TypeVar("T")
-_LIMIT = {"join_max_buffered_bytes": "max_bytes", "join_buffer_policy": "policy", "on_evict": "on_evict"}
+_LIMIT = {"join_max_buffered_bytes": "max_bytes", "join_buffer_policy": "policy"}
 _BUDGET = tuple(field.name for field in fields(HotBudget))
 _OWN = tuple(field.name for field in fields(OperatorOptions))
 

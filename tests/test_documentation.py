@@ -238,7 +238,7 @@ def test_the_glossary_has_each_word_of_the_design_once() -> None:
     terms = [term for head in heads for term in re.findall(r"\*\*(.+?)\*\*", head)]
     words = (
         "relation weight delta answer epoch tick operator stage plan pipeline runner bucket route view output sink binding "
-        "watermark due parked spill fetch evict retraction insertion changelog unmatched_row late_row dead_letter snapshot log "
+        "watermark due parked spill fetch retraction insertion changelog unmatched_row late_row dead_letter snapshot log "
         "commit_record receipt fingerprint"
     ).replace("_", "\0")
     meanings = (

@@ -20,8 +20,7 @@ from zset_join.shapes.operator_options import OperatorOptions
 CLICKS = Relation(name="clicks", schema=pa.schema({"page": pa.string(), "user": pa.int64()}), join_key=("page",))
 VIEWS = Relation(name="views", schema=pa.schema({"page": pa.string(), "ms": pa.int64()}), join_key=("page",))
 PAGES = Relation(name="pages", schema=VIEWS.schema, join_key=("page",), primary_key=("page",), mode="upsert")
-ROW = 48  # the record of either relation, without an age
-AGED = 56
+ROW = 48  # the record of either relation
 NOTHING_HOT = {"max_hot_bytes": 0}
 LONG = "/a/path/of/more/than/twelve/bytes"
 
@@ -29,11 +28,6 @@ LONG = "/a/path/of/more/than/twelve/bytes"
 def epochs(how: str = "inner", *, limit: int | None = 4 * ROW + 1, **options: Any) -> Epochs:
     """Return a join that holds less than four rows and a byte."""
     return Epochs(built(HashJoin, CLICKS, VIEWS, how, join_max_buffered_bytes=limit, **options))
-
-
-def lossy(how: str = "inner", *, rows: int = 4, **options: Any) -> Epochs:
-    """Return a join that keeps so many rows and drops older ones."""
-    return epochs(how, limit=rows * AGED + 1, join_buffer_policy="evict_oldest", **options)
 
 
 def test_the_epoch_that_reaches_the_limit_is_refused_whole() -> None:
@@ -57,7 +51,6 @@ def test_the_error_names_both_sides_and_the_largest_key() -> None:
     assert refused.value.code == "JOIN_BUFFER_FULL"
     assert (facts["left_bytes"], facts["right_bytes"]) == (3 * ROW + 48, 3 * ROW)
     assert (facts["key"], facts["key_rows"], facts["key_bytes"]) == (("b",), 3, 3 * ROW)
-    assert "evict_oldest" in str(refused.value)
 
 
 def test_rows_whose_key_cannot_match_are_named_by_no_key() -> None:
@@ -114,107 +107,6 @@ def test_none_is_no_limit_too() -> None:
     assert len(epochs(limit=None).feed(insert(*(("a", number) for number in range(100))), insert(("a", 0)))) == 100
 
 
-def test_the_oldest_row_leaves_and_its_joined_rows_are_retracted_in_the_same_epoch() -> None:
-    join = lossy()
-    join.feed(insert(("a", 1)), insert(("a", 10)))
-
-    answer = join.feed(insert(("a", 2), ("a", 3)), insert(("b", 20)))
-
-    assert answer == [(("a", 1, "a", 10), -1), (("a", 2, "a", 10), 1), (("a", 3, "a", 10), 1)]
-
-
-def test_of_one_epoch_left_rows_are_older_than_right_ones() -> None:
-    join = lossy("full")
-    join.feed(insert(("a", 1)), insert(("b", 10)))
-
-    answer = join.feed([], insert(("c", 20), ("d", 30), ("e", 40)))
-
-    assert answer[0] == (("a", 1, None, None), -1)
-
-
-def test_all_left_rows_of_an_epoch_leave_before_its_right_ones() -> None:
-    join = lossy(rows=5)
-    join.feed(insert(("a", 1), ("b", 2)), insert(("a", 10), ("b", 20)))
-
-    answer = join.feed(insert(("c", 3), ("c", 4), ("c", 5)))
-
-    assert answer == [(("a", 1, "a", 10), -1), (("b", 2, "b", 20), -1)]
-    assert join.feed(insert(("b", 6))) == [(("b", 6, "b", 20), 1)], "the second row of the right side is still held"
-
-
-def test_the_row_that_brings_a_join_to_its_limit_drops_the_oldest() -> None:
-    join = epochs("full", limit=2 * AGED, join_buffer_policy="evict_oldest")
-    join.feed(insert(("a", 1)))
-
-    assert join.feed(insert(("b", 2))) == [(("a", 1, None, None), -1), (("b", 2, None, None), 1)]
-
-
-def test_a_preserved_row_is_padded_again_when_its_match_leaves() -> None:
-    join = lossy("left", rows=2)
-    join.feed([], insert(("a", 10)))
-    join.feed(insert(("a", 1)))
-
-    answer = join.feed(insert(("b", 2)))
-
-    assert answer == [(("a", 1, "a", 10), -1), (("a", 1, None, None), 1), (("b", 2, None, None), 1)]
-
-
-def test_a_row_that_is_alone_larger_than_the_limit_empties_the_state_and_is_dropped() -> None:
-    join = lossy("full", rows=1)
-    join.feed(insert(("a", 1)))
-
-    answer = join.feed(insert((LONG, 2)))
-
-    assert answer == [(("a", 1, None, None), -1)]
-    assert join.operator.statistics()["left_rows"] == 0  # type: ignore[attr-defined]
-
-
-def test_what_is_forgotten_stays_in_the_answer() -> None:
-    join = lossy("inner", rows=2, on_evict="forget")
-    join.feed(insert(("a", 1)), insert(("a", 10)))
-
-    assert join.feed(insert(("b", 2))) == []
-    assert join.feed([], insert(("b", 20), ("a", 30))) == [(("b", 2, "b", 20), 1)]
-
-
-def test_a_row_whose_match_is_forgotten_is_not_padded_again() -> None:
-    join = Epochs(
-        HashJoin(
-            CLICKS,
-            VIEWS,
-            "left",
-            options=OperatorOptions(buffer_limit=BufferLimit.of(max_bytes=180, policy="evict_oldest", on_evict="forget")),
-        )
-    )
-    join.feed([], insert(("a", 10)))
-    join.feed(insert(("a", 1)))
-
-    assert join.feed(insert(("b", 2))) == [(("b", 2, None, None), 1)]  # the view of a leaves; the click of a has had its match
-    assert join.feed([], insert(("a", 11))) == [(("a", 1, "a", 11), 1)]
-
-
-def test_evicted_rows_and_bytes_are_counted_also_after_a_restore() -> None:
-    join = lossy()
-    join.feed(insert(*(("a", number) for number in range(6))))
-    other = HashJoin(
-        CLICKS, VIEWS, options=OperatorOptions(buffer_limit=BufferLimit.of(max_bytes=4 * AGED + 1, policy="evict_oldest"))
-    )
-
-    other.restore(join.operator.snapshot())
-
-    counts = other.statistics()
-    assert (counts["evicted_rows"], counts["evicted_bytes"], counts["left_rows"]) == (2, 2 * AGED, 4)
-
-
-def test_all_copies_of_a_line_leave_together() -> None:
-    join = lossy(rows=2)
-    join.feed(insert(("a", 1), copies=3), insert(("a", 10), copies=2))
-
-    answer = join.feed(insert(("b", 2)))
-
-    assert answer == [(("a", 1, "a", 10), -6)]
-
-
 def test_a_row_that_is_put_aside_does_not_count() -> None:
     join = HashJoin(
         CLICKS, VIEWS, options=OperatorOptions(on_bad_input="quarantine", buffer_limit=BufferLimit.of(max_bytes=2 * ROW))
@@ -226,22 +118,6 @@ def test_a_row_that_is_put_aside_does_not_count() -> None:
     held = join.buffered(Tick(1), fed.deltas())
     assert held is not None
     assert held.before == (ROW, 0)
-
-
-def test_rows_that_were_put_aside_are_not_evicted() -> None:
-    join = lossy("full", rows=2, on_bad_input="quarantine")
-
-    answer = join.feed([(("a", 0), -1), *insert(("a", 1), ("b", 2), ("c", 3))])
-
-    assert answer == [(("b", 2, None, None), 1), (("c", 3, None, None), 1)]
-
-
-def test_an_empty_epoch_evicts_nothing() -> None:
-    join = lossy()
-    join.feed(insert(*(("a", number) for number in range(4))))
-
-    assert join.feed() == []
-    assert join.operator.statistics()["evicted_rows"] == 0  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize("rows_in_memory", [0, 2, 100])
@@ -287,14 +163,9 @@ def test_the_default_limit_is_that_of_the_source_system() -> None:
     [
         ({"join_max_buffered_bytes": -1}, "join_max_buffered_bytes was given -1"),
         ({"join_max_buffered_bytes": "much"}, "join_max_buffered_bytes was given 'much'"),
-        ({"join_buffer_policy": "drop"}, "join_buffer_policy was given 'drop'.*evict_oldest"),
-        ({"join_buffer_policy": "evict_oldest", "on_evict": "delete"}, "on_evict was given 'delete'"),
-        ({"on_evict": "forget"}, "on_evict was given 'forget'.*abort"),
-        ({"join_buffer_policy": "evict_oldest", "join_max_buffered_bytes": 0}, "a limit above 0"),
+        ({"join_buffer_policy": "drop"}, "join_buffer_policy was given 'drop'.*spill"),
         ({"join_buffer_policy": "spill", "join_max_buffered_bytes": 0}, "a limit above 0"),
-        ({"join_buffer_policy": "spill", "on_evict": "forget"}, "on_evict was given 'forget'.*spill"),
         ({"join_buffer_policy": "spill", **NOTHING_HOT}, "join_buffer_policy was given 'spill'.*max_hot_bytes already sets"),
-        ({"join_buffer_policy": "evict_oldest", **NOTHING_HOT}, "'evict_oldest'.*may be on disk"),
     ],
 )
 def test_a_limit_that_makes_no_sense_is_refused(options: dict[str, Any], message: str) -> None:
@@ -302,7 +173,7 @@ def test_a_limit_that_makes_no_sense_is_refused(options: dict[str, Any], message
         built(HashJoin, CLICKS, VIEWS, **options)
 
 
-@pytest.mark.parametrize("options", [{"join_max_buffered_bytes": 1000}, {"join_buffer_policy": "evict_oldest"}])
+@pytest.mark.parametrize("options", [{"join_max_buffered_bytes": 1000}, {"join_buffer_policy": "spill"}])
 def test_a_limit_where_it_would_do_nothing_is_refused(options: dict[str, Any]) -> None:
     with pytest.raises(OptionError, match='"clicks" and "pages" are not both') as refused:
         built(HashJoin, CLICKS, PAGES, **options)

@@ -6,14 +6,11 @@ import pyarrow as pa
 import pytest
 
 from zset_join.core.errors import BadInputError
-from zset_join.core.options import BufferLimit
 from zset_join.pipeline import Pipeline, appends, changes
 from zset_join.stages.join import JoinStage
-from zset_join.stages.stage import StageOptions
 
 AUCTIONS = {"id": pa.int64(), "item": pa.string()}
 BIDS = {"auction": pa.int64(), "price": pa.int64()}
-FORGETS, RETRACTS = (BufferLimit.of(10_000, "evict_oldest", kind) for kind in ("forget", "retract"))
 
 
 def best(how, *, bids=appends):
@@ -32,16 +29,9 @@ def stepped(pipeline):
     return pipeline.statistics()["deduplicate-1"]["rows_rows"]
 
 
-@pytest.mark.parametrize(
-    ("how", "limit", "held"),
-    [
-        ("inner", FORGETS, 2),
-        ("inner", RETRACTS, 11),  # a row that the limit drops retracts its joined rows
-        ("left", BufferLimit(), 11),
-    ],
-)
-def test_rows_that_are_not_shown_are_forgotten_where_none_is_retracted(how, limit, held):
-    assert stepped(Pipeline(best(how), options=StageOptions(buffer_limit=limit))) == held
+@pytest.mark.parametrize(("how", "held"), [("inner", 2), ("left", 11)])
+def test_rows_that_are_not_shown_are_forgotten_where_none_is_retracted(how, held):
+    assert stepped(Pipeline(best(how))) == held
 
 
 def test_rows_that_a_table_may_retract_are_kept():

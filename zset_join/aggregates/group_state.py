@@ -156,11 +156,11 @@ class GroupState:
     @property
     def cold_groups(self) -> int:
         """Return the number of groups that are on disk; it is kept with the state, for who has put them there."""
-        return int(self._arena.header[s.H_EVICTED_ROWS])
+        return int(self._arena.header[s.H_COLD_GROUPS])
 
     @cold_groups.setter
     def cold_groups(self, groups: int) -> None:
-        self._arena.header[s.H_EVICTED_ROWS] = groups
+        self._arena.header[s.H_COLD_GROUPS] = groups
 
     @property
     def records(self) -> object:
@@ -370,7 +370,7 @@ class GroupState:
         for accumulator in self.accumulators:
             accumulator.copy(old, self.view, live, pairs, offset)
         self._arena.header[s.H_ABSORBED_EPOCH] = old_header[s.H_ABSORBED_EPOCH]
-        self._arena.header[s.H_EVICTED_ROWS] = old_header[s.H_EVICTED_ROWS]
+        self._arena.header[s.H_COLD_GROUPS] = old_header[s.H_COLD_GROUPS]
         for owner in (old_table, old_arena):
             owner.close(remove=self.directory is not None)
         if self.directory is not None:

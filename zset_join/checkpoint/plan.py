@@ -9,9 +9,8 @@ from __future__ import annotations
 from zset_join.checkpoint.reading import no_checkpoint, plan_missing, stored_plan, stored_query_id
 from zset_join.plan.query_plan import QueryPlan
 from zset_join.stages import Stage, read_stage
-from zset_join.stages.own_options import OwnOptions
 
-__all__ = ["own_options_of", "query_plan", "stages_of"]
+__all__ = ["query_plan", "stages_of"]
 
 
 def stages_of(location: str) -> dict[str, Stage]:
@@ -25,11 +24,6 @@ def stages_of(location: str) -> dict[str, Stage]:
         PlanError: it has a kind of stage that this version does not have.
     """
     return {one["name"]: read_stage(one["stage"]) for one in stored_plan(location)["stages"]}
-
-
-def own_options_of(location: str) -> dict[str, OwnOptions]:
-    """Return the options that stages have in place of those of their query, by their names; errors as `stages_of`."""
-    return {one["name"]: OwnOptions.from_json(one["own"]) for one in stored_plan(location)["stages"] if "own" in one}
 
 
 def query_plan(location: str) -> QueryPlan:

@@ -26,8 +26,7 @@ Names are written as Spark's (`checkpointLocation`); case and underscores do not
 | `retainInputLog` | false | keep all input, so that `verify()` can start from the first epoch; a rescaling ends it |
 | `udfVersion` | | version of the query's Python functions; a restart with another one is rejected |
 | `join_max_buffered_bytes` | 524288000 | size limit of an append-only join; 0: none, the default of a hybrid join |
-| `join_buffer_policy` | `abort` | at the limit: `abort` the epoch, `evict_oldest` drops the oldest rows, `spill` to disk |
-| `on_evict` | `retract` | `retract`: joined rows of an evicted row are retracted; `forget`: they remain |
+| `join_buffer_policy` | `abort` | at the limit: `abort` the epoch, or `spill` rows to disk |
 | `default_hash_join` | `memory` | `memory`: all rows in memory; `hybrid`: hot rows only, within a budget |
 | `default_hash_table` | `memory` | the same for the groups of aggregates and DISTINCT |
 | `cold_store` | `files` | store of cold rows: `files`, or `duckdb`, one DuckDB file per bucket and stage |
@@ -41,7 +40,7 @@ import difflib
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Final, Literal, Self, cast, get_args
+from typing import Any, Literal, Self, cast, get_args
 
 from spill.media import duckdb_memory_bytes, require_medium
 from zset_join.core.errors import OptionError
@@ -52,7 +51,6 @@ __all__ = [
     "BufferLimit",
     "BufferPolicy",
     "ColdStoreKind",
-    "EvictionMode",
     "ExecutionMode",
     "HashJoinKind",
     "HotBudget",
@@ -65,9 +63,7 @@ BadInputPolicy = Literal["error", "quarantine"]
 ExecutionMode = Literal["driver", "executors", "auto"]
 KeepState = Literal["all", "needed"]
 """Which columns of sources a query stores: all, or those that it reads."""
-BufferPolicy = Literal["abort", "evict_oldest", "spill"]
-_EVICTS: Final = "evict_oldest"
-EvictionMode = Literal["retract", "forget"]
+BufferPolicy = Literal["abort", "spill"]
 HashJoinKind = Literal["memory", "hybrid"]
 ColdStoreKind = Literal["files", "duckdb"]
 
@@ -98,7 +94,6 @@ _SPELLED = {
     "udfversion": "udfVersion",
     "joinmaxbufferedbytes": "join_max_buffered_bytes",
     "joinbufferpolicy": "join_buffer_policy",
-    "onevict": "on_evict",
     "defaulthashjoin": "default_hash_join",
     "defaulthashtable": "default_hash_table",
     "coldstore": "cold_store",
@@ -114,45 +109,33 @@ class BufferLimit:
 
     Args:
         max_bytes: left and right together stay below it; 0 for no limit.
-        policy: `abort`, `evict_oldest` or `spill`.
-        on_evict: for the joined rows of an evicted row: `retract` or `forget`.
+        policy: `abort` or `spill`.
     """
 
     max_bytes: int = DEFAULT_JOIN_MAX_BUFFERED_BYTES
     policy: BufferPolicy = "abort"
-    on_evict: EvictionMode = "retract"
 
     @classmethod
-    def of(cls, max_bytes: Any = DEFAULT_JOIN_MAX_BUFFERED_BYTES, policy: Any = "abort", on_evict: Any = "retract") -> Self:
+    def of(cls, max_bytes: Any = DEFAULT_JOIN_MAX_BUFFERED_BYTES, policy: Any = "abort") -> Self:
         """Check a given limit.
 
         Args:
             max_bytes: a number of bytes, or 0 or None for no limit.
             policy: one of `BufferPolicy`.
-            on_evict: one of `EvictionMode`.
 
         Raises:
             OptionError: a value that is not allowed, or values that do not go together.
 
-        >>> BufferLimit.of("1000000", "evict_oldest").evicts, BufferLimit.of(None).max_bytes
+        >>> BufferLimit.of("1000000", "spill").spills, BufferLimit.of(None).max_bytes
         (True, 0)
         """
-        chosen, mode = str(policy).lower(), str(on_evict).lower()
+        chosen = str(policy).lower()
         if chosen not in get_args(BufferPolicy):
-            raise _refused("join_buffer_policy", policy, '"abort", "evict_oldest" or "spill"')
-        if mode not in get_args(EvictionMode):
-            raise _refused("on_evict", on_evict, '"retract" or "forget"')
+            raise _refused("join_buffer_policy", policy, '"abort" or "spill"')
         limit = 0 if max_bytes is None else _whole("join_max_buffered_bytes", max_bytes, 0, 2**62)
         if chosen != "abort" and not limit:
             raise _refused("join_max_buffered_bytes", max_bytes, f'a limit above 0 with join_buffer_policy="{chosen}"')
-        if chosen != "evict_oldest" and mode == "forget":
-            raise _refused("on_evict", on_evict, f'it only with join_buffer_policy="evict_oldest"; "{chosen}" drops nothing')
-        return cls(max_bytes=limit, policy=cast("BufferPolicy", chosen), on_evict=cast("EvictionMode", mode))
-
-    @property
-    def evicts(self) -> bool:
-        """Return whether rows are dropped at the limit."""
-        return self.policy == _EVICTS
+        return cls(max_bytes=limit, policy=cast("BufferPolicy", chosen))
 
     @property
     def refuses(self) -> bool:
@@ -163,11 +146,6 @@ class BufferLimit:
     def spills(self) -> bool:
         """Return whether rows go to disk at the limit."""
         return self.policy == "spill"
-
-    @property
-    def forgets(self) -> bool:
-        """Return whether dropped rows leave the answers of the past as they are."""
-        return self.evicts and self.on_evict == "forget"
 
     def check_applies(self, *, is_append_only: bool, left: str, right: str) -> None:
         """Reject a limit without effect.
@@ -206,37 +184,10 @@ class BufferLimit:
             if not self.spills:
                 return self, None
             return self, HotBudget.of("hybrid", max_hot_bytes=self.max_bytes, cold_store=cold_store)
-        if self.policy != "abort":
-            instead = (
-                "max_hot_bytes already sets how many bytes stay in memory"
-                if self.spills
-                else "the oldest rows may be on disk, where they are not looked for"
-            )
+        if self.spills:
+            instead = "max_hot_bytes already sets how many bytes stay in memory"
             raise _refused("join_buffer_policy", self.policy, f'"abort" with default_hash_join="hybrid": {instead}')
         return replace(self, max_bytes=0) if self == type(self)() else self, budget
-
-    @classmethod
-    def written(cls, description: Mapping[str, Any]) -> Self:
-        """Return the limit at which the query of a checkpoint drops rows, from its description; no limit for others.
-
-        Args:
-            description: of the query, as the checkpoint keeps it.
-
-        >>> BufferLimit.written(BufferLimit.of(1000, "evict_oldest").description()).max_bytes, BufferLimit.written({}).max_bytes
-        (1000, 0)
-        """
-        limit = description.get(_EVICTS)
-        return cls(max_bytes=0) if limit is None else cls.of(limit["join_max_buffered_bytes"], _EVICTS, limit["on_evict"])
-
-    def description(self) -> dict[str, Any]:
-        """Return the settings that are fixed for the life of a checkpoint: a limit at which rows are dropped."""
-        if not self.evicts:
-            return {}
-        return {_EVICTS: {"join_max_buffered_bytes": self.max_bytes, "on_evict": self.on_evict}}
-
-    def share(self, buckets: int) -> Self:
-        """Return the limit of one of so many buckets; together they stay below this one."""
-        return replace(self, max_bytes=max(1, self.max_bytes // buckets)) if self.max_bytes else self
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -450,7 +401,6 @@ def _limits(given: Mapping[str, Any]) -> tuple[BufferLimit, HotBudget | None, Ho
     buffer_limit = BufferLimit.of(
         given.get("joinmaxbufferedbytes", DEFAULT_JOIN_MAX_BUFFERED_BYTES),
         given.get("joinbufferpolicy", "abort"),
-        given.get("onevict", "retract"),
     )
     limits, medium = (given.get("maxhotkeys"), given.get("maxhotbytes")), given.get("coldstore")
     join, table = given.get("defaulthashjoin", "memory"), given.get("defaulthashtable", "memory")

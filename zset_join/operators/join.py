@@ -119,9 +119,7 @@ class HashJoin:
         is_append_only = left.mode == right.mode == "append"
         options.buffer_limit.check_applies(is_append_only=is_append_only, left=left.name, right=right.name)
         limit, budget = options.buffer_limit.beside(options.budget)
-        # Rows keep a degree of their own where it cannot be read off the other side: it counts what passes a residual
-        # predicate, or what has been met and is forgotten by now.
-        has_degrees = residual is not None or (limit.forgets and any(self._one_sided))
+        has_degrees = residual is not None  # else the degree can be read off the other side
         self._pairs = how in ("inner", "left", "right", "full")
         compared = columns_compared(self.inputs, residual, hidden)
         self.output = shape.output
@@ -148,7 +146,6 @@ class HashJoin:
                     has_degree=has_degrees and self._one_sided[side] != 0,
                     tombstone_retention_us=options.tombstone_retention_us,
                     compared=compared[side],
-                    with_age=limit.evicts,
                     is_hybrid=budget is not None,
                 ),
             )
@@ -225,8 +222,6 @@ class HashJoin:
         for number, side in enumerate(self._sides):
             side.absorb(prepared.sides[number], tick.processing_time_us)
         written = [] if self._residual is None else self._residual.store(prepared.judged, prepared.sides)
-        if self._buffer is not None and prepared.buffered is not None:
-            self._buffer.take_out(prepared.buffered, prepared.sides)
         self._prepared = None
         if self._hybrid is not None:
             self._hybrid.note_written(prepared.sides, written)
@@ -265,13 +260,12 @@ class HashJoin:
         return all(side.is_current() for side in self._sides) and (self._hybrid is None or self._hybrid.is_current())
 
     def _working_bytes(self) -> int:
-        queued = 0 if self._buffer is None else self._buffer.resident_bytes()
         judged = 0 if self._residual is None else self._residual.resident_bytes()
         touched = sum(8 * len(output.words) * self._touched_rows for output in (self._output, self._spare))
-        return self._groups.resident_bytes() + queued + judged + touched + self._joined.resident_bytes()
+        return self._groups.resident_bytes() + judged + touched + self._joined.resident_bytes()
 
     def buffered(self, tick: Tick, deltas: Sequence[ZSet]) -> BufferedEpoch | None:
-        """Return the bytes of an append-only join after an epoch, and its evicted rows; None for other joins.
+        """Return the bytes of an append-only join after an epoch; None for other joins.
 
         A row counts its record and, for each string, binary or nested value beyond 12 bytes, its block. Cost: resolving the
         deltas, which `answer` and `absorb` then reuse.
@@ -322,8 +316,8 @@ class HashJoin:
 
     @property
     def lists_answer(self) -> bool:
-        """Return whether `listed` lists the answer: all rows are in memory, and none has been forgotten."""
-        return self._hybrid is None and not any(side.evicted[0] for side in self._sides)
+        """Return whether `listed` lists the answer: all rows are in memory."""
+        return self._hybrid is None
 
     def listed(self, columns: Collection[str] | None = None) -> Iterator[ZSet]:
         """Yield the sum of all answers so far in chunks of at most `chunk_rows` rows, from the state; only with `lists_answer`.
@@ -355,9 +349,6 @@ class HashJoin:
         """Return counts: live rows, tombstones and state bytes per side, and ignored and rejected rows so far."""
         ignored = zip(*(side.ignored for side in self._sides), strict=True)
         counts = dict(zip(("stale_rows", "unknown_deletes", "rejected_rows"), map(sum, ignored), strict=True))
-        if self._buffer is not None:
-            evicted = zip(*(side.evicted for side in self._sides), strict=True)
-            counts |= dict(zip(("evicted_rows", "evicted_bytes"), map(sum, evicted), strict=True))
         for side in self._sides:
             counts.update(side.statistics())
         if self._hybrid is not None:
@@ -394,11 +385,7 @@ class HashJoin:
         if kept is not None and kept.deltas[0] is left and kept.deltas[1] is right and (kept.tick is tick or kept.tick == tick):
             return kept
         self._prepared = None
-        ages = [None, None] if self._buffer is None else self._buffer.ages(tick, (left, right))
-        sides = [
-            side.encode(delta, words=words) if len(delta) or words is not None else None
-            for side, delta, words in zip(self._sides, (left, right), ages, strict=True)
-        ]
+        sides = [side.encode(delta) if len(delta) else None for side, delta in zip(self._sides, (left, right), strict=True)]
         if self._hybrid is not None:
             self._hybrid.fetch(sides)
         for side, encoded in zip(self._sides, sides, strict=True):

@@ -126,7 +126,7 @@ class DeduplicateStage(Stage):
             order_by=self.order_by,
             keep=self.keep,
             n=self.n,
-            only_adds=self.input_only_adds and (not options.buffer_limit.evicts or options.buffer_limit.forgets),
+            only_adds=self.input_only_adds,
             options=options.of_operator(directory),
         )
 

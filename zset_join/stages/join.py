@@ -40,7 +40,6 @@ from zset_join.stages.stage import (
     register_stage,
 )
 from zset_join.stages.written import read_relation, write_relation
-from zset_join.state.join.append_buffer import with_distinct_ages
 from zset_join.zset.protocol import DurableOperator
 
 __all__ = ["JoinRequest", "JoinStage"]
@@ -213,11 +212,6 @@ class JoinStage(Stage):
     def cold_state(self) -> Literal["joins"]:
         """Return "joins"."""
         return "joins"
-
-    def regrouped(self, name: str, table: pa.Table, *, epoch: int, metadata: Sequence[Mapping[bytes, bytes]]) -> pa.Table:
-        """Return a table of a snapshot with rows of other buckets; of rows that may be dropped each has an age of its own."""
-        rows = super().regrouped(name, table, epoch=epoch, metadata=metadata)
-        return with_distinct_ages(rows, list(self.state_tables).index(name)) if self.is_append_only else rows
 
     @property
     def joined(self) -> Joined:

@@ -43,13 +43,12 @@ import pyarrow as pa
 from spill.duckdb_pages import COLD_FILE, quoted_text
 from zset_join.checkpoint.added_columns import conformed_tables
 from zset_join.checkpoint.log import read_log
-from zset_join.checkpoint.plan import own_options_of, stages_of
-from zset_join.checkpoint.reading import CommittedState, no_checkpoint, read_committed, stored_description
+from zset_join.checkpoint.plan import stages_of
+from zset_join.checkpoint.reading import CommittedState, no_checkpoint, read_committed
 from zset_join.checkpoint.record import BucketHistory
 from zset_join.checkpoint.snapshot import read_snapshot
 from zset_join.core.errors import StateError
 from zset_join.core.extras import needed_for
-from zset_join.core.options import BufferLimit
 from zset_join.core.relation import Relation
 from zset_join.sinks.duckdb_sql import quote
 from zset_join.stages import Stage, StageOptions
@@ -101,9 +100,7 @@ def open_state(
     for _ in range(_TIMES):
         committed = _found(location)
         try:
-            limit = _limit(location, committed.buckets)
-            limits = {name: own.buffer_limit.share(committed.buckets) for name, own in own_options_of(location).items()}
-            stages = [_shown(name, stage, limits.get(name, limit)) for name, stage in stages_of(location).items()]
+            stages = [_shown(name, stage) for name, stage in stages_of(location).items()]
             return _opened(committed, stages, temporary_directory, local_state_dir)
         except StateError as error:
             if error.code != "DAMAGED_FILE" or not _has_moved_on(committed, location):
@@ -162,10 +159,10 @@ class _Shown:
         return self.stage.build(self.options, directory)
 
 
-def _shown(name: str, stage: Stage, limit: BufferLimit) -> _Shown:
+def _shown(name: str, stage: Stage) -> _Shown:
     """Return the description of a stage."""
     # Nothing is refused and nothing expires here: what was committed is shown as it is.
-    options = StageOptions(on_bad_input="quarantine", tombstone_retention_seconds=_LONG_SECONDS, buffer_limit=limit)
+    options = StageOptions(on_bad_input="quarantine", tombstone_retention_seconds=_LONG_SECONDS)
     operator = stage.build(options, None)
     is_grouped = isinstance(operator, _ShowsGroups)
     operator.close()
@@ -178,11 +175,6 @@ def _shown(name: str, stage: Stage, limit: BufferLimit) -> _Shown:
     else:
         tables = {table: (f"{view}_{table}", key.of_input) for table, key in stage.state_tables.items()}
     return _Shown(name=name, stage=stage, options=options, tables=tables, is_grouped=is_grouped)
-
-
-def _limit(location: str, buckets: int) -> BufferLimit:
-    """Return the limit within which a bucket drops rows while epochs are folded in; none for most queries."""
-    return BufferLimit.written(stored_description(location) or {}).share(buckets)
 
 
 def _opened(

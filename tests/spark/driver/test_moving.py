@@ -29,7 +29,7 @@ from zset_join.checkpoint.plan import stages_of
 from zset_join.checkpoint.reading import checkpoint_folder, plan_before, read_committed, stored_description, stored_plan
 from zset_join.cli import main
 from zset_join.core.errors import OptionError, StateError
-from zset_join.core.options import BufferLimit, QueryOptions
+from zset_join.core.options import QueryOptions
 from zset_join.core.tick import Tick
 from zset_join.pipeline import Pipeline, appends
 from zset_join.runners.any_mode import evolve_wherever, undo_wherever
@@ -267,7 +267,6 @@ def test_what_cannot_be_moved_is_refused_and_stays(stopped: Path, tmp_path: Path
 REASONS: dict[str, tuple[dict[str, Any], str]] = {
     "of the plans": ({"refused": "no state like that"}, "no state like that"),
     "every input change is kept": ({"description": {"keeps_inputs": True}}, "retainInputLog"),
-    "rows are dropped": ({"description": BufferLimit.of(1000, "evict_oldest").description()}, "join_buffer_policy"),
 }
 
 
@@ -296,7 +295,7 @@ def test_each_reason_that_the_last_epoch_shows(last: Any, changed: Any, reason: 
     opened: Any = SimpleNamespace(last=last, changed=changed)
     other = OtherMode(of="", mode="executors", description={}, plan={})
 
-    assert reason in str(_reason(opened, {}, other))
+    assert reason in str(_reason(opened, other))
 
 
 def planned(view: Any, mode: str, tmp_path: Path) -> OtherMode:

@@ -12,15 +12,11 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
-from tests.built import built
-from tests.epochs import Epochs, insert, net
-from tests.spark.conftest import Collected, Source, weights
-from tests.sweeps import for_each, some_of
+from tests.spark.conftest import Collected, Source
+from tests.sweeps import for_each
 from zset_join.checkpoint.record import BucketHistory
-from zset_join.core.errors import OptionError, ResourceError, StateError
+from zset_join.core.errors import OptionError, ResourceError
 from zset_join.core.options import BufferLimit
-from zset_join.operators.join import HashJoin
-from zset_join.runners.any_mode import evolve_wherever
 from zset_join.runners.spark.planning.buffer_limit import QueryBuffer
 from zset_join.spark import JoinedStream, JoinQuery, appends, changes
 
@@ -78,8 +74,6 @@ def test_the_epoch_that_reaches_the_limit_over_all_buckets_is_not_committed_and_
         "left_bytes": 8 * ROW,
         "right_bytes": 4 * ROW,
         "limit": 12 * ROW + 1,
-        "evicted_rows": 0,
-        "evicted_bytes": 0,
     }
     assert sink.total() == {(0, 1, 100): 1, (1, 1, 101): 1, (2, 1, 102): 1, (3, 1, 103): 1} | {
         (3, epoch, 103): (2 if epoch == 1 else 1) for epoch in range(4)
@@ -90,10 +84,6 @@ def test_the_epoch_that_reaches_the_limit_over_all_buckets_is_not_committed_and_
     ("options", "kept"),
     [
         ({}, "524,288,000 bytes .*stops before an epoch that reaches it .*=abort"),
-        (
-            {"join_max_buffered_bytes": 77, "join_buffer_policy": "evict_oldest"},
-            "77 bytes .*oldest rows are dropped .*=evict_oldest",
-        ),
         (NOTHING_HOT, None),
         ({"join_max_buffered_bytes": 0}, None),
         ({"join_max_buffered_bytes": 77, "join_buffer_policy": "spill"}, None),
@@ -132,91 +122,6 @@ def test_buckets_of_a_record_that_does_not_report_their_bytes_are_counted_again(
 
     assert buffer.uncounted(histories, {"0": (10, 20)}) == {2}
     assert buffer.uncounted({}, {}) == frozenset()
-
-
-@pytest.mark.parametrize("local_state_is_lost", some_of({"kept": False, "lost": True}, short=["lost"]))
-def test_evicted_rows_retract_what_they_joined_also_over_a_restart(
-    clicks: Source, loads: Source, run: Run, tmp_path: Path, local_state_is_lost: bool
-) -> None:
-    kept = {"join_max_buffered_bytes": 4 * AGED + 1, "join_buffer_policy": "evict_oldest"}
-    clicks.add((7, 1))
-    loads.add((7, 10))
-    sink = Collected()
-    run(joined(clicks, loads), sink, buckets=1, **kept)
-    if local_state_is_lost:
-        shutil.rmtree(tmp_path / "local")
-    clicks.add((7, 2), (7, 3), (7, 4))
-    clicks.add((7, 5))
-
-    query = run(joined(clicks, loads), sink, **kept)
-
-    assert weights(sink.epochs[1]) == {(7, 1, 10): -1, (7, 2, 10): 1, (7, 3, 10): 1, (7, 4, 10): 1}
-    assert weights(sink.epochs[2]) == {(7, 2, 10): -1, (7, 3, 10): -1, (7, 4, 10): -1}
-    assert [each["evicted_rows"] for each in counts(query)] == [1, 1]
-    other = joined(clicks, loads).where("user > 2").writeStream
-    with pytest.raises(StateError, match=r"MOVE_REFUSED.*join_buffer_policy.*It holds \d rows"):  # nothing is written
-        evolve_wherever(str(tmp_path / "checkpoint"), other)
-    reported = rf"evict_oldest\.join_max_buffered_bytes was {4 * AGED + 1} and is 9000"
-    with pytest.raises(StateError, match=reported):
-        run(joined(clicks, loads), sink, **kept | {"join_max_buffered_bytes": 9000})
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("on_evict", ["retract", "forget"])
-def test_started_again_from_its_checkpoint_for_every_epoch_a_query_evicts_as_one_operator_does(
-    clicks: Source, loads: Source, run: Run, tmp_path: Path, on_evict: str
-) -> None:
-    kept = {"join_max_buffered_bytes": 6 * AGED + 1, "join_buffer_policy": "evict_oldest", "on_evict": on_evict}
-    stream = joined(clicks, loads, "full")
-    stage = stream.placed.planned_stages[-1].stage
-    twin = Epochs(built(HashJoin, stage.left, stage.right, "full", using=True, **kept))  # type: ignore[arg-type]
-    sink = Collected()
-    for epoch in range(3):
-        new_clicks, new_loads = [(7, 10 * epoch + at) for at in range(3)], [(7, epoch), (epoch, 0)]
-        clicks.add(*new_clicks)
-        loads.add(*new_loads)
-        run(stream, sink, buckets=1, snapshotAfterBytes=0, **kept)
-        shutil.rmtree(tmp_path / "local")
-        assert weights(sink.epochs[epoch]) == net(twin.feed(insert(*new_clicks), insert(*new_loads)))
-
-    assert list((tmp_path / "checkpoint").rglob("*-left.parquet"))
-
-
-@pytest.mark.long
-def test_what_is_forgotten_stays(clicks: Source, loads: Source, run: Run) -> None:
-    clicks.add((7, 1))
-    loads.add((7, 10))
-    clicks.add((7, 2), (7, 3), (7, 4))
-    sink = Collected()
-
-    query = run(
-        joined(clicks, loads, "left"),
-        sink,
-        buckets=1,
-        join_max_buffered_bytes=200,
-        join_buffer_policy="evict_oldest",
-        on_evict="forget",
-    )
-
-    assert sink.total() == {(7, 1, 10): 1, (7, 2, 10): 1, (7, 3, 10): 1, (7, 4, 10): 1}
-    assert counts(query)[-1]["evicted_rows"] == 2
-    with pytest.raises(OptionError, match="left_df= and right_df=") as refused:
-        query.verify()
-    assert refused.value.code == "VERIFY_EVICTED"
-
-
-@pytest.mark.long
-def test_buckets_evict_within_their_share_and_never_hold_as_much_as_the_limit(clicks: Source, loads: Source, run: Run) -> None:
-    clicks.add(*((page, 1) for page in range(40)))
-    loads.add(*((page, 2) for page in range(40)))
-
-    query = run(
-        joined(clicks, loads), Collected(), buckets=4, join_max_buffered_bytes=40 * AGED, join_buffer_policy="evict_oldest"
-    )
-
-    found = counts(query)[-1]
-    assert 20 * AGED <= found["left_bytes"] + found["right_bytes"] < 40 * AGED
-    assert found["evicted_rows"] * AGED == found["evicted_bytes"] == 80 * AGED - found["left_bytes"] - found["right_bytes"]
 
 
 def test_a_limit_is_refused_where_rows_have_keys(orders: Source, customers: Source, run: Run) -> None:

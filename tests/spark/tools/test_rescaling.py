@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - PySpark's own habit
 
 from tests.spark.api.test_query import Run, emitted, join_of, names, upserts
-from tests.spark.conftest import CUSTOMERS, Collected, Source
+from tests.spark.conftest import Collected, Source
 from tests.sweeps import for_each, some_of
 from zset_join.checkpoint.owner import Ownership
 from zset_join.checkpoint.reading import CHECKPOINT_FORMAT, checkpoint_folder, read_committed, stored_buckets, stored_plan
@@ -120,7 +120,7 @@ def test_what_was_ignored_and_what_was_deleted_is_remembered(
     customers.add((10, "Cas", 2), (20, "Dan", 2))
     run(joined, sink)
 
-    assert [sum(counts) for counts in zip(*map(snapshot_counts, tables), strict=True)] == [1, 0, 0, 0, 0]
+    assert [sum(counts) for counts in zip(*map(snapshot_counts, tables), strict=True)] == [1, 0, 0]
     weights = sorted(weight for table in tables for weight in table.column("_zset_weight").to_pylist())
     assert (len(tables), weights) == (4, [0, 1])
     assert sum(sink.total().values()) == 2
@@ -362,40 +362,3 @@ def test_the_bytes_of_an_append_only_join_are_counted_on(orders: Source, custome
 
     assert after["left_bytes"] * 20 == before["left_bytes"] * 21
     assert after["right_bytes"] == before["right_bytes"]
-
-
-def kept_and_counted(checkpoint: Path, regions: dict[int, str]) -> dict[tuple[Any, ...], int]:
-    """Return what the view must be: the rows that are kept, joined, and counted by their regions."""
-    with open_state(checkpoint) as state:
-        pairs = state.sql("SELECT l.customer_id, l.order_id FROM join_left l JOIN join_right r USING (customer_id)").fetchall()
-    found = [(regions.get(customer), order) for customer, order in pairs]
-    of_region = {region: [order for other, order in found if other == region] for region, _ in found}
-    return {(region, len(ids), sum(ids)): 1 for region, ids in of_region.items()}
-
-
-@pytest.mark.long
-def test_a_chain_that_drops_rows_is_the_join_of_what_is_kept_before_and_after_it_is_rescaled(
-    spark: SparkSession, orders: Source, customers: Source, run: Run, tmp_path: Path
-) -> None:
-    regions = Source(spark, tmp_path / "regions", CUSTOMERS)
-    bounded = appended(orders, customers).select("customer_id", "order_id")
-    region = changes(
-        regions.stream().select("customer_id", F.col("name").alias("region")), name="regions", keys=["customer_id"]
-    )
-    view = bounded.join(region, on="customer_id", how="left").groupBy("region").agg(ZF.count().alias("n"), ZF.sum("order_id"))
-    limits = {"join_max_buffered_bytes": 8_000, "join_buffer_policy": "evict_oldest", "snapshotAfterBytes": 6_000}
-    sink, evicted, known = Collected(), [], {n: f"region {n % 3}" for n in range(5)}
-    regions.add(*((n, name, 1) for n, name in known.items()))
-    customers.add(*((n, f"name {n}", 1) for n in range(7)))
-
-    for buckets in (3, 2, 5):
-        for _ in range(2):
-            begin = 20 * orders.files
-            orders.add(*(("i", n, n % 7, f"a text of {n} that is longer than a record", 1) for n in range(begin, begin + 20)))
-        rescale(tmp_path / "checkpoint", buckets=buckets) if evicted else None
-        query = run(view, sink, **limits, **({} if evicted else {"buckets": buckets}))
-        evicted.append(sum(one["join"]["buffered"]["evicted_rows"] for one in query.recentProgress if one["join"]))
-        shutil.rmtree(tmp_path / "local")
-        assert sink.total() == kept_and_counted(tmp_path / "checkpoint", known)
-
-    assert all(evicted)

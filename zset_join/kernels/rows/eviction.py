@@ -1,4 +1,4 @@
-"""Rows that leave an append-only side because they are the oldest, and the bytes that rows count for.
+"""Rows that leave a side by number, and the bytes that rows count for.
 
 A row counts `stride` bytes, its record, and for each string, binary or nested value beyond 12 bytes the heap block that holds
 it. Both follow from the columns and the values alone, so the bytes of a state are the sum over its live rows, however they
@@ -8,16 +8,15 @@ came to lie where they are.
 from __future__ import annotations
 
 from zset_join.kernels.machine.compiled import kernel
-from zset_join.kernels.machine.memory import load_u8, load_u32, load_u64, shift_right, store_u8
+from zset_join.kernels.machine.memory import load_u8, load_u32, load_u64, store_u8
 from zset_join.kernels.rows.delta import D_COUNT, D_ROWS, D_STATUS, put
-from zset_join.kernels.rows.epoch import put_change
 from zset_join.kernels.rows.heap import block_bytes
 from zset_join.kernels.rows.side import H_LIVE_ROWS, HEADER, ROWS, STRIDE, word
 from zset_join.kernels.rows.storing import add_to_word, free_values, give_row, unlink
-from zset_join.kernels.values.columns import FLAG_ARRANGED, FLAGS, HASH, INLINE_BYTES, OFFSET, WEIGHT, column_count, field
+from zset_join.kernels.values.columns import INLINE_BYTES, OFFSET, column_count, field
 from zset_join.kernels.values.keys import equal_columns
 
-__all__ = ["accepted_bytes", "bytes_of_rows", "evict_rows", "list_evictions", "mark_equal_keys", "row_bytes"]
+__all__ = ["accepted_bytes", "bytes_of_rows", "evict_rows", "mark_equal_keys", "row_bytes"]
 
 
 @kernel
@@ -50,21 +49,8 @@ def bytes_of_rows(refs: int, count: int, stride: int, variables: int, sizes: int
 
 
 @kernel
-def list_evictions(view: int, numbers: int, count: int, base: int, changes: int, marks: int) -> int:
-    """List state rows, by number, as rows that go, and set their bits in `marks`; return the position after the last one."""
-    for index in range(count):
-        number = word(numbers, index)
-        row = word(view, ROWS) + (number - 1) * word(view, STRIDE)
-        arranged = 1 if load_u8(row + FLAGS) & FLAG_ARRANGED else 0
-        put_change(changes, base + index, row, number, load_u64(row + WEIGHT), 0, load_u32(row + HASH), arranged)
-        byte = marks + shift_right(number, 3)
-        store_u8(byte, load_u8(byte) | (1 << (number & 7)))
-    return base + count
-
-
-@kernel
 def evict_rows(view: int, variables: int, numbers: int, count: int) -> None:
-    """Take rows out of an append-only side, by number, for good."""
+    """Take rows out of a side in append mode, by number, for good."""
     for index in range(count):
         number = word(numbers, index)
         unlink(view, number)

@@ -18,9 +18,8 @@ __all__ = [
     "HEAP",
     "H_ABSORBED_EPOCH",
     "H_COLD_BYTES",
+    "H_COLD_GROUPS",
     "H_DIRTY",
-    "H_EVICTED_BYTES",
-    "H_EVICTED_ROWS",
     "H_FINGERPRINT",
     "H_FREE_BLOCKS",
     "H_FREE_ROW",
@@ -68,7 +67,7 @@ H_HEAP_END, H_HEAP_USED = 12, 13
 H_JOIN_COUNT, H_JOIN_BITS, H_IDENTITY_COUNT, H_IDENTITY_BITS = 16, 17, 18, 19
 H_TOMBSTONES, H_TOMBSTONE_FIRST, H_TOMBSTONE_LAST = 20, 21, 22
 H_STALE_ROWS, H_UNKNOWN_DELETES, H_REJECTED_ROWS = 24, 25, 26
-H_EVICTED_ROWS, H_EVICTED_BYTES = 27, 28
+H_COLD_GROUPS = 27
 H_COLD_BYTES = 29  # what the rows on disk count for
 H_WATERMARK = 30  # the newest of all epochs that were absorbed
 H_NULL_KEYS, H_NULL_KEYS_COUNTED = 31, 32  # rows that were dropped for NULL in their key; whether all of them were counted

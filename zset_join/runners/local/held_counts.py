@@ -16,7 +16,7 @@ from zset_join.zset.protocol import DurableOperator
 
 __all__ = ["HeldCounts", "HeldRows", "ended_rows", "state_bytes"]
 
-_NO_STATE = frozenset({"hot_bytes", "evicted_bytes"})
+_NO_STATE = frozenset({"hot_bytes"})
 """Counts of bytes that are part of another count, or were dropped."""
 
 _Counts = Mapping[str, int]
@@ -126,17 +126,16 @@ def state_bytes(counts: _Counts) -> int:
 
 
 def ended_rows(counts: _Counts) -> dict[str, int]:
-    """Return from the counts of an operator how many rows have left it: by time, as past versions, at a limit.
+    """Return from the counts of an operator how many rows have left it: by time, or as past versions.
 
     Rows that a temporal join has answered and does not keep are none of them: they are in its answer.
 
-    >>> ended_rows({"left_rows": 2, "ttl_0_expired": 3, "freed_rows": 1, "freed_versions": 4, "evicted_rows": 0})
+    >>> ended_rows({"left_rows": 2, "ttl_0_expired": 3, "freed_rows": 1, "freed_versions": 4})
     {'ended by time': 3, 'versions freed': 4}
     """
     found = {
         "ended by time": sum(rows for name, rows in counts.items() if name.endswith("_expired")),
         "versions freed": counts.get("freed_versions", 0),
-        "dropped at the limit": counts.get("evicted_rows", 0),
     }
     return {how: rows for how, rows in found.items() if rows}
 

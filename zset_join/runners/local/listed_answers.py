@@ -70,10 +70,6 @@ class ListedPairs:
     operator: Callable[[], DurableOperator]
     relation: Relation
 
-    def is_whole(self) -> bool:
-        """Return whether the operator lists its whole answer."""
-        return cast("AnswerListingOperator", self.operator()).lists_answer
-
     def __call__(self) -> ZSet:
         """Return all rows."""
         return ZSet.concat(list(self.chunks(None)), schema=self.relation.schema)
@@ -127,7 +123,7 @@ def list_view(
         known = partial(_itself, operator) if opened is None else partial(opened, feed.origin)
         same = [one.steps for one in view.feeds if one.origin == feed.origin]
         wanted = set[str]().union(*(columns_before(steps, schema.names) for steps in same))
-        chunks = _chunks_of(plan, feed.origin, operator, known, options, wanted, lasts=opened is not None)
+        chunks = _chunks_of(plan, feed.origin, operator, known, options, wanted)
         if chunks is None:
             return None
         answers[feed.origin] = chunks
@@ -144,8 +140,6 @@ def _chunks_of(
     known: Callable[[], DurableOperator],
     options: StageOptions,
     wanted: Collection[str],
-    *,
-    lasts: bool,
 ) -> Callable[[], Iterator[ZSet]] | None:
     """Return what lists the answer of a stage; None where its state does not hold it at all times."""
     stage, state = plan.nodes[number].stage, plan.state_of[number]
@@ -153,8 +147,7 @@ def _chunks_of(
     if state.is_shared or not stage.follows_from_rows or is_timed(operator):
         return None
     if isinstance(operator, AnswerListingOperator):
-        forgets = stage.is_append_buffer and (lasts or used.buffer_limit.evicts)  # an earlier process may have had a limit
-        return None if forgets or not operator.lists_answer else partial(ListedPairs(known, stage.output).chunks, wanted)
+        return None if not operator.lists_answer else partial(ListedPairs(known, stage.output).chunks, wanted)
     if isinstance(operator, ListingOperator) and (used.table_budget is None or stage.cold_state is None):
         return ListedGroups(known, stage.output, keeps_copies=False).chunks
     return None

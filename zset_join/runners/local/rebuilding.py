@@ -166,7 +166,7 @@ class Rebuilding:
     def _choose(self, feeds: Sequence[Feed], wanted: Relation, reader: str, gaps: Sequence[str]) -> list[_Part]:
         whole = self.prints.text(feeds)
         for one in self.kept:
-            if one.text == whole and _fits(one.relation, wanted) and one.lacks_only(gaps) and one.is_whole():
+            if one.text == whole and _fits(one.relation, wanted) and one.lacks_only(gaps):
                 return [_Part(one)]
         return [self._choose_feed(feed, wanted, reader, gaps) for feed in feeds]
 
@@ -181,7 +181,7 @@ class Rebuilding:
             steps = derived_steps(one.feeds[0].steps, wants, one.relation.schema.names, names)
             if steps is None or not one.lacks_only(null_rejected(steps, gaps)):
                 continue
-            if _fits(relation_after(one.relation, steps), wanted) and one.is_whole():
+            if _fits(relation_after(one.relation, steps), wanted):
                 fitting.append(_Part(one, steps))
         if fitting:
             return min(fitting, key=_size) if len(fitting) > 1 else fitting[0]

@@ -84,7 +84,7 @@ def check_reread(
     """
     relation = plan.source(name).relation
     for one in kept:
-        if len(one.feeds) != 1 or one.feeds[0].origin != origin or not one.is_whole():
+        if len(one.feeds) != 1 or one.feeds[0].origin != origin:
             continue
         steps, names = one.feeds[0].steps, one.relation.schema.names
         if change is not None:

@@ -39,10 +39,6 @@ _WEIGHT, _SEQUENCE = "_zset_weight", "_zset_sequence_"
 _Operator = Callable[[], DurableOperator]
 
 
-def _always() -> bool:
-    return True
-
-
 def _none() -> NullKeys:
     return NullKeys()
 
@@ -60,7 +56,6 @@ class StoredRows:
         gaps: columns in which none of them is NULL, because such rows were of no use.
         dropped: returns how many such rows there were.
         chunks: yields them with some columns or all, where they are many and computed while they are read.
-        is_whole: returns whether none of them has been forgotten.
         counted_live: returns how many of them live; None: all.
     """
 
@@ -72,7 +67,6 @@ class StoredRows:
     gaps: tuple[str, ...] = ()
     dropped: Callable[[], NullKeys] = _none
     chunks: Chunks | None = None
-    is_whole: Callable[[], bool] = _always
     counted_live: Callable[[], int] | None = None
 
     @cached_property
@@ -179,7 +173,6 @@ def _of_stage(
             _Table(operator, name, relation),
             gaps,
             _NullKeysOf(operator, name) if gaps else _none,
-            is_whole=_HasEvictedNothing(operator),
             counted_live=_Counted(operator, (f"{name}_rows",)),
         )
     if isinstance(shape, ListingOperator) and (options.table_budget is None or stage.cold_state is None):
@@ -197,7 +190,7 @@ def _of_stage(
         whole = ListedPairs(operator, stage.output)
         count = _Counted(operator, tuple(f"{name}_rows" for name in stage.state_tables))
         feed, what = prints.feed(Feed(state.number)), f"the pairs of {node.name}"
-        yield StoredRows((feed,), stage.output, what, count, whole, chunks=whole.chunks, is_whole=whole.is_whole)
+        yield StoredRows((feed,), stage.output, what, count, whole, chunks=whole.chunks)
 
 
 @dataclass(frozen=True)
@@ -223,16 +216,6 @@ class _NullKeysOf:
         one = self.operator()
         readers = one.rows_readers() if isinstance(one, UnorderedOperator) else one.snapshot_readers()
         return NullKeys.of(readers[self.name].schema.metadata)
-
-
-@dataclass(frozen=True)
-class _HasEvictedNothing:
-    """Look whether an operator has all rows that it was given."""
-
-    operator: _Operator
-
-    def __call__(self) -> bool:
-        return not self.operator().statistics().get("evicted_rows")
 
 
 @dataclass(frozen=True)

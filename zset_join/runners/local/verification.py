@@ -6,8 +6,8 @@ decimals, count as equal when they differ by less than a billionth of themselves
 
 Cost: one batch query over all input. DuckDB runs in memory, without access to files or network.
 
-Known limits: tombstones that have expired are not known to the batch query; nor is what an append-only join has evicted. With
-an idle timeout the watermarks of past epochs are computed as if all were of one run: a silence that a restart ended counts on.
+Known limits: tombstones that have expired are not known to the batch query. With an idle timeout the watermarks of past epochs
+are computed as if all were of one run: a silence that a restart ended counts on.
 """
 
 # ruff: noqa: S608 - names cannot be parameters of a statement; columns are c0, c1, ... here, and expressions are quoted by

@@ -13,8 +13,7 @@
 | `keep_state` | `all`; `needed`: joins and groups of such a session store only the columns that views read |
 | `snapshot_after_bytes` | bytes of input after which such a session writes a snapshot of its state |
 | `join_max_buffered_bytes` | a number |
-| `join_buffer_policy` | `abort`, `evict_oldest`, `spill` |
-| `on_evict` | `retract`, `forget` |
+| `join_buffer_policy` | `abort`, `spill` |
 | `on_bad_input` | `error`, `quarantine` |
 | `tombstone_retention` | a duration, such as `2 days` |
 | `table.exec.async-lookup.output-mode`, `.buffer-capacity`, `.timeout` | defaults of LOOKUP hints |
@@ -72,7 +71,7 @@ SETTINGS = (
     "execution", "idle_timeout", "join_buffer_policy", "join_max_buffered_bytes", "keep_probe_for", "keep_state",
     "max_delta_bytes",
     "max_hot_bytes", "max_hot_keys", "max_waiting_batches", "max_watermark_jump",
-    "on_bad_input", "on_evict", "snapshot_after_bytes",
+    "on_bad_input", "snapshot_after_bytes",
     "state_ttl", "state_ttl_by", "state_ttl_on_expire", "state_ttl_refreshed_by", "table.exec.async-lookup.buffer-capacity",
     "table.exec.async-lookup.output-mode", "temporal_join_emit",
     "table.exec.async-lookup.timeout", "table.exec.source.idle-timeout", "table.exec.state.ttl", "tombstone_retention",
@@ -147,8 +146,7 @@ def check_setting(name: str, value: str, *, at: Position | None = None) -> str:
     try:
         # A limit counts beside the setting that requests it, which may come later.
         hybrid = ("default_hash_join", "hybrid")
-        beside = {"cold_store": hybrid, "max_hot_keys": hybrid, "max_hot_bytes": hybrid,
-                  "on_evict": ("join_buffer_policy", "evict_oldest")}  # fmt: skip
+        beside = {"cold_store": hybrid, "max_hot_keys": hybrid, "max_hot_bytes": hybrid}
         stage_options({**dict([beside[plain]] if plain in beside else []), plain: value})
         idle_timeout({plain: value})
         driver_options({plain: value})
@@ -176,7 +174,6 @@ def stage_options(settings: Mapping[str, str]) -> StageOptions:
     limit = BufferLimit.of(
         DEFAULT_JOIN_MAX_BUFFERED_BYTES if buffered is None else buffered,
         policy=settings.get("join_buffer_policy", "abort"),
-        on_evict=settings.get("on_evict", "retract") if settings.get("join_buffer_policy") == "evict_oldest" else "retract",
     )
     joins, tables = join == "hybrid", table == "hybrid"
     medium = settings.get("cold_store")
@@ -223,8 +220,6 @@ def without_effect(settings: Mapping[str, str]) -> list[str]:
         ]
     if "cold_store" in settings and not is_hybrid and settings.get("join_buffer_policy") != "spill":
         lines.append("the setting 'cold_store' changes nothing: all state is kept in memory. SET default_hash_join = 'hybrid'.")
-    if "on_evict" in settings and settings.get("join_buffer_policy") != "evict_oldest":
-        lines.append("the setting 'on_evict' changes nothing without SET join_buffer_policy = 'evict_oldest'.")
     return lines
 
 

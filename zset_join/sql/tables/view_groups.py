@@ -44,8 +44,7 @@ class ViewGroup:
 
     def __init__(self, name: str, pipeline: ChangingPipeline, *, options: StageOptions, stays_alone: bool) -> None:
         self.pipeline = pipeline
-        limit = options.buffer_limit
-        self._stays_alone = stays_alone or options.on_bad_input == "quarantine" or limit.policy == "evict_oldest"
+        self._stays_alone = stays_alone or options.on_bad_input == "quarantine"
         self.views = {name: GroupView(self, name, self.pipeline.plan.output_of(name).schema)}
 
     def can_take_over(self, other: ViewGroup) -> bool:

@@ -150,7 +150,7 @@ class KeyedRows:
     def remove(self, numbers: npt.NDArray[np.int64]) -> None:
         """Forget rows by number, each named once."""
         if len(numbers):
-            self.side.evict(np.ascontiguousarray(numbers, np.int64), 0, 0)
+            self.side.evict(np.ascontiguousarray(numbers, np.int64))
 
     def find(self, keys: pa.RecordBatch) -> Matches:
         """Return every pair of a requested key and a row that has it.

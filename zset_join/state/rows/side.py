@@ -12,7 +12,7 @@ from __future__ import annotations
 import ctypes
 import hashlib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +28,7 @@ from zset_join.kernels.rows import changes as ch
 from zset_join.kernels.rows import compact as kernels_compact
 from zset_join.kernels.rows import delta as d
 from zset_join.kernels.rows import side as s
-from zset_join.kernels.rows.eviction import bytes_of_rows, evict_rows, list_evictions
+from zset_join.kernels.rows.eviction import bytes_of_rows, evict_rows
 from zset_join.kernels.rows.tombstones import list_tombstones
 from zset_join.kernels.values import columns as c
 from zset_join.shapes.kept_types import count_sequence_words
@@ -49,19 +49,13 @@ _LAYOUT_VERSION = 5
 _TABLES = {"join": (s.H_JOIN_COUNT, s.H_JOIN_BITS), "identity": (s.H_IDENTITY_COUNT, s.H_IDENTITY_BITS)}
 _NO_WATERMARK = -(1 << 62)
 _COUNTS = slice(s.H_STALE_ROWS, s.H_REJECTED_ROWS + 1)
-_EVICTED = slice(s.H_EVICTED_ROWS, s.H_EVICTED_BYTES + 1)
-
-
-def _no_rows() -> npt.NDArray[np.int64]:
-    return np.zeros(0, np.int64)
 
 
 @dataclass(slots=True)
 class PreparedSide:
     """Effect of one delta on one side, computed before it is applied.
 
-    Valid until the same side prepares its next delta. `evicted` are numbers of state rows that leave in the same epoch;
-    `shows_evicted`: whether that is a change like any other; `dropped`: how many of its rows may be dropped for a NULL key.
+    Valid until the same side prepares its next delta. `dropped`: how many of its rows may be dropped for a NULL key.
     """
 
     delta: ZSet
@@ -72,13 +66,11 @@ class PreparedSide:
     entries: int = 0
     stale: int = 0
     unknown_deletes: int = 0
-    evicted: npt.NDArray[np.int64] = field(default_factory=_no_rows)
-    shows_evicted: bool = False
 
     @property
     def most_changes(self) -> int:
         """Return how many changes there can be at most."""
-        return 2 * self.count + len(self.evicted)
+        return 2 * self.count
 
     @property
     def count(self) -> int:
@@ -181,9 +173,7 @@ class SideState:
             for column, own, key_type in zip(relation.join_key, own_types, key_types, strict=True)
             if own != key_type
         ]
-        self.layout = RowLayout(
-            relation.schema, key_casts=casts, sequence_words=words + rules.with_age, has_degree=rules.has_degree
-        )
+        self.layout = RowLayout(relation.schema, key_casts=casts, sequence_words=words, has_degree=rules.has_degree)
         identity = relation.primary_key if relation.mode == "upsert" else tuple(relation.schema.names)
         self.join_columns = self.layout.columns(relation.join_key, null_safe=null_safe, as_key=True)
         self.identity_columns = self.layout.columns(identity)
@@ -350,9 +340,6 @@ class SideState:
         """
         delta = prepared.arrays.address
         if self.relation.mode == "append":
-            if prepared.shows_evicted:
-                leaving = prepared.evicted
-                base = int(list_evictions(self.view, int(leaving.ctypes.data), len(leaving), base, changes, marks))
             return int(ch.changes_of_appends(self.view, delta, base, changes))
         if self.relation.mode == "changelog":
             return int(ch.changes_of_weights(self.view, delta, base, changes, marks))
@@ -402,10 +389,9 @@ class SideState:
         else:
             kernels_absorb.absorb_weights(self.view, delta)
 
-    def evict(self, numbers: npt.NDArray[np.int64], rows: int, size: int) -> None:
-        """Drop rows of a side in append mode for good, by number, and count so many rows and bytes as evicted."""
+    def evict(self, numbers: npt.NDArray[np.int64]) -> None:
+        """Drop rows of a side in append mode for good, by number."""
         evict_rows(self.view, self._variables.address, int(numbers.ctypes.data), len(numbers))
-        self.header[_EVICTED] += (rows, size)
 
     def make_room(self, rows: int, heap_bytes: int, *, join_keys: int | None = None) -> None:
         """Make room for so many more rows, their join keys (default: one a row) and bytes of long values; records may move."""
@@ -489,16 +475,6 @@ class SideState:
     @ignored.setter
     def ignored(self, counts: tuple[int, int, int]) -> None:
         self.header[_COUNTS] = counts
-
-    @property
-    def evicted(self) -> tuple[int, int]:
-        """Return how many rows were evicted so far, and the bytes they counted for."""
-        rows, size = self.header[_EVICTED].tolist()
-        return rows, size
-
-    @evicted.setter
-    def evicted(self, counts: tuple[int, int]) -> None:
-        self.header[_EVICTED] = counts
 
     @property
     def live_bytes(self) -> int:

@@ -19,7 +19,6 @@ class SideRules:
         compared: columns in which an upsert must differ from the live row to be a change; default all. The others are
             remembered as they come.
         arranges: whether rows are looked up by join key too; if not, by identity only.
-        with_age: each row has a hidden word, given to `prepare`, with the time it came; for a side in append mode.
         is_hybrid: some rows may lie elsewhere (`zset_join.state.join.hybrid_state`); its files are useless alone.
     """
 
@@ -28,5 +27,4 @@ class SideRules:
     tombstone_retention_us: int = 0
     compared: Sequence[str] | None = None
     arranges: bool = True
-    with_age: bool = False
     is_hybrid: bool = False

@@ -57,7 +57,6 @@ _Words = npt.NDArray[np.int64]
 _SNAPSHOT_ROWS = 1 << 16
 _EPOCH = b"zset_join.absorbed_epoch"
 _ROWS = b"zset_join.rows"
-_EVICTED = b"zset_join.evicted"
 
 
 def side_reader(
@@ -78,7 +77,7 @@ def side_reader(
         keeps_order: rows of one key come in the order in which they were linked, as a snapshot has them; else as they are in
             memory, which takes half the time, and is enough for who wants the rows alone.
     """
-    facts = _facts(side.absorbed_epoch, (*side.ignored, *side.evicted)) | null_keys(side).metadata()
+    facts = _facts(side.absorbed_epoch, side.ignored) | null_keys(side).metadata()
     schema = _snapshot_schema(side).with_metadata(facts)
     return pa.RecordBatchReader.from_batches(schema, _batches(side, cold, cold_tombstones, keeps_order))
 
@@ -165,10 +164,9 @@ def _rows_of(table: pa.Table | pa.RecordBatchReader) -> int:
 
 
 def snapshot_counts(table: pa.Table | pa.RecordBatchReader) -> tuple[int, ...]:
-    """Return the counts of the side: stale rows, unknown deletes, rejected rows, evicted rows and their bytes."""
+    """Return the counts of the side: stale rows, unknown deletes, rejected rows."""
     metadata = table.schema.metadata or {}
-    ignored, evicted = json.loads(metadata.get(IGNORED, b"[0, 0, 0]")), json.loads(metadata.get(_EVICTED, b"[0, 0]"))
-    return (*ignored, *evicted)
+    return tuple(json.loads(metadata.get(IGNORED, b"[0, 0, 0]")))
 
 
 def with_unknown_deletes(table: pa.Table, count: int) -> pa.Table:
@@ -192,7 +190,7 @@ def with_null_keys(table: pa.Table, more: NullKeys) -> pa.Table:
 
 
 def _facts(epoch: int, counts: Sequence[int]) -> dict[bytes, bytes]:
-    texts = {_EPOCH: str(epoch), IGNORED: json.dumps(list(counts[:3])), _EVICTED: json.dumps(list(counts[3:]))}
+    texts = {_EPOCH: str(epoch), IGNORED: json.dumps(list(counts))}
     return {name: text.encode() for name, text in texts.items()}
 
 
@@ -255,8 +253,8 @@ def restore_side(
         if after_part is not None:
             after_part(prepared)
     _order_tombstones(side)
-    stale, unknown_deletes, rejected, evicted_rows, evicted_bytes = snapshot_counts(table)
-    side.ignored, side.evicted = (stale, unknown_deletes, rejected), (evicted_rows, evicted_bytes)
+    stale, unknown_deletes, rejected = snapshot_counts(table)
+    side.ignored = (stale, unknown_deletes, rejected)
     dropped = NullKeys.of(table.schema.metadata)
     side.header[s.H_NULL_KEYS], side.header[s.H_NULL_KEYS_COUNTED] = dropped.rows, dropped.is_counted
 

@@ -404,7 +404,7 @@ class ExpiringRows:
         numbers = np.ascontiguousarray(numbers)
         self._expiries.forget(numbers)
         if self.relation.mode == "append":
-            self.side.evict(numbers, 0, 0)
+            self.side.evict(numbers)
             return
         changes = self._changes.resolve(ZSet(self._rows(numbers), -self.side.weights(numbers)))
         self._changes.absorb(changes, None)

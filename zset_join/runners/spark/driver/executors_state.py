@@ -41,7 +41,6 @@ from zset_join.checkpoint.reading import (
 from zset_join.checkpoint.record import BucketHistory, CommitRecord
 from zset_join.checkpoint.snapshot import read_snapshot, write_snapshot
 from zset_join.core.errors import StateError
-from zset_join.core.options import BufferLimit
 from zset_join.core.progress_line import progress_line
 from zset_join.core.read_when_used import ReadWhenUsed
 from zset_join.core.shown_values import counted
@@ -265,8 +264,6 @@ def _other_mode(location: str, committed: CommittedState) -> OtherMode:
             expected="driver",
         )
     reason = None if is_comparable(other.refused) else other.refused
-    if BufferLimit.written(description).evicts:
-        reason = "it drops rows at its limit (join_buffer_policy)"
     if reason is not None:
         raise _refused(location, reason, _rows_held(committed.last))
     return other

@@ -42,7 +42,7 @@ from zset_join.checkpoint.reading import (
 from zset_join.checkpoint.record import BucketHistory
 from zset_join.checkpoint.snapshot import read_snapshot, write_snapshot
 from zset_join.core.errors import OptionError, StateError
-from zset_join.core.options import BufferLimit, QueryOptions
+from zset_join.core.options import QueryOptions
 from zset_join.core.progress_line import progress_line
 from zset_join.core.shown_values import counted
 from zset_join.core.tick import Tick
@@ -147,7 +147,7 @@ def _other_mode(opened: Checkpoint, location: str, description: Mapping[str, Any
             location=location,
             expected=execution,
         )
-    reason = other.refused or _reason(opened, description, other)
+    reason = other.refused or _reason(opened, other)
     if reason is not None:
         raise StateError(
             f'the state of the query in {location} cannot be moved to execution="{execution}": {reason}. Nothing was changed. '
@@ -166,7 +166,7 @@ def _other_mode(opened: Checkpoint, location: str, description: Mapping[str, Any
     return other
 
 
-def _reason(opened: Checkpoint, description: Mapping[str, Any], other: OtherMode) -> str | None:
+def _reason(opened: Checkpoint, other: OtherMode) -> str | None:
     """Return why a state cannot be moved, as far as the checkpoint shows."""
     if opened.last is None:
         return "no epoch is committed"
@@ -174,8 +174,6 @@ def _reason(opened: Checkpoint, description: Mapping[str, Any], other: OtherMode
         return "the query was changed in place, which executors do not follow"
     if other.description.get("keeps_inputs"):
         return "with retainInputLog the driver keeps everything that came, from the first epoch on; start it without"
-    if any(BufferLimit.written(one).evicts for one in (description, other.description)):
-        return "it drops rows at its limit (join_buffer_policy)"
     if opened.last.dues:
         return "stages wait for a time"
     return None

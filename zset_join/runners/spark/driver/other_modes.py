@@ -30,7 +30,6 @@ from zset_join.plan.query_plan import QueryPlan
 from zset_join.runners.local.directory_plans import described_plan, written_plan
 from zset_join.runners.spark.driver.driver_query import DriverQuery
 from zset_join.runners.spark.frames.facts import is_connect
-from zset_join.runners.spark.planning.buffer_limit import QueryBuffer, limited_join
 from zset_join.runners.spark.planning.mode_pairs import mode_pairs
 from zset_join.runners.spark.planning.placed_query import PlacedQuery
 from zset_join.runners.spark.planning.source_stream import SourceStream
@@ -100,10 +99,7 @@ class OtherModes:
     def _description(self, placed: PlacedQuery, here: DriverQuery, streams: tuple[SourceStream, ...]) -> Mapping[str, Any]:
         kind = {SESSION: "connect"} if is_connect(placed.session) else {}
         if self.mode == "driver":
-            limit = self.options.buffer_limit
-            buffer = QueryBuffer(limited_join(placed.planned_stages, limit), limit, 1)
-            described = {**placed.description(), **buffer.description(), **kind}
-            return with_functions(described, None, placed.functions, self.options.udf_version)
+            return with_functions({**placed.description(), **kind}, None, placed.functions, self.options.udf_version)
         kept = {"keeps_view": False, "keeps_inputs": self.options.retain_input_log, **kind}
         functions = tuple(dict.fromkeys(one for stream in streams for one in stream.functions))
         beside = with_functions({"inputs": [stream.described for stream in streams]}, None, functions, self.options.udf_version)

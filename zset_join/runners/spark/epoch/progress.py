@@ -12,7 +12,7 @@
 | `state_of` | the name of that first join |
 | `joins` | the same per further join of a chain, by its stage; absent without one |
 | `routes` | the same per route, which remembers the join key of every primary key, by its stage; absent without one |
-| `buffered` | of an append-only join: bytes per side after the epoch, the limit, rows and bytes evicted in it; else None |
+| `buffered` | of an append-only join: bytes per side after the epoch, and the limit; else None |
 | `aggregates` | per aggregate behind the join, by its stage: `groups` before the epoch, bytes, `buckets`; absent without one |
 | `stages` | the same per stage of another kind, by its name; absent without one |
 | `cold_store` | of hybrid state: where the rows lie that are not in memory, `files` or `duckdb`; absent without it |

@@ -145,7 +145,6 @@ class EpochRunner:
             on_bad_input=options.on_bad_input,
             tombstone_retention_seconds=options.tombstone_retention_seconds,
             chunk_rows=options.chunk_rows,
-            buffer_limit=self.buffer.operator_limit,
             hot_budget=None if options.hot_budget is None else options.hot_budget.share(shared),
             table_budget=None if options.table_budget is None else options.table_budget.share(shared),
             more=dict(more or {}),
@@ -245,7 +244,7 @@ class EpochRunner:
             stored,
             is_loaded=has_commits(self.options.checkpoint_location),
             udf_version=self.options.udf_version,
-            limits={**self.buffer.description(), **self._kind},
+            limits=self._kind,
         )
 
     def _check_lacking(self, checkpoint: Checkpoint, last: CommitRecord) -> None:
@@ -515,7 +514,7 @@ class EpochRunner:
             checkpoint=checkpoint,
             tick=tick,
             buckets=buckets,
-            options=replace(self.operator_options, buffer_limit=self.buffer.operator_limit_of(buckets)),
+            options=self.operator_options,
             parts=self._output.parts,
             dead_letters=dead_letters_of(planned_stages, self.dead_letters, checkpoint.query_id),
             buffer=self.buffer,
@@ -582,7 +581,7 @@ class EpochRunner:
         counts |= {} if budget is None else {"cold_store": budget.cold_store}
         if self._times.is_needed:
             counts |= self._times.progress(times.watermarks, times.late_rows, tick.processing_time_us, last)
-        return replace(record, progress={**counts, "buffered": self.buffer.counts(held, receipts)})
+        return replace(record, progress={**counts, "buffered": self.buffer.counts(held)})
 
     def _histories(self, receipts: Sequence[TaskReceipt], before: Mapping[str, BucketHistory]) -> dict[str, BucketHistory]:
         """Return the histories of the state after an epoch; stages that share a table have one history."""

@@ -4,11 +4,6 @@ The law: what a bucket holds is in its receipts and in the commit record, so the
 buckets that had no rows. `abort` is decided there, before the record is written: the epoch that would reach the limit is not
 applied, whatever bucket its rows are in.
 
-`evict_oldest` is decided in the buckets, each within an equal share of the limit, because a bucket must come to the same end
-when it folds the epoch later, without a report of a worker. So a query with skewed keys evicts before it holds as much as its
-limit. For the same reason the limit is then fixed for the life of a checkpoint. In other buckets, after a rescaling, each keeps
-within its new share. Later joins of a chain get what is retracted as they get any retraction.
-
 `spill` is a budget of the query, as that of `default_hash_join="hybrid"`; rows on disk are counted like those in memory.
 """
 
@@ -34,7 +29,6 @@ from zset_join.runners.spark.planning.stages import PlannedStage
 from zset_join.runners.spark.worker.buffered_bytes import AppendBuffer
 from zset_join.runners.spark.worker.receipts import TaskReceipt
 from zset_join.stages import StageOptions
-from zset_join.stages.stage import NO_LIMIT
 from zset_join.state.join.append_buffer import buffer_full
 from zset_join.zset import ZSet
 from zset_join.zset.protocol import DurableOperator
@@ -94,8 +88,8 @@ def explained_limit(planned_stages: Sequence[PlannedStage], limit: BufferLimit) 
     if limited is None or not limit.max_bytes or limit.spills:
         return []
     names = " and ".join(f'"{name}"' for name in _names_of(limited))
-    kept = "the oldest rows are dropped before" if limit.evicts else "the query stops before an epoch that reaches it"
-    bound = f"{limit.max_bytes:,} bytes together (join_max_buffered_bytes); {kept} (join_buffer_policy={limit.policy})"
+    stops = f"the query stops before an epoch that reaches it (join_buffer_policy={limit.policy})"
+    bound = f"{limit.max_bytes:,} bytes together (join_max_buffered_bytes); {stops}"
     return [f"Limit: {names} hold less than {bound}"]
 
 
@@ -118,24 +112,6 @@ class QueryBuffer:
         self._is_append_only = limited is not None
         self._limit = limit
         self._buckets = buckets
-
-    @property
-    def evicts(self) -> bool:
-        """Return whether rows are dropped at the limit."""
-        return self._is_append_only and self._limit.evicts
-
-    @property
-    def operator_limit(self) -> BufferLimit:
-        """Return the limit of one bucket's operator."""
-        return self.operator_limit_of(self._buckets)
-
-    def operator_limit_of(self, buckets: int) -> BufferLimit:
-        """Return the limit of one bucket's operator in an epoch that was answered in so many buckets."""
-        return self._limit.share(buckets) if self.evicts else NO_LIMIT
-
-    def description(self) -> dict[str, Any]:
-        """Return the settings to fix for the life of a checkpoint."""
-        return self._limit.description() if self.evicts else {}
 
     def uncounted(self, histories: Mapping[str, BucketHistory], known: _Held) -> frozenset[int]:
         """Return the buckets that hold rows and have not reported how many bytes; they must be opened even without new rows."""
@@ -194,17 +170,14 @@ class QueryBuffer:
         key = None if largest is None else (tuple(largest["key"]), int(largest["rows"]), int(largest["bytes"]))
         return buffer_full(self._names, sums, self._limit.max_bytes, key, context.tick.epoch)
 
-    def counts(self, held: _Held, receipts: Sequence[TaskReceipt]) -> dict[str, Any] | None:
+    def counts(self, held: _Held) -> dict[str, Any] | None:
         """Return the numbers of an epoch, for users; None for a join that is not append-only."""
         if not self._is_append_only:
             return None
-        buckets = [receipt.buffered for receipt in receipts if receipt.stage == self.stage and receipt.buffered is not None]
         return {
             "left_bytes": sum(left for left, _ in held.values()),
             "right_bytes": sum(right for _, right in held.values()),
             "limit": 0 if self._limit.spills else self._limit.max_bytes,
-            "evicted_rows": sum(each["evicted_rows"] for each in buckets),
-            "evicted_bytes": sum(each["evicted_bytes"] for each in buckets),
         }
 
 

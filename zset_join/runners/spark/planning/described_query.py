@@ -28,7 +28,7 @@ def described_query(
         stored: what the checkpoint remembers so far; None of a new one.
         is_loaded: an epoch is committed, so that baselines are loaded.
         udf_version: the option `udfVersion`.
-        limits: what is fixed of the limit of an append-only join.
+        limits: what else is fixed, such as the kind of session.
 
     Raises:
         StateError: a baseline that comes too late or was not loaded; functions that have changed.

@@ -48,7 +48,7 @@ from zset_join.checkpoint.reading import (
 from zset_join.checkpoint.record import BucketHistory
 from zset_join.checkpoint.snapshot import write_snapshot
 from zset_join.core.errors import OptionError, StateError, ZsetJoinError
-from zset_join.core.options import BufferLimit, QueryOptions
+from zset_join.core.options import QueryOptions
 from zset_join.core.progress_line import progress_line
 from zset_join.core.shown_values import counted
 from zset_join.core.tick import Tick
@@ -157,11 +157,10 @@ def rescale(
         epoch = None if opened.last is None else opened.last.epoch
         if before == options.buckets:
             return RescaleReport(before=before, buckets=before, epoch=epoch, rows=0)
-        folding = replace(_NO_TOMBSTONE_EXPIRES, buffer_limit=BufferLimit.written(description).share(before))
         histories: dict[str, BucketHistory] = {}
         rows = 0
         for name, stage in _with_state(opened, stages_of(location)).items():
-            new_histories, moved = _moved(name, stage, chosen, opened, options.buckets, folding)
+            new_histories, moved = _moved(name, stage, chosen, opened, options.buckets, _NO_TOMBSTONE_EXPIRES)
             histories |= new_histories
             rows += moved
         opened.rescale(options.buckets, histories)

@@ -111,8 +111,6 @@ def _replayed(view: Placed, runner: EpochRunner, row: Mapping[str, Any], why: st
     """
     plan, stages = plan_of_places(view.query_plan), view.planned_stages
     _check_replayed(why_not_replayed(plan), row, why)
-    if runner.buffer.evicts:
-        _check_replayed('join_buffer_policy="evict_oldest" drops rows by what one bucket holds', row, why)
     with runner.pause():
         checkpoint = _opened(runner)
         _check_replayed(why_not_whole(stages, checkpoint), row, why)

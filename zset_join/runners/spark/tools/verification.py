@@ -59,8 +59,8 @@ def verify(
         sample: a share of the view to check instead of all of it, see `zset_join.runners.spark.tools.sampling`.
 
     Raises:
-        OptionError: a DataFrame lacks columns, the output cannot be read back and `actual_df` is missing, rows are evicted
-            and the tables are not given, or the view cannot be sampled.
+        OptionError: a DataFrame lacks columns, the output cannot be read back and `actual_df` is missing, or the
+            view cannot be sampled.
         StateError: the checkpoint cannot be read.
     """
     chosen = None if sample is None else sample_of(joined, sample)
@@ -68,13 +68,6 @@ def verify(
     checkpoint = runner.checkpoint
     if checkpoint is None:
         raise StateError("the query was not attached to its checkpoint", code="NOT_ATTACHED")
-    names = [stream.name for stream in joined.streams]
-    if runner.buffer.evicts and set(given) != set(names):
-        raise OptionError(
-            'verify() compares with the join of all inputs, and join_buffer_policy="evict_oldest" drops rows '
-            "without a trace in the log. Pass the rows you expect to be kept as left_df= and right_df=.",
-            code="VERIFY_EVICTED",
-        )
     plan = plan_of_places(joined.query_plan)
     with runner.pause(), BatchTables(session, steps_of(plan, joined.planned_stages)) as batch_tables:
         sources: dict[str, BatchSource] = {}

@@ -29,4 +29,4 @@ def note_of_buffer(epoch: BufferedEpoch | None) -> dict[str, Any] | None:
     """Return a task's report of the bytes of its bucket."""
     if epoch is None:
         return None
-    return {"held": epoch.after, "evicted_rows": sum(epoch.evicted_rows), "evicted_bytes": sum(epoch.evicted_bytes)}
+    return {"held": epoch.after}

@@ -35,7 +35,7 @@ class TaskReceipt(BucketReceipt):
         quarantined_rows: how many, per side.
         late_changes: by input, how many of them are late changes of one that may change.
         facts: of a stage that is rescaled, the metadata of the tables of its snapshot.
-        buffered: of an append-only join, the bytes that either side holds after the epoch, and what is evicted in it.
+        buffered: of an append-only join, the bytes that either side holds after the epoch.
         fan_out: the join key that made the most pairs of the answer, and how many.
         error: why the bucket gave no answer.
     """
