@@ -11,12 +11,14 @@ when:
 
 Remembers: versions above the watermark and the newest one below it per key, a DELETE for `tombstone_retention`; left rows that
 wait (`on_watermark`), or that may be corrected: those above the watermark minus `keep_probe_for` (`eager`; all, without a
-watermark).
+watermark). Left rows that may change (`eager`), and all versions for them, as long as they live, unless `keep_probe_for` is
+given.
 
-Edge cases. Late left rows (at or before the watermark before their epoch) are set aside, dropped or joined, by `late`;
-`join` sets those aside whose version may be freed. A late version changes answers not yet given, and in eager mode those given;
-one older than the version kept for its key is set aside and counted, and so is a retraction of what the watermark has passed. A
-NULL key of a left row matches nothing. UPDATE_BEFORE is no matter of this operator: with a primary key, decoding leaves it out.
+Edge cases. Late left rows (at or before the watermark before their epoch; of rows that may change, at or before that minus
+`keep_probe_for`, and an error without `late`) are set aside, dropped or joined, by `late`; `join` sets those aside whose
+version may be freed. A late version changes answers not yet given, and in eager mode those given; one older than the version
+kept for its key is set aside and counted, and so is a retraction of what the watermark has passed. A NULL key of a left row
+matches nothing. UPDATE_BEFORE is no matter of this operator: with a primary key, decoding leaves it out.
 
 Known limits: INNER and LEFT. A relation on the left in upsert mode is refused. A version of a key among many that come out of
 order costs a move of what is behind it in its run. No hybrid state: everything is in memory, or in mapped files.
