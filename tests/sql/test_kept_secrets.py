@@ -134,6 +134,7 @@ def test_a_literal_secret_is_refused_in_a_directory_however_it_is_written(
         ("spark", f"CREATE TABLE c (k INT) WITH (password = '{HUSH}"),
         ("spark", f"CREATE TABLE c (k STRING COMMENT 'it's') WITH (password = '{HUSH}')"),
         ("spark", f"CREATE TABLE c (k STRING) WITH ('connector' = 'jdbc', pasword = '{HUSH}')"),
+        ("spark", f"CREATE TABLE c (k STRING) WITH ('connector' = 'jdbc') -- {HUSH}"),
         ("spark", f"CREATE TABLE c (k STRING) WITH (/* {HUSH} */ 'connector' 'jdbc')"),
     ],
 )

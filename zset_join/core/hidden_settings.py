@@ -66,7 +66,7 @@ _DESCRIBING = frozenset({"algorithm", "class", "endpoint", "file", "location", "
 _WORD = re.compile(r"[a-z0-9]+|[A-Z]+(?![a-z])|[A-Z][a-z0-9]*")
 _USER = re.compile(r"//[^/?#\s]*@")
 _PASSWORD = re.compile(r"//[^/?#:@\s]*:(?!\d+(?:[/?#]|$))[^?#\s]+@|^jdbc:oracle:\w+:[^@/]*/[^@]+@", re.IGNORECASE)
-_PAIR = re.compile(r"""([\w.~-]+)["']?\s*[=:]\s*(?:["']\s*)?[^\s"'&;,{}]""")
+_PAIR = re.compile(r"""([\w.~-]+)(?:["']?\s*=|["']\s*:)\s*(?:["']\s*)?[^\s"'&;,{}]""")
 
 
 def is_secret_name(name: str) -> bool:
@@ -82,7 +82,7 @@ def holds_password(value: str) -> bool:
 
     >>> [holds_password(value) for value in ("https://me:hush@crm/", "https://crm/?api%5Fkey=hush", "dbname=d password='hush'")]
     [True, True, True]
-    >>> [holds_password(value) for value in ("https://me@crm:80/", "https://crm/?key=1", 'Login required password="";')]
+    >>> [holds_password(value) for value in ("https://me@token:80/", "https://crm/?key=1", 'Login required password="";')]
     [False, False, False]
     """
     return any(

@@ -81,6 +81,8 @@ def hidden_spans(text: str, tokens: Sequence[Token], tokenize: Tokenize) -> Iter
             end = max(end, _end_of_value(tokens, place + 1))
         if following is not None:
             yield token.end + 1, following.start
+        elif token.comments:
+            yield token.end + 1, f"{text}\n".find("\n", token.end)
 
 
 def hints(text: str, tokens: Sequence[Token]) -> Iterator[Span]:
