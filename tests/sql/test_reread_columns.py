@@ -109,6 +109,7 @@ def test_an_option_that_is_none_and_a_password_are_refused(tmp_path: Path, optio
 
 
 def test_the_place_is_read_once_and_its_variable_is_not_needed_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "configuration"))
     monkeypatch.setenv("PLACE_OF_ORDERS", str(tmp_path))
     with opened("directory", tmp_path) as session:
         begun(session, "directory", tmp_path)

@@ -4,7 +4,8 @@
 
 The law: what is secret is decided on parsed options, whatever their spelling: by the option of a connector, or by
 `zset_join.core.hidden_settings`. The text of a statement, which a directory keeps, has the reference; the value is read when
-the statement runs, and again when the directory is opened by a user who confirms the variable. It is in no file and no message.
+the statement runs, and again when the directory is opened by a user who confirms the variable. A secret is in no file and no
+message; what an option that is no secret takes from the environment, such as a host, is part of plans.
 """
 
 from __future__ import annotations
