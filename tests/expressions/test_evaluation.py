@@ -38,10 +38,10 @@ class Foreign(Expression):
 
     __slots__ = ()
 
-    def accept(self, visitor: Any) -> Any:
+    def _accept(self, visitor: Any, operands: Any) -> Any:  # noqa: ARG002 - it has none
         raise AssertionError(f"{visitor} was let near a node that is not on the list")
 
-    def _identity(self) -> tuple[Any, ...]:
+    def _label(self) -> tuple[Any, ...]:
         return ("foreign",)
 
 

@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 
 from zset_join.expressions import Expression
 from zset_join.expressions.rows import conjuncts, named, rewritten
-from zset_join.expressions.tree import Call, Cast, Column, Literal, walk
+from zset_join.expressions.tree import Call, Cast, Column, Literal, folded, walk
 from zset_join.plan.row_steps import OpaqueStep, RowStep, SelectStep, WhereStep
 
 __all__ = ["columns_wanted", "derived_steps", "null_rejected", "unmet_conditions"]
@@ -129,18 +129,20 @@ def _reads(steps: Sequence[RowStep], columns: Sequence[str]) -> bool:
 
 def _over(expression: Expression, there: Mapping[str, Expression]) -> Expression | None:
     """Return an expression over the origin as one over the columns that there are; None where it cannot be."""
-    for name, one in there.items():
-        if not isinstance(expression, Literal) and one.same_as(expression):
-            return named(name)
-    match expression:
-        case Literal():
-            return expression
-        case Cast():
-            operand = _over(expression.operand, there)
-            return None if operand is None else Cast(operand, expression.type)
-        case Call():
-            operands = [_over(operand, there) for operand in expression.operands]
-            known = [operand for operand in operands if operand is not None]
-            return Call(expression.operation, tuple(known)) if len(known) == len(operands) else None
-        case _:
-            return None
+
+    def over(node: Expression, operands: tuple[Expression | None, ...]) -> Expression | None:
+        for name, one in there.items():
+            if not isinstance(node, Literal) and one.same_as(node):
+                return named(name)
+        known = tuple(operand for operand in operands if operand is not None)
+        match node:
+            case Literal():
+                return node
+            case Cast() if known:
+                return Cast(known[0], node.type)
+            case Call() if len(known) == len(operands):
+                return Call(node.operation, known)
+            case _:
+                return None
+
+    return folded(expression, over)

@@ -27,13 +27,14 @@ from zset_join.expressions import vectors
 from zset_join.expressions.conversions import convert
 from zset_join.expressions.function_types import function_type
 from zset_join.expressions.function_values import chosen_value, function_value
-from zset_join.expressions.tree import FUNCTIONS, OPERATIONS, Call, Cast, Column, Expression, Literal, describe, walk
+from zset_join.expressions.tree import FUNCTIONS, OPERATIONS, Call, Cast, Column, Expression, Literal, depth_of, describe, walk
 from zset_join.expressions.type_rules import call_type, cast_type, common_type, kind_of, plain_type
 from zset_join.expressions.vectors import Bools, Vector
 
 __all__ = ["TypeFinder", "check", "evaluate", "result_type", "vector_of"]
 
 _Faults = npt.NDArray[np.int32]
+MOST_OPERATIONS = 250
 _CACHED = frozenset({int, str, bool, bytes, type(None)})
 
 _FAULTS = {
@@ -92,6 +93,12 @@ def result_type(expression: Expression, schemas: Mapping[str, pa.Schema]) -> pa.
         )
     for node in walk(expression):
         _check_node(node)
+    if depth_of(expression) > MOST_OPERATIONS:
+        raise PlanError(
+            f"an expression has {depth_of(expression)} operations within each other; at most {MOST_OPERATIONS} are evaluated, "
+            "a chain of & or | counting as one. Compute a part of it as a column of a select before.",
+            code="EXPRESSION_TOO_DEEP",
+        )
     kind: pa.DataType = expression.accept(TypeFinder(schemas))
     return kind
 

@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 
 from zset_join.core.errors import PlanError
 from zset_join.expressions.evaluation import result_type, vector_of
-from zset_join.expressions.tree import Alias, Call, Cast, Column, Expression, Literal, describe, walk
+from zset_join.expressions.tree import Alias, Call, Cast, Column, Expression, Literal, describe, folded, walk
 from zset_join.expressions.vectors import Bools, Vector, to_arrow
 
 __all__ = [
@@ -42,11 +42,13 @@ def columns_read(expression: Expression) -> frozenset[str]:
 
 def conjuncts(condition: Expression) -> Iterator[Expression]:
     """Yield the parts of a condition that AND connects, in their order."""
-    if isinstance(condition, Call) and condition.operation == "and":
-        for operand in condition.operands:
-            yield from conjuncts(operand)
-    else:
-        yield condition
+    waiting = [condition]
+    while waiting:
+        one = waiting.pop()
+        if isinstance(one, Call) and one.operation == "and":
+            waiting += reversed(one.operands)
+        else:
+            yield one
 
 
 def named(column: str) -> Expression:
@@ -85,17 +87,21 @@ def rewritten(expression: Expression, change: Callable[[Column], Expression]) ->
         expression: over rows or pairs of rows.
         change: returns what represents a column.
     """
-    match expression:
-        case Column():
-            return change(expression)
-        case Alias():
-            return rewritten(expression.operand, change)
-        case Cast():
-            return Cast(rewritten(expression.operand, change), expression.type)
-        case Call():
-            return Call(expression.operation, tuple(rewritten(operand, change) for operand in expression.operands))
-        case _:
-            return expression
+
+    def replaced(node: Expression, operands: tuple[Expression, ...]) -> Expression:
+        match node:
+            case Column():
+                return change(node)
+            case Alias():
+                return operands[0]
+            case Cast():
+                return Cast(operands[0], node.type)
+            case Call():
+                return Call(node.operation, operands)
+            case _:
+                return node
+
+    return folded(expression, replaced)
 
 
 def is_plain(expression: object) -> bool:

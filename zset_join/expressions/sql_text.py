@@ -258,13 +258,17 @@ def _duckdb(node: Call, operands: tuple[_Written, ...], result: pa.DataType) -> 
         case "add_months":
             return f"CAST(({texts[0]} + to_months(CAST({texts[1]} AS INT))) AS {name})"
         case "concat":
-            return f"({' || '.join(texts)})"
+            return _joined_texts(texts)
     return _common(node, texts, {"startswith": "starts_with", "null_safe": "IS NOT DISTINCT FROM"}, "duckdb")
 
 
 def _common(node: Call, texts: list[str], words: Mapping[str, str], dialect: Dialect) -> str:
     """Render the syntax shared by both systems."""
     operation = node.operation
+    first = node.operands[0]
+    if operation in {"and", "or"} and isinstance(first, Call) and first.operation == operation:
+        # A chain has one pair of brackets: a reader counts levels.
+        return f"{texts[0][:-1]} {_INFIX[operation]} {texts[1]})"
     if operation in _INFIX:
         return f"({texts[0]} {_INFIX[operation]} {texts[1]})"
     match operation:
@@ -296,6 +300,14 @@ def _common(node: Call, texts: list[str], words: Mapping[str, str], dialect: Dia
         code="UNKNOWN_EXPRESSION",
         operation=operation,
     )
+
+
+def _joined_texts(texts: list[str]) -> str:
+    """Join texts by halves: a reader counts the levels of `a || b || c`."""
+    if len(texts) <= 8:
+        return f"({' || '.join(texts)})"
+    half = len(texts) // 2
+    return f"({_joined_texts(texts[:half])} || {_joined_texts(texts[half:])})"
 
 
 def _case(texts: list[str]) -> str:

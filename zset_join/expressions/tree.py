@@ -18,7 +18,7 @@ from __future__ import annotations
 import datetime
 import decimal
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, NoReturn, Protocol, TypeVar
 from typing import Literal as OneOf
@@ -41,7 +41,9 @@ __all__ = [
     "ExpressionVisitor",
     "Literal",
     "col",
+    "depth_of",
     "describe",
+    "folded",
     "left",
     "lit",
     "references",
@@ -86,9 +88,13 @@ class Expression(ABC):
 
     __slots__ = ()
 
-    @abstractmethod
     def accept(self, visitor: ExpressionVisitor[_T]) -> _T:
         """Return the visitor's result for this tree."""
+        result: _T = folded(self, lambda node, operands: node._accept(visitor, operands))
+        return result
+
+    @abstractmethod
+    def _accept(self, visitor: ExpressionVisitor[_T], operands: tuple[_T, ...]) -> _T: ...
 
     def same_as(self, other: object) -> bool:
         """Return whether the other is the same tree.
@@ -98,8 +104,15 @@ class Expression(ABC):
         """
         return isinstance(other, Expression) and self._identity() == other._identity()
 
+    def _identity(self) -> tuple[Any, ...]:
+        return tuple(node._label() for node in walk(self))
+
+    @property
+    def _below(self) -> tuple[Expression, ...]:
+        return ()
+
     @abstractmethod
-    def _identity(self) -> tuple[Any, ...]: ...
+    def _label(self) -> tuple[Any, ...]: ...
 
     def __hash__(self) -> int:
         return hash(self._identity())
@@ -333,11 +346,10 @@ class Column(Expression):
     side: OneOf["left", "right", "row"]
     name: str
 
-    def accept(self, visitor: ExpressionVisitor[_T]) -> _T:
-        """Return the visitor's result for this column."""
+    def _accept(self, visitor: ExpressionVisitor[_T], operands: tuple[_T, ...]) -> _T:  # noqa: ARG002 - it has none
         return visitor.visit_column(self)
 
-    def _identity(self) -> tuple[Any, ...]:
+    def _label(self) -> tuple[Any, ...]:
         return ("column", self.side, self.name)
 
 
@@ -355,11 +367,10 @@ class Literal(Expression):
     type: pa.DataType
     local: datetime.datetime | None = None
 
-    def accept(self, visitor: ExpressionVisitor[_T]) -> _T:
-        """Return the visitor's result for this literal."""
+    def _accept(self, visitor: ExpressionVisitor[_T], operands: tuple[_T, ...]) -> _T:  # noqa: ARG002 - it has none
         return visitor.visit_literal(self)
 
-    def _identity(self) -> tuple[Any, ...]:
+    def _label(self) -> tuple[Any, ...]:
         return ("literal", str(self.type), repr(self.value))
 
 
@@ -375,12 +386,15 @@ class Cast(Expression):
     operand: Expression
     type: pa.DataType
 
-    def accept(self, visitor: ExpressionVisitor[_T]) -> _T:
-        """Return the visitor's result for this cast."""
-        return visitor.visit_cast(self, self.operand.accept(visitor))
+    def _accept(self, visitor: ExpressionVisitor[_T], operands: tuple[_T, ...]) -> _T:
+        return visitor.visit_cast(self, operands[0])
 
-    def _identity(self) -> tuple[Any, ...]:
-        return ("cast", str(self.type), self.operand._identity())
+    @property
+    def _below(self) -> tuple[Expression, ...]:
+        return (self.operand,)
+
+    def _label(self) -> tuple[Any, ...]:
+        return ("cast", str(self.type))
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -395,12 +409,15 @@ class Call(Expression):
     operation: str
     operands: tuple[Expression, ...]
 
-    def accept(self, visitor: ExpressionVisitor[_T]) -> _T:
-        """Return the visitor's result for this call."""
-        return visitor.visit_call(self, tuple(operand.accept(visitor) for operand in self.operands))
+    def _accept(self, visitor: ExpressionVisitor[_T], operands: tuple[_T, ...]) -> _T:
+        return visitor.visit_call(self, operands)
 
-    def _identity(self) -> tuple[Any, ...]:
-        return ("call", self.operation, *(operand._identity() for operand in self.operands))
+    @property
+    def _below(self) -> tuple[Expression, ...]:
+        return self.operands
+
+    def _label(self) -> tuple[Any, ...]:
+        return ("call", self.operation, len(self.operands))
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -415,12 +432,15 @@ class Alias(Expression):
     operand: Expression
     title: str
 
-    def accept(self, visitor: ExpressionVisitor[_T]) -> _T:
-        """Return the visitor's result for the value."""
-        return self.operand.accept(visitor)
+    def _accept(self, visitor: ExpressionVisitor[_T], operands: tuple[_T, ...]) -> _T:  # noqa: ARG002 - that of the value
+        return operands[0]
 
-    def _identity(self) -> tuple[Any, ...]:
-        return ("alias", self.title, self.operand._identity())
+    @property
+    def _below(self) -> tuple[Expression, ...]:
+        return (self.operand,)
+
+    def _label(self) -> tuple[Any, ...]:
+        return ("alias", self.title)
 
 
 def col(name: str) -> Expression:
@@ -507,10 +527,39 @@ def walk(expression: Expression) -> Iterator[Expression]:
     while stack:
         node = stack.pop()
         yield node
-        if isinstance(node, Cast | Alias):
-            stack.append(node.operand)
-        elif isinstance(node, Call):
-            stack.extend(reversed(node.operands))
+        stack.extend(reversed(node._below))
+
+
+def folded(expression: Expression, visit: Callable[[Expression, tuple[_T, ...]], _T]) -> _T:
+    """Return what `visit` returns for the root of a tree, given every node and the results of its operands, leaves first.
+
+    Without recursion: a chain of thousands of operators is as deep, and a caller may be deep in its own stack.
+    """
+    waiting = [(expression, False)]
+    results: list[_T] = []
+    while waiting:
+        node, is_ready = waiting.pop()
+        operands = node._below
+        if operands and not is_ready:
+            waiting += [(node, True), *((one, False) for one in reversed(operands))]
+            continue
+        begin = len(results) - len(operands)
+        results[begin:] = [visit(node, tuple(results[begin:]))]
+    return results[0]
+
+
+def depth_of(expression: Expression) -> int:
+    """Return how many operations of a tree are within each other; a chain of ANDs, or of ORs, is one.
+
+    >>> depth_of((col("a") == 1) | (col("b") == 1) | (col("c") == 1)), depth_of(col("a") + 1 + 1)
+    (3, 3)
+    """
+
+    def measured(node: Expression, operands: tuple[tuple[str, int], ...]) -> tuple[str, int]:
+        chain = node.operation if isinstance(node, Call) and node.operation in {"and", "or"} else ""
+        return chain, max((depth + (chain == "" or chain != inner) for inner, depth in operands), default=1)
+
+    return folded(expression, measured)[1]
 
 
 def references(expression: Expression) -> tuple[frozenset[str], frozenset[str]]:

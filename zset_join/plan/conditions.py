@@ -12,7 +12,7 @@ counts once.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import reduce
 
@@ -20,7 +20,7 @@ import pyarrow as pa
 
 from zset_join.core.errors import PlanError
 from zset_join.expressions import Call, Column, Expression, Literal, references
-from zset_join.expressions.rows import columns_read, compute, rewritten
+from zset_join.expressions.rows import columns_read, compute, conjuncts, rewritten
 
 __all__ = ["NEVER", "JoinCondition", "named_once", "no_key", "split_condition"]
 
@@ -60,7 +60,7 @@ def split_condition(condition: Expression) -> JoinCondition:
     null_safe: list[bool] = []
     rest: list[Expression] = []
     equal: dict[tuple[str, str], int] = {}
-    for part in _conjuncts(condition):
+    for part in conjuncts(condition):
         if not columns_read(part):
             if not _is_true(part):
                 return NEVER
@@ -124,14 +124,6 @@ def no_key(left: str, right: str) -> PlanError:
         left=left,
         right=right,
     )
-
-
-def _conjuncts(condition: Expression) -> Iterator[Expression]:
-    if isinstance(condition, Call) and condition.operation == "and":
-        for operand in condition.operands:
-            yield from _conjuncts(operand)
-    else:
-        yield condition
 
 
 def _is_true(constant: Expression) -> bool:

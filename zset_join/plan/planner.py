@@ -8,6 +8,7 @@ from functools import partial
 from typing import get_args
 
 from zset_join.core.errors import OptionError
+from zset_join.core.frames import own_frames
 from zset_join.core.options import KeepState
 from zset_join.plan.passes.choose_fast_paths import choose_fast_paths
 from zset_join.plan.passes.derive_keys import derive_keys
@@ -90,6 +91,7 @@ def plan_query(
             code="OPTION_VALUE",
             value=keep_state,
         )
-    for run in passes(buckets=buckets, is_spread=is_spread, keep_state=keep_state):
-        root = run(root)
-    return replace(share_tables(number_stages(root, name), same), keep_state=keep_state)
+    with own_frames():
+        for run in passes(buckets=buckets, is_spread=is_spread, keep_state=keep_state):
+            root = run(root)
+        return replace(share_tables(number_stages(root, name), same), keep_state=keep_state)

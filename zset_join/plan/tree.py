@@ -22,6 +22,7 @@ from typing import overload
 import pyarrow as pa
 
 from zset_join.core.errors import PlanError
+from zset_join.core.frames import own_frames
 from zset_join.core.relation import Relation
 from zset_join.expressions import Expression
 from zset_join.expressions.rows import columns_read, named
@@ -44,6 +45,7 @@ __all__ = [
     "drawn",
     "each_node",
     "each_root",
+    "levels_of",
     "only_adds",
     "rebuilt",
     "sources_of",
@@ -211,15 +213,20 @@ class Operate:
         Raises:
             PlanError: the inputs do not fit.
         """
-        rows = []
-        for place, (node, keys) in enumerate(zip(self.inputs, self.computed_keys, strict=True)):
-            is_as_is = takes_as_is(self, place)
-            relation, hides = (node.relation, node.hidden) if is_as_is else (changelog_of(node), ())
-            if keys:
-                relation = with_columns(relation, keys).output(relation)
-                hides = (*hides, *(name for name, _ in keys))
-            rows.append(InputRows(relation, hides, not is_as_is or is_derived(node), only_adds(node)))
-        return self.request.with_keys_computed().stage(rows)
+        with own_frames():
+            rows = [
+                self._rows_of(place, node, keys)
+                for place, (node, keys) in enumerate(zip(self.inputs, self.computed_keys, strict=True))
+            ]
+            return self.request.with_keys_computed().stage(rows)
+
+    def _rows_of(self, place: int, node: Node, keys: tuple[tuple[str, Expression], ...]) -> InputRows:
+        is_as_is = takes_as_is(self, place)
+        relation, hides = (node.relation, node.hidden) if is_as_is else (changelog_of(node), ())
+        if keys:
+            relation = with_columns(relation, keys).output(relation)
+            hides = (*hides, *(name for name, _ in keys))
+        return InputRows(relation, hides, not is_as_is or is_derived(node), only_adds(node))
 
     @property
     def relation(self) -> Relation:
@@ -327,6 +334,14 @@ def visible(node: Node) -> tuple[str, ...]:
 def changelog_of(node: Node) -> Relation:
     """Return the rows of a node without hidden columns, as a changelog where they are upserts."""
     return shown_only(as_changelog(node.relation), node.hidden)
+
+
+def levels_of(node: Node) -> int:
+    """Return how many nodes are behind each other; kept with the node, whose children have theirs."""
+    kept = vars(node)
+    if "levels" not in kept:
+        kept["levels"] = 1 + max(map(levels_of, node.children), default=0)
+    return int(kept["levels"])
 
 
 def each_node(root: Root) -> Iterator[Root]:

@@ -19,7 +19,7 @@ from zset_join.plan.planner import plan_query
 from zset_join.plan.query_plan import QueryPlan
 from zset_join.plan.row_steps import SelectStep, WhereStep, keeps_upserts
 from zset_join.plan.table_index import TableIndex
-from zset_join.plan.tree import Apply, Merge, Node, Operate, visible
+from zset_join.plan.tree import Apply, Merge, Node, Operate, levels_of, visible
 from zset_join.plan.versioning import every_change
 from zset_join.query.binding import Binding
 from zset_join.query.columns import ViewColumn, expr, resolved, text_column, titled
@@ -28,6 +28,8 @@ from zset_join.stages.expiring import lasting
 from zset_join.stages.request import StageRequest
 
 __all__ = ["Rows"]
+
+MOST_STEPS = 500
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -300,6 +302,12 @@ class Rows:
                 f"the columns {reserved} begin with two underscores; such names are the engine's. Rename them.",
                 code="RESERVED_COLUMN",
                 columns=reserved,
+            )
+        if levels_of(self.node) > MOST_STEPS:
+            raise PlanError(
+                f'"{self.name}" has more than {MOST_STEPS} steps behind each other. Write conditions with &, columns in one '
+                "select, and unite views by halves: a.union(b).union(c.union(d)).",
+                code="PLAN_TOO_DEEP",
             )
         return self
 

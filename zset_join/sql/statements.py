@@ -17,6 +17,7 @@ import pyarrow as pa
 from sqlglot.tokenizer_core import Token, TokenType
 
 from zset_join.core.errors import PlanError, SqlError
+from zset_join.core.frames import own_frames
 from zset_join.core.shown_values import counted
 from zset_join.sql.ddl.adding_columns import declared_again
 from zset_join.sql.ddl.definitions import Model, read_table
@@ -37,7 +38,7 @@ from zset_join.sql.tables.contexts import StatementContext
 from zset_join.sql.tables.results import Message, Query
 from zset_join.sql.tables.settings import check_setting, is_ignored, is_misspelt, known_setting
 from zset_join.sql.tables.sink_tables import SinkWriter, is_outside
-from zset_join.sql_expressions.dialects import Statement
+from zset_join.sql_expressions.dialects import Statement, too_deep
 from zset_join.sql_expressions.positions import SqlWarning, check_distinct, near
 from zset_join.sql_expressions.scalars import ScalarBinder
 from zset_join.zset import ZSet, single_batch
@@ -91,7 +92,10 @@ def execute(session: StatementContext, statement: Statement) -> Message | Query:
         PlanError: it cannot be read, or is refused; its place is that of the statement where no smaller one is known.
     """
     try:
-        return _executed(session, statement)
+        with own_frames():
+            return _executed(session, statement)
+    except RecursionError as error:
+        raise too_deep(statement) from error
     except PlanError as error:
         if "line" in error.facts:
             raise

@@ -23,6 +23,7 @@ from sqlglot.parsers.spark import SparkParser
 from sqlglot.tokenizer_core import Token, TokenType
 
 from zset_join.core.errors import OptionError, SqlError
+from zset_join.core.frames import own_frames
 from zset_join.sql_expressions.consumed import tracked
 from zset_join.sql_expressions.option_values import hidden_spans, replaced, shown_unread
 from zset_join.sql_expressions.positions import Position, near, position_of
@@ -31,12 +32,14 @@ from zset_join.sql_expressions.unknown import CLAUSES, JOIN_WORDS, ONCE_TOO_OFTE
 # What the parser cannot read becomes an error of ours; it need not be logged as well.
 logging.getLogger("sqlglot").setLevel(logging.ERROR)
 
-__all__ = ["DIALECTS", "Statement", "check_quotes", "dialect_named", "parse_expression", "parse_query", "split"]
+__all__ = ["DIALECTS", "Statement", "check_quotes", "dialect_named", "parse_expression", "parse_query", "split", "too_deep"]
 
 MAX_CHARACTERS = 1_000_000
 MAX_TOKENS = 200_000
 MAX_DEPTH = 60
 MAX_JOINS = 64
+MAX_LEVELS = 300
+MAX_QUERIES = 256
 _STATEMENT_SET = ("EXECUTE", "STATEMENT", "SET", "BEGIN")
 _SET_BEGINS = frozenset({_STATEMENT_SET, ("EXECUTE", "STATEMENT SET", "BEGIN")})
 
@@ -355,7 +358,8 @@ def _parsed(statement: Statement, tokens: tuple[Token, ...]) -> exp.Expr:
     check_quotes(statement, tokens)
     parser = dialect_named(statement.dialect)().parser()
     try:
-        nodes = parser.parse(_without_zone_words(_without_window_words(statement, tokens)), statement.text)
+        with own_frames():
+            nodes = parser.parse(_without_zone_words(_without_window_words(statement, tokens)), statement.text)
     except ParseError as error:
         raise _syntax(statement, error) from error
     except (SqlglotError, ValueError, TypeError, AttributeError, IndexError, KeyError, AssertionError) as error:
@@ -364,9 +368,7 @@ def _parsed(statement: Statement, tokens: tuple[Token, ...]) -> exp.Expr:
             "this statement cannot be read. Check it from here on.", code="SQL_SYNTAX", at=statement.place(0)
         ) from error
     except RecursionError:
-        raise SqlError(
-            "the statement is nested too deeply; write parts of it as views.", code="SQL_TOO_DEEP", at=statement.place(0)
-        ) from None
+        raise too_deep(statement) from None
     if len(nodes) != 1 or nodes[0] is None:
         raise SqlError("one statement is expected here.", code="SQL_SYNTAX", at=statement.place(0))
     node: exp.Expr = nodes[0]
@@ -374,6 +376,14 @@ def _parsed(statement: Statement, tokens: tuple[Token, ...]) -> exp.Expr:
     _check_commas(statement, tokens)
     _check_passed_over(statement, tokens)
     _check_join_words(statement, node)
+    _check_levels(statement, node)
+    queries = sum(1 for _ in node.find_all(exp.Select))
+    if queries > MAX_QUERIES:
+        raise SqlError(
+            f"the statement has {queries} queries; at most {MAX_QUERIES} are planned. Write parts of it as views.",
+            code="SQL_TOO_DEEP",
+            at=statement.place(0),
+        )
     joins = sum(1 for _ in node.find_all(exp.Join))
     if joins > MAX_JOINS:
         raise SqlError(
@@ -382,6 +392,27 @@ def _parsed(statement: Statement, tokens: tuple[Token, ...]) -> exp.Expr:
             at=statement.place(0),
         )
     return tracked(node)
+
+
+def too_deep(statement: Statement) -> SqlError:
+    """Return the refusal of a statement with more levels than are read."""
+    return SqlError(
+        "the statement is nested too deeply; write parts of it as views.", code="SQL_TOO_DEEP", at=statement.place(0)
+    )
+
+
+_CHAINED = (exp.And, exp.DPipe, exp.Or, exp.Union)
+
+
+def _check_levels(statement: Statement, root: exp.Expr) -> None:
+    """Refuse a tree of more levels than are bound; a chain of one operator that needs no brackets is one level."""
+    waiting = [(root, 0)]
+    while waiting:
+        node, level = waiting.pop()
+        if level > MAX_LEVELS:
+            raise too_deep(statement)
+        chain = type(node) if isinstance(node, _CHAINED) else None
+        waiting += ((one, level + (type(one) is not chain)) for one in node.iter_expressions())
 
 
 def _check_whole(statement: Statement, root: exp.Expr) -> None:

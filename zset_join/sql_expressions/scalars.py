@@ -15,7 +15,7 @@ from __future__ import annotations
 import datetime
 import decimal
 import string
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import pyarrow as pa
 from sqlglot import exp
@@ -294,12 +294,15 @@ class ScalarBinder:
         return lit(bytes.fromhex("0" * (len(digits) % 2) + digits))
 
     def _connected(self, node: exp.Expr) -> Expression:
-        operation = "and" if isinstance(node, exp.And) else "or"
-        parts = flattened(node)
-        tree = self.condition(parts[0])
-        for part in parts[1:]:
-            tree = Call(operation, (tree, self.condition(part)))
-        return tree
+        return self._chained("and" if isinstance(node, exp.And) else "or", map(self.condition, flattened(node)))
+
+    def _chained(self, operation: str, trees: Iterable[Expression]) -> Expression:
+        """Return the AND or OR of conditions; the type of each part is computed as it comes, so no chain is too long."""
+        chain: Expression | None = None
+        for tree in trees:
+            chain = tree if chain is None else Call(operation, (chain, tree))
+            self.type_of(chain)
+        return lit(operation == "and") if chain is None else chain
 
     def _is(self, node: exp.Is) -> Expression:
         value, what = self.bind(node.this), node.expression
@@ -316,31 +319,24 @@ class ScalarBinder:
             return self._tuple_in(node)
         if not node.expressions:
             raise self.refused(node, "IN takes values in brackets, or a subquery")
-        alternatives: Expression | None = None
         pairs = [self._brought_together(node.this, one) for one in node.expressions]
         value = pairs[0][0]
         if all(isinstance(other, Literal) and first.same_as(value) for first, other in pairs):
             return Call("in", (value, *(other for _, other in pairs)))
-        for pair in pairs:
-            equal = Call("eq", pair)
-            alternatives = equal if alternatives is None else Call("or", (alternatives, equal))
-        return alternatives if alternatives is not None else lit(False)
+        return self._chained("or", (Call("eq", pair) for pair in pairs))
 
     def _tuple_in(self, node: exp.In) -> Expression:
         """Return (a, b) IN ((1, 2), (3, 4)) as alternatives."""
         names = node.this.expressions
-        alternatives: Expression | None = None
+        alternatives: list[Expression] = []
         for one in node.expressions:
             if not isinstance(one, exp.Tuple) or len(one.expressions) != len(names):
                 raise self.refused(node, f"each value in the list has {len(names)} parts, in brackets")
-            both = [self.compared("eq", name, part) for name, part in zip(names, one.expressions, strict=True)]
-            equal = both[0]
-            for part in both[1:]:
-                equal = Call("and", (equal, part))
-            alternatives = equal if alternatives is None else Call("or", (alternatives, equal))
-        if alternatives is None:
+            both = (self.compared("eq", name, part) for name, part in zip(names, one.expressions, strict=True))
+            alternatives.append(self._chained("and", both))
+        if not alternatives:
             raise self.refused(node, "IN takes values in brackets, or a subquery")
-        return alternatives
+        return self._chained("or", alternatives)
 
     def _like(self, node: exp.Expr) -> Expression:
         escape: Expression = lit("\\")

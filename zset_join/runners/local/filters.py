@@ -22,7 +22,7 @@ from zset_join.core.errors import BadInputError
 from zset_join.core.row_conversion import take_rows
 from zset_join.expressions import Expression
 from zset_join.expressions.rows import columns_read, named, rows_where
-from zset_join.expressions.tree import Call, Cast, Literal
+from zset_join.expressions.tree import Call, Cast, Literal, folded
 from zset_join.expressions.vectors import Bools
 from zset_join.expressions.written import write_expression
 from zset_join.zset import ZSet
@@ -126,20 +126,22 @@ class Filters:
 
 def _general(expression: Expression, literals: list[Literal]) -> Expression:
     """Return an expression with columns in place of the literals that it compares with, which are added to a list."""
-    match expression:
-        case Call(operation, operands):
-            parts = []
-            for operand in operands:
-                if operation in _COMPARISONS and isinstance(operand, Literal) and operand.value is not None:
-                    parts.append(named(_name(len(literals))))
-                    literals.append(operand)
-                else:
-                    parts.append(_general(operand, literals))
-            return Call(operation, tuple(parts))
-        case Cast():
-            return Cast(_general(expression.operand, literals), expression.type)
-        case _:
-            return expression
+
+    def general(node: Expression, operands: tuple[Expression, ...]) -> Expression:
+        match node:
+            case Call():
+                parts = list(operands)
+                for at, operand in enumerate(node.operands):
+                    if node.operation in _COMPARISONS and isinstance(operand, Literal) and operand.value is not None:
+                        parts[at] = named(_name(len(literals)))
+                        literals.append(operand)
+                return Call(node.operation, tuple(parts))
+            case Cast():
+                return Cast(operands[0], node.type)
+            case _:
+                return node
+
+    return folded(expression, general)
 
 
 def _name(place: int) -> str:

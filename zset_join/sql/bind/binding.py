@@ -5,12 +5,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
 from sqlglot import exp
 
 from zset_join.expressions import Expression
+from zset_join.plan.conditions import together
 from zset_join.query import View
 from zset_join.sql.bind.outer_columns import Brought
 from zset_join.sql.bind.scopes import Item, Scope
@@ -21,7 +22,9 @@ from zset_join.sql.tables.catalog import Catalog
 from zset_join.sql_expressions.dialects import Statement
 from zset_join.sql_expressions.positions import Position
 
-__all__ = ["JoinContext", "QueryContext", "conjuncts_of", "subquery_of"]
+__all__ = ["JoinContext", "QueryContext", "conjuncts_of", "subquery_of", "where_all"]
+
+_MOST_STEPS = 32
 
 
 class QueryContext(Protocol):
@@ -98,15 +101,27 @@ class JoinContext(Protocol):
         ...
 
 
+def where_all(view: View, conditions: Iterable[Expression]) -> View:
+    """Keep the rows for which all conditions hold: a step for each, or one for a long list."""
+    parts = list(conditions)
+    whole = together(parts) if len(parts) > _MOST_STEPS else None
+    for part in parts if whole is None else [whole]:
+        view = view.where(part)
+    return view
+
+
 def conjuncts_of(node: exp.Expr | None) -> list[exp.Expr]:
     """Return the parts of a condition that AND holds together."""
-    if node is None:
-        return []
-    if isinstance(node, exp.Paren):
-        return conjuncts_of(node.this)
-    if isinstance(node, exp.And):
-        return [part for side in (node.this, node.expression) for part in conjuncts_of(side)]
-    return [node]
+    waiting, parts = [] if node is None else [node], []
+    while waiting:
+        one = waiting.pop()
+        if isinstance(one, exp.Paren):
+            waiting.append(one.this)
+        elif isinstance(one, exp.And):
+            waiting += [one.expression, one.this]
+        else:
+            parts.append(one)
+    return parts
 
 
 def subquery_of(node: exp.Expr) -> tuple[exp.Expr, bool] | None:

@@ -24,7 +24,7 @@ from zset_join.expressions import Call, Column, Expression, references
 from zset_join.expressions.rows import named
 from zset_join.plan.conditions import together
 from zset_join.query import View
-from zset_join.sql.bind.binding import QueryContext, conjuncts_of, subquery_of
+from zset_join.sql.bind.binding import QueryContext, conjuncts_of, subquery_of, where_all
 from zset_join.sql.bind.first_rows import is_shown, limits_of, take_first
 from zset_join.sql.bind.join_steps import KEEPS_LEFT, KEEPS_RIGHT, SHOWS_LEFT, SIDES, Step, padded
 from zset_join.sql.bind.outer_columns import Brought, brought_columns, outer_columns
@@ -363,6 +363,7 @@ class JoinPlanner:
             return conjuncts
         fixed = padded([*scope.items[:1], *(step.item for step in steps)], steps)
         kept = []
+        pushed: dict[str, list[Expression]] = {}
         for conjunct in conjuncts:
             aliases = scope.aliases_of(conjunct)
             alias = next(iter(aliases)) if len(aliases) == 1 else None
@@ -371,7 +372,9 @@ class JoinPlanner:
                 kept.append(conjunct)
                 continue
             binder = ScalarBinder(scope.row_column, {"row": item.view.schema}, self.query.statement)
-            item.view = item.view.where(binder.condition(conjunct))
+            pushed.setdefault(item.alias, []).append(binder.condition(conjunct))
+        for one in scope.items:
+            one.view = where_all(one.view, pushed.get(one.alias, ()))
         return kept
 
     def _joined(

@@ -20,6 +20,7 @@ from zset_join.expressions import Column, Expression
 from zset_join.expressions.rows import named
 from zset_join.query import StateTtl, View, appends
 from zset_join.sql.bind.aggregation import Aggregation, aggregates_in, has_aggregates, has_grouping_sets
+from zset_join.sql.bind.binding import where_all
 from zset_join.sql.bind.first_rows import keep_first, limit_of, numbered_by, read_row_number
 from zset_join.sql.bind.grouping_sets import expanded
 from zset_join.sql.bind.joins import JoinPlanner
@@ -138,8 +139,16 @@ class QueryBinder:
                 code="NOT_OFFERED",
                 at=self.at(node),
             )
-        left = self._whole(self.bind(node.this, ctes=ctes), node.this)
-        right = self._whole(self.bind(node.expression, ctes=ctes), node.expression)
+        nodes = _united(node)
+        parts = [self._whole(self.bind(one, ctes=ctes), one) for one in nodes]
+        while len(parts) > 1:
+            # By halves: a plan counts its levels.
+            pairs = zip(parts[::2], parts[1::2], strict=False)
+            parts = [*(self._both(node, left, right) for left, right in pairs), *parts[len(parts) & ~1 :]]
+        order, limit = self._order(node, parts[0].view.columns, is_bounded=parts[0].is_bounded)
+        return replace(parts[0], order_by=order, limit=limit)
+
+    def _both(self, node: exp.SetOperation, left: BoundQuery, right: BoundQuery) -> BoundQuery:
         ttl = StateTtls(self.settings).of_group(())
         keeps_all = isinstance(node, exp.Union) and not node.args.get("distinct")
         times = times_of_both(left, right, keeps_all=keeps_all, at=self.at(node.expression))
@@ -154,10 +163,7 @@ class QueryBinder:
         except PlanError as error:
             raise SqlError(error.message, code=error.code, at=self.at(node.expression)) from error
         bounded = left.is_bounded and right.is_bounded
-        order, limit = self._order(node, view.columns, is_bounded=bounded)
-        return BoundQuery(
-            view=view, reads=left.reads | right.reads, is_bounded=bounded, order_by=order, limit=limit, processing_times=times
-        )
+        return BoundQuery(view=view, reads=left.reads | right.reads, is_bounded=bounded, processing_times=times)
 
     def _whole(self, query: BoundQuery, node: exp.Expr) -> BoundQuery:
         """Return a query whose rows are its whole answer.
@@ -226,8 +232,7 @@ class QueryBinder:
         listed: dict[str, Expression] = {}
         resolve = _or_listed(scope, scope.row_column, listed)
         binder = ScalarBinder(resolve, {"row": view.schema}, self.statement, replace=lambda one: replacements.get(id(one)))
-        for conjunct in rest:
-            view = view.where(binder.condition(conjunct))
+        view = where_all(view, map(binder.condition, rest))
         bounded = all(item.is_bounded for item in scope.items)
         outputs, apart = self._outputs(node, scope)
         row_number = apart.row_number
@@ -536,6 +541,19 @@ class QueryBinder:
             reads=query.reads,
             processing_times=query.processing_times,
         )
+
+
+def _united(node: exp.SetOperation) -> list[exp.Expr]:
+    """Return the two parts of a set operation, or all that UNION ALL holds together."""
+    parts: list[exp.Expr] = [node.expression]
+    while _is_plain_union(node) and isinstance(node.this, exp.Union) and _is_plain_union(node.this):
+        node = node.this
+        parts.append(node.expression)
+    return [node.this, *reversed(parts)]
+
+
+def _is_plain_union(node: exp.SetOperation) -> bool:
+    return isinstance(node, exp.Union) and not any(node.args.get(one) for one in ("distinct", "order", "limit", "offset"))
 
 
 def _or_listed(

@@ -260,8 +260,12 @@ def _is_aggregate(select: exp.Select) -> bool:
 
 def _subqueries(node: exp.Expr) -> list[exp.Expr]:
     """Return the subqueries that represent a value, none inside others or behind IN."""
-    if isinstance(node, exp.Subquery | exp.Exists):
-        return [node]
-    if isinstance(node, exp.Query) or (isinstance(node, exp.In) and node.args.get("query") is not None):
-        return []
-    return [subquery for child in node.iter_expressions() for subquery in _subqueries(child)]
+    found: list[exp.Expr] = []
+    waiting = [node]
+    while waiting:
+        one = waiting.pop()
+        if isinstance(one, exp.Subquery | exp.Exists):
+            found.append(one)
+        elif not isinstance(one, exp.Query) and not (isinstance(one, exp.In) and one.args.get("query") is not None):
+            waiting += one.iter_expressions(reverse=True)
+    return found

@@ -18,7 +18,8 @@ from sqlglot import exp
 
 from zset_join.core.errors import SqlError
 from zset_join.core.shown_values import counted
-from zset_join.expressions import Call, Column, Expression
+from zset_join.expressions import Column, Expression
+from zset_join.expressions.rows import rewritten
 from zset_join.lookup.source import LookupSource
 from zset_join.plan.tree import Node
 from zset_join.query import View
@@ -260,9 +261,7 @@ class Scope:
 
 def on_side(tree: Expression, side: Literal["left", "right"]) -> Expression:
     """Return a tree over a row as one over a side of a join."""
-    if isinstance(tree, Column):
-        return Column(side, tree.name)
-    return Call(tree.operation, tuple(on_side(one, side) for one in tree.operands)) if isinstance(tree, Call) else tree
+    return rewritten(tree, lambda column: Column(side, column.name))
 
 
 def ordered_name(node: exp.Expr, key: exp.Expr, columns: Sequence[str]) -> str | None:

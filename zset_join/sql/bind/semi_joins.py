@@ -22,7 +22,7 @@ from zset_join.expressions.evaluation import result_type
 from zset_join.expressions.type_rules import plain_type
 from zset_join.plan.conditions import together
 from zset_join.query import StateTtl, View
-from zset_join.sql.bind.binding import JoinContext, subquery_of
+from zset_join.sql.bind.binding import JoinContext, subquery_of, where_all
 from zset_join.sql.bind.outer_columns import seeing_no_outer
 from zset_join.sql.bind.scopes import Scope, on_side
 from zset_join.sql.tables.bound import BoundQuery
@@ -102,8 +102,7 @@ class _SemiJoin:
             is_plain = bool(planner.correlated or planner.brought) or not any(one.find(exp.Query) for one in rest)
         if is_plain:
             inner = ScalarBinder(inner_scope.row_column, {"row": right.schema}, query.statement)
-            for one in rest:
-                right = right.where(inner.condition(one))
+            right = where_all(right, map(inner.condition, rest))
             outputs = [one.this if isinstance(one, exp.Alias) else one for one in select.expressions]
             reads = frozenset().union(*(item.reads for item in inner_scope.items))
         else:

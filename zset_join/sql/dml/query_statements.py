@@ -14,6 +14,7 @@ from dataclasses import replace
 from sqlglot.tokenizer_core import Token, TokenType
 
 from zset_join.core.errors import SqlError
+from zset_join.core.frames import own_frames
 from zset_join.sql.parse.readers import Reader
 from zset_join.sql.parse.secrets import refuse_secrets
 from zset_join.sql.tables.contexts import StatementContext
@@ -67,7 +68,7 @@ def bound_by(session: StatementContext, bind: Callable[[], Query]) -> Query:
         before = catalog.settings
         catalog.settings = dict(settings)
         try:
-            with warnings.catch_warnings(action="ignore"):  # they were given when it was bound first
+            with own_frames(), warnings.catch_warnings(action="ignore"):  # they were given when it was bound first
                 return replace(bind(), again=again)
         finally:
             catalog.settings = before
