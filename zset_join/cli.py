@@ -47,7 +47,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
 from zset_join.core.errors import OptionError, PlanError, ZsetJoinError
-from zset_join.core.extras import needed_for
+from zset_join.core.extras import needed_for, raising_interrupts
 from zset_join.storage.full_disk import no_epoch, reporting_full_disk
 from zset_join.tools.change_options import add_change_options, add_column_options, column_words, reread_places
 
@@ -71,7 +71,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
     run: Callable[[argparse.Namespace], int] = options.run
     try:
-        with reporting_full_disk("the files lie", {"none": "run it again"}, no_epoch):
+        with reporting_full_disk("the files lie", {"none": "run it again"}, no_epoch), raising_interrupts():
             return run(options)
     except ZsetJoinError as error:
         _print_line(error, sys.stderr)

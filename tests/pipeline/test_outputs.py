@@ -8,8 +8,8 @@ import duckdb
 import pyarrow as pa
 import pytest
 
-from zset_join import SinkError
-from zset_join.pipeline import FunctionSink, Pipeline, appends
+from zset_join import ResourceError, SinkError
+from zset_join.pipeline import FunctionSink, Pipeline, appends, changes
 from zset_join.sinks.duckdb_view import DuckDBViewSink
 from zset_join.sinks.parquet_changelog import ParquetChangelogSink, read_changelog
 
@@ -129,3 +129,31 @@ def test_a_function_that_requests_it_gets_the_digest_of_the_epoch(tmp_path):
 
     assert [epoch for epoch, _ in seen] == [0, 1]
     assert len({digest for _, digest in seen}) == 2
+
+
+def test_ctrl_c_while_duckdb_runs_is_a_keyboard_interrupt_and_the_output_gets_the_epoch_with_the_next_step():
+    taken = []
+
+    def write(epoch, delta):
+        taken.append(epoch)
+        if len(taken) == 1:
+            raise RuntimeError("Query interrupted")  # as DuckDB raises it where Ctrl-C ends a query
+
+    with Pipeline(counts(), outputs=[FunctionSink(write)]) as pipeline:
+        with pytest.raises(KeyboardInterrupt):
+            pipeline.step({"x": [{"x": 1}]})
+        pipeline.step({"x": [{"x": 2}]})
+
+    assert taken == [0, 0, 1]
+
+
+def test_a_row_of_more_copies_than_memory_holds_is_read_with_its_weight(tmp_path):
+    view = changes("s", {"k": pa.int64(), "w": pa.int64()}, weight_column="w")
+    sink = DuckDBViewSink(tmp_path / "v.duckdb", "v")
+    with Pipeline(view, outputs=[sink]) as pipeline:
+        pipeline.step({"s": [{"k": 1, "w": 10**12}, {"k": 2, "w": 2}]})
+        for read in (pipeline.view, sink.read):
+            with pytest.raises(ResourceError, match=r"Read contents\(\)") as refused:
+                read()
+            assert refused.value.code == "TOO_MANY_ROWS"
+        assert pipeline.contents().to_pylist() == [((1,), 10**12), ((2,), 2)]

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 
 from zset_join.core.errors import MissingPackageError
 
-__all__ = ["EXTRAS", "needed_for"]
+__all__ = ["EXTRAS", "needed_for", "raising_interrupts"]
 
 EXTRAS: Mapping[str, str] = {
     "confluent_kafka": "kafka",
@@ -66,3 +66,21 @@ def needed_for(what: str, package: str | None = None) -> Iterator[None]:
             package=missing,
             extra=extra,
         ) from error
+
+
+@contextmanager
+def raising_interrupts() -> Iterator[None]:
+    """Raise KeyboardInterrupt for a Ctrl-C inside: a query of DuckDB that it ends raises RuntimeError.
+
+    >>> with raising_interrupts():
+    ...     raise RuntimeError("Query interrupted")
+    Traceback (most recent call last):
+        ...
+    KeyboardInterrupt
+    """
+    try:
+        yield
+    except RuntimeError as error:
+        if str(error) != "Query interrupted":
+            raise
+        raise KeyboardInterrupt from error

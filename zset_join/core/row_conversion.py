@@ -15,11 +15,11 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from zset_join.core.errors import PlanError
+from zset_join.core.errors import PlanError, ResourceError
 from zset_join.core.key_types import storage_type
 from zset_join.core.relation import Relation
 
-__all__ = ["cast_key", "conform", "plain", "rows_having", "take_rows"]
+__all__ = ["cast_key", "conform", "plain", "repeated_positions", "rows_having", "take_rows"]
 
 
 def plain(array: pa.Array, kind: pa.DataType) -> pa.Array:
@@ -29,6 +29,26 @@ def plain(array: pa.Array, kind: pa.DataType) -> pa.Array:
     if isinstance(array.type, pa.BaseExtensionType):
         array = array.storage
     return array if array.type == kind else array.cast(kind)
+
+
+_MOST_COPIES = 100_000_000
+
+
+def repeated_positions(weights: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """Return the position of every row, as often as its weight.
+
+    Raises:
+        ResourceError: `TOO_MANY_ROWS`: more than 100,000,000 copies beyond the first of each row.
+    """
+    copies = float(weights.sum(dtype=np.float64))
+    if copies - len(weights) > _MOST_COPIES:
+        raise ResourceError(
+            f"as single rows these are {copies:,.0f}, of which {len(weights):,} are different; at most {_MOST_COPIES:,} are "
+            "repeated. Read contents(), which has each row once with its weight.",
+            code="TOO_MANY_ROWS",
+            max_rows=_MOST_COPIES,
+        )
+    return np.repeat(np.arange(len(weights)), weights)
 
 
 def take_rows(rows: pa.RecordBatch, positions: npt.NDArray[np.int64]) -> pa.RecordBatch:

@@ -39,7 +39,6 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.types as pt
 
@@ -49,6 +48,7 @@ from zset_join.core.epoch_chain import ChainLink
 from zset_join.core.errors import OptionError, SinkError, WeightOverflowError
 from zset_join.core.extras import needed_for
 from zset_join.core.relation import Relation
+from zset_join.core.row_conversion import repeated_positions
 from zset_join.core.shown_values import counted, shown_key
 from zset_join.sinks.altering import check_adds_columns
 from zset_join.sinks.duckdb_file import HOLD_SECONDS, PATIENCE_SECONDS, DuckDBFile
@@ -273,7 +273,7 @@ class DuckDBViewSink:
         rows = lines.drop_columns(["weight"]).rename_columns(self._schema.names).cast(with_added_nullable(0, self._schema))
         if (weights == 1).all():
             return rows
-        return rows.take(pa.array(np.repeat(np.arange(len(weights)), weights)))
+        return rows.take(pa.array(repeated_positions(weights)))
 
     def at_rest(self) -> tuple[str, ...]:
         """Close the file until its next use, and return its path: for copies of it."""
@@ -565,9 +565,11 @@ class DuckDBViewSink:
     def _failed(self, what: str, error: duckdb.Error) -> SinkError:
         while isinstance(error.__context__, duckdb.Error):  # a rollback that fails as well hides the cause
             error = error.__context__
+        cure = "check the path, the space on the disk, and that no other process has the file open"
+        if isinstance(error, duckdb.OutOfMemoryException):
+            cure = "give this process more memory, of which DuckDB uses 80 %, or smaller epochs"
         return SinkError(
-            f"{self._described} could not be {what}: {error}. The view is as it was before; check the path, the space on the "
-            f"disk, and that no other process has the file open.",
+            f"{self._described} could not be {what}: {error}. The view is as it was before; {cure}.",
             code="SINK_IO",
             table=self.table,
             path=self.path,

@@ -26,7 +26,7 @@ from typing import Any
 import pyarrow as pa
 
 from zset_join.core.errors import OptionError, SqlError
-from zset_join.core.extras import needed_for
+from zset_join.core.extras import needed_for, raising_interrupts
 from zset_join.lookup.source import LookupSource
 from zset_join.query.sources import with_jump
 from zset_join.sql.bind.queries import QueryBinder
@@ -166,6 +166,7 @@ class Session:
         return last
 
     @_reporting_full_disk
+    @raising_interrupts()
     def run(self, statement: Statement) -> Message | Query:
         """Run one statement; it has no effect if the directory already contains it.
 

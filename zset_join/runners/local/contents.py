@@ -30,6 +30,7 @@ import numpy as np
 import pyarrow as pa
 
 from zset_join.core.errors import BadInputError, OptionError
+from zset_join.core.row_conversion import repeated_positions
 from zset_join.core.shown_values import counted, shown_key
 from zset_join.zset import ZSet
 
@@ -285,6 +286,7 @@ def repeated(rows: ZSet, schema: pa.Schema) -> pa.Table:
 
     Raises:
         BadInputError: `ABSENT_ROW`, a row has a negative weight.
+        ResourceError: as `repeated_positions`.
     """
     if len(rows) and rows.weights.min() < 0:
         first = int(np.flatnonzero(rows.weights < 0)[0])
@@ -298,8 +300,7 @@ def repeated(rows: ZSet, schema: pa.Schema) -> pa.Table:
         )
     if (rows.weights == 1).all():
         return pa.Table.from_batches([rows.rows], schema)
-    positions = np.repeat(np.arange(len(rows)), rows.weights)
-    return pa.Table.from_batches([rows.rows.take(pa.array(positions))], schema)
+    return pa.Table.from_batches([rows.rows.take(pa.array(repeated_positions(rows.weights)))], schema)
 
 
 def view_not_kept() -> OptionError:

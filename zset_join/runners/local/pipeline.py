@@ -32,6 +32,7 @@ import pyarrow as pa
 
 from zset_join.core.epoch_chain import ChainLink
 from zset_join.core.errors import ResourceError, StateError
+from zset_join.core.extras import raising_interrupts
 from zset_join.core.options import KeepState
 from zset_join.core.tick import Tick
 from zset_join.kernels.machine.first_use import compile_rest_in_background
@@ -267,7 +268,7 @@ class Pipeline(PipelineQuestions, Snapshots, QueryChanges, Generic[Answer]):
         """Return what work returns; memory that runs out is an error that names the epoch and whether it counts."""
         wanted = self.epoch
         try:
-            with self._watching.lock:
+            with self._watching.lock, raising_interrupts():
                 return work(*given)
         except MemoryError as error:
             raise out_of_memory(wanted, error, self._refusal(), is_taken=self.epoch > wanted) from error

@@ -24,8 +24,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.types as pt
 
-from zset_join.core.errors import PlanError
-from zset_join.core.extras import needed_for
+from zset_join.core.errors import PlanError, StateError
+from zset_join.core.extras import needed_for, raising_interrupts
 from zset_join.core.notebook import html_differences
 from zset_join.core.relation import Relation
 from zset_join.core.shown_values import counted, shown_rows
@@ -179,7 +179,14 @@ def _connection() -> Iterator[Any]:
         connection.execute("SET TimeZone = 'UTC'")
         connection.execute("SET lock_configuration = true")
         try:
-            yield connection
+            with raising_interrupts():
+                yield connection
+        except duckdb.OutOfMemoryException as error:
+            raise StateError(
+                f"verify() needs more memory than DuckDB may use, 80 % of this machine's ({error}). Give the process more, or "
+                "compare inside Spark.",
+                code="OUT_OF_MEMORY",
+            ) from error
         except duckdb.Error as error:
             raise PlanError(
                 f"DuckDB cannot compute the batch query over the input: {error}. It keeps no text that is not UTF-8, and fewer "

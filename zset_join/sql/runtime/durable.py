@@ -31,10 +31,10 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 
 from zset_join.core.errors import BadInputError, SqlError, StateError, ZsetJoinError
+from zset_join.core.row_conversion import repeated_positions
 from zset_join.core.shown_values import counted
 from zset_join.plan.zones import in_zone
 from zset_join.runners.local.contents import repeated
@@ -270,7 +270,7 @@ class DirectoryRuntime(DurableChanges):
         whole = ZSet.concat(parts, schema=held.rows.schema)
         if table.mode != "append":
             return whole
-        return pa.Table.from_batches([whole.rows]).take(pa.array(np.repeat(np.arange(len(whole)), whole.weights)))
+        return pa.Table.from_batches([whole.rows]).take(pa.array(repeated_positions(whole.weights)))
 
     def _read_whole(self, table: Table) -> pa.Table | ZSet | None:
         """Return all rows of a connector, for a table that no query reads."""
