@@ -14,6 +14,12 @@ ORDERS = {"id": pa.int64(), "customer": pa.int64(), "total": pa.int64()}
 CUSTOMERS = {"customer_id": pa.int64(), "city": pa.string()}
 
 
+def named_alike(how: str) -> View:
+    """Return a join that shows the key once: what a match adds may be all NULL."""
+    customers = changes("customers", CUSTOMERS, keys="customer_id").withColumnRenamed("customer_id", "customer")
+    return changes("orders", ORDERS, keys="id").join(customers, "customer", how)
+
+
 def joined(how: str, *, other: pa.DataType = CUSTOMERS["customer_id"]) -> View:
     orders = changes("orders", ORDERS, keys="id")
     customers = changes("customers", CUSTOMERS | {"customer_id": other}, keys="customer_id")
@@ -31,6 +37,10 @@ VIEWS = {
     ),
     "a value left out": (lambda: joined("inner").select("id", "customer", "city"), False),
     "both keys left out": (lambda: joined("inner").select("id", "total", "city"), False),
+    "padded, and the other key shows": (lambda: joined("left"), True),
+    "padded, and only a value shows": (lambda: named_alike("left"), False),
+    "padded on both sides": (lambda: named_alike("full"), False),
+    "not padded": (lambda: named_alike("inner"), True),
     "a padded key left out": (lambda: joined("left").select("id", "customer", "total", "city"), False),
     "a computed value": (lambda: joined("inner").selectExpr("id", "customer", "total + 0 AS t", "city"), False),
 }

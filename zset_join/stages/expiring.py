@@ -208,6 +208,11 @@ class ExpiringStage(Stage):
         return "state_ttl"
 
     @property
+    def answers_distinct_rows(self) -> bool:
+        """Return whether the inner stage's are distinct too."""
+        return super().answers_distinct_rows and self.inside.answers_distinct_rows
+
+    @property
     def forgets(self) -> bool:
         """Return whether rows are forgotten, so that their output stays."""
         return any(ttl is not None and ttl.forgets for ttl in self.ttls)

@@ -175,6 +175,20 @@ class JoinStage(Stage):
             padded=tuple(tuple(names) for names in padded.values() if names),
         )
 
+    @property
+    def answers_distinct_rows(self) -> bool:
+        """Return whether no row can be twice in an answer: a padded row is equal to a matched one whose other side is all NULL."""
+        matched = {
+            (side, one)
+            for pair, safe in zip(self.key_pairs, self.flags, strict=True)
+            if not safe
+            for side, one in zip(_SIDES, pair, strict=True)
+        }
+        for side, relation in zip(_SIDES, self.relations, strict=True):
+            matched |= {(side, one) for one in relation.primary_key if relation.mode == "upsert"}
+        shown = matched.intersection(self.shape.sources)
+        return super().answers_distinct_rows and {side for side, _ in shown}.issuperset(_ABSENT.get(self.how, ()))
+
     def never_null(self, inputs: Sequence[frozenset[str]]) -> frozenset[str]:
         """Return output columns that are never NULL: those of the inputs, and keys that matched under `=`."""
         full = {side: set(given) for side, given in zip(_SIDES, inputs, strict=True)}
