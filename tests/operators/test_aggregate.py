@@ -124,14 +124,14 @@ def test_both_zeros_and_all_nans_make_one_group_each() -> None:
     assert groups.feed(rows(0.0, -0.0, math.nan, -math.nan)) == [(("NaN", 2), 1), ((0.0, 2), 1)]
 
 
-def test_a_group_shows_the_bits_that_came_first() -> None:
+def test_a_group_of_zeros_shows_the_positive_one() -> None:
     relation = Relation(name="t", schema=pa.schema({"k": pa.float64()}), mode="changelog")
     groups = Epochs(Aggregate(relation, ["k"], [AggregateCall("count")]))
 
     groups.feed(rows(-0.0))
     ((retracted, _), (inserted, _)) = groups.feed(rows(0.0))
 
-    assert (math.copysign(1, retracted[0]), math.copysign(1, inserted[0])) == (-1, -1)
+    assert (math.copysign(1, retracted[0]), math.copysign(1, inserted[0])) == (1, 1)
 
 
 def test_the_key_may_be_composite_and_nested() -> None:
@@ -198,6 +198,17 @@ def test_nulls_are_no_values() -> None:
     assert everything.feed(rows(None, None)) == [((0, None, None, None, 0, ()), 1)]
     assert everything.feed(rows(4)) == [((0, None, None, None, 0, ()), -1), ((1, 4, 4.0, 4, 1, (4,)), 1)]
     assert everything.feed(gone(4)) == [((1, 4, 4.0, 4, 1, (4,)), -1), ((0, None, None, None, 0, ()), 1)]
+
+
+@pytest.mark.parametrize("kind", [pa.float64(), pa.float32()])
+def test_the_extreme_of_zeros_is_one_that_is_there(kind: pa.DataType) -> None:
+    extremes = values(kind, "min", "max", "count_distinct")
+
+    answers = [extremes.feed(change) for change in (rows(0.0), rows(-0.0), gone(0.0), rows(-5e-324, 3.0), gone(-5e-324, 3.0))]
+
+    assert [str(row) for row, weight in answers[1] if weight > 0] == ["(-0.0, 0.0, 1)"]
+    assert [str(row) for row, weight in answers[2] if weight > 0] == ["(-0.0, -0.0, 1)"]
+    assert [str(row) for row, weight in answers[4] if weight > 0] == ["(-0.0, -0.0, 1)"]
 
 
 def test_nan_is_the_largest_float() -> None:

@@ -37,6 +37,26 @@ def test_equal_rows_are_equal_as_in_spark() -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("kind", "made"),
+    [
+        (pa.float64(), lambda zero: zero),
+        (pa.float32(), lambda zero: zero),
+        (pa.list_(pa.float64()), lambda zero: [1.5, zero, None]),
+        (pa.struct({"x": pa.float64(), "y": pa.list_(pa.float32())}), lambda zero: {"x": zero, "y": [zero]}),
+    ],
+)
+def test_of_two_zeros_the_positive_one_is_shown_whichever_came_and_whichever_is_left(kind, made) -> None:
+    values = Epochs(Distinct(Relation(name="values", schema=pa.schema({"v": kind}), mode="changelog")))
+
+    answers = [
+        values.feed(change((made(zero),))) for change, zero in ((insert, -0.0), (insert, 0.0), (delete, 0.0), (delete, -0.0))
+    ]
+
+    assert [[weight for _, weight in answer] for answer in answers] == [[1], [], [], [-1]]
+    assert "-0.0" not in repr(answers)
+
+
 def test_a_retraction_of_a_row_that_is_not_there_is_always_noticed() -> None:
     pages = Epochs(Distinct(VISITS))
     pages.feed(insert(("a", 1.0)))

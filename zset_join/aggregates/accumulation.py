@@ -117,7 +117,8 @@ class Accumulation:
         if call.kind in _MULTISETS:
             by_order = call.kind in ("min_by", "max_by")
             may_be_null = (False, True) if by_order else (False,) * len(source.columns)
-            return self._shared(("values", by_order), source, lambda: ValuesOf(source, may_be_null))
+            parts = call.kind in ("min", "max") and pt.is_floating(storage_type(source.types[0]))
+            return self._shared(("values", by_order, parts), source, lambda: ValuesOf(source, may_be_null, parts_zeros=parts))
         if call.kind == "count":
             same = (one for one in self.accumulators if one.source == source and not isinstance(one, ValuesOf))
             return next(same, None) or self._shared(("count",), source, lambda: CountOf(source))

@@ -26,6 +26,7 @@ from zset_join.aggregates.accumulators import Accumulator
 from zset_join.aggregates.lines import Int64s, Lines
 from zset_join.aggregates.working_arrays import WorkingArrays
 from zset_join.core.errors import StateError
+from zset_join.core.row_conversion import shown_floats
 from zset_join.core.shown_values import shown_key
 from zset_join.kernels.aggregate.groups import copy_groups, group_delta, load_groups, store_groups
 from zset_join.kernels.join.absorb import heap_bytes_needed
@@ -242,7 +243,7 @@ class GroupState:
 
     def gather_keys(self, refs: Int64s) -> list[pa.Array]:
         """Return the key columns of some records."""
-        return self._key_plan.gather(int(refs.ctypes.data), len(refs), self._arena.heap_address)
+        return [shown_floats(one) for one in self._key_plan.gather(int(refs.ctypes.data), len(refs), self._arena.heap_address)]
 
     def _group_of(self, entry: int) -> tuple[Any, ...]:
         refs = self.key_refs(self._lines)[entry : entry + 1].copy()

@@ -36,15 +36,16 @@ class ValuesOf:
     Args:
         source: the columns; a row counts when none of those that must not be NULL is.
         may_be_null: per column, whether NULL is a value like others (the value of `max_by` may be NULL, its order may not).
+        parts_zeros: -0.0 and 0.0 are two values.
     """
 
     words = tree.V_WORDS
 
-    def __init__(self, source: Source, may_be_null: Sequence[bool]) -> None:
+    def __init__(self, source: Source, may_be_null: Sequence[bool], *, parts_zeros: bool = False) -> None:
         self.source = source
         self.at = 0
         self.may_be_null = tuple(may_be_null)
-        self.codec = CompositeCodec([codec_of(kind) for kind in source.types], may_be_null)
+        self.codec = CompositeCodec([codec_of(kind, parts_zeros=parts_zeros) for kind in source.types], may_be_null)
 
     @property
     def total_at(self) -> int:

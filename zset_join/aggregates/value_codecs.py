@@ -4,8 +4,8 @@ The multisets behind min, max, count distinct and their like keep values as key 
 Numbers, dates and booleans take the words of `zset_join.state.rows.sequence`; strings and binaries three words, compared as
 unsigned bytes; nested values the three words of their canonical bytes, whose order is fixed but means nothing.
 
-Ties and edge cases: NaN is the largest float; -0.0 is kept as 0.0 and every NaN as one NaN, so a value read back may have other
-bits than its input, but is equal to it.
+Ties and edge cases: NaN is the largest float; -0.0 is kept as 0.0, but for min and max, which show a value that is there, and every
+NaN as one NaN, so a value read back may have other bits than its input, but is equal to it.
 
 Bytes: 8 per number (16 for decimals of more than 18 digits), 24 per string and its bytes beyond 8.
 """
@@ -66,14 +66,14 @@ def valid_flags(array: pa.Array) -> Flags | None:
     return np.asarray(array.is_valid().to_numpy(zero_copy_only=False).view(np.uint8))
 
 
-def codec_of(declared: pa.DataType) -> ValueCodec:
-    """Return the codec of a column type, which is orderable or nested."""
+def codec_of(declared: pa.DataType, *, parts_zeros: bool = False) -> ValueCodec:
+    """Return the codec of a column type, which is orderable or nested; `parts_zeros`: -0.0 is a value of its own, below 0.0."""
     kind = storage_type(declared)
     if is_nested(kind):
         return _NestedCodec(declared, kind)
     if is_bytes(kind) or pt.is_fixed_size_binary(kind):
         return _TextCodec(declared, kind)
-    return _NumberCodec(declared, kind)
+    return _NumberCodec(declared, kind, parts_zeros=parts_zeros and pt.is_floating(kind))
 
 
 def _declared(array: pa.Array, declared: pa.DataType) -> pa.Array:
@@ -89,14 +89,17 @@ class _NumberCodec:
 
     texts = 0
 
-    def __init__(self, declared: pa.DataType, kind: pa.DataType) -> None:
-        self._declared, self._kind = declared, kind
+    def __init__(self, declared: pa.DataType, kind: pa.DataType, *, parts_zeros: bool) -> None:
+        self._declared, self._kind, self._parts_zeros = declared, kind, parts_zeros
         self.words = 2 if pt.is_decimal(kind) and kind.precision > _NARROW_DECIMAL_DIGITS else 1
 
     def encode(self, array: pa.Array, keys: Int64s, at: int, owners: list[Any]) -> None:  # noqa: ARG002 - as the protocol has it
         array = plain(array, self._kind)
         for place, line in enumerate(sequence_words([array])):
             keys[:, at + place] = line
+        if self._parts_zeros:  # the words of other negative numbers are below -1
+            values = array.cast(pa.float64()).to_numpy(zero_copy_only=False)
+            keys[np.signbit(values) & (values == 0), at] = -1
 
     def decode(self, keys: Int64s, valid: Flags | None, heap: int) -> pa.Array:  # noqa: ARG002 - as the protocol has it
         mask = None if valid is None else valid == 0

@@ -7,6 +7,7 @@ are compared in a wider type are cast; a value that does not fit marks its row.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -14,12 +15,13 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.types as pt
 
 from zset_join.core.errors import PlanError, ResourceError
 from zset_join.core.key_types import storage_type
 from zset_join.core.relation import Relation
 
-__all__ = ["cast_key", "conform", "plain", "repeated_positions", "rows_having", "take_rows"]
+__all__ = ["cast_key", "conform", "plain", "repeated_positions", "rows_having", "shown_floats", "take_rows"]
 
 
 def plain(array: pa.Array, kind: pa.DataType) -> pa.Array:
@@ -129,6 +131,19 @@ def _same_values(given: pa.DataType, wanted: pa.DataType) -> bool:
             for at in range(given.num_fields)
         )
     return False
+
+
+def shown_floats(array: pa.Array) -> pa.Array:
+    """Return the values of a key as Spark shows those of a group: -0.0 as 0.0, every NaN as one, inside of nested ones too."""
+    kind = array.type
+    if pt.is_floating(kind):
+        return pc.if_else(pc.is_nan(array), pa.scalar(math.nan, kind), pc.add(array, pa.scalar(0.0, kind)))
+    if pt.is_struct(kind) and len(kind):
+        parts = [shown_floats(array.field(at)) for at in range(len(kind))]
+        return pa.StructArray.from_arrays(parts, fields=list(kind), mask=array.is_null())
+    if pt.is_list(kind) and array.offset == 0:
+        return pa.ListArray.from_arrays(array.offsets, shown_floats(array.values), type=kind, mask=array.is_null())
+    return array
 
 
 def cast_key(array: pa.Array, kind: pa.DataType) -> tuple[pa.Array, npt.NDArray[np.bool_] | None]:

@@ -221,7 +221,8 @@ def _translation(call: Call) -> Callable[[str], str]:
 
 
 def _initcap(text: str) -> str:
-    return " ".join(word[:1].upper() + word[1:].lower() for word in text.split(" "))
+    # The rest is lower case in its place: a final sigma has a form of its own.
+    return " ".join(word[:1].title() + word.lower()[len(word[:1].lower()) :] for word in text.split(" "))
 
 
 _SOUNDS = str.maketrans("ABCDEFGHIJKLMNOPQRSTUVWXYZ", "01230127022455012623017202")

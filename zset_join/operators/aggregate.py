@@ -10,8 +10,8 @@ only changes.
 Remembers per group: its key, 8 bytes per state word (`zset_join.aggregates.accumulators`), and for min, max and their like
 every distinct value with its number of copies.
 
-Edge cases: group keys compare as Spark's do (NULL with NULL, NaN with NaN, 0.0 with -0.0; the bits that came first are
-shown). NULLs count nowhere but in count(1) and as the value of `min_by` and `max_by`. A sum that leaves its type stops the
+Edge cases: group keys compare as Spark's do (NULL with NULL, NaN with NaN, 0.0 with -0.0; 0.0 is shown, as
+Spark does). NULLs count nowhere but in count(1) and as the value of `min_by` and `max_by`. A sum that leaves its type stops the
 epoch, under either policy, as Spark's ANSI mode does.
 
 Known limits: rows are not remembered, so not every impossible retraction is noticed, see

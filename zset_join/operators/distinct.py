@@ -5,7 +5,7 @@ its first copy and retracted with its last.
 
 Remembers every distinct row with its number of copies: a row record and 13 to 26 bytes of table.
 
-Edge cases: rows compare as Spark's do (NULL with NULL, NaN with NaN, 0.0 with -0.0); the bits that came first are shown. A
+Edge cases: rows compare as Spark's do (NULL with NULL, NaN with NaN, 0.0 with -0.0); of these 0.0 is shown, as Spark does. A
 retraction of a row that is not there is always noticed.
 
 Known limits: the input is in changelog or append mode.

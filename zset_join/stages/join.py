@@ -177,7 +177,7 @@ class JoinStage(Stage):
 
     @property
     def answers_distinct_rows(self) -> bool:
-        """Return whether no row can be twice in an answer: a padded row is equal to a matched one whose other side is all NULL."""
+        """Return whether no row can be twice in an answer; a padded row equals a matched one whose other side is all NULL."""
         matched = {
             (side, one)
             for pair, safe in zip(self.key_pairs, self.flags, strict=True)
