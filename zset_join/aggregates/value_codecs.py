@@ -4,8 +4,8 @@ The multisets behind min, max, count distinct and their like keep values as key 
 Numbers, dates and booleans take the words of `zset_join.state.rows.sequence`; strings and binaries three words, compared as
 unsigned bytes; nested values the three words of their canonical bytes, whose order is fixed but means nothing.
 
-Ties and edge cases: NaN is the largest float; -0.0 is kept as 0.0, but for min and max, which show a value that is there, and every
-NaN as one NaN, so a value read back may have other bits than its input, but is equal to it.
+Ties and edge cases: NaN is the largest float; every NaN is kept as one, and -0.0 as 0.0 but for min and max, which show a value
+that is there. So a value read back may have other bits than its input, but is equal to it.
 
 Bytes: 8 per number (16 for decimals of more than 18 digits), 24 per string and its bytes beyond 8.
 """
