@@ -1,11 +1,16 @@
-"""What do several views over one join cost as one pipeline?
+"""What do several views over one join cost as one pipeline, and filters over one table?
 
     python -m benchmarks.several_views [--rounds N] [--changes N] [--views K] [--output FILE]
+    python -m benchmarks.several_views --filters
 
 Orders (upserts) join customers (upserts), and K views group the answer by K columns: sum and count. Contestants, in turn, in
 one process, with the same deltas, without keeping the views: *together*, one pipeline of K views; *apart*, K pipelines of one
 view; *join*, a pipeline of the join alone; *tails*, one pipeline of the K groups, fed the answers of the join. Reported is CPU
 time per change, and *together* as a ratio to *join* + *tails* (goal: at most 1.15) and to *apart*.
+
+*--filters*: 1, 10 and 50 views that filter one table of 50,000 rows, alike or in five ways, in memory and in a directory: bytes
+of state, and CPU time per epoch of one change that passes one filter, and that passes none; and a table that is read by a join,
+a group and a filter.
 
 Before measuring, 100,000 orders and 10,000 customers are loaded; the deltas are made beforehand, as `ZSet`s. All contestants
 must answer as many rows.
@@ -17,9 +22,12 @@ from __future__ import annotations
 
 import argparse
 import statistics
+import tempfile
 import time
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -43,8 +51,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--changes", type=int, default=300_000)
     parser.add_argument("--views", type=int, default=4)
     parser.add_argument("--output", type=Path)
+    parser.add_argument("--filters", action="store_true")
     given = parser.parse_args(arguments)
-    text = "\n".join([*machine_lines(), "", *measured(given.rounds, given.changes, given.views)])
+    lines = filtered() if given.filters else measured(given.rounds, given.changes, given.views)
+    text = "\n".join([*machine_lines(), "", *lines])
     print(text)
     if given.output is not None:
         given.output.write_text(text + "\n", encoding="utf-8")
@@ -77,6 +87,46 @@ def measured(rounds: int, count: int, views: int) -> list[str]:
     lines.append(f"  together / (join + tails): {ratios(spent['together'], parts)}")
     lines.append(f"  together / apart:          {ratios(spent['together'], spent['apart'])}")
     return lines
+
+
+def filtered() -> list[str]:
+    """Return the lines of the report on filters over one table."""
+    table = changes("t", {"id": pa.int32(), "a": pa.int32(), "b": pa.int32()}, keys="id")
+    numbers = np.arange(50_000, dtype=np.int32)
+    rows = pa.table({"id": numbers, "a": numbers, "b": numbers})
+    lines = [f"{'filters':>16} {'place':>9} {'state MB':>9} {'one passes ms':>14} {'none passes ms':>15}"]
+    for kinds, place, count in [
+        *((kinds, place, count) for kinds in (1, 5) for place in ("memory", "directory") for count in (1, 10, 50)),
+    ]:
+        texts = ["a > {0}", "a + b > {0}", "a >= {0} AND b >= {0}", "b BETWEEN {0} AND 60000", "NOT (b < {0})"][:kinds]
+        views = {f"v{at}": table.where(texts[at % kinds].format(40_000 + at * 100)) for at in range(count)}
+        with ExitStack() as stack:
+            directory = Path(stack.enter_context(tempfile.TemporaryDirectory())) / "checkpoint"
+            pipeline = stack.enter_context(Pipeline(views, None if place == "memory" else directory))
+            pipeline.step({"t": rows})
+            one, none = (_median_ms(pipeline, [(5, low + at % 2) for at in range(60)]) for low in (40_050, 7))
+            held = sum(stage.get("resident_bytes", 0) for stage in pipeline.statistics().values())
+        lines.append(f"{count:>9} ({kinds} kind) {place:>9} {held / 1e6:9.1f} {one:14.2f} {none:15.2f}")
+    other = changes("u", {"b": pa.int32(), "name": pa.string()}, keys="b")
+    mart = {"joined": table.join(other, on="b"), "groups": table.groupBy("b").count(), "filtered": table.where("a > 5")}
+    with Pipeline(mart) as pipeline:
+        pipeline.step({"t": rows})
+        held = {
+            name: stage["resident_bytes"] / 1e6 for name, stage in pipeline.statistics().items() if "resident_bytes" in stage
+        }
+    lines.append("join, group and filter: " + ", ".join(f"{name} {size:.1f} MB" for name, size in held.items()))
+    return lines
+
+
+def _median_ms(pipeline: Pipeline[Any], changed: Sequence[tuple[int, int]]) -> float:
+    """Return the CPU time per epoch of one change each, of an id to a value."""
+    spent = []
+    for number, value in changed:
+        row = pa.table({name: pa.array([one], pa.int32()) for name, one in (("id", number), ("a", value), ("b", value))})
+        began = time.process_time()
+        pipeline.step({"t": row})
+        spent.append(1e3 * (time.process_time() - began))
+    return statistics.median(spent[10:])
 
 
 def ratios(ones: Sequence[float], others: Sequence[float]) -> str:

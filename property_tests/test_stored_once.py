@@ -33,8 +33,8 @@ def test_readers_of_one_table_answer_what_each_answers_alone(tmp_path: Path, las
 _over, _general, _passes = store_once._over, filters._general, filters._Shape.passes
 
 
-def _by_first(shape: Any, rows: Any) -> Any:
-    return np.array(np.broadcast_to(_passes(shape, rows)[:1], (len(shape.places), rows.num_rows)))
+def _by_first(shape: Any, columns: Any, length: int) -> Any:
+    return np.array(np.broadcast_to(_passes(shape, columns, length)[:1], (len(shape.places), length)))
 
 
 BUGS: dict[str, tuple[Any, str, Callable[..., Any]]] = {

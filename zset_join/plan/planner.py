@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import get_args
@@ -33,7 +33,7 @@ __all__ = ["passes", "plan_query"]
 
 
 def passes(
-    *, buckets: int | None = 1, is_spread: bool = False, keep_state: KeepState = "all"
+    *, buckets: int | None = 1, is_spread: bool = False, keep_state: KeepState = "all", whole: Collection[str] = ()
 ) -> tuple[Callable[[Root], Root], ...]:
     """Return the passes over a tree, in order, before its stages are numbered.
 
@@ -41,9 +41,10 @@ def passes(
         buckets: how many parts the state has; None when not yet known.
         is_spread: stages run in tasks on executors, and rows travel between them.
         keep_state: "needed" omits the columns of sources that nothing reads; "all" keeps them.
+        whole: sources whose tables hold all rows, since other queries read them too.
     """
     summing, pruning = ((sum_pairs,), (prune_columns,)) if keep_state == "needed" else ((), ())
-    once, spread = ((), (pass_on_sources, reduce_first, one_reader)) if is_spread else ((store_once,), ())
+    once, spread = ((), (pass_on_sources, reduce_first, one_reader)) if is_spread else ((partial(store_once, whole=whole),), ())
     return (
         *summing,
         share_versions,
@@ -68,6 +69,7 @@ def plan_query(
     is_spread: bool = False,
     same: Mapping[str, str] | None = None,
     keep_state: KeepState = "all",
+    whole: Collection[str] = (),
 ) -> QueryPlan:
     """Return the plan of a query.
 
@@ -78,6 +80,7 @@ def plan_query(
         is_spread: stages run in tasks on executors, and rows travel between them; every stage has one reader then.
         keep_state: "needed" omits the columns of sources that nothing reads, so that no state holds them; "all" keeps
             them for changes of the query to come.
+        whole: sources whose tables hold all rows, since other queries read them too; not where stages are spread.
         same: name of a source to that of another one that has the same rows.
 
     Raises:
@@ -92,6 +95,6 @@ def plan_query(
             value=keep_state,
         )
     with own_frames():
-        for run in passes(buckets=buckets, is_spread=is_spread, keep_state=keep_state):
+        for run in passes(buckets=buckets, is_spread=is_spread, keep_state=keep_state, whole=whole):
             root = run(root)
         return replace(share_tables(number_stages(root, name), same), keep_state=keep_state)

@@ -5,7 +5,7 @@ The law: a source of one name is one source. Views that were written apart may e
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -39,12 +39,15 @@ class PlannedQuery:
     inputs: tuple[Mapping[str, Any], ...] = ()
 
 
-def planned(query: Rows | Mapping[str, Rows] | PlannedQuery, *, keep_state: KeepState = "all") -> PlannedQuery:
+def planned(
+    query: Rows | Mapping[str, Rows] | PlannedQuery, *, keep_state: KeepState = "all", whole: Collection[str] = ()
+) -> PlannedQuery:
     """Return a view, or several views by their names, as a planned query; a planned one is returned unchanged.
 
     Args:
         query: to plan.
         keep_state: "needed" omits the columns of sources that nothing reads.
+        whole: as for `plan_of`, of several views.
 
     Raises:
         OptionError: as `plan_of`.
@@ -53,17 +56,18 @@ def planned(query: Rows | Mapping[str, Rows] | PlannedQuery, *, keep_state: Keep
     if isinstance(query, PlannedQuery):
         return query
     if isinstance(query, Mapping):
-        plan = plan_of(query, keep_state=keep_state)
+        plan = plan_of(query, keep_state=keep_state, whole=whole)
         return PlannedQuery(plan=plan, readings=readings_of(bindings_of(query)), has_several=True)
     return PlannedQuery(plan=query.plan(keep_state=keep_state), readings=readings_of(query.bindings))
 
 
-def plan_of(views: Mapping[str, Rows], *, keep_state: KeepState = "all") -> QueryPlan:
+def plan_of(views: Mapping[str, Rows], *, keep_state: KeepState = "all", whole: Collection[str] = ()) -> QueryPlan:
     """Return the plan of several views.
 
     Args:
         views: by name.
         keep_state: "needed" omits the columns of sources that nothing reads.
+        whole: sources whose tables hold all rows, since other queries read them too.
 
     Raises:
         OptionError: `VIEW_NAME`, there is no view, or one without a name; `SAME_NAME`, a source is described in two ways.
@@ -78,7 +82,7 @@ def plan_of(views: Mapping[str, Rows], *, keep_state: KeepState = "all") -> Quer
         )
     bindings_of(views)
     root = Views(tuple(views), tuple(view.node for view in views.values()))
-    return plan_query(root, keep_state=keep_state)
+    return plan_query(root, keep_state=keep_state, whole=whole)
 
 
 def bindings_of(views: Mapping[str, Rows]) -> tuple[Binding, ...]:

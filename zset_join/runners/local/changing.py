@@ -31,6 +31,7 @@ from zset_join.evolution.differences import PlanDiff
 from zset_join.plan.merging import are_mergeable, merged_plan, plan_without
 from zset_join.plan.query_plan import QueryPlan
 from zset_join.query.reading import Reading
+from zset_join.query.several import planned
 from zset_join.query.view import View
 from zset_join.runners.local.contents import Contents
 from zset_join.runners.local.dead_letters import dead_letters
@@ -75,6 +76,7 @@ class ChangingPipeline(Pipeline[dict[str, ZSet]]):
         options: what operators take from the options of a query.
         idle_timeout_seconds: as of any pipeline.
         keep_inputs: as of any pipeline; its views stay as they are then.
+        whole: sources whose tables hold all rows, so that views that are taken over read them too.
     """
 
     def __init__(
@@ -84,8 +86,11 @@ class ChangingPipeline(Pipeline[dict[str, ZSet]]):
         options: StageOptions | None = None,
         idle_timeout_seconds: float | None = None,
         keep_inputs: bool = False,
+        whole: Collection[str] = (),
     ) -> None:
-        super().__init__(views, options=options, idle_timeout_seconds=idle_timeout_seconds, keep_inputs=keep_inputs)
+        query = planned(views, whole=whole)
+        super().__init__(query, options=options, idle_timeout_seconds=idle_timeout_seconds, keep_inputs=keep_inputs)
+        self._views = views
 
     def can_take_over(self, other: ChangingPipeline) -> bool:
         """Return whether the views of another pipeline may be answered with its own.
@@ -153,6 +158,7 @@ class ChangingPipeline(Pipeline[dict[str, ZSet]]):
         options: StageOptions | None,
         idle_timeout_seconds: float | None,
         tables: Mapping[str, Pipeline],
+        whole: Collection[str] = (),
     ) -> tuple[ChangingPipeline, PlanDiff, PreparedEpoch]:
         """Return a pipeline of one of the views that has another query from now on; this one stays as it is.
 
@@ -165,6 +171,7 @@ class ChangingPipeline(Pipeline[dict[str, ZSet]]):
             options: as of any pipeline.
             idle_timeout_seconds: as of any pipeline.
             tables: by source, the pipeline whose only view is all rows of the source; of the others no row has come.
+            whole: as of a new one.
 
         Returns:
             The pipeline, what differs, and the epoch of the change, which the pipeline has taken already.
@@ -177,6 +184,7 @@ class ChangingPipeline(Pipeline[dict[str, ZSet]]):
             options=options,
             idle_timeout_seconds=idle_timeout_seconds,
             keep_inputs=self._history is not None,
+            whole=whole,
         )
         try:
             with self._watching.lock:

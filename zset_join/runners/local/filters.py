@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import json
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import numpy as np
 import pyarrow as pa
@@ -30,6 +30,7 @@ from zset_join.zset import ZSet
 __all__ = ["Filters"]
 
 _MOST_ROWS = 1024
+_LENGTHS_KEPT = 8
 _COMPARISONS = frozenset({"eq", "ne", "lt", "le", "gt", "ge", "eq_null_safe"})
 
 
@@ -48,24 +49,32 @@ class _Shape:
     def __init__(self, condition: Expression, types: dict[str, pa.DataType]) -> None:
         self.places: list[int] = []
         self.literals: list[list[object]] = []
+        self.read = columns_read(condition) - types.keys()
         self._condition, self._types = condition, types
-        self._read = sorted(columns_read(condition) - types.keys())
-        self._values: list[pa.Array] = []
+        self._values: dict[int, dict[str, pa.Array]] = {}
 
-    def passes(self, rows: pa.RecordBatch) -> Bools:
-        """Return per condition and row whether the row passes."""
-        count, length = len(self.places), rows.num_rows
-        columns = {name: rows.column(name) for name in self._read}
+    def passes(self, columns: Mapping[str, pa.Array], length: int) -> Bools:
+        """Return per condition and row whether the row passes.
+
+        Args:
+            columns: that are read, with the rows once per condition or more often.
+            length: how many rows there are.
+        """
+        count = len(self.places)
+        copies = {name: columns[name].slice(0, count * length if self._types else length) for name in self.read}
         if not self._types:
-            return np.broadcast_to(rows_where(self._condition, columns, length), (count, length))
-        if not self._values:
-            of_columns = zip(*self.literals, strict=True)
-            self._values = [pa.array(values, kind) for values, kind in zip(of_columns, self._types.values(), strict=True)]
-        copies = pa.array(np.tile(np.arange(length), count))
-        columns = {name: column.take(copies) for name, column in columns.items()}
-        owners = pa.array(np.repeat(np.arange(count), length))
-        columns |= {name: values.take(owners) for name, values in zip(self._types, self._values, strict=True)}
-        return rows_where(self._condition, columns, count * length).reshape(count, length)
+            return np.broadcast_to(rows_where(self._condition, copies, length), (count, length))
+        copies |= self._values.get(length) or self._values_of(length)
+        return rows_where(self._condition, copies, count * length).reshape(count, length)
+
+    def _values_of(self, length: int) -> dict[str, pa.Array]:
+        """Return the literals for so many rows; those of the last few lengths are kept."""
+        if len(self._values) == _LENGTHS_KEPT:
+            self._values.clear()
+        owners, given = pa.array(np.repeat(np.arange(len(self.places)), length)), zip(*self.literals, strict=True)
+        named_values = zip(self._types.items(), given, strict=True)
+        self._values[length] = {name: pa.array(values, kind).take(owners) for (name, kind), values in named_values}
+        return self._values[length]
 
 
 class Filters:
@@ -115,10 +124,15 @@ class Filters:
         self._newest, self._some = weakref.ref(delta), None
         if self._count == 1 or len(delta) > _MOST_ROWS:
             return
-        passes = np.empty((self._count, len(delta)), np.bool_)
+        length, shapes = len(delta), self._shapes.values()
+        passes = np.empty((self._count, length), np.bool_)
+        read = sorted(set[str]().union(*(shape.read for shape in shapes)))
+        copies = np.tile(np.arange(length), max(len(shape.places) for shape in shapes))
+        rows = delta.rows.select(read).take(pa.array(copies))
+        columns = dict(zip(read, rows.columns, strict=True))
         try:
-            for shape in self._shapes.values():
-                passes[shape.places] = shape.passes(delta.rows)
+            for shape in shapes:
+                passes[shape.places] = shape.passes(columns, length)
         except BadInputError:  # each condition raises its own error, or none
             return
         self._passes, self._some = passes, passes.sum(axis=1).tolist()

@@ -278,6 +278,7 @@ class MemoryRuntime(ProcessRuntime):
                 options=options,
                 idle_timeout_seconds=idle_timeout(query.settings),
                 tables=self._stored,
+                whole=self._whole(query),
             )
         except BadInputError as error:
             raise named_error(error, [running], "It takes nothing.") from error
@@ -333,6 +334,10 @@ class MemoryRuntime(ProcessRuntime):
                     name=running.name,
                 )
 
+    def _whole(self, query: Query) -> Collection[str]:
+        """Return the tables of a query of which one copy serves all queries, also those to come."""
+        return query.bound.reads if self._keep_tables else ()
+
     def _group(self, name: str, query: Query, *, stays_alone: bool) -> ViewGroup:
         options = stage_options(query.settings)
         pipeline = ChangingPipeline(
@@ -340,6 +345,7 @@ class MemoryRuntime(ProcessRuntime):
             options=options,
             idle_timeout_seconds=idle_timeout(query.settings),
             keep_inputs=self._keep_inputs,
+            whole=self._whole(query),
         )
         return ViewGroup(name, pipeline, options=options, stays_alone=stays_alone)
 
