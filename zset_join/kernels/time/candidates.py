@@ -24,33 +24,21 @@ UNSTARTED = -2
 
 @kernel
 def touched_probes(
-    keys: int,
-    at: int,
-    side: int,
-    probe_at: int,
-    probe_side: int,
-    numbers: Any,
-    groups: int,
-    rows: int,
-    begin: Any,
-    order: Any,
-    removed_begin: Any,
-    removed_at: Any,
-    probe_removed_begin: Any,
-    probe_removed_at: Any,
-    probe_removed_weight: Any,
-    reach: int,
-    refs: Any,
-    group_of: Any,
-    weights: Any,
+    state: Any, kept: Any, numbers: Any, count: int, right: Any, gone: Any, reach: int, refs: Any, groups: Any, weights: Any
 ) -> int:
     """Write the left rows that stay and are in reach of a right row that comes or goes; return how many there are.
 
-    What `refs` has no room for is counted only.
+    `state` is the keys, the place of the runs of right rows, and their side; `kept` the latter two of left rows. `right` are
+    the fields of `PreparedRows` with rows, order and what is removed; `gone` the last three of left rows. What `refs` has no room
+    for is counted only.
     """
+    keys, at, side = state
+    probe_at, probe_side = kept
+    rows, _, begin, order, removed_begin, removed_at, _ = right
+    probe_removed_begin, probe_removed_at, probe_removed_weight = gone
     stride, words_at = word(side, STRIDE), word(side, SEQUENCE_OFFSET)
     lines = 0
-    for group in range(groups):
+    for group in range(count):
         number, place, end = numbers[group], begin[group], begin[group + 1]
         removed, removed_end = removed_begin[group], removed_begin[group + 1]
         if number == 0 or (place == end and removed == removed_end):
@@ -79,31 +67,21 @@ def touched_probes(
             )
             if weight > 0:
                 if lines < len(refs):
-                    refs[lines], group_of[lines], weights[lines] = row, group, weight
+                    refs[lines], groups[lines], weights[lines] = row, group, weight
                 lines += 1
     return lines
 
 
 @kernel
 def next_candidates(
-    keys: int,
-    at: int,
-    side: int,
-    refs: Any,
+    state: Any,
+    right: Any,
     time_at: int,
-    key_numbers: Any,
-    group_of: Any,
+    probes: Any,
     wanted: Any,
     entries: Any,
     places: Any,
     chosen: Any,
-    rows: int,
-    left: Any,
-    begin: Any,
-    order: Any,
-    removed_begin: Any,
-    removed_at: Any,
-    removed_weight: Any,
     reach: int,
     width: int,
     found: Any,
@@ -114,6 +92,9 @@ def next_candidates(
     `reach` is 0 or more. `wanted` is when a row must be there; `entries` and `places` are where a search goes on. A left row
     that wants both ends where no change is further away: what it finds there is the same before and after.
     """
+    keys, at, side = state
+    rows, left, begin, order, removed_begin, removed_at, removed_weight = right
+    refs, key_numbers, group_of = probes
     words_at, stride = word(side, SEQUENCE_OFFSET), word(side, STRIDE)
     for index in range(len(chosen)):
         one = chosen[index]

@@ -10,6 +10,8 @@ has the kept left rows in its reach searched as far back as it is, and no furthe
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import numpy.typing as npt
 
@@ -26,6 +28,11 @@ _Words = npt.NDArray[np.int64]
 _PAIRS_AT_ONCE = 1 << 16
 
 
+def _changes(right: PreparedRows) -> tuple[Any, ...]:
+    removed = right.removed_begin, right.removed_at, right.removed_weight
+    return (right.address, right.left, right.begin, right.order, *removed)
+
+
 class NearestPassing:
     """Search the right rows that a condition chooses.
 
@@ -39,6 +46,10 @@ class NearestPassing:
 
     def __init__(self, keys: KeyRuns, left: VersionedRows, right: VersionedRows, pairs: JoinedPairs, reach: int) -> None:
         self._keys, self._left, self._right, self._pairs, self._reach = keys, left, right, pairs, reach
+
+    @property
+    def _state(self) -> tuple[int, int, int]:
+        return self._keys.view, self._right.place, self._right.view  # views move when a state is cleared
 
     def transitions(self, epoch: VersionEpoch, left: PreparedRows, gone: tuple[_Words, _Words], come: DueRows) -> Transitions:
         """Return the transitions of an epoch.
@@ -65,39 +76,22 @@ class NearestPassing:
         )
 
     def _touched(self, epoch: VersionEpoch, left: PreparedRows) -> DueRows:
-        right, room = epoch.right, 1024
+        kept, removed = (self._left.place, self._left.view), (left.removed_begin, left.removed_at, left.removed_weight)
+        numbers, room = epoch.groups.numbers, 1024
         while True:
             refs, groups, weights = np.empty((3, room), np.int64)
+            changes, reach = _changes(epoch.right), self._reach
             lines = int(
-                c.touched_probes(
-                    self._keys.view,
-                    self._right.place,
-                    self._right.view,
-                    self._left.place,
-                    self._left.view,
-                    epoch.groups.numbers,
-                    epoch.groups.count,
-                    right.address,
-                    right.begin,
-                    right.order,
-                    right.removed_begin,
-                    right.removed_at,
-                    left.removed_begin,
-                    left.removed_at,
-                    left.removed_weight,
-                    self._reach,
-                    refs,
-                    groups,
-                    weights,
-                )
+                c.touched_probes(self._state, kept, numbers, epoch.groups.count, changes, removed, reach, refs, groups, weights)
             )
             if lines <= room:
-                return DueRows(refs[:lines], epoch.groups.numbers[groups[:lines]], groups[:lines], weights[:lines])
+                return DueRows(refs[:lines], numbers[groups[:lines]], groups[:lines], weights[:lines])
             room = lines
 
     def _search(self, epoch: VersionEpoch, rows: DueRows, wanted: int) -> tuple[_Words, _Words]:
         """Return with what left rows are joined before and after, 0 for nothing, or where both are the same."""
-        count, right = len(rows.refs), epoch.right
+        count, changes, probes = len(rows.refs), _changes(epoch.right), (rows.refs, rows.keys, rows.groups)
+        time_at = self._left.layout.sequence_offset
         joined = {c.BEFORE: np.zeros(count, np.int64), c.AFTER: np.zeros(count, np.int64)}
         wants, entries, places = np.full(count, wanted), np.full(count, c.UNSTARTED), np.zeros(count, np.int64)
         unfinished, width = np.arange(count if self._reach >= 0 else 0), 1
@@ -107,30 +101,8 @@ class NearestPassing:
             for begin in range(0, len(unfinished), step):
                 chosen = unfinished[begin : begin + step]
                 found, times = np.zeros((2, len(chosen), width), np.int64)
-                c.next_candidates(
-                    self._keys.view,
-                    self._right.place,
-                    self._right.view,
-                    rows.refs,
-                    self._left.layout.sequence_offset,
-                    rows.keys,
-                    rows.groups,
-                    wants,
-                    entries,
-                    places,
-                    chosen,
-                    right.address,
-                    right.left,
-                    right.begin,
-                    right.order,
-                    right.removed_begin,
-                    right.removed_at,
-                    right.removed_weight,
-                    self._reach,
-                    width,
-                    found.reshape(-1),
-                    times.reshape(-1),
-                )
+                given, flat = (wants, entries, places, chosen), (found.reshape(-1), times.reshape(-1))
+                c.next_candidates(self._state, changes, time_at, probes, *given, self._reach, width, *flat)
                 passing = self._pairs.passing(np.repeat(rows.refs[chosen], width), found.reshape(-1)).reshape(found.shape)
                 had = wants[chosen]
                 for time, matches in joined.items():
