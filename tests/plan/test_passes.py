@@ -48,6 +48,7 @@ NAMES = {
         name="people",
         table=pa.table({"user": pa.array([2], pa.int64()), "name": ["Ada"], "page": ["a"], "rank": pa.array([1], pa.int64())}),
     ),
+    "ledger": changes("ledger", {"account": pa.int64(), "amount": pa.int64(), "w": pa.int64()}, weight_column="w"),
     "col": col,
     "lit": lit,
     "PROCESSING_TIME": PROCESSING_TIME,
@@ -57,12 +58,14 @@ STEPS = [
     {
         "orders": [{"id": 1, "customer": "a", "total": 3}, {"id": 2, "customer": "b", "total": 1}],
         "clicks": [{"user": 2, "page": "a"}],
+        "ledger": [{"account": 1, "amount": 5, "w": 2}, {"account": 1, "amount": -5, "w": 1}],
     },
     {"rates": [{"page": "a", "rate": 2, "since": dt.datetime(2020, 1, 1)}]},
     {"prices": [{"sku": "a", "price": 3, "v": 2}], "clicks": [{"user": 4, "page": "a"}, {"user": 2, "page": "a"}]},
     {
         "prices": [{"sku": "a", "price": 1, "v": 1}, {"sku": "b", "price": 1, "v": 1}],
         "orders": [{"id": 1, "customer": "b", "total": 3}],
+        "ledger": [{"account": 1, "amount": 5, "w": -1}],
     },
 ]
 

@@ -48,6 +48,14 @@ class RejectedChanges:
     status: npt.NDArray[Any]
 
     @property
+    def kept(self) -> ZSet:
+        """Return the changes that were not omitted."""
+        if not self.positions:
+            return self.delta
+        is_kept = self.status <= ch.LAST_HARMLESS
+        return ZSet(self.delta.rows.filter(pa.array(is_kept)), self.delta.weights[is_kept])
+
+    @property
     def positions(self) -> list[int]:
         """Return the positions of the bad rows."""
         return np.flatnonzero(self.status > ch.LAST_HARMLESS).tolist()

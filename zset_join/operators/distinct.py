@@ -13,16 +13,20 @@ Known limits: the input is in changelog or append mode.
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from zset_join.aggregates.accumulation import Accumulation
 from zset_join.aggregates.grouped_operator import GroupedOperator
 from zset_join.core.relation import Relation
+from zset_join.core.row_conversion import conform
+from zset_join.core.tick import Tick
 from zset_join.shapes.aggregate import check_grouping
 from zset_join.shapes.operator_options import OperatorOptions
 from zset_join.state.rows.guarded import guarded
+from zset_join.zset import ZSet
 
-__all__ = ["Distinct"]
+__all__ = ["Counted", "Distinct"]
 
 
 @guarded("the distinct")
@@ -59,3 +63,26 @@ class Distinct(GroupedOperator):
             replace(relation, name=f"{relation.name}_distinct", join_key=(), primary_key=keys, mode="changelog"),
             options=options,
         )
+
+
+@guarded("the counted rows")
+class Counted(Distinct):
+    """Pass rows on, netted, and remember how many copies of each there are: what is retracted is there.
+
+    >>> import pyarrow as pa
+    >>> from zset_join import Tick, ZSet
+    >>> visits = Relation(name="visits", schema=pa.schema({"page": pa.string()}), mode="changelog")
+    >>> [row for chunk in Counted(visits).answer(Tick(0), [ZSet.of({"page": ["a", "b", "a"]})]) for row in chunk.to_pylist()]
+    [(('a',), 2), (('b',), 1)]
+    """
+
+    def __init__(self, relation: Relation, *, options: OperatorOptions = OperatorOptions()) -> None:
+        super().__init__(relation, options=options)
+        self.output = replace(relation, join_key=(), sequence_by=())
+        self._chunk_rows = options.chunk_rows
+
+    def _answer(self, tick: Tick, deltas: Sequence[ZSet]) -> Iterator[ZSet]:
+        (delta,) = deltas
+        if len(delta):
+            kept = self._checked(tick, delta).rejected.kept
+            yield from ZSet(conform(kept.rows, self.output), kept.weights).tidy_chunks(self._chunk_rows)

@@ -11,6 +11,7 @@ from zset_join.core.errors import OptionError
 from zset_join.core.frames import own_frames
 from zset_join.core.options import KeepState
 from zset_join.plan.passes.choose_fast_paths import choose_fast_paths
+from zset_join.plan.passes.count_rows import count_rows
 from zset_join.plan.passes.derive_keys import derive_keys
 from zset_join.plan.passes.fuse_steps import fuse_steps
 from zset_join.plan.passes.insert_routes import insert_routes
@@ -50,6 +51,7 @@ def passes(
         share_versions,
         normalise_upserts,
         *once,
+        count_rows,
         derive_keys,
         partial(insert_routes, buckets=buckets),
         choose_fast_paths,

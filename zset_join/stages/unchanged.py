@@ -1,5 +1,7 @@
 """Rows as they come, as a stage: what a query without any other one runs, such as a SELECT over one stream inside Spark.
 
+Rows of an input that can retract are counted, so that a retraction of an absent row is bad input.
+
 The rows are spread over the buckets by all they hold, so that a retraction meets the insertion it retracts.
 """
 
@@ -8,13 +10,15 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, Literal
 
 import pyarrow as pa
 import pyarrow.types as pt
 
 from zset_join.core.key_types import storage_type
 from zset_join.core.relation import Relation
+from zset_join.core.shown_values import shown_buckets
+from zset_join.operators.distinct import Counted
 from zset_join.operators.unchanged import Unchanged
 from zset_join.stages.batch.tables import register_batch_query, same_rows
 from zset_join.stages.request import InputRows, StageRequest, shown_only
@@ -31,12 +35,14 @@ class UnchangedStage(Stage):
 
     Args:
         source: the rows, in changelog or append mode.
+        counts: keep every row with its copies, and refuse a retraction of an absent one.
 
     Raises:
         PlanError: rows in upsert mode (when the operator is built).
     """
 
     source: Relation
+    counts: bool = False
 
     @property
     def kind(self) -> str:
@@ -66,8 +72,23 @@ class UnchangedStage(Stage):
 
     @property
     def state_tables(self) -> Mapping[str, TableKey]:
-        """Return one table without rows, which carries the number of the last epoch."""
-        return {"stateless": TableKey()}
+        """Return the copies by row, or one table without rows, which carries the number of the last epoch."""
+        return {"groups": TableKey(columns=self.inputs[0].key)} if self.counts else {"stateless": TableKey()}
+
+    @property
+    def follows_from_rows(self) -> bool:
+        """Return true: the answer is the input."""
+        return True
+
+    @property
+    def lists_input(self) -> bool:
+        """Return whether it counts the copies of rows."""
+        return self.counts
+
+    @property
+    def cold_state(self) -> Literal["groups"] | None:
+        """Return "groups" where rows are counted."""
+        return "groups" if self.counts else None
 
     def passes(self, columns: frozenset[str]) -> frozenset[str]:
         """Return the columns, which pass through unchanged."""
@@ -79,15 +100,19 @@ class UnchangedStage(Stage):
 
     def build(self, options: StageOptions, directory: str | None) -> DurableOperator:
         """Return the operator of one bucket."""
+        if self.counts:
+            return Counted(self.source, options=options.of_operator(directory, budget=options.table_budget))
         return Unchanged(self.source, on_bad_input=options.on_bad_input, chunk_rows=options.chunk_rows, directory=directory)
 
-    def explain(self, buckets: int | None) -> list[str]:  # noqa: ARG002 - it keeps nothing anywhere
+    def explain(self, buckets: int | None) -> list[str]:
         """Return a description of the stage."""
-        return [f'Rows of "{self.source.name}"', "  remembers: nothing"]
+        counted = f"every distinct row with its copies; {shown_buckets(buckets, 'row')}"
+        return [f'Rows of "{self.source.name}"', f"  remembers: {counted if self.counts else 'nothing'}"]
 
     def to_json(self) -> dict[str, Any]:
         """Return everything about it, JSON-ready."""
-        return {"kind": self.kind, "source": write_relation(self.source)}
+        more = {"counts": True} if self.counts else {}
+        return {"kind": self.kind, "source": write_relation(self.source), **more}
 
 
 def _is_nested(kind: pa.DataType) -> bool:
@@ -96,15 +121,22 @@ def _is_nested(kind: pa.DataType) -> bool:
 
 @dataclass(frozen=True, eq=False)
 class UnchangedRequest(StageRequest):
-    """Request rows as they come, where only the answer of a stage will do."""
+    """Request rows as they come, where only the answer of a stage will do.
+
+    Args:
+        counts: refuse a retraction of an absent row.
+    """
+
+    counts: bool = False
 
     def stage(self, inputs: Sequence[InputRows]) -> UnchangedStage:
         """Return the stage over an input like this, without its hidden columns."""
-        return UnchangedStage(source=shown_only(replace(inputs[0].relation, join_key=()), inputs[0].hidden))
+        source = shown_only(replace(inputs[0].relation, join_key=()), inputs[0].hidden)
+        return UnchangedStage(source=source, counts=self.counts)
 
 
 def _read(written: Mapping[str, Any]) -> UnchangedStage:
-    return UnchangedStage(source=read_relation(written["source"]))
+    return UnchangedStage(source=read_relation(written["source"]), counts=written.get("counts", False))
 
 
 register_stage("unchanged", _read)

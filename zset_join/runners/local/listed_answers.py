@@ -149,7 +149,7 @@ def _chunks_of(
     if isinstance(operator, AnswerListingOperator):
         return None if not operator.lists_answer else partial(ListedPairs(known, stage.output).chunks, wanted)
     if isinstance(operator, ListingOperator) and (used.table_budget is None or stage.cold_state is None):
-        return ListedGroups(known, stage.output, keeps_copies=False).chunks
+        return ListedGroups(known, stage.output, keeps_copies=stage.lists_input and not stage.answers_distinct_rows).chunks
     return None
 
 

@@ -184,7 +184,7 @@ def _of_stage(
                 fed, relation, f"the rows of {node.name}", groups, ListedGroups(operator, relation, keeps_copies=True)
             )
         feed = prints.feed(Feed(state.number))
-        listed = ListedGroups(operator, stage.output, keeps_copies=False)
+        listed = ListedGroups(operator, stage.output, keeps_copies=stage.lists_input and not stage.answers_distinct_rows)
         yield StoredRows((feed,), stage.output, f"the groups of {node.name}", groups, listed)
     if isinstance(shape, AnswerListingOperator) and shape.lists_answer:
         whole = ListedPairs(operator, stage.output)
