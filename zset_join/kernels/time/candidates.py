@@ -29,8 +29,8 @@ def touched_probes(
     """Write the left rows that stay and are in reach of a right row that comes or goes; return how many there are.
 
     `state` is the keys, the place of the runs of right rows, and their side; `kept` the latter two of left rows. `right` are
-    the fields of `PreparedRows` with rows, order and what is removed; `gone` the last three of left rows. What `refs` has no room
-    for is counted only.
+    the fields of `PreparedRows` with rows, order and what is removed; `gone` the last three of left rows. What `refs` has no
+    room for is counted only.
     """
     keys, at, side = state
     probe_at, probe_side = kept
