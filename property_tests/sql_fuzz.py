@@ -4,9 +4,10 @@ The law: a statement runs or is refused with an error of our own; nothing else i
 which on a busy machine is for the first call of a kernel. Of those that are bound, some are explained and written as SQL, some
 are run.
 
-Of twenty statements eight are drawn from a grammar of queries and declarations, over names that are present and some that are
-not; seven are the fixtures of `tests/sql`, with tokens omitted, doubled, exchanged, or taken from another; five are noise of
-words and signs. Names and literals are hostile in all of them. A seed gives the same statements.
+Of twenty statements six are combined of clauses of which four in five are plain, so an odd one is met in all contexts; five
+are drawn from a grammar of queries and declarations, over names that are present and some that are not; five are the fixtures
+of `tests/sql`, with tokens omitted, doubled, exchanged, or taken from another; four are noise of words and signs. Names and
+literals are hostile in all of them. A seed gives the same statements.
 
 `--names N` checks N hostile names and texts: what is written comes back, as a name and as a
 value.
@@ -50,6 +51,8 @@ CREATE TABLE t (a INT, b STRING, c DOUBLE, d DECIMAL(10, 2), e TIMESTAMP(3), f B
 CREATE TABLE u (k STRING, v INT, w TIMESTAMP(3), PRIMARY KEY (k), WATERMARK FOR w AS w - INTERVAL '5' SECOND);
 CREATE TABLE p (k STRING, n INT, w TIMESTAMP(3), now AS PROCTIME(), WATERMARK FOR w AS w - INTERVAL '5' SECOND);
 CREATE VIEW q AS SELECT k, sum(v) AS s FROM u GROUP BY k;
+CREATE TABLE y (k STRING, v INT, w TIMESTAMP(3), PRIMARY KEY (k), WATERMARK FOR w AS w - INTERVAL '5' SECOND);
+CREATE TABLE z (k STRING, v INT, w TIMESTAMP(3), WATERMARK FOR w AS w - INTERVAL '5' SECOND);
 """
 _WORDS = r"""
 SELECT INSERT INTO VALUES CREATE MUTABLE STREAM TABLE VIEW MATERIALIZED SINK SOURCE FROM WHERE JOIN LEFT RIGHT FULL SEMI ANTI
@@ -123,6 +126,70 @@ _TYPED: dict[str, tuple[tuple[str, str], ...]] = {
           ("coalesce({}, {})", "tt"), ("CAST({} AS TIMESTAMP(3))", "s"), ("greatest({}, {})", "tt")),
 }  # fmt: skip
 """Forms by their type, each with the types of its operands."""
+
+
+_CLAUSES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
+    "item": (
+        ("x.v", "x.k", "x.v + 1", "upper(x.k)", "coalesce(x.v, 0)", "x.w"),
+        ("*", "x.*", "NULL", "(x.v, x.k)", "sum(x.v)", "count(*)", "x.nosuch", "nosuch.v", "x.k -> 'a'", "array(x.v)[1]",
+         "(SELECT max(v) FROM y)", "(SELECT k, v FROM y)", "(SELECT count(*) FROM y WHERE y.k = x.k)", "x.w - x.w",
+         "EXISTS (SELECT 1 FROM y UNION SELECT 2 FROM z)", "x.k IN (SELECT k FROM y)", "x.v = ANY (SELECT v FROM y)",
+         "ROW_NUMBER() OVER (PARTITION BY x.k ORDER BY x.w)", "lag(x.v) OVER (ORDER BY x.w)", "explode(split(x.k, ','))",
+         "interval '1' day", "x.w AT TIME ZONE 'UTC'", "named_struct('a', x.v)", "grouping(x.k)", "PROCTIME()", "window_start"),
+    ),
+    "from": (
+        ("y x", "z x", "q x", "z x JOIN y ON x.k = y.k"),
+        ("table(z) x", "(SELECT * FROM z) x", "z x, y", "z x CROSS JOIN y", "z x ANTI JOIN y ON x.v > y.v",
+         "z x NATURAL JOIN y",
+         "z x JOIN y FOR SYSTEM_TIME AS OF x.w ON x.k = y.k", "z x ASOF JOIN y ON x.k = y.k AND x.w >= y.w", "",
+         "TUMBLE(y, w, INTERVAL '1' HOUR) x", "(VALUES (1, 'a')) x(v, k)", "z x, LATERAL (SELECT * FROM y WHERE y.k = x.k) l",
+         "z x JOIN (z a JOIN y ON a.k = y.k) ON x.k = a.k", "z AS x(a, b)", "z x LEFT JOIN y ON x.k IN (SELECT k FROM q)",
+         "(WITH a AS (SELECT * FROM z) SELECT * FROM a) x", "UNNEST(array(1, 2)) x(v)", "(z x JOIN y ON x.k = y.k)",
+         "(SELECT *, ROW_NUMBER() OVER (PARTITION BY k ORDER BY w) AS rn FROM y) x", "z x JOIN y ON EXISTS (SELECT 1 FROM q)"),
+    ),
+    "where": (
+        ("TRUE", "x.v > 0", "x.k IS NOT NULL"),
+        ("x.k NOT IN (SELECT k FROM y)", "x.rn = 1", "sum(x.v) > 1", "x.v", "(SELECT TRUE)", "x.v > ALL (SELECT v FROM y)",
+         "EXISTS (VALUES (1))", "EXISTS (SELECT 1)", "EXISTS (TABLE y)", "EXISTS (SELECT * FROM (SELECT x.v) l)",
+         "NOT NOT EXISTS (SELECT 1 FROM y UNION ALL SELECT 2 FROM z WHERE z.k = x.k)", "(x.k, x.v) IN (SELECT k FROM y)",
+         "x.k IN (SELECT k FROM y WHERE y.v = x.v UNION SELECT k FROM z WHERE z.v = x.v + 1)",
+         "x.k IN (SELECT k FROM y GROUP BY k UNION ALL (SELECT k FROM z WHERE z.v = x.v))",
+         "x.k IN (SELECT x.k FROM y EXCEPT SELECT k FROM z)", "x.v = (SELECT v FROM y UNION SELECT v FROM z)",
+         "EXISTS (WITH a AS (SELECT * FROM y) SELECT 1 FROM a WHERE a.k = x.k)", "EXISTS (SELECT 1 FROM y LIMIT 1)",
+         "EXISTS (SELECT 1 FROM y WHERE y.k = x.k INTERSECT SELECT 2 FROM z)",
+         "x.v = (WITH a AS (SELECT 1 AS m FROM y) SELECT m FROM a)",
+         "EXISTS (SELECT 1 FROM y GROUP BY k HAVING count(*) > x.v)",
+         "EXISTS (SELECT 1 FROM z WHERE EXISTS (SELECT 1 FROM y WHERE y.k = x.k))"),
+    ),
+    "group": (
+        ("x.k", "x.k, x.v"),
+        ("", "1", "99", "()", "ALL", "NULL", "ROLLUP (x.k, x.v)", "GROUPING SETS ((x.k), ())", "(SELECT max(v) FROM y)",
+         "sum(x.v)",
+         "x.k WITH ROLLUP", "GROUPING SETS (ROLLUP (x.k, x.v), (x.w))", "x.k IN (SELECT k FROM y)", "array(x.v)", "o0",
+         "window_start, window_end"),
+    ),
+    "having": (
+        ("TRUE", "count(*) > 0"),
+        ("x.v > 1", "count(*)", "o1 > 1", "x.k IN (SELECT k FROM y UNION SELECT k FROM z)",
+         "ROW_NUMBER() OVER (ORDER BY x.k) = 1",
+         "sum(x.v) > (SELECT max(v) FROM y)", "EXISTS (SELECT 1 FROM y WHERE y.k = x.k)"),
+    ),
+    "aggregate": (
+        ("count(*)", "sum(x.v)", "max(x.v)"),
+        ("sum(sum(x.v))", "sum((SELECT max(v) FROM y))", "listagg(x.k, ',') WITHIN GROUP (ORDER BY x.v)", "sum(x.k)",
+         "max(array(x.v))",
+         "count(*) OVER ()", "array_agg(x.v ORDER BY x.k)", "sum(NULL)", "avg(x.w)", "grouping_id(x.k, x.v)",
+         "min(x.v) FILTER (WHERE 1)"),
+    ),
+    "tail": (
+        ("", "", " EMIT CHANGELOG"),
+        (" ORDER BY x.v NULLS LAST", " LIMIT -1", " LIMIT ALL", " QUALIFY ROW_NUMBER() OVER (ORDER BY x.v) = 1", " FOR UPDATE",
+         " UNION ALL BY NAME SELECT k FROM y", " UNION (SELECT k FROM y LIMIT 1)", " EXCEPT ALL SELECT k FROM y",
+         " MINUS SELECT k FROM y",
+         " UNION ALL VALUES ('a')", " WINDOW w AS (PARTITION BY k)", " ORDER BY count(*)", " UNION SELECT k, v FROM y"),
+    ),
+}  # fmt: skip
+"""By clause, texts that are bound, and odd ones: over `z` and `y`, which have the columns k, v and w."""
 
 
 class LawBrokenError(AssertionError):
@@ -344,12 +411,39 @@ def _mutated(draw: random.Random, corpus: list[list[str]], dialect: str) -> str:
     return " ".join(tokens)
 
 
+def combined(draw: random.Random) -> str:
+    """Return a statement of clauses, each of which is odd once in five times."""
+
+    def one(clause: str) -> str:
+        plain, odd = _CLAUSES[clause]
+        return draw.choice(odd if draw.random() < 0.2 else plain)
+
+    if draw.random() < 0.35:
+        keys = one("group")
+        grouped = f" GROUP BY {keys} HAVING {one('having')}" if keys else ""
+        items, behind = [keys if keys and "(" not in keys else one("item"), one("aggregate")], grouped
+    else:
+        items, behind = [one("item") for _ in range(draw.randrange(1, 4))], ""
+    listed = ", ".join(f"{item} AS o{place}" if draw.random() < 0.7 else item for place, item in enumerate(items))
+    query = f"SELECT {listed} FROM {one('from')} WHERE {one('where')}{behind}{one('tail')}"
+    name = f"n{draw.randrange(5)}"
+    forms = ("WITH a AS ({0}) SELECT * FROM a", "SELECT * FROM ({0}) a", "({0})", "EXPLAIN {0}",
+    "CREATE MATERIALIZED VIEW {1} AS {0}",
+             "CREATE OR REPLACE VIEW {1} AS {0}", "INSERT INTO y (k, v) {0}", "CREATE TABLE {1} AS {0}", "DROP VIEW {1}",
+             "ALTER MATERIALIZED VIEW {1} AS {0}", "CREATE SINK {1} INTO y (k, v) AS {0}", "DELETE FROM y WHERE {2}",
+             "UPDATE y SET v = {3} WHERE {2}", "CREATE TABLE {1} (k STRING, v INT DEFAULT {3})")  # fmt: skip
+    form = draw.choice(forms) if draw.random() < 0.4 else "{0}"
+    return form.format(query, name, one("where").replace("x.", ""), one("item").replace("x.", ""))
+
+
 def statement(draw: random.Random, dialect: str, corpus: list[list[str]]) -> str:
     """Return one statement, good or not."""
     chosen = draw.random()
-    if chosen < 0.4:
+    if chosen < 0.3:
+        return combined(draw)
+    if chosen < 0.55:
         return draw.choice([_query, _query, _declaration, _other])(draw, dialect)
-    if chosen < 0.75:
+    if chosen < 0.8:
         return _mutated(draw, corpus, dialect)
     if chosen < 0.96:
         return " ".join(draw.choice(_WORDS) for _ in range(draw.randrange(1, 25)))
@@ -393,11 +487,17 @@ def run_one(session: Session, text: str, draw: random.Random) -> str:
             if not isinstance(made, Query):
                 return "done"
             chosen = draw.random()
-            if chosen < 0.1:
+            if chosen < 0.2:
                 made.explain()
-            elif chosen < 0.14:
+            elif chosen < 0.3:
                 made.table()
                 return "queried"
+            elif chosen < 0.4 and not made.bound.is_bounded:
+                running = made.start()
+                session.insert("z", [{"k": "a", "v": 1}, {"k": None}])
+                running.table()
+                session.stop(running)
+                return "run"
             return "bound"
     except ZsetJoinError:
         return "refused"

@@ -18,6 +18,7 @@ from zset_join.expressions import Expression, col, lit
 from zset_join.expressions.rows import compute, rewritten, value_type
 from zset_join.expressions.sql_text import to_sql
 from zset_join.expressions.written import read_expression, write_expression
+from zset_join.query import appends
 
 SCHEMA = pa.schema({"a": pa.int32()})
 _T = TypeVar("_T")
@@ -70,3 +71,9 @@ def test_a_tree_of_many_levels_is_kept_without_nesting() -> None:
     assert read_expression(written).same_as(functools.reduce(operator.add, [col("a")] * 40, lit(1)))
     with pytest.raises(PlanError, match="UNKNOWN_EXPRESSION"):
         read_expression({"nodes": [{"call": "not", "operands": [0]}]})
+
+
+@pytest.mark.parametrize("step", [lambda view: view.where(col("a") > 0), lambda view: view.union(view.where(col("a") > 1))])
+def test_steps_behind_each_other_have_a_limit(step: Callable[[Any], Any]) -> None:
+    with pytest.raises(PlanError, match=r"\[PLAN_TOO_DEEP\] .* more than 500 steps behind each other"):
+        functools.reduce(lambda view, _: step(view), range(5_000), appends("t", SCHEMA))
