@@ -278,3 +278,15 @@ def test_files_of_records_are_the_changes_of_their_table_inside_spark_too(spark:
 
     lines = {"debezium-json": 4, "canal-json": 2, "maxwell-json": 2, "dms-json": 4, "upsert-json": 3}
     assert shown == sorted((form, 1, "c", line) for form, line in lines.items())
+
+
+def test_a_file_that_spark_would_read_without_a_column_is_refused(spark: SparkSession, tmp_path: Path) -> None:
+    pq.write_table(pa.table({"id": [1], "X": ["a"]}), tmp_path / "1.parquet")
+    with connect(engine="spark", spark=spark, dialect="flink") as session:
+        session.sql(
+            f"CREATE TABLE t (id BIGINT, x STRING) WITH ('connector'='filesystem', 'path'='{tmp_path}', 'format'='parquet')"
+        )
+        with pytest.raises(SqlError, match=r'1\.parquet has no column "x"') as refused:
+            session.sql("SELECT id, x FROM t").start()
+
+        assert refused.value.code == "NO_FILE"

@@ -58,6 +58,7 @@ from zset_join.sql.runtime.spark_tables import SparkTables
 from zset_join.sql.tables.arrow_rows import registered
 from zset_join.sql.tables.catalog import NamedView, Table
 from zset_join.sql.tables.file_names import file_name
+from zset_join.sql.tables.files import check_files
 from zset_join.sql.tables.results import Query, Running
 from zset_join.sql.tables.settings import driver_options, max_waiting_batches, stage_options
 from zset_join.sql.tables.table_sources import DecodingCatalog, TableSource, recorded_rows
@@ -208,7 +209,7 @@ class SparkRuntime(DirectoryRuntime):
             self._remove_place(name)
             self._read_places.add(name)
         is_endless = self._mode == "continuous"
-        made: Callable[..., TableSource] = partial(PolledRows, is_endless=is_endless)
+        made: Callable[..., TableSource] = partial(PolledRows, is_endless=is_endless, check=partial(check_files, table, set()))
         if is_connect(self.spark):
             most = (lambda: max_waiting_batches(self.catalog.settings)) if is_endless else None
             made = partial(StagedRows, most_waiting=most)

@@ -36,7 +36,7 @@ from zset_join.sql.tables.catalog import Table
 from zset_join.sql.tables.file_order import with_file_order
 from zset_join.sql_expressions.positions import near
 
-__all__ = ["check_names", "csv_options", "list_files", "part_file", "read_file", "read_records"]
+__all__ = ["check_files", "check_names", "csv_options", "list_files", "part_file", "read_file", "read_records"]
 
 _FORMATS = ("csv", "json", "parquet", *RECORD_FORMATS)
 _IS_NOT_BLANK = r"[^\t\n\v\f\r ]"
@@ -173,6 +173,34 @@ def check_names(table: Table, file: Path | str, names: Sequence[str]) -> None:
             code="NO_FILE",
             name=table.name,
         )
+
+
+def check_files(table: Table, checked: set[str]) -> None:
+    """Refuse a file of CSV or Parquet on this machine that lacks a column, which Spark would read as NULL.
+
+    Args:
+        table: the table; one of another connector, format or file system has no such file.
+        checked: the names of files that have their columns; it grows.
+
+    Raises:
+        SqlError: `NO_FILE`.
+    """
+    form, path = table.options.get("format", "json"), table.options.get("path", "")
+    if table.options.get("connector") != "filesystem" or form not in ("csv", "parquet") or not path.startswith(("/", "file:")):
+        return
+    for file in list_files(table):
+        if file.name not in checked:
+            read = pq.read_schema(file).names if form == "parquet" else _header(table, file)
+            check_names(table, file, read)
+            checked.add(file.name)
+
+
+def _header(table: Table, file: Path) -> list[str]:
+    from zset_join.sources.csv_rows import CsvForm, csv_names
+
+    options = csv_options(table)
+    with pa.input_stream(str(file), compression="detect") as stream:
+        return csv_names(stream.read(1 << 16), CsvForm(options["sep"], options["quote"], options["nullValue"]))
 
 
 def _converted(rows: pa.Table, given: pa.Schema) -> tuple[pa.Table, list[UnreadText]]:

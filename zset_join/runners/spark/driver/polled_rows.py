@@ -64,6 +64,7 @@ class PolledRows:
         is_endless: the query runs on and on; else it reads the present content and ends.
         trigger: the time between two batches of a query that runs on and on; None: none.
         max_bytes: returns the most bytes that a batch may have in Arrow; 0: any.
+        check: raises where the source has what Spark reads wrongly; called for every batch.
     """
 
     def __init__(
@@ -76,6 +77,7 @@ class PolledRows:
         is_endless: bool = False,
         trigger: str | None = None,
         max_bytes: Callable[[], int],
+        check: Callable[[], None] = lambda: None,
     ) -> None:
         self._stream = stream
         self._location = location
@@ -86,6 +88,7 @@ class PolledRows:
             self._trigger = {"processingTime": trigger}
         self._is_endless = is_endless
         self._max_bytes = max_bytes
+        self._check = check
         self._layout = collected_layout({stream.name: stream})
         self._baseline_layout = collected_layout({stream.name: stream}, baselines=True)
         self._done: dict[str, Any] | None = None
@@ -246,6 +249,7 @@ class PolledRows:
                 raise replanned(self._stream.name, self._location, number, done["batch"])
             note_taken(self._location, number)
             return None
+        self._check()
         rows = batch_taken(self._stream, self._tables(batch, number), number, on_bad_input=self._on_bad_input)
         if self._topics is not None:
             self._topic_ids = self._topics.check_epoch(self._topic_ids)
