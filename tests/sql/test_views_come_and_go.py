@@ -395,6 +395,62 @@ def _order(number: int, at: int) -> str:
     return f"INSERT INTO orders VALUES ({number}, 'a', TIMESTAMP '2024-01-01 00:00:{at:02}'); "
 
 
+_VISITS = "CREATE TABLE visits (id INT, k INT); CREATE TABLE names (k INT, n STRING, PRIMARY KEY (k))"
+_AS_THEY_CAME = "SELECT id, n FROM visits LEFT JOIN names FOR SYSTEM_TIME AS OF PROCTIME() ON visits.k = names.k"
+
+
+@pytest.mark.parametrize("where", ["memory", "directory"])
+@pytest.mark.parametrize("settings", ["", "SET tombstone_retention = '3 h'; "], ids=["settings of the view", "other settings"])
+def test_a_query_over_a_view_has_its_rows_and_leaves_it(where: str, settings: str, tmp_path: Path) -> None:
+    session = connect(directory=tmp_path / "d" if where == "directory" else None)
+    session.sql(f"{_VISITS}; CREATE TABLE target (id INT, n STRING, PRIMARY KEY (id))")
+    session.sql(f"CREATE MATERIALIZED VIEW v AS {_AS_THEY_CAME}; CREATE SINK s INTO target AS SELECT * FROM v")
+    session.sql("INSERT INTO visits VALUES (1, 7); INSERT INTO names VALUES (7, 'Ann'); INSERT INTO visits VALUES (2, 7)")
+    session.sql("DELETE FROM names WHERE k = 7")
+
+    listed = session.sql(f"{settings}SELECT * FROM v").table()
+    session.sql("SELECT * FROM v").start("q")
+    session.sql("CREATE MATERIALIZED VIEW w AS SELECT n, count(*) AS c FROM v GROUP BY n")
+    session.sql("INSERT INTO visits VALUES (3, 7)")
+
+    held = [(1, None), (2, "Ann"), (3, None)]
+    rows = {name: _bag(table) for name, table in session.views().items()}
+    assert _bag(listed) == held[:2]
+    assert rows == {"v": held, "s": held, "q": held, "w": [("Ann", 1), (None, 2)]}
+    assert _bag(session.sql("SELECT * FROM target").table()) == held
+    session.close()
+
+
+def test_what_a_stopped_view_held_stays_with_its_reader_in_a_directory(tmp_path: Path) -> None:
+    with connect(directory=tmp_path / "d") as session:
+        session.sql(f"{_VISITS}; CREATE MATERIALIZED VIEW v AS {_AS_THEY_CAME}")
+        session.sql("INSERT INTO names VALUES (7, 'Ann'); INSERT INTO visits VALUES (2, 7); DELETE FROM names WHERE k = 7")
+        session.sql("SELECT id AS visit, n FROM v").start("q")
+        with pytest.raises(SqlError) as refused:
+            session.sql("DROP MATERIALIZED VIEW v")
+        session.running[0].stop()
+
+        assert refused.value.code == "STILL_READ"
+
+    with connect(directory=tmp_path / "d") as session:
+        session.sql("INSERT INTO visits VALUES (3, 7)")
+
+        assert {name: _bag(table) for name, table in session.views().items()} == {"q": [(2, "Ann"), (3, None)]}
+
+
+@pytest.mark.filterwarnings("ignore:.*has deletes and takes the time of its versions:UserWarning")
+def test_a_late_row_is_no_error_where_no_query_reads_another_table(tmp_path: Path) -> None:
+    with connect(directory=tmp_path / "d") as session:
+        session.sql("CREATE TABLE idle (a INT); CREATE TABLE o (id INT, k INT, at TIMESTAMP, WATERMARK FOR at AS at)")
+        session.sql("CREATE TABLE r (k INT, n STRING, at TIMESTAMP, PRIMARY KEY (k), WATERMARK FOR at AS at)")
+        session.sql("SELECT id, n FROM o LEFT JOIN r FOR SYSTEM_TIME AS OF o.at ON o.k = r.k").start("q")
+        session.sql("INSERT INTO r VALUES (1, 'a', TIMESTAMP '2026-01-01 00:00:09')")
+        session.sql("INSERT INTO o VALUES (1, 1, TIMESTAMP '2026-01-01 00:00:09')")
+        session.sql("INSERT INTO o VALUES (2, 1, TIMESTAMP '2026-01-01 00:00:01')")
+
+        assert _bag(session.views()["q"]) == [(1, "a")]
+
+
 @pytest.mark.filterwarnings("ignore:.*has deletes and takes the time of its versions:UserWarning")
 def test_views_over_one_table_that_has_rows_answer_in_a_directory_as_in_memory(tmp_path: Path) -> None:
     by_event = "orders AS o JOIN rates FOR SYSTEM_TIME AS OF o.t AS r ON o.k = r.k"

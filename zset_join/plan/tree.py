@@ -42,6 +42,7 @@ __all__ = [
     "Root",
     "Views",
     "changelog_of",
+    "depends_on_arrival",
     "drawn",
     "each_node",
     "each_root",
@@ -49,9 +50,8 @@ __all__ = [
     "only_adds",
     "rebuilt",
     "sources_of",
+    "started",
     "visible",
-    "which_came",
-    "with_own_options",
     "without_order",
 ]
 
@@ -273,31 +273,40 @@ def each_root(root: Root, change: Callable[[Node], Node]) -> Root:
     return replace(root, parts=tuple(map(change, root.parts))) if isinstance(root, Views) else change(root)
 
 
-def with_own_options(root: Node, own: OwnOptions) -> Node:
-    """Return a query whose stages have options of their own."""
-    return rebuilt(root, lambda node: replace(node, own=own) if isinstance(node, Operate) and node.own is None else node)
-
-
-def which_came(root: Node, epoch: int, others: Mapping[int, int]) -> Node:
+def started(root: Node, *, since: int = 0, own: OwnOptions | None = None, others: Mapping[int, Node]) -> Node:
     """Return a query as started at an epoch: stages whose answer depends on arrival differ from those of other epochs.
 
     Args:
         root: the query.
-        epoch: at which it came.
-        others: by id of the root of a query that it may read, the epoch at which that arrived: it reads the stages of this.
+        since: the epoch at which it came.
+        own: options of its stages; None: those of the pipeline.
+        others: by id of the root of a query that it reads, that query as started, which it reads as it is.
     """
-    done: dict[tuple[int, int], Node] = {}
+    done = dict(others)
 
-    def visit(node: Node, epoch: int) -> Node:
-        epoch = others.get(id(node), epoch)
-        if (id(node), epoch) not in done:
-            changed = _with_children(node, tuple(visit(child, epoch) for child in node.children))
-            if epoch and isinstance(changed, Operate) and not changed.stage.follows_from_rows:
-                changed = replace(changed, since=epoch)
-            done[id(node), epoch] = changed
-        return done[id(node), epoch]
+    def visit(node: Node) -> Node:
+        if id(node) not in done:
+            changed = _with_children(node, tuple(map(visit, node.children)))
+            if isinstance(changed, Operate):
+                came = 0 if changed.stage.follows_from_rows else since
+                changed = replace(changed, own=own, since=came) if own is not None or came else changed
+            done[id(node)] = changed
+        return done[id(node)]
 
-    return visit(root, epoch)
+    return visit(root)
+
+
+def depends_on_arrival(root: Node) -> bool:
+    """Return whether an answer does not follow from the rows of its sources alone: it depends on when they came."""
+    seen: set[int] = set()
+    waiting = [root]
+    while waiting:
+        node = waiting.pop()
+        if isinstance(node, Operate) and not node.stage.follows_from_rows:
+            return True
+        waiting += [child for child in node.children if id(child) not in seen]
+        seen.update(map(id, node.children))
+    return False
 
 
 def takes_as_is(node: Operate, place: int) -> bool:

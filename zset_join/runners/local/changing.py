@@ -5,13 +5,14 @@
     late = ChangingPipeline({"by_day": by_day})         reads what the tables hold, on its own
     late.step({"orders": what_orders_hold})
     pipeline.take_over(late)                            from the next epoch on the views are answered together
-    other, diff = pipeline.continued("by_day", by_hour, ...)   the view with another query, beside this pipeline as it was
+    other = ChangingPipeline({"by_hour": by_hour})
+    other.begin_from([(pipeline, ["by_day"])], tables=...)     a query that reads, or follows, a view, beside it as it was
     pipeline.drop("by_city")
 
 The law: after every epoch each view holds what it would hold in a pipeline of its own, given the same rows. Stages that a view
 shares with those before it are kept once: their state is that of the view which was present first (`zset_join.plan.merging`).
 
-Cost: of taking a view over or dropping one, the stages of the plan; no row is looked at. Of `continued`, a copy of the state
+Cost: of taking a view over or dropping one, the stages of the plan; no row is looked at. Of `begin_from`, a copy of the state
 that is kept, what is built, and the rows of the view.
 
 Known limits: in memory, and without `keep_inputs`: rows before a view are no epoch of it.
@@ -19,9 +20,9 @@ Known limits: in memory, and without `keep_inputs`: rows before a view are no ep
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
-from contextlib import closing
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import ExitStack, closing
+from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
@@ -44,11 +45,28 @@ from zset_join.runners.local.stage_states import MemoryStates
 from zset_join.runners.local.taking import RowTaking
 from zset_join.runners.local.watermarks import KnownTimes
 from zset_join.stages.effect import EffectStage
+from zset_join.stages.own_options import own_of
 from zset_join.stages.stage import StageOptions
 from zset_join.zset import ZSet
 from zset_join.zset.protocol import DurableOperator
 
 __all__ = ["ChangingPipeline"]
+
+
+def _merged(one: EvolutionStart, other: EvolutionStart) -> EvolutionStart:
+    """Return the place of the views of two pipelines."""
+    plan, places = merged_plan(one.plan, other.plan)
+    times = {**{places[number]: time for number, time in enumerate(other.known.stages)}, **dict(enumerate(one.known.stages))}
+    processed = [at for at in (one.processing_time_us, other.processing_time_us) if at is not None]
+    return replace(
+        one,
+        plan=plan,
+        epoch=max(one.epoch, other.epoch),
+        processing_time_us=max(processed, default=None),
+        states={**{places[number]: operator for number, operator in other.states.items()}, **one.states},
+        contents={**(other.contents or {}), **(one.contents or {})},
+        known=KnownTimes({**other.known.sources, **one.known.sources}, tuple(times[at] for at in range(len(plan.nodes)))),
+    )
 
 
 @dataclass(frozen=True)
@@ -150,56 +168,51 @@ class ChangingPipeline(Pipeline[dict[str, ZSet]]):
         readings = {**theirs.readings, **mine.readings}
         self._go_on_with(plan, readings, operators, KnownTimes(sources, tuple(times)), {**mine.contents, **theirs.contents})
 
-    def continued(
-        self,
-        name: str,
-        view: View,
-        *,
-        options: StageOptions | None,
-        idle_timeout_seconds: float | None,
-        tables: Mapping[str, Pipeline],
-        whole: Collection[str] = (),
-    ) -> tuple[ChangingPipeline, PlanDiff, PreparedEpoch]:
-        """Return a pipeline of one of the views that has another query from now on; this one stays as it is.
+    def begin_from(
+        self, origins: Sequence[tuple[ChangingPipeline, Collection[str]]], *, tables: Mapping[str, Pipeline]
+    ) -> tuple[PlanDiff, PreparedEpoch]:
+        """Let the only view begin with the state of views of other pipelines, which stay as they are.
 
         It is `Pipeline.evolve(as_now=True)`: state of equal stages continues, as a copy, and rows that have ended stay so.
-        Other stages are built from the nearest rows that are kept, here or in the tables.
+        Other stages are built from the nearest rows that are kept, there or in the tables.
 
         Args:
-            name: of the view.
-            view: its new query.
-            options: as of any pipeline.
-            idle_timeout_seconds: as of any pipeline.
+            origins: one pipeline or more, each with the names of views.
             tables: by source, the pipeline whose only view is all rows of the source; of the others no row has come.
-            whole: as of a new one.
 
         Returns:
-            The pipeline, what differs, and the epoch of the change, which the pipeline has taken already.
+            What differs from these views, and the epoch of the change, which this pipeline has taken already.
 
         Raises:
             ZsetJoinError: as `Pipeline.evolve`.
         """
-        new = ChangingPipeline(
-            {name: view},
-            options=options,
-            idle_timeout_seconds=idle_timeout_seconds,
-            keep_inputs=self._history is not None,
-            whole=whole,
-        )
-        try:
-            with self._watching.lock:
-                return new, *new._begin_as(*self._start_of(name, new, tables))
-        except BaseException:
-            new.close()
-            raise
+        with ExitStack() as stack:
+            for other, _ in origins:
+                stack.enter_context(other._watching.lock)
+            starts = [other._start_of(names, self, tables) for other, names in origins]
+            origin, letters = starts[0]
+            is_change = len(origin.plan.views) == 1 and self.views == (origin.plan.views[0].name,)
+            for more, _ in starts[1:]:
+                origin = _merged(origin, more)
+            if not (is_change and origin.plan.shared):  # joins that look up in one table here have one each there
+                self.plan = replace(self.plan, shared=())
+            return self._begin_as(origin, letters)
 
-    def _start_of(self, name: str, new: ChangingPipeline, tables: Mapping[str, Pipeline]) -> tuple[EvolutionStart, pa.Table]:
-        """Return where one of the views is, with the tables that its new query reads, and rows of these that it cannot read."""
+    def _start_of(
+        self, names: Collection[str], new: ChangingPipeline, tables: Mapping[str, Pipeline]
+    ) -> tuple[EvolutionStart, pa.Table]:
+        """Return where some of the views are, with the tables that a new query reads, and rows of these that it cannot read."""
         plan, mine = self.plan, self._given_away()
         places = {node.number: node.number for node in plan.nodes}
-        for other in [view.name for view in plan.views if view.name != name]:
+        for other in [view.name for view in plan.views if view.name not in names]:
             plan, moved = plan_without(plan, other)
             places = {number: moved[place] for number, place in places.items() if place in moved}
+        nodes = []
+        for node in plan.nodes:  # with the options that they have in the new query; the latest rows are of no query
+            own = node.own or own_of(self._options)
+            is_known = own == own_of(new._options) or node.stage.kind == "latest"
+            nodes.append(replace(node, own=None if is_known else own))
+        plan = replace(plan, nodes=tuple(nodes))
         there = {one: kept for one, kept in tables.items() if one in new.sources}
         epoch = max(self.epoch, 1)  # the tables may have had rows before a query read them
         rows, unread, far = new._taking.deltas({one: kept.contents() for one, kept in there.items()}, epoch, mine.known)
@@ -211,7 +224,7 @@ class ChangingPipeline(Pipeline[dict[str, ZSet]]):
             processing_time_us=self._processing_time_us,
             options=self._options,
             states={places[number]: operator for number, operator in mine.operators.items() if number in places},
-            contents={name: mine.contents[name]},
+            contents={name: mine.contents[name] for name in names},
             history=self._history,
             known=KnownTimes({**times, **mine.known.sources}, tuple(mine.known.stages[number] for number in places)),
             as_now=True,
@@ -230,7 +243,8 @@ class ChangingPipeline(Pipeline[dict[str, ZSet]]):
             diff, times = evolution.diff(), evolution.known_times()
             assert origin.contents is not None  # noqa: S101 - it keeps its views
             held = Contents(self.plan.output_of(name).schema)
-            held.replace(origin.contents[name].rows() if evolution.is_unchanged(name) else evolution.rows_after(name))
+            is_there = name in origin.contents and evolution.is_unchanged(name)
+            held.replace(origin.contents[name].rows() if is_there else evolution.rows_after(name))
             for unused in self._in_memory("continued()").states.values():
                 unused.close()
             operators, evolution.built = evolution.operators(), {}

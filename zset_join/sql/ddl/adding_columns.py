@@ -22,7 +22,6 @@ from zset_join.sql.ddl.definitions import read_columns
 from zset_join.sql.parse.readers import Reader
 from zset_join.sql.parse.secrets import with_environment
 from zset_join.sql.tables.added_columns import columns_behind, over_more_columns, with_columns_added
-from zset_join.sql.tables.bound import BoundQuery
 from zset_join.sql.tables.catalog import ColumnDefinition, Table
 from zset_join.sql.tables.contexts import StatementContext
 from zset_join.sql.tables.results import Message
@@ -93,16 +92,11 @@ def _added(
 ) -> Message:
     _check(session, before, columns, at)
     catalog, table = session.catalog, with_columns_added(before, columns)
-    views, done = dict(catalog.views), dict[int, BoundQuery]()
-
-    def over(bound: BoundQuery) -> BoundQuery:
-        if id(bound) not in done:
-            done[id(bound)] = over_more_columns(bound, table)
-        return done[id(bound)]
-
+    views, reading = dict(catalog.views), [one for one in session.running if table.name in one.reads]
+    over = over_more_columns([*(one.query for one in views.values()), *(one.query.bound for one in reading)], table)
     catalog.tables[table.name] = table
-    catalog.views = {name: replace(one, query=over(one.query)) for name, one in views.items()}
-    queries = {one: replace(one.query, bound=over(one.query.bound)) for one in session.running if table.name in one.reads}
+    catalog.views = {name: replace(one, query=over[id(one.query)]) for name, one in views.items()}
+    queries = {one: replace(one.query, bound=over[id(one.query.bound)]) for one in reading}
     try:
         session.add_columns(table, queries, reread=reread)
     except BaseException:

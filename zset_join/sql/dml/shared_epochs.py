@@ -151,7 +151,8 @@ class SharedEpoch(ExitStack):
         Args:
             given: by table, its rows.
             first: queries that have an epoch whether or not rows reach them, and what each is fed.
-            changed: queries that become others, each in a pipeline of its own, and the epoch of its change.
+            changed: queries that become others, or begin with the state of others, each in a pipeline of its own, and the epoch
+                of its change.
 
         Raises:
             ZsetJoinError: of a query, which it names, or of a table.
@@ -212,7 +213,7 @@ class SharedEpoch(ExitStack):
         fed: dict[str, list[Accepted]] = {name: [one] for name, one in self.accepted.items()}
         self._others = [(name, one.rows, "the INSERT") for name, one in self.accepted.items()]
         tables = {name: self._session.table(name) for name in fed}
-        begun = [one for one in first if one not in self._session.running]
+        begun = [one for one in (*first, *changed) if one not in self._session.running]
         for queries in _pipelines([*self._session.running, *begun]):
             own = next((first[one] for one in queries if one in first), None)
             change = next((changed[one] for one in queries if one in changed), None)

@@ -55,6 +55,7 @@ class Declaration:
         table: a registered table, see `described_table`.
         paused: its query takes nothing until RESUME: the source that has its place, see `held_rows`; None while it runs.
         since: the epoch at which its query came, where its tables had rows.
+        stopped: its query does not run any more.
         created: the statement that makes the present content, where `sql` only changes what was there before it.
         earlier: what made it before, the oldest first: each as `sql`, `dialect` and `settings`.
     """
@@ -67,6 +68,7 @@ class Declaration:
     table: Mapping[str, Any] | None = None
     paused: Mapping[str, Any] | None = None
     since: int = 0
+    stopped: bool = False
     created: str = ""
     earlier: tuple[Mapping[str, Any], ...] = ()
 
@@ -97,13 +99,14 @@ class QueryNote:
 
     paused: Mapping[str, Any] | None
     since: int
+    stopped: bool = False
 
 
 def with_queries(declared: Sequence[Declaration], queries: Mapping[str, QueryNote]) -> list[Declaration]:
     """Return declarations with what is to be known of the queries among them, by their names."""
     none = QueryNote(paused=None, since=0)
     notes = [next((queries[name] for name in one.names if name in queries), none) for one in declared]
-    return [replace(one, paused=note.paused, since=note.since) for one, note in zip(declared, notes, strict=True)]
+    return [replace(one, **vars(note)) for one, note in zip(declared, notes, strict=True)]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -79,7 +79,7 @@ class DirectoryRuntime(DurableChanges):
         known = next((one for one in self.running if one.name == name), None)
         if isinstance(known, DurableQuery) and known.is_restored:
             return self._gone_on_with(known, query, output)
-        if known is not None or name == BASE or name.startswith(ROWS):
+        if known is not None or name == BASE or name.startswith(ROWS) or any(one.name == name for one in self._stopped):
             raise SqlError(f'the name "{name}" is taken. Start the query under another one.', code="NAME_TAKEN", name=name)
         self._begin_with(query.settings)
         self._check_options(query)
@@ -172,14 +172,14 @@ class DirectoryRuntime(DurableChanges):
 
     def _ended(self, ended: Sequence[Running]) -> None:
         """End queries by one change of the plan; where that fails, they are present as before."""
-        before, views = list(self.running), self._views
+        before, views, stopped = list(self.running), self._views, list(self._stopped)
         for running in ended:
-            self.running.remove(running)
+            self._put_aside(running)
         try:
             self._change({})
         finally:
             if self._views is views and not self._is_restoring:
-                self.running[:] = before
+                self.running[:], self._stopped = before, stopped
             else:
                 for running in ended:
                     self._unclaim_stopped(running)
@@ -244,9 +244,9 @@ class DirectoryRuntime(DurableChanges):
     def snapshot(self, query: Query) -> pa.Table:
         """Return the result of a query over the contents of its tables."""
         known = [name for name in sorted(query.bound.reads) if f"{ROWS}{name}" in self._views]
-        if any(len(self.catalog.tables[name].hidden) for name in known) and self.pipeline.epoch:
-            view = self._fed(read_with_writers(query.bound.view, self._written(), self._added))
-            diff = self.pipeline.diff({**self._views, _SNAPSHOT: view})
+        if (self._reads_state(query) or any(len(self.catalog.tables[name].hidden) for name in known)) and self.pipeline.epoch:
+            view = self._fed(read_with_writers(self.as_run(query, self.came_at(query)), self._written(), self._added))
+            diff = self.pipeline.diff({**self._views, _SNAPSHOT: view}, as_now=True)
             return sorted_rows(repeated(diff.views[_SNAPSHOT].added, query.schema), query.bound)
         view = replace(query.bound.view, node=in_zone(query.bound.view.node, self.catalog.zone))
         with Pipeline(view, options=stage_options(query.settings)) as pipeline:
@@ -400,6 +400,7 @@ class DirectoryRuntime(DurableChanges):
             known = {
                 "read": {**before.get("read", {}), **(positions or {})},
                 "once": [*before.get("once", ()), *([] if once is None else [once])],
+                "fed": sorted({*before.get("fed", ()), *rows}),
             }
             epoch = pipeline.epoch
             try:
@@ -430,7 +431,7 @@ class DirectoryRuntime(DurableChanges):
         """Warn of rows that a table did not take and that no query lists."""
         letters = self.pipeline.dead_letters
         if letters.num_rows and not any(name in one.reads for one in self.running):
-            own = letters.filter(pa.array([stream == name for stream in letters.column("stream").to_pylist()]))
+            own = letters.filter(pa.array([source == name for source in letters.column("source").to_pylist()]))
             if own.num_rows:
                 first = own.slice(0, 1).to_pylist()[0]
                 warnings.warn(
@@ -540,6 +541,9 @@ class DirectoryRuntime(DurableChanges):
 
     def forget(self, name: str) -> None:
         """Release the state of a dropped table or view, and end its queries: one change of the plan."""
+        reading = [one.name for one in self._kept if name in one.query.bound.names - one.reads and one.name != name]
+        if reading:
+            raise SqlError(f'"{name}" is read by {", ".join(reading)}. Stop those first.', code="STILL_READ", name=name)
         self._gone.add(name)
         try:
             self._ended([one for one in self.running if name in one.reads or one.name == name])

@@ -18,7 +18,6 @@ import pyarrow as pa
 
 from zset_join.core.errors import BadInputError, SqlError, StateError
 from zset_join.evolution.differences import PlanDiff
-from zset_join.plan.tree import which_came, with_own_options
 from zset_join.query import View, appends
 from zset_join.runners.local.pipeline import Pipeline
 from zset_join.sinks.sink import Sink
@@ -44,7 +43,6 @@ from zset_join.sql.tables.sink_tables import SinkWriter
 from zset_join.sql.tables.table_sources import DecodingCatalog, TableSource, decoded_rows, source_of
 from zset_join.sql.tables.view_groups import GroupView
 from zset_join.sql_expressions.dialects import Statement
-from zset_join.stages.own_options import own_of
 from zset_join.zset import ZSet
 
 __all__ = ["BASE", "ROWS", "DurablePlan", "options_of"]
@@ -101,6 +99,7 @@ class DurablePlan(ProcessRuntime):
         self._settings: Mapping[str, str] = {}
         self._sources: dict[str, TableSource] = {}
         self._gone: set[str] = set()
+        self._stopped: list[DurableQuery] = []
         self._unfed: list[tuple[str, str, pa.Table | ZSet]] = []
         self._is_restoring = False
         self._repeated: dict[tuple[str, ...], int] = {}
@@ -150,6 +149,8 @@ class DurablePlan(ProcessRuntime):
                     for running in [each for each in self.running if each.name in one.names]:
                         assert isinstance(running, DurableQuery)  # noqa: S101 - this runtime starts no other
                         running.since = one.since
+                        if one.stopped:
+                            self._put_aside(running)
                         if one.paused:
                             self._hold(running, one.paused)
                 self.catalog.settings = settings
@@ -217,6 +218,15 @@ class DurablePlan(ProcessRuntime):
         self.catalog.tables = {name: one for name, one in self.catalog.tables.items() if self._is_given_again(one)}
         self.catalog.views, self.catalog.functions, self.catalog.sinks, self.catalog.indexes = {}, {}, {}, {}
         self.running.clear()
+        self._stopped.clear()
+
+    def _put_aside(self, running: Running) -> None:
+        """Let a query run no more; while its statement counts, others read its stages, which have its epoch and options."""
+        self.running.remove(running)
+        table = self.catalog.tables.get(running.name)
+        is_named = running.name in {*self.catalog.views, *self.catalog.sinks} or (table is not None and table.word == "SINK")
+        if isinstance(running, DurableQuery) and is_named and running.name not in self._gone:
+            self._stopped.append(running)
 
     def is_inserted(self, table: Table) -> bool:
         """Return whether rows of a table come by INSERT."""
@@ -314,6 +324,7 @@ class DurablePlan(ProcessRuntime):
         now = _entries(self)
         there = {name for entries in now.values() for name in entries}
         queries = {one.name: one.noted() for one in self.running if isinstance(one, DurableQuery)}
+        queries |= {one.name: replace(one.noted(), stopped=True) for one in self._stopped}
         if self._replacing is not None and self._statement is not None:
             change, (statement, settings, _) = self._replacing, self._statement
             (old,) = [one for one in self._declared if change.name in one.names]
@@ -380,7 +391,7 @@ class DurablePlan(ProcessRuntime):
         written: dict[str, list[View]] = {}
         for running in self._in_order():
             held = running.held if isinstance(running, DurableQuery) else None
-            view = self.as_run(running.query, running)
+            view = self.as_run(running.query, running.since)
             view = read_with_writers(view, written, self._added) if held is None else held_view(held)
             if queries is not None:
                 queries[running.name] = view
@@ -395,26 +406,26 @@ class DurablePlan(ProcessRuntime):
         return {table.name: table.added for table in self.catalog.tables.values()}
 
     def came_at(self, query: Query) -> int:
-        """Return the epoch at which a query comes that begins now; 0 where none of its tables has rows."""
+        """Return the epoch at which a query comes that begins now; 0 where none of its tables has had rows."""
         views = [f"{ROWS}{name}" for name in query.bound.reads if f"{ROWS}{name}" in self._views]
         written = {one.writes for one in self.running}
-        has_rows = any(len(self.pipeline.contents(name)) for name in views) or bool(query.bound.reads & written)
+        had_rows = query.bound.reads & {*self.pipeline.positions.get("fed", ()), *written}
+        has_rows = bool(had_rows) or any(len(self.pipeline.contents(name)) for name in views)
         return self.pipeline.epoch if has_rows else 0
 
-    def as_run(self, query: Query, running: Running | None = None) -> View:
+    def as_run(self, query: Query, since: int = 0) -> View:
         """Return the rows of a query as it is run.
 
         Args:
             query: the query; its stages have its own options, where they differ from those of the pipeline.
-            running: as which it runs; None: it does not.
+            since: the epoch at which it came, where its tables had rows.
         """
-        own, known = (own_of(stage_options(settings)) for settings in (query.settings, self._settings))
         view = query.bound.view
-        queries = [one for one in self.running if isinstance(one, DurableQuery)]
-        since = next((one.since for one in queries if one is running), 0)
-        others = {id(one.query.bound.view.node): one.since for one in queries if one is not running}
-        node = which_came(view.node, since, {} if running is None else others)
-        return replace(view, node=node if own == known else with_own_options(node, own))
+        return replace(view, node=self._started(query, view.node, stage_options(self._settings), since))
+
+    @property
+    def _kept(self) -> list[Running]:
+        return [*self.running, *self._stopped]
 
     def explain(self, query: Query) -> str:
         """Return a description of a query and of its state."""
@@ -454,7 +465,8 @@ class DurablePlan(ProcessRuntime):
         # A table that nobody has read is read from its beginning, whatever was read of it before.
         read = {name: one for name, one in pipeline.positions.get("read", {}).items() if f"{ROWS}{name}" in self._views}
         sources = self._opened(wanted, read)
-        pipeline.positions = {**pipeline.positions, "read": read}
+        fed = [name for name in pipeline.positions.get("fed", ()) if f"{ROWS}{name}" in self._views]
+        pipeline.positions = {**pipeline.positions, "read": read, "fed": fed}
         number = self._declarations.write(Catalogued(declared=tuple(declared), views=tuple(wanted), settings=self._settings))
         before = pipeline.epoch
         try:
@@ -526,6 +538,8 @@ class DurablePlan(ProcessRuntime):
             if name not in sources:
                 source.close()
         self._declared, self._views, self._sources = declared, wanted, sources
+        named = {*self.catalog.views, *self.catalog.sinks, *self.catalog.tables} - self._gone
+        self._stopped = [one for one in self._stopped if one.name in named]
         there = {(one.names, one.sql) for one in declared}
         self._restored = [one for one in self._restored if (one.names, one.sql) in there]
         if self._statement is not None:

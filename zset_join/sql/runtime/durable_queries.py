@@ -51,12 +51,10 @@ class DurableQuery(Running):
     Attributes:
         is_restored: it was present when the session was opened, and nobody has started it again.
         held: while it is paused, the rows of the source that has its place in the pipeline.
-        since: the epoch at which it came, where its tables had rows.
     """
 
     is_restored: bool = False
     held: Relation | None = None
-    since: int = 0
 
     def noted(self) -> QueryNote:
         """Return its note for the declaration."""

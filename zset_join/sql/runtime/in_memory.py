@@ -18,6 +18,7 @@ import pyarrow as pa
 from zset_join.core.errors import BadInputError, SinkError, SqlError
 from zset_join.evolution.differences import PlanDiff
 from zset_join.evolution.refusals import none_taken
+from zset_join.query import View
 from zset_join.runners.local.changing import ChangingPipeline
 from zset_join.runners.local.pipeline import Pipeline
 from zset_join.runners.local.prepared import PreparedEpoch
@@ -38,6 +39,8 @@ from zset_join.stages.stage import StageOptions
 from zset_join.zset import ZSet
 
 __all__ = ["MemoryRuntime"]
+
+_SNAPSHOT = "(snapshot)"
 
 
 class MemoryRuntime(ProcessRuntime):
@@ -117,13 +120,13 @@ class MemoryRuntime(ProcessRuntime):
             self._numbered += 1
             name = f"query_{self._numbered}"
         writer = table_written(output)
-        group = self._group(name, query, stays_alone=writer is not None)
+        group, begun = self._begun(name, query, stays_alone=writer is not None)
         running = Running(name, query, group.views[name], output, writer)
         try:
             self._claim(running)
             rows = self._contents(query)
-            if rows or has_row_of_nothing(query.bound):
-                self._step({running: rows}, self._clock())
+            if begun is not None or rows or has_row_of_nothing(query.bound):
+                self._begin(running, rows, begun)
         except BaseException:
             group.pipeline.close()
             if isinstance(output, SinkWriter):
@@ -161,14 +164,15 @@ class MemoryRuntime(ProcessRuntime):
             ZsetJoinError: it cannot be answered; it stays as it was.
         """
         paused = running.pipeline
-        group = self._group(running.name, running.query, stays_alone=running.writer is not None)
+        group, begun = self._begun(running.name, running.query, stays_alone=running.writer is not None)
+        epoch = group.pipeline.epoch
         running.pipeline, running.is_paused = group.views[running.name], False
         try:
             if isinstance(paused, GroupView):
                 running.pipeline = running.pipeline.behind(paused)
-            self._step({running: self._contents(running.query)}, self._clock())
+            self._begin(running, self._contents(running.query), begun)
         except BaseException:
-            if group.pipeline.epoch == 0:
+            if group.pipeline.epoch == epoch:
                 running.pipeline, running.is_paused = paused, True
                 group.pipeline.close()
             raise
@@ -269,20 +273,32 @@ class MemoryRuntime(ProcessRuntime):
 
     def _continued(self, running: Running, query: Query) -> tuple[ViewGroup, PlanDiff, PreparedEpoch]:
         """Return a group in which a query is another one from now on, what differs, and the epoch of that."""
-        whole, options = running.whole, stage_options(query.settings)
-        assert isinstance(whole, ChangingPipeline)  # noqa: S101 - this runtime makes no other
+        group = self._group(running.name, query, stays_alone=running.writer is not None)
         try:
-            pipeline, diff, epoch = whole.continued(
-                running.name,
-                query.bound.view,
-                options=options,
-                idle_timeout_seconds=idle_timeout(query.settings),
-                tables=self._stored,
-                whole=self._whole(query),
-            )
+            return group, *self._begin_from(group, [running])
         except BadInputError as error:
             raise named_error(error, [running], "It takes nothing.") from error
-        return ViewGroup(running.name, pipeline, options=options, stays_alone=running.writer is not None), diff, epoch
+
+    def _begun(self, name: str, query: Query, *, stays_alone: bool) -> tuple[ViewGroup, PreparedEpoch | None]:
+        """Return a group of a query; with its first epoch, where it reads views with rows that only their state shows."""
+        group, read = self._group(name, query, stays_alone=stays_alone), self._reads_state(query)
+        pipelines = {id(one.whole) for one in read}
+        is_one = len(pipelines) == 1 or not self._keep_inputs  # inputs of one pipeline are not those of another
+        if not read or not is_one or not query.bound.reads & self._fed:
+            return group, None
+        return group, self._begin_from(group, read)[1]
+
+    def _begin_from(self, group: ViewGroup, read: Sequence[Running]) -> tuple[PlanDiff, PreparedEpoch]:
+        """Let the query of a group continue with the state of other queries; where it cannot, the group is closed."""
+        origins: dict[int, tuple[ChangingPipeline, list[str]]] = {}
+        for one in read:
+            assert isinstance(one.whole, ChangingPipeline)  # noqa: S101 - this runtime makes no other
+            origins.setdefault(id(one.whole), (one.whole, []))[1].append(one.name)
+        try:
+            return group.pipeline.begin_from(list(origins.values()), tables=self._stored)
+        except BaseException:
+            group.pipeline.close()
+            raise
 
     def _check_change(self, change: QueryChange) -> None:
         """Reject a change that the tables cannot build, or that written tables cannot follow."""
@@ -340,13 +356,19 @@ class MemoryRuntime(ProcessRuntime):
 
     def _group(self, name: str, query: Query, *, stays_alone: bool) -> ViewGroup:
         options = stage_options(query.settings)
+        view, others = query.bound.view, dict[str, View]()
+        for one in self._reads_state(query):  # beside them its stages have the form that theirs have
+            node = self.catalog.views[one.name].query.view
+            others[one.name] = replace(node, node=self._started(one.query, node.node, options))
         pipeline = ChangingPipeline(
-            {name: query.bound.view},
+            {**others, name: replace(view, node=self._started(query, view.node, options))},
             options=options,
             idle_timeout_seconds=idle_timeout(query.settings),
             keep_inputs=self._keep_inputs,
             whole=self._whole(query),
         )
+        for other in others:
+            pipeline.drop(other)
         return ViewGroup(name, pipeline, options=options, stays_alone=stays_alone)
 
     def _join(self, group: ViewGroup, query: Query) -> None:
@@ -373,10 +395,11 @@ class MemoryRuntime(ProcessRuntime):
 
     def snapshot(self, query: Query) -> pa.Table:
         """Return the result of a query over the current contents of its tables."""
-        with self._pipeline(query) as pipeline:
-            rows = self._contents(query)
-            pipeline.step(rows, processing_time=self._clock())
-            return sorted_rows(pipeline.view(), query.bound)
+        group, begun = self._begun(_SNAPSHOT, query, stays_alone=True)
+        with group.pipeline as pipeline:
+            if begun is None:
+                pipeline.step(self._contents(query), processing_time=self._clock())
+            return sorted_rows(pipeline.view(_SNAPSHOT), query.bound)
 
     def forget(self, name: str) -> None:
         """Release the state of a dropped table."""
@@ -404,15 +427,6 @@ class MemoryRuntime(ProcessRuntime):
         """Return a query of each pipeline, in the order in which they write and read."""
         return list({id(running.whole): running for running in in_order(self.running) if not running.is_paused}.values())
 
-    def _pipeline(self, query: Query) -> Pipeline:
-        return Pipeline(
-            query.bound.view,
-            options=stage_options(query.settings),
-            idle_timeout_seconds=idle_timeout(query.settings),
-            keep_view=True,
-            keep_inputs=self._keep_inputs,
-        )
-
     def _contents(self, query: Query) -> dict[str, Any]:
         known = {source.name for source in query.bound.view.plan().sources}
         return {name: self._stored[name].contents() for name in sorted(query.bound.reads & known) if name in self._stored}
@@ -427,10 +441,19 @@ class MemoryRuntime(ProcessRuntime):
             finally:  # an output that fails has its epoch, as all queries have
                 self._publish()
 
-    def _step(self, first: Mapping[Running, Mapping[str, Any]], now: int) -> None:
+    def _begin(self, running: Running, rows: Mapping[str, Any], begun: PreparedEpoch | None) -> None:
+        """Let a query begin with the rows of its tables, or with an epoch that its pipeline has taken."""
+        if begun is None:
+            self._step({running: rows}, self._clock())
+        else:
+            self._step({}, self._clock(), {running: begun})
+
+    def _step(
+        self, first: Mapping[Running, Mapping[str, Any]], now: int, changed: Mapping[Running, PreparedEpoch] | None = None
+    ) -> None:
         """Take an epoch of some queries, and of those that read what they write; or of none."""
         with SharedEpoch(self, now) as epoch:
-            epoch.answer({}, first=first)
+            epoch.answer({}, first=first, changed=changed)
             self._fed |= epoch.tables
             try:
                 epoch.commit()

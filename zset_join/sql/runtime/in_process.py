@@ -13,11 +13,15 @@ import pyarrow as pa
 
 from zset_join.core.errors import SqlError
 from zset_join.evolution.differences import PlanDiff
+from zset_join.plan.tree import Node, depends_on_arrival, started
 from zset_join.runners.local.pipeline import Pipeline
 from zset_join.sql.runtime.runtime import Runtime
 from zset_join.sql.tables.catalog import Catalog, Table
 from zset_join.sql.tables.key_claims import Claimed, KeyClaims
 from zset_join.sql.tables.results import Query, Running
+from zset_join.sql.tables.settings import stage_options
+from zset_join.stages.own_options import own_of
+from zset_join.stages.stage import StageOptions
 from zset_join.zset import ZSet
 
 __all__ = ["ProcessRuntime", "change_lines", "refuse_other_columns", "refuse_replaced_rows"]
@@ -38,6 +42,45 @@ class ProcessRuntime(Runtime):
     def table_pipeline(self, table: Table) -> Pipeline | None:  # noqa: ARG002 - in memory
         """Return the pipeline with the rows of a table; None if they are in files or not kept."""
         return None
+
+    def _views_read(self, query: Query) -> list[Running]:
+        """Return the queries of the materialized views that a query reads, without those that only these read."""
+        found: dict[str, Running] = {}
+        waiting, views = [*query.bound.names], self.catalog.views
+        kept = {one.name: one for one in self._kept if one.name in views and views[one.name].is_materialized}
+        while waiting:
+            name = waiting.pop()
+            if name in kept:
+                found[name] = kept[name]
+            elif name in views:
+                waiting += views[name].query.names
+        return [found[name] for name in sorted(found)]
+
+    def _reads_state(self, query: Query) -> list[Running]:
+        """Return the running queries whose rows a query reads, where the tables alone do not show what these are."""
+        read = [one for one in self._views_read(query) if one in self.running and not one.is_paused]
+        return [one for one in read if depends_on_arrival(self.catalog.views[one.name].query.view.node)]
+
+    @property
+    def _kept(self) -> list[Running]:
+        """Return the queries whose state others may read."""
+        return self.running
+
+    def _started(self, query: Query, node: Node, known: StageOptions, since: int = 0) -> Node:
+        """Return rows of a query as it is run: the materialized views in it are those that run.
+
+        Args:
+            query: the query.
+            node: it, or the same query as others read it.
+            known: options of the pipeline; the query has its own where they differ.
+            since: the epoch at which it came.
+        """
+        others = dict[int, Node]()
+        for one in self._views_read(query):
+            view = self.catalog.views[one.name].query.view.node
+            others[id(view)] = self._started(one.query, view, known, one.since)
+        own = own_of(stage_options(query.settings))
+        return started(node, since=since, own=None if own == own_of(known) else own, others=others)
 
     def close(self) -> None:
         """End all queries."""

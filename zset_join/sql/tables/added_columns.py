@@ -6,6 +6,7 @@ stays what it was, and a stage that reads none of the added columns keeps its st
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 
 import pyarrow as pa
@@ -14,7 +15,7 @@ from zset_join.expressions import Literal
 from zset_join.expressions.rows import named
 from zset_join.plan.query_plan import PlanSource
 from zset_join.plan.row_steps import SelectStep
-from zset_join.plan.tree import Apply, Node, Read, rebuilt
+from zset_join.plan.tree import Apply, Node, Read, Root, Views, rebuilt
 from zset_join.query import View
 from zset_join.sql.tables.bound import BoundQuery
 from zset_join.sql.tables.catalog import ColumnDefinition, Table
@@ -54,26 +55,34 @@ def _in_order(before: Table, declared: Table) -> tuple[ColumnDefinition, ...]:
     return tuple(there[name] for name in (*shared, *behind))
 
 
-def over_more_columns(bound: BoundQuery, table: Table) -> BoundQuery:
-    """Return a query over a table that has more columns than when the query was bound; itself where it does not read it."""
+def over_more_columns(queries: Iterable[BoundQuery], table: Table) -> dict[int, BoundQuery]:
+    """Return queries over a table that has more columns than when they were bound, by the id of each.
+
+    A query that does not read the table is itself. Nodes that queries have in common stay so.
+    """
+    bounds = {id(bound): bound for bound in queries}
     (whole,) = table.rows.bindings
     made: dict[int, tuple[PlanSource, Node]] = {}
-    for one in bound.view.bindings:
+    for one in [one for bound in bounds.values() for one in bound.view.bindings]:
         if one.source.name == table.name and one.source.relation.schema != whole.source.relation.schema:
             jump = one.source.max_watermark_jump
             is_alike = jump == whole.source.max_watermark_jump  # one source of both, so that one query can read both
             source = whole.source if is_alike else replace(whole.source, max_watermark_jump=jump)
             columns = tuple((name, named(name)) for name in one.source.relation.schema.names)
             made[id(one.source)] = source, Apply(Read(source), SelectStep(columns))
-    if not made:
-        return bound
 
     def change(node: Node) -> Node:
         return made[id(node.source)][1] if isinstance(node, Read) and id(node.source) in made else node
 
-    bindings = tuple(
-        replace(whole, source=made[id(one.source)][0], is_of_versions=one.is_of_versions) if id(one.source) in made else one
-        for one in bound.view.bindings
-    )
-    view: View = replace(bound.view, node=rebuilt(bound.view.node, change), bindings=bindings)
-    return replace(bound, view=view)
+    def over(bound: BoundQuery, node: Node) -> BoundQuery:
+        if node is bound.view.node:
+            return bound
+        bindings = tuple(
+            replace(whole, source=made[id(one.source)][0], is_of_versions=one.is_of_versions) if id(one.source) in made else one
+            for one in bound.view.bindings
+        )
+        view: View = replace(bound.view, node=node, bindings=bindings)
+        return replace(bound, view=view)
+
+    root: Root = rebuilt(Views((), tuple(bound.view.node for bound in bounds.values())), change)
+    return {number: over(bound, node) for (number, bound), node in zip(bounds.items(), root.children, strict=True)}

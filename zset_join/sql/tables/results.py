@@ -183,6 +183,7 @@ class Running:
 
     Attributes:
         is_paused: whether it receives no changes until RESUME.
+        since: in a directory, the epoch at which it came, where its tables had rows.
     """
 
     name: str
@@ -192,6 +193,7 @@ class Running:
     writer: TableOutput | None = None
     deltas: deque[ZSet] = field(default_factory=lambda: deque(maxlen=_KEPT_EPOCHS))
     is_paused: bool = False
+    since: int = 0
 
     @property
     def writes(self) -> str | None:
