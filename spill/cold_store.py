@@ -41,14 +41,7 @@ MOST_ROW_BYTES = (1 << 31) - 1
 
 @dataclass(frozen=True, slots=True)
 class ColdRows:
-    """Rows on their way into a cold store or out of it. The arrays belong to their holder.
-
-    Args:
-        codes: code of each row.
-        subcodes: subcode of each row.
-        rows: bytes of each row, no NULL among them.
-        places: where each row is in the store, for `remove`; empty for rows that come from elsewhere.
-    """
+    """Rows on their way into a cold store or out of it. The arrays belong to their holder."""
 
     codes: Int64s
     subcodes: Int64s
@@ -60,7 +53,6 @@ class ColdRows:
 
     @property
     def row_bytes(self) -> int:
-        """Return the bytes of all rows."""
         offsets, _ = self.buffers()
         return int(offsets[-1] - offsets[0])
 
@@ -100,15 +92,6 @@ def each_once(codes: Int64s) -> Int64s:
 
 def cold_rows(codes: Any, rows: Any, subcodes: Any = None) -> ColdRows:
     """Return rows for `ColdStore.put`.
-
-    Args:
-        codes: int64 code per row.
-        rows: bytes per row, as an Arrow array of (large) binaries or as a list; NULL is refused.
-        subcodes: int64 subcode per row; default 0.
-
-    Raises:
-        OptionError: lengths that differ, or a NULL row.
-        ResourceError: a row of 2 GiB or more.
 
     >>> len(cold_rows([7, 7], [b"a", b"b"]))
     2

@@ -74,7 +74,6 @@ class FileStores(ColdStores):
         return FilePages(self.directory / name)
 
     def is_current(self) -> bool:
-        """Return True: they share nothing."""
         return True
 
     def close(self) -> None:

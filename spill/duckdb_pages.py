@@ -73,9 +73,6 @@ def quoted(name: str) -> str:
 
     >>> print(quoted('runs"; DROP TABLE x'))
     "runs""; DROP TABLE x"
-
-    Raises:
-        OptionError: a name that no identifier can have: an empty one, or one with a NUL character.
     """
     if not name or "\0" in name:
         raise OptionError(
@@ -113,20 +110,7 @@ _inherited: list[duckdb.DuckDBPyConnection] = []
 
 
 class DuckDBFile:
-    """Open a DuckDB file for the stores of one bucket.
-
-    Args:
-        path: the file; created if it does not exist. A directory beside it, with `.temporary` added, takes what does not fit
-            memory.
-        memory_bytes: the most memory DuckDB may take; at least 16 MiB.
-        temporary_bytes: the most disk space for what does not fit memory.
-        keeps_lock: whether other processes are refused while the file is open; if not, its owner sees to that.
-
-    Raises:
-        OptionError: less memory than DuckDB needs.
-        StateError: the file is none of DuckDB's, or another process has it.
-        ResourceError: the file cannot be made or read.
-    """
+    """Open a DuckDB file for the stores of one bucket."""
 
     def __init__(self, path: str | Path, *, memory_bytes: int, temporary_bytes: int = 1 << 33, keeps_lock: bool = True) -> None:
         if memory_bytes < _LEAST_MEMORY_BYTES:
@@ -203,11 +187,7 @@ class DuckDBFile:
         return perform(kind, self.path, act)
 
     def execute(self, statement: str) -> None:
-        """Run a statement.
-
-        Raises:
-            OSError: the disk is full or cannot be written, or memory does not do.
-        """
+        """Run a statement."""
         with self._as_os_errors():
             self._perform("database_write", lambda: self._connection.execute(statement))
 
@@ -306,18 +286,7 @@ class DuckDBFile:
 
 
 class DuckDBColdStore(RunStore):
-    """Keep cold rows in a DuckDB file.
-
-    Args:
-        directory: of this store alone, for its manifest and its index; created if it does not exist.
-        file: shared by the stores of a bucket; its opener closes it.
-        name: of the store, any text.
-        owner: the owner of the rows and what their bytes depend on; compared when the store is opened again.
-        with_subcodes: whether rows are also found by subcode; without, subcodes are not kept.
-
-    Raises:
-        StateError: the directory holds something else, or a store that was being changed when its process died.
-    """
+    """Keep cold rows in a DuckDB file."""
 
     def __init__(
         self,
@@ -332,15 +301,7 @@ class DuckDBColdStore(RunStore):
 
 
 class DuckDBStores(ColdStores):
-    """Keep the pages of all stores of a directory in one DuckDB file there.
-
-    Args:
-        directory: of these stores alone, with a lock that keeps other processes out while they are used; it is present.
-        memory_bytes: the most memory DuckDB may take.
-
-    Raises:
-        StateError: the file is damaged, or another process has it open for itself.
-    """
+    """Keep the pages of all stores of a directory in one DuckDB file there."""
 
     def __init__(self, directory: Path, *, memory_bytes: int) -> None:
         super().__init__(directory)
@@ -350,21 +311,14 @@ class DuckDBStores(ColdStores):
         return DuckDBPages(self._file, name)
 
     def is_current(self) -> bool:
-        """Return whether the file is as this process left it."""
         return self._file.is_current()
 
     def close(self) -> None:
-        """Close the file."""
         self._file.close()
 
 
 class DuckDBPages:
-    """Keep the pages of one store in a DuckDB file.
-
-    Args:
-        file: shared by the stores of a bucket; its opener closes it.
-        name: of the store, any text.
-    """
+    """Keep the pages of one store in a DuckDB file."""
 
     kind = "duckdb"
 
@@ -379,7 +333,6 @@ class DuckDBPages:
         return f"{self._schema}.{quoted(f'run_{run:d}')}"
 
     def write(self, run: int) -> _TableWriter:
-        """Begin a run."""
         return _TableWriter(self._file, self._table(run))
 
     def read(
@@ -393,7 +346,6 @@ class DuckDBPages:
         reuse: ReadPages | None = None,  # noqa: ARG002 - DuckDB's memory is its own
         may_map: bool = False,  # noqa: ARG002 - and nothing of it is mapped
     ) -> ReadPages:
-        """Return some pages, with one query for all runs, or a few where DuckDB's memory has no room for one."""
         ats, firsts = np.unique(page_runs, return_index=True)
         bounds = [*firsts.tolist(), len(pages)]
         queries = [
@@ -410,12 +362,10 @@ class DuckDBPages:
         return self._checked(pa.concat_tables(parts), page_runs << _AT_SHIFT | pages, ends - begins, requested)
 
     def _query(self, run: int, at: int, pages: Int64s) -> str:
-        """Return the query for some pages of a run, which is the one at a place among several.
-
-        Lines were inserted in the order of their pages, so the number of a line in its table, by which DuckDB finds it, is that
-        of its page. Where many of the pages between the first and the last are wanted, passing over the others costs more than
-        they do.
-        """
+        """Return the query for some pages of a run, which is the one at a place among several."""
+        # Lines were inserted in the order of their pages, so the number of a line in its table, by which DuckDB finds it, is
+        # that of its page. Where many of the pages between the first and the last are wanted, passing over the others costs
+        # more than they do.
         first, last = int(pages[0]), int(pages[-1])
         select = f"SELECT page + {at << _AT_SHIFT:d} AS number, content FROM {self._table(run)}"
         if last - first < _DENSE * len(pages):
@@ -447,7 +397,6 @@ class DuckDBPages:
         return ReadPages(addresses[places], selected, int(expected.sum()))
 
     def check(self, run: int, *, pages: int, size: int) -> None:  # noqa: ARG002 - the table keeps pages whole
-        """Raise StateError if the table has not as many pages as the directory."""
         try:
             counted = self._file.select(f"SELECT count(*) AS pages FROM {self._table(run)}")
         except duckdb.CatalogException as error:
@@ -457,20 +406,16 @@ class DuckDBPages:
             raise self._missing([run], f"it has {count} pages instead of {pages}")
 
     def drop(self, run: int) -> None:
-        """Drop the table of a run; its space is free after the next `commit`."""
         self._file.changed()
         self._file.execute(f"DROP TABLE IF EXISTS {self._table(run)}")
 
     def commit(self) -> None:
-        """Write everything to the file."""
         self._file.save()
 
     def disk_bytes(self) -> int:
-        """Return the size of the file, which the stores of a bucket share."""
         return self._file.file_bytes()
 
     def resident_bytes(self) -> int:
-        """Return 0: DuckDB's memory has a limit of its own, which the stores of a bucket share (`DuckDBFile`)."""
         return 0
 
     def close(self) -> None:
@@ -496,7 +441,6 @@ class _TableWriter:
         file.execute(f"CREATE TABLE {table} (page BIGINT, content BLOB USING COMPRESSION uncompressed)")
 
     def append(self, content: npt.NDArray[np.uint8], ends: Int64s) -> None:
-        """Insert the pages behind the others."""
         offsets = np.zeros(len(ends) + 1, np.int64)
         offsets[1:] = ends
         buffers = [None, pa.py_buffer(offsets), pa.py_buffer(content)]
@@ -506,10 +450,8 @@ class _TableWriter:
         self._pages += len(ends)
 
     def finish(self) -> None:
-        """Commit the run."""
         self._file.end()
         self._file.save_some()
 
     def discard(self) -> None:
-        """Undo the run."""
         self._file.rollback()

@@ -59,14 +59,6 @@ _MAPS_WINDOWS = _maps_windows()
 class FileColdStore(RunStore):
     """Keep cold rows in plain files.
 
-    Args:
-        directory: of this store alone; created if it does not exist.
-        owner: the owner of the rows and what their bytes depend on; compared when the store is opened again.
-        with_subcodes: whether rows are also found by subcode; without, subcodes are not kept.
-
-    Raises:
-        StateError: the directory holds something else, or a store that was being changed when its process died.
-
     >>> import tempfile
     >>> from spill.cold_store import cold_rows
     >>> with tempfile.TemporaryDirectory() as directory:
@@ -82,11 +74,7 @@ class FileColdStore(RunStore):
 
 
 class FilePages:
-    """Keep the pages of each run in a file `<run>.pages`.
-
-    Args:
-        directory: where; it is present.
-    """
+    """Keep the pages of each run in a file `<run>.pages`."""
 
     kind = "file"
     group_bytes = 2 << 20
@@ -102,7 +90,6 @@ class FilePages:
         return f"{self._directory}/{run}.pages"
 
     def write(self, run: int) -> _FileWriter:
-        """Begin a run."""
         return _FileWriter(self._path(run), lambda size: self._sizes.__setitem__(run, size))
 
     def read(
@@ -116,7 +103,6 @@ class FilePages:
         reuse: ReadPages | None = None,
         may_map: bool = False,
     ) -> ReadPages:
-        """Return some pages, all in one operation."""
         files, range_begins, range_ends, places, late = np.empty((5, len(pages)), np.int64)
         windows = np.empty((len(pages) // LEAST_PAGES, WINDOW_WORDS), np.int64)
         may_map = may_map and _READS_WITHOUT_WAITING and _MAPS_WINDOWS
@@ -182,14 +168,12 @@ class FilePages:
         return self._spread_bytes
 
     def check(self, run: int, *, pages: int, size: int) -> None:  # noqa: ARG002 - a file does not count its pages
-        """Raise StateError if the file is not as long as it should be."""
         file_bytes = file_size(self._path(run))
         if file_bytes != size:
             raise _missing(self._path(run), f"it has {file_bytes} bytes instead of {size}")
         self._sizes[run] = size
 
     def drop(self, run: int) -> None:
-        """Remove the file of a run."""
         self._close(run)
         self._sizes.pop(run, None)
         remove_file(self._path(run))
@@ -198,15 +182,12 @@ class FilePages:
         """Do nothing: what was written is in the file already."""
 
     def disk_bytes(self) -> int:
-        """Return the bytes of all files."""
         return sum(self._sizes.values())
 
     def resident_bytes(self) -> int:
-        """Return 0: nothing is kept."""
         return 0
 
     def close(self) -> None:
-        """Close all files."""
         for run in list(self._descriptors):
             self._close(run)
 
@@ -229,7 +210,6 @@ class _FileWriter:
         self._file = LocalFile(path, 0o600)
 
     def append(self, content: npt.NDArray[np.uint8], ends: Int64s) -> None:
-        """Write the pages behind the others."""
         left = content[: int(ends[-1])]
         self._size += len(left)
         while len(left):
@@ -249,13 +229,11 @@ class _FileWriter:
         self._file.write(waiting)
 
     def finish(self) -> None:
-        """Close the file."""
         self._write_waiting()
         self._file.close()
         self._note_size(self._size)
 
     def discard(self) -> None:
-        """Remove the file."""
         self._file.close(discard=True)
         remove_file(self._path)
 

@@ -15,17 +15,7 @@ __all__ = ["open_stores"]
 
 
 def open_stores(medium: str, directory: Path, *, max_hot_bytes: int | None = None) -> ColdStores:
-    """Return the stores of a directory on a medium.
-
-    Args:
-        medium: `files` or `duckdb`.
-        directory: of these stores alone; the caller keeps other processes out of it.
-        max_hot_bytes: budget of the rows in memory, by which DuckDB gets its own.
-
-    Raises:
-        OptionError: the medium is not installed.
-        StateError: the file is damaged, or another process has it.
-    """
+    """Return the stores of a directory on a medium."""
     if medium == "files":
         return FileStores(directory)
     require_medium(medium)

@@ -59,15 +59,7 @@ def _is_whole(address: int, size: int, page: int, rows: int, wide: bool) -> bool
 
 @kernel
 def list_rows(addresses: Any, run: Any, pages: Any, wide: bool, found: Any) -> int:
-    """List the living rows of some pages of a run; return how many, or -1 - position of a page that is damaged.
-
-    Args:
-        addresses: where each page was read to.
-        run: `RUN_WORDS` words.
-        pages: number of each page.
-        wide: whether the store has subcodes.
-        found: five lines with room for all rows of the pages: code, subcode, address, length, place.
-    """
+    """List the living rows of some pages of a run; return how many, or -1 - position of a page that is damaged."""
     count = 0
     first_place = run[RUN_NUMBER] << ROW_BITS
     for index in range(len(pages)):
@@ -110,25 +102,8 @@ def take_rows(
     found: Any,
     content: Any,
 ) -> int:
-    """Copy the wanted living rows out of some pages; return how many, or -1 - position of a page that is damaged.
-
-    Windows are opened one after the other, and none is open in the end.
-
-    Args:
-        addresses: of each page.
-        windows: `WINDOW_WORDS` words for each window that pages are in, ascending.
-        page_runs: run of each page.
-        pages: number of each page.
-        first_wanted: as `find_pages` left them.
-        runs: one line of `RUN_WORDS` words per run.
-        wide: whether the store has subcodes.
-        codes: wanted, ascending.
-        subcodes: wanted, below one code ascending.
-        by_row: whether pairs are wanted.
-        found: five lines with room for all rows of the pages, and one word more: code, subcode, place, where the row begins
-            in `content` and, behind the last row, where that ends; and scratch.
-        content: gets the bytes of the rows; as large as the pages.
-    """
+    """Copy the wanted living rows out of some pages; return how many, or -1 - position of a page that is damaged."""
+    # Windows are opened one after the other, and none is open in the end.
     count = 0
     window, behind = 0, 0
     copied = 0
@@ -186,10 +161,8 @@ def _take_from(
     count: int,
     most_bytes: int,
 ) -> int:
-    """List the wanted living rows of one page behind those found before; return how many there are then, or -1.
-
-    In a damaged page rows may overlap: all that were found take `most_bytes` at most.
-    """
+    """List the wanted living rows of one page behind those found before; return how many there are then, or -1."""
+    # In a damaged page rows may overlap: all that were found take `most_bytes` at most.
     first = page_row(run, page)
     rows, size = page_row(run, page + 1) - first, page_bytes(run[RUN_DIRECTORY], page)
     if not _is_whole(address, size, page, rows, wide):

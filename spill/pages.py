@@ -22,15 +22,7 @@ __all__ = ["PageWriter", "Pages", "ReadPages", "damaged_page", "damaged_run"]
 
 @dataclass(frozen=True, slots=True)
 class ReadPages:
-    """Pages in memory.
-
-    Args:
-        addresses: where each page begins; valid as long as `owner` lives.
-        owner: keeps the memory.
-        read_bytes: what was read for them, gaps included.
-        windows: of the files that are mapped, one line of `WINDOW_WORDS` each, as `find_windows` makes them. The pages of a
-            window are present from `open_window` on until `close_window`.
-    """
+    """Pages in memory."""
 
     addresses: Int64s
     owner: Any

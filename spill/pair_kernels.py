@@ -55,14 +55,7 @@ def _filter_bits(first: int) -> int:
 
 @kernel
 def fill_filter(pairs: Any, words: int, begin: int, bits: Any) -> None:
-    """Set the bits of some pairs in words of a filter.
-
-    Args:
-        pairs: as words.
-        words: how many the filter has.
-        begin: number of the first word that is in `bits`.
-        bits: words of the filter, as many as the pairs need.
-    """
+    """Set the bits of some pairs in words of a filter."""
     for pair in range(len(pairs)):
         first = pairs[pair] >> 32
         bits[filter_word(first, words) - begin] |= _filter_bits(first)
@@ -103,23 +96,8 @@ def _page_below(directory: int, pages: int, page: int, first: int) -> int:
 def find_pair_pages(
     runs: Any, firsts: Any, cursor: Any, page_runs: Any, pages: Any, wanted_firsts: Any, wanted_pages: Any, guesses: Any
 ) -> tuple[int, int]:
-    """List the pages that may hold pairs with some first numbers, run by run, ascending and each once, and what to look for.
-
-    Stops when a list is full; called again with the same cursor it continues.
-
-    Args:
-        runs: one line of `RUN_WORDS` words per run.
-        firsts: wanted, less 2^31, ascending.
-        cursor: three words, at first 0, 0 and -1: run, next wanted, page to look at next. The first ends as the number of runs.
-        page_runs: gets the run of each page.
-        pages: gets the numbers of the pages.
-        wanted_firsts: gets, per look-up, the wanted number.
-        wanted_pages: gets, per look-up, the position of its page among those listed; each has one at least.
-        guesses: gets, per look-up, where in the page the number would be, if the numbers there are spread evenly.
-
-    Returns:
-        How many pages and how many look-ups there are.
-    """
+    """List the pages that may hold pairs with some first numbers, run by run, ascending and each once, and what to look for."""
+    # Stops when a list is full; called again with the same cursor it continues.
     count = 0
     lookups = 0
     run, wanted, resumed = cursor[0], cursor[1], cursor[2]
@@ -177,21 +155,8 @@ def take_pairs(
     runs: Any,
     found: Any,
 ) -> int:
-    """Copy the wanted pairs out of some pages; return how many, or -1 - position of a page that is damaged.
-
-    Windows are opened one after the other, and none is open in the end.
-
-    Args:
-        addresses: of each page.
-        windows: `WINDOW_WORDS` words for each window that pages are in, ascending (`read_kernels`).
-        page_runs: run of each page.
-        pages: number of each page.
-        wanted_firsts: as `find_pair_pages` left them; as `wanted_pages` and `guesses`.
-        wanted_pages: position of the page of each look-up, ascending.
-        guesses: where in the page to begin.
-        runs: one line of `RUN_WORDS` words per run.
-        found: gets the words, with room for all pairs of the pages.
-    """
+    """Copy the wanted pairs out of some pages; return how many, or -1 - position of a page that is damaged."""
+    # Windows are opened one after the other, and none is open in the end.
     count = 0
     window, behind = 0, 0
     checked = -1

@@ -29,17 +29,7 @@ _GROUP = 1 << 17  # pairs that are written at once
 
 
 class PairRun:
-    """Open one run of pairs.
-
-    Args:
-        place: directory of the store.
-        number: of the run.
-        pages: where its pages are.
-        rows: how many pairs it has.
-
-    Raises:
-        StateError: its index is missing or has another size.
-    """
+    """Open one run of pairs."""
 
     def __init__(self, place: Path, number: int, pages: Pages, *, rows: int) -> None:
         self.number = number
@@ -66,15 +56,10 @@ class PairRun:
         return self._line
 
     def check(self) -> None:
-        """Raise StateError unless the pages are all there."""
         self._pages.check(self.number, pages=self._page_count, size=8 * self.rows)
 
     def words(self, chunk_pages: int) -> Iterator[Int64s]:
-        """Yield all pairs as words, ascending, some pages at a time.
-
-        Raises:
-            StateError: they are not what was written.
-        """
+        """Yield all pairs as words, ascending, some pages at a time."""
         last = self._directory[0]
         for first in range(0, self._page_count, chunk_pages):
             pages = np.arange(first, min(first + chunk_pages, self._page_count))
@@ -92,42 +77,30 @@ class PairRun:
         return damaged_run(self._place, self.number, what)
 
     def release(self) -> None:
-        """Let filter and directory leave this process; the host keeps them as it likes."""
         if self._mapping is not None:
             self._mapping.madvise(mmap.MADV_DONTNEED)
 
     def index_bytes(self) -> int:
-        """Return the bytes of filter and directory."""
         return self._index_bytes
 
     def staying_bytes(self) -> int:
-        """Return 0: `release` leaves nothing in memory."""
         return 0
 
     def file_bytes(self) -> int:
-        """Return the bytes of filter and directory."""
         return self._index_bytes
 
     def drop(self) -> None:
-        """Remove the run with its files."""
         self.close()
         self._pages.drop(self.number)
         remove_file(self._file)
 
     def close(self) -> None:
-        """Unmap the index."""
         self._mapping = None
         self._directory = np.empty(0, np.int64)
 
 
 class PairRunWriter:
-    """Write one run of pairs, which come ascending.
-
-    Args:
-        place: directory of the store.
-        number: of the run.
-        pages: where its pages go.
-    """
+    """Write one run of pairs, which come ascending."""
 
     def __init__(self, place: Path, number: int, pages: Pages) -> None:
         self._target = (place, number, pages)
@@ -146,7 +119,6 @@ class PairRunWriter:
         self._file = LocalFile(_index_file(place, number), 0o600)
 
     def append(self, words: Int64s) -> None:
-        """Add pairs, as words, none of which is below one added earlier."""
         self._rows += len(words)
         words = np.concatenate([self._rest, words])
         whole = len(words) // PAIRS_PER_PAGE * PAIRS_PER_PAGE
@@ -177,7 +149,6 @@ class PairRunWriter:
         return self._file
 
     def finish(self) -> PairRun:
-        """Return the run; there is at least one pair in it."""
         if len(self._rest):
             self._write(self._rest)
         self._writer.finish()
@@ -190,7 +161,6 @@ class PairRunWriter:
         return PairRun(place, number, pages, rows=self._rows)
 
     def discard(self) -> None:
-        """Leave nothing behind."""
         place, number, _ = self._target
         if self._file is not None:
             self._file.close(discard=True)

@@ -38,14 +38,6 @@ _LEAST_CHUNK = 1 << 5
 class PairStore(RunSet[PairRun]):
     """Keep pairs of numbers.
 
-    Args:
-        directory: of this store alone; created if it does not exist.
-        owner: whose pairs they are; compared when the store is opened again.
-        pages: where the pages of the runs lie; default: in plain files in `directory`.
-
-    Raises:
-        StateError: the directory holds something else, or a store that was being changed when its process died.
-
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as directory:
     ...     store = PairStore(f"{directory}/keys", owner={"query": "doctest"})
@@ -75,15 +67,7 @@ class PairStore(RunSet[PairRun]):
         return PairRunWriter(self._directory, number, self._pages)
 
     def find(self, firsts: Int64s) -> tuple[Int64s, Int64s]:
-        """Return the pairs with some first numbers: first and second number of each, in no particular order.
-
-        Args:
-            firsts: in any order, repeats allowed.
-
-        Raises:
-            ResourceError: the disk cannot be read.
-            StateError: what lies there is not what was written.
-        """
+        """Return the pairs with some first numbers: first and second number of each, in no particular order."""
         wanted = each_once(firsts) - _BIAS
         word_parts = [np.empty(0, np.int64)]
         with self._reading():
@@ -122,11 +106,7 @@ class PairStore(RunSet[PairRun]):
         return taken
 
     def put(self, firsts: Int64s, seconds: Int64s) -> None:
-        """Add pairs: all of them, or none and an error. Cost: their sorting, and 8 bytes each.
-
-        Raises:
-            ResourceError: the disk is full or cannot be written; the store is as before.
-        """
+        """Add pairs: all of them, or none and an error. Cost: their sorting, and 8 bytes each."""
         if len(firsts) == 0:
             return
         words = each_once(((firsts - _BIAS) << 32) | seconds)

@@ -60,16 +60,10 @@ _ALIGNED = -65536  # a multiple of every host's page
 
 
 def measured_spread(descriptor: int, address: int, size: int) -> int:
-    """Return in how many bytes of a window a page must be wanted for mapping the window to cost no more than reading its pages.
-
-    The first window of a mapped file is mapped and unmapped, and some of its pages are read, three times; what fails here fails
-    again where the error is raised. Cost: about 50 µs, or a read of the window where the host does not have it in memory.
-
-    Args:
-        descriptor: of a file that has a whole window.
-        address: where it is mapped.
-        size: bytes that are mapped.
-    """
+    """Return the bytes of a window a page must be wanted in, so that mapping it costs no more than reading its pages."""
+    # The first window of a mapped file is mapped and unmapped, and some of its pages are read, three times; what fails here
+    # fails again where the error is raised. Cost: about 50 µs, or a read of the window where the host does not have it in
+    # memory.
     begins = np.arange(0, WINDOW_BYTES, WINDOW_BYTES // _MEASURED_READS)
     descriptors, files, scratch = np.array([descriptor]), np.zeros(len(begins), np.int64), np.empty(2, np.int64)
     content, late = np.empty(len(begins) * _MEASURED_BYTES, np.uint8), np.empty(len(begins), np.int64)
@@ -96,19 +90,7 @@ def find_windows(
     sizes: Any,
     windows: Any,
 ) -> int:
-    """Find the windows that have many of the wanted pages, and that the host has in memory; return how many.
-
-    Args:
-        page_files: file of each page, ascending.
-        page_begins: where each page begins, below one file ascending.
-        page_ends: where each page ends.
-        spreads: per file, a window is taken that has a wanted page in so many bytes.
-        descriptors: of the files.
-        mappings: address of each file, mapped; 0 for one that is not.
-        sizes: bytes of each file that are mapped.
-        windows: gets `WINDOW_WORDS` words per window: first page, the page behind the last one, address and bytes to open,
-            address and bytes to close. A host that maps a page maps others that lie around it too.
-    """
+    """Find the windows that have many of the wanted pages, and that the host has in memory; return how many."""
     count = 0
     first = 0
     vector = np.empty(3, np.int64)
@@ -142,24 +124,7 @@ def plan_reads(
     ends: Any,
     places: Any,
 ) -> tuple[int, int, int]:
-    """Turn the pages outside windows into ranges of bytes, neighbours in one.
-
-    Args:
-        page_files: file of each page, ascending.
-        page_begins: where each page begins, below one file ascending.
-        page_ends: where each page ends.
-        gap_bytes: pages at most so far apart are read together with what is between them.
-        mappings: address of each file that has windows.
-        windows: as `find_windows` found them.
-        files: get the file of each range.
-        begins: get the first byte of each range.
-        ends: get the end of each range.
-        places: get the place of each page: in a window its address, else -1 - the position once the ranges are behind one
-            another.
-
-    Returns:
-        How many ranges there are, their bytes, and the bytes of the pages in windows.
-    """
+    """Turn the pages outside windows into ranges of bytes, neighbours in one."""
     ranges = 0
     total = 0
     mapped = 0
@@ -233,17 +198,7 @@ def read_ranges(descriptors: Any, files: Any, begins: Any, ends: Any, target: in
 
 @kernel
 def read_ranges_cached(descriptors: Any, files: Any, begins: Any, ends: Any, target: int, vector: Any, late: Any) -> int:
-    """Read ranges as `read_ranges` does: first those the host has in memory, while the disk fetches all others at once.
-
-    Args:
-        descriptors: of the files.
-        files: file of each range.
-        begins: first byte of each range.
-        ends: end of each range.
-        target: where to.
-        vector: two words of scratch.
-        late: as many words of scratch as there are ranges.
-    """
+    """Read ranges as `read_ranges` does: first those the host has in memory, while the disk fetches all others at once."""
     place = target
     waiting = 0
     vector_place = vector.ctypes.data

@@ -45,14 +45,6 @@ _BINS = 1 << 16
 class ResidencyPolicy:
     """Policy that decides which entries stay in memory.
 
-    Args:
-        max_hot_bytes: bytes of the entries in memory; None for no limit.
-        max_hot_keys: entries in memory; None for no limit.
-        slack: part of the budget that is freed beyond what is needed, so that spilling is rare and its batches large.
-
-    Raises:
-        OptionError: a negative limit, or a slack outside 0 .. 1.
-
     >>> policy = ResidencyPolicy(max_hot_bytes=300, slack=0.0)
     >>> scores = policy.touched(np.full(4, NEVER), clock=0.0)
     >>> scores[[0, 2]] = policy.touched(scores[[0, 2]], clock=0.5)
@@ -83,23 +75,13 @@ class ResidencyPolicy:
             )
 
     def touched(self, scores: Scores, clock: float) -> Scores:
-        """Return the scores of entries that are touched now. An entry is touched at most once per epoch.
-
-        Args:
-            scores: before; `NEVER` for a new entry.
-            clock: as `advanced` returned it last, at first 0.
-        """
+        """Return the scores of entries that are touched now. An entry is touched at most once per epoch."""
         now = np.float32(clock)
         grown: Scores = now + np.log2(np.float32(1) + np.exp2(scores - now, dtype=np.float32))
         return grown
 
     def victims(self, scores: Scores, sizes: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
-        """Return the positions of the entries to spill, ascending. Cost: three passes over the scores.
-
-        Args:
-            scores: of all entries in memory.
-            sizes: bytes of each, of any integer type; negative where there is no entry.
-        """
+        """Return the positions of the entries to spill, ascending. Cost: three passes over the scores."""
         are_entries = sizes >= 0
         excess_bytes = self._excess(int(np.sum(sizes, where=are_entries, dtype=np.int64)), self.max_hot_bytes)
         excess_entries = self._excess(int(np.count_nonzero(are_entries)), self.max_hot_keys)
@@ -135,18 +117,11 @@ def lowest_scores(
 ) -> list[npt.NDArray[np.int64]]:
     """Return the positions, per array, of the entries of lowest score that reach both excesses together, as few as do.
 
-    The scores are counted by their upper 16 bits and, where the line falls, by their lower 16 bits. Cost: three passes; memory
-    for the positions only.
-
-    Args:
-        scores: arrays of float32.
-        sizes: bytes of each entry, of any integer type; a negative one is no candidate.
-        excess_bytes: to reach.
-        excess_entries: to reach.
-
     >>> lowest_scores([np.float32([2, 1]), np.float32([3, 0])], [np.array([10, 10]), np.array([10, -1])], 15, 0)
     [array([0, 1]), array([], dtype=int64)]
     """
+    # The scores are counted by their upper 16 bits and, where the line falls, by their lower 16 bits. Cost: three passes;
+    # memory for the positions only.
     bits = [own.view(np.int32) for own in scores]
     missing = np.array([excess_bytes, excess_entries], np.int64)
     most, border = 0, 0

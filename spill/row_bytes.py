@@ -32,13 +32,7 @@ LINK_BYTES = 8
 
 @dataclass(frozen=True, slots=True)
 class UnpackedRows:
-    """Row records, valid as long as this lives.
-
-    Args:
-        address: of the first record.
-        count: how many.
-        owners: the memory of the records, and of the long strings they point to.
-    """
+    """Row records, valid as long as this lives."""
 
     address: int
     count: int
@@ -56,14 +50,7 @@ class UnpackedRows:
 
 
 def pack_rows(refs: Int64s, *, stride: int, variables: int, heap: int = 0) -> pa.LargeBinaryArray:
-    """Return row records as bytes.
-
-    Args:
-        refs: address of each record.
-        stride: bytes of a record.
-        variables: address of the column table of the columns that may have long strings.
-        heap: address of the heap that records of an arena point into.
-    """
+    """Return row records as bytes."""
     offsets = np.empty(len(refs) + 1, np.int64)
     size = int(_measure(refs, stride, variables, offsets))
     content = np.empty(size, np.uint8)
@@ -72,13 +59,7 @@ def pack_rows(refs: Int64s, *, stride: int, variables: int, heap: int = 0) -> pa
 
 
 def unpack_rows(rows: pa.LargeBinaryArray, *, stride: int, variables: int) -> UnpackedRows:
-    """Return the row records that were packed; their long strings stay in `rows`.
-
-    Args:
-        rows: as `pack_rows` made them.
-        stride: bytes of a record.
-        variables: address of the column table of the columns that may have long strings.
-    """
+    """Return the row records that were packed; their long strings stay in `rows`."""
     count = len(rows)
     records = np.zeros(count * stride + 8, np.uint8)
     address = int(records.ctypes.data)

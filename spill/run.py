@@ -41,14 +41,7 @@ _GROUP_BYTES = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class LyingRows:
-    """Rows whose bytes lie somewhere in memory, as long as that is left alone.
-
-    Args:
-        codes: of each row.
-        subcodes: of each row.
-        addresses: of the bytes of each row.
-        lengths: of the bytes of each row.
-    """
+    """Rows whose bytes lie somewhere in memory, as long as that is left alone."""
 
     codes: Int64s
     subcodes: Int64s
@@ -67,12 +60,7 @@ class LyingRows:
 
 
 class Wanted:
-    """Codes, or pairs of code and subcode, that are looked for: ascending, each once.
-
-    Args:
-        codes: in any order, repeats allowed.
-        subcodes: one per code where pairs are wanted.
-    """
+    """Codes, or pairs of code and subcode, that are looked for: ascending, each once."""
 
     __slots__ = ("by_row", "codes", "subcodes")
 
@@ -118,23 +106,7 @@ def in_order(codes: Int64s, subcodes: Int64s | None) -> Int64s:
 
 
 class Run:
-    """Open one run.
-
-    Args:
-        directory: where the index files are.
-        number: of the run.
-        pages: where its pages are.
-        rows: how many rows were written.
-        live: how many of them have not been removed.
-        filter_bits: as the writer made it; None for a run that was opened again, or is large.
-
-    Attributes:
-        directory: a line of `DIRECTORY_WORDS` words per page.
-        removed: a bit per row, set when it was removed.
-
-    Raises:
-        StateError: a file is missing or has another size.
-    """
+    """Open one run."""
 
     def __init__(
         self,
@@ -172,7 +144,6 @@ class Run:
         self._long_codes: Int64s | None = None
 
     def check(self) -> None:
-        """Raise StateError unless the pages are all there."""
         self._pages.check(self.number, pages=len(self.directory), size=int(self.directory[-1, k.END]))
 
     def line(self) -> tuple[int, ...]:
@@ -189,10 +160,6 @@ class Run:
         return self._long_codes
 
     def release(self, pages: int | None = None) -> None:
-        """Let directory and prints of the first pages (default: all) leave this process; the host keeps them as it likes.
-
-        The bits of removed rows stay: they are few, and to write to a mapped page again costs several microseconds.
-        """
         if pages is None:
             pages, rows = len(self.directory), self.rows
         else:
@@ -202,40 +169,28 @@ class Run:
                 mapping.madvise(mmap.MADV_DONTNEED, 0, size)
 
     def index_bytes(self) -> int:
-        """Return the bytes of directory, prints, bits and filter."""
         return self._index_bytes
 
     def staying_bytes(self) -> int:
-        """Return the bytes of bits and filter, which `release` leaves in memory."""
         return self._staying_bytes
 
     def file_bytes(self) -> int:
-        """Return the bytes of directory, prints and bits."""
         return self._file_bytes
 
     def drop(self) -> None:
-        """Remove the run with all its files."""
         self.close()
         self._pages.drop(self.number)
         for path in self._files:
             remove_file(path)
 
     def close(self) -> None:
-        """Unmap the index."""
         self._mappings = ()
         self.directory = np.empty((0, k.DIRECTORY_WORDS), np.int64)
         self.removed = np.empty(0, np.uint8)
 
 
 class RunWriter:
-    """Write one run from rows that arrive in order.
-
-    Args:
-        directory: where the index files go.
-        number: of the run.
-        pages: where its pages go.
-        wide: whether the store has subcodes.
-    """
+    """Write one run from rows that arrive in order."""
 
     def __init__(self, directory: Path, number: int, pages: Pages, *, wide: bool) -> None:
         self._target = (directory, number, pages)
@@ -251,7 +206,6 @@ class RunWriter:
         self._paths = _index_files(directory, number)
 
     def append(self, rows: LyingRows) -> None:
-        """Add rows in their order, none of which goes before a row added earlier."""
         if len(rows) == 0:
             return
         if not self._index:
@@ -313,7 +267,6 @@ class RunWriter:
         return self._rows
 
     def finish(self) -> Run:
-        """Return the run; there is at least one row in it."""
         self._index[2].write(bytes(_removed_bytes(self._rows)))
         for file in self._index:
             file.close()
@@ -323,7 +276,6 @@ class RunWriter:
         return Run(directory, number, pages, rows=self._rows, live=self._rows, filter_bits=filter_bits)
 
     def discard(self) -> None:
-        """Leave nothing behind."""
         for file in self._index:
             file.close(discard=True)
         self._writer.discard()

@@ -122,13 +122,7 @@ def _flip_removed(removed: int, row: int) -> None:
 
 @kernel
 def erase_places(runs: Any, places: Any, erased: Any) -> int:
-    """Mark rows as removed, by place; return -1, or the position of a place that holds no row, and then nothing was done.
-
-    Args:
-        runs: one line of `RUN_WORDS` words per run.
-        places: of the rows; repeats are allowed.
-        erased: gets, per run, how many rows went.
-    """
+    """Mark rows as removed, by place; return -1, or the position of a place that holds no row, and then nothing was done."""
     run = 0
     for index in range(len(places)):
         row = places[index] & ROW_MASK
@@ -146,14 +140,7 @@ def erase_places(runs: Any, places: Any, erased: Any) -> int:
 
 @kernel
 def restore_places(runs: Any, places: Any, restored: Any, added: Any) -> int:
-    """Undo the removal of rows whose run is still there; return -1, or the position of one that was not removed.
-
-    Args:
-        runs: one line of `RUN_WORDS` words per run.
-        places: of the rows.
-        restored: gets, per row, whether it is back; nothing is back after an error.
-        added: gets, per run, how many rows arrived.
-    """
+    """Undo the removal of rows whose run is still there; return -1, or the position of one that was not removed."""
     run = 0
     bad = -1
     for index in range(len(places)):
@@ -197,10 +184,8 @@ def _guessed_page(directory: int, pages: int, page: int, code: int, pages_per_co
 
 @kernel
 def _first_page(directory: int, pages: int, guess: int, code: int, subcode: int, by_row: bool) -> int:
-    """Return the first page that may hold a code (or a pair): the last one that begins before it, else page 0.
-
-    Gallops from the guess, so a good one costs a step or two and a bad one the logarithm of its error.
-    """
+    """Return the first page that may hold a code (or a pair): the last one that begins before it, else page 0."""
+    # Gallops from the guess, so a good one costs a step or two and a bad one the logarithm of its error.
     low, high = guess, guess + 1
     step = 1
     if _begins_before(directory, guess, code, subcode, by_row):
@@ -245,16 +230,13 @@ def page_row(run: Any, page: int) -> int:
 
 @kernel
 def page_bytes(directory: int, page: int) -> int:
-    """Return the bytes of a page, by the directory."""
     return _word(directory, page, END) - (0 if page == 0 else _word(directory, page - 1, END))
 
 
 @kernel
 def _may_hold(prints: int, removed: int, begin: int, end: int, sought: int, mask: int) -> bool:
-    """Return whether one of some rows is present and has this print, where `mask` has bits; four are compared at once.
-
-    Of a word whose four parts are the differences, the subtraction borrows into the highest bit of a part that is 0.
-    """
+    """Return whether one of some rows is present and has this print, where `mask` has bits; four are compared at once."""
+    # Of a word whose four parts are the differences, the subtraction borrows into the highest bit of a part that is 0.
     row = begin
     four = sought * _EACH
     masks = mask * _EACH
@@ -285,23 +267,8 @@ def find_pages(
     pages: Any,
     first_wanted: Any,
 ) -> int:
-    """List the pages that may hold some of the wanted codes (or pairs), run by run, ascending and each once; return how many.
-
-    Stops when `pages` is full or the pages take `most_bytes`; called again with the same cursor it continues.
-
-    Args:
-        runs: one line of `RUN_WORDS` words per run.
-        wide: whether the store has subcodes.
-        codes: wanted, ascending.
-        subcodes: wanted, ascending below one code; ignored unless `by_row`.
-        by_row: whether pairs are wanted.
-        cursor: five words, at first 0, 0, 0, -1 and 0: run, next wanted, page to look at next, last page listed, and rows of
-            the pages that were listed. The first one ends as the number of runs.
-        most_bytes: of the pages; one page is always listed.
-        page_runs: gets the run of each page.
-        pages: gets the numbers.
-        first_wanted: gets, per page, the first of the wanted that it may hold.
-    """
+    """List the pages that may hold some wanted codes or pairs, run by run, ascending and each once; return how many."""
+    # Stops when `pages` is full or the pages take `most_bytes`; called again with the same cursor it continues.
     count = 0
     listed_bytes = 0
     run, wanted, resumed, last = cursor[0], cursor[1], cursor[2], cursor[3]

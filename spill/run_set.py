@@ -43,11 +43,6 @@ _INDEX_WINDOW = 8 << 20
 def runs_to_merge(live: Sequence[int], rows: Sequence[int], fanout: int) -> list[int]:
     """Return the positions of the runs to merge into one; none when all is well.
 
-    Args:
-        live: per run, its living rows.
-        rows: per run, the rows it was written with.
-        fanout: so many runs of one level are merged; a power of two.
-
     >>> runs_to_merge([1000] * 3 + [90_000], [1000] * 3 + [90_000], 4)
     []
     >>> runs_to_merge([1000] * 4 + [90_000], [1000] * 4 + [90_000], 4)

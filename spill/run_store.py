@@ -40,13 +40,7 @@ _ALL_REMOVED = 0xFF
 
 @dataclass(frozen=True, slots=True)
 class _Revision:
-    """Rows of a run that another one, hidden until then, is to replace.
-
-    Args:
-        old: where they are.
-        new: what replaces them.
-        replaced: which of them: a byte of `Run.removed`, and bits to be set there and behind.
-    """
+    """Rows of a run that another one, hidden until then, is to replace."""
 
     old: Run
     new: Run
@@ -54,18 +48,7 @@ class _Revision:
 
 
 class RunStore(RunSet[Run]):
-    """Keep cold rows in runs.
-
-    Args:
-        directory: of this store alone; created if it does not exist.
-        pages: where the pages of the runs lie.
-        owner: the owner of the rows and what their bytes depend on: query, bucket, layout. Compared when the store is opened.
-        with_subcodes: whether rows are also found by subcode; without, subcodes are not kept.
-
-    Raises:
-        StateError: the directory holds another owner's store, one of another version or boot, or one that was being changed
-            when its process died.
-    """
+    """Keep cold rows in runs."""
 
     def __init__(
         self, directory: str | Path, *, pages: Pages, owner: Mapping[str, str | int], with_subcodes: bool = True

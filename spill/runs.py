@@ -31,14 +31,7 @@ _LEAST_PAGES = 1 << 8  # a single code may have many
 
 
 class Runs:
-    """Look into runs.
-
-    Args:
-        runs: open ones, all of one store; valid until one of them is closed.
-        pages: where their pages are.
-        wide: whether the store has subcodes.
-        place: how errors call the store: its directory.
-    """
+    """Look into runs."""
 
     def __init__(self, runs: Sequence[Run], pages: Pages, *, wide: bool, place: str) -> None:
         self._runs = tuple(runs)
@@ -51,15 +44,8 @@ class Runs:
     # ---------------------------------------------------------------- reading
 
     def find(self, wanted: Wanted, *, keep_index: bool, group_bytes: int | None = None) -> Iterator[tuple[ColdRows, int, int]]:
-        """Yield the wanted rows, group by group, with the number and the bytes of the pages read for them.
-
-        Rows that were yielded may be removed before the next are requested, and others may be put.
-
-        Args:
-            wanted: what is looked for.
-            keep_index: whether the index stays in memory; else it leaves it at the end.
-            group_bytes: of pages to hold in memory at once; default: as these are best read.
-        """
+        """Yield the wanted rows, group by group, with the number and the bytes of the pages read for them."""
+        # Rows that were yielded may be removed before the next are requested, and others may be put.
         cursor = np.array([0, 0, 0, -1, 0], np.int64)
         most = min(_GROUP_PAGES, max(_LEAST_PAGES, 2 * len(wanted) * len(self._runs)))
         page_runs, pages, first_wanted = (np.empty(most, np.int64) for _ in range(3))
@@ -89,10 +75,8 @@ class Runs:
             run.release()
 
     def scan(self, chunk_bytes: int, *, keep_index: bool) -> Iterator[tuple[LyingRows, Int64s]]:
-        """Yield all living rows and their places, run by run and in the order of each, in chunks of about `chunk_bytes`.
-
-        They are in the pages that were read, until the next are requested. Else as `find`.
-        """
+        """Yield all living rows and their places, run by run and in the order of each, in chunks of about `chunk_bytes`."""
+        # They are in the pages that were read, until the next are requested. Else as `find`.
         read: ReadPages | None = None
         for number, run in enumerate(self._runs):
             begin, written, chunk_pages = 0, run.directory, 1 + chunk_bytes // _USUAL_PAGE_BYTES

@@ -15,10 +15,8 @@ _SMALL_GROUP = 32
 
 @kernel
 def order_subcodes(codes: Any, subcodes: Any, order: Any, large: Any) -> int:
-    """Bring the rows of one code into the order of their subcodes, within an order by code.
-
-    Groups of more than 32 rows are left to the caller: their bounds go to `large`, two words each; returns how many.
-    """
+    """Bring the rows of one code into the order of their subcodes, within an order by code."""
+    # Groups of more than 32 rows are left to the caller: their bounds go to `large`, two words each; returns how many.
     count = len(order)
     large_count = 0
     begin = 0
@@ -46,15 +44,7 @@ def order_subcodes(codes: Any, subcodes: Any, order: Any, large: Any) -> int:
 
 @kernel
 def cut_pages(codes: Any, lengths: Any, row_head_bytes: int, page_rows: Any, page_ends: Any) -> int:
-    """Cut ordered rows into pages; return how many.
-
-    Args:
-        codes: of the rows.
-        lengths: of the bytes of the rows.
-        row_head_bytes: that a row takes in its page beside its bytes.
-        page_rows: gets the position of each page's first row, and the end.
-        page_ends: gets where each page ends when they come after one another.
-    """
+    """Cut ordered rows into pages; return how many."""
     pages = 0
     total = 0
     filled = 0
@@ -88,19 +78,7 @@ def fill_pages(
     target: int,
     page_ends: Any,
 ) -> None:
-    """Write the pages between two entries of `page_rows` one after the other; `page_ends` gets where each ends.
-
-    Args:
-        codes: of all rows, in order; as `subcodes`, `addresses` and `lengths`.
-        subcodes: of all rows.
-        addresses: of the bytes of all rows.
-        lengths: of the bytes of all rows.
-        page_rows: first position of each page to write, and the end of the last one.
-        first_page: number of the first page in the run.
-        wide: whether the store has subcodes.
-        target: where to write.
-        page_ends: counted from `target`.
-    """
+    """Write the pages between two entries of `page_rows` one after the other; `page_ends` gets where each ends."""
     place = target
     for page in range(len(page_rows) - 1):
         begin, end = page_rows[page], page_rows[page + 1]
@@ -135,19 +113,7 @@ def index_pages(
     code_before: int,
     directory: Any,
 ) -> None:
-    """Fill in the directory of pages that `fill_pages` has written.
-
-    Args:
-        codes: of all rows, in order.
-        subcodes: of all rows.
-        page_rows: as for `fill_pages`.
-        page_ends: as `fill_pages` left them.
-        first_row: number in the run of the first of all rows.
-        first_byte: where the first page begins in the run.
-        follows: whether a page is before the first one.
-        code_before: the last code of that page.
-        directory: one line per page.
-    """
+    """Fill in the directory of pages that `fill_pages` has written."""
     for page in range(len(page_rows) - 1):
         first = page_rows[page]
         continues = 0
@@ -174,16 +140,7 @@ def gather_bytes(sources: Any, lengths: Any, target: int, offsets: Any) -> None:
 
 @kernel
 def merge_chunks(chunks: Any, codes: Any, subcodes: Any, addresses: Any, lengths: Any) -> int:
-    """Merge chunks of ordered rows until one of them is used up that is not the last of its run; return the rows.
-
-    Args:
-        chunks: one line per chunk: address of the codes of its rows, of their subcodes, of their addresses, of their lengths;
-            the next row, the number of rows, and whether it is the last of its run. The next row is brought forward.
-        codes: get the merged rows, with room for all.
-        subcodes: as `codes`.
-        addresses: as `codes`: of the bytes of each row.
-        lengths: as `codes`: of the bytes of each row.
-    """
+    """Merge chunks of ordered rows until one of them is used up that is not the last of its run; return the rows."""
     count = 0
     while True:
         best = -1

@@ -528,11 +528,7 @@ def _session(cores: int | None, conf: dict[str, str] | None = None) -> SparkSess
 
 
 def _writer(options: argparse.Namespace) -> JoinStreamWriter:
-    """Call the user's function.
-
-    Raises:
-        OptionError: there is no such function, or it returns something else.
-    """
+    """Call the user's function."""
     function = _function(options.program)
     session = _session(options.cores)  # takes seconds: only for a program that is present
     from zset_join.runners.spark.api.writer import JoinStreamWriter

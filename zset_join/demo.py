@@ -81,13 +81,7 @@ _QUERY = """revenue = (
 
 
 def run_demo(print_line: Callable[[str], None], *, is_colored: bool = False, waits: bool = False) -> bool:
-    """Run the story; return whether the view equals what the comparison computed.
-
-    Args:
-        print_line: takes each line.
-        is_colored: mark rows that arrive and go with the colors of a terminal.
-        waits: at the end serve the console of the pipeline until Ctrl-C.
-    """
+    """Run the story; return whether the view equals what the comparison computed."""
     if not is_compiled():
         print_line("(First use of this version: what the story calls is compiled now, which takes ten seconds or more, once.)")
     print_line("A view over three changing tables, as a program writes it:\n")

@@ -39,15 +39,7 @@ _MOMENTS = ("var_pop", "var_samp", "stddev_pop", "stddev_samp")
 
 
 class Accumulation:
-    """Add the rows of a relation to the accumulators of some calls.
-
-    Args:
-        relation: the input.
-        calls: what is computed.
-
-    Raises:
-        PlanError: a call that does not go with the relation.
-    """
+    """Add the rows of a relation to the accumulators of some calls."""
 
     def __init__(self, relation: Relation, calls: Sequence[AggregateCall]) -> None:
         self.relation = relation
@@ -161,11 +153,9 @@ class Accumulation:
         return filtered
 
     def constraints(self, lines: Lines, rows: pa.RecordBatch) -> list[tuple[Int64s, Int64s]]:
-        """Return the sources of each row: the cell it belongs to, and how many copies the cells have before the delta.
-
-        A row counts among the values of an accumulator or among those that do not (NULL, or filtered out); neither may fall
-        below 0, nor may a value of a multiset.
-        """
+        """Return the sources of each row: the cell it belongs to, and how many copies the cells have before the delta."""
+        # A row counts among the values of an accumulator or among those that do not (NULL, or filtered out); neither may fall
+        # below 0, nor may a value of a multiset.
         entry_of = lines.entry_of[: lines.count]
         before = lines.before
         constraints: list[tuple[Int64s, Int64s]] = [(entry_of.copy(), before[:, 0].copy())]

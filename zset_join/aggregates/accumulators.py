@@ -56,13 +56,7 @@ _EXACT_INTEGERS, _EXACT_POWERS = 1 << 53, 22  # integers and powers of ten that 
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """Inputs of an accumulator.
-
-    Args:
-        columns: names of input columns.
-        types: their types.
-        filter: number of the filter whose rows count, -1 for all rows.
-    """
+    """Inputs of an accumulator."""
 
     columns: tuple[str, ...]
     types: tuple[pa.DataType, ...]
@@ -177,7 +171,6 @@ class CountOf(_Linear):
         super().__init__(source, 1)
 
     def add(self, lines: Lines, rows: pa.RecordBatch, weights: Int64s) -> bool:
-        """Add the rows of a delta to `after`; return whether a count may have fallen below 0."""
         validity, start = 0, 0
         array = None
         if self.source.columns:
@@ -197,7 +190,6 @@ class BitCounts(_Linear):
         super().__init__(source, 1 + self.bits)
 
     def add(self, lines: Lines, rows: pa.RecordBatch, weights: Int64s) -> bool:
-        """Add the rows of a delta to `after`; return whether a count may have fallen below 0."""
         array = plain(rows.column(self.source.columns[0]), storage_type(self.source.types[0]))
         chosen = np.asarray(weights[: lines.count], np.int64)
         if array.null_count:
@@ -212,7 +204,6 @@ class BitCounts(_Linear):
         return bool((words[:, 0] < 0).any())
 
     def merge(self, lines: Lines, columns: Sequence[pa.Array]) -> None:
-        """Add words that were written down before; each is a number of its own."""
         for word, column in enumerate(columns[: self.words]):
             self._merge_words(lines, [column], word)
 

@@ -46,12 +46,7 @@ _LAYOUT_VERSION = 2
 
 
 class _GroupLayout(RowLayout):
-    """Key columns, and state words behind them, so that a record of a delta and one of the state agree in their keys.
-
-    Args:
-        schema: the key columns.
-        state_words: how many words follow them.
-    """
+    """Key columns, and state words behind them, so that a record of a delta and one of the state agree in their keys."""
 
     def __init__(self, schema: pa.Schema, state_words: int) -> None:
         super().__init__(schema)
@@ -60,22 +55,7 @@ class _GroupLayout(RowLayout):
 
 
 class GroupState:
-    """Keep groups.
-
-    Args:
-        relation: name of the input, for messages.
-        schema: the key columns; none for a global aggregate.
-        accumulators: what each group remembers besides its number of rows; this places their words.
-        fingerprint: describes what the words mean; a directory written for another one is refused.
-        tables: where the state lies, and how keys are hashed.
-        name: first part of the file names.
-
-    Attributes:
-        most_bytes: that compacting may take; where it would take more, the dead stay, to be used again. None is no limit.
-
-    Raises:
-        StateError: the directory holds state of another layout, or state that was being written when its process died.
-    """
+    """Keep groups."""
 
     def __init__(
         self,
@@ -170,7 +150,6 @@ class GroupState:
 
     @property
     def record_bytes(self) -> int:
-        """Return the bytes of a record."""
         return self._layout.stride
 
     @property
@@ -181,12 +160,7 @@ class GroupState:
     # ---------------------------------------------------------------- reading
 
     def load(self, rows: pa.RecordBatch, count: int) -> Lines:
-        """Find the groups of some rows and copy their state into lines. Cost: the rows.
-
-        Args:
-            rows: at least the key columns.
-            count: how many rows; a global aggregate gets its one entry even from none.
-        """
+        """Find the groups of some rows and copy their state into lines. Cost: the rows."""
         entry_of, keys, key_codes, entries = self._group(rows, count)
         scratch = self._scratch
         numbers = scratch.array("found", entries)
@@ -402,15 +376,12 @@ class GroupState:
         return self._arena.dead_bytes()
 
     def is_current(self) -> bool:
-        """Return whether another process would open these mapped files: none was replaced, extended or partly written."""
         return self._arena.is_current() and self._arena.header[s.H_DIRTY] == 0 and self._table.is_current()
 
     def working_bytes(self) -> int:
-        """Return the bytes of the working arrays, which are not part of the state."""
         return self._scratch.resident_bytes()
 
     def close(self) -> None:
-        """Unmap everything."""
         self._table.close()
         self._arena.close()
         self._release()

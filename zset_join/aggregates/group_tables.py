@@ -46,15 +46,7 @@ def _multisets(accumulation: Accumulation) -> list[tuple[int, ValuesOf]]:
 
 
 class GroupTables:
-    """Write the groups of a state, insert them, take them out.
-
-    Args:
-        state: the groups.
-        accumulation: what each remembers.
-
-    Attributes:
-        names: of the tables, in their order; `groups` first.
-    """
+    """Write the groups of a state, insert them, take them out."""
 
     def __init__(self, state: GroupState, accumulation: Accumulation) -> None:
         self._state = state
@@ -68,12 +60,7 @@ class GroupTables:
         return [table.schema for table in self.written(nothing, np.empty((0, self._state.line_words), np.int64))]
 
     def written(self, refs: Int64s, lines: Int64s) -> list[pa.Table]:
-        """Return groups as tables.
-
-        Args:
-            refs: their record addresses.
-            lines: their row counts and state words.
-        """
+        """Return groups as tables."""
         heap = self._state.heap_address
         columns = [*self._keys(refs), pa.array(np.ascontiguousarray(lines[:, 0]))]
         fields = [*self._state.schema, pa.field(PARTIAL_WEIGHT, pa.int64())]
@@ -94,12 +81,7 @@ class GroupTables:
         return [pa.chunked_array([part[at] for part in parts], schema.field(at).type) for at in range(len(schema))]
 
     def insert(self, number: int, rows: pa.RecordBatch) -> None:
-        """Add rows of one table to the state; the table of groups comes first. Cost: the rows.
-
-        Args:
-            number: which table.
-            rows: at least its columns.
-        """
+        """Add rows of one table to the state; the table of groups comes first. Cost: the rows."""
         lines, weights = self._state.load(rows, rows.num_rows), weights_of(rows)
         if number == 0:
             add_rows(lines.count, lines.entry_of, weights, lines.line_words, lines.after_address)

@@ -41,15 +41,7 @@ _EPOCH_METADATA = b"zset_join.absorbed_epoch"
 
 @dataclass(slots=True)
 class PreparedGroups:
-    """Effect of one delta, computed before it is applied; valid until the next delta is prepared.
-
-    Args:
-        lines: the touched groups before and after.
-        rejected: the rows that were omitted.
-        rejected_rows: how many.
-        rows: the rows, rejected ones included.
-        contradiction: an entry that has lost its last row but still has a sum, or -1.
-    """
+    """Effect of one delta, computed before it is applied; valid until the next delta is prepared."""
 
     lines: Lines
     rejected: RejectedChanges
@@ -59,16 +51,7 @@ class PreparedGroups:
 
 
 class GroupedInput:
-    """Group a relation in changelog or append mode.
-
-    Args:
-        accumulation: the relation and what is accumulated of it.
-        group_by: the key columns; none for one global group.
-        preaggregated: whether partial lines arrive, see `zset_join.aggregates.preaggregation`.
-        tables: where the state lies, and how keys are hashed.
-        name: first part of the file names.
-        budget: how much may be in memory, and the rest on disk; None for everything.
-    """
+    """Group a relation in changelog or append mode."""
 
     def __init__(
         self,
@@ -156,11 +139,7 @@ class GroupedInput:
         return -1
 
     def refuse_contradiction(self, prepared: PreparedGroups, tick: Tick) -> None:
-        """Raise if a group has lost its last row but still has a sum.
-
-        Raises:
-            BadInputError: some retraction of this or of an earlier epoch did not match an inserted row.
-        """
+        """Raise if a group has lost its last row but still has a sum."""
         entry = prepared.contradiction
         if entry >= 0:
             group = prepared.lines.group_of(entry)
@@ -175,13 +154,7 @@ class GroupedInput:
             )
 
     def held(self) -> Iterator[Lines]:
-        """Yield all groups as lines to which nothing is added, some at a time; each is valid until the next one.
-
-        Raises:
-            StateError: some groups may be on disk.
-
-        Cost: a snapshot.
-        """
+        """Yield all groups as lines to which nothing is added, some at a time; each is valid until the next one."""
         if self.hybrid is not None:
             raise StateError(
                 f'groups of "{self.relation.name}" may be on disk, only those in memory can be read without an epoch. Restore '
@@ -212,10 +185,7 @@ class GroupedInput:
         self._end(epoch)
 
     def snapshot_readers(self) -> Mapping[str, pa.RecordBatchReader]:
-        """Return readers of the groups, and the values of every multiset, as tables with the key columns in front.
-
-        Memory: a copy of the groups in memory, and a chunk of those on disk.
-        """
+        """Return readers of the groups, and the values of every multiset, as tables with the key columns in front."""
         readers = {}
         for number, hot in enumerate(self._tables.written(*self.state.live_lines())):
             cold = () if self.hybrid is None else self.hybrid.written(number)

@@ -21,14 +21,7 @@ __all__ = ["GroupedOutput"]
 
 
 class GroupedOutput:
-    """Build answers.
-
-    Args:
-        state: where the keys are.
-        results: the columns behind the key.
-        schema: of the answer.
-        chunk_rows: most rows in a chunk.
-    """
+    """Build answers."""
 
     def __init__(self, state: GroupState, results: Sequence[Result], schema: pa.Schema, chunk_rows: int) -> None:
         self._state, self._results, self._schema, self._chunk_rows = state, tuple(results), schema, chunk_rows

@@ -53,13 +53,7 @@ _WRITING_BYTES_OF_VALUES = 8 << 20  # and beyond that, where groups keep values 
 
 
 class HybridGroups:
-    """Bring groups in and spill them.
-
-    Args:
-        state: the groups in memory.
-        tables: how they are written.
-        budget: how much of them there may be.
-    """
+    """Bring groups in and spill them."""
 
     def __init__(self, state: GroupState, tables: GroupTables, budget: HotBudget) -> None:
         self._state = state
@@ -88,12 +82,7 @@ class HybridGroups:
             )
 
     def fetch(self, rows: pa.RecordBatch, count: int) -> None:
-        """Bring in the groups of some rows.
-
-        Raises:
-            ResourceError: the disk is full or cannot be written; no group was lost.
-            StateError: what is on the disk is damaged.
-        """
+        """Bring in the groups of some rows."""
         if self._is_moving:
             raise StateError(
                 "groups were being moved between memory and disk when this process was interrupted, or what lay on the disk "
@@ -135,10 +124,8 @@ class HybridGroups:
 
     @contextmanager
     def _moving(self) -> Iterator[None]:
-        """Mark the state as half-written while groups move; after a full disk, which shows between moves, it is whole again.
-
-        After any other error, damaged files among them, the marks stay, so that the state is not used again.
-        """
+        """Mark the state as half-written while groups move; after a full disk, which shows between moves, it is whole again."""
+        # After any other error, damaged files among them, the marks stay, so that the state is not used again.
         self._is_moving = True
         self._state.begin()
         try:
@@ -279,10 +266,8 @@ class HybridGroups:
         return chosen, sizes[chosen]
 
     def _is_loose(self) -> bool:
-        """Return whether the dead keep the state above its limit. Small budgets are exempt: `zset_join.state.cold.row_limit`.
-
-        Blocks that are free are used again only by values of about their size: as groups grow, the dead get more.
-        """
+        """Return whether the dead keep the state above its limit. Small budgets are exempt (`state.cold.row_limit`)."""
+        # Blocks that are free are used again only by values of about their size: as groups grow, the dead get more.
         state, limit = self._state, self._limit.held
         if limit is None or self._limit.spared:
             return False
@@ -297,12 +282,7 @@ class HybridGroups:
             self._state.compact()
 
     def _spill(self, chosen: Int64s, sizes: npt.NDArray[np.int32]) -> None:
-        """Move groups out of memory, piece by piece.
-
-        Args:
-            chosen: positions of their records.
-            sizes: their bytes.
-        """
+        """Move groups out of memory, piece by piece."""
         state, end = self._state, 0
         while end < len(chosen):
             begin, end = end, min(end + _GROUPS_AT_ONCE, len(chosen))

@@ -24,17 +24,7 @@ Int64s = npt.NDArray[np.int64]
 
 @dataclass(slots=True)
 class Cells:
-    """Effect of a delta on the multisets of one accumulator; see `zset_join.kernels.aggregate.cells`.
-
-    Args:
-        bounds: `bounds[e] .. bounds[e + 1]` are the cells of entry e.
-        keys: address of the key words of the first cell.
-        weights: net weight of each cell.
-        before: copies before the epoch.
-        cell_of: the cell of each row of the delta, -1 for none.
-        count: how many cells.
-        owners: whatever the keys point into.
-    """
+    """Effect of a delta on the multisets of one accumulator; see `zset_join.kernels.aggregate.cells`."""
 
     bounds: Int64s
     keys: int
@@ -47,21 +37,7 @@ class Cells:
 
 @dataclass(slots=True)
 class Lines:
-    """The entries of one delta.
-
-    Args:
-        count: rows of the delta.
-        entries: groups it touches.
-        line_words: words of a line, the row count included.
-        entry_of: the entry of each row.
-        keys: address of a record with the key of each entry.
-        found: row number of each entry in the state, 0 where it is new.
-        before: lines as the state has them.
-        after: lines with the delta folded in.
-        heap: where the heap of the state starts.
-        scratch: arrays to work with.
-        group_of: returns the group key of an entry, for messages.
-    """
+    """The entries of one delta."""
 
     count: int
     entries: int

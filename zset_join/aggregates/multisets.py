@@ -31,13 +31,7 @@ _LEAF_BYTES = 8192
 
 
 class ValuesOf:
-    """Keep the values of some columns.
-
-    Args:
-        source: the columns; a row counts when none of those that must not be NULL is.
-        may_be_null: per column, whether NULL is a value like others (the value of `max_by` may be NULL, its order may not).
-        parts_zeros: -0.0 and 0.0 are two values.
-    """
+    """Keep the values of some columns."""
 
     words = tree.V_WORDS
 
@@ -58,7 +52,6 @@ class ValuesOf:
         return self.at + tree.V_DISTINCT
 
     def add(self, lines: Lines, rows: pa.RecordBatch, weights: Int64s) -> bool:
-        """Add the rows of a delta to `after`; return whether a count may have fallen below 0."""
         return self.add_values(lines, [rows.column(name) for name in self.source.columns], weights)
 
     def add_values(self, lines: Lines, arrays: Sequence[pa.Array], weights: Int64s) -> bool:
@@ -117,11 +110,9 @@ class ValuesOf:
         )
 
     def columns(self) -> list[pa.Field]:
-        """Return nothing: the values have a table of their own."""
         return []
 
     def write(self, lines: Int64s, heap: int) -> list[pa.Array]:  # noqa: ARG002 - part of the protocol
-        """Return nothing, see `write_values`."""
         return []
 
     def merge(self, lines: Lines, columns: Sequence[pa.Array]) -> None:
@@ -132,25 +123,16 @@ class ValuesOf:
         return [pa.field(f"_zset_value_{number}", kind) for number, kind in enumerate(self.source.types)]
 
     def write_values(self, groups: Int64s, place: int, total: int, heap: int) -> tuple[Int64s, list[pa.Array], Int64s]:
-        """Return every value of some groups: the record of its group, the value, and the number of copies.
-
-        Args:
-            groups: record addresses.
-            place: offset in a record of the words of this accumulator.
-            total: distinct values of all these groups.
-            heap: where the heap of the state starts.
-        """
+        """Return every value of some groups: the record of its group, the value, and the number of copies."""
         refs, copies = np.empty(total, np.int64), np.empty(total, np.int64)
         keys = np.empty((total, self.codec.words), np.int64)
         list_state(heap, groups, len(groups), place, self.codec.words, self.codec.texts, refs, int(keys.ctypes.data), copies)
         return refs, [self.codec.decode(number, keys, None, heap) for number in range(len(self.source.types))], copies
 
     def leftover(self, lines: Lines) -> int:  # noqa: ARG002 - part of the protocol
-        """Return -1: a group without rows has no values, because every row was found among them."""
         return -1
 
     def store(self, heap: StateHeap, lines: Lines) -> None:
-        """Move the values of `after` that lie outside the lines into the heap."""
         cells = lines.cells.get(self.at)
         if cells is None or not cells.count:
             return
@@ -178,6 +160,5 @@ class ValuesOf:
             )
 
     def copy(self, old: int, new: int, groups: int, copied: int, state_offset: int) -> None:
-        """Copy the heap values of copied groups from one state to another."""
         place = state_offset + 8 * (self.at - 1)
         copy_values(old, new, groups, copied, place, self.codec.words, self.codec.texts)

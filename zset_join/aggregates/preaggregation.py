@@ -49,15 +49,6 @@ def partial_relation(relation: Relation, group_by: Sequence[str], accumulators: 
 class Preaggregation:
     """Reduce deltas of a relation for an aggregate.
 
-    Args:
-        relation: the input of the aggregate, in changelog or append mode.
-        group_by: its key columns.
-        calls: its output columns.
-
-    Attributes:
-        is_partial: whether the output consists of partial lines; build the aggregate with `preaggregated=True` then.
-        relation: the output.
-
     >>> sales = Relation(name="sales", schema=pa.schema({"shop": pa.string(), "price": pa.int64()}), mode="changelog")
     >>> reduction = Preaggregation(sales, ["shop"], [AggregateCall("sum", "price")])
     >>> reduction.is_partial, len(reduction.reduce(ZSet.of({"shop": ["A", "A", "B"], "price": [1, 2, 3]})))
@@ -89,11 +80,7 @@ class Preaggregation:
             )
 
     def reduce(self, delta: ZSet) -> ZSet:
-        """Return the delta, reduced; partial lines have weight 1 each.
-
-        Raises:
-            BadInputError: a retraction from an append-only relation.
-        """
+        """Return the delta, reduced; partial lines have weight 1 each."""
         rows = conform(delta.rows, self._source)
         if not self.is_partial:
             kept = [rows.column(name) for name in self._columns]

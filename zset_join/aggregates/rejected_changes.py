@@ -37,12 +37,7 @@ _REASONS = {
 
 @dataclass(frozen=True, slots=True)
 class RejectedChanges:
-    """The rows of one delta that were omitted.
-
-    Args:
-        delta: all rows.
-        status: per row, a status of `zset_join.kernels.rows.changes`.
-    """
+    """The rows of one delta that were omitted."""
 
     delta: ZSet
     status: npt.NDArray[Any]

@@ -213,12 +213,7 @@ class _NestedCodec:
 
 
 class CompositeCodec:
-    """Several values side by side.
-
-    Args:
-        parts: the codecs of the values, in order of comparison.
-        may_be_null: per value, whether it may be NULL inside; NULL comes before everything else.
-    """
+    """Several values side by side."""
 
     def __init__(self, parts: Sequence[ValueCodec], may_be_null: Sequence[bool]) -> None:
         self.parts, self.may_be_null = tuple(parts), tuple(may_be_null)
@@ -231,7 +226,6 @@ class CompositeCodec:
             self.words += part.words
 
     def encode(self, arrays: Sequence[pa.Array], keys: Int64s, owners: list[Any]) -> None:
-        """Write the words of every row."""
         for array, part, place, nullable in zip(arrays, self.parts, self.places, self.may_be_null, strict=True):
             part.encode(array, keys, place, owners)
             if nullable:
@@ -247,7 +241,6 @@ class CompositeCodec:
         return begin, end, self.parts[number].texts << (self.places[number] - begin)
 
     def decode(self, number: int, keys: Int64s, valid: Flags | None, heap: int) -> pa.Array:
-        """Return one of the values of every row."""
         place, part = self.places[number], self.parts[number]
         if self.may_be_null[number]:
             inside = (keys[:, place - 1] != 0).view(np.uint8)

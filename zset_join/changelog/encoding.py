@@ -128,14 +128,7 @@ def encode(
 def check_encodable(
     delta: ZSet, key: Sequence[str], changelog_format: ChangelogFormat, *, max_rows: int = MOST_SINGLE_ROWS
 ) -> None:
-    """Refuse a delta whose weights the format cannot show.
-
-    Raises:
-        ResourceError: more than `max_rows` rows.
-        SinkError: a retraction in `AppendFormat`, or two live rows that claim one key in `UpsertFormat`.
-
-    Cost: one pass over the weights; for `UpsertFormat` also the keys.
-    """
+    """Refuse a delta whose weights the format cannot show."""
     if isinstance(changelog_format, WeightFormat):
         return
     if isinstance(changelog_format, UpsertFormat):
@@ -164,11 +157,7 @@ def check_encodable(
 
 
 def _groups_of_claims(delta: ZSet, key: Sequence[str]) -> _Int64s:
-    """Refuse two live rows that claim one key; return the number of the key of each row.
-
-    Raises:
-        SinkError: `KEY_CLAIMED_TWICE`.
-    """
+    """Refuse two live rows that claim one key; return the number of the key of each row."""
     groups = group_keys([delta.rows.column(name) for name in key])
     claims = np.bincount(groups[delta.weights > 0], minlength=len(delta))
     doubled = np.flatnonzero((claims[groups] > 1) & (delta.weights > 0) | (delta.weights > 1))
@@ -223,14 +212,6 @@ def _added_fields(changelog_format: ChangelogFormat) -> list[pa.Field]:
 def group_keys(columns: Sequence[pa.Array]) -> _Int64s:
     """Number the distinct keys of n rows in the order in which they first appear.
 
-    Args:
-        columns: the key columns, one or more, n values each, of any type that can be compared.
-
-    Returns:
-        int64[n]; two rows have the same number when Spark calls their keys equal and NULL equals NULL.
-
-    Cost: one hash table per column, and one per column after the first.
-
     >>> group_keys([pa.array([0.0, 7.0, -0.0, None])]).tolist()
     [0, 1, 0, 2]
     """
@@ -247,11 +228,6 @@ def group_keys(columns: Sequence[pa.Array]) -> _Int64s:
 
 def comparable_values(column: pa.Array) -> pa.Array:
     """Return values that are the same bits exactly where those of the column are equal in Spark's sense; NULL stays NULL.
-
-    Args:
-        column: n values of any type that can be compared.
-
-    Cost: nothing for most types, which are returned as they are; linear for floats, dictionaries and nested values.
 
     >>> comparable_values(pa.array([0.0, -0.0])).to_pylist()
     [0, 0]

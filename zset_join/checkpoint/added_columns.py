@@ -33,14 +33,7 @@ _HIDDEN = ("__control", "__sequence_")
 def added_columns(
     stored: Mapping[str, Any], given: Mapping[str, Any], stored_plan: Mapping[str, Any], given_plan: Mapping[str, Any]
 ) -> tuple[str, ...]:
-    """Return the query's columns that its checkpoint lacks; nothing where it differs in anything else.
-
-    Args:
-        stored: the description of the checkpoint.
-        given: that of the query.
-        stored_plan: the checkpoint's operators.
-        given_plan: the same of the query.
-    """
+    """Return the query's columns that its checkpoint lacks; nothing where it differs in anything else."""
     if "plan" not in stored_plan:  # a version that wrote down stages alone: what else is in the plan, the descriptions compare
         given_plan = {key: value for key, value in given_plan.items() if key != "plan"}
     added: set[str] = set()
@@ -68,12 +61,7 @@ def conformed_zset(delta: ZSet, schema: pa.Schema) -> ZSet:
 def conformed_readers(
     stored: Mapping[str, pa.RecordBatchReader], expected: Mapping[str, pa.Table | pa.RecordBatchReader]
 ) -> dict[str, pa.RecordBatchReader]:
-    """Return the tables of a snapshot with the columns that an operator has today.
-
-    Args:
-        stored: what the snapshot holds.
-        expected: what the operator, still empty, would write.
-    """
+    """Return the tables of a snapshot with the columns that an operator has today."""
     return {name: _conformed_reader(reader, expected[name].schema) for name, reader in stored.items() if name in expected}
 
 

@@ -21,11 +21,7 @@ _WEIGHT_FIELD = pa.field("__weight", pa.int64(), nullable=False)
 
 
 class ArrowParts:
-    """Write one Arrow IPC stream per bucket, with the weight as last column.
-
-    Args:
-        durable: wait for the disk; needed where the answer cannot be made again.
-    """
+    """Write one Arrow IPC stream per bucket, with the weight as last column."""
 
     def __init__(self, *, durable: bool = False) -> None:
         self._durable = durable
@@ -49,13 +45,7 @@ class ArrowParts:
 
 
 def read_arrow_parts(files: CheckpointFiles, parts: Iterable[PartEntry]) -> Iterator[ZSet]:
-    """Yield the whole answer of an epoch: the retractions of all buckets, then the insertions.
-
-    Raises:
-        StateError: a part is missing or damaged.
-
-    Memory: local files are mapped, not read; others are in memory until the last row was taken.
-    """
+    """Yield the whole answer of an epoch: the retractions of all buckets, then the insertions."""
     views = [files.view(part.file) for part in parts]
     for wanted_sign in (-1, 1):
         for part in views:

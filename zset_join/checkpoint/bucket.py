@@ -42,25 +42,7 @@ _READERS_PATIENCE_SECONDS = 600.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageContext:
-    """Context of the tasks of one stage in one epoch.
-
-    Args:
-        query_id: the query that owns the state.
-        stage: name of the stage.
-        tick: the epoch to be answered.
-        root: folder of the checkpoint, an absolute path or a URI.
-        local_state_dir: where mapped state lives; None for the default place of the host.
-        digest: digest of the query's description.
-        opened_at_ns: when the driver opened the checkpoint; later drivers have larger numbers.
-        histories: bucket to what its state is made of; a bucket without state is missing.
-        snapshot_buckets: buckets to write a snapshot of.
-        merge_buckets: buckets whose log files to merge.
-        count_buckets: buckets that must report what they hold.
-        due_buckets: buckets that wait for a time that has come.
-        local_state_retention_seconds: when to remove local state that no one uses; None for never.
-        has_added_columns: the query has got columns since it began.
-        readers: how many stages open the state of a bucket in an epoch, one after the other.
-    """
+    """Context of the tasks of one stage in one epoch."""
 
     query_id: str
     stage: str
@@ -80,7 +62,6 @@ class StageContext:
 
     @property
     def files(self) -> CheckpointFiles:
-        """Return the files of the checkpoint."""
         return CheckpointFiles.at(self.root, self.query_id)
 
     def is_work_due(self, bucket: int) -> bool:
@@ -89,21 +70,7 @@ class StageContext:
 
 
 class BucketState:
-    """Hold one bucket while a task works on it.
-
-    Args:
-        context: the epoch and what is committed.
-        bucket: number of the bucket.
-        build: makes the operator over a directory; called again after a wipe.
-
-    Attributes:
-        operator: the operator, in the state before the epoch.
-        snapshot: the snapshot written on the way, or None.
-        merged: the log file merged on the way, or None.
-        seconds: wall-clock seconds spent opening and folding.
-        was_rebuilt: the mapped files could not be used and were rebuilt.
-        is_warm: the mapped files were here, at most one epoch behind; None for a bucket that remembers nothing yet.
-    """
+    """Hold one bucket while a task works on it."""
 
     def __init__(self, context: StageContext, bucket: int, build: Callable[[str], DurableOperator]) -> None:
         self.context = context
@@ -196,11 +163,9 @@ class BucketState:
             return None  # rebuilt from what is committed
 
     def _refuse_if_overtaken(self, stamp: Stamp) -> None:
-        """Raise when the epoch, or the driver, has been left behind by the one the files are for.
-
-        Files that are ahead although an earlier driver left them are not a sign of that: the checkpoint was brought back from a
-        copy, and they are rebuilt.
-        """
+        """Raise when the epoch, or the driver, has been left behind by the one the files are for."""
+        # Files that are ahead although an earlier driver left them are not a sign of that: the checkpoint was brought back
+        # from a copy, and they are rebuilt.
         context = self.context
         is_ahead = stamp.absorbed_epoch >= context.tick.epoch
         if stamp.opened_at_ns > context.opened_at_ns or (is_ahead and stamp.opened_at_ns == context.opened_at_ns):

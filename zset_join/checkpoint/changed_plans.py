@@ -41,30 +41,7 @@ _FORMATS_BEFORE = (1,)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChangedPlan:
-    """Hold what a query has changed to.
-
-    Args:
-        epoch: the epoch that the change takes, whose answer is the difference.
-        changes: how many epochs of the checkpoint are changes, this one among them: an epoch behind it is that many behind
-            Spark's batch of its rows.
-        before: digest of the plan before; None: the one that the checkpoint was made with.
-        description: what the query is recognised by.
-        plan: to build its operators, see `Checkpoint`.
-        sources: all sources that the query ever had, as plans write them, in the order of their logs.
-        begins: views whose outputs begin with this epoch, where they are new.
-        filled: those of them whose rows are not the answer of the epoch, and have parts of their own.
-        altered: those of them that were present, and have columns behind those they had: their outputs continue.
-        unseen: epochs before it that outputs may lack, since the change was made without them; the record lists their parts.
-        void: by view, epochs among `unseen`, or this one, that its outputs are given without rows: a change that added columns,
-            and its undo, without a start between them.
-        bare_view: the view whose outputs are owned by the id of the query alone; those of others by id and name. Empty: the
-            only view, where the program gives it without a name.
-        undo_epochs: how many epochs behind it the change can be undone.
-        columns: how columns of sources changed, oldest first: `epoch` of the change, `slot`: the place in `sources` of the
-            source as it was, the rest as `ColumnChange` writes it.
-        note: kept with the change for its caller, JSON-ready.
-        left: by name of a source that the query has no more, how many of its rows states held when it was dropped.
-    """
+    """Hold what a query has changed to."""
 
     epoch: int
     changes: int
@@ -85,10 +62,8 @@ class ChangedPlan:
 
     @property
     def gone(self) -> dict[str, int | None]:
-        """Return the names of sources that the query had and has no more, each with the rows held when it was dropped.
-
-        None: a version that did not count them has dropped it.
-        """
+        """Return the names of sources that the query had and has no more, each with the rows held when it was dropped."""
+        # None: a version that did not count them has dropped it.
         there = {source["relation"]["name"] for source in self.plan["plan"]["sources"]}
         had = {source["relation"]["name"]: None for source in self.sources}
         return {name: self.left.get(name) for name in had if name not in there}
@@ -112,12 +87,7 @@ def write_changed_plan(folder: Folder, changed: ChangedPlan) -> str:
 
 
 def read_changed_plan(folder: Folder, digest: str) -> ChangedPlan:
-    """Return a plan that a record names.
-
-    Raises:
-        UnknownFormatError: it is of another layout.
-        ValueError: it is missing, or not what it was.
-    """
+    """Return a plan that a record names."""
     name = _name(digest)
     data = folder.read(name)
     sealed = b"" if data is None else data.to_pybytes()

@@ -75,24 +75,7 @@ _SWEEP_EVERY = 256
 
 
 class Checkpoint:
-    """Open the checkpoint of one query.
-
-    Args:
-        location: `checkpointLocation`.
-        query_id: id of the streaming query; it stays the same across restarts.
-        buckets: number of buckets.
-        description: JSON-ready description of the query; a restart with another one is refused.
-        plan: JSON-ready: what it takes to build the operators without the query's program. Written down once, for tools.
-        local_state_dir: where workers keep mapped state; None for the default place of each host.
-        snapshot_after_bytes: see `QueryOptions`.
-        retain_input_log: never replace logs by a snapshot.
-        local_state_retention_seconds: see `QueryOptions`.
-        owner: this driver's claim. Without one nothing is cleared away: what looks like rubbish may be another driver's work.
-        begins: call `begin`; False for a start that something else, such as an output, may still refuse.
-
-    Raises:
-        StateError: the directory belongs to another query, to another description, or is damaged.
-    """
+    """Open the checkpoint of one query."""
 
     def __init__(
         self,
@@ -140,13 +123,8 @@ class Checkpoint:
             self.begin()
 
     def begin(self) -> None:
-        """Confirm the claim, remove what dead drivers left, and write down the query and its plan: the end of a start.
-
-        The query is written down last: where anything before fails, the program before this one continues.
-
-        Raises:
-            StateError: another driver has made the checkpoint meanwhile, for another query.
-        """
+        """Confirm the claim, remove what dead drivers left, and write down the query and its plan: the end of a start."""
+        # The query is written down last: where anything before fails, the program before this one continues.
         if self._owner is not None:
             self._owner.confirm()
             self._folder.remove_unfinished("", "commits", "owners")
@@ -161,15 +139,7 @@ class Checkpoint:
             return "unknown"
 
     def committed(self, epoch: int, offsets: str | None = None) -> CommitRecord | None:
-        """Return the record of an epoch that is committed already; None when it is the next one.
-
-        Args:
-            epoch: the epoch Spark requests.
-            offsets: digest of the epoch's offsets in Spark; None when they are unknown.
-
-        Raises:
-            StateError: the epoch is neither the last one nor the one after it, or is the last one with another input.
-        """
+        """Return the record of an epoch that is committed already; None when it is the next one."""
         if self.last is not None and epoch == self.last.epoch:
             if offsets is not None and self.last.offsets is not None and offsets != self.last.offsets:
                 raise StateError(
@@ -246,14 +216,7 @@ class Checkpoint:
         return self.last.buckets or self._first_buckets
 
     def commit(self, record: CommitRecord) -> CommitRecord:
-        """Make an epoch true.
-
-        Returns:
-            The record as it was written, with this driver's name and its place in the chain of epochs.
-
-        Raises:
-            StateError: the epoch is not the next one, another driver committed it, or this driver is not the owner any more.
-        """
+        """Make an epoch true."""
         if self.committed(record.epoch) is not None:
             raise self._committed_twice(record.epoch)
         if self._owner is not None:
@@ -275,10 +238,8 @@ class Checkpoint:
         return record
 
     def commit_change(self, record: CommitRecord, changed: ChangedPlan) -> CommitRecord:
-        """Make an epoch true in which the query changes to another plan; the arguments and errors are those of `commit`.
-
-        The plan is on the disk before the record that names it.
-        """
+        """Make an epoch true in which the query changes to another plan; the arguments and errors are those of `commit`."""
+        # The plan is on the disk before the record that names it.
         if self._owner is not None:
             self._owner.check()
         digest = write_changed_plan(self._folder, changed)
@@ -287,11 +248,7 @@ class Checkpoint:
         return committed
 
     def begin_with(self, description: Mapping[str, Any], plan: Mapping[str, Any]) -> None:
-        """Change the query of a checkpoint without an epoch, in one step.
-
-        Raises:
-            StateError: this driver is not the owner any more.
-        """
+        """Change the query of a checkpoint without an epoch, in one step."""
         if self._owner is not None:
             self._owner.check()
         self._plan, self._unwritten = plan, {**(read_format(self._folder) or {}), "description": description}
@@ -315,16 +272,7 @@ class Checkpoint:
         return moved if moved is not None or self.last is None else self.last.plan
 
     def rescale(self, buckets: int, histories: Mapping[str, BucketHistory], changed: ChangedPlan | None = None) -> None:
-        """Let the state after the last epoch consist of another number of buckets, or be that of another plan, in one step.
-
-        Args:
-            buckets: how many.
-            histories: "stage/bucket" to what the state is made of then; the files are on the disk.
-            changed: the plan that it is of then; None: as before.
-
-        Raises:
-            StateError: no epoch is committed, this driver is not the owner any more, or another one was faster.
-        """
+        """Let the state after the last epoch consist of another number of buckets, or be that of another plan, in one step."""
         last = self.last
         data = None if last is None else self._folder.read(record_name(last.epoch))
         if last is None or data is None:
@@ -354,17 +302,7 @@ class Checkpoint:
         self._rescaling, self.buckets = rescaling, buckets
 
     def take_replay(self, record: CommitRecord) -> CommitRecord:
-        """Take a second answer to the last epoch, whose parts were lost; its record on the disk stays as it is.
-
-        Args:
-            record: what another attempt at the same rows gave.
-
-        Returns:
-            The committed record with the new parts. What else the attempt wrote is removed.
-
-        Raises:
-            StateError: the attempt saw other rows.
-        """
+        """Take a second answer to the last epoch, whose parts were lost; its record on the disk stays as it is."""
         last = self.last
         if last is None or record.epoch != last.epoch:
             raise ValueError(f"epoch {record.epoch} is not the last one")
@@ -395,11 +333,7 @@ class Checkpoint:
         return None if self._owner is None else self._owner.mine.token
 
     def _put_new(self, name: str, data: bytes) -> bool:
-        """Make a record; return whether it is ours.
-
-        Raises:
-            StateError: another driver has taken over, and cleared away what was being written.
-        """
+        """Make a record; return whether it is ours."""
         try:
             self._folder.put_new(name, data)
         except FileExistsError:
@@ -441,14 +375,7 @@ class Checkpoint:
         return not self._retain_input_log and history.has_outgrown(self._snapshot_after_bytes)
 
     def _check_format(self, description: Mapping[str, Any], buckets: int, plan: Mapping[str, Any] | None) -> tuple[int, bool]:
-        """Compare the query with `format.json`, and keep what `begin` must write there.
-
-        Returns:
-            The number of buckets the checkpoint was made with, and whether its query has got columns since.
-
-        Raises:
-            StateError: the checkpoint is that of another query.
-        """
+        """Compare the query with `format.json`, and keep what `begin` must write there."""
         given = json.loads(_stable_json(description))
         stored = read_query(self._folder)
         if stored is None:
@@ -514,10 +441,9 @@ class Checkpoint:
         return {**written, "plan": without_dropped(written["plan"])} if "plan" in written else written
 
     def _write_format(self) -> None:
-        """Write down whose checkpoint it is and its plan, both or neither.
-
-        Where the query has changed, its plan goes into `format.json` too: one file changes at once, whatever fails after it.
-        """
+        """Write down whose checkpoint it is and its plan, both or neither."""
+        # Where the query has changed, its plan goes into `format.json` too: one file changes at once, whatever fails after
+        # it.
         unwritten, self._unwritten = self._unwritten, None
         if unwritten is None:
             if self.changed is None:
@@ -571,10 +497,8 @@ class Checkpoint:
 
 
 def _is_whole(stored: bytes, plan: Mapping[str, Any]) -> bool:
-    """Return whether a stored plan has all fields of one of today, and its `keep_state`; the rest the description compares.
-
-    A damaged one does not, and the query that wrote it writes it again: nothing else needs its content.
-    """
+    """Return whether a stored plan has all fields of one of today, and its `keep_state`; the rest the description compares."""
+    # A damaged one does not, and the query that wrote it writes it again: nothing else needs its content.
     try:
         known = unseal(stored, version=CHECKPOINT_FORMAT, name=PLAN_FILE)
         return known.keys() >= plan.keys() and keep_state_of(known) == keep_state_of(plan)

@@ -22,23 +22,14 @@ RECORDS_KEPT = 10
 
 
 class Clearing:
-    """Clear away what a checkpoint has no use for any more.
-
-    Args:
-        folder: of the checkpoint.
-    """
+    """Clear away what a checkpoint has no use for any more."""
 
     def __init__(self, folder: Folder) -> None:
         self._folder = folder
         self._garbage: list[str] = []
 
     def after(self, before: CommittedState, record: CommitRecord) -> None:
-        """Remove what the record before the last one listed and nobody lists any more.
-
-        Args:
-            before: what was committed before the newest epoch.
-            record: of the newest epoch.
-        """
+        """Remove what the record before the last one listed and nobody lists any more."""
         removable, self._garbage = self._garbage, []
         if before.last is not None:
             states = (before.last.histories,) if before.rescaling is None else (before.last.histories, before.histories)
@@ -54,15 +45,8 @@ class Clearing:
             self._folder.remove(name)
 
     def sweep(self, last: CommitRecord, states: Iterable[Mapping[str, BucketHistory]]) -> None:
-        """Remove what dead attempts and drivers left behind: files of epochs before the last one that no record lists.
-
-        What only the epoch before the last one needs goes with the next commit.
-
-        Args:
-            last: the newest record.
-            states: what the state is made of after the epochs that can be gone back to; first that of now, which is of the last
-                epoch or of a rescaling after it.
-        """
+        """Remove what dead attempts and drivers left behind: files of epochs before the last one that no record lists."""
+        # What only the epoch before the last one needs goes with the next commit.
         of_newest, *of_earlier = (
             {name for history in histories.values() for name in history.file_names()} for histories in states
         )
@@ -82,10 +66,9 @@ class Clearing:
 
 
 def _is_of_no_state(name: str, record: CommitRecord) -> bool:
-    """Return whether a part of a record is present for outputs alone.
-
-    It is a file of its own, or the log of a view that has begun again since, which changes carry on that outputs have not seen.
-    """
+    """Return whether a part of a record is present for outputs alone."""
+    # It is a file of its own, or the log of a view that has begun again since, which changes carry on that outputs have not
+    # seen.
     if name.startswith("delta/"):
         return True
     return name.startswith("log/") and _is_before(name, record.epoch) and name not in record.state_files()

@@ -11,11 +11,6 @@ __all__ = ["differences", "keep_state_of", "what_to_do"]
 def differences(stored: Any, given: Any, path: str = "") -> list[str]:
     """Return a line per place where two descriptions differ.
 
-    Args:
-        stored: of the checkpoint, JSON-ready.
-        given: of the query that starts.
-        path: where both are.
-
     >>> differences({"how": "inner", "keys": [1]}, {"how": "left", "keys": [1]})
     ["how was 'inner' and is 'left'"]
     """
@@ -36,12 +31,7 @@ def keep_state_of(plan: Mapping[str, Any] | None) -> str:
 
 
 def what_to_do(stored_plan: Mapping[str, Any], given_plan: Mapping[str, Any] | None) -> str:
-    """Return what to do about a query that is not that of its checkpoint.
-
-    Args:
-        stored_plan: the plan of the checkpoint, as it was written; empty where it is missing.
-        given_plan: that of the query.
-    """
+    """Return what to do about a query that is not that of its checkpoint."""
     had, wanted = keep_state_of(stored_plan), keep_state_of(given_plan)
     if had != wanted:
         kept = f'The checkpoint was last run or changed with keep_state="{had}" (inside Spark: keepState); give the same. '

@@ -28,12 +28,7 @@ def is_reworded(stored: Mapping[str, Any], given: Mapping[str, Any]) -> bool:
 
 
 def is_same_plan(stored: Mapping[str, Any], given: Mapping[str, Any]) -> bool:
-    """Return whether a checkpoint's plan is that of a query; what the view is called does not matter.
-
-    Args:
-        stored: the checkpoint's operators.
-        given: the same of the query.
-    """
+    """Return whether a checkpoint's plan is that of a query; what the view is called does not matter."""
     if "plan" not in stored or _plain(stored["stages"]) != _plain(given["stages"]):
         return False
     known, wanted = ({**one["plan"], "keep_state": None} for one in (stored, given))  # what is kept shows in the feeds
@@ -41,22 +36,15 @@ def is_same_plan(stored: Mapping[str, Any], given: Mapping[str, Any]) -> bool:
 
 
 def without_dropped(plan: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return a written plan without the columns that it does not keep, which earlier versions listed.
-
-    Some of these did not write `keep_state` down.
-    """
+    """Return a written plan without the columns that it does not keep, which earlier versions listed."""
+    # Some of these did not write `keep_state` down.
     if "dropped" not in plan:
         return plan
     return {"keep_state": "needed", **{name: value for name, value in plan.items() if name != "dropped"}}
 
 
 def restated(stored: Mapping[str, Any], given: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return an earlier description as far as baselines and functions go, stream by stream in the order of the query.
-
-    Args:
-        stored: of the earlier form, or of today's, which is returned as it is.
-        given: of the query.
-    """
+    """Return an earlier description as far as baselines and functions go, stream by stream in the order of the query."""
     if not is_earlier(stored, given):
         return stored
     known = {one["name"]: one for one in described_streams(stored)}

@@ -27,14 +27,7 @@ __all__ = ["CheckpointFiles", "FileEntry", "NewFile", "attempt_name"]
 
 @dataclass(frozen=True, slots=True)
 class FileEntry:
-    """Expected properties of a listed file.
-
-    Args:
-        name: path relative to the folder of the checkpoint.
-        bytes: its size.
-        rows: rows in it.
-        crc32: checksum over query id, name and all bytes.
-    """
+    """Expected properties of a listed file."""
 
     name: str
     bytes: int
@@ -57,12 +50,7 @@ def attempt_name(epoch: int, suffix: str) -> str:
 
 
 class CheckpointFiles:
-    """Read and write the files of one query.
-
-    Args:
-        folder: where they are.
-        query_id: whose they are.
-    """
+    """Read and write the files of one query."""
 
     def __init__(self, folder: Folder, query_id: str) -> None:
         self.folder = folder
@@ -81,33 +69,14 @@ class CheckpointFiles:
         return NewFile(self, name, durable=durable)
 
     def read(self, entry: FileEntry) -> pa.Buffer:
-        """Return all bytes of a listed file.
-
-        Raises:
-            StateError: the file is missing, or not what was listed.
-
-        Cost: one read of the file; its bytes in memory.
-        """
         return self._checked(entry, self.folder.read(entry.name))
 
     def view(self, entry: FileEntry) -> pa.Buffer:
-        """Return all bytes of a listed file, mapped where the file system can.
-
-        For files that were written a moment ago: where the disk fails under a mapping, the process ends.
-
-        Raises:
-            StateError: the file is missing, or not what was listed.
-
-        Cost: one pass over the file.
-        """
+        """Return all bytes of a listed file, mapped where the file system can."""
+        # For files that were written a moment ago: where the disk fails under a mapping, the process ends.
         return self._checked(entry, self.folder.view(entry.name))
 
     def check(self, entry: FileEntry) -> str:
-        """Return the path or URI of a listed file, after looking at every byte of it.
-
-        Raises:
-            StateError: the file is missing, or not what was listed.
-        """
         self.view(entry)
         return self.uri(entry.name)
 
@@ -145,11 +114,6 @@ class NewFile:
     """Write a file nobody reads yet, counting bytes and checksum on the way.
 
     Leaving the context completes it; leaving it with an exception removes it.
-
-    Args:
-        files: the checkpoint.
-        name: relative path; the places above it are made.
-        durable: wait for the disk. False for files that can be made again.
     """
 
     def __init__(self, files: CheckpointFiles, name: str, *, durable: bool = True) -> None:

@@ -37,17 +37,7 @@ _TIMES = 5
 
 @contextmanager
 def leased_record(files: CheckpointFiles, seconds: float = LEASE_SECONDS) -> Iterator[CommitRecord | None]:
-    """Give the newest commit record, whose files stay until the end of the block, but no longer than the lease; None: no epoch.
-
-    Args:
-        files: of the checkpoint; its query may run.
-        seconds: how long the lease is.
-
-    Raises:
-        OptionError: `OPTION_VALUE`: the lease is not longer than nothing, or has no end.
-        StateError: `STATE_MOVES_ON`: epochs go by faster than a lease is written; `LEASE_EXPIRED`: the block took longer than
-            the lease, so files may have gone meanwhile; `STORAGE_FAILED`: the lease cannot be written.
-    """
+    """Give the newest commit record, whose files stay to the end of the block or of the lease; None: no epoch."""
     if type(seconds) not in (int, float) or not 0 < seconds < float("inf"):
         raise OptionError(
             f"lease_seconds={seconds!r}: a lease is positive and finite; expected seconds such as {LEASE_SECONDS:.0f}.",

@@ -55,17 +55,7 @@ _COLD = "cold"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stamp:
-    """Identity of the content of the mapped files.
-
-    Args:
-        query_id: the query that owns the state.
-        digest: digest of the query's description.
-        version: what wrote the files.
-        boot: the boot of the host they were written in.
-        folded: name of the attempt whose log was folded in last, or that of the snapshot; "" for none.
-        absorbed_epoch: the epoch of it; -1 for none.
-        opened_at_ns: when the driver they were written for opened the checkpoint; later drivers have larger numbers.
-    """
+    """Identity of the content of the mapped files."""
 
     query_id: str
     digest: str
@@ -90,11 +80,7 @@ class Stamp:
 
 
 def default_local_state_dir() -> Path:
-    """Return where this host keeps mapped state by default; the same after a restart.
-
-    Raises:
-        StateError: the directory is present and belongs to somebody else, or others may write to it.
-    """
+    """Return where this host keeps mapped state by default; the same after a restart."""
     base = Path(tempfile.gettempdir()) / f"zset_join-{os.getuid()}"
     local.make_directory(base, 0o700)
     status = base.lstat()
@@ -109,16 +95,7 @@ def default_local_state_dir() -> Path:
 
 
 class LocalState:
-    """The directory of one bucket; made by `LocalState.acquire`.
-
-    Args:
-        home: the directory.
-        lock: its lock, or that of the private directory.
-        is_private: nobody else will look here, and it is removed on `close`.
-
-    Attributes:
-        is_private: as above.
-    """
+    """The directory of one bucket; made by `LocalState.acquire`."""
 
     def __init__(self, home: Path, lock: local.FileLock, *, is_private: bool) -> None:
         self.is_private = is_private
@@ -128,14 +105,7 @@ class LocalState:
 
     @classmethod
     def acquire(cls, base: Path, query_id: str, bucket: str, *, patience_seconds: float | None = None) -> LocalState:
-        """Take the directory of a bucket, or a private one when another attempt does not release it.
-
-        Args:
-            base: `localStateDir`.
-            query_id: the query.
-            bucket: stage and bucket.
-            patience_seconds: how long to wait for another one; None: a minute.
-        """
+        """Take the directory of a bucket, or a private one when another attempt does not release it."""
         home = base / query_id / bucket
         deadline = time.monotonic() + (_PATIENCE_SECONDS if patience_seconds is None else patience_seconds)
         while (lock := _lock(home)) is None and time.monotonic() < deadline:
@@ -178,10 +148,7 @@ class LocalState:
         local.overwrite(f"{self._home}/{_NAME}", seal(body, version=_FORMAT, name=_NAME))
 
     def is_sealed(self) -> bool:
-        """Return whether the files are those the stamp that was read or written last is for, unchanged since then.
-
-        Cost: one status per file.
-        """
+        """Return whether the files are those the stamp that was read or written last is for, unchanged since then."""
         try:
             local.file_marks(f"{self.directory}/{_COLD}")  # for links
             return local.file_marks(self.directory, skip=_COLD) == self._sealed
@@ -211,16 +178,7 @@ class LocalState:
 
 
 def remove_unused(base: Path, retention_seconds: float, *, most: int = 8) -> list[str]:
-    """Remove directories of buckets nobody has used for long.
-
-    Args:
-        base: `localStateDir`.
-        retention_seconds: how long.
-        most: stop after so many, so that no task is held up for long; the rest is for the next one.
-
-    Returns:
-        What was removed.
-    """
+    """Remove directories of buckets nobody has used for long."""
     removed: list[str] = []
     for query in local.list_directory(base):
         for bucket in local.list_directory(base / query):

@@ -40,15 +40,7 @@ _WEIGHT_FIELD = pa.field("__weight", pa.int64(), nullable=False)
 
 @dataclass(frozen=True, slots=True)
 class LogEntry:
-    """List one log file.
-
-    Args:
-        first_epoch: first epoch in it.
-        last_epoch: last epoch in it.
-        identity: name of the attempt that wrote the last epoch; no other attempt has it.
-        file: the file.
-        more: others with what several joins logged of the same epoch, in their order.
-    """
+    """List one log file."""
 
     first_epoch: int
     last_epoch: int
@@ -58,11 +50,7 @@ class LogEntry:
 
     @classmethod
     def together(cls, entries: Sequence[LogEntry]) -> LogEntry:
-        """Return what several joins logged of one epoch as one entry; the last one gives it its name.
-
-        Args:
-            entries: of one epoch, one or more.
-        """
+        """Return what several joins logged of one epoch as one entry; the last one gives it its name."""
         first, *others = entries
         if not others:
             return first
@@ -71,7 +59,6 @@ class LogEntry:
 
     @property
     def files(self) -> tuple[FileEntry, ...]:
-        """Return all files."""
         return (self.file, *self.more)
 
     @property
@@ -123,20 +110,7 @@ class LoggedEpoch:
 def write_log(
     files: CheckpointFiles, folder: str, *, tick: Tick, deltas: Sequence[ZSet], is_due: bool = False
 ) -> LogEntry | None:
-    """Write the input of one bucket in one epoch.
-
-    Args:
-        files: the checkpoint.
-        folder: folder of this stage and bucket in it.
-        tick: the epoch.
-        deltas: one delta per input.
-        is_due: the bucket answers though no row may have come; the epoch is logged in any case.
-
-    Returns:
-        What to list, or None when all deltas are empty: an epoch without rows leaves no file, unless it is due.
-
-    Cost: one pass over the bytes of the deltas, and one wait for the disk.
-    """
+    """Write the input of one bucket in one epoch."""
     rows = sum(len(delta) for delta in deltas)
     if not rows and not is_due:
         return None
@@ -167,16 +141,7 @@ def _write_streams(sink: Any, deltas: Sequence[ZSet], facts: dict[str, Any], tic
 
 
 def read_log(files: CheckpointFiles, entry: LogEntry, *, schemas: Sequence[pa.Schema]) -> Iterator[LoggedEpoch]:
-    """Yield the epochs of a log file, or of several files of one epoch, in order.
-
-    Args:
-        files: the checkpoint.
-        entry: the file or files.
-        schemas: the schemas of the inputs; an input without rows comes back empty.
-
-    Raises:
-        StateError: the file is missing, damaged, or of another query.
-    """
+    """Yield the epochs of a log file, or of several files of one epoch, in order."""
     waiting: LoggedEpoch | None = None
     for note, delta in (one for file in entry.files for one in _streams(files.read(file))):
         if note["format"] != _FORMAT or note["query_id"] != files.query_id:
@@ -202,16 +167,7 @@ def read_log(files: CheckpointFiles, entry: LogEntry, *, schemas: Sequence[pa.Sc
 
 
 def merge_logs(files: CheckpointFiles, folder: str, entries: Sequence[LogEntry]) -> LogEntry:
-    """Join log files of neighbouring epochs into one.
-
-    Args:
-        files: the checkpoint.
-        folder: folder of this stage and bucket.
-        entries: the files, in the order of their epochs; at least one.
-
-    Raises:
-        StateError: a file is missing or damaged.
-    """
+    """Join log files of neighbouring epochs into one."""
     last = entries[-1]
     with files.create(f"{folder}/{attempt_name(last.last_epoch, '-merged.arrows')}") as file:
         for entry in entries:

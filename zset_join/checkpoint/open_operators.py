@@ -59,14 +59,7 @@ _Operator = TypeVar("_Operator", bound=Reopenable)
 
 @dataclass(frozen=True, slots=True)
 class LoggedDeltas:
-    """Hold what one attempt logged.
-
-    Args:
-        identity: name of the attempt.
-        tick: its epoch.
-        deltas: one delta per input, the very objects the operator answered.
-        bytes: their size.
-    """
+    """Hold what one attempt logged."""
 
     identity: str
     tick: Tick
@@ -82,13 +75,7 @@ class LoggedDeltas:
 
 @dataclass(frozen=True, slots=True)
 class KeptOperator(Generic[_Operator]):
-    """Hold an open operator.
-
-    Args:
-        operator: it.
-        logged: what it logged last.
-        files: how many files it maps.
-    """
+    """Hold an open operator."""
 
     operator: _Operator
     logged: LoggedDeltas | None

@@ -44,13 +44,7 @@ _FORMAT = 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StatePair:
-    """Name one state in both modes.
-
-    Args:
-        executors: what executors call it.
-        driver: what the driver calls it.
-        routes: table of the state to the route of executors that remembers the keys and the order of its rows.
-    """
+    """Name one state in both modes."""
 
     executors: str
     driver: str
@@ -59,17 +53,7 @@ class StatePair:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OtherMode:
-    """Hold what a query would be in the other mode.
-
-    Args:
-        of: digest of the description of the mode in which it runs.
-        mode: the other one, `driver` or `executors`.
-        refused: why its state cannot be moved there; None where it can.
-        description: what the query is recognised by there.
-        plan: what it takes to build its operators there, see `Checkpoint`.
-        sources: its sources there, as plans write them.
-        pairs: the states of both modes.
-    """
+    """Hold what a query would be in the other mode."""
 
     of: str
     mode: str
@@ -81,19 +65,12 @@ class OtherMode:
 
 
 def description_digest(description: Mapping[str, Any]) -> str:
-    """Return what is equal for equal descriptions.
-
-    Args:
-        description: JSON-ready.
-    """
+    """Return what is equal for equal descriptions."""
     return hashlib.blake2b(json.dumps(description, sort_keys=True).encode(), digest_size=16).hexdigest()
 
 
 def is_comparable(refused: str | None) -> bool:
     """Return whether a query is compared and changed in the form of the other mode, where a move is refused for a reason.
-
-    Args:
-        refused: see `OtherMode`.
 
     >>> is_comparable(None), is_comparable(WAITS_FOR_TIME), is_comparable("several joins look up in one table")
     (True, True, False)

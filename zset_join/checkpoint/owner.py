@@ -72,20 +72,7 @@ _held: set[str] = set()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Claim:
-    """Identity of a driver.
-
-    Args:
-        number: which claim of this checkpoint it is, from 1.
-        token: a unique name.
-        query_id: the query.
-        host: name of the host.
-        boot: which boot of the host; empty where the host has none.
-        pid: process.
-        process_started: start time of the process as the kernel counts it, so that a number used again is not taken for it.
-        pid_namespace: what `pid` is a number of.
-        since: when the claim was made, in seconds since 1970.
-        machine: which installation of an operating system; empty where it has none, and in claims of earlier versions.
-    """
+    """Identity of a driver."""
 
     number: int
     token: str
@@ -113,23 +100,16 @@ def boot_of_host() -> str:
 
 @functools.cache
 def machine_of_host() -> str:
-    """Return a name of this installation, the same after a reboot; empty where there is none.
-
-    A digest: the file is not meant to be shown around.
-    """
+    """Return a name of this installation, the same after a reboot; empty where there is none."""
+    # A digest: the file is not meant to be shown around.
     text = read_bytes(_MACHINE)
     return "" if not text else hashlib.blake2b(text.strip(), digest_size=16, person=b"zset_join").hexdigest()
 
 
 def owner_seen(folder: Folder) -> tuple[Claim, str] | None:
-    """Return the last owner and whether it is at work, as far as that can be seen without a claim; None where nobody was.
-
-    `running`: its process is alive. `stopped`: it released the checkpoint. `gone`: its process no longer exists.
-    `unknown`: it is on another host, boot or container.
-
-    Raises:
-        StateError: its record is damaged.
-    """
+    """Return the last owner and whether it is at work, as far as that can be seen without a claim; None where nobody was."""
+    # `running`: its process is alive. `stopped`: it released the checkpoint. `gone`: its process no longer exists. `unknown`:
+    # it is on another host, boot or container.
     claim = _last_claim(folder)
     if claim is None:
         return None
@@ -144,26 +124,15 @@ def owner_seen(folder: Folder) -> tuple[Claim, str] | None:
 
 
 def claimed_query_id(folder: Folder) -> str | None:
-    """Return the query whose driver claimed a checkpoint last; None where nobody has.
-
-    A driver that died before it wrote down what the checkpoint is for has left no more than its claim: the next driver
-        continues as the same query.
-
-    Raises:
-        StateError: the claim is damaged.
-    """
+    """Return the query whose driver claimed a checkpoint last; None where nobody has."""
+    # A driver that died before it wrote down what the checkpoint is for has left no more than its claim: the next driver
+    # continues as the same query.
     last = _last_claim(folder)
     return None if last is None else last.query_id
 
 
 class Ownership:
-    """The claim of this process; made by `Ownership.claim`.
-
-    Args:
-        folder: folder of the checkpoint.
-        claim: the claim.
-        lock: the lock, on a local file system.
-    """
+    """The claim of this process; made by `Ownership.claim`."""
 
     def __init__(self, folder: Folder, claim: Claim, lock: FileLock | None) -> None:
         self.mine = claim
@@ -177,17 +146,7 @@ class Ownership:
 
     @classmethod
     def claim(cls, folder: Folder, query_id: str, *, on_trial: bool = False) -> Ownership:
-        """Become the owner of a checkpoint.
-
-        Args:
-            folder: folder of the checkpoint.
-            query_id: the query.
-            on_trial: a start that may still be refused: `confirm` follows, or `release` leaves the files as they were.
-
-        Raises:
-            StateError: another driver owns it, it belongs to another query, the record of the last owner is damaged, or the
-                object store has no conditional writes.
-        """
+        """Become the owner of a checkpoint."""
         lock, has_locks = _locked(folder)
         if has_locks and lock is None:
             raise _in_use(folder, _last_claim(folder), "It is alive: it holds the lock. Stop it first.")
@@ -218,11 +177,7 @@ class Ownership:
         return ownership
 
     def check(self) -> None:
-        """Make sure that nobody has followed this driver.
-
-        Raises:
-            StateError: somebody has.
-        """
+        """Make sure that nobody has followed this driver."""
         last = max(_numbers(self._folder), default=0)
         if last != self.mine.number:
             follower = _last_claim(self._folder)
@@ -265,13 +220,8 @@ class Ownership:
         return bool(older) and self._folder.size(_name(max(older), "over")) is None
 
     def release(self, *, epoch: int | None = None) -> None:
-        """Release the claim, so that the next driver need not wait; done already is no error.
-
-        Args:
-            epoch: the last one, for `epoch_at_end`.
-
-        A claim that was not confirmed is withdrawn. The first claim of a checkpoint stays: outputs may hold its query.
-        """
+        """Release the claim, so that the next driver need not wait; done already is no error."""
+        # A claim that was not confirmed is withdrawn. The first claim of a checkpoint stays: outputs may hold its query.
         if self._is_over.is_set():
             return
         self._is_over.set()
@@ -337,11 +287,7 @@ def _sealed(claim: Claim) -> bytes:
 
 
 def _refuse_unconditional(folder: Folder, mine: Claim) -> None:
-    """Refuse an object store that takes a name twice: nothing would keep two drivers from committing one epoch.
-
-    Raises:
-        StateError: `STORE_UNCONDITIONAL`.
-    """
+    """Refuse an object store that takes a name twice: nothing would keep two drivers from committing one epoch."""
     if isinstance(folder, LocalFolder):
         return
     try:
@@ -381,11 +327,9 @@ def _why_it_may_live(folder: Folder, last: Claim, *, has_locks: bool) -> str:
 
 
 def _was_on_this_machine(claim: Claim) -> bool:
-    """Return whether a claim of another boot was made on this very machine, so that its process went with that boot.
-
-    One sign alone does not do: host names repeat, and copies of an image share the machine's name. Containers share both and
-    move from machine to machine, so for them the answer is no.
-    """
+    """Return whether a claim of another boot was made on this very machine, so that its process went with that boot."""
+    # One sign alone does not do: host names repeat, and copies of an image share the machine's name. Containers share both
+    # and move from machine to machine, so for them the answer is no.
     ours = (socket.gethostname(), machine_of_host(), _pid_namespace())
     has_boots = bool(claim.boot) and bool(boot_of_host()) and bool(claim.machine)
     return has_boots and (claim.host, claim.machine, claim.pid_namespace) == ours and ours[2] == _PIDS_OF_A_MACHINE

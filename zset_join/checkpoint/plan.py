@@ -14,28 +14,12 @@ __all__ = ["query_plan", "stages_of"]
 
 
 def stages_of(location: str) -> dict[str, Stage]:
-    """Return the stages of a query by their names, in the order of an epoch.
-
-    Args:
-        location: `checkpointLocation`.
-
-    Raises:
-        StateError: the plan is missing, as in a checkpoint of an older version, or damaged.
-        PlanError: it has a kind of stage that this version does not have.
-    """
+    """Return the stages of a query by their names, in the order of an epoch."""
     return {one["name"]: read_stage(one["stage"]) for one in stored_plan(location)["stages"]}
 
 
 def query_plan(location: str) -> QueryPlan:
-    """Return the plan of a query.
-
-    Args:
-        location: `checkpointLocation`, or the directory of a pipeline.
-
-    Raises:
-        StateError: there is no checkpoint, or its plan is missing, as of an older version, or damaged.
-        PlanError: it is of another format, or has a kind of stage that this version does not have.
-    """
+    """Return the plan of a query."""
     if stored_query_id(location) is None:
         raise no_checkpoint(location)
     plan = stored_plan(location).get("plan")

@@ -77,20 +77,12 @@ START_OVER = "Start with a new checkpointLocation, or restore the old directory 
 
 
 def checkpoint_folder(location: str) -> Folder:
-    """Return the folder of our files below a `checkpointLocation`, a path or a URI.
-
-    Raises:
-        OptionError: no installed library reads the file system.
-    """
+    """Return the folder of our files below a `checkpointLocation`, a path or a URI."""
     return folder_below(location, _ZSET_FOLDER)
 
 
 def reads_start(folder: Folder) -> bool:
-    """Return whether a query of a checkpoint has read the source that brings epochs without input: Spark's files name it then.
-
-    Args:
-        folder: of our files.
-    """
+    """Return whether a query of a checkpoint has read the source of epochs without input, which Spark then names."""
     return folder.size(START_FILE) is not None
 
 
@@ -113,11 +105,7 @@ def stored_description(location: str) -> Mapping[str, Any] | None:
 
 
 def stored_plan(location: str) -> Mapping[str, Any]:
-    """Return what it takes to build the operators of a query without its program, as the query wrote it down.
-
-    Raises:
-        StateError: it is missing or damaged.
-    """
+    """Return what it takes to build the operators of a query without its program, as the query wrote it down."""
     folder = checkpoint_folder(location)
     return plan_in(location, read_query(folder))
 
@@ -151,14 +139,7 @@ def has_commits(location: str) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommittedState:
-    """Committed content of a checkpoint.
-
-    Args:
-        files: its files.
-        first_buckets: the number of buckets it was made with.
-        last: the newest commit record; None before the first epoch.
-        rescaling: the rescaling made after it; None when there was none.
-    """
+    """Committed content of a checkpoint."""
 
     files: CheckpointFiles
     first_buckets: int
@@ -181,11 +162,7 @@ class CommittedState:
 
 
 def read_committed(location: str) -> CommittedState | None:
-    """Return what a checkpoint holds; None when there is no checkpoint yet.
-
-    Raises:
-        StateError: something is damaged, or of another layout.
-    """
+    """Return what a checkpoint holds; None when there is no checkpoint yet."""
     folder = checkpoint_folder(location)
     format_file = read_format(folder)
     if format_file is None:
@@ -202,11 +179,7 @@ def record_name(epoch: int) -> str:
 
 
 def read_last(files: CheckpointFiles) -> CommitRecord | None:
-    """Return the newest commit record; None before the first epoch.
-
-    Raises:
-        StateError: it is damaged, or of another query; `COMMIT_RECORD_MISSING`: newer ones were removed.
-    """
+    """Return the newest commit record; None before the first epoch."""
     matches = [RECORD_NAME.fullmatch(name) for name in files.folder.names("commits")]
     epochs = [int(match[1]) for match in matches if match is not None]
     ended, path = epoch_at_end(files.folder)
@@ -216,14 +189,7 @@ def read_last(files: CheckpointFiles) -> CommitRecord | None:
 
 
 def commit_record_missing(files: CheckpointFiles, newest: int, epoch: int, where: str) -> StateError:
-    """Return the error for a directory without the commit records behind its newest one.
-
-    Args:
-        files: of the directory.
-        newest: the epoch of its newest record; -1 for none.
-        epoch: the last epoch that there was.
-        where: what has that epoch.
-    """
+    """Return the error for a directory without the commit records behind its newest one."""
     path, over = files.uri(record_name(epoch)), epoch_at_end(files.folder)[1]
     return StateError(
         f"the commit record {path} is missing: {where} behind epoch {epoch}, and the newest record is "
@@ -239,11 +205,7 @@ def commit_record_missing(files: CheckpointFiles, newest: int, epoch: int, where
 
 
 def read_record(files: CheckpointFiles, epoch: int) -> CommitRecord | None:
-    """Return the record of an epoch; None before the first.
-
-    Raises:
-        StateError: it is missing, damaged, or of another query.
-    """
+    """Return the record of an epoch; None before the first."""
     if epoch < 0:
         return None
     name = record_name(epoch)
@@ -254,11 +216,7 @@ def read_record(files: CheckpointFiles, epoch: int) -> CommitRecord | None:
 
 
 def _record(files: CheckpointFiles, name: str, what: str, parse: Callable[[bytes], _Record]) -> _Record:
-    """Read a record that must be there.
-
-    Raises:
-        StateError: it is missing, damaged, or of another layout.
-    """
+    """Read a record that must be there."""
     path, data = files.uri(name), files.folder.read(name)
     try:
         return parse(b"" if data is None else data.to_pybytes())
@@ -270,16 +228,7 @@ def _record(files: CheckpointFiles, name: str, what: str, parse: Callable[[bytes
 
 
 def read_rescaling(files: CheckpointFiles, epoch: int, number: int | None = None) -> Rescaling | None:
-    """Return the rescaling that counts after an epoch; None when there was none.
-
-    Args:
-        files: the checkpoint.
-        epoch: the epoch.
-        number: which one, as a later commit record names it; None for the newest.
-
-    Raises:
-        StateError: it is missing or of another record where it was named, damaged, or of another query.
-    """
+    """Return the rescaling that counts after an epoch; None when there was none."""
     names = {rescaling_numbers(name): name for name in files.folder.names(RESCALINGS)}
     of_epoch = {numbers[1]: name for numbers, name in names.items() if numbers is not None and numbers[0] == epoch}
     wanted = max(of_epoch, default=None) if number is None else number
@@ -303,11 +252,7 @@ def read_rescaling(files: CheckpointFiles, epoch: int, number: int | None = None
 
 
 def read_format(folder: Folder) -> dict[str, Any] | None:
-    """Return the checkpoint's owner query; None when there is no checkpoint yet.
-
-    Raises:
-        StateError: it is damaged, of another layout, or missing beside commit records.
-    """
+    """Return the checkpoint's owner query; None when there is no checkpoint yet."""
     path = folder.uri(FORMAT_FILE)
     data = folder.read(FORMAT_FILE)
     if data is not None:
@@ -318,11 +263,7 @@ def read_format(folder: Folder) -> dict[str, Any] | None:
 
 
 def read_query(folder: Folder) -> dict[str, Any] | None:
-    """Return what `read_format` does, with the description and the plan that the query has changed to, where it has.
-
-    Raises:
-        StateError: as `read_format`; the newest record or the plan that it names is damaged.
-    """
+    """Return what `read_format` does, with the description and the plan that the query has changed to, where it has."""
     known = read_format(folder)
     if known is None or next(iter(folder.names(PLANS)), None) is None:
         return known
@@ -330,16 +271,7 @@ def read_query(folder: Folder) -> dict[str, Any] | None:
 
 
 def query_of(folder: Folder, known: dict[str, Any], record: CommitRecord | None) -> dict[str, Any]:
-    """Return the description and the plan of a query, as it was in the epoch of a record.
-
-    Args:
-        folder: of the checkpoint.
-        known: what `read_format` gave.
-        record: of the epoch; None before the first.
-
-    Raises:
-        StateError: the plan that the record names is damaged.
-    """
+    """Return the description and the plan of a query, as it was in the epoch of a record."""
     changed = None if record is None else changed_plan_of(folder, record)
     if record is None or changed is None or known.get(OF_PLAN) == record.plan:
         return known
@@ -347,22 +279,14 @@ def query_of(folder: Folder, known: dict[str, Any], record: CommitRecord | None)
 
 
 def read_newest(files: CheckpointFiles) -> CommitRecord | None:
-    """Return the newest commit record with the plan that counts from here on; None before the first epoch.
-
-    Raises:
-        StateError: as `read_last` and `read_rescaling`.
-    """
+    """Return the newest commit record with the plan that counts from here on; None before the first epoch."""
     last = read_last(files)
     rescaling = None if last is None else read_rescaling(files, last.epoch)
     return last if last is None or rescaling is None or rescaling.plan is None else replace(last, plan=rescaling.plan)
 
 
 def changed_plan_of(folder: Folder, record: CommitRecord) -> ChangedPlan | None:
-    """Return what the query of a record has changed to; None where it is as it was made.
-
-    Raises:
-        StateError: it is missing or damaged.
-    """
+    """Return what the query of a record has changed to; None where it is as it was made."""
     if record.plan is None:
         return None
     path = folder.uri(f"{PLANS}/{record.plan}.json")
@@ -379,15 +303,7 @@ def changed_plan_of(folder: Folder, record: CommitRecord) -> ChangedPlan | None:
 
 
 def plan_before(folder: Folder, record: CommitRecord) -> dict[str, Any]:
-    """Return the plan that a query had before its last change, as `stored_plan`.
-
-    Args:
-        folder: of the checkpoint.
-        record: the newest one, of a query that has changed.
-
-    Raises:
-        StateError: it is missing or damaged.
-    """
+    """Return the plan that a query had before its last change, as `stored_plan`."""
     changed = changed_plan_of(folder, record)
     before = None if changed is None else changed.before
     if before is not None:
@@ -401,12 +317,7 @@ def plan_before(folder: Folder, record: CommitRecord) -> dict[str, Any]:
 
 
 def epoch_of_batch(committed: CommittedState, batch: int) -> int:
-    """Return the epoch in which a batch of Spark's was taken, or will be: one behind for each change of the query before it.
-
-    Args:
-        committed: what a checkpoint holds.
-        batch: Spark's number.
-    """
+    """Return the epoch in which a batch of Spark's was taken, or will be: one behind for each change of the query before it."""
     record = committed.last
     changed = None if record is None else changed_plan_of(committed.files.folder, record)
     while record is not None and changed is not None and batch + changed.changes <= changed.epoch:

@@ -48,12 +48,7 @@ CHANGED_RECORD_FORMAT = 6
 
 @dataclass(frozen=True, slots=True)
 class BucketHistory:
-    """List what the state of one bucket of one stage is made of.
-
-    Args:
-        snapshot: the newest snapshot, or None.
-        logs: the log files after it, in the order of their epochs.
-    """
+    """List what the state of one bucket of one stage is made of."""
 
     snapshot: SnapshotEntry | None = None
     logs: tuple[LogEntry, ...] = ()
@@ -81,11 +76,9 @@ class BucketHistory:
         return history if log is None else history.with_log(log)
 
     def small_tail(self) -> tuple[LogEntry, ...]:
-        """Return the newest log files when they have become many, and small enough to be merged into one.
-
-        Merged files before them that are not larger than all after them are merged along: so there are few of them, and a byte
-        is merged as often as the sizes can double.
-        """
+        """Return the newest log files when they have become many, and small enough to be merged into one."""
+        # Merged files before them that are not larger than all after them are merged along: so there are few of them, and a
+        # byte is merged as often as the sizes can double.
         if len(self.logs) < MERGE_AFTER_FILES:
             return ()
         start, following_bytes = len(self.logs), 0
@@ -100,14 +93,9 @@ class BucketHistory:
         return self.logs[start:]
 
     def has_outgrown(self, at_least_bytes: int) -> bool:
-        """Return whether the log has outgrown the live rows, so that a snapshot pays.
-
-        A snapshot writes the live rows once; it is due when the log since the last one has at least as many bytes as those rows
-        had then. So each logged byte pays for at most one byte of snapshots.
-
-        Args:
-            at_least_bytes: size of a log that is too small to bother.
-        """
+        """Return whether the log has outgrown the live rows, so that a snapshot pays."""
+        # A snapshot writes the live rows once; it is due when the log since the last one has at least as many bytes as those
+        # rows had then. So each logged byte pays for at most one byte of snapshots.
         live_bytes = 0 if self.snapshot is None else self.snapshot.live_bytes
         return bool(self.logs) and self.log_bytes > max(at_least_bytes, live_bytes)
 
@@ -140,15 +128,7 @@ class BucketHistory:
 
 @dataclass(frozen=True, slots=True)
 class PartEntry:
-    """List one piece of an epoch's answer, or of its quarantined rows.
-
-    Args:
-        bucket: which bucket made it.
-        file: the file; its name is relative to the checkpoint, or absolute when the sink chose the place.
-        retractions: rows with a negative weight; in an answer they come first.
-        form: how the file is written.
-        way: name of the way of writing it belongs to, where a query has several outputs; else empty.
-    """
+    """List one piece of an epoch's answer, or of its quarantined rows."""
 
     bucket: int
     file: FileEntry
@@ -180,29 +160,7 @@ class PartEntry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommitRecord:
-    """Hold everything that is true after an epoch.
-
-    Args:
-        query_id: whose record it is.
-        epoch: the epoch.
-        processing_time_us: the processing time of its ticks; None where it had none.
-        histories: "stage/bucket" to what the state is made of, this epoch's log included.
-        parts: the answer of the epoch.
-        quarantined: the rows it set aside.
-        progress: counts and times of the epoch, for users.
-        offsets: digest of the offsets Spark reports for the epoch; None when unknown.
-        owner: name of the driver that committed it; None outside Spark.
-        opened_at_ns: when that driver opened the checkpoint, in nanoseconds since 1970; later drivers have larger numbers.
-        buffered: of an append-only join, bucket to the bytes its left and its right side hold.
-        rescaling: number of the last rescaling before the epoch; 0 when there was none.
-        buckets: the number of buckets since then; None when there was none.
-        watermarks: input with event time to its watermark after the epoch; one that has none yet is missing.
-        dues: "stage/bucket" to when it must answer again though no row arrives; one that waits for nothing is missing.
-        positions: source to how far it has been read after the epoch, in the source's own words, of a pipeline in process;
-            stream to the ids of its Kafka topics, of a query in Spark.
-        link: where the epoch is in the chain of epochs; None in records of versions without one.
-        plan: digest of the plan that the query has changed to, see `changed_plans`; None: the one it was made with.
-    """
+    """Hold everything that is true after an epoch."""
 
     query_id: str
     epoch: int
@@ -230,11 +188,7 @@ class CommitRecord:
         return found
 
     def chained(self, last: CommitRecord | None) -> CommitRecord:
-        """Return the record with its place in the chain.
-
-        Args:
-            last: the record of the epoch before it; None for the first epoch.
-        """
+        """Return the record with its place in the chain."""
         before = None if last is None or last.link is None else last.link.digest
         is_timed = bool(self.dues) or (last is not None and bool(last.dues))
         read = self._logged() if self.offsets is None else self.offsets
@@ -256,11 +210,7 @@ class CommitRecord:
         return {name for history in self.histories.values() for name in history.file_names()}
 
     def to_bytes(self, known: HistoryTexts | None = None) -> bytes:
-        """Return the record as the bytes of its file.
-
-        Args:
-            known: of the writer of the records before it; the bytes are the same without.
-        """
+        """Return the record as the bytes of its file."""
         written: dict[str, Any] = {
             "query_id": self.query_id,
             "epoch": self.epoch,
@@ -290,16 +240,7 @@ class CommitRecord:
 
     @classmethod
     def from_bytes(cls, data: bytes, epoch: int) -> CommitRecord:
-        """Build from the bytes of a file.
-
-        Args:
-            data: all bytes of it.
-            epoch: the epoch in its name.
-
-        Raises:
-            UnknownFormatError: it is a record of another layout.
-            ValueError: the bytes are not those of the record of this epoch.
-        """
+        """Build from the bytes of a file."""
         try:
             written = unseal(data, version=RECORD_FORMAT, name=_name(epoch))
         except UnknownFormatError as error:
@@ -333,15 +274,12 @@ class HistoryTexts:
 
     The law: the text is that of `histories_to_json`. Logs are recognised by their place in memory, which no other one takes:
     they are kept here until a record does not list them.
-
-    Cost: the logs that are new; of the others, one look each.
     """
 
     def __init__(self) -> None:
         self._known: dict[int, tuple[LogEntry, str]] = {}
 
     def written(self, histories: Mapping[str, BucketHistory]) -> str:
-        """Return the text of the histories of one record."""
         listed: dict[int, tuple[LogEntry, str]] = {}
         texts = [f"{json_text(key)}:{self._history(history, listed)}" for key, history in histories.items()]
         self._known = listed

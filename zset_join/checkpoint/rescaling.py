@@ -30,19 +30,7 @@ _NAME = re.compile(rf"{RESCALINGS}/(\d{{20}})-(\d{{10}})\.json")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rescaling:
-    """Hold what is true after a rescaling, until the next epoch.
-
-    Args:
-        number: which rescaling of this checkpoint it is, from 1.
-        query_id: the query.
-        epoch: the epoch it was made after.
-        record: digest of the bytes of that epoch's commit record.
-        buckets: into how many buckets.
-        histories: "stage/bucket" to what the state is made of.
-        owner: name of its maker.
-        opened_at_ns: when that one opened the checkpoint; later drivers have larger numbers.
-        plan: digest of the plan that the state is of from here on, see `changed_plans`; None: of the one before.
-    """
+    """Hold what is true after a rescaling, until the next epoch."""
 
     number: int
     query_id: str
@@ -81,16 +69,7 @@ class Rescaling:
 
     @classmethod
     def from_bytes(cls, data: bytes, name: str) -> Rescaling:
-        """Build from the bytes of a file.
-
-        Args:
-            data: all bytes of it.
-            name: what the file is called.
-
-        Raises:
-            UnknownFormatError: it is a record of another layout.
-            ValueError: the bytes are not those of the record of this name.
-        """
+        """Build from the bytes of a file."""
         written: dict[str, Any]
         try:
             written = unseal(data, version=_FORMAT, name=name)

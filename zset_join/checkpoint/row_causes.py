@@ -25,13 +25,7 @@ _SIDES = ("left", "right")
 
 
 class CauseFinder:
-    """Assign changes to the rows they belong to.
-
-    Args:
-        inputs: both sides of the join; they have different names.
-        columns: (side, source column) to the column of the join that shows it; side `both` is a coalesced key.
-        null_safe: per key column, True for `<=>`.
-    """
+    """Assign changes to the rows they belong to."""
 
     def __init__(self, inputs: Sequence[Relation], columns: Mapping[tuple[str, str], str], null_safe: Sequence[bool]) -> None:
         self._inputs = tuple(inputs)
@@ -47,12 +41,7 @@ class CauseFinder:
         ]
 
     def find(self, rows: Sequence[Row], changes: Sequence[InputChange]) -> list[list[int]]:
-        """Return, per row, the numbers of the changes that it follows from.
-
-        Args:
-            rows: of the join, as one epoch emitted or retracted them.
-            changes: of the inputs in that epoch.
-        """
+        """Return, per row, the numbers of the changes that it follows from."""
         by_join_key: dict[Any, list[int]] = defaultdict(list)
         by_primary_key: dict[Any, list[int]] = defaultdict(list)
         for number, change in enumerate(changes):

@@ -47,15 +47,7 @@ Flags = npt.NDArray[np.bool_]
 
 @dataclass(frozen=True, slots=True)
 class InputChange:
-    """Hold one change of an input.
-
-    Args:
-        stream: its name; in a chain of joins also the name of the view that is a side of the join.
-        row: the row as it was logged.
-        weight: -1 in upsert mode: a delete.
-        causes: of a row of a view: the changes of the inputs of its own join that made it, in the same epoch.
-        missing_reason: of a row of a view: why some or all of them are missing; empty where none is.
-    """
+    """Hold one change of an input."""
 
     stream: str
     row: Row
@@ -80,15 +72,7 @@ class InputChange:
 
 @dataclass(frozen=True, slots=True)
 class RowEvent:
-    """Hold what one epoch did to the rows requested.
-
-    Args:
-        epoch: the epoch.
-        emitted: the changes of the output, as (row, weight), retractions first; empty when the inputs changed nothing.
-        changes: the input changes with the join keys of the rows requested; empty when `is_snapshot`.
-        is_snapshot: these rows were live when the log that is kept begins; what made them is gone.
-        time: what time alone did, where no change did it; empty otherwise.
-    """
+    """Hold what one epoch did to the rows requested."""
 
     epoch: int
     emitted: tuple[tuple[Row, int], ...]
@@ -117,14 +101,7 @@ class _Selection:
 
 @dataclass(frozen=True, repr=False)
 class RowHistory:
-    """How some rows of an output came and went.
-
-    Args:
-        question: the columns and values requested.
-        events: what happened, oldest first.
-        is_complete: the log reaches back to the first epoch.
-        is_group: the changes are of the join's rows that are in groups.
-    """
+    """How some rows of an output came and went."""
 
     question: Mapping[str, Any]
     events: Sequence[RowEvent] = field(default_factory=tuple)
@@ -172,24 +149,7 @@ class RowHistory:
 
 
 class RowQuestion:
-    """Request the history of output rows with given values.
-
-    Args:
-        build: makes the join, in memory when given None.
-        shown: columns of the output that users see.
-        sources: per column of the operator's output, (side, source column), from `joined_schema`.
-        row: column names of the output to values; at least one is not None.
-        values: columns of the output to the values that rows requested have there, of which at least one is not NULL; in place
-            of `row`, which is then only shown in messages.
-        most_rows: rows of the answer that are reported at most.
-        epochs: report what happened in these; None for all, and for what was live at the snapshots.
-        has_all_causes: in an epoch that emitted rows requested, report every change with one of their join keys, and the rows
-        as
-            they were emitted, not their sum: a caller with many rows at once distinguishes what belongs to which.
-
-    Raises:
-        OptionError: a column the output does not have, a value of another type, nested columns, or nothing but None.
-    """
+    """Request the history of output rows with given values."""
 
     def __init__(
         self,
@@ -237,12 +197,7 @@ class RowQuestion:
                     self._narrowing[1 - position].setdefault(pair[1 - position], self._wanted[position][name])
 
     def find_history(self, files: CheckpointFiles, histories: Sequence[BucketHistory]) -> RowHistory:
-        """Return the history of the rows, from what all buckets of the join stage keep.
-
-        Raises:
-            OptionError: more rows than `most_rows` match.
-            StateError: a file is missing or damaged.
-        """
+        """Return the history of the rows, from what all buckets of the join stage keep."""
         self._rows = 0
         events: dict[int, RowEvent] = {}
         for history in histories:
@@ -352,10 +307,8 @@ class RowQuestion:
         return mask
 
     def _matches(self, table: Any, position: int) -> Flags:
-        """Return which rows of an input have the values requested; none where nothing of this side is requested.
-
-        A value of a join key narrows both sides: what meets on it has it in common.
-        """
+        """Return which rows of an input have the values requested; none where nothing of this side is requested."""
+        # A value of a join key narrows both sides: what meets on it has it in common.
         wanted = self._narrowing[position]
         mask = np.full(table.num_rows, bool(wanted))
         for name, values in wanted.items():
@@ -394,10 +347,8 @@ class RowQuestion:
     def _changes(
         self, deltas: Sequence[ZSet], met: bool, keys: Sequence[pa.Array | None], selection: _Selection
     ) -> Iterator[InputChange]:
-        """Yield the changes that name the rows requested, and, if any were emitted, those of the other side with their keys.
-
-        An upsert that takes a value requested away does not name it any more: it is known by its primary key.
-        """
+        """Yield the changes that name the rows requested, and, if any were emitted, those of the other side with their keys."""
+        # An upsert that takes a value requested away does not name it any more: it is known by its primary key.
         for position, (relation, delta) in enumerate(zip(self._inputs, deltas, strict=True)):
             if not len(delta):
                 continue
@@ -443,15 +394,7 @@ def _each_once(changes: Iterator[InputChange]) -> tuple[InputChange, ...]:
 
 
 def requested_values(shown: pa.Schema, row: Mapping[str, Any]) -> dict[str, pa.Array]:
-    """Return the values that rows requested have, as arrays of one.
-
-    Args:
-        shown: the columns of the output.
-        row: column names to values.
-
-    Raises:
-        OptionError: `ROW_QUESTION`: an unknown or nested column, a value of another type, or nothing but None.
-    """
+    """Return the values that rows requested have, as arrays of one."""
     values = {name: pa.repeat(_value(shown, name, value), 1) for name, value in row.items()}
     if all(array.null_count for array in values.values()):
         raise OptionError(

@@ -32,15 +32,7 @@ _CALL_OF_IN = re.compile(r"\bin\(", re.IGNORECASE)
 
 
 def is_of_other_session(stored: Mapping[str, Any], given: Mapping[str, Any]) -> bool:
-    """Return whether two descriptions are of one query, by sessions of different kinds.
-
-    Args:
-        stored: of the checkpoint.
-        given: of the query that starts.
-
-    Raises:
-        MissingPackageError: texts differ, and sqlglot, which parses them, is not installed.
-    """
+    """Return whether two descriptions are of one query, by sessions of different kinds."""
     if stored.get(SESSION) == given.get(SESSION):
         return False
     classic, client = (

@@ -28,14 +28,7 @@ _ROWS_AT_ONCE = 1 << 16
 
 @dataclass(frozen=True, slots=True)
 class SnapshotEntry:
-    """List one snapshot.
-
-    Args:
-        through_epoch: the last epoch it includes.
-        identity: name of the attempt that wrote the last log file it includes.
-        tables: table name to file.
-        live_bytes: bytes of the tables as Arrow data, which is how the log counts too; the files are compressed.
-    """
+    """List one snapshot."""
 
     through_epoch: int
     identity: str
@@ -72,17 +65,7 @@ def write_snapshot(
     through_epoch: int,
     identity: str,
 ) -> SnapshotEntry:
-    """Write a snapshot.
-
-    Args:
-        files: the checkpoint.
-        folder: folder of this stage and bucket in it.
-        tables: what `Operator.snapshot` gave, or `DurableOperator.snapshot_readers`, whose batches are written as they come.
-        through_epoch: the last epoch the tables include.
-        identity: name of the attempt that wrote the last log file they include.
-
-    Cost: one pass over the live rows.
-    """
+    """Write a snapshot."""
     entries = {}
     live_bytes = 0
     for name, table in tables.items():
@@ -114,11 +97,7 @@ def _row_groups(batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> Iterato
 
 
 def open_snapshot(files: CheckpointFiles, entry: SnapshotEntry) -> dict[str, pa.RecordBatchReader]:
-    """Return readers of the tables of a snapshot, part by part.
-
-    Raises:
-        StateError: a file is missing or damaged.
-    """
+    """Return readers of the tables of a snapshot, part by part."""
     readers = {}
     for name, file in entry.tables.items():
         opened = pq.ParquetFile(pa.BufferReader(files.read(file)))
@@ -138,9 +117,5 @@ def _read_ahead(parts: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 
 def read_snapshot(files: CheckpointFiles, entry: SnapshotEntry) -> dict[str, pa.Table]:
-    """Return the tables of a snapshot.
-
-    Raises:
-        StateError: a file is missing or damaged.
-    """
+    """Return the tables of a snapshot."""
     return {name: pq.read_table(pa.BufferReader(files.read(file))) for name, file in entry.tables.items()}

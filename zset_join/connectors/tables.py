@@ -23,11 +23,7 @@ Request = tuple[str, dict[str, Any]]
 
 
 def local_path_of(table: str, options: Mapping[str, str]) -> Path:
-    """Return the path of a table of files; `file:///data/orders` is `/data/orders`.
-
-    Raises:
-        SqlError: it is on another file system.
-    """
+    """Return the path of a table of files; `file:///data/orders` is `/data/orders`."""
     given = options.get("path", "")
     if "://" not in given and not given.startswith("file:"):
         return Path(given)
@@ -54,11 +50,7 @@ def kafka_config(options: Mapping[str, str]) -> dict[str, Any]:
 
 
 def postgres_url(url: str, *, at: Position | None = None) -> SplitResult:
-    """Return the parts of jdbc:postgresql://host:port/database.
-
-    Raises:
-        SqlError: a port that is none, or parameters, which are not read.
-    """
+    """Return the parts of jdbc:postgresql://host:port/database."""
     parts = urlsplit(url.removeprefix("jdbc:"))
     try:
         is_port = parts.port is None or parts.port > 0
@@ -83,11 +75,7 @@ def duckdb_output(table: WrittenTable) -> Request:
 
 
 def kafka_output(table: WrittenTable) -> Request:
-    """Return the topic that a table is, and its form.
-
-    Raises:
-        SqlError: a format that is not written, or one that needs a key where none is named.
-    """
+    """Return the topic that a table is, and its form."""
     options = table.options
     written = options.get("format", options.get("value.format", "json"))
     forms = {"debezium-json": "debezium", "upsert-json": "upsert", "json": "weight" if table.retracts else "append"}
@@ -110,11 +98,7 @@ def kafka_output(table: WrittenTable) -> Request:
 
 
 def jdbc_output(table: WrittenTable) -> Request:
-    """Return the view in a database that a table is.
-
-    Raises:
-        SqlError: a database that is only read, or a url with credentials.
-    """
+    """Return the view in a database that a table is."""
     options = table.options
     if holds_credentials(options["url"]):
         raise SqlError(

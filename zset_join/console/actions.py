@@ -10,12 +10,7 @@ __all__ = ["Action"]
 
 @dataclass(frozen=True)
 class Action:
-    """Something that a button of the page does.
-
-    Attributes:
-        title: text of the button.
-        run: does it and returns what was done, as one line of text; raises a coded error where it cannot.
-    """
+    """Something that a button of the page does."""
 
     title: str
     run: Callable[[], str]

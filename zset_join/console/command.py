@@ -23,17 +23,7 @@ def serve_console(
     run: Callable[[str, str | None, str | None], int],
     print_line: Callable[[str], None],
 ) -> int:
-    """Serve the page until Ctrl-C; return the exit code.
-
-    Args:
-        options: of the verb.
-        diff: compares with a changed query; None where none is named.
-        run: replays dead letters in the pipeline that a function returns.
-        print_line: prints the address.
-
-    Raises:
-        OptionError: options that contradict each other.
-    """
+    """Serve the page until Ctrl-C; return the exit code."""
     token = None if options.metrics_token_file is None else kept_token(options.metrics_token_file)
     actions = allowed_actions(options, run)
     watched = WatchedCheckpoint(options.checkpoint, QueryAnswers(diff=diff), dead_letters=options.dead_letters)
@@ -44,15 +34,7 @@ def serve_console(
 
 
 def allowed_actions(options: argparse.Namespace, run: Callable[[str, str | None, str | None], int]) -> dict[str, Action]:
-    """Return what the page may do.
-
-    Args:
-        options: of the verb.
-        run: replays dead letters in the pipeline that a function returns.
-
-    Raises:
-        OptionError: one of `--allow-actions` and `--replay` without the other, or a pipeline and `--dead-letters`.
-    """
+    """Return what the page may do."""
     target = options.replay
     if options.allow_actions != (target is not None):
         raise _refused("expected both --allow-actions and --replay TARGET, or none: no other action exists.")

@@ -33,11 +33,7 @@ _TIMES = 3
 
 
 def damage_of(location: str) -> dict[str, Any]:
-    """Return `checked` files, the `bytes` read and what was `found`, each with `file`, `code` and `what`.
-
-    Args:
-        location: `checkpointLocation`, or the directory of a pipeline.
-    """
+    """Return `checked` files, the `bytes` read and what was `found`, each with `file`, `code` and `what`."""
     for _ in range(_TIMES):
         found: list[dict[str, Any]] = []
         committed = _tried(found, lambda: read_committed(location))

@@ -23,29 +23,7 @@ NumbersByName = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EpochSummary:
-    """The numbers of one epoch.
-
-    Args:
-        epoch: its number.
-        at_us: its processing time, in microseconds since 1970.
-        rows_in: rows that arrived, by source.
-        rows_out: rows of the answer.
-        retractions: those of them that retract.
-        views: rows and retractions by view, where there are several.
-        put_aside: rows that became dead letters.
-        late_rows: rows at or before the watermark, by source, and `late_rows_total` until now.
-        late_changes: changes that came behind what is kept, by input, and `late_changes_total` until now.
-        seconds: wall clock by part of the epoch.
-        stages: by name of the stage, `seconds`, `rows_in`, `rows_out` of this epoch, and `inputs`, the rows of each input.
-        remembers: by name of the stage, the counts of its state before this epoch.
-        state_bytes: by name of the stage, bytes of its state in the checkpoint, logs and snapshots.
-        watermarks: in microseconds, of sources by name and of stages as `stage:<name>`.
-        held_by: by name of the stage, the source that holds its watermark.
-        dues: by name of the stage, when it answers next without rows: `watermark_us`, `processing_time_us`.
-        lookups: by name of the stage, the lookups made since the start of the process.
-        corrections: by name of the stage, earlier answers that were retracted.
-        fan_out: the join key that made the most pairs, and how many.
-    """
+    """The numbers of one epoch."""
 
     epoch: int
     at_us: int | None = None
@@ -75,12 +53,7 @@ class EpochSummary:
 
 
 def summary_of_record(record: CommitRecord, following: CommitRecord | None = None) -> EpochSummary:
-    """Return the summary of a committed epoch.
-
-    Args:
-        record: of the epoch.
-        following: of the next one, which may record the time of this commit.
-    """
+    """Return the summary of a committed epoch."""
     sizes: dict[str, int] = {}
     for key, history in record.histories.items():
         stage = key.rpartition("/")[0]
@@ -108,17 +81,7 @@ def summary_of_progress(
     watermarks: NumbersByName,
     dues: Mapping[str, NextDue],
 ) -> EpochSummary:
-    """Return the summary of an epoch, given what a runner counted.
-
-    Args:
-        epoch: its number.
-        progress: of either runner.
-        at_us: its processing time.
-        behind: seconds of the parts that arrived after `progress` was written down.
-        state_bytes: see `EpochSummary`.
-        watermarks: see `EpochSummary`.
-        dues: by "stage/bucket".
-    """
+    """Return the summary of an epoch, given what a runner counted."""
     put_aside = progress.get("quarantined", progress.get("rejected_rows"))
     seconds = {**progress.get("seconds", {}), **behind}
     by_stage = dict(progress.get("stages", {}))

@@ -42,15 +42,7 @@ _HEADERS: Mapping[str, str] = {
 
 
 class Guard:
-    """Let requests with the cookie pass.
-
-    Args:
-        app: the guarded application.
-        port: of the server.
-        token: the token of the first address.
-        metrics_token: the token of scrapers.
-        may_act: actions are allowed.
-    """
+    """Let requests with the cookie pass."""
 
     def __init__(self, app: ASGIApp, *, port: int, token: str, metrics_token: str, may_act: bool = False) -> None:
         self._app = app

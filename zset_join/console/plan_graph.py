@@ -19,12 +19,7 @@ _MOST_SQL = 20_000
 
 
 def plan_graph(plan: QueryPlan, *, buckets: int | None) -> dict[str, Any]:
-    """Return `nodes` and `edges`, JSON-ready.
-
-    Args:
-        plan: the plan.
-        buckets: how many parts the state has.
-    """
+    """Return `nodes` and `edges`, JSON-ready."""
     sql, why_not = _sql_by_stage(plan)
     nodes: list[dict[str, Any]] = [_source(source) for source in plan.sources]
     edges: list[dict[str, Any]] = []

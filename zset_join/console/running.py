@@ -84,14 +84,7 @@ class _Connection(H11Protocol):
 
 
 class Console:
-    """A page that is being served.
-
-    Attributes:
-        url: the address to open; it works once, in one browser.
-        port: of 127.0.0.1.
-        metrics_url: for a scraper, with the header `Authorization: Bearer <metrics_token>`.
-        metrics_token: the token in it.
-    """
+    """A page that is being served."""
 
     def __init__(
         self,
@@ -185,17 +178,7 @@ def open_console(
     metrics_token: str | None = None,
     actions: Mapping[str, Action] = MappingProxyType({}),
 ) -> Console:
-    """Serve the page about a query until it is closed.
-
-    Args:
-        watched: the query.
-        port: of 127.0.0.1; 0 takes a free one.
-        metrics_token: of scrapers of `/metrics`; default: a random one, the attribute `metrics_token`.
-        actions: what the page may do besides reading, by name: `replay` is a button among the dead letters.
-
-    Raises:
-        OptionError: the port is taken.
-    """
+    """Serve the page about a query until it is closed."""
     return Console(watched, port=port, metrics_token=metrics_token, actions=actions)
 
 

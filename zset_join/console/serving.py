@@ -54,13 +54,7 @@ _log = logging.getLogger(__name__)
 def console_app(
     watched: Watched, *, poll_seconds: float = POLL_SECONDS, actions: Mapping[str, Action] = MappingProxyType({})
 ) -> Starlette:
-    """Return the application, without its guard.
-
-    Args:
-        watched: the query.
-        poll_seconds: between looks for new epochs.
-        actions: that are allowed, by name.
-    """
+    """Return the application, without its guard."""
     heavy = threading.Lock()
 
     def alone(fetch: Callable[[], Any]) -> Any:
@@ -210,11 +204,7 @@ def _event(name: str, found: Any) -> str:
 
 
 def _where(request: Request) -> dict[str, str]:
-    """Return the columns and texts that rows are requested by.
-
-    Raises:
-        OptionError: they are no JSON object of texts.
-    """
+    """Return the columns and texts that rows are requested by."""
     text = request.query_params.get("where", "{}")
     try:
         where = json.loads(text) if len(text) <= _LONGEST_QUESTION else None

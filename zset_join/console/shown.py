@@ -87,11 +87,7 @@ def shown_table(rows: pa.RecordBatch | pa.Table, *, most: int = MOST_ROWS) -> li
 
 
 def typed_values(schema: pa.Schema, where: Mapping[str, str]) -> dict[str, Any]:
-    """Return texts as values of their columns; an empty one is NULL.
-
-    Raises:
-        OptionError: `ROW_QUESTION`: a column that does not exist, or a text that is none of its values.
-    """
+    """Return texts as values of their columns; an empty one is NULL."""
     values: dict[str, Any] = {}
     for name, text in where.items():
         if name not in schema.names:
@@ -110,11 +106,7 @@ def typed_values(schema: pa.Schema, where: Mapping[str, str]) -> dict[str, Any]:
 
 
 def matching(rows: pa.RecordBatch | pa.Table, where: Mapping[str, str]) -> pa.Array:
-    """Return which rows have values.
-
-    Raises:
-        OptionError: as `typed_values`.
-    """
+    """Return which rows have values."""
     return rows_having(rows, typed_values(rows.schema, where))
 
 

@@ -32,11 +32,7 @@ _BUCKET, _GROUP_ROWS, _WEIGHT = "_zset_bucket", "_zset_rows", "_zset_weight"
 
 
 class StateTables:
-    """Answer questions about the state of one checkpoint.
-
-    Args:
-        location: `checkpointLocation`, or the directory of a pipeline.
-    """
+    """Answer questions about the state of one checkpoint."""
 
     def __init__(self, location: str) -> None:
         self._location = location
@@ -44,17 +40,7 @@ class StateTables:
         self._opened: tuple[int, duckdb.DuckDBPyConnection] | None = None
 
     def rows(self, epoch: int, table: str, where: Mapping[str, str]) -> dict[str, Any]:
-        """Return the rows of a table that have values.
-
-        Args:
-            epoch: the newest epoch; the state is read again where it was of another one.
-            table: its name.
-            where: columns to values as text.
-
-        Raises:
-            StateError: there is no state, or a file is damaged.
-            OptionError: no such table or column.
-        """
+        """Return the rows of a table that have values."""
         with self._lock:
             connection = self._connection(epoch)
             names = self._names(connection)
@@ -70,7 +56,6 @@ class StateTables:
         return {"columns": shown_columns(found.schema), "rows": shown_table(found), "weights": None, "total": total}
 
     def names(self, epoch: int) -> list[str]:
-        """Return the names of the tables."""
         with self._lock:
             return self._names(self._connection(epoch))
 

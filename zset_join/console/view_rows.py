@@ -30,11 +30,7 @@ def keeps_views(description: dict[str, object]) -> bool:
 
 
 def view_rows(committed: CommittedState, plan: QueryPlan, view: str) -> ZSet:
-    """Return the rows of a kept view, each distinct row with its weight.
-
-    Raises:
-        StateError: a file is missing or damaged.
-    """
+    """Return the rows of a kept view, each distinct row with its weight."""
     schema = plan.output_of(view).schema
     history = view_history(committed, plan, view)
     parts: list[ZSet] = []

@@ -54,16 +54,7 @@ _PLAN_LINE = re.compile(r"line \d+")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueryAnswers:
-    """Answers of the process that runs a query, in addition to its checkpoint.
-
-    Args:
-        verify: compares a view with its batch query; given the view and a reporter of steps.
-        explain_row: explains rows of a view; given the view, and columns to values.
-        view_rows: the rows of a view that have values, and how many there are; given the view, and columns to values. Raises an
-            `OptionError` with the code `VERIFY_OUTPUT` where no output can be read.
-        options: the options in force.
-        diff: how the answers of a changed query would differ.
-    """
+    """Answers of the process that runs a query, in addition to its checkpoint."""
 
     verify: Callable[[str | None, Callable[[str], None]], Any] | None = None
     explain_row: Callable[[str | None, Mapping[str, Any]], RowHistory] | None = None
@@ -73,13 +64,7 @@ class QueryAnswers:
 
 
 class WatchedCheckpoint:
-    """Watch one checkpoint.
-
-    Args:
-        location: `checkpointLocation`, a path or a URI, or the directory of a pipeline.
-        answers: of the process that runs the query.
-        dead_letters: where dead letters are, when `deadLetterPath` put them elsewhere.
-    """
+    """Watch one checkpoint."""
 
     def __init__(self, location: str | Path, answers: QueryAnswers | None = None, *, dead_letters: str | None = None) -> None:
         self.location = str(location)
@@ -92,7 +77,6 @@ class WatchedCheckpoint:
         self._state = StateTables(self.location)
 
     def overview(self) -> Answer:
-        """Return a description of the query; `trouble` contains the message of a damaged part."""
         trouble: list[str] = []
 
         def tried(read: Callable[[], Any], default: Any) -> Any:
@@ -134,7 +118,6 @@ class WatchedCheckpoint:
         }
 
     def epochs(self, after: int) -> Sequence[Answer]:
-        """Return the summaries of epochs in the checkpoint, including those of earlier calls."""
         with self._lock:
             files = self._files()
             for record in self._new_records(files):
@@ -147,7 +130,6 @@ class WatchedCheckpoint:
             return [self._seen[epoch].to_json() for epoch in sorted(self._seen) if epoch > after]
 
     def changes(self, *, after: int = -1) -> Answer:
-        """Return the newest rows of the changelog, from the epochs whose answers still exist."""
         committed, plan = self._committed(), query_plan(self.location)
         found: list[Answer] = []
         if keeps_views(dict(stored_description(self.location) or {})):
@@ -162,7 +144,6 @@ class WatchedCheckpoint:
         return {"epochs": newest(found)}
 
     def rows(self, table: str | None, where: Mapping[str, str]) -> Answer:
-        """Return rows of a view, where the checkpoint keeps it, or of a table of the state."""
         committed, plan = self._committed(), query_plan(self.location)
         kept = keeps_views(dict(stored_description(self.location) or {}))
         epoch = -1 if committed.last is None else committed.last.epoch
@@ -182,7 +163,6 @@ class WatchedCheckpoint:
         return {"tables": views + names, "table": chosen, **self._state.rows(epoch, chosen, where)}
 
     def explain_row(self, view: str | None, where: Mapping[str, str]) -> Answer:
-        """Return the history of rows of a view."""
         if self._answers.explain_row is None:
             raise _not_from_here(
                 "explain_row", "keep_inputs=True lets a pipeline explain its rows; inside Spark open query.console()."
@@ -191,7 +171,6 @@ class WatchedCheckpoint:
         return events_of(self._answers.explain_row(view, typed_values(schema, where)))
 
     def verify(self, view: str | None, report: Callable[[str], None]) -> Answer:
-        """Compare a view with the batch query."""
         if self._answers.verify is None:
             raise _not_from_here(
                 "verify",
@@ -201,28 +180,23 @@ class WatchedCheckpoint:
         return verdict(self._answers.verify(view, report))
 
     def diff(self) -> Answer:
-        """Return how the answers of a changed query would differ."""
         if self._answers.diff is None:
             raise _not_from_here("diff", "name the changed query: zset-join console DIRECTORY --diff FILE.sql or MODULE:view.")
         return differences_of(self._answers.diff())
 
     def hot_keys(self) -> Answer:
-        """Return the keys with the most rows in the state."""
         committed = self._committed()
         return self._state.hot_keys(-1 if committed.last is None else committed.last.epoch)
 
     def dead_letters(self) -> Answer:
-        """Return the newest dead letters."""
         return letters_of(read_letters(self.location, path=self._letters_path))
 
     def waiting(self) -> Answer:
-        """Return the rows that wait for time after the newest epoch."""
         plan = query_plan(self.location)
         last = self.epochs(-1)[-1:]
         return waiting_in(plan, last[0] if last else {})
 
     def files(self) -> Answer:
-        """Return the files of the checkpoint."""
         committed = self._committed()
         stages = [_history(key, history) for key, history in sorted(committed.histories.items())]
         parts = () if committed.last is None else committed.last.parts
@@ -239,11 +213,9 @@ class WatchedCheckpoint:
         }
 
     def damage(self) -> Answer:
-        """Return the damage."""
         return damage_of(self.location)
 
     def metrics(self) -> str:
-        """Return the numbers of the newest epoch."""
         return metrics_text(self.location)
 
     def close(self) -> None:

@@ -18,12 +18,7 @@ Bools: TypeAlias = npt.NDArray[np.bool_]
 
 @dataclass(frozen=True)
 class Converted:
-    """n values of the target type.
-
-    Args:
-        values: the values; NULL where the row does not convert.
-        unfit: n flags, the rows that do not convert; None when all do.
-    """
+    """n values of the target type."""
 
     values: pa.Array
     unfit: Bools | None = None

@@ -36,11 +36,6 @@ _ZONE = operator.attrgetter("tzinfo")
 def python_values(values: Sequence[Any], kind: pa.DataType, leaf: Leaf | None = None) -> Converted:
     """Return Python objects as values of a type.
 
-    Args:
-        values: n objects.
-        kind: the type.
-        leaf: how values of JSON convert, in lists, structs and maps, and alone; default: no JSON, by their class.
-
     >>> converted = python_values([3.0, 3.9, "7", True, None], pa.int64())
     >>> converted.values.to_pylist(), converted.unfit.tolist()
     ([3, None, 7, None, None], [False, True, False, True, False])

@@ -74,10 +74,6 @@ _PER_SECOND = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
 def read_texts(texts: pa.Array, kind: pa.DataType) -> Converted:
     """Return texts as values of a type.
 
-    Args:
-        texts: strings of any offset width.
-        kind: the type; of one that has no texts nothing converts.
-
     >>> read_texts(pa.array(["7", "0x10"]), pa.int64()).values.to_pylist()
     [7, None]
     """

@@ -20,10 +20,5 @@ def adds_columns(before: pa.Schema, after: pa.Schema) -> bool:
 
 
 def with_added_nullable(before: int, after: pa.Schema) -> pa.Schema:
-    """Return columns of which those behind the first ones may be NULL, as they are in the rows before they came.
-
-    Args:
-        before: how many of them were present.
-        after: all of them.
-    """
+    """Return columns of which those behind the first ones may be NULL, as they are in the rows before they came."""
     return pa.schema([field if at < before else field.with_nullable(True) for at, field in enumerate(after)])

@@ -38,13 +38,6 @@ EXTRAS: Mapping[str, str] = {
 def needed_for(what: str, package: str | None = None) -> Iterator[None]:
     """Import packages of extras inside; one that is missing is reported in the library's terms.
 
-    Args:
-        what: the feature, as the beginning of the message.
-        package: whose import may fail in its own way where a part of it is missing, as psycopg's does without libpq.
-
-    Raises:
-        MissingPackageError: a package of `EXTRAS` cannot be imported.
-
     >>> with needed_for("nothing"):
     ...     import json
     """

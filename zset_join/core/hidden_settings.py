@@ -35,11 +35,7 @@ _SETTINGS = re.compile(rf"({_PLACE})\?{_SETTING}", re.IGNORECASE)
 
 
 def shown(text: str) -> str:
-    """Return a text with `...` in place of the settings of each URI in it; those of HTTP stay, they are no store's.
-
-    Args:
-        text: any, such as a message or a location.
-    """
+    """Return a text with `...` in place of the settings of each URI in it; those of HTTP stay, they are no store's."""
     return _SETTINGS.sub(r"\1?...", text) if "?" in text else text
 
 
@@ -97,12 +93,7 @@ def holds_user(address: str) -> bool:
 
 
 class HiddenText(str):
-    """The value of an option that is a secret, or comes from the environment; its `repr` is what the statement has.
-
-    Attributes:
-        written: as the statement has it; stars for a literal.
-        is_secret: whether `format` hides it too, so that no message can show it.
-    """
+    """The value of an option that is a secret, or comes from the environment; its `repr` is what the statement has."""
 
     __slots__ = ("is_secret", "written")
 
@@ -111,7 +102,6 @@ class HiddenText(str):
 
     @classmethod
     def of(cls, value: str, written: str, *, is_secret: bool) -> HiddenText:
-        """Return a hidden value."""
         made = cls(value)
         made.written, made.is_secret = written, is_secret
         return made

@@ -33,11 +33,7 @@ def storage_type(declared: pa.DataType) -> pa.DataType:
 
 
 def check_key_type(declared: pa.DataType, *, relation: str, column: str) -> None:
-    """Refuse a key column that has no equality.
-
-    Raises:
-        KeyTypeError: the type is, or contains, a map, a union or an unsupported view.
-    """
+    """Refuse a key column that has no equality."""
     stack = [storage_type(declared)]
     while stack:
         kind = stack.pop()
@@ -55,9 +51,6 @@ def check_key_type(declared: pa.DataType, *, relation: str, column: str) -> None
 
 def common_key_type(left: pa.DataType, right: pa.DataType, *, left_column: str, right_column: str) -> pa.DataType:
     """Return the type in which two key columns are compared.
-
-    Raises:
-        KeyTypeError: the types have no common type without an explicit cast.
 
     >>> common_key_type(pa.int32(), pa.int64(), left_column="a", right_column="b")
     DataType(int64)

@@ -11,12 +11,7 @@ __all__ = ["lazy_names"]
 
 
 def lazy_names(package: str, homes: Mapping[str, str]) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-    """Return `__getattr__` and `__dir__` for a package.
-
-    Args:
-        package: its `__name__`.
-        homes: of every public name, the module that defines it.
-    """
+    """Return `__getattr__` and `__dir__` for a package."""
 
     def get(name: str) -> Any:
         home = homes.get(name)

@@ -28,14 +28,7 @@ def html_text(value: Any) -> str:
 
 
 def html_table(names: Iterable[str], rows: Iterable[Sequence[Any]], *, caption: str = "", signs: Sequence[int] = ()) -> str:
-    """Return rows as a table.
-
-    Args:
-        names: of the columns.
-        rows: their values.
-        caption: a line above it.
-        signs: -1 or 1 by row, which color it.
-    """
+    """Return rows as a table."""
     head = "".join(f"<th>{html_text(name)}</th>" for name in names)
     lines = []
     for place, row in enumerate(rows):
@@ -47,12 +40,7 @@ def html_table(names: Iterable[str], rows: Iterable[Sequence[Any]], *, caption: 
 
 
 def html_differences(verdict: str, differences: Sequence[tuple[Mapping[str, Any], int, int]]) -> str:
-    """Return a report of a verification: its verdict, and rows with the weights that were expected and found.
-
-    Args:
-        verdict: one line.
-        differences: some rows that differ, as (row, expected weight, actual weight).
-    """
+    """Return a report of a verification: its verdict, and rows with the weights that were expected and found."""
     if not differences:
         return f"<p>{html_text(verdict)}</p>"
     names = list(differences[0][0])

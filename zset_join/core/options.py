@@ -417,13 +417,6 @@ def _limits(given: Mapping[str, Any]) -> tuple[BufferLimit, HotBudget | None, Ho
 def parse_seconds(value: Any, *, option: str) -> int:
     """Return a duration in seconds.
 
-    Args:
-        value: a number of seconds, or text such as `"2 days"` or `"90 minutes"`.
-        option: name of the option, for the message.
-
-    Raises:
-        OptionError: the text is no duration, or it is negative.
-
     >>> parse_seconds("90 minutes", option="tombstoneRetention")
     5400
     """

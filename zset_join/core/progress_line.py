@@ -39,13 +39,7 @@ class _Screen(Protocol):
 
 
 class ProgressLine:
-    """Progress of running work; made by `progress_line`.
-
-    Args:
-        title: of the work.
-        screen: the output stream, or None.
-        clock: returns seconds.
-    """
+    """Progress of running work; made by `progress_line`."""
 
     def __init__(self, title: str, screen: _Screen | None, clock: Callable[[], float] = time.monotonic) -> None:
         self._title, self._screen, self._clock = title, screen, clock
@@ -59,13 +53,7 @@ class ProgressLine:
             self._thread.start()
 
     def now(self, step: str, *, done: int | None = None, of: int | None = None) -> None:
-        """Show which step the work is at.
-
-        Args:
-            step: a few words.
-            done: how many parts of it are done.
-            of: how many there are.
-        """
+        """Show which step the work is at."""
         counts = "" if done is None else f" {done:,}" + ("" if of is None else f" of {of:,}")
         self._step = f"{step}{counts}"
 
@@ -95,11 +83,7 @@ class ProgressLine:
 
 @contextmanager
 def progress_line(title: str) -> Iterator[ProgressLine]:
-    """Show a line while work continues.
-
-    Args:
-        title: of the work, such as "verifying orders".
-    """
+    """Show a line while work continues."""
     outer: ProgressLine | None = getattr(_active, "line", None)
     if outer is not None:
         outer.now(title)

@@ -14,10 +14,6 @@ _Value = TypeVar("_Value")
 class ReadWhenUsed(Mapping[_Key, _Value]):
     """Hold values that are made when they are used.
 
-    Args:
-        keys: all keys.
-        read: makes the value of a key; it is called once.
-
     >>> squares = ReadWhenUsed(range(3), lambda number: number**2)
     >>> squares[2], squares.used
     (4, {2: 4})

@@ -37,11 +37,7 @@ _MOST_COPIES = 100_000_000
 
 
 def repeated_positions(weights: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    """Return the position of every row, as often as its weight.
-
-    Raises:
-        ResourceError: `TOO_MANY_ROWS`: more than 100,000,000 copies beyond the first of each row.
-    """
+    """Return the position of every row, as often as its weight."""
     copies = float(weights.sum(dtype=np.float64))
     if copies - len(weights) > _MOST_COPIES:
         raise ResourceError(
@@ -54,10 +50,7 @@ def repeated_positions(weights: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
 
 
 def take_rows(rows: pa.RecordBatch, positions: npt.NDArray[np.int64]) -> pa.RecordBatch:
-    """Return some rows of a batch, views included (pyarrow cannot take from those).
-
-    Cost: one call of Arrow; with views, three per column.
-    """
+    """Return some rows of a batch, views included (pyarrow cannot take from those)."""
     if not rows.num_columns:
         return rows.slice(0, len(positions))
     taken = pa.array(positions)
@@ -80,11 +73,7 @@ def rows_having(rows: pa.RecordBatch | pa.Table, values: Mapping[str, Any]) -> p
 
 
 def conform(rows: pa.RecordBatch, relation: Relation) -> pa.RecordBatch:
-    """Return the relation's columns of a batch, in its order and types.
-
-    Raises:
-        PlanError: a column is missing, or has a type that stores other values.
-    """
+    """Return the relation's columns of a batch, in its order and types."""
     schema = relation.schema
     if rows.schema.equals(schema):
         return rows
@@ -147,10 +136,7 @@ def shown_floats(array: pa.Array) -> pa.Array:
 
 
 def cast_key(array: pa.Array, kind: pa.DataType) -> tuple[pa.Array, npt.NDArray[np.bool_] | None]:
-    """Cast key values to the type they are compared in; return also which do not fit (they become NULL), None when all do.
-
-    Cost: one cast; where values do not fit, a logarithmic number of casts for each of them.
-    """
+    """Cast key values to the type they are compared in; return also which do not fit (they become NULL), None when all do."""
     try:
         return array.cast(kind), None
     except pa.ArrowInvalid:

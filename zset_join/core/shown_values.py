@@ -34,10 +34,6 @@ def counted(number: int, noun: str) -> str:
 def shown_buckets(buckets: int | None, by: str) -> str:
     """Return the location of a stage's state, for `explain`.
 
-    Args:
-        buckets: their number; None where it is not chosen yet.
-        by: the key that they go by.
-
     >>> shown_buckets(1, "group"), shown_buckets(None, "key")
     ('in 1 bucket by group', 'in one bucket per core by key')
     """

@@ -46,16 +46,7 @@ _FLOATS = {16: 11, 32: 24, 64: 53}
 
 @dataclass(frozen=True, kw_only=True)
 class ColumnWords:
-    """Facts about a change of columns that schemas do not show.
-
-    Args:
-        renamed: by source, names of columns before to their names after.
-        defaults: by source, values of added columns in rows from before; NULL where none is given.
-        may_narrow: sources of which no row has come under the wider types, so that these may go back.
-
-    Raises:
-        OptionError: `ARGUMENT`: one of the first two is no mapping of sources to mappings.
-    """
+    """Facts about a change of columns that schemas do not show."""
 
     renamed: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     defaults: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
@@ -75,13 +66,7 @@ class ColumnWords:
 
 @dataclass(frozen=True, kw_only=True)
 class ChangeTerms:
-    """Arguments of a change beside the new query.
-
-    Args:
-        words: what schemas do not show of columns of streams that change.
-        reread: as for `Pipeline.evolve`.
-        as_now: as for `Pipeline.evolve`.
-    """
+    """Arguments of a change beside the new query."""
 
     words: ColumnWords | None = None
     reread: Mapping[str, Any] | None = None
@@ -98,15 +83,7 @@ def no_words() -> ColumnWords:
 
 @dataclass(frozen=True, kw_only=True)
 class ColumnChange:
-    """How the columns of one source change.
-
-    Args:
-        source: its name.
-        step: makes rows from before to rows of now.
-        before: its columns before.
-        after: those of now.
-        renamed: names before to names of now.
-    """
+    """How the columns of one source change."""
 
     source: str
     step: SelectStep
@@ -125,7 +102,6 @@ class ColumnChange:
 
     @property
     def dropped(self) -> tuple[str, ...]:
-        """Return the dropped columns."""
         return tuple(name for name in self.before.names if name not in self.after.names and name not in self.renamed)
 
     @property
@@ -158,11 +134,7 @@ class ColumnChange:
 
 
 def changes_of_columns(before: QueryPlan, after: QueryPlan, words: ColumnWords) -> dict[str, ColumnChange]:
-    """Return by name the sources of both plans whose columns differ, each with the step for its rows.
-
-    Raises:
-        StateError: `EVOLVE_COLUMN`: rows from before have no value under the new columns; or a name of `words` is none.
-    """
+    """Return by name the sources of both plans whose columns differ, each with the step for its rows."""
     there = {source.name: source for source in before.sources}
     now = {source.name: source for source in after.sources}
     for name in (*words.renamed, *words.defaults):

@@ -51,14 +51,7 @@ class _Chain:
 def derived_steps(
     have: Sequence[RowStep], want: Sequence[RowStep], columns: Sequence[str], origin: Sequence[str]
 ) -> tuple[RowStep, ...] | None:
-    """Return the steps from rows after one chain to rows after another one; None where something is absent.
-
-    Args:
-        have: the steps applied to the present rows.
-        want: the required steps.
-        columns: the present ones, after `have`.
-        origin: the columns of the rows that both chains begin with.
-    """
+    """Return the steps from rows after one chain to rows after another one; None where something is absent."""
     if tuple(have) == tuple(want[: len(have)]):
         rest = tuple(want[len(have) :])
         return rest if _reads(rest, columns) else None
@@ -88,12 +81,7 @@ def unmet_conditions(have: Sequence[RowStep], want: Sequence[RowStep]) -> list[E
 
 
 def null_rejected(steps: Sequence[RowStep], without: Sequence[str]) -> set[str]:
-    """Return the columns, before some steps, in which NULL removes a row: a condition or its reader drops it.
-
-    Args:
-        steps: applied to the rows.
-        without: columns behind the steps whose reader has no use for rows with NULL in one of them.
-    """
+    """Return the columns, before some steps, in which NULL removes a row: a condition or its reader drops it."""
     chain = _Chain(steps)
     found = {
         operand.name

@@ -39,16 +39,7 @@ Status = Literal["unchanged", "changed", "columns", "added", "dropped"]
 
 @dataclass(frozen=True, eq=False)
 class ViewDiff:
-    """The change of one view.
-
-    Args:
-        name: of the view.
-        status: `changed` may be without a differing row; `columns`: columns or their types differ.
-        key: columns that identify a row, before and after; none where that is not known.
-        before: rows before, counted with their copies; None where the view is unchanged and nobody has counted.
-        removed: the rows that go, with positive weights, in the columns before.
-        added: the rows that arrive, with positive weights, in the columns after.
-    """
+    """The change of one view."""
 
     name: str
     status: Status
@@ -59,11 +50,7 @@ class ViewDiff:
 
     @property
     def delta(self) -> ZSet:
-        """Return the difference as one Z-set, retractions first.
-
-        Raises:
-            PlanError: `EVOLVE_COLUMNS`: the columns differ, so that there is no such Z-set.
-        """
+        """Return the difference as one Z-set, retractions first."""
         if self.status == "columns":
             raise PlanError(
                 f'view "{self.name}" changes from {_columns(self.removed)} to {_columns(self.added)}; rows of both '
@@ -81,10 +68,8 @@ class ViewDiff:
 
     @property
     def answer(self) -> ZSet:
-        """Return the answer of the epoch of the change: `delta`; the rows before have NULL in columns that are added.
-
-        Under columns that are not only added to it is all rows.
-        """
+        """Return the answer of the epoch of the change: `delta`; the rows before have NULL in columns that are added."""
+        # Under columns that are not only added to it is all rows.
         if not self.adds_columns:
             return self.added if self.status == "columns" else self.delta
         had = len(self.removed.schema)
@@ -121,11 +106,7 @@ class ViewDiff:
         return ((weights & (_ADDED - 1)) > 0) & ((weights >> 32) > 0)
 
     def samples(self, most: int = 10) -> list[tuple[dict[str, Any] | None, dict[str, Any] | None]]:
-        """Return some differences as pairs of the row before and the row after; changed rows first.
-
-        Args:
-            most: pairs to return.
-        """
+        """Return some differences as pairs of the row before and the row after; changed rows first."""
         if not self.key:
             gone, come = (_as_dicts(rows, range(min(most, len(rows)))) for rows in (self.removed, self.added))
             pairs = [*((row, None) for row in gone), *((None, row) for row in come)]
@@ -168,27 +149,7 @@ class ViewDiff:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class PlanDiff:
-    """Difference between the answers of two plans, and the effect of the change.
-
-    Args:
-        epoch: the last epoch that both answers are of; None before the first.
-        views: by name, those of both plans.
-        kept: names of the stages that keep their state, as the new plan calls them.
-        rebuilt: of each stage that is built, by name, how many rows it is fed.
-        dropped: names of the stages that go, as the old plan calls them.
-        read: what rows were read for it, and how many.
-        rejected: rows that the new stages set aside as bad input.
-        late: of each source, the rows that came too late for the plan before; the new one does not get them either.
-        taken: the epoch in which a pipeline took the change; None where only the difference was computed.
-        ending: of each stage with a shorter `state_ttl`, the rows, or keys where these end as one, that end with the next
-            epoch. What it then retracts is in no view of this difference.
-        set_aside: of each stage of the plan before, the rows that it has set aside as bad input; they stay so.
-        ended: of each stage of the plan before, the rows that have left it by time, as past versions or at a limit; they stay
-            so.
-        seconds: of each stage that is built, by name, how long building it took for this difference; `evolve` takes as long.
-        state_bytes: how much more the new plan stores; less is negative. Of stages in `lags` without their newest epoch.
-        lags: stages whose state was not read, so that the last two lack the counts of their newest epoch.
-    """
+    """Difference between the answers of two plans, and the effect of the change."""
 
     epoch: int | None
     views: Mapping[str, ViewDiff]
@@ -212,11 +173,7 @@ class PlanDiff:
         return all(view.is_empty for view in self.views.values())
 
     def answers(self, names: Iterable[str]) -> dict[str, ZSet]:
-        """Return the answer of the epoch of the change, by view; see `ViewDiff.answer`.
-
-        Args:
-            names: of the views of the new plan.
-        """
+        """Return the answer of the epoch of the change, by view; see `ViewDiff.answer`."""
         return {name: self.views[name].answer for name in names}
 
     def lines(self) -> Iterator[str]:
@@ -281,11 +238,7 @@ class PlanDiff:
         return "".join(parts)
 
     def to_markdown(self, *, samples: int = 5) -> str:
-        """Return the difference as Markdown, for the comment of a pull request.
-
-        Args:
-            samples: differing rows to show of each view.
-        """
+        """Return the difference as Markdown, for the comment of a pull request."""
         parts = ["| view | adds | removes | changes | rows before |", "|---|--:|--:|--:|--:|"]
         for view in self.views.values():
             before = "" if view.before is None else f"{view.before:,}"
@@ -305,11 +258,7 @@ class PlanDiff:
         return "\n".join(parts) + "\n"
 
     def write_parquet(self, directory: str | Path) -> list[Path]:
-        """Write every row that differs: per view one file of rows that go and one of rows that arrive, with their copies.
-
-        Args:
-            directory: where to; made where it is missing. The files are `<view>.removed.parquet` and `<view>.added.parquet`.
-        """
+        """Write every row that differs: per view one file of rows that go and one of rows that arrive, with their copies."""
         folder = Path(directory)
         folder.mkdir(parents=True, exist_ok=True)
         written = []
@@ -323,13 +272,7 @@ class PlanDiff:
 
 
 def difference(name: str, before: tuple[Relation, ZSet] | None, after: tuple[Relation, ZSet] | None) -> ViewDiff:
-    """Return the change of a view.
-
-    Args:
-        name: of the view.
-        before: its relation and rows in the plan before; None where it was absent.
-        after: the same in the new plan.
-    """
+    """Return the change of a view."""
     if before is None and after is None:
         raise ValueError("a view is there before or after")
     if before is None or after is None:

@@ -51,17 +51,7 @@ class Held(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class NearRows:
-    """What is kept of a source.
-
-    Args:
-        what: where.
-        steps: after which steps.
-        columns: which columns.
-        rows: how many.
-        gaps: columns in which no NULL is kept.
-        dropped: rows with such a NULL.
-        is_upsert: they are upserts, which are counted whenever they come.
-    """
+    """What is kept of a source."""
 
     what: str
     steps: Sequence[RowStep]
@@ -92,16 +82,7 @@ def no_rows(
     dropped: Collection[str] = (),
     held: Sequence[Held] = (),
 ) -> StateError:
-    """Return the error of rows of a source that do not exist.
-
-    Args:
-        feed: what is wanted.
-        columns: of the source.
-        reader: who wants it.
-        near: what is kept of the source.
-        dropped: columns of the source that the plan before omitted by `keep_state="needed"`.
-        held: what stages hold of the source.
-    """
+    """Return the error of rows of a source that do not exist."""
     wanted = columns_wanted(feed.steps)
     wanted = set(columns) if wanted is None else wanted
     never, counts = sorted(wanted & set(dropped)), _counts(held, [one.rows for one in near])
@@ -172,16 +153,7 @@ def by_time(
     was_there: bool,
     had_its_kind: bool,
 ) -> StateError:
-    """Return the error of a stage whose answer does not follow from the rows of its inputs.
-
-    Args:
-        plan: the new plan.
-        number: of the stage.
-        held: what stages hold of the sources that reach it, and of its answer.
-        shown: how many rows behind its answer are kept elsewhere, by where.
-        was_there: the plan before had this very stage, and no state has its whole answer.
-        had_its_kind: the plan before had one whose answers followed from the same beside other rows.
-    """
+    """Return the error of a stage whose answer does not follow from the rows of its inputs."""
     node = plan.nodes[number]
     title, beside = node.stage.explain(1)[0], node.stage.answers_by
     is_needed = (
@@ -204,12 +176,7 @@ def by_time(
 
 
 def source_changed(name: str, held: Sequence[Held] = ()) -> StateError:
-    """Return the error of a source that is described otherwise than before.
-
-    Args:
-        name: of the source.
-        held: what stages hold of it.
-    """
+    """Return the error of a source that is described otherwise than before."""
     return StateError(
         f'the source "{name}" is described otherwise than before{_shown(held)}. Describe it as before, or give it another '
         "name, under which it begins without rows.",
@@ -220,12 +187,7 @@ def source_changed(name: str, held: Sequence[Held] = ()) -> StateError:
 
 
 def source_dropped(name: str, rows: int | None) -> StateError:
-    """Return the error of a source that an earlier change has dropped.
-
-    Args:
-        name: of the source.
-        rows: how many rows, or groups of them, a stage held of it then; None: nobody counted them.
-    """
+    """Return the error of a source that an earlier change has dropped."""
     held = "" if rows is None else f" (a stage held {rows:,} of them)"
     return StateError(
         f'the source "{name}" was dropped from this pipeline, and its rows with it{held}. Let it be read again, with reread= '
@@ -238,13 +200,7 @@ def source_dropped(name: str, rows: int | None) -> StateError:
 
 
 def of_taken_rows(error: PlanError, taken: Callable[[], tuple[int, str]]) -> PlanError:
-    """Return the error of a new query with the rows it is about, where its functions have no one value; any other as it is.
-
-    Args:
-        error: why the query cannot be planned.
-        taken: counts the rows that would be computed again, and returns also who has them, as `the view "v"`; called only for
-            errors that get them, since it may read all state.
-    """
+    """Return the error of a new query with the rows it is about, where its functions have no one value; any other as it is."""
     if error.code not in _OTHER_VALUES or "rows" in error.facts:
         return error
     rows, where = taken()

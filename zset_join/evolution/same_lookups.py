@@ -23,12 +23,7 @@ __all__ = ["with_lookups_of"]
 
 
 def with_lookups_of(written: QueryPlan, program: QueryPlan) -> QueryPlan:
-    """Return a plan with the sources of another one, where its lookups use sources of the same description.
-
-    Args:
-        written: read from a checkpoint.
-        program: of the program that changes it.
-    """
+    """Return a plan with the sources of another one, where its lookups use sources of the same description."""
     there = _lookups(program)
     if not there:
         return written

@@ -48,14 +48,7 @@ Types = Sequence[pa.DataType]
 
 @dataclass(frozen=True)
 class Function:
-    """A function of the library.
-
-    Args:
-        type: given a call and the plain types of its operands, the type it gives; raises PlanError for what it does not take.
-        value: given the call, its operands and the type, its values.
-        spark: given the call and the texts of its operands, Spark's text.
-        duckdb: the same for DuckDB; None where DuckDB has nothing that means the same.
-    """
+    """A function of the library."""
 
     type: Callable[[Call, Types], pa.DataType]
     value: Callable[[Call, Sequence[Vector], pa.DataType], Computed]
@@ -75,11 +68,7 @@ def mismatch(node: Expression, types: Types, expected: str, cure: str) -> PlanEr
 
 
 def strings_only(call: Call, types: Types) -> pa.DataType:
-    """Admit strings alone.
-
-    Raises:
-        PlanError: another type.
-    """
+    """Admit strings alone."""
     for kind in types:
         if kind_of(kind) not in {"string", "null"}:
             raise mismatch(call, types, "strings", 'Cast with .cast("string").')
@@ -87,11 +76,7 @@ def strings_only(call: Call, types: Types) -> pa.DataType:
 
 
 def wants_literal(call: Call, types: Types, place: int, kind: type, what: str) -> Any:
-    """Return the value of an operand that must be a literal.
-
-    Raises:
-        PlanError: it is none.
-    """
+    """Return the value of an operand that must be a literal."""
     value = literal_value(call.operands[place])
     if not isinstance(value, kind) or isinstance(value, bool):
         raise mismatch(call, types, what, "Write it as a literal.")

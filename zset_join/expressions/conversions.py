@@ -33,15 +33,7 @@ _NO_FAULTS = np.zeros(1, np.bool_)
 
 
 def convert(vector: Vector, target: pa.DataType) -> tuple[Vector, str, Bools]:
-    """Cast a vector to a plain type.
-
-    Args:
-        vector: n or 1 values.
-        target: a type that `type_rules.cast_type` admits for it.
-
-    Returns:
-        The converted vector, the code of the fault, and the rows that have it (n or 1 bools).
-    """
+    """Cast a vector to a plain type."""
     kind, target_kind = kind_of(vector.type), kind_of(target)
     if vector.type == target or kind == "null":
         return widen(vector, target), "CAST_OVERFLOW", _NO_FAULTS

@@ -26,13 +26,7 @@ DECLARED: dict[str, Function] = {}
 
 
 def declared(signature: str, doc: str, function: Function) -> Word:
-    """Declare a function, and return its word; assign it to its own name and list it in `__all__` of its family.
-
-    Args:
-        signature: as `word` takes it; its name is what SQL calls it, too.
-        doc: the docstring of the word.
-        function: its types, values and texts; what its types refuse is refused in SQL, too: no operand is cast.
-    """
+    """Declare a function, and return its word; assign it to its own name and list it in `__all__` of its family."""
     name, wanted = _parted(signature)
     least = sum(not one.endswith("=") and not one.startswith("*") for one in wanted)
     FUNCTIONS[name] = (least, None if any(one.startswith("*") for one in wanted) else len(wanted))
@@ -46,14 +40,7 @@ def operand(given: object) -> Expression:
 
 
 def word(signature: str, doc: str, operation: str | None = None, *leading: str) -> Word:
-    """Return a function that builds a call.
-
-    Args:
-        signature: its name and parameters; `'quoted'` ones are texts, `*` takes any number, one with `=` may be omitted.
-        doc: its docstring.
-        operation: what it calls; None: what it is called.
-        *leading: literals that come first.
-    """
+    """Return a function that builds a call."""
     name, wanted = _parted(signature)
     texts = {one.strip("'") for one in wanted if one.startswith("'")}
     parameters = []

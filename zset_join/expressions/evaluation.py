@@ -80,11 +80,7 @@ def check(expression: Expression, left_schema: pa.Schema, right_schema: pa.Schem
 
 
 def result_type(expression: Expression, schemas: Mapping[str, pa.Schema]) -> pa.DataType:
-    """Return the plain type of an expression over rows of these schemas, which are named as its columns name their sides.
-
-    Raises:
-        PlanError: a column that does not exist, operands whose types do not go together, or a node that is not on the list.
-    """
+    """Return the plain type of an expression over rows of these schemas, which are named as its columns name their sides."""
     if not isinstance(expression, Expression):
         raise PlanError(
             f"a condition must be an expression such as left('a') < right('b'), not {expression!r}.",
@@ -206,18 +202,7 @@ def evaluate(
 def vector_of(
     expression: Expression, columns: Mapping[str, Mapping[str, pa.Array]], length: int, *, what: str, of_what: str
 ) -> Vector:
-    """Return the value of an expression, one per row or one for all of them.
-
-    Args:
-        expression: as `result_type` has admitted it.
-        columns: by side, the columns it reads.
-        length: number of rows.
-        what: what messages call the expression.
-        of_what: what messages call the rows.
-
-    Raises:
-        BadInputError: a row that cannot be computed.
-    """
+    """Return the value of an expression, one per row or one for all of them."""
     evaluator = _Evaluator(columns, length)
     vector: Vector = expression.accept(evaluator)
     if vector.faults is not None:

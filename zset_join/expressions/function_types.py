@@ -50,11 +50,7 @@ def one_type(first: pa.DataType, second: pa.DataType) -> pa.DataType | None:
 
 
 def function_type(call: Call, types: _Types) -> pa.DataType:
-    """Return the plain type of a call of one of `tree.FUNCTIONS`, given the plain types of its operands.
-
-    Raises:
-        PlanError: the function does not take these types, or a pattern, unit or number of digits is not a literal it supports.
-    """
+    """Return the plain type of a call of one of `tree.FUNCTIONS`, given the plain types of its operands."""
     rule = _RULES.get(call.operation)
     return rule(call, types) if rule is not None else LIBRARY[call.operation].type(call, types)
 

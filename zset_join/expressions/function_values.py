@@ -52,11 +52,7 @@ def chosen_value(operation: str, operands: Sequence[Vector], result: pa.DataType
 
 
 def function_value(call: Call, operands: Sequence[Vector], result: pa.DataType) -> Computed:
-    """Compute any other function.
-
-    Returns:
-        The result, the code of the fault, and the rows that have it.
-    """
+    """Compute any other function."""
     compute = _VALUES.get(call.operation) or LIBRARY[call.operation].value
     return compute(call, operands, result)
 
@@ -252,10 +248,8 @@ def _rounded_integers(vector: Vector, scale: int, result: pa.DataType) -> Comput
 
 
 def _rounded_floats(values: Any, scale: int) -> Any:
-    """Round the shortest decimal that represents each float, halves away from zero.
-
-    Far from a tie the binary product gives the same; only what lies near one is looked at digit by digit.
-    """
+    """Round the shortest decimal that represents each float, halves away from zero."""
+    # Far from a tie the binary product gives the same; only what lies near one is looked at digit by digit.
     with np.errstate(all="ignore"):
         unit = float(10 ** abs(scale))
         scaled = np.abs(values.astype(np.float64)) * unit if scale >= 0 else np.abs(values.astype(np.float64)) / unit

@@ -52,7 +52,6 @@ def conjuncts(condition: Expression) -> Iterator[Expression]:
 
 
 def named(column: str) -> Expression:
-    """Return a column of the row."""
     return Column("row", column)
 
 
@@ -63,11 +62,6 @@ def plain_column(expression: Expression) -> str | None:
 
 def with_columns_called(expression: Expression, side: str, names: Mapping[str, str]) -> Expression:
     """Return an expression that calls columns of one side otherwise.
-
-    Args:
-        expression: over rows or pairs of rows.
-        side: "left", "right" or "row".
-        names: what a column is called here to what it is to be called; others keep their names.
 
     >>> from zset_join.expressions.tree import left, right
     >>> with_columns_called(left("a") < right("a"), "right", {"a": "b"})
@@ -81,12 +75,7 @@ def with_columns_called(expression: Expression, side: str, names: Mapping[str, s
 
 
 def rewritten(expression: Expression, change: Callable[[Column], Expression]) -> Expression:
-    """Return an expression with every column replaced, of plain nodes alone: names of values are taken off.
-
-    Args:
-        expression: over rows or pairs of rows.
-        change: returns what represents a column.
-    """
+    """Return an expression with every column replaced, of plain nodes alone: names of values are taken off."""
 
     def replaced(node: Expression, operands: tuple[Expression, ...]) -> Expression:
         match node:
@@ -110,11 +99,7 @@ def is_plain(expression: object) -> bool:
 
 
 def value_type(expression: Expression, schema: pa.Schema) -> pa.DataType:
-    """Return the type of an expression over rows of a schema; a column has its own.
-
-    Raises:
-        PlanError: it cannot be computed from these columns.
-    """
+    """Return the type of an expression over rows of a schema; a column has its own."""
     column = plain_column(expression)
     if column is not None and column in schema.names:
         return schema.field(column).type
@@ -122,16 +107,7 @@ def value_type(expression: Expression, schema: pa.Schema) -> pa.DataType:
 
 
 def compute(expression: Expression, columns: Mapping[str, pa.Array], length: int) -> pa.Array:
-    """Return the value of an expression for every row.
-
-    Args:
-        expression: as `value_type` has admitted it.
-        columns: the columns it reads, `length` values each.
-        length: number of rows.
-
-    Raises:
-        BadInputError: a row that divides by zero, overflows, or cannot be cast; names the part of the expression.
-    """
+    """Return the value of an expression for every row."""
     column = plain_column(expression)
     if column is not None:
         return columns[column]
@@ -141,11 +117,7 @@ def compute(expression: Expression, columns: Mapping[str, pa.Array], length: int
 
 
 def rows_where(condition: Expression, columns: Mapping[str, pa.Array], length: int) -> Bools:
-    """Return for every row whether a condition is true; NULL is not.
-
-    Raises:
-        BadInputError: as `compute`.
-    """
+    """Return for every row whether a condition is true; NULL is not."""
     vector = _vector(condition, columns, length)
     passes: Bools = vector.values & vector.valid
     return passes if len(passes) == length else np.array(np.broadcast_to(passes, length))
@@ -176,11 +148,7 @@ def _narrow(kind: pa.DataType) -> pa.DataType:
 
 
 def check_condition(condition: Expression, schema: pa.Schema) -> None:
-    """Refuse a condition that is not boolean, or reads what is absent.
-
-    Raises:
-        PlanError: see above.
-    """
+    """Refuse a condition that is not boolean, or reads what is absent."""
     kind = value_type(condition, schema)
     if not pa.types.is_boolean(kind):
         raise PlanError(

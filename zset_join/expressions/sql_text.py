@@ -71,11 +71,7 @@ def quote_text(text: str, dialect: Dialect) -> str:
 
 
 def type_name(kind: pa.DataType, dialect: Dialect) -> str:
-    """Return a system's name of a type.
-
-    Raises:
-        PlanError: it has no such type.
-    """
+    """Return a system's name of a type."""
     plain = plain_type(kind)
     is_spark = dialect == "spark"
     if pt.is_decimal(plain):
@@ -113,16 +109,6 @@ def to_sql(
     columns: Callable[[str, str], str] | None = None,
 ) -> str:
     """Write an expression.
-
-    Args:
-        expression: a checked tree.
-        schemas: side ("row", "left", "right") to the columns of its rows.
-        dialect: whose SQL.
-        columns: given side and name of a column, how it is called there; default: its quoted name, after that of its side where
-            there are two.
-
-    Raises:
-        PlanError: the tree does not fit the schemas.
 
     >>> from zset_join.expressions import col
     >>> to_sql(col("a b") > 1, {"row": pa.schema({"a b": pa.int32()})}, dialect="spark")

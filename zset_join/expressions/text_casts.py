@@ -44,11 +44,7 @@ def names_zone(value: Any) -> bool:
 
 
 def from_text(vector: Vector, target: pa.DataType) -> tuple[Vector, Bools]:
-    """Read strings as booleans, decimals, dates or timestamps.
-
-    Returns:
-        The values, and the rows that could not be read.
-    """
+    """Read strings as booleans, decimals, dates or timestamps."""
     text = pc.utf8_trim(vector.values, characters=_BLANKS)
     kind = kind_of(target)
     if kind == "boolean":

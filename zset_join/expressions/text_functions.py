@@ -49,11 +49,7 @@ _MOST_REPEATED = 10_000
 
 
 def check_pattern(call: Call, types: Types, pattern: str) -> None:
-    """Refuse a pattern that cannot be searched for.
-
-    Raises:
-        PlanError: RE2 does not take it.
-    """
+    """Refuse a pattern that cannot be searched for."""
     try:
         pc.match_substring_regex(pa.array([""], _STRING), pattern)
     except pa.ArrowException as error:

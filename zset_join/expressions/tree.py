@@ -422,12 +422,7 @@ class Call(Expression):
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Alias(Expression):
-    """A value with the name it is shown by; the words of a query take the name off, so no plan holds one.
-
-    Args:
-        operand: the value.
-        title: its name.
-    """
+    """A value with the name it is shown by; the words of a query take the name off, so no plan holds one."""
 
     operand: Expression
     title: str
@@ -531,10 +526,8 @@ def walk(expression: Expression) -> Iterator[Expression]:
 
 
 def folded(expression: Expression, visit: Callable[[Expression, tuple[_T, ...]], _T]) -> _T:
-    """Return what `visit` returns for the root of a tree, given every node and the results of its operands, leaves first.
-
-    Without recursion: a chain of thousands of operators is as deep, and a caller may be deep in its own stack.
-    """
+    """Return what `visit` returns for the root of a tree, given every node and the results of its operands, leaves first."""
+    # Without recursion: a chain of thousands of operators is as deep, and a caller may be deep in its own stack.
     waiting = [(expression, False)]
     results: list[_T] = []
     while waiting:

@@ -30,9 +30,6 @@ _CAST_NAMES = {
 def named_type(name: str) -> pa.DataType:
     """Return the type of a name.
 
-    Raises:
-        OptionError: there is none.
-
     >>> named_type("decimal(10, 2)"), named_type("bigint")
     (Decimal128Type(decimal128(10, 2)), DataType(int64))
     """

@@ -136,11 +136,10 @@ def exact_type(plain: pa.DataType, node: Expression | None = None) -> pa.DataTyp
 def common_type(first: pa.DataType, second: pa.DataType) -> pa.DataType | None:
     """Return the plain type in which two plain types are compared, or None when an explicit cast must decide.
 
-    Decimals of different scale are compared as a decimal256, so that no digit is lost.
-
     >>> common_type(pa.int32(), pa.float32())
     DataType(double)
     """
+    # Decimals of different scale are compared as a decimal256, so that no digit is lost.
     kinds = kind_of(first), kind_of(second)
     if "other" in kinds or "array" in kinds:
         return None
@@ -171,11 +170,7 @@ def _common_number(first: pa.DataType, second: pa.DataType) -> pa.DataType:
 
 
 def call_type(call: Call, types: Sequence[pa.DataType]) -> pa.DataType:
-    """Return the type of a call, given the plain types of its operands.
-
-    Raises:
-        PlanError: the operation does not take these types.
-    """
+    """Return the type of a call, given the plain types of its operands."""
     operation = call.operation
     if operation in _COMPARISONS:
         for other in types[1:]:
@@ -204,11 +199,7 @@ def call_type(call: Call, types: Sequence[pa.DataType]) -> pa.DataType:
 
 
 def arithmetic_type(call: Call, first: pa.DataType, second: pa.DataType) -> pa.DataType:
-    """Return the type of `+ - * / %` on two plain types.
-
-    Raises:
-        PlanError: the operation does not take these types.
-    """
+    """Return the type of `+ - * / %` on two plain types."""
     kinds = kind_of(first), kind_of(second)
     if kinds[0] == "null" or kinds[1] == "null":
         known = second if kinds[0] == "null" else first
@@ -278,11 +269,7 @@ def is_flat(stamp: pa.DataType) -> bool:
 
 
 def cast_type(cast: Cast, source: pa.DataType) -> pa.DataType:
-    """Return the plain type of a cast from a plain type.
-
-    Raises:
-        PlanError: there is no such cast.
-    """
+    """Return the plain type of a cast from a plain type."""
     target = plain_type(cast.type)
     kinds = kind_of(source), kind_of(target)
     if kinds[0] == "null" and kinds[1] not in {"null", "other", "array"}:

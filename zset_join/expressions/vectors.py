@@ -48,14 +48,7 @@ _PER_SECOND = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
 
 @dataclass(frozen=True, slots=True)
 class Vector:
-    """A column inside an expression.
-
-    Args:
-        type: its plain type.
-        values: n or 1 values: a NumPy array, or an Arrow array for strings, binaries and decimals.
-        valid: n or 1 bools, False where the value is NULL.
-        faults: n or 1 numbers, 0 where the value could be computed; None when all could.
-    """
+    """A column inside an expression."""
 
     type: pa.DataType
     values: Any
@@ -153,13 +146,7 @@ def _flags(array: pa.Array | pa.BooleanScalar) -> Bools:
 
 
 def compare(operation: str, first: Vector, second: Vector) -> Bools:
-    """Compare two vectors of one type, temporal ones perhaps of different unit; undefined where either is NULL.
-
-    Args:
-        operation: eq, ne, lt, le, gt or ge.
-        first: left operand.
-        second: right operand.
-    """
+    """Compare two vectors of one type, temporal ones perhaps of different unit; undefined where either is NULL."""
     if operation in {"gt", "ge"}:
         return compare("lt" if operation == "gt" else "le", second, first)
     if operation in {"ne", "le"}:
@@ -229,17 +216,7 @@ def _is_lowest(vector: Vector) -> Bools:
 
 
 def arithmetic(operation: str, first: Vector, second: Vector, result: pa.DataType) -> tuple[Vector, str, Bools]:
-    """Compute `+ - * / %`.
-
-    Args:
-        operation: add, subtract, multiply, divide or remainder.
-        first: left operand.
-        second: right operand.
-        result: the type of the result, see `type_rules.arithmetic_type`.
-
-    Returns:
-        The result, the code of the fault, and the rows that have it.
-    """
+    """Compute `+ - * / %`."""
     valid = first.valid & second.valid
     if kind_of(result) == "decimal":
         return _decimal_arithmetic(operation, first, second, result, valid)
@@ -331,10 +308,8 @@ def _unscaled(array: pa.Array) -> npt.NDArray[np.object_]:
 
 
 def _narrowed(vector: Vector) -> Vector:
-    """Understate the digits of decimal256 values, whose sums and products of two decimal128 always fit 256 bits.
-
-    Arrow refuses by type what may need 77 digits, though no sum or product of two 38-digit numbers overflows here.
-    """
+    """Understate the digits of decimal256 values, whose sums and products of two decimal128 always fit 256 bits."""
+    # Arrow refuses by type what may need 77 digits, though no sum or product of two 38-digit numbers overflows here.
     array = vector.values
     limit = _DIGITS - 1 if array.type.precision == _DIGITS else 37
     narrow = pa.decimal256(min(array.type.precision, limit), array.type.scale)

@@ -48,9 +48,6 @@ def write_expression(expression: Expression) -> dict[str, Any]:
 def read_expression(fields: Mapping[str, Any]) -> Expression:
     """Build from what `write_expression` gave.
 
-    Raises:
-        PlanError: it holds something that is no expression.
-
     >>> from zset_join.expressions.tree import left, right
     >>> read_expression(write_expression(left("x") < right("y") + 1))
     left.x < (right.y + 1)

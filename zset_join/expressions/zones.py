@@ -47,14 +47,6 @@ def is_utc(zone: str) -> bool:
 def expression_in_zone(expression: Expression, schemas: Mapping[str, pa.Schema], zone: str) -> Expression:
     """Return an expression that has the values of a session in a time zone.
 
-    Args:
-        expression: a checked tree.
-        schemas: side ("row", "left", "right") to the columns of its rows.
-        zone: its name.
-
-    Raises:
-        PlanError: `SPARK_ONLY_STEP`: only Spark computes it there.
-
     >>> schema = pa.schema({"ts": pa.timestamp("us", tz="UTC")})
     >>> expression_in_zone(Cast(Column("row", "ts"), pa.date32()), {"row": schema}, "Asia/Tokyo")
     CAST(CAST(CAST(row.ts AS timestamp[us, tz=Asia/Tokyo]) AS timestamp[us]) AS date32[day])

@@ -33,14 +33,7 @@ def _as_lookup(keys: pa.RecordBatch) -> pa.RecordBatch:
 
 
 class PartialCache:
-    """Keep rows for a while.
-
-    Args:
-        key_schema: of the requested keys.
-        schema: of the rows.
-        ttl_us: how long a row is trusted.
-        max_rows: how many there may be.
-    """
+    """Keep rows for a while."""
 
     def __init__(self, key_schema: pa.Schema, schema: pa.Schema, *, ttl_us: int, max_rows: int) -> None:
         self._names = list(schema.names)
@@ -100,15 +93,7 @@ class PartialCache:
     def remember(
         self, keys: pa.RecordBatch, rows: pa.RecordBatch, *, own_keys: pa.RecordBatch, missing: bool, now_us: int
     ) -> None:
-        """Store the found rows.
-
-        Args:
-            keys: the keys that were requested.
-            rows: what was found.
-            own_keys: the keys of these rows.
-            missing: keep that the others are absent, too.
-            now_us: from when on they are trusted.
-        """
+        """Store the found rows."""
         parts = [self._lines(rows, own_keys, 1, now_us)]
         if missing:
             fetched_keys = KeyedRows("found", own_keys.schema, own_keys.schema.names)
@@ -132,15 +117,7 @@ def _no_rows(schema: pa.Schema) -> pa.RecordBatch:
 
 
 class FullCache:
-    """Keep a whole table, loaded again when it is older than an interval.
-
-    Args:
-        schema: of the rows.
-        key: columns that rows are found by.
-        interval_us: how long it is trusted.
-        load: returns all rows, in that schema.
-        keys_of: returns the keys of rows, in the types they are compared in.
-    """
+    """Keep a whole table, loaded again when it is older than an interval."""
 
     def __init__(
         self,

@@ -89,11 +89,7 @@ _Result = TypeVar("_Result")
 
 
 class LoopThread:
-    """Run coroutines, one caller at a time; connections that they open stay with this loop.
-
-    Args:
-        clock: whose event loop it is.
-    """
+    """Run coroutines, one caller at a time; connections that they open stay with this loop."""
 
     def __init__(self, clock: Clock) -> None:
         self._loop = clock.event_loop()

@@ -71,13 +71,6 @@ class LookupHintWarning(UserWarning):
 def parse_duration_us(value: Any, *, option: str) -> int:
     """Return a duration in microseconds.
 
-    Args:
-        value: text such as `"10s"`, a number of seconds, or a timedelta.
-        option: for the message.
-
-    Raises:
-        OptionError: it is none, or negative.
-
     >>> parse_duration_us("180s", option="timeout"), parse_duration_us("2 min", option="timeout")
     (180000000, 120000000)
     """

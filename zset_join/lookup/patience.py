@@ -23,12 +23,7 @@ _MOST_DOUBLINGS = 6
 
 
 class BackOff:
-    """How long to wait before a call is repeated.
-
-    Args:
-        settings: attempts and waits.
-        random: where jitter comes from.
-    """
+    """How long to wait before a call is repeated."""
 
     def __init__(self, settings: LookupSettings, random: Random) -> None:
         self._settings = settings
@@ -43,13 +38,7 @@ class BackOff:
 
 
 class Circuit:
-    """Remember that a source is down.
-
-    Args:
-        name: of the source.
-        open_us: how long it is left alone after a first failure.
-        clock: what time it is.
-    """
+    """Remember that a source is down."""
 
     def __init__(self, name: str, open_us: int, clock: Clock) -> None:
         self._name = name
@@ -64,11 +53,7 @@ class Circuit:
         return self._failures > 0
 
     def check(self) -> None:
-        """Raise while it is open.
-
-        Raises:
-            LookupFailedError: it is.
-        """
+        """Raise while it is open."""
         left_us = self._open_until_us - self._clock.now_us()
         if self._failures and left_us > 0:
             raise LookupFailedError(

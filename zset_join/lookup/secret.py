@@ -122,15 +122,7 @@ def holds_credentials(address: str) -> bool:
 
 
 def refuse_credentials(source: str, *addresses: str) -> None:
-    """Refuse a description that holds credentials where they would be shown.
-
-    Args:
-        source: its name.
-        *addresses: URLs, hosts and names of databases, all of which plans and messages show.
-
-    Raises:
-        OptionError: one of them does.
-    """
+    """Refuse a description that holds credentials where they would be shown."""
     if any(holds_credentials(address) for address in addresses):
         raise OptionError(
             f'the address of the lookup source "{source}" holds credentials, which would be shown; give them as password or '

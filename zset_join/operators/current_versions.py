@@ -79,18 +79,6 @@ class _Prepared:
 class CurrentVersions:
     """Keep the version of every key that holds now.
 
-    Args:
-        versions: the input, in any mode, with an event time.
-        key: columns that identify what is versioned.
-        delete_column: a boolean column that marks DELETEs; None: none does.
-        hidden: columns that are in the input only to order its changes.
-        options: how it runs, and where its state lies.
-
-    Raises:
-        PlanError: columns that do not exist, or no event time.
-        KeyTypeError: a key, time or sequence of a type that cannot be compared.
-        StateError: the directory has other content.
-
     >>> schema = pa.schema({"currency": pa.string(), "rate": pa.float64(), "at": pa.timestamp("us")})
     >>> rates = Relation(name="rates", schema=schema, primary_key=("currency",), mode="upsert", event_time="at")
     >>> current = CurrentVersions(rates, key=["currency"])
@@ -154,7 +142,6 @@ class CurrentVersions:
 
     @property
     def absorbed_epoch(self) -> int:
-        """Return the last absorbed epoch, -1 if there was none."""
         return self._shown.absorbed_epoch
 
     def next_due(self) -> NextDue:
@@ -163,11 +150,6 @@ class CurrentVersions:
         return NOTHING_DUE if first is None else NextDue(processing_time_us=first)
 
     def answer(self, tick: Tick, deltas: Sequence[ZSet]) -> Iterator[ZSet]:
-        """Yield the retracted rows, then the inserted ones.
-
-        Raises:
-            BadInputError: rows that break the relation's contract, with policy `error`.
-        """
         prepared = self._prepare(tick, deltas)
         for chunk in self._shown.answer(tick, [prepared.fed]):
             holds = self._without_gone(chunk)
@@ -184,12 +166,6 @@ class CurrentVersions:
         return ZSet(pa.RecordBatch.from_arrays(columns, schema=self.output.schema), weights)
 
     def absorb(self, tick: Tick, deltas: Sequence[ZSet]) -> None:
-        """Fold the delta of one epoch into the state.
-
-        Raises:
-            BadInputError: as `answer`; the state is unchanged.
-            StateError: an epoch that was absorbed before.
-        """
         tick.check_follows(self.absorbed_epoch)
         prepared = self._prepare(tick, deltas)
         for side in self._sides:
@@ -207,39 +183,31 @@ class CurrentVersions:
             side.end_absorb(epoch)
 
     def rejections(self, tick: Tick, deltas: Sequence[ZSet]) -> pa.Table:
-        """Return the rows that break the relation's contract: `input`, `row`, `weight`, `code`, `reason`."""
         return late_or_rejected_rows([self._resolve(tick, deltas).given])
 
     def resident_bytes(self) -> int:
-        """Return the bytes of memory of the state and of the working arrays."""
         return self._shown.resident_bytes() + sum(rows.resident_bytes() for rows in self._future)
 
     def working_bytes(self) -> int:
-        """Return the bytes of the working arrays alone."""
         return self._shown.working_bytes() + sum(side.working_bytes() for side in self._sides)
 
     def is_current(self) -> bool:
-        """Return whether the mapped files are still those of the directory, whole."""
         return self._shown.is_current() and all(rows.is_current() for rows in self._future)
 
     def statistics(self) -> dict[str, int]:
-        """Return counts: rows, keys, bytes, rejected rows, and versions of the future."""
         held = {} if self._held is None else {"held_rows": self._held.statistics()[f"{HELD}_rows"]}
         return {**self._shown.statistics(), **held}
 
     def snapshot(self) -> Mapping[str, pa.Table]:
-        """Return the versions that hold, or are kept, as `rows`, changes of the future as `held`, their sum as `held_net`."""
         return {name: reader.read_all() for name, reader in self.snapshot_readers().items()}
 
     def snapshot_readers(self) -> Mapping[str, pa.RecordBatchReader]:
-        """Return readers of the tables of `snapshot`, batch by batch, until the state changes."""
         readers = dict(self._shown.snapshot_readers())
         for rows in self._future:
             readers |= rows.snapshot_readers()
         return readers
 
     def restore(self, tables: Mapping[str, pa.Table | pa.RecordBatchReader]) -> None:
-        """Replace the state by a snapshot. Cost: its rows."""
         self._prepared = None
         self._shown.restore({name: table for name, table in tables.items() if name not in (HELD, HELD_NET)})
         for rows in self._future:
@@ -247,7 +215,6 @@ class CurrentVersions:
         self._end(self._shown.absorbed_epoch)
 
     def close(self) -> None:
-        """Unmap the state; the operator cannot be used afterwards."""
         self._prepared = None
         self._shown.close()
         for rows in self._future:

@@ -62,21 +62,6 @@ class _Epoch:
 class Deduplicate:
     """Keep the first rows of every key.
 
-    Args:
-        relation: the input, in append or changelog mode.
-        keys: the columns that identify a key.
-        order_by: the order, as `"t"` or `"price desc"`.
-        keep: `first` in this order, or `last`.
-        n: number of rows per key.
-        only_adds: no row is ever retracted, whatever the mode of the relation; one that is may be unknown.
-        options: how it runs, and where its state lies.
-
-    Raises:
-        PlanError: columns that do not exist, or a relation in upsert mode.
-        OptionError: an option that is not allowed.
-        KeyTypeError: a key or order column of a type that cannot be compared.
-        StateError: the directory has other content.
-
     >>> rates = Relation(name="rates", schema=pa.schema({"currency": pa.string(), "rate": pa.float64(), "at": pa.int64()}))
     >>> latest = Deduplicate(rates, keys=["currency"], order_by=["at"], keep="last")
     >>> first = [ZSet.of({"currency": ["EUR"], "rate": [1.1], "at": [500]})]
@@ -130,16 +115,9 @@ class Deduplicate:
 
     @property
     def absorbed_epoch(self) -> int:
-        """Return the last absorbed epoch, -1 if there was none."""
         return self._state.absorbed_epoch
 
     def answer(self, tick: Tick, deltas: Sequence[ZSet]) -> Iterator[ZSet]:
-        """Yield the retracted rows, then the inserted ones.
-
-        Raises:
-            BadInputError: rows that break the relation's contract, with policy `error`.
-            StateError: `ANSWER_OUTDATED`: read after the state has changed.
-        """
         (delta,) = deltas
         if not len(delta):
             return
@@ -193,12 +171,6 @@ class Deduplicate:
             yield ZSet(pa.RecordBatch.from_arrays(columns, schema=self.output.schema), weights[chosen])
 
     def absorb(self, tick: Tick, deltas: Sequence[ZSet]) -> None:
-        """Fold the delta of one epoch into the state.
-
-        Raises:
-            BadInputError: as `answer`; the state is unchanged.
-            StateError: an epoch that was absorbed before.
-        """
         tick.check_follows(self.absorbed_epoch)
         (delta,) = deltas
         epoch = self._prepare(tick, delta) if len(delta) else None
@@ -219,36 +191,28 @@ class Deduplicate:
             self._state.keys.drop_empty(groups.numbers)
 
     def rejections(self, tick: Tick, deltas: Sequence[ZSet]) -> pa.Table:
-        """Return the rows that break the relation's contract: `input`, `row`, `weight`, `code`, `reason`."""
         (delta,) = deltas
         return late_or_rejected_rows([self._prepare(tick, delta).given]) if len(delta) else no_rejections()
 
     def resident_bytes(self) -> int:
-        """Return the bytes of memory of the state and of the working arrays."""
         return self._state.resident_bytes() + self.working_bytes()
 
     def working_bytes(self) -> int:
-        """Return the bytes of the working arrays; there are some only between an answer and its absorption."""
         return 0 if self._prepared is None else self._prepared.rows.count * (self._rows.layout.stride + 80)
 
     def is_current(self) -> bool:
-        """Return whether the mapped files are still those of the directory, whole."""
         return self._state.is_current()
 
     def statistics(self) -> dict[str, int]:
-        """Return counts: rows, keys, bytes and rejected rows."""
         return self._state.statistics()
 
     def snapshot(self) -> Mapping[str, pa.Table]:
-        """Return the rows as table `rows`."""
         return {name: reader.read_all() for name, reader in self.snapshot_readers().items()}
 
     def snapshot_readers(self) -> Mapping[str, pa.RecordBatchReader]:
-        """Return readers of the table of `snapshot`, batch by batch, until the state changes."""
         return self._state.snapshot_readers()
 
     def restore(self, tables: Mapping[str, pa.Table | pa.RecordBatchReader]) -> None:
-        """Replace the state by a snapshot. Cost: its rows."""
         self._prepared = None
         self._state.restore(tables, self._retract)
 
@@ -270,7 +234,6 @@ class Deduplicate:
         )
 
     def close(self) -> None:
-        """Unmap the state; the operator cannot be used afterwards."""
         self._prepared = None
         self._state.close()
 

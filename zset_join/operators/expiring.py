@@ -46,15 +46,7 @@ _DIRECTORY = "ttl"
 
 @dataclass(frozen=True, kw_only=True)
 class ExpiringInput:
-    """Describe one input.
-
-    Args:
-        relation: its rows, in append or changelog mode, with their event time.
-        key: the columns of its key, as many for every input.
-        key_types: the type each is compared in.
-        null_safe: per key column, whether NULL is a key like any other.
-        ttl: how long its rows live; None: until they are retracted.
-    """
+    """Describe one input."""
 
     relation: Relation
     key: tuple[str, ...]
@@ -72,19 +64,7 @@ class _Prepared:
 
 @guarded("the operator whose rows end by time")
 class Expiring:
-    """Let the rows of another operator's inputs end by time.
-
-    Args:
-        inside: the operator, whose inputs are changelogs where rows expire; it is closed with this one.
-        inputs: per input, what it is and how long its rows live.
-        on_bad_input: `error` or `quarantine`.
-        directory: map the state from files below; None keeps it in memory.
-        hash_bits: below 32, force collisions; for tests.
-        hash_seed: of hashes; default: that of `directory`, else a random one.
-
-    Raises:
-        StateError: the directory has other content.
-    """
+    """Let the rows of another operator's inputs end by time."""
 
     def __init__(
         self,
@@ -128,7 +108,6 @@ class Expiring:
 
     @property
     def absorbed_epoch(self) -> int:
-        """Return the last absorbed epoch, -1 if there was none."""
         return self._inside.absorbed_epoch
 
     def next_due(self) -> NextDue:
@@ -138,23 +117,11 @@ class Expiring:
         return earliest([*dues, due_of(self._inside)])
 
     def answer(self, tick: Tick, deltas: Sequence[ZSet]) -> Iterator[ZSet]:
-        """Yield the change of the answer, that of rows which expire among it.
-
-        Raises:
-            BadInputError: rows that break their relation's contract, with policy `error`.
-            StateError: `ANSWER_OUTDATED`: read after the state has changed.
-        """
         prepared = self._prepare(tick, deltas)
         self._refuse(prepared)
         yield from self._inside.answer(tick, [one.answered for one in prepared.inputs])
 
     def absorb(self, tick: Tick, deltas: Sequence[ZSet]) -> None:
-        """Fold the deltas of one epoch into the state, then take out what is past its time.
-
-        Raises:
-            BadInputError: as `answer`; the state is unchanged.
-            StateError: an epoch that was absorbed before.
-        """
         tick.check_follows(self.absorbed_epoch)
         prepared = self._prepare(tick, deltas)
         self._refuse(prepared)
@@ -177,10 +144,6 @@ class Expiring:
             side.end_absorb(epoch)
 
     def rejections(self, tick: Tick, deltas: Sequence[ZSet]) -> pa.Table:
-        """Return the rows that break their relation's contract, and changes of forgotten rows.
-
-        The columns are `input`, `row`, `weight`, `code`, `reason`.
-        """
         prepared = self._prepare(tick, deltas)
         tables = [rejection_table(self.inputs, [one.prepared for one in prepared.inputs])]
         for rows, one in zip(self._rows, prepared.inputs, strict=True):
@@ -195,37 +158,30 @@ class Expiring:
         return pa.concat_tables(tables)
 
     def resident_bytes(self) -> int:
-        """Return the bytes of memory of all state and of the working arrays."""
         return self._inside.resident_bytes() + sum(rows.resident_bytes() for rows in self._kept)
 
     def working_bytes(self) -> int:
-        """Return the bytes of the working arrays alone."""
         return self._inside.working_bytes() + sum(side.working_bytes() for side in self._sides)
 
     def is_current(self) -> bool:
-        """Return whether the mapped files are still those of the directory, whole."""
         return self._inside.is_current() and all(rows.is_current() for rows in self._kept)
 
     def statistics(self) -> dict[str, int]:
-        """Return those of the operator inside, and per input rows that live, have expired, came late, were gone already."""
         counts = dict(self._inside.statistics())
         for rows in self._kept:
             counts |= rows.statistics()
         return counts
 
     def snapshot(self) -> Mapping[str, pa.Table]:
-        """Return the tables of the operator inside, and per input its rows with their times."""
         return {name: reader.read_all() for name, reader in self.snapshot_readers().items()}
 
     def snapshot_readers(self) -> Mapping[str, pa.RecordBatchReader]:
-        """Return readers of the tables of `snapshot`, batch by batch, until the state changes."""
         readers = dict(self._inside.snapshot_readers())
         for rows in self._kept:
             readers |= rows.snapshot_readers()
         return readers
 
     def restore(self, tables: Mapping[str, pa.Table | pa.RecordBatchReader]) -> None:
-        """Replace the state by a snapshot. Cost: its rows."""
         self._prepared = None
         own = {name for rows in self._kept for name in rows.tables}
         self._inside.restore({name: table for name, table in tables.items() if name not in own})
@@ -234,7 +190,6 @@ class Expiring:
         self._end(self._inside.absorbed_epoch)
 
     def close(self) -> None:
-        """Unmap the state; the operator cannot be used afterwards."""
         self._prepared = None
         self._inside.close()
         for rows in self._kept:

@@ -44,12 +44,7 @@ _GATHERED_ROWS = 1 << 22
 
 @guarded("the join")
 class LoadedJoin(HashJoin):
-    """Join as `HashJoin`, without hybrid state; the first rows are worked in parts where they are many.
-
-    Args:
-        arguments: as of `HashJoin`.
-        options: as of `HashJoin`, without hybrid state, for inputs that are not both append-only.
-    """
+    """Join as `HashJoin`, without hybrid state; the first rows are worked in parts where they are many."""
 
     def __init__(self, *sides_and_how: Any, options: OperatorOptions = OperatorOptions(), **terms: Any) -> None:
         super().__init__(*sides_and_how, options=options, **terms)
@@ -63,7 +58,6 @@ class LoadedJoin(HashJoin):
         self._loaded: HashJoin | None = None
 
     def absorb(self, tick: Tick, deltas: Sequence[ZSet]) -> None:
-        """Fold the deltas of one epoch into the state, as `HashJoin` does."""
         tick.check_follows(self.absorbed_epoch)
         loaded = self._loaded_with(tick, deltas) if self._loads(deltas) else None
         self._loaded, self._asked = None, None
@@ -83,7 +77,6 @@ class LoadedJoin(HashJoin):
         self._is_first = False
 
     def restore(self, tables: Any) -> None:
-        """Replace the state, as `HashJoin` does."""
         self._loaded, self._asked, self._is_first = None, None, False
         super().restore(tables)
 
@@ -109,10 +102,8 @@ class LoadedJoin(HashJoin):
         return self._loaded
 
     def _load(self, tick: Tick, deltas: Sequence[ZSet], *, is_answered: bool = True) -> deque[ZSet] | None:
-        """Load an empty join and return the chunks of the answer (none where it is not wanted).
-
-        None: the epoch must be worked at once.
-        """
+        """Load an empty join and return the chunks of the answer (none where it is not wanted)."""
+        # None: the epoch must be worked at once.
         self._loaded, self._asked = None, (tick, weakref.ref(deltas[0]), weakref.ref(deltas[1]))
         join = self._again(options=self._options)
         for side, delta in zip(join._sides, deltas, strict=True):

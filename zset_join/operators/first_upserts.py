@@ -40,12 +40,7 @@ __all__ = ["LoadedLatest"]
 
 @guarded("the table")
 class LoadedLatest(Latest):
-    """Emit what `Latest` emits, without hybrid state; the first rows are worked in parts where they are many.
-
-    Args:
-        relation: as of `Latest`.
-        options: as of `Latest`, without hybrid state.
-    """
+    """Emit what `Latest` emits, without hybrid state; the first rows are worked in parts where they are many."""
 
     def __init__(self, relation: Relation, *, options: OperatorOptions = OperatorOptions(), **terms: Any) -> None:
         super().__init__(relation, options=options, **terms)
@@ -54,7 +49,6 @@ class LoadedLatest(Latest):
         self._checked: tuple[weakref.ref[ZSet], bool] | None = None
 
     def absorb(self, tick: Tick, deltas: Sequence[ZSet]) -> None:
-        """Fold the delta of one epoch into the state, as `Latest` does."""
         (delta,) = deltas
         if not self._inserts(delta):
             super().absorb(tick, deltas)
@@ -69,7 +63,6 @@ class LoadedLatest(Latest):
         side.end_absorb(tick.epoch)
 
     def rejections(self, tick: Tick, deltas: Sequence[ZSet]) -> pa.Table:
-        """Return the rows that break the relation's contract, as `Latest` does."""
         return no_rejections() if self._inserts(deltas[0]) else super().rejections(tick, deltas)
 
     def _answer(self, tick: Tick, deltas: Sequence[ZSet]) -> Iterator[ZSet]:

@@ -33,13 +33,8 @@ ONE_SIDED = {
 def columns_compared(
     inputs: Sequence[Relation], residual: Expression | None, hidden: Sequence[Collection[str]]
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return per input the columns in which an upsert must differ from the live row to be a change.
-
-    They are those that are shown, that decide which rows match, or that a residual predicate reads.
-
-    Raises:
-        PlanError: hidden columns that an input does not have.
-    """
+    """Return per input the columns in which an upsert must differ from the live row to be a change."""
+    # They are those that are shown, that decide which rows match, or that a residual predicate reads.
     read = (frozenset(), frozenset()) if residual is None else references(residual)
     compared = []
     for relation, names, needed in zip(inputs, hidden, read, strict=True):

@@ -34,15 +34,6 @@ __all__ = ["Latest"]
 class Latest(UpsertTable):
     """Emit the old and the new row of every key that changes.
 
-    Args:
-        relation: the input, in upsert mode.
-        hidden: columns that only order changes; they are not shown.
-        options: how it runs, and where its state lies.
-
-    Raises:
-        PlanError: a relation in another mode, or options (`OptionError`) that are not allowed.
-        StateError: the directory has other content.
-
     >>> schema = pa.schema({"id": pa.int64(), "name": pa.string()})
     >>> latest = Latest(Relation(name="customers", schema=schema, primary_key=("id",), mode="upsert"))
     >>> latest.absorb(Tick(0), [ZSet.of({"id": [1], "name": ["Ada"]}, schema=schema)])

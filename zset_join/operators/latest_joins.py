@@ -46,14 +46,7 @@ class LatestJoin(Protocol):
 
 
 class LatestJoins:
-    """Own the state of joins; the first one owns the right rows.
-
-    Args:
-        joins: the joins.
-
-    Raises:
-        StateError: the files of the state are at different epochs.
-    """
+    """Own the state of joins; the first one owns the right rows."""
 
     def __init__(self, joins: Sequence[LatestJoin]) -> None:
         self.joins = tuple(joins)
@@ -63,20 +56,9 @@ class LatestJoins:
 
     @property
     def absorbed_epoch(self) -> int:
-        """Return the last epoch folded in, -1 when there was none."""
         return next(iter(self._sides.values())).absorbed_epoch
 
     def absorb(self, tick: Tick, deltas: Sequence[Sequence[ZSet]]) -> None:
-        """Fold one epoch in.
-
-        Args:
-            tick: the epoch.
-            deltas: of each join, those of its left and its right input; the right one is the same object for all.
-
-        Raises:
-            BadInputError: rows that break a contract; the state is unchanged.
-            StateError: an epoch that was absorbed before.
-        """
         tick.check_follows(self.absorbed_epoch)
         for join, given in zip(self.joins, deltas, strict=True):
             join.resolve(tick, given)
@@ -88,31 +70,24 @@ class LatestJoins:
             join.end_absorb(tick.epoch)
 
     def snapshot_readers(self) -> Mapping[str, pa.RecordBatchReader]:
-        """Return readers of the tables of a snapshot, batch by batch, until the state changes."""
         return {name: reader for join in self.joins for name, reader in join.own_readers().items()}
 
     def restore(self, tables: Mapping[str, pa.Table | pa.RecordBatchReader]) -> None:
-        """Replace the state by a snapshot. Cost: its rows."""
         for join in self.joins:
             join.restore_own(tables)
 
     def statistics(self) -> dict[str, int]:
-        """Return counts: rows, keys, lines of the memo, tombstones and state bytes."""
         return {name: count for side in self._sides.values() for name, count in side.statistics().items()}
 
     def resident_bytes(self) -> int:
-        """Return the bytes of memory of the state and of the working arrays."""
         return sum(side.resident_bytes() for side in self._sides.values())
 
     def working_bytes(self) -> int:
-        """Return the bytes of the working arrays alone."""
         return sum(side.working_bytes() for side in self._sides.values())
 
     def is_current(self) -> bool:
-        """Return whether the mapped files are still those of the directory, whole."""
         return all(side.is_current() for side in self._sides.values())
 
     def close(self) -> None:
-        """Unmap the state."""
         for side in self._sides.values():
             side.close()

@@ -102,19 +102,6 @@ class _Prepared:
 class LookupJoin:
     """Join a stream with what was looked up for it.
 
-    Args:
-        probe: the left input; its join key is what is looked up.
-        table: the columns of the external table that are requested; its join key has as many columns as the probe's, and after
-            those one per constant.
-        terms: what is looked up, and what is shown.
-        misses: their treatment; without retries a miss is final.
-        options: how it runs, and where its state lies.
-
-    Raises:
-        PlanError: relations that cannot be joined, or options (`OptionError`) that are not allowed.
-        KeyTypeError: key types that cannot be compared.
-        StateError: the directory has other content.
-
     >>> orders = Relation(name="orders", schema=pa.schema({"id": pa.int64(), "who": pa.int64()}), join_key=("who",))
     >>> table = Relation(name="customers", schema=pa.schema({"id": pa.int64(), "name": pa.string()}), join_key=("id",))
     >>> join = LookupJoin(orders, table, LookupTerms(how="left", output_names=["id", "who", "customer", "name"]))
@@ -190,7 +177,6 @@ class LookupJoin:
 
     @property
     def absorbed_epoch(self) -> int:
-        """Return the last absorbed epoch, -1 if there was none."""
         return self._side.absorbed_epoch
 
     @property
@@ -199,15 +185,8 @@ class LookupJoin:
         return self._memo.parked_rows
 
     def keys_to_fetch(self, tick: Tick, delta: ZSet) -> pa.RecordBatch:
-        """Return the keys that must be looked up before the epoch is answered, each once, none with a NULL.
-
-        Columns are those of the external table's key, by name and in the types they are compared in.
-
-        Raises:
-            BadInputError: rows that break the relation's contract, with policy `error`: their keys cannot be looked up.
-
-        Cost: the rows of the delta and the parked rows that are due.
-        """
+        """Return the keys that must be looked up before the epoch is answered, each once, none with a NULL."""
+        # Columns are those of the external table's key, by name and in the types they are compared in.
         lookups = self._look_up(tick, delta)
         self._refuse_bad_input(lookups, tick)
         wanted = lookups.keys.filter(pa.array(lookups.has_key)) if not lookups.has_key.all() else lookups.keys
@@ -215,14 +194,7 @@ class LookupJoin:
         return pa.RecordBatch.from_arrays(distinct.columns, schema=self.shape.key_schema)
 
     def fetched_answer(self, keys: pa.RecordBatch, rows: pa.Table, *, max_parked_rows: int | None = None) -> ZSet:
-        """Return the second input: for each requested key what was found, or that nothing was.
-
-        Args:
-            keys: the requested ones.
-            rows: what was found: the columns of the external table, its key among them; several rows of one key are several
-                matches.
-            max_parked_rows: how many rows may wait here, where the limit is shared among buckets; None: that of the join.
-        """
+        """Return the second input: for each requested key what was found, or that nothing was."""
         policy = self._policy if max_parked_rows is None else replace(self._policy, max_parked_rows=max_parked_rows)
         return fetched_rows(self.shape, keys, rows, policy, hash_seed=self._tables.hash_seed)
 
@@ -233,23 +205,10 @@ class LookupJoin:
     # ---------------------------------------------------------------- the operator protocol
 
     def answer(self, tick: Tick, deltas: Sequence[ZSet]) -> Iterator[ZSet]:
-        """Yield the change of the join in chunks; all retractions come first.
-
-        Raises:
-            BadInputError: rows that break their relation's contract, with policy `error`.
-            StateError: a key was not fetched.
-            ResourceError: more rows would wait than `max_parked_rows`, with policy `error`.
-            WeightOverflowError: an output weight past int64.
-        """
         prepared = self._prepare(tick, deltas)
         yield from prepared.answer.chunks(self._chunk_rows)
 
     def absorb(self, tick: Tick, deltas: Sequence[ZSet]) -> None:
-        """Fold the deltas of one epoch into the state.
-
-        Raises:
-            StateError: an epoch that was absorbed before. So with the errors of `answer`; the state is unchanged.
-        """
         tick.check_follows(self.absorbed_epoch)
         prepared = self._prepare(tick, deltas)
         lookups, memo = prepared.lookups, self._memo
@@ -275,16 +234,13 @@ class LookupJoin:
 
     @property
     def lists_answer(self) -> bool:
-        """Return whether what each row was answered is kept until it goes: not of an append-only left."""
         return not self._is_append_only
 
     def listed(self, columns: Collection[str] | None = None) -> Iterator[ZSet]:  # noqa: ARG002 - all columns are in the lines
-        """Yield the sum of its answers so far in chunks, as its rows were answered when they came."""
         for rows, copies in self._memo.emitted(self._chunk_rows):
             yield ZSet(self.shape.output_rows(rows), copies)
 
     def rejections(self, tick: Tick, deltas: Sequence[ZSet]) -> pa.Table:
-        """Return the rows that break the relation's contract: `input`, `row`, `weight`, `code`, `reason`."""
         if len(deltas[0]) == 0:
             return no_rejections()
         lookups, name = self._look_up(tick, deltas[0]), self.inputs[0].name
@@ -299,19 +255,15 @@ class LookupJoin:
         return pa.Table.from_pylist(sorted(lines, key=lambda line: line["row"]), schema=REJECTION_SCHEMA)
 
     def resident_bytes(self) -> int:
-        """Return the bytes of memory of the left rows, of the memo and of the working arrays."""
         return self._side.resident_bytes() + self._memo.lines.side.resident_bytes()
 
     def working_bytes(self) -> int:
-        """Return the bytes of the working arrays alone."""
         return self._side.working_bytes() + self._memo.lines.side.working_bytes()
 
     def is_current(self) -> bool:
-        """Return whether the mapped files are still those of the directory, whole, and as this operator left them."""
         return self._side.is_current() and self._memo.is_current()
 
     def statistics(self) -> dict[str, int]:
-        """Return counts: rows, lines, and how many of them wait."""
         return {
             **self._side.statistics(),
             **self._memo.lines.side.statistics(),
@@ -319,15 +271,12 @@ class LookupJoin:
         }
 
     def snapshot(self) -> Mapping[str, pa.Table]:
-        """Return the live left rows (none of an append-only left) and the lines of the memo, as `left` and `memo`."""
         return {name: reader.read_all() for name, reader in self.snapshot_readers().items()}
 
     def snapshot_readers(self) -> Mapping[str, pa.RecordBatchReader]:
-        """Return readers of the tables of `snapshot`, batch by batch, until the state changes."""
         return {"left": side_reader(self._side), "memo": self._memo.lines.reader()}
 
     def restore(self, tables: Mapping[str, pa.Table | pa.RecordBatchReader]) -> None:
-        """Replace the state by a snapshot. Cost: its rows."""
         self._prepared = self._lookups = None
         restore_side(self._side, tables["left"])
         self._memo.restore(tables["memo"])
@@ -336,7 +285,6 @@ class LookupJoin:
         self._memo.end_absorb(epoch)
 
     def close(self) -> None:
-        """Unmap the state; the operator cannot be used afterwards."""
         self._prepared = self._lookups = None
         self._side.close()
         self._memo.lines.close()

@@ -60,15 +60,6 @@ class _Whole:
 class PartialUpserts(Latest):
     """Emit the old and the new row of every key that changes, where changes may be partial.
 
-    Args:
-        relation: the input, in upsert mode; `control` is its last column.
-        control: the hidden column with what a row omits.
-        hidden: other columns that only order changes.
-        options: as for `Latest`.
-
-    Raises:
-        PlanError: as `Latest`; or more columns than `control` has bits.
-
     >>> schema = pa.schema({"id": pa.int64(), "a": pa.string(), "b": pa.string(), "left_out": pa.int64()})
     >>> rows = PartialUpserts(Relation(name="t", schema=schema, primary_key=("id",), mode="upsert"), control="left_out")
     >>> rows.absorb(Tick(0), [ZSet.of({"id": [1], "a": ["x"], "b": ["y"], "left_out": [0]}, schema=schema)])
@@ -90,7 +81,6 @@ class PartialUpserts(Latest):
         self._all = self._side.layout.gather_plan(self._side.relation.field_indices(names))
 
     def rejections(self, tick: Tick, deltas: Sequence[ZSet]) -> pa.Table:
-        """Return the rows that break the relation's contract: `input`, `row`, `weight`, `code`, `reason`."""
         whole = self._completed(deltas[0])
         rejected = super().rejections(tick, [whole.delta])
         rows = whole.origins[np.asarray(rejected.column("row"), np.int64)]
@@ -108,26 +98,14 @@ class PartialUpserts(Latest):
         return pa.concat_tables([rejected.cast(REJECTION_SCHEMA), pa.table(ours, schema=REJECTION_SCHEMA)]).sort_by("row")
 
     def answer(self, tick: Tick, deltas: Sequence[ZSet]) -> Iterator[ZSet]:
-        """Yield the old rows of all keys that change, then the new ones.
-
-        Raises:
-            BadInputError: rows that break the relation's contract, with policy `error`.
-        """
         yield from super().answer(tick, [self._accepted(tick, deltas[0])])
 
     def absorb(self, tick: Tick, deltas: Sequence[ZSet]) -> None:
-        """Fold the delta of one epoch into the state.
-
-        Raises:
-            BadInputError: as `answer`; the state is unchanged.
-            StateError: an epoch that was absorbed before.
-        """
         tick.check_follows(self.absorbed_epoch)
         super().absorb(tick, [self._accepted(tick, deltas[0])])
         self._whole = None
 
     def restore(self, tables: Mapping[str, pa.Table | pa.RecordBatchReader]) -> None:
-        """Replace the state by a snapshot. Cost: its rows."""
         self._whole = None
         super().restore(tables)
 
@@ -285,10 +263,7 @@ class PartialUpserts(Latest):
         return pa.RecordBatch.from_arrays(columns, schema=nullable).select(self._rows.schema.names)
 
     def _are_stale(self, delta: ZSet, requested: _Int64s) -> npt.NDArray[np.bool_]:
-        """Return which of some rows of a delta are older than what the state has of their key, and so change nothing.
-
-        Cost: a look at the state per rank that such a row has among those of its key.
-        """
+        """Return which of some rows of a delta are older than what the state has of their key, and so change nothing."""
         stale = np.zeros(len(delta), bool)
         groups = group_keys([delta.rows.column(name) for name in self._rows.primary_key])
         left = np.asarray(requested, np.int64)

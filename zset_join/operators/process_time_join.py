@@ -84,19 +84,6 @@ class _Prepared:
 class ProcessTimeJoin:
     """Join each left row with the right side of its moment.
 
-    Args:
-        left: the left input.
-        right: the right input, in any mode; its join key has as many columns as the left one.
-        terms: which rows meet, and what is shown.
-        options: how it runs, and where its state lies.
-        place: among the joins that share the right rows.
-        table_of: the join whose right rows are shared; None: they are its own.
-
-    Raises:
-        PlanError: relations that cannot be joined, or options (`OptionError`) that are not allowed.
-        KeyTypeError: key types that cannot be compared.
-        StateError: the directory has other content.
-
     >>> orders = Relation(name="orders", schema=pa.schema({"id": pa.int64(), "what": pa.string()}), join_key=("what",))
     >>> schema = pa.schema({"what": pa.string(), "price": pa.int64()})
     >>> prices = Relation(name="prices", schema=schema, join_key=("what",), primary_key=("what",), mode="upsert")
@@ -184,16 +171,9 @@ class ProcessTimeJoin:
 
     @property
     def absorbed_epoch(self) -> int:
-        """Return the last absorbed epoch, -1 if there was none."""
         return self.joins.absorbed_epoch
 
     def answer(self, tick: Tick, deltas: Sequence[ZSet]) -> Iterator[ZSet]:
-        """Yield the change of the join in chunks; all retractions come first. Right changes alone: nothing.
-
-        Raises:
-            BadInputError: rows that break their relation's contract, with policy `error`.
-            WeightOverflowError: an output weight past int64.
-        """
         if all(len(delta) == 0 for delta in deltas):
             return
         prepared = self._prepare(tick, deltas)
@@ -202,26 +182,14 @@ class ProcessTimeJoin:
             yield from self._answered(prepared).chunks(self._chunk_rows)
 
     def absorb(self, tick: Tick, deltas: Sequence[ZSet]) -> None:
-        """Fold the deltas of one epoch into the state.
-
-        Raises:
-            BadInputError: as `answer`; the state is unchanged.
-            StateError: an epoch that was absorbed before.
-        """
         self.joins.absorb(tick, [deltas])
 
     def resolve(self, tick: Tick, deltas: Sequence[ZSet]) -> None:
-        """Find out what the deltas of an epoch change.
-
-        Raises:
-            BadInputError: as `answer`.
-        """
         prepared = self._prepare(tick, deltas)
         self._refuse_bad_input(prepared)
         self._answered(prepared)
 
     def fold(self, tick: Tick, deltas: Sequence[ZSet]) -> None:
-        """Store the epoch resolved last, including right rows that it owns; `LatestJoins` calls it."""
         prepared = self._prepared
         if prepared is None or prepared.tick != tick or any(a is not b for a, b in zip(prepared.deltas, deltas, strict=True)):
             raise AssertionError("an epoch is resolved before it is folded in")
@@ -238,7 +206,6 @@ class ProcessTimeJoin:
             self.table.side.shrink_working(prepared.sides[1])
 
     def end_absorb(self, epoch: int) -> None:
-        """Mark its state as complete, including `epoch`."""
         self._left_side.end_absorb(epoch)
         self._memo.end_absorb(epoch)
         if self._owns_table:
@@ -246,57 +213,45 @@ class ProcessTimeJoin:
 
     @property
     def lists_answer(self) -> bool:
-        """Return whether what each row was answered is kept until it goes: not of an append-only left."""
         return not self._is_append_only
 
     def listed(self, columns: Collection[str] | None = None) -> Iterator[ZSet]:  # noqa: ARG002 - all columns are in the lines
-        """Yield the sum of its answers so far in chunks, as its rows were answered when they came."""
         for rows, copies in self._memo.emitted(self._chunk_rows):
             yield ZSet(self.shape.output_rows(rows), copies)
 
     def rejections(self, tick: Tick, deltas: Sequence[ZSet]) -> pa.Table:
-        """Return the rows that break their relation's contract: `input`, `row`, `weight`, `code`, `reason`."""
         if all(len(delta) == 0 for delta in deltas):
             return no_rejections()
         return rejection_table(self.inputs, self._prepare(tick, deltas).sides)
 
     def resident_bytes(self) -> int:
-        """Return the bytes of memory of both sides, of the memo and of the working arrays."""
         return self.joins.resident_bytes()
 
     def working_bytes(self) -> int:
-        """Return the bytes of the working arrays alone."""
         return self.joins.working_bytes()
 
     def is_current(self) -> bool:
-        """Return whether the mapped files are still those of the directory, whole."""
         return self.joins.is_current()
 
     def statistics(self) -> dict[str, int]:
-        """Return counts: rows, keys, lines of the memo, tombstones and state bytes."""
         return self.joins.statistics()
 
     def snapshot(self) -> Mapping[str, pa.Table]:
-        """Return the live rows of both sides (no left ones where it is append-only) and the lines of the memo."""
         return {name: reader.read_all() for name, reader in self.snapshot_readers().items()}
 
     def snapshot_readers(self) -> Mapping[str, pa.RecordBatchReader]:
-        """Return readers of the tables of `snapshot`, batch by batch, until the state changes."""
         return self.joins.snapshot_readers()
 
     def own_readers(self) -> Mapping[str, pa.RecordBatchReader]:
-        """Return readers of its tables."""
         return {
             name: self._memo.lines.reader() if name.startswith("memo") else side_reader(side)
             for name, side in self.sides.items()
         }
 
     def restore(self, tables: Mapping[str, pa.Table | pa.RecordBatchReader]) -> None:
-        """Replace the state by a snapshot. Cost: its rows."""
         self.joins.restore(tables)
 
     def restore_own(self, tables: Mapping[str, pa.Table | pa.RecordBatchReader]) -> None:
-        """Replace its state by a snapshot."""
         self._prepared = None
         self.table.forget_epoch()
         for name, side in self.sides.items():
@@ -308,7 +263,6 @@ class ProcessTimeJoin:
         self.end_absorb(epoch)
 
     def close(self) -> None:
-        """Unmap the state; the operator cannot be used afterwards."""
         self._prepared = None
         self.joins.close()
 

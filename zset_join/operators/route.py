@@ -38,14 +38,6 @@ __all__ = ["Route"]
 class Route(UpsertTable):
     """Send every change to the partition of its join key.
 
-    Args:
-        relation: the input, in upsert mode, with a join key.
-        options: how it runs, and where its state lies.
-
-    Raises:
-        PlanError: a relation that needs no routing, or options (`OptionError`) that are not allowed.
-        StateError: the directory has other content.
-
     >>> schema = pa.schema({"id": pa.int64(), "k": pa.string()})
     >>> route = Route(Relation(name="r", schema=schema, join_key=("k",), primary_key=("id",), mode="upsert"))
     >>> route.absorb(Tick(0), [ZSet.of({"id": [1], "k": ["A"]}, schema=schema)])
@@ -80,12 +72,6 @@ class Route(UpsertTable):
         self._key_plan = self._side.layout.gather_plan(self._side.relation.field_indices(self._keys))
 
     def answer(self, tick: Tick, deltas: Sequence[ZSet]) -> Iterator[ZSet]:
-        """Yield the routed changes: deletes with the join key they leave, then upserts.
-
-        Raises:
-            BadInputError: rows that break the relation's contract, with policy `error`.
-            StateError: `ANSWER_OUTDATED`: read after the state has changed.
-        """
         return self._answers.guarded(self._answer(tick, deltas))
 
     def _answer(self, tick: Tick, deltas: Sequence[ZSet]) -> Iterator[ZSet]:

@@ -71,13 +71,7 @@ class SharedState(Protocol):
 
 @guarded("the join")
 class TableReader:
-    """One join over a shared table: it answers; the table folds its rows in.
-
-    Args:
-        join: the join.
-        table: what it reads.
-        inputs: its left rows, and those of the table under the names they come with; the join calls them as the table does.
-    """
+    """One join over a shared table: it answers; the table folds its rows in."""
 
     def __init__(self, join: DurableOperator, table: SharedState, inputs: Sequence[Relation]) -> None:
         self._join, self._table = join, table
@@ -86,15 +80,9 @@ class TableReader:
 
     @property
     def absorbed_epoch(self) -> int:
-        """Return the last epoch folded in; -1 when fresh."""
         return self._table.absorbed_epoch
 
     def answer(self, tick: Tick, deltas: Sequence[ZSet]) -> Iterator[ZSet]:
-        """Yield the change of this join.
-
-        Raises:
-            BadInputError: rows that break a relation's contract, with policy `error`.
-        """
         return self._join.answer(tick, self._named(deltas))
 
     def corrections(self) -> int | None:
@@ -105,7 +93,6 @@ class TableReader:
         """Take note that the table has folded an epoch in: answers that were requested are outdated."""
 
     def rejections(self, tick: Tick, deltas: Sequence[ZSet]) -> pa.Table:
-        """Return bad rows and rows that came too late: `input`, `row`, `weight`, `code`, `reason`."""
         return self._join.rejections(tick, self._named(deltas))
 
     def _named(self, deltas: Sequence[ZSet]) -> tuple[ZSet, ZSet]:
@@ -117,27 +104,21 @@ class TableReader:
         return due_of(self._join)
 
     def statistics(self) -> dict[str, int]:
-        """Return the counts of the table and of all its readers."""
         return self._table.statistics()
 
     def resident_bytes(self) -> int:
-        """Return the bytes of the table and of what all its readers remember."""
         return self._table.resident_bytes()
 
     def working_bytes(self) -> int:
-        """Return the bytes of the working arrays of all readers."""
         return self._table.working_bytes()
 
     def is_current(self) -> bool:
-        """Return whether the mapped files are still those of the directory, whole."""
         return self._table.is_current()
 
     def snapshot(self) -> Mapping[str, pa.Table]:
-        """Return nothing: what it remembers is in the snapshot of the table."""
         return {}
 
     def snapshot_readers(self) -> Mapping[str, pa.RecordBatchReader]:
-        """Return nothing, as `snapshot`."""
         return {}
 
     def restore(self, tables: Mapping[str, pa.Table | pa.RecordBatchReader]) -> None:
@@ -149,13 +130,7 @@ class TableReader:
 
 @guarded("the shared table")
 class SharedTable:
-    """Fold epochs into a table and what its readers remember.
-
-    Args:
-        joins: the joins, over one table.
-        state: what they remember together.
-        inputs: per join its input, where it calls columns of the table otherwise; default: those of the joins.
-    """
+    """Fold epochs into a table and what its readers remember."""
 
     def __init__(
         self, joins: Sequence[DurableOperator], state: SharedState, inputs: Sequence[Sequence[Relation]] | None = None
@@ -169,27 +144,18 @@ class SharedTable:
 
     @property
     def absorbed_epoch(self) -> int:
-        """Return the last epoch folded in; -1 when fresh."""
         return self._state.absorbed_epoch
 
     def answer(self, tick: Tick, deltas: Sequence[ZSet]) -> Iterator[ZSet]:  # noqa: ARG002 - as the protocol has it
-        """Yield nothing: the readers answer."""
         return iter(())
 
     def absorb(self, tick: Tick, deltas: Sequence[ZSet]) -> None:
-        """Fold one epoch in.
-
-        Raises:
-            BadInputError: rows that break a contract; the state is unchanged.
-            StateError: an epoch that was absorbed before.
-        """
         table, *lefts = deltas
         self._state.absorb(tick, [(left, table) for left in lefts])
         for reader, left in zip(self.readers, lefts, strict=True):
             reader.absorb(tick, (left, table.with_schema(reader.inputs[1].schema)))
 
     def rejections(self, tick: Tick, deltas: Sequence[ZSet]) -> pa.Table:  # noqa: ARG002 - as the protocol has it
-        """Return nothing: the readers report."""
         return no_rejections()
 
     def next_due(self) -> NextDue:
@@ -197,37 +163,29 @@ class SharedTable:
         return earliest(reader.next_due() for reader in self.readers)
 
     def statistics(self) -> dict[str, int]:
-        """Return counts: rows of the table and of every reader, keys, bytes, and what was late, answered and freed."""
         return self._state.statistics()
 
     def resident_bytes(self) -> int:
-        """Return the bytes of memory."""
         return self._state.resident_bytes()
 
     def working_bytes(self) -> int:
-        """Return the bytes of the working arrays."""
         return self._state.working_bytes()
 
     def is_current(self) -> bool:
-        """Return whether the mapped files are still those of the directory, whole."""
         return self._state.is_current()
 
     def snapshot(self) -> Mapping[str, pa.Table]:
-        """Return the rows of the table, and what is kept per reader."""
         return {name: reader.read_all() for name, reader in self.snapshot_readers().items()}
 
     def snapshot_readers(self) -> Mapping[str, pa.RecordBatchReader]:
-        """Return readers of the tables of `snapshot`, batch by batch, until the state changes."""
         return self._state.snapshot_readers()
 
     def restore(self, tables: Mapping[str, pa.Table | pa.RecordBatchReader]) -> None:
-        """Replace the state by a snapshot. Cost: its rows."""
         self._state.restore(tables)
         for reader in self.readers:
             reader.restore({})
 
     def close(self) -> None:
-        """Unmap the state."""
         for reader in self.readers:
             reader.close()
         self._state.close()

@@ -21,17 +21,7 @@ __all__ = ["TimedJoin"]
 
 @guarded("the join by time")
 class TimedJoin:
-    """Answer, absorb and keep; subclasses decide which rows meet, and when.
-
-    Args:
-        shape: which rows meet, and when.
-        output: the answer.
-        facts: what the files depend on besides the inputs.
-        options: how it runs, and where its state lies.
-        place: among the joins that share the right rows.
-        eager_places: how many of these places may have runs of left rows.
-        table_of: the join whose right rows are shared; None: they are its own.
-    """
+    """Answer, absorb and keep; subclasses decide which rows meet, and when."""
 
     def __init__(
         self,

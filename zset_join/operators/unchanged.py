@@ -28,12 +28,6 @@ _FILE = "absorbed_epoch"
 class Unchanged(StatelessOperator):
     """Pass rows on.
 
-    Args:
-        relation: the input, in changelog or append mode.
-        on_bad_input: `error` raises and applies nothing; `quarantine` omits bad rows and lists them in `rejections`.
-        chunk_rows: rows per chunk of an answer.
-        directory: where the number of the last epoch is kept; None: in memory.
-
     >>> clicks = Relation(name="clicks", schema=pa.schema({"page": pa.string()}), mode="append")
     >>> same = Unchanged(clicks)
     >>> [row for chunk in same.answer(Tick(0), [ZSet.of({"page": ["a", "a"]})]) for row in chunk.to_pylist()]
@@ -55,39 +49,28 @@ class Unchanged(StatelessOperator):
             self._absorbed_epoch = int(self._file.read_text(encoding="ascii") or "-1")
 
     def mapped(self, deltas: Sequence[ZSet]) -> ZSet:
-        """Return the rows."""
         (delta,) = deltas
         rows = conform(delta.rows, self.inputs[0])
         return ZSet(pa.RecordBatch.from_arrays(rows.columns, schema=self.output.schema), delta.weights)
 
     def absorb(self, tick: Tick, deltas: Sequence[ZSet]) -> None:
-        """End the epoch, and write its number down.
-
-        Raises:
-            BadInputError: as `answer`.
-            StateError: an epoch that was absorbed before.
-        """
         super().absorb(tick, deltas)
         self._write_down()
 
     def restore(self, tables: Mapping[str, pa.Table | pa.RecordBatchReader]) -> None:
-        """Go on after the last epoch of a snapshot."""
         super().restore(tables)
         self._write_down()
 
     def is_current(self) -> bool:
-        """Return whether the file agrees."""
         if self._file is None:
             return True
         epoch = self._file.read_text(encoding="ascii") if self._file.exists() else "-1"
         return epoch == str(self._absorbed_epoch)
 
     def working_bytes(self) -> int:
-        """Return 0."""
         return 0
 
     def snapshot_readers(self) -> Mapping[str, pa.RecordBatchReader]:
-        """Return readers of the table of `snapshot`."""
         return {name: table.to_reader() for name, table in self.snapshot().items()}
 
     def _write_down(self) -> None:

@@ -40,20 +40,7 @@ _Refs: TypeAlias = tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]
 
 
 class UpsertTable:
-    """Base of operators over one input in upsert mode.
-
-    Args:
-        relation: the input, in upsert mode.
-        output: the answer.
-        table: what the state is called, in files and snapshots.
-        kept: columns that are remembered; the primary key and what orders its changes among them.
-        compared: columns in which an upsert must differ from the live row to be a change.
-        on_bad_input: `error` raises and applies nothing; `quarantine` omits bad rows and lists them in `rejections`.
-        tombstone_retention_seconds: how long the sequence of a deleted key is stored (processing time).
-        chunk_rows: rows per chunk of an answer.
-        tables: where the state lies, and how keys are hashed.
-        budget: how much of it may be in memory; None for all.
-    """
+    """Base of operators over one input in upsert mode."""
 
     def __init__(
         self,

@@ -51,10 +51,8 @@ def explained_unread(plan: Any) -> Mapping[int, str]:
 
 
 def unread_of_stages(plan: Any) -> Mapping[int, tuple[tuple[str, ...], ...]]:
-    """Return, by number of a stage and input, the columns of its state that "needed" would leave out; no stage without any.
-
-    A table that several joins look up in is that of the first of them.
-    """
+    """Return, by number of a stage and input, the columns of its state that "needed" would leave out; no stage without any."""
+    # A table that several joins look up in is that of the first of them.
     read = _Read(plan)
     shared = {number for index in plan.shared for number in index.readers[1:]}
     found = {}
@@ -97,11 +95,7 @@ def _identity(relation: Relation) -> set[str]:
 
 
 class _Read:
-    """The columns that are read at every place of a plan, followed from the views down, and those that go without them.
-
-    Args:
-        plan: a `QueryPlan` that keeps all columns.
-    """
+    """The columns that are read at every place of a plan, followed from the views down, and those that go without them."""
 
     def __init__(self, plan: Any) -> None:
         self.plan = plan
@@ -224,13 +218,7 @@ class _Read:
 
 @dataclass(frozen=True)
 class _Union:
-    """A union of feeds.
-
-    Args:
-        parts: what is added up.
-        steps: what is done to the sum, each with the columns that are read after it.
-        wanted: the columns that are read of the sum.
-    """
+    """A union of feeds."""
 
     parts: tuple[_Feed, ...]
     steps: tuple[tuple[RowStep, frozenset[str]], ...]

@@ -29,13 +29,7 @@ _NULL = Literal(None, pa.int64())
 
 @dataclass(frozen=True, eq=False)
 class JoinCondition:
-    """An ON condition in its parts.
-
-    Args:
-        keys: pairs of expressions over the left and over the right row.
-        null_safe: per pair, True for `<=>`.
-        condition: what must hold beside them; None for nothing.
-    """
+    """An ON condition in its parts."""
 
     keys: tuple[tuple[Expression, Expression], ...]
     null_safe: tuple[bool, ...]
@@ -48,9 +42,6 @@ NEVER = JoinCondition(((_NULL, _NULL),), (False,), None)
 
 def split_condition(condition: Expression) -> JoinCondition:
     """Take an ON condition apart.
-
-    Args:
-        condition: over columns named with `left(...)` and `right(...)`.
 
     >>> from zset_join.expressions import left, right
     >>> split_condition((left("a") == right("b")) & (left("x") < right("y")))
@@ -87,10 +78,6 @@ def split_condition(condition: Expression) -> JoinCondition:
 def named_once(pairs: Sequence[tuple[Expression, Expression]], null_safe: Sequence[bool] = ()) -> JoinCondition:
     """Return pairs of keys in which every key is once; a second equality of one is evaluated on the pair, as in an ON.
 
-    Args:
-        pairs: expressions over the left and over the right row.
-        null_safe: per pair, True for `<=>`; default: no pair has it.
-
     >>> from zset_join.expressions.rows import named
     >>> named_once([(named("k"), named("x")), (named("k"), named("y"))])
     JoinCondition(keys=((left.k, right.x),), null_safe=(False,), condition=left.k = right.y)
@@ -108,7 +95,6 @@ def named_once(pairs: Sequence[tuple[Expression, Expression]], null_safe: Sequen
 
 
 def together(parts: Sequence[Expression]) -> Expression | None:
-    """Return the AND of conditions; None for none."""
     whole: Expression | None = None
     for part in parts:
         whole = part if whole is None else whole & part

@@ -19,12 +19,7 @@ __all__ = ["emits_distinct_rows"]
 
 
 def emits_distinct_rows(stage: Stage, steps: Sequence[RowStep]) -> bool:
-    """Return whether no row can be twice in what steps make of an answer of a stage.
-
-    Args:
-        stage: whose answer it is.
-        steps: what is done to its rows on the way.
-    """
+    """Return whether no row can be twice in what steps make of an answer of a stage."""
     if not stage.answers_distinct_rows:
         return False
     kept = {name for name in stage.output.schema.names if name_after(steps, name) is not None}

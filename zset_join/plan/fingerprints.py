@@ -36,13 +36,7 @@ _Seen = tuple[str, frozenset[str]] | None
 
 @dataclass(frozen=True)
 class FeedPrint:
-    """Identify the rows that a feed passes on, whatever plan it is in.
-
-    Args:
-        origin: fingerprint of the rows of the source or stage.
-        steps: what is done to its rows.
-        text: what is equal for feeds of the same rows.
-    """
+    """Identify the rows that a feed passes on, whatever plan it is in."""
 
     origin: str
     steps: tuple[RowStep, ...]
@@ -50,18 +44,7 @@ class FeedPrint:
 
 
 class Fingerprints:
-    """The fingerprints of a plan.
-
-    Args:
-        plan: the plan.
-        changed: by source, columns that are not the same in another plan that it is compared with; None: it is compared for
-            views that are answered together, where options of stages count too.
-        marks: by number of a stage, which of several it is that differ in options alone.
-
-    Attributes:
-        sources: by name.
-        nodes: of each stage, by number.
-    """
+    """The fingerprints of a plan."""
 
     def __init__(
         self, plan: QueryPlan, changed: Mapping[str, AbstractSet[str]] | None = None, marks: _Marks | None = None
@@ -86,7 +69,6 @@ class Fingerprints:
         return self._rows[origin]
 
     def feed(self, feed: Feed) -> FeedPrint:
-        """Return that of one feed."""
         seen = self._seen(feed)
         if seen is not None and not seen[1]:
             return FeedPrint(self.rows(feed.origin), feed.steps, seen[0])
@@ -115,10 +97,8 @@ class Fingerprints:
         }
 
     def written(self, number: int) -> str:
-        """Return a state with the rows of its inputs: under one fingerprint, it continues as it is iff this is equal too.
-
-        Columns may have the names and types of before, and be computed from another column of the source.
-        """
+        """Return a state with the rows of its inputs: under one fingerprint, it continues as it is iff this is equal too."""
+        # Columns may have the names and types of before, and be computed from another column of the source.
         nodes = [self.plan.nodes[at] for at in self.plan.state_of[number].readers]
         rows = [self.text(feeds) for node in nodes if self._arriving[node.number] for feeds in node.feeds]
         return text_of([*(_written(node) for node in nodes), *rows])
@@ -192,16 +172,10 @@ class Fingerprints:
 def compared_fingerprints(
     before: QueryPlan, after: QueryPlan, changed: Mapping[str, AbstractSet[str]]
 ) -> tuple[Fingerprints, Fingerprints]:
-    """Return those of a plan and of one that it changes to.
-
-    Of several stages of the plan before that differ in options alone, each is that of the new plan with its very options; one
-    that is left over on both sides is the same with other options; of more nothing shows which is which, and they are others.
-
-    Args:
-        before: the plan whose states there are.
-        after: the new one.
-        changed: by source, columns that are not the same in both.
-    """
+    """Return those of a plan and of one that it changes to."""
+    # Of several stages of the plan before that differ in options alone, each is that of the new plan with its very options;
+    # one that is left over on both sides is the same with other options; of more nothing shows which is which, and they are
+    # others.
     prints = Fingerprints(before, changed), Fingerprints(after, changed)
     old, new = (_by_options(one) for one in prints)
     marks: tuple[dict[int, str], dict[int, str]] = ({}, {})

@@ -32,13 +32,7 @@ def are_mergeable(plan: QueryPlan, added: QueryPlan) -> bool:
 
 
 def merged_plan(plan: QueryPlan, added: QueryPlan, *, untouched: Collection[str] = ()) -> tuple[QueryPlan, Mapping[int, int]]:
-    """Return a plan with the views of two, and where the stages of the second one are in it.
-
-    Args:
-        plan: its stages keep their numbers.
-        added: one that is mergeable with it.
-        untouched: sources that have had no rows.
-    """
+    """Return a plan with the views of two, and where the stages of the second one are in it."""
     nodes = list(plan.nodes)
     known: dict[str, int] = {}
     prints, those_added = Fingerprints(plan).nodes, Fingerprints(added).nodes
@@ -71,15 +65,7 @@ def merged_plan(plan: QueryPlan, added: QueryPlan, *, untouched: Collection[str]
 
 
 def plan_without(plan: QueryPlan, name: str) -> tuple[QueryPlan, Mapping[int, int]]:
-    """Return a plan without one of its views, and the new number of every stage that is left.
-
-    Args:
-        plan: one of two views or more.
-        name: the view.
-
-    Raises:
-        OptionError: `VIEW_NAME`: there is none of that name.
-    """
+    """Return a plan without one of its views, and the new number of every stage that is left."""
     gone = plan.view(name)
     views = [view for view in plan.views if view is not gone]
     left = sorted({number for view in views for number in plan.stages_of(view.name)})
@@ -106,12 +92,7 @@ def plan_without(plan: QueryPlan, name: str) -> tuple[QueryPlan, Mapping[int, in
 
 
 def _is_settled(node: StageNode, settled: dict[str | int, bool]) -> bool:
-    """Return whether the answers of a stage follow from the rows of its sources alone.
-
-    Args:
-        node: the stage.
-        settled: by each stage before it that is so, and by each source, whether no row has come; the stage is added.
-    """
+    """Return whether the answers of a stage follow from the rows of its sources alone."""
     feeds = [feed for given in node.feeds for feed in given]
     if any(feed.origin not in settled or any(isinstance(step, OpaqueStep) for step in feed.steps) for feed in feeds):
         return False

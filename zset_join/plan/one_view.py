@@ -15,15 +15,7 @@ __all__ = ["one_view"]
 
 
 def one_view(plan: QueryPlan, name: str | None = None) -> QueryPlan:
-    """Return the plan of one view.
-
-    Args:
-        plan: the plan.
-        name: of the view; None: the only one.
-
-    Raises:
-        OptionError: `VIEW_NAME`: there is none of that name, or there are several and none is named.
-    """
+    """Return the plan of one view."""
     view = plan.view(name)
     if len(plan.views) == 1:
         return plan

@@ -37,12 +37,7 @@ def explained_pairs(plan: Any, node: Any) -> list[str]:
 
 
 def why_not_summed(call: AggregateCall, schema: pa.Schema) -> str | None:
-    """Return why a call needs pairs; None where it is a sum of products, or a least or greatest value.
-
-    Args:
-        call: the call.
-        schema: of the rows that are grouped.
-    """
+    """Return why a call needs pairs; None where it is a sum of products, or a least or greatest value."""
     if call.where is not None:
         return f"{call.name} has a FILTER"
     if call.kind not in _SUMMED or len(call.columns) > 1:

@@ -36,14 +36,7 @@ __all__ = ["passes", "plan_query"]
 def passes(
     *, buckets: int | None = 1, is_spread: bool = False, keep_state: KeepState = "all", whole: Collection[str] = ()
 ) -> tuple[Callable[[Root], Root], ...]:
-    """Return the passes over a tree, in order, before its stages are numbered.
-
-    Args:
-        buckets: how many parts the state has; None when not yet known.
-        is_spread: stages run in tasks on executors, and rows travel between them.
-        keep_state: "needed" omits the columns of sources that nothing reads; "all" keeps them.
-        whole: sources whose tables hold all rows, since other queries read them too.
-    """
+    """Return the passes over a tree, in order, before its stages are numbered."""
     summing, pruning = ((sum_pairs,), (prune_columns,)) if keep_state == "needed" else ((), ())
     once, spread = ((), (pass_on_sources, reduce_first, one_reader)) if is_spread else ((partial(store_once, whole=whole),), ())
     return (
@@ -73,22 +66,7 @@ def plan_query(
     keep_state: KeepState = "all",
     whole: Collection[str] = (),
 ) -> QueryPlan:
-    """Return the plan of a query.
-
-    Args:
-        root: the query as it was written, or several views.
-        name: what the view is called; several have names of their own.
-        buckets: how many parts the state has; None when not yet known, so that it may be more than one.
-        is_spread: stages run in tasks on executors, and rows travel between them; every stage has one reader then.
-        keep_state: "needed" omits the columns of sources that nothing reads, so that no state holds them; "all" keeps
-            them for changes of the query to come.
-        whole: sources whose tables hold all rows, since other queries read them too; not where stages are spread.
-        same: name of a source to that of another one that has the same rows.
-
-    Raises:
-        PlanError: it cannot be planned.
-        OptionError: two sources share a name; another word than these for `keep_state`.
-    """
+    """Return the plan of a query."""
     if keep_state not in get_args(KeepState):
         raise OptionError(
             f'keep_state={keep_state!r} is not one of {list(get_args(KeepState))}; "needed" leaves out the columns of '

@@ -43,15 +43,7 @@ SEVERAL_VIEWS_FORMAT = 2
 
 @dataclass(frozen=True, kw_only=True)
 class PlanSource:
-    """Describe where changes enter the plan.
-
-    Args:
-        relation: its columns, keys, mode and event time, hidden columns included.
-        hidden: columns that are in the relation only to order its changes.
-        has_baseline: the table starts from a baseline, loaded in epoch 0.
-        max_watermark_jump: how far ahead of its watermark a row may be, in the unit of the delay; None: any distance. It is
-            not written down: earlier rows were judged by it, and another run may have another one.
-    """
+    """Describe where changes enter the plan."""
 
     relation: Relation
     hidden: tuple[str, ...] = ()
@@ -84,12 +76,7 @@ class PlanSource:
 
 @dataclass(frozen=True)
 class Feed:
-    """Hold where rows come from.
-
-    Args:
-        origin: the name of a source, or the number of a stage.
-        steps: what is done to its rows on the way.
-    """
+    """Hold where rows come from."""
 
     origin: str | int
     steps: tuple[RowStep, ...] = ()
@@ -106,15 +93,7 @@ class Feed:
 
 @dataclass(frozen=True)
 class StageNode:
-    """Place a stage in the plan.
-
-    Args:
-        number: its place in the order of an epoch, from 0.
-        stage: what it does.
-        feeds: per input, where its rows come from.
-        own: options that it has in place of those of the pipeline; None: it has none.
-        since: the epoch at which it came, where its answer depends on that; 0: it was present before the first rows.
-    """
+    """Place a stage in the plan."""
 
     number: int
     stage: Stage
@@ -130,12 +109,7 @@ class StageNode:
 
 @dataclass(frozen=True)
 class PlanView:
-    """Name an answer of a plan.
-
-    Args:
-        name: what it is called.
-        feeds: whose rows it is; several are a union.
-    """
+    """Name an answer of a plan."""
 
     name: str
     feeds: tuple[Feed, ...]
@@ -143,13 +117,7 @@ class PlanView:
 
 @dataclass(frozen=True)
 class SharedIndex:
-    """Name the joins that look up in one copy of a table; see `zset_join.plan.sharing`.
-
-    Args:
-        name: of the index.
-        columns: of the table, what its rows are found by.
-        readers: numbers of the joins.
-    """
+    """Name the joins that look up in one copy of a table; see `zset_join.plan.sharing`."""
 
     name: str
     columns: tuple[str, ...]
@@ -167,15 +135,7 @@ class SharedIndex:
 
 @dataclass(frozen=True)
 class StateNode:
-    """Unit with one state, one log and one snapshot: a stage, or a table with the joins that look up in it.
-
-    Args:
-        number: of the stage, or of the first of the joins.
-        name: what its files and its lines in commit records are called.
-        stage: how its operator is built.
-        readers: the numbers of the stages it represents.
-        own: their options, see `StageNode`.
-    """
+    """Unit with one state, one log and one snapshot: a stage, or a table with the joins that look up in it."""
 
     number: int
     name: str

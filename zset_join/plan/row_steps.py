@@ -38,11 +38,7 @@ __all__ = [
 
 @dataclass(frozen=True)
 class WhereStep:
-    """Keep the rows that fulfil a condition.
-
-    Args:
-        condition: over the columns of one row; NULL does not pass.
-    """
+    """Keep the rows that fulfil a condition."""
 
     condition: Expression
     columns: ClassVar[None] = None
@@ -58,11 +54,7 @@ class WhereStep:
         return frozenset(columns_read(self.condition))
 
     def output(self, relation: Relation) -> Relation:
-        """Return the rows after it.
-
-        Raises:
-            PlanError: a condition that cannot be evaluated on these columns.
-        """
+        """Return the rows after it."""
         check_condition(self.condition, relation.schema)
         return relation
 
@@ -87,11 +79,7 @@ class WhereStep:
 
 @dataclass(frozen=True)
 class SelectStep:
-    """Make rows of other columns.
-
-    Args:
-        columns: output name and expression over the columns of one row, in order.
-    """
+    """Make rows of other columns."""
 
     columns: tuple[tuple[str, Expression], ...]
     condition: ClassVar[None] = None
@@ -103,11 +91,7 @@ class SelectStep:
         return frozenset(name for _, expression in self.columns for name in columns_read(expression))
 
     def output(self, relation: Relation) -> Relation:
-        """Return the rows after it.
-
-        Raises:
-            PlanError: an expression that cannot be computed from these columns, two columns of one name, or none.
-        """
+        """Return the rows after it."""
         names = [name for name, _ in self.columns]
         if not names or len(set(names)) < len(names):
             raise PlanError(
@@ -184,17 +168,7 @@ class SelectStep:
 
 @dataclass(frozen=True)
 class OpaqueStep:
-    """Represent a step that only Spark can do.
-
-    Args:
-        text: what `explain` calls it.
-        fingerprint: differs between two such steps.
-        reason: why no tree expresses it, for the error where it cannot run.
-        relation: the rows after it.
-        reads: the columns that it reads; None: any. It is not written down.
-        is_filter: it passes on all columns of the rows that it keeps. Not written down either.
-        kept: pairs of a column before it that is passed through unchanged, and its name then. Not written down either.
-    """
+    """Represent a step that only Spark can do."""
 
     text: str
     fingerprint: str
@@ -247,10 +221,6 @@ only Spark can do has neither."""
 def columns_before(step: RowStep, after: Collection[str]) -> frozenset[str] | None:
     """Return the columns that a step reads so that these columns come about after it; None: all.
 
-    Args:
-        step: the step.
-        after: columns of its answer that are read.
-
     >>> from zset_join.expressions import left
     >>> sorted(columns_before(WhereStep(left("x") > 1), {"y"}))
     ['x', 'y']
@@ -264,9 +234,6 @@ def columns_before(step: RowStep, after: Collection[str]) -> frozenset[str] | No
 
 def read_row_step(written: Mapping[str, Any]) -> RowStep:
     """Build from the result of `to_json`.
-
-    Raises:
-        PlanError: it is no step of this version.
 
     >>> from zset_join.expressions import left
     >>> read_row_step(WhereStep(left("x") > 1).to_json()).describe()
@@ -289,11 +256,7 @@ def read_row_step(written: Mapping[str, Any]) -> RowStep:
 
 
 def relation_after(relation: Relation, steps: tuple[RowStep, ...]) -> Relation:
-    """Return the rows after some steps.
-
-    Raises:
-        PlanError: a step that does not fit.
-    """
+    """Return the rows after some steps."""
     for step in steps:
         relation = step.output(relation)
     return relation

@@ -32,12 +32,7 @@ _PREPARING = frozenset({"current_versions", "latest", "route"})
 
 
 def share_tables(plan: QueryPlan, same: Mapping[str, str] | None = None) -> QueryPlan:
-    """Return a plan whose joins share what they can.
-
-    Args:
-        plan: the plan.
-        same: name of a source to that of another one that has the same rows; None: none has.
-    """
+    """Return a plan whose joins share what they can."""
     given, plan = plan, plan if not same else _under_one_name(plan, same)
     groups: list[_Readers] = []
     copies: list[tuple[int, str]] = []
@@ -68,11 +63,7 @@ def _under_one_name(plan: QueryPlan, same: Mapping[str, str]) -> QueryPlan:
 
 
 def prepared_alike(plan: QueryPlan) -> tuple[tuple[int, ...], ...]:
-    """Return the stages that prepare the same rows for joins that share a table, by their numbers.
-
-    Args:
-        plan: one whose joins share what they can.
-    """
+    """Return the stages that prepare the same rows for joins that share a table, by their numbers."""
     alike = []
     for index in plan.shared:
         before = [list(_preparing(plan, plan.nodes[number].feeds[1])) for number in index.readers]
@@ -99,17 +90,7 @@ def source_of(plan: QueryPlan, feeds: Sequence[Feed]) -> str | None:
 
 @dataclass(frozen=True)
 class _Kept:
-    """State that a join keeps for its right side.
-
-    Args:
-        rows: where they come from, as text.
-        table: what they are called.
-        index: the declared index that is looked up in, None for none.
-        columns: what they are found by.
-        names: what the columns are called here.
-        is_using: the columns of the key are put once, so that both sides call them alike.
-        facts: what else must be the same, with the message where it is not.
-    """
+    """State that a join keeps for its right side."""
 
     rows: str
     table: str

@@ -9,13 +9,7 @@ __all__ = ["TableIndex"]
 
 @dataclass(frozen=True, eq=False)
 class TableIndex:
-    """Name columns of rows; see `zset_join.query.indexes`.
-
-    Args:
-        name: what joins and messages call it.
-        columns: what rows are found by.
-        node: the rows, identified by this very object.
-    """
+    """Name columns of rows; see `zset_join.query.indexes`."""
 
     name: str
     columns: tuple[str, ...]

@@ -58,11 +58,7 @@ __all__ = [
 
 @dataclass(frozen=True, eq=False)
 class Read:
-    """Read a source.
-
-    Args:
-        source: what it is.
-    """
+    """Read a source."""
 
     source: PlanSource
 
@@ -84,13 +80,7 @@ class Read:
 
 @dataclass(frozen=True, eq=False)
 class Apply:
-    """Do something to every row.
-
-    Args:
-        child: the rows.
-        step: what is done.
-        hides: columns of the step's answer that are not to be shown.
-    """
+    """Do something to every row."""
 
     child: Node
     step: RowStep
@@ -124,11 +114,7 @@ class Apply:
 
 @dataclass(frozen=True, eq=False)
 class Merge:
-    """Add the rows of nodes up.
-
-    Args:
-        parts: two or more, with columns of the same names and types.
-    """
+    """Add the rows of nodes up."""
 
     parts: tuple[Node, ...]
 
@@ -144,11 +130,7 @@ class Merge:
 
     @cached_property
     def relation(self) -> Relation:
-        """Return all rows.
-
-        Raises:
-            PlanError: incompatible columns.
-        """
+        """Return all rows."""
         relations = [changelog_of(part) for part in self.parts]
         first = relations[0]
         for relation in relations[1:]:
@@ -177,14 +159,7 @@ class Merge:
 
 @dataclass(frozen=True, eq=False)
 class Operate:
-    """Run a stage.
-
-    Args:
-        request: what is requested of it.
-        inputs: whose rows it is fed.
-        own: options that it has in place of those of the pipeline; None: it has none.
-        since: the epoch at which it came, where its answer depends on that; 0: it was present before the first rows.
-    """
+    """Run a stage."""
 
     request: StageRequest
     inputs: tuple[Node, ...]
@@ -240,7 +215,6 @@ class Forward(Operate):
 
     @property
     def hidden(self) -> tuple[str, ...]:
-        """Return the hidden columns of the input."""
         return self.inputs[0].hidden
 
 
@@ -249,19 +223,13 @@ Node = Read | Apply | Merge | Operate
 
 @dataclass(frozen=True, eq=False)
 class Views:
-    """Keep several views as one plan.
-
-    Args:
-        names: what they are called.
-        parts: how the rows of each come about; they may have nodes in common.
-    """
+    """Keep several views as one plan."""
 
     names: tuple[str, ...]
     parts: tuple[Node, ...]
 
     @property
     def children(self) -> tuple[Node, ...]:
-        """Return the views."""
         return self.parts
 
 
@@ -274,14 +242,7 @@ def each_root(root: Root, change: Callable[[Node], Node]) -> Root:
 
 
 def started(root: Node, *, since: int = 0, own: OwnOptions | None = None, others: Mapping[int, Node]) -> Node:
-    """Return a query as started at an epoch: stages whose answer depends on arrival differ from those of other epochs.
-
-    Args:
-        root: the query.
-        since: the epoch at which it came.
-        own: options of its stages; None: those of the pipeline.
-        others: by id of the root of a query that it reads, that query as started, which it reads as it is.
-    """
+    """Return a query as started at an epoch: stages whose answer depends on arrival differ from those of other epochs."""
     done = dict(others)
 
     def visit(node: Node) -> Node:
@@ -379,12 +340,7 @@ def rebuilt(root: Root, change: Callable[[Node], Node]) -> Root: ...
 
 
 def rebuilt(root: Root, change: Callable[[Node], Node]) -> Root:
-    """Return a tree with every node changed, leaves first; a node that is used twice is changed once.
-
-    Args:
-        root: the tree.
-        change: returns the replacement of a node whose children are changed already.
-    """
+    """Return a tree with every node changed, leaves first; a node that is used twice is changed once."""
     done: dict[int, Node] = {}
 
     def visit(node: Node) -> Node:

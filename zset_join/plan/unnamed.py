@@ -14,13 +14,7 @@ __all__ = ["text_of", "words_of"]
 
 
 def text_of(written: Any, *, names: bool = False, without: Collection[str] = ()) -> str:
-    """Return the result of `to_json` as a canonical text.
-
-    Args:
-        written: JSON-ready.
-        names: keep what relations are called.
-        without: columns that relations are written without.
-    """
+    """Return the result of `to_json` as a canonical text."""
     return json.dumps(written if names and not without else _unnamed(written, names, without), sort_keys=True, default=str)
 
 

@@ -26,16 +26,7 @@ _DELETED = "__deleted"
 
 @dataclass(frozen=True, eq=False)
 class Versioning:
-    """Describe the rows of a node as versions.
-
-    Args:
-        is_versioned: versioned, or latest-only.
-        why: in words.
-        node: what gives the versions; the node itself where it is latest-only.
-        key: columns that identify what is versioned.
-        delete_column: a hidden column that marks DELETEs, None where there is none.
-        indexes: the declared indexes of the rows, in words.
-    """
+    """Describe the rows of a node as versions."""
 
     is_versioned: bool
     why: str
@@ -70,10 +61,8 @@ def versioning_of(node: Node) -> Versioning:
 
 
 def current_versions(node: Node) -> Node:
-    """Return the table of a join by processing time: of versions those that hold now, of latest rows these themselves.
-
-    What only gives the columns other names stays behind, so that joins with a table under several names share it.
-    """
+    """Return the table of a join by processing time: of versions those that hold now, of latest rows these themselves."""
+    # What only gives the columns other names stays behind, so that joins with a table under several names share it.
     if _renames(node) and versioning_of(node).is_versioned:
         held = current_versions(node.child)
         return replace(node, child=held) if held.relation.schema.names == node.child.relation.schema.names else _held_now(node)

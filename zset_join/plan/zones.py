@@ -30,16 +30,7 @@ def in_zone(root: Root, zone: str, *, is_spread: bool = ...) -> Root: ...
 
 
 def in_zone(root: Root, zone: str, *, is_spread: bool = False) -> Root:
-    """Return a query whose expressions have the values of a time zone; itself where that is UTC.
-
-    Args:
-        root: the query.
-        zone: by its name.
-        is_spread: Spark computes what is computed of single rows, in its own zone: the steps and the keys.
-
-    Raises:
-        PlanError: `SPARK_ONLY_STEP`: an expression that this library does not compute in that zone.
-    """
+    """Return a query whose expressions have the values of a time zone; itself where that is UTC."""
     return root if is_utc(zone) else rebuilt(root, lambda node: node_in_zone(node, zone, is_spread=is_spread))
 
 

@@ -15,12 +15,7 @@ __all__ = ["Binding"]
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Binding:
-    """Bind a source of a plan to its rows.
-
-    Args:
-        source: the source, as the tree of the query has it.
-        is_of_versions: every change is a version; see the subclasses.
-    """
+    """Bind a source of a plan to its rows."""
 
     source: PlanSource
     is_of_versions: bool = False

@@ -74,12 +74,7 @@ class ExternalRows(NamedTuple):
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class ViewColumn(Column):
-    """A column of a certain view.
-
-    Args:
-        node: the rows.
-        view: name for messages.
-    """
+    """A column of a certain view."""
 
     node: Node
     view: str
@@ -112,17 +107,7 @@ _TEXT = str
 
 
 def resolved(given: Any, rows: RowsOfView, call: str) -> Expression:
-    """Return an expression over rows as a plain tree.
-
-    Args:
-        given: an expression.
-        rows: its input.
-        call: the method, for messages.
-
-    Raises:
-        OptionError: it is no expression.
-        PlanError: a column of another view, or a text that cannot be bound.
-    """
+    """Return an expression over rows as a plain tree."""
     if not isinstance(given, Expression):
         raise OptionError(
             f'{call}({given!r}): expected an expression such as col("total") > 100, with col from zset_join.expressions.',
@@ -142,12 +127,7 @@ def resolved(given: Any, rows: RowsOfView, call: str) -> Expression:
 
 
 def titled(given: Any, rows: RowsOfView, call: str) -> NamedColumn:
-    """Return an expression over rows and its name: from `alias`, its column, or its text.
-
-    Raises:
-        OptionError: as `resolved`.
-        PlanError: as `resolved`.
-    """
+    """Return an expression over rows and its name: from `alias`, its column, or its text."""
     tree = resolved(given, rows, call)
     if isinstance(given, Alias):
         return NamedColumn(given.title, tree)
@@ -157,27 +137,13 @@ def titled(given: Any, rows: RowsOfView, call: str) -> NamedColumn:
 
 
 def text_column(text: str, rows: RowsOfView) -> NamedColumn | None:
-    """Return the column that a text of `selectExpr` computes; None of a star.
-
-    Raises:
-        SqlError: it cannot be bound.
-    """
+    """Return the column that a text of `selectExpr` computes; None of a star."""
     bound = _read(text, {"row": rows})
     return None if bound.tree is None else NamedColumn(bound.title, bound.tree)
 
 
 def condition_over(given: Expression | str, left: RowsOfView, right: RowsOfView) -> Expression:
-    """Return a condition over the rows of two views as a plain tree.
-
-    Args:
-        given: an expression over `left(...)` and `right(...)`, or columns of the views; or a text that puts the names of the
-            views before columns that both have.
-        left: the left rows.
-        right: the right rows.
-
-    Raises:
-        PlanError: a column of neither side, or of both; a text that cannot be bound.
-    """
+    """Return a condition over the rows of two views as a plain tree."""
     sides = {"left": left, "right": right}
     if isinstance(given, str):
         return _bound(given, sides)
@@ -196,21 +162,12 @@ def condition_over(given: Expression | str, left: RowsOfView, right: RowsOfView)
 
 
 def condition_on(given: Any, name: str, schema: pa.Schema, argument: str) -> Expression:
-    """Return a condition over rows of a source as a plain tree, given as an expression or a text.
-
-    Raises:
-        OptionError: it is neither.
-        PlanError: a text that cannot be bound.
-    """
+    """Return a condition over rows of a source as a plain tree, given as an expression or a text."""
     return resolved(expr(given) if isinstance(given, str) else given, ExternalRows(name, schema), argument)
 
 
 def schema_given(text: str) -> pa.Schema:
-    """Return the columns that a text lists.
-
-    Raises:
-        SqlError: the text cannot be read.
-    """
+    """Return the columns that a text lists."""
     from zset_join.sql_expressions.texts import schema_of
 
     return schema_of(text)

@@ -27,30 +27,13 @@ _UNIT_US = {
 
 
 def with_watermark(relation: Relation, watermark: tuple[str, Any]) -> Relation:
-    """Return a relation with event time.
-
-    Args:
-        relation: the rows.
-        watermark: the event-time column, and how far its watermark stays behind the largest value.
-
-    Raises:
-        PlanError: there is no such column.
-        OptionError: a delay that does not fit it.
-    """
+    """Return a relation with event time."""
     timed = replace(relation, event_time=watermark[0])
     return replace(timed, watermark_delay=duration(watermark[1], timed.schema.field(watermark[0]).type, relation.name))
 
 
 def jump_of(relation: Relation, given: Any) -> int | None:
-    """Return how far ahead of its watermark a row of a source may be, in the unit of the delay; None: any distance.
-
-    Args:
-        relation: the rows, with their watermark.
-        given: a duration as for `duration`; None: any distance.
-
-    Raises:
-        OptionError: there is no watermark to measure from, or no such duration.
-    """
+    """Return how far ahead of its watermark a row of a source may be, in the unit of the delay; None: any distance."""
     if given is None:
         return None
     if relation.event_time is None or relation.watermark_delay is None:
@@ -64,16 +47,7 @@ def jump_of(relation: Relation, given: Any) -> int | None:
 
 
 def duration(given: Any, kind: pa.DataType, name: str) -> int:
-    """Return a duration in microseconds, or in the unit of an integer event time.
-
-    Args:
-        given: a text such as "10 seconds", or a whole number where the event time is one.
-        kind: the type of the event time.
-        name: of the source, for messages.
-
-    Raises:
-        OptionError: it is neither.
-    """
+    """Return a duration in microseconds, or in the unit of an integer event time."""
     if not (is_measured(kind) or pt.is_time(kind)):
         expected = f"none, as a time of type {kind} has neither distances nor a watermark"
     elif pt.is_integer(kind):

@@ -33,35 +33,21 @@ _SHOWN = 100
 
 @dataclass(frozen=True)
 class GivenRows:
-    """The rows that convert, and those that do not.
-
-    Args:
-        batch: the rows that convert, in their order.
-        unfit: per other row `row` as JSON, `code` and `reason`.
-        refusal: of the first of them; None where all convert.
-    """
+    """The rows that convert, and those that do not."""
 
     batch: pa.RecordBatch
     unfit: pa.Table | None = None
     refusal: BadInputError | None = None
 
     def whole(self) -> pa.RecordBatch:
-        """Return the rows where all of them convert.
-
-        Raises:
-            BadInputError: naming source, row, column, value and type of the first that does not.
-        """
+        """Return the rows where all of them convert."""
         if self.refusal is not None:
             raise self.refusal
         return self.batch
 
 
 def table_of(rows: Any) -> pa.Table | None:
-    """Return a frame of pandas or polars, or another object with Arrow columns, as a table; None for anything else.
-
-    Raises:
-        PlanError: a column of objects that Arrow has no type for.
-    """
+    """Return a frame of pandas or polars, or another object with Arrow columns, as a table; None for anything else."""
     if isinstance(rows, pa.Table):
         return rows
     if isinstance(rows, pa.RecordBatch):
@@ -74,17 +60,7 @@ def table_of(rows: Any) -> pa.Table | None:
 
 
 def given_rows(rows: Any, given: pa.Schema, source: str, names: Sequence[str]) -> GivenRows:
-    """Return rows as columns of the types of a source.
-
-    Args:
-        rows: a list of dicts, a dict of columns, an Arrow table or batch, a frame of pandas or polars.
-        given: the input columns, with their types.
-        source: its name, for messages.
-        names: the columns that hold values of the table; of the others, integers stay as they are.
-
-    Raises:
-        PlanError: columns that the source does not have, or what has no rows at all.
-    """
+    """Return rows as columns of the types of a source."""
     columns = _columns(rows, given, source)
     lengths = {len(column) for column in columns.values()}
     if len(lengths) > 1:

@@ -76,18 +76,7 @@ def indexes_of(view: Indexed) -> tuple[TableIndex, ...]:
 
 
 def chosen_index(view: Indexed, columns: Sequence[str], index: str | None, *, exactly: bool) -> TableIndex | None:
-    """Return the declared index that a join looks up in; None where none fits, and none was requested.
-
-    Args:
-        view: the right rows.
-        columns: of them, what the join compares as they are.
-        index: the one that is requested; None: the first with the most columns.
-        exactly: the join looks up by all of these columns, as one by event time by the primary key.
-
-    Raises:
-        OptionError: there is no such index.
-        PlanError: it does not fit.
-    """
+    """Return the declared index that a join looks up in; None where none fits, and none was requested."""
     declared = indexes_of(view)
     if index is None:
         fitting = [one for one in declared if _fits(one, columns, exactly=exactly)]

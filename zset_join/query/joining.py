@@ -31,11 +31,7 @@ def join(
     condition: Expression | str | None = None,
     state_ttl: Any = None,
 ) -> _R:
-    """Describe the join of two views; see `View.join`.
-
-    Raises:
-        PlanError: see the message; it names the argument, its value and the cure.
-    """
+    """Describe the join of two views; see `View.join`."""
     pairs, flags, using, more = equal_pairs(left, right, on, null_safe, condition)
     kind = join_type(how)
     names = (left.name, right.name if right.name != left.name else f"{right.name}_2")
@@ -46,11 +42,7 @@ def join(
 def equal_pairs(
     left: Rows, right: Rows, on: Any, null_safe: bool | Sequence[bool], condition: Expression | str | None
 ) -> tuple[tuple[_Pair, ...], tuple[bool, ...], bool, Expression | None]:
-    """Return the pairs of keys of a join, their flags, whether they are shown once, and the residual condition.
-
-    Raises:
-        PlanError: see the message; it names the argument, its value and the cure.
-    """
+    """Return the pairs of keys of a join, their flags, whether they are shown once, and the residual condition."""
     if not isinstance(right, Rows):
         raise OptionError(
             f"join expects another view, got {type(right).__name__}. Describe the source first: changes(name, schema, "

@@ -58,11 +58,7 @@ class CurrentWords:
 
 
 def lookup_join(view: _R, source: LookupSource, words: LookupWords) -> _R:
-    """Describe a lookup join; see `View.lookup_join`.
-
-    Raises:
-        PlanError: see the message; it names the argument, its value and the cure.
-    """
+    """Describe a lookup join; see `View.lookup_join`."""
     if not isinstance(source, LookupSource):
         raise OptionError(
             f"lookup_join expects an external table, such as PostgresSource(...), got {type(source).__name__}. For another "
@@ -136,11 +132,7 @@ def _key(view: Rows, source: LookupSource, entry: Any, on: Any) -> tuple[Express
 
 
 def temporal_join(left: _R, right: Any, words: CurrentWords) -> _R:
-    """Describe a temporal join; see `View.temporal_join`.
-
-    Raises:
-        PlanError: see the message; it names the argument, its value and the cure.
-    """
+    """Describe a temporal join; see `View.temporal_join`."""
     if not isinstance(right, Rows):
         check_reloaded(snapshot=words.snapshot, null_safe=words.null_safe, index=words.index)
         hint = Lookup(cache="full", reload_interval=words.reload_interval)
@@ -175,11 +167,7 @@ def temporal_join(left: _R, right: Any, words: CurrentWords) -> _R:
 
 
 def loaded_table(given: Any) -> LookupSource:
-    """Return a table that is loaded as a whole: an Arrow table as it is, or a source such as `ParquetSource`.
-
-    Raises:
-        OptionError: it is neither.
-    """
+    """Return a table that is loaded as a whole: an Arrow table as it is, or a source such as `ParquetSource`."""
     if isinstance(given, pa.Table):
         return ArrowSource(name="table", table=given)
     if isinstance(given, LookupSource):
@@ -192,11 +180,7 @@ def loaded_table(given: Any) -> LookupSource:
 
 
 def check_reloaded(*, snapshot: str, null_safe: bool | Sequence[bool], index: str | None) -> None:
-    """Reject options that a join with a loaded table does not support.
-
-    Raises:
-        OptionError: such an option.
-    """
+    """Reject options that a join with a loaded table does not support."""
     for option, value, default in (("snapshot", snapshot, "current"), ("null_safe", null_safe, False), ("index", index, None)):
         if value != default:
             raise OptionError(

@@ -29,16 +29,7 @@ __all__ = ["Reading", "readings_of"]
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Reading(Binding):
-    """Convert the rows given to a source into changes.
-
-    Args:
-        source: the output.
-        given: the input columns, in order.
-        changelog_format: how a row encodes its operation.
-        deletes: condition over the given columns under which a row deletes its key; None for never.
-        is_of_versions: every change is a version: of records, values that were not sent and truncates cannot be read; old
-            images of a change feed are omitted, for they have the time of the version they replace.
-    """
+    """Convert the rows given to a source into changes."""
 
     given: pa.Schema
     changelog_format: ChangelogFormat
@@ -138,11 +129,7 @@ class Reading(Binding):
 
 
 def readings_of(bindings: Sequence[Binding]) -> dict[str, Reading]:
-    """Return how the rows of each source are read, by its name; where its changes are versions too, as versions.
-
-    Raises:
-        PlanError: a source is not fed rows in process.
-    """
+    """Return how the rows of each source are read, by its name; where its changes are versions too, as versions."""
     readings: dict[str, Reading] = {}
     for binding in sorted(bindings, key=lambda one: one.is_of_versions):
         if not isinstance(binding, Reading):

@@ -61,29 +61,13 @@ class Baseline:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class RecordReading(Reading):
-    """How records become changes.
-
-    Args:
-        reader: reads them.
-        dead_letters: takes the records that cannot be read, with their `code`; None: they make the epoch fail.
-        position: the column that orders the changes of a key by itself; None where the user names one, or nothing can.
-    """
+    """How records become changes."""
 
     reader: JsonRecordReader
     position: str | None = None
     dead_letters: Callable[[pa.Table], None] | None = None
 
     def delta(self, rows: Any) -> ZSet:
-        """Return the changes of records.
-
-        Args:
-            rows: a table, batch, dict or list of dicts with `value`, and `key`, `topic`, `partition`, `offset` where they are
-                known; or records alone, as texts or parsed; or a `Baseline`, or a ZSet of the table itself.
-
-        Raises:
-            PlanError: no column `value`.
-            BadInputError: a record that cannot be read, where nobody takes it.
-        """
         if isinstance(rows, ZSet):
             return rows
         if isinstance(rows, Baseline):
@@ -94,7 +78,6 @@ class RecordReading(Reading):
         return delta
 
     def taken(self, rows: Any) -> tuple[ZSet, Undecodable | None]:
-        """Return the changes that records mean, and the records that cannot be read, where no function takes them."""
         if isinstance(rows, ZSet):
             return rows, None
         if isinstance(rows, Baseline):
@@ -145,11 +128,7 @@ class RecordReading(Reading):
         return pc.coalesce(read.rejects, truncates, lacking)
 
     def _first_rows(self, rows: Any) -> ZSet:
-        """Return the rows of a baseline as insertions before every record.
-
-        Raises:
-            PlanError: a column of the table is missing, or is of another type; or the table has no key.
-        """
+        """Return the rows of a baseline as insertions before every record."""
         relation = self.source.relation
         if not relation.primary_key:
             raise OptionError(
@@ -206,11 +185,7 @@ class RecordReading(Reading):
         return rows
 
     def _of_objects(self, rows: Any) -> pa.Table:
-        """Return texts, parsed records, or dicts of a record and its place as records.
-
-        Raises:
-            PlanError: something else.
-        """
+        """Return texts, parsed records, or dicts of a record and its place as records."""
         given = [rows] if isinstance(rows, str | bytes | Mapping) else list(rows)
         lines = [self._as_record(one) for one in given]
         columns = {}
@@ -240,11 +215,7 @@ class RecordReading(Reading):
         return not {"key", "value"} & given.keys() and not any(map(_is_column, given.values()))
 
     def _as_record(self, given: Any) -> Mapping[str, Any]:
-        """Return a record as a dict of `_GIVEN`.
-
-        Raises:
-            PlanError: something else, of which nothing could be read.
-        """
+        """Return a record as a dict of `_GIVEN`."""
         if isinstance(given, str | bytes):
             return {"value": _text(given)}
         if isinstance(given, Mapping):

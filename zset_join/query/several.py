@@ -24,14 +24,7 @@ __all__ = ["PlannedQuery", "bindings_of", "plan_of", "planned"]
 
 @dataclass(frozen=True, kw_only=True)
 class PlannedQuery:
-    """A planned query, and the readings of its sources in process.
-
-    Args:
-        plan: of all views.
-        readings: by the names of sources.
-        has_several: it was made of a mapping of views, whose answers go by their names.
-        inputs: of another runner: the name of each stream, and what is computed of it before the plan, as `operation`.
-    """
+    """A planned query, and the readings of its sources in process."""
 
     plan: QueryPlan
     readings: Mapping[str, Reading]
@@ -42,17 +35,7 @@ class PlannedQuery:
 def planned(
     query: Rows | Mapping[str, Rows] | PlannedQuery, *, keep_state: KeepState = "all", whole: Collection[str] = ()
 ) -> PlannedQuery:
-    """Return a view, or several views by their names, as a planned query; a planned one is returned unchanged.
-
-    Args:
-        query: to plan.
-        keep_state: "needed" omits the columns of sources that nothing reads.
-        whole: as for `plan_of`, of several views.
-
-    Raises:
-        OptionError: as `plan_of`.
-        PlanError: a view cannot be planned, or a source is not fed rows in process.
-    """
+    """Return a view, or several views by their names, as a planned query; a planned one is returned unchanged."""
     if isinstance(query, PlannedQuery):
         return query
     if isinstance(query, Mapping):
@@ -62,17 +45,7 @@ def planned(
 
 
 def plan_of(views: Mapping[str, Rows], *, keep_state: KeepState = "all", whole: Collection[str] = ()) -> QueryPlan:
-    """Return the plan of several views.
-
-    Args:
-        views: by name.
-        keep_state: "needed" omits the columns of sources that nothing reads.
-        whole: sources whose tables hold all rows, since other queries read them too.
-
-    Raises:
-        OptionError: `VIEW_NAME`, there is no view, or one without a name; `SAME_NAME`, a source is described in two ways.
-        PlanError: they cannot be planned.
-    """
+    """Return the plan of several views."""
     if not views or not all(str(name).strip() for name in views):
         raise OptionError(
             f"a pipeline of several views takes a mapping from names to views, and was given the names {list(views)}; "
@@ -86,11 +59,7 @@ def plan_of(views: Mapping[str, Rows], *, keep_state: KeepState = "all", whole: 
 
 
 def bindings_of(views: Mapping[str, Rows]) -> tuple[Binding, ...]:
-    """Return the bindings of the sources of all views.
-
-    Raises:
-        OptionError: `SAME_NAME`: two views describe a source of one name in two ways.
-    """
+    """Return the bindings of the sources of all views."""
     found: dict[str, tuple[str, Binding]] = {}
     merged: list[Binding] = []
     for name, view in views.items():

@@ -186,12 +186,7 @@ def _of_format(
     options: RecordOptions | None,
     times: Mapping[str, Any],
 ) -> View:
-    """Describe a source by the name of its format.
-
-    Raises:
-        OptionError: no such format, or arguments that exclude each other.
-        PlanError: as `changes`, or as `records`.
-    """
+    """Describe a source by the name of its format."""
     others = [argument for argument, value in reported.items() if value is not None]
     if others:
         raise OptionError(
@@ -280,15 +275,7 @@ def versioned(
 
 
 def with_jump(view: View, given: Any) -> View:
-    """Return a view whose sources may have rows only so far ahead of their watermark.
-
-    Args:
-        view: the view; sources without a watermark, and those with their own setting, stay as they are.
-        given: as `max_watermark_jump` of `appends`, or by event-time type a function that gives it; None: any distance.
-
-    Raises:
-        OptionError: no such duration.
-    """
+    """Return a view whose sources may have rows only so far ahead of their watermark."""
     if given is None:
         return view
     bounded: dict[int, PlanSource] = {}
@@ -315,7 +302,6 @@ def _relation(name: str, kept: pa.Schema, keys: tuple[str, ...], sequence: tuple
 
 
 def _timed(relation: Relation, watermark: tuple[str, Any] | None, event_time: str | None) -> Relation:
-    """Return a relation with its event time."""
     if watermark is None:
         return replace(relation, event_time=event_time)
     if event_time is not None and watermark[0] != event_time:

@@ -149,11 +149,7 @@ def temporal_join(left: _R, right: Rows, words: TemporalWords, *, warns: bool = 
 
 
 def view_for(other: Any, reload_interval: Any) -> Rows:
-    """Return the right side of a join by event time, which is a view.
-
-    Raises:
-        OptionError: it is a table that is loaded.
-    """
+    """Return the right side of a join by event time, which is a view."""
     if not isinstance(other, Rows) or reload_interval is not None:
         raise OptionError(
             "temporal_join by event time joins with a view, whose versions it has seen; a table that is loaded has only "

@@ -17,13 +17,7 @@ __all__ = ["diff_wherever", "evolve_wherever", "most_held", "undo_wherever"]
 
 
 def diff_wherever(directory: str, query: Any, **given: Any) -> PlanDiff:
-    """Return how the answers of another query would differ; see `pinned.diff_wherever` and `diff_of_executors`.
-
-    Args:
-        directory: of a pipeline, or `checkpointLocation`.
-        query: the other query.
-        given: as for these.
-    """
+    """Return how the answers of another query would differ; see `pinned.diff_wherever` and `diff_of_executors`."""
     if not _is_on_executors(directory):
         return pinned.diff_wherever(directory, getattr(query, "planned", query), **given)
     from zset_join.runners.spark.driver.executors_state import diff_of_executors
@@ -37,16 +31,7 @@ def most_held(directory: str) -> int:
 
 
 def evolve_wherever(directory: str, query: Any, **given: Any) -> PlanDiff:
-    """Let a directory, or a checkpoint, be one of another query; see `evolve_directory` and `evolve_stopped_executors`.
-
-    Args:
-        directory: of a pipeline, or `checkpointLocation`.
-        query: the other query; on executors, its writer.
-        given: as for these.
-
-    Raises:
-        OptionError: `NOT_FROM_HERE`: on executors, the query is not a program.
-    """
+    """Let a directory, or a checkpoint, be one of another query; see `evolve_directory` and `evolve_stopped_executors`."""
     if not _is_on_executors(directory):
         from zset_join.runners.local.stopped import evolve_directory
 
@@ -64,13 +49,7 @@ def evolve_wherever(directory: str, query: Any, **given: Any) -> PlanDiff:
 
 
 def undo_wherever(directory: str, session: Callable[[], Any], **given: Any) -> PlanDiff:
-    """Let a directory, or a checkpoint, be one of the query before its last change.
-
-    Args:
-        directory: of a pipeline, or `checkpointLocation`.
-        session: gives a Spark session, where state is in several buckets.
-        given: as for `undo_of_directory` and `undo_stopped_executors`.
-    """
+    """Let a directory, or a checkpoint, be one of the query before its last change."""
     if not _is_on_executors(directory):
         from zset_join.runners.local.stopped import undo_of_directory
 

@@ -174,11 +174,7 @@ class AggregateCall:
 
 
 def result_field(call: AggregateCall, schema: pa.Schema, relation: str) -> pa.Field:
-    """Return name, type and nullability of a call's output column.
-
-    Raises:
-        PlanError: a column that does not exist, or whose type the function does not take.
-    """
+    """Return name, type and nullability of a call's output column."""
     missing = [name for name in call.columns if name not in schema.names]
     if missing:
         raise PlanError(
@@ -260,12 +256,7 @@ def _number_result(kind: str, stored: pa.DataType) -> pa.DataType | None:
 
 
 def grouped_relation(relation: Relation, group_by: Sequence[str], calls: Sequence[AggregateCall]) -> Relation:
-    """Return the answer of an aggregate: the key columns, which identify a row, then a column per call.
-
-    Raises:
-        PlanError: columns or types that cannot be grouped or aggregated.
-        KeyTypeError: a key column that has no equality.
-    """
+    """Return the answer of an aggregate: the key columns, which identify a row, then a column per call."""
     keys = check_grouping(relation, group_by, calls)
     fields = [result_field(call, relation.schema, relation.name) for call in calls]
     return Relation(
@@ -277,12 +268,7 @@ def grouped_relation(relation: Relation, group_by: Sequence[str], calls: Sequenc
 
 
 def check_grouping(relation: Relation, group_by: Sequence[str], calls: Sequence[AggregateCall]) -> tuple[str, ...]:
-    """Refuse arguments that make no aggregate; return the key columns.
-
-    Raises:
-        PlanError: an input in upsert mode, a key column that does not exist or has no equality, an output name given twice, or
-            no output column at all.
-    """
+    """Refuse arguments that make no aggregate; return the key columns."""
     if relation.mode == "upsert":
         raise PlanError(
             f'relation "{relation.name}" is in upsert mode; an aggregate needs full rows with weights. Join it, or normalise '

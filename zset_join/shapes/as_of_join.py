@@ -26,19 +26,7 @@ AsOfTie = Literal["latest_arrival", "smallest_key"]
 
 @dataclass(frozen=True, kw_only=True)
 class AsOfOptions:
-    """The options of an as-of join.
-
-    Args:
-        left_time: the time of left rows.
-        right_time: the time of right rows.
-        op: how the left time compares with the right one: `>=` looks back, `<=` forward, `>` and `<` leave the same time out.
-        how: `inner` or `left`.
-        tie: of several right rows at one time, the `latest_arrival` or the `smallest_key`.
-        tolerance: the largest distance: microseconds, or in the unit of an integer time; None: any.
-        residual: the rest of ON: the nearest row that passes it is selected.
-        using: put the key columns once and first.
-        output_names: names of the output columns.
-    """
+    """The options of an as-of join."""
 
     left_time: str
     right_time: str
@@ -52,11 +40,7 @@ class AsOfOptions:
 
 
 def as_of_shape(left: Relation, right: Relation, options: AsOfOptions) -> VersionJoinShape:
-    """Return which rows meet, and when.
-
-    Raises:
-        PlanError: relations that cannot be joined so, or options (`OptionError`) that are not allowed.
-    """
+    """Return which rows meet, and when."""
     _check_rules(left, right, options)
     times = EventTime((left, right), (options.left_time, options.right_time), may_label=True)
     if options.residual is not None:

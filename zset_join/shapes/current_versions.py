@@ -15,18 +15,7 @@ __all__ = ["current_relation"]
 
 
 def current_relation(versions: Relation, key: Sequence[str], delete_column: str | None, hidden: Sequence[str] = ()) -> Relation:
-    """Return the current rows: the columns of the versions but for marks and hidden ones, one row per key.
-
-    Args:
-        versions: the input, in any mode, with an event time.
-        key: columns that identify what is versioned.
-        delete_column: a column that marks DELETEs; None: none does.
-        hidden: columns that are in the input only to order its changes.
-
-    Raises:
-        PlanError: columns that do not exist, or no event time.
-        KeyTypeError: a key, time or sequence of a type that cannot be compared.
-    """
+    """Return the current rows: the columns of the versions but for marks and hidden ones, one row per key."""
     time = time_column(versions, role="versioned side")
     EventTime([versions], [time])  # refuses types without an order
     order = [OrderColumn(name, descending=True) for name in dict.fromkeys((time, *versions.sequence_by))]

@@ -23,10 +23,6 @@ Keep = Literal["first", "last"]
 class OrderColumn:
     """One column of an order.
 
-    Args:
-        name: the column.
-        descending: whether larger comes first.
-
     >>> OrderColumn.of("price desc")
     OrderColumn(name='price', descending=True)
     """
@@ -71,13 +67,7 @@ def check_dedup(
     keep: str,
     n: int,
 ) -> None:
-    """Reject invalid arguments of a dedup.
-
-    Raises:
-        PlanError: columns that do not exist, or a relation in upsert mode.
-        OptionError: an option that is not allowed.
-        KeyTypeError: a key or order column of a type that cannot be compared.
-    """
+    """Reject invalid arguments of a dedup."""
     if not keys or not order_by:
         raise PlanError(
             f'the dedup of "{relation.name}" needs keys (they distinguish rows, got {list(keys)}) and order_by (which of '

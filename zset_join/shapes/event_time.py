@@ -31,11 +31,7 @@ _DECIMAL_DIGITS = 18
 
 
 def time_column(relation: Relation, *, role: str) -> str:
-    """Return the event-time column of an input.
-
-    Raises:
-        PlanError: it has none.
-    """
+    """Return the event-time column of an input."""
     if relation.event_time is None:
         raise PlanError(
             f'relation "{relation.name}" has no event time, and as the {role} of a join by event time it needs one. Name the '
@@ -77,18 +73,7 @@ def _is_bytes(kind: pa.DataType) -> bool:
 
 
 class EventTime:
-    """Bring the event times of some inputs to one kind of number.
-
-    Args:
-        relations: inputs with an event time.
-        columns: the time column of each.
-        has_watermark: the times are compared with watermarks, so only types that have one are taken; else this depends on
-            what the relations declare.
-        may_label: types whose values need labels are taken too.
-
-    Raises:
-        KeyTypeError: types that have no such order, or not of one kind.
-    """
+    """Bring the event times of some inputs to one kind of number."""
 
     def __init__(
         self, relations: Sequence[Relation], columns: Sequence[str], *, has_watermark: bool = False, may_label: bool = False

@@ -53,9 +53,6 @@ _PADS_LEFT = ("right", "full")
 def join_type(how: str) -> str:
     """Return the plain name of a join type, whichever of PySpark's spellings is used.
 
-    Raises:
-        OptionError: no such join type, or a cross join.
-
     >>> join_type("leftOuter"), join_type("left_anti"), join_type("outer")
     ('left', 'left_anti', 'full')
     """
@@ -72,16 +69,7 @@ def join_type(how: str) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JoinTerms:
-    """Terms of a join of two relations by equal keys.
-
-    Args:
-        how: one of `JOIN_TYPES`.
-        null_safe: per key column, whether it is compared with `<=>` instead of `=`; default all `=`.
-        using: put the key columns once and first, where both sides name them equally.
-        residual: a predicate over both rows that is part of ON.
-        hidden: left and right columns that are not shown.
-        output_names: names of the output columns, hidden ones too; default: the input's, a clashing right one with `_right`.
-    """
+    """Terms of a join of two relations by equal keys."""
 
     how: str = "inner"
     null_safe: Sequence[bool] | None = None
@@ -93,14 +81,7 @@ class JoinTerms:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JoinShape:
-    """Describe the shape of a join.
-
-    Args:
-        null_safe: per key column, whether it is compared with `<=>`.
-        key_types: per key column, the type both sides are compared in.
-        output: the answer.
-        sources: per output column, (side, source column).
-    """
+    """Describe the shape of a join."""
 
     null_safe: tuple[bool, ...]
     key_types: tuple[pa.DataType, ...]
@@ -109,12 +90,7 @@ class JoinShape:
 
 
 def join_shape(left: Relation, right: Relation, terms: JoinTerms) -> JoinShape:
-    """Return the shape of a join.
-
-    Raises:
-        PlanError: relations that cannot be joined, or rows that cannot be kept.
-        KeyTypeError: key types that cannot be compared.
-    """
+    """Return the shape of a join."""
     how = terms.how
     flags = check_join(left, right, how, terms.null_safe, terms.using)
     key_types = compared_types(left, right, tuple(zip(left.join_key, right.join_key, strict=True)))
@@ -134,11 +110,7 @@ def join_shape(left: Relation, right: Relation, terms: JoinTerms) -> JoinShape:
 
 
 def compared_types(left: Relation, right: Relation, pairs: Sequence[tuple[str, str]]) -> tuple[pa.DataType, ...]:
-    """Return, per pair of columns, the type both are compared in.
-
-    Raises:
-        KeyTypeError: columns that cannot be compared.
-    """
+    """Return, per pair of columns, the type both are compared in."""
     return tuple(
         common_key_type(left.schema.field(a).type, right.schema.field(b).type, left_column=a, right_column=b) for a, b in pairs
     )
@@ -177,10 +149,8 @@ def check_join(left: Relation, right: Relation, how: str, null_safe: Sequence[bo
 def output_key(
     left: Relation, right: Relation, how: str, schema: pa.Schema, sources: Sequence[tuple[str, str]]
 ) -> tuple[str, ...]:
-    """Return the columns that identify an output row, empty where the inputs have no key.
-
-    One side's primary key is enough where every row of it meets at most one row of the other.
-    """
+    """Return the columns that identify an output row, empty where the inputs have no key."""
+    # One side's primary key is enough where every row of it meets at most one row of the other.
     sides = {"left": left, "right": right}
     if how in ("left_semi", "left_anti") or (how in ("inner", "left") and _is_unique(right)):
         del sides["right"]
@@ -225,11 +195,7 @@ def _shown_as(
 def joined_schema(
     left: Relation, right: Relation, how: str, *, using: bool, output_names: Sequence[str] | None
 ) -> tuple[pa.Schema, list[tuple[str, str]]]:
-    """Return the output's schema and, per column, (side, source column); side `both` is a coalesced key.
-
-    Raises:
-        PlanError: two output columns of one name, or a wrong number of `output_names`.
-    """
+    """Return the output's schema and, per column, (side, source column); side `both` is a coalesced key."""
     sources: list[tuple[str, str]] = []
     if how in ("left_semi", "left_anti"):
         first = left.join_key if using else ()
@@ -260,13 +226,7 @@ def joined_schema(
 def visible_columns(
     schema: pa.Schema, sources: Sequence[tuple[str, str]], hidden: Sequence[Collection[str]]
 ) -> tuple[pa.Schema, list[tuple[str, str]]]:
-    """Return the result of `joined_schema` without columns that only order changes.
-
-    Args:
-        schema: all columns.
-        sources: per column, (side, source column).
-        hidden: per input, columns that are not shown; a key that is shown once is hidden where either input hides it.
-    """
+    """Return the result of `joined_schema` without columns that only order changes."""
     sides = {"left": hidden[0], "right": hidden[1], "both": {*hidden[0], *hidden[1]}}
     kept = [at for at, (side, name) in enumerate(sources) if name not in sides[side]]
     return pa.schema([schema.field(at) for at in kept]), [sources[at] for at in kept]

@@ -26,12 +26,7 @@ _WIDE_DECIMAL_DIGITS = 38
 
 
 def check_kept(relation: Relation) -> None:
-    """Refuse a relation whose rows state cannot keep.
-
-    Raises:
-        PlanError: `UNSUPPORTED_TYPE`, a column of a type that has no place in a record.
-        KeyTypeError: `SEQUENCE_TYPE`, a sequence column without an order.
-    """
+    """Refuse a relation whose rows state cannot keep."""
     types = [relation.schema.field(name).type for name in relation.sequence_by]
     count_sequence_words(types, relation=relation.name, columns=relation.sequence_by)
     for field in relation.schema:
@@ -39,11 +34,7 @@ def check_kept(relation: Relation) -> None:
 
 
 def kept_as(kind: pa.DataType, *, column: str) -> tuple[KeptAs, int]:
-    """Return how a storage type is kept, and how many bytes of it lie inside the record.
-
-    Raises:
-        PlanError: `UNSUPPORTED_TYPE`, naming the column.
-    """
+    """Return how a storage type is kept, and how many bytes of it lie inside the record."""
     if pt.is_null(kind):
         return "empty", 0
     if pt.is_boolean(kind):
@@ -79,11 +70,7 @@ def _is_storable_nested(kind: pa.DataType) -> bool:
 
 
 def count_sequence_words(types: Sequence[pa.DataType], *, relation: str, columns: Sequence[str]) -> int:
-    """Return how many words order these columns.
-
-    Raises:
-        KeyTypeError: a column of a type that has no such order.
-    """
+    """Return how many words order these columns."""
     return sum(_words_of(kind, relation, column) for kind, column in zip(types, columns, strict=True))
 
 

@@ -21,16 +21,7 @@ TRUNCATE = -1
 
 
 def latest_rows(relation: Relation, hidden: Collection[str]) -> Relation:
-    """Return the live rows of an input in upsert mode, as a changelog with their primary key.
-
-    Args:
-        relation: the input.
-        hidden: columns that only order its changes; they are not shown.
-
-    Raises:
-        PlanError: `LATEST_NOT_NEEDED`, an input in another mode or a key that is hidden; a type that cannot be kept.
-        KeyTypeError: a key column that has no equality, a sequence column that has no order.
-    """
+    """Return the live rows of an input in upsert mode, as a changelog with their primary key."""
     if relation.mode != "upsert" or set(hidden) & set(relation.primary_key):
         raise PlanError(
             f'relation "{relation.name}" is in {relation.mode} mode with keys={list(relation.primary_key)}; only upserts '
@@ -55,11 +46,7 @@ def latest_rows(relation: Relation, hidden: Collection[str]) -> Relation:
 
 
 def without_control(relation: Relation, control: str) -> Relation:
-    """Return an input without its last column, the control word of every change.
-
-    Raises:
-        PlanError: `CONTROL_COLUMN`, the last column is another one, or there are more columns than a control word has bits for.
-    """
+    """Return an input without its last column, the control word of every change."""
     fields = [field for field in relation.schema if field.name != control]
     if control not in relation.schema.names or relation.schema.names[-1] != control or len(fields) > MOST_COLUMNS:
         raise PlanError(

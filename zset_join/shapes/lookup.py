@@ -45,15 +45,7 @@ Int64s = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class RetryPolicy:
-    """The treatment of a miss.
-
-    Args:
-        max_retries: how often it is parked and looked up again.
-        delay_us: how long it waits for that.
-        padded_first: whether it is shown padded meanwhile.
-        max_parked_rows: how many rows may wait in one bucket.
-        pads_at_limit: beyond that, a miss is final; else the epoch is refused.
-    """
+    """The treatment of a miss."""
 
     max_retries: int = 0
     delay_us: int = 0
@@ -64,18 +56,7 @@ class RetryPolicy:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LookupTerms:
-    """Terms of a lookup join, besides the treatment of a miss.
-
-    Args:
-        how: `inner` or `left`.
-        constants: values that key columns of the external table must have, by name; they are requested too.
-        using: put the key columns once and first, where both sides name them equally.
-        residual: a predicate over both rows that is part of ON.
-        unaskable: given keys, returns why some can never be requested, by their rows; such rows are bad input. Of an upsert
-            relation its deletes are not checked: they only retract rows.
-        hidden: probe columns that only order changes: where nothing else of a row has changed, nothing is emitted.
-        output_names: names of the output columns; default: the input's, a clashing right one with `_right`.
-    """
+    """Terms of a lookup join, besides the treatment of a miss."""
 
     how: str = "inner"
     constants: Mapping[str, Any] | None = None
@@ -88,19 +69,7 @@ class LookupTerms:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProcessTimeTerms:
-    """Terms of a join by processing time.
-
-    Args:
-        how: `inner` or `left`.
-        snapshot: `current` joins with the right changes of the same epoch, `previous` without them.
-        null_safe: per key column, whether it is compared with `<=>` instead of `=`; default all `=`.
-        using: put the key columns once and first, where both sides name them equally.
-        residual: a predicate over both rows that is part of ON.
-        hidden: left columns that only order changes: where nothing else of a row has changed, nothing is emitted.
-        find_by: columns of the right key that its rows are found by, the index; the others are compared row by row. Default:
-            all.
-        output_names: names of the output columns; default: the input's, a clashing right one with `_right`.
-    """
+    """Terms of a join by processing time."""
 
     how: str = "inner"
     snapshot: str = "current"
@@ -114,19 +83,7 @@ class ProcessTimeTerms:
 
 @dataclass(frozen=True)
 class LookupShape:
-    """Describe a join with looked-up rows; build it with `of`.
-
-    Args:
-        probe: the left input.
-        table: the external table.
-        constants: values of the last key columns of the table.
-        key_schema: the key columns by the table's names, in the types they are compared in.
-        lookup_schema: the same under the names they have in the fetched rows.
-        fetched: the second input.
-        joined_schema: all columns of both sides.
-        output_schema: those that are shown.
-        shown: positions of the shown columns among the joined ones.
-    """
+    """Describe a join with looked-up rows; build it with `of`."""
 
     probe: Relation
     table: Relation
@@ -156,21 +113,7 @@ class LookupShape:
         output_names: Sequence[str] | None = None,
         leaves_process: bool = True,
     ) -> LookupShape:
-        """Check two relations and describe their join.
-
-        Args:
-            probe: the left input; its join key is looked up.
-            table: the right side; its join key holds the constants too.
-            how: `inner` or `left`.
-            constants: by key column of the table.
-            using: put the key columns once and first.
-            output_names: names of the output columns.
-            leaves_process: keys go to another system, so they must be plain values.
-
-        Raises:
-            PlanError: another `how`, keys that do not go together, or names that clash.
-            KeyTypeError: key types that cannot be compared.
-        """
+        """Check two relations and describe their join."""
         _check_how(how, leaves_process=leaves_process)
         constants = dict(constants or {})
         plain_key = tuple(column for column in table.join_key if column not in constants)
@@ -269,14 +212,7 @@ class LookupShape:
     def joined_rows(
         self, left: pa.RecordBatch, owners: Int64s, right: pa.RecordBatch | None, sources: Int64s
     ) -> pa.RecordBatch:
-        """Return left rows beside right ones.
-
-        Args:
-            left: left rows.
-            owners: positions in them.
-            right: right rows, their first columns those of the table; None: all are NULL.
-            sources: positions in them, -1 for NULL.
-        """
+        """Return left rows beside right ones."""
         lefts = take_rows(left, owners).columns
         schema = pa.schema([field.with_nullable(True) for field in self.joined_schema])
         if right is None or not right.num_rows:
@@ -305,18 +241,7 @@ class LookupShape:
 def looked_up_relation(
     shape: LookupShape, how: str, *, residual: Expression | None = None, emits_padded_first: bool = False
 ) -> Relation:
-    """Return the answer of a lookup join.
-
-    Args:
-        shape: of the join.
-        how: `inner` or `left`.
-        residual: the condition beside the keys.
-        emits_padded_first: parked rows are shown padded, and retracted when their partner comes.
-
-    Raises:
-        PlanError: a condition that does not fit the columns, or a type that cannot be kept.
-        OptionError: padded rows of an inner join.
-    """
+    """Return the answer of a lookup join."""
     if emits_padded_first and how != "left":
         raise OptionError(
             'emit_padded_first=True is for how="left": an inner join shows no row without its partner.',
@@ -333,17 +258,7 @@ def looked_up_relation(
 
 
 def process_time_relation(shape: LookupShape, snapshot: str, *, residual: Expression | None = None) -> Relation:
-    """Return the answer of a join by processing time.
-
-    Args:
-        shape: of the join.
-        snapshot: `current` or `previous`.
-        residual: the condition beside the keys.
-
-    Raises:
-        PlanError: a condition that does not fit the columns, or a type that cannot be kept.
-        OptionError: another `snapshot`.
-    """
+    """Return the answer of a join by processing time."""
     if snapshot not in ("current", "previous"):
         raise OptionError(
             f'snapshot={snapshot!r} is unknown; use "current" or "previous".',

@@ -25,12 +25,7 @@ IGNORED = b"zset_join.ignored_rows"
 
 @dataclass(frozen=True)
 class NullKeys:
-    """Rows that were dropped for NULL in their key.
-
-    Args:
-        rows: how many.
-        is_counted: no others were dropped.
-    """
+    """Rows that were dropped for NULL in their key."""
 
     rows: int = 0
     is_counted: bool = True

@@ -24,24 +24,7 @@ __all__ = ["TemporalOptions", "temporal_relation", "temporal_shape"]
 
 @dataclass(frozen=True, kw_only=True)
 class TemporalOptions:
-    """The options of a temporal join.
-
-    Args:
-        how: `inner` or `left`.
-        emit: `on_watermark`, `eager` or `once`.
-        late: the treatment of left rows at or before the watermark before their epoch: `side_output` lists them in
-            `rejections`, `drop` counts them only, `join` answers them where their version is still known. Default:
-            `side_output`, in eager mode `join`. Of left rows that may change, what is behind `keep_probe_for` is late, and
-            without a policy an error.
-        keep_probe_for: how long after the watermark left rows are kept for corrections, in eager mode: microseconds, or in the
-            unit of an integer event time. None: left rows that may change are kept as long as they live, others not at all.
-        max_watermark_jump: how far ahead of the watermark a time may be, in the same unit; None: any distance.
-        delete_column: a boolean column of the versions that marks DELETEs, where they have no primary-key deletes.
-        residual: the rest of ON, evaluated on the selected version only.
-        using: put the key columns once and first.
-        output_names: names of the output columns.
-        hidden: left and right columns that are not shown.
-    """
+    """The options of a temporal join."""
 
     how: str = "inner"
     emit: Emit = "on_watermark"
@@ -56,11 +39,7 @@ class TemporalOptions:
 
 
 def temporal_shape(left: Relation, right: Relation, options: TemporalOptions) -> VersionJoinShape:
-    """Return which rows meet, and when.
-
-    Raises:
-        PlanError: the rules of semantics 11.7 and 11.10.
-    """
+    """Return which rows meet, and when."""
     _check_rules(left, right, options)
     columns = time_column(left, role="left side"), time_column(right, role="versioned side")
     times = EventTime((left, right), columns, may_label=True)

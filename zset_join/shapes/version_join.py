@@ -30,31 +30,7 @@ COUNTERS = (
 
 @dataclass(frozen=True, kw_only=True)
 class VersionJoinShape:
-    """Hold which rows are matched, and when.
-
-    Args:
-        left: the left input.
-        right: the right input.
-        key: pairs of columns that must be equal.
-        key_types: the type each pair is compared in.
-        times: the event times of both.
-        how: `inner` or `left`.
-        emit: when to answer.
-        late: the treatment of left rows at or before the watermark before their epoch.
-        schema: of the output.
-        sources: per output column, (side, source column).
-        residual: the rest of ON, evaluated on the version of the time only, or by an as-of join on the nearest rows in turn.
-        tie_by: right columns that order right rows of one time, the last one wins, after them the arrival.
-        tie_descending: whether the first one in the order of `tie_by` wins instead.
-        is_mirrored: look forward in time.
-        is_strict: do not match a right row of the very time.
-        reach: how far a right row may be away; None: any distance.
-        is_versioned: right rows are versions: a NULL key or time is bad, what is past is freed.
-        delete_column: a boolean right column that marks DELETEs; None: those of weight -1 in upsert mode are.
-        keep_probe_for: how long after the watermark eager left rows are kept for corrections; None: as long as they live.
-        refuses_late_changes: with policy `error`, a change behind that bound is an error.
-        max_watermark_jump: how far ahead of the watermark a time may be; None: any distance.
-    """
+    """Hold which rows are matched, and when."""
 
     left: Relation
     right: Relation

@@ -77,18 +77,7 @@ def beside(location: str, name: str) -> str:
 def check_adds_columns(
     described: str, before: pa.Schema, after: pa.Schema, key_before: Sequence[str], key_after: Sequence[str]
 ) -> None:
-    """Refuse a change of columns that is not an addition behind them, or of the key.
-
-    Args:
-        described: what messages call the output.
-        before: columns that it has.
-        after: those that it is to have.
-        key_before: columns that identify a row.
-        key_after: the same afterwards.
-
-    Raises:
-        SinkError: `EVOLVE_OUTPUT`.
-    """
+    """Refuse a change of columns that is not an addition behind them, or of the key."""
     if adds_columns(before, after) and tuple(key_before) == tuple(key_after):
         return
     raise SinkError(

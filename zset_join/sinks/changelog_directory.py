@@ -56,15 +56,7 @@ _NOT_EMPTY = frozenset({errno.ENOTEMPTY, errno.EEXIST})
 
 @dataclass(frozen=True, slots=True)
 class PartFile:
-    """One file of an epoch, written and waiting for its commit.
-
-    Args:
-        name: file name, unique among all attempts.
-        rows: lines in it, retractions included.
-        retractions: lines in it that take a row away.
-        bytes: its size.
-        crc32: checksum over query id, epoch, name and all bytes.
-    """
+    """One file of an epoch, written and waiting for its commit."""
 
     name: str
     rows: int
@@ -75,14 +67,7 @@ class PartFile:
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """Header of a changelog, for its writers and readers.
-
-    Args:
-        query_id: the query that writes the changelog.
-        form: how a line shows its kind of change.
-        key: columns that identify a row of the output.
-        schema: columns of the output.
-    """
+    """Header of a changelog, for its writers and readers."""
 
     query_id: str
     form: ChangelogForm
@@ -92,15 +77,7 @@ class Header:
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """Content of an epoch.
-
-    Args:
-        query_id: the query of the epoch.
-        epoch: the epoch.
-        files: its files.
-        digest: its place in the chain of epochs; None where it came without.
-        begins: no epoch is before it: it has all rows of a view that was present earlier.
-    """
+    """Content of an epoch."""
 
     query_id: str
     epoch: int
@@ -110,11 +87,7 @@ class Manifest:
 
 
 class ChangelogDirectory:
-    """The files of one changelog.
-
-    Args:
-        location: a path or URI.
-    """
+    """The files of one changelog."""
 
     def __init__(self, location: str | Path) -> None:
         self.folder = open_folder(location, option="path of the changelog")
@@ -127,11 +100,7 @@ class ChangelogDirectory:
     # -- header -------------------------------------------------------------------------------------------------------
 
     def make(self, header: Header) -> None:
-        """Make the changelog, or leave the one that is present alone.
-
-        Raises:
-            SinkError: the directory has other files in it.
-        """
+        """Make the changelog, or leave the one that is present alone."""
         if self.folder.size(_HEADER) is not None:
             return
         if self._has_files():
@@ -148,11 +117,7 @@ class ChangelogDirectory:
         self.folder.put(_HEADER, _sealed_header(header))
 
     def header(self) -> Header:
-        """Return the header.
-
-        Raises:
-            SinkError: there is none, or it is damaged.
-        """
+        """Return the header."""
         try:
             header = self.folder.read(_HEADER)
             if header is None:
@@ -183,11 +148,7 @@ class ChangelogDirectory:
         return self.folder.size(published_name(epoch, _MANIFEST)) is not None
 
     def manifest(self, header: Header, epoch: int) -> Manifest:
-        """Return the manifest of an epoch that is present.
-
-        Raises:
-            SinkError: it is damaged, or that of another epoch or query.
-        """
+        """Return the manifest of an epoch that is present."""
         name = published_name(epoch, _MANIFEST)
         manifest = self.folder.read(name)
         try:
@@ -200,11 +161,7 @@ class ChangelogDirectory:
         return Manifest(body["query_id"], body["epoch"], files, body.get("chain"), body.get("begins", False))
 
     def read_part(self, header: Header, epoch: int, part: PartFile) -> pa.Buffer:
-        """Return all bytes of a listed file.
-
-        Raises:
-            SinkError: it is missing, or not what was listed.
-        """
+        """Return all bytes of a listed file."""
         name = published_name(epoch, part.name)
         data = self.folder.read(name)
         if data is None:
@@ -232,21 +189,7 @@ class ChangelogDirectory:
     def publish(
         self, header: Header, epoch: int, parts: Sequence[PartFile], digest: str | None = None, *, begins: bool = False
     ) -> bool:
-        """Make an epoch visible.
-
-        Args:
-            header: of this changelog.
-            epoch: the epoch; those before it are present.
-            parts: the files of the epoch, each one staged.
-            digest: its place in the chain of epochs.
-            begins: see `Manifest`.
-
-        Returns:
-            Whether it was this call; False when somebody else was first.
-
-        Raises:
-            SinkError: a part is missing or has another size.
-        """
+        """Make an epoch visible."""
         for part in parts:
             size = self.folder.size(self.staged(epoch, part.name))
             if size != part.bytes:
@@ -335,12 +278,7 @@ class ChangelogDirectory:
         return True
 
     def _remove_attempts(self, epoch: int, listed: set[str] | None) -> None:
-        """Remove the files of other attempts for a present epoch; a late twin's file goes when `open` clears.
-
-        Args:
-            epoch: the epoch.
-            listed: names of the files it consists of; None when another writer's manifest decides, which removes as well.
-        """
+        """Remove the files of other attempts for a present epoch; a late twin's file goes when `open` clears."""
         if self._is_local:
             for name in local.list_directory(f"{self.location}/{_STAGING}"):
                 staged = _STAGED.fullmatch(name)

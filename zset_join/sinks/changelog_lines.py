@@ -24,24 +24,6 @@ __all__ = ["ChangelogLines"]
 class ChangelogLines:
     """Iterate over the lines of one epoch, once.
 
-    Args:
-        described: what messages call the output.
-        rows: columns of the rows.
-        form: how a line shows its kind of change.
-        key: columns that identify a row of the output.
-        chunks: the answer, or one task's share of it.
-        epoch: the epoch.
-        committed_at_us: microseconds since 1970-01-01 UTC for the form `change_data_feed`; default: now.
-
-    Attributes:
-        described: as given.
-        of: columns of the rows.
-        form: as given.
-        epoch: as given.
-        schema: columns of the lines.
-        rows: lines given out so far.
-        retractions: those among them that take a row away.
-
     >>> gone = ZSet.of({"k": [1]}, [-2])
     >>> lines = ChangelogLines("log", gone.schema, "row_kind", (), [gone], epoch=3)
     >>> [line["_row_kind"] for batch in lines for line in batch.to_pylist()], lines.retractions

@@ -41,16 +41,7 @@ _STATISTICS_TEXT = 32
 
 @dataclass(frozen=True, slots=True)
 class DataFile:
-    """One Parquet file of the table.
-
-    Args:
-        name: path inside the table.
-        bytes: its size.
-        rows: rows in it; None when its writer left it out.
-        least: per column, a value no row is below; only where it is known.
-        most: per column, a value no row is above.
-        nulls: per column, how many rows have none.
-    """
+    """One Parquet file of the table."""
 
     name: str
     bytes: int
@@ -72,13 +63,6 @@ class DataFile:
 
 def delta_schema(described: str, schema: pa.Schema) -> pa.Schema:
     """Return the columns as Delta has them.
-
-    Args:
-        described: what messages call the output.
-        schema: columns of the output.
-
-    Raises:
-        SinkError: two names differ only by case, a name is empty, or Delta has no type for a column.
 
     >>> delta_schema("table", pa.schema({"s": pa.large_string()})).field("s").type
     DataType(string)
@@ -111,18 +95,7 @@ def delta_schema(described: str, schema: pa.Schema) -> pa.Schema:
 def write_data_files(
     folder: Folder, prefix: str, schema: pa.Schema, pieces: Iterable[pa.RecordBatch], *, target_bytes: int
 ) -> list[DataFile]:
-    """Write rows to new files, on the disk when this returns; none for no rows.
-
-    Args:
-        folder: the table.
-        prefix: what the names begin with; an id nobody else has follows.
-        schema: the columns as Delta has them.
-        pieces: the rows, with these columns in types that can be cast to those.
-        target_bytes: a file that has grown past this is ended; the next row group begins another.
-
-    Raises:
-        OSError: a file cannot be written; those that were begun are removed.
-    """
+    """Write rows to new files, on the disk when this returns; none for no rows."""
     files: list[DataFile] = []
     opened: _OpenFile | None = None
     try:
@@ -144,16 +117,7 @@ def write_data_files(
 
 
 def read_data_file(folder: Folder, file: DataFile, schema: pa.Schema) -> pa.Table:
-    """Return some columns of a file.
-
-    Args:
-        folder: the table.
-        file: the file.
-        schema: the columns to read, in the types to give them; NULL in those that arrived later than the file.
-
-    Raises:
-        OSError: the file is missing or damaged.
-    """
+    """Return some columns of a file."""
     content = folder.view(file.name)
     if content is None:
         raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), folder.uri(file.name))
@@ -186,7 +150,6 @@ class _OpenFile:
         )
 
     def write(self, data: Any) -> int:
-        """Append rows (a batch), or, called by pyarrow, bytes."""
         if isinstance(data, pa.RecordBatch):
             self.rows += data.num_rows
             self._writer.write_batch(data, row_group_size=_ROW_GROUP_ROWS)
@@ -203,7 +166,6 @@ class _OpenFile:
         """Do nothing: `finish` closes."""
 
     def finish(self) -> DataFile:
-        """Complete the file."""
         self._writer.close()
         self._file.close(durable=True)
         self.closed = True
@@ -211,7 +173,6 @@ class _OpenFile:
         return DataFile(self.name, self.bytes, self.rows, least, most, nulls)
 
     def discard(self) -> None:
-        """Give up."""
         self.closed = True
         self._file.discard()
 

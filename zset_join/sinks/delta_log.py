@@ -64,12 +64,7 @@ class ChangedTableError(Exception):
 
 
 class DeltaLog:
-    """The log of one table of ours.
-
-    Args:
-        location: a path or URI.
-        storage_options: what delta-rs needs to reach it.
-    """
+    """The log of one table of ours."""
 
     def __init__(self, location: str, storage_options: Mapping[str, str] | None = None) -> None:
         self._is_local = is_local(location)
@@ -85,18 +80,7 @@ class DeltaLog:
         return f'Delta table "{self.location}"'
 
     def open(self, schema: pa.Schema, query_id: str, properties: Mapping[str, str], *, may_lack_columns: bool = False) -> None:
-        """Attach to the table, making it when there is none.
-
-        Args:
-            schema: its columns, of types Delta has.
-            query_id: whose table it is.
-            properties: what else must be the same next time: kind, form, key.
-            may_lack_columns: a table that has fewer columns is given the others, empty.
-
-        Raises:
-            SinkError: something else is present, the table belongs to another query, was made with other properties or
-                columns, or uses features of Delta that are not written here.
-        """
+        """Attach to the table, making it when there is none."""
         wanted = {f"zset_join.{name}": value for name, value in properties.items()}
         with self.failures("opened"):
             there = self._found()
@@ -111,14 +95,7 @@ class DeltaLog:
         self._table = table
 
     def add_columns(self, schema: pa.Schema) -> None:
-        """Give the table the columns that it lacks, in a commit without rows: NULL in the rows that are present.
-
-        Args:
-            schema: all its columns.
-
-        Raises:
-            SinkError: the log cannot be written.
-        """
+        """Give the table the columns that it lacks, in a commit without rows: NULL in the rows that are present."""
         with self.failures("given more columns"):
             self._add_columns(self._opened(), schema)
 
@@ -143,11 +120,7 @@ class DeltaLog:
         self._table = None
 
     def last_epoch(self, *, look_again: bool = False) -> int | None:
-        """Return the last epoch the table holds; None before the first.
-
-        Args:
-            look_again: read the commits of others first.
-        """
+        """Return the last epoch the table holds; None before the first."""
         table = self._opened()
         with self.failures("read"):
             if look_again:
@@ -156,15 +129,7 @@ class DeltaLog:
         return version
 
     def has(self, epoch: int, link: ChainLink | None = None) -> bool:
-        """Look again, and return whether the table holds an epoch.
-
-        Args:
-            epoch: the epoch, at most the one after the last.
-            link: its place in the chain of epochs.
-
-        Raises:
-            SinkError: an epoch before it is missing, or the table holds epochs of another chain.
-        """
+        """Look again, and return whether the table holds an epoch."""
         last = self.last_epoch(look_again=True)
         marks = None
         if link is not None:
@@ -182,11 +147,7 @@ class DeltaLog:
         return None if version is None else f"{version:016x}"
 
     def stored(self) -> StoredEpochs:
-        """Return which epochs the table holds, without attaching to it; it is only read.
-
-        Raises:
-            SinkError: there is no table, or none of ours.
-        """
+        """Return which epochs the table holds, without attaching to it; it is only read."""
         with self.failures("read"):
             self._table = self._found()
             properties = {} if self._table is None else self._table.metadata().configuration
@@ -201,10 +162,7 @@ class DeltaLog:
         return StoredEpochs(query_id, self.last_epoch(), self.digest_of, detail=str(properties.get("zset_join.kind")))
 
     def version_of(self, epoch: int) -> int | None:
-        """Return the newest version of the table that an epoch's commit made; None where the log no longer has it.
-
-        Cost: reads the commits of the log that are newer.
-        """
+        """Return the newest version of the table that an epoch's commit made; None where the log no longer has it."""
         wanted = f"zset_join epoch {epoch}"
         with self.failures("read"):
             table = self._opened()
@@ -242,21 +200,7 @@ class DeltaLog:
         *,
         link: ChainLink | None = None,
     ) -> bool:
-        """Make an epoch true, in one commit, unless it is present already.
-
-        Args:
-            epoch: the epoch.
-            adds: the files that join the table.
-            removes: the files that leave it.
-            link: its place in the chain of epochs.
-
-        Returns:
-            Whether the commit is ours; False when the epoch was present.
-
-        Raises:
-            ChangedTableError: somebody else committed meanwhile. What was made from the table's files is to be rebuilt.
-            SinkError: the log cannot be written.
-        """
+        """Make an epoch true, in one commit, unless it is present already."""
         table = self._opened()
         now = time.time_ns() // 1_000_000
         actions: list[AddAction | RemoveAction] = [
@@ -295,11 +239,7 @@ class DeltaLog:
 
     @contextlib.contextmanager
     def failures(self, what: str) -> Iterator[None]:
-        """Convert errors of delta-rs and the file system into a SinkError.
-
-        Args:
-            what: "could not be ..." in the message.
-        """
+        """Convert errors of delta-rs and the file system into a SinkError."""
         try:
             yield
         except (DeltaError, OSError, pa.ArrowException) as error:

@@ -26,29 +26,14 @@ _ONE_FILE = 1 << 62
 
 @dataclass(frozen=True, slots=True)
 class DeltaPart:
-    """The file of a part.
-
-    Args:
-        file: the file.
-        retractions: lines in it that take a row away.
-    """
+    """The file of a part."""
 
     file: DataFile
     retractions: int
 
 
 def delta_line_schema(described: str, rows: pa.Schema, form: ChangelogForm) -> pa.Schema:
-    """Return the columns of a Delta changelog: those of the rows, of the form, and `_epoch`.
-
-    Args:
-        described: what messages call the table.
-        rows: columns of the output.
-        form: how a line shows its kind of change.
-
-    Raises:
-        PlanError: a column that is added is present already.
-        SinkError: Delta cannot have a column.
-    """
+    """Return the columns of a Delta changelog: those of the rows, of the form, and `_epoch`."""
     if EPOCH_COLUMN in rows.names:
         raise PlanError(
             f'{described} adds the column "{EPOCH_COLUMN}", and the rows have one of that name; rename it.',
@@ -60,34 +45,14 @@ def delta_line_schema(described: str, rows: pa.Schema, form: ChangelogForm) -> p
 
 
 def write_delta_part(location: str, lines: ChangelogLines, *, part: int) -> DeltaPart | None:
-    """Write one task's share of an epoch; nothing is visible before it is committed.
-
-    Args:
-        location: the table, a path or URI.
-        lines: the share of the answer.
-        part: number of the part within the epoch.
-
-    Returns:
-        What to commit; None for an empty share.
-
-    Raises:
-        SinkError: the chunks do not fit.
-        OSError: the file cannot be written.
-    """
+    """Write one task's share of an epoch; nothing is visible before it is committed."""
     folder = open_folder(location, option="path of the Delta table")
     files = write_delta_lines(folder, lines, part=part, target_bytes=_ONE_FILE)
     return DeltaPart(files[0], lines.retractions) if files else None
 
 
 def write_delta_lines(folder: Folder, lines: ChangelogLines, *, part: int, target_bytes: int) -> list[DataFile]:
-    """Write lines to new files of a table.
-
-    Args:
-        folder: the table.
-        lines: the lines.
-        part: number of the part within the epoch.
-        target_bytes: a file that has grown past this is ended.
-    """
+    """Write lines to new files of a table."""
     schema = delta_line_schema(lines.described, lines.of, lines.form)
     prefix = f"part-{lines.epoch:08d}-{part:05d}"
     return write_data_files(folder, prefix, schema, _with_epoch(lines), target_bytes=target_bytes)

@@ -18,11 +18,7 @@ __all__ = ["DeltaSink"]
 
 
 class DeltaSink:
-    """Write every epoch to a Delta table, in one commit.
-
-    Args:
-        log: of the table.
-    """
+    """Write every epoch to a Delta table, in one commit."""
 
     def __init__(self, log: DeltaLog) -> None:
         self.log = log

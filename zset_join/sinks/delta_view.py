@@ -192,10 +192,8 @@ class DeltaViewSink(DeltaSink):
             yield chunk
 
     def _commit(self, epoch: int, change: StoredRowsChange, link: ChainLink | None) -> bool:
-        """Rewrite the touched files and commit them; again, when others changed the table meanwhile.
-
-        Files of a commit that failed in any other way are left for VACUUM: it may have reached the log all the same.
-        """
+        """Rewrite the touched files and commit them; again, when others changed the table meanwhile."""
+        # Files of a commit that failed in any other way are left for VACUUM: it may have reached the log all the same.
         conflict: ChangedTableError | None = None
         for _ in range(_ATTEMPTS):
             if self.log.has(epoch, link):

@@ -15,16 +15,7 @@ __all__ = ["stored_epochs"]
 
 
 def stored_epochs(path: str, table: str | None = None, *, patience_seconds: float = 10.0) -> list[StoredEpochs]:
-    """Return which epochs the views in a file hold, all in one snapshot; it is opened for reading, and only for that long.
-
-    Args:
-        path: the file.
-        table: one view; None for all.
-        patience_seconds: how long to wait for who writes it.
-
-    Raises:
-        SinkError: the file cannot be opened, holds no view of ours, or none of that name; or `SINK_BUSY`.
-    """
+    """Return which epochs the views in a file hold, all in one snapshot; it is opened for reading, and only for that long."""
     file = DuckDBFile(path, hold_seconds=0, patience_seconds=patience_seconds, read_only=True)
     try:
         with file.held() as connection:

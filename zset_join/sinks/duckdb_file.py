@@ -42,16 +42,6 @@ _log = logging.getLogger(__name__)
 class DuckDBFile:
     """A file for short times.
 
-    Args:
-        path: the file, or ":memory:", which stays open.
-        prepare: called with every connection that is made.
-        hold_seconds: how long it may stay open after its last use; 0 closes it at once, None keeps it open.
-        patience_seconds: how long to wait for others that have it open.
-        read_only: open it for reading; others may read it too.
-
-    Raises:
-        OptionError: a negative time.
-
     >>> with DuckDBFile(":memory:").held() as connection:
     ...     connection.execute("SELECT 1").fetchall()
     [(1,)]
@@ -89,11 +79,7 @@ class DuckDBFile:
         return self._connection is not None
 
     def make_directory(self) -> None:
-        """Make the directory the file is to be in.
-
-        Raises:
-            SinkError: it cannot be made.
-        """
+        """Make the directory the file is to be in."""
         if self.path == ":memory:":
             return
         try:
@@ -107,12 +93,7 @@ class DuckDBFile:
 
     @contextmanager
     def held(self) -> Iterator[duckdb.DuckDBPyConnection]:
-        """Have the file open, for one thread at a time; nested use is the same use.
-
-        Raises:
-            SinkError: `SINK_BUSY`, others have it open all the time.
-            duckdb.Error: it cannot be opened.
-        """
+        """Have the file open, for one thread at a time; nested use is the same use."""
         with self._lock:
             self._users += 1
             try:

@@ -85,14 +85,7 @@ def quote(name: str) -> str:
 
 
 class ViewStatements:
-    """The statements that make, change and read one view.
-
-    Args:
-        table: what the user calls the view.
-        schema: columns of the output.
-        key: positions of the key columns; empty when the whole row is the identity of a row.
-        hash_bits: bits of a hash that are kept.
-    """
+    """The statements that make, change and read one view."""
 
     def __init__(self, table: str, schema: pa.Schema, key: Sequence[int], *, hash_bits: int = 64) -> None:
         self.view = f"main.{quote(table)}"
@@ -135,12 +128,7 @@ class ViewStatements:
         return f"SELECT column_type FROM (DESCRIBE SELECT {self._listed} FROM {CHUNK})"
 
     def add_columns(self, types: Sequence[str], lacking: int) -> list[str]:
-        """Return the statements that give the base table its last columns, and show them in the view.
-
-        Args:
-            types: of all columns, see `types`.
-            lacking: how many of the last columns the base table does not have.
-        """
+        """Return the statements that give the base table its last columns, and show them in the view."""
         first = len(self.columns) - lacking
         added = zip(self.columns[first:], types[first:], strict=True)
         return [
@@ -195,10 +183,8 @@ class ViewStatements:
     # -- retractions --------------------------------------------------------------------------------------------------
 
     def find_candidates(self) -> str:
-        """Return the statement that fetches the lines of the base table with the hash of a changed row.
-
-        Two steps inside: one column is scanned for the hashes, then only the vectors with a hit are decompressed.
-        """
+        """Return the statement that fetches the lines of the base table with the hash of a changed row."""
+        # Two steps inside: one column is scanned for the hashes, then only the vectors with a hit are decompressed.
         wanted = f"SELECT {self._match_hash} FROM {_DELTA}" + ("" if self.has_key else " WHERE weight < 0")
         kept = ", ".join([*(self._key_columns or self.columns), "weight", self._hash_names])
         return (
@@ -207,11 +193,8 @@ class ViewStatements:
         )
 
     def match_retractions(self) -> str:
-        """Return the statement that finds the lines each retraction takes away.
-
-        With a key the identity is compared by value and the rest of the row by its hash: that only checks the
-        changelog.
-        """
+        """Return the statement that finds the lines each retraction takes away."""
+        # With a key the identity is compared by value and the rest of the row by its hash: that only checks the changelog.
         also = " AND candidate.row_hash = delta.row_hash" if self.has_key else ""
         return (
             f"CREATE OR REPLACE TEMP TABLE {_MATCHED} AS SELECT candidate.base_row, delta.rowid AS delta_row, "

@@ -52,14 +52,6 @@ _HALF = re.compile(r"\.(.+)\.[0-9a-f]{32}")
 class EpochFiles:
     """Keep the files of one sink.
 
-    Args:
-        described: what messages call the output.
-        directory: where; made where it is missing.
-        header: name of the file with the owner query.
-        prefix: begins the name of an epoch's file.
-        width: digits of the epoch in it.
-        suffix: ends it.
-
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as directory:
     ...     files = EpochFiles("the rows", Path(directory), header="_query.json", prefix="epoch-", width=4, suffix=".csv")
@@ -80,14 +72,7 @@ class EpochFiles:
         self._pattern = re.compile(rf"(_?){re.escape(prefix)}(\d{{{width}}})(?:-([0-9a-zA-Z]*))?{re.escape(suffix)}")
 
     def attach(self, header: Mapping[str, Any]) -> None:
-        """Make the directory, or continue with it.
-
-        Args:
-            header: `query_id`, and what else must be the same each time, JSON-ready.
-
-        Raises:
-            SinkError: it belongs to another query or was written otherwise, holds files of somebody else, or cannot be used.
-        """
+        """Make the directory, or continue with it."""
         path = self.directory / self._header
         try:
             make_directories(self.directory)
@@ -112,25 +97,12 @@ class EpochFiles:
         return max(self._epochs(self._oldest), default=None)
 
     def has(self, epoch: int, link: ChainLink | None) -> bool:
-        """Return whether an epoch is present already.
-
-        Raises:
-            SinkError: an epoch before it is missing, or the directory has epochs of another chain.
-        """
+        """Return whether an epoch is present already."""
         epochs = self._epochs(epoch - 1)
         return is_same_epoch(self._described, max(epochs, default=None), lambda one: epochs.get(one) or None, epoch, link)
 
     def put(self, epoch: int, link: ChainLink | None, data: bytes | None) -> bool:
-        """Add the file of an epoch; False where somebody else has, meanwhile.
-
-        Args:
-            epoch: the epoch.
-            link: its place in the chain.
-            data: the file; None for an epoch that is not to be seen.
-
-        Raises:
-            SinkError: see `has`; or it cannot be written, and nothing of the epoch is present.
-        """
+        """Add the file of an epoch; False where somebody else has, meanwhile."""
         if self.has(epoch, link):
             return False
         name = self._name.format(epoch=epoch, digest="" if link is None else f"-{link.digest}")
@@ -262,11 +234,7 @@ class EpochFilesSink(ABC):
 
 
 def stored_epochs(directory: Path) -> StoredEpochs:
-    """Return which epochs a directory of a sink of plain files holds; it is only read.
-
-    Raises:
-        SinkError: it has no header, or that cannot be read.
-    """
+    """Return which epochs a directory of a sink of plain files holds; it is only read."""
     try:
         headers = [stored for name in HEADERS if (stored := read_bytes(directory / name)) is not None]
         recorded = json.loads(headers[0]) if headers else {}

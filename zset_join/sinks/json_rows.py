@@ -49,10 +49,6 @@ def representable(kind: pa.DataType) -> tuple[int, int] | None:
 class JsonWriter:
     """Write record batches of one schema as JSON texts.
 
-    Args:
-        schema: of the rows.
-        columns: those that are written, in order; default: all.
-
     >>> writer = JsonWriter(pa.schema({"id": pa.int64(), "x": pa.float64()}))
     >>> writer.texts(pa.RecordBatch.from_pydict({"id": [1, None], "x": [0.5, float("nan")]}))
     ['{"id":1,"x":0.5}', '{"id":null,"x":"NaN"}']

@@ -23,15 +23,7 @@ _WITHIN_SECONDS = 60.0
 
 
 def send_records(config: Mapping[str, Any], records: Sequence[tuple[str, bytes | None, bytes | None, str]]) -> str | None:
-    """Send records and wait until they are taken.
-
-    Args:
-        config: of librdkafka; at least `bootstrap.servers`.
-        records: topic, key, value, and where the record was before.
-
-    Returns:
-        None when all were taken, else the first reason why one was not.
-    """
+    """Send records and wait until they are taken."""
     failed: list[str] = []
     timeout_ms = int(_WITHIN_SECONDS * 1000)
     try:

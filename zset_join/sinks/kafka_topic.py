@@ -359,16 +359,7 @@ class KafkaTopicSink:
 
 
 def stored_epochs(config: Mapping[str, Any], topic: str, *, patience_seconds: float = 10.0) -> StoredEpochs:
-    """Return which epochs a topic holds; it is only read, and no driver of its query is fenced off.
-
-    Args:
-        config: of librdkafka; at least `bootstrap.servers`.
-        topic: the topic.
-        patience_seconds: how long to wait for the broker.
-
-    Raises:
-        SinkError: the broker cannot be reached, or no query has written to the topic.
-    """
+    """Return which epochs a topic holds; it is only read, and no driver of its query is fenced off."""
     quiet = {"log_level": 0, "allow.auto.create.topics": False, **config}
     try:
         marks = list(_marks(quiet, topic, "zset_join-position", patience_seconds))

@@ -220,19 +220,7 @@ def write_part(
     *,
     committed_at_us: int | None = None,
 ) -> PartFile:
-    """Write one task's share of an epoch; nothing is visible before `commit_epoch`.
-
-    Args:
-        directory: a changelog that `ParquetChangelogSink.open` has made.
-        epoch: the epoch it belongs to.
-        attempt: unique among all attempts to write this part.
-        part: number of the part within the epoch.
-        chunks: the share of the answer.
-        committed_at_us: microseconds since 1970-01-01 UTC for the form `change_data_feed`; default: now.
-
-    Raises:
-        SinkError: the directory is no changelog, the chunks do not fit it, or the file cannot be written.
-    """
+    """Write one task's share of an epoch; nothing is visible before `commit_epoch`."""
     files = ChangelogDirectory(directory)
     return _write_part(files, files.header(), epoch, attempt, part, chunks, committed_at_us)
 
@@ -247,20 +235,8 @@ def are_staged(directory: str | Path, epoch: int, parts: Sequence[PartFile]) -> 
 def commit_epoch(
     directory: str | Path, epoch: int, parts: Sequence[PartFile], *, link: ChainLink | None = None
 ) -> SinkProgress:
-    """Make an epoch visible: the given parts and nothing else. An epoch that is present already is left alone.
-
-    A commit that fails halfway leaves the epoch absent; write its parts again.
-
-    Args:
-        directory: the changelog.
-        epoch: the epoch after the last one.
-        parts: one attempt of each part, as `write_part` returned them; none for an epoch that changes nothing.
-        link: its place in the chain of epochs.
-
-    Raises:
-        SinkError: a part is missing or has another size, an epoch before this one is missing, or the changelog holds epochs of
-            another chain.
-    """
+    """Make an epoch visible: the given parts and nothing else. An epoch that is present already is left alone."""
+    # A commit that fails halfway leaves the epoch absent; write its parts again.
     files = ChangelogDirectory(directory)
     return _commit_epoch(files, files.header(), epoch, parts, link)
 
@@ -273,15 +249,7 @@ def committed_epochs(directory: str | Path) -> list[int]:
 
 
 def committed_files(directory: str | Path, up_to_epoch: int | None = None) -> list[str]:
-    """Return the paths or URIs of the files of a changelog, in the order of their epochs.
-
-    Args:
-        directory: the changelog.
-        up_to_epoch: the last epoch; default: all.
-
-    Raises:
-        SinkError: the directory is no changelog, an epoch is missing in between, or a manifest is damaged.
-    """
+    """Return the paths or URIs of the files of a changelog, in the order of their epochs."""
     files = ChangelogDirectory(directory)
     with files.failures():
         manifests = _manifests(files, files.header(), up_to_epoch)
@@ -289,15 +257,7 @@ def committed_files(directory: str | Path, up_to_epoch: int | None = None) -> li
 
 
 def read_changelog(directory: str | Path, up_to_epoch: int | None = None) -> pa.Table:
-    """Return the lines of a changelog, in the order of their epochs, with the epoch in the last column, `epoch`.
-
-    Args:
-        directory: the changelog.
-        up_to_epoch: the last epoch to read; default: all.
-
-    Raises:
-        SinkError: the directory is no changelog, an epoch is missing in between, or a file differs from its manifest.
-    """
+    """Return the lines of a changelog, in the order of their epochs, with the epoch in the last column, `epoch`."""
     files = ChangelogDirectory(directory)
     header = files.header()
     schema = encoded_schema(_nullable(header.schema), format_named(header.form))
@@ -314,11 +274,7 @@ def read_changelog(directory: str | Path, up_to_epoch: int | None = None) -> pa.
 
 
 def stored_epochs(directory: str | Path) -> StoredEpochs:
-    """Return which epochs a changelog holds; it is only read.
-
-    Raises:
-        SinkError: the directory is no changelog, or cannot be read.
-    """
+    """Return which epochs a changelog holds; it is only read."""
     files = ChangelogDirectory(directory)
     header = files.header()
 
@@ -485,7 +441,6 @@ class _CountedFile:
         self._file = file
 
     def write(self, data: Any) -> int:
-        """Append bytes."""
         view = memoryview(data)
         self.crc32 = zlib.crc32(view, self.crc32)
         self.bytes += view.nbytes
@@ -499,11 +454,9 @@ class _CountedFile:
         """Do nothing: `finish` closes."""
 
     def finish(self) -> None:
-        """Complete the file, on the disk when this returns."""
         self._file.close(durable=True)
         self.closed = True
 
     def discard(self) -> None:
-        """Give up."""
         self.closed = True
         self._file.discard()

@@ -88,13 +88,7 @@ def representable(kind: pa.DataType) -> tuple[int, int] | None:
 
 
 class PostgresStatements:
-    """The statements that make, change and read one view.
-
-    Args:
-        table: what the user calls the view.
-        schema: columns of the output, all of types that `postgres_type` has.
-        key: the key columns; none for a bag.
-    """
+    """The statements that make, change and read one view."""
 
     def __init__(self, table: str, schema: pa.Schema, key: Sequence[str]) -> None:
         self.key = tuple(key)
@@ -130,11 +124,7 @@ class PostgresStatements:
         return sql.SQL("SELECT {} FROM {}, generate_series(1, {})").format(self._listed, self.base, _WEIGHT)
 
     def add_columns(self, lacking: int) -> list[sql.Composed]:
-        """Return the statements that give the table its last columns, and for a bag show them in the view.
-
-        Args:
-            lacking: how many of the last columns the table does not have.
-        """
+        """Return the statements that give the table its last columns, and for a bag show them in the view."""
         added = list(zip(self._names, self._types, strict=True))[-lacking:]
         statements = [sql.SQL("ALTER TABLE {} ADD COLUMN {} {}").format(self.base, *one) for one in added]
         if self.key:
@@ -302,10 +292,7 @@ class PostgresStatements:
 
 
 def csv_of(delta: ZSet, *more: pa.Array) -> pa.Buffer:
-    """Return the lines of a delta as CSV, the weight behind the columns, then what else is given.
-
-    Cost: one pass in C++, and one over the bytes of binary columns.
-    """
+    """Return the lines of a delta as CSV, the weight behind the columns, then what else is given."""
     columns = [_hexadecimal(column) if _is_bytes(column.type) else column for column in delta.rows.columns]
     arrays = [*columns, pa.array(delta.weights), *more]
     rows = pa.RecordBatch.from_arrays(arrays, names=[f"c{at}" for at in range(len(arrays))])

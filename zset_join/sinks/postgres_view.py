@@ -481,15 +481,7 @@ def _stored_schema(layout: dict[str, Any]) -> pa.Schema:
 
 
 def stored_epochs(conninfo: str, table: str | None = None) -> list[StoredEpochs]:
-    """Return which epochs the views in a database hold, all in one snapshot; it is only read.
-
-    Args:
-        conninfo: what libpq takes.
-        table: one view; None for all.
-
-    Raises:
-        SinkError: the database cannot be reached, or holds no view of ours, or none of that name.
-    """
+    """Return which epochs the views in a database hold, all in one snapshot; it is only read."""
     with needed_for("reading the positions of PostgreSQL"):
         from psycopg.rows import dict_row
 

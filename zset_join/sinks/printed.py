@@ -19,16 +19,7 @@ __all__ = ["PrintSink"]
 
 
 class PrintSink:
-    """Print every change as a line of JSON, or nothing.
-
-    Args:
-        prefix: is before every line.
-        stream: where to; default: the standard output as it is then.
-        is_silent: print nothing.
-
-    Attributes:
-        keeps_epochs: no; what another process printed is not known, so a start with committed epochs is no gap.
-    """
+    """Print every change as a line of JSON, or nothing."""
 
     keeps_epochs = False
 
@@ -39,19 +30,15 @@ class PrintSink:
         self._last: int | None = None
 
     def open(self, output: Relation, query_id: str) -> None:  # noqa: ARG002 - as the protocol has it
-        """Begin."""
         self._last = None
 
     def last_epoch(self) -> int | None:
-        """Return the last epoch that was printed."""
         return self._last
 
     def has(self, epoch: int, link: object) -> bool:  # noqa: ARG002 - as the protocol has it
-        """Return whether an epoch was printed by this object; what another process printed is not known."""
         return self._last is not None and epoch <= self._last
 
     def write(self, epoch: int, chunks: Any, *, link: object = None) -> Any:  # noqa: ARG002 - as `has`
-        """Print the changes of an epoch."""
         rows = 0
         for chunk in chunks:
             rows += len(chunk)

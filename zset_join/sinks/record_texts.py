@@ -62,14 +62,6 @@ _BARE_ROWS = ("append", "upsert", "debezium")
 class RecordWriter:
     """Write answers as records.
 
-    Args:
-        schema: columns of the answer.
-        form: see the module.
-        key: columns that identify a row; empty for whole rows.
-
-    Raises:
-        PlanError: a column of the form is among those of the answer; one of the key is not, or `upsert` has no key.
-
     >>> writer = RecordWriter(pa.schema({"id": pa.int64(), "v": pa.string()}), "debezium", ["id"])
     >>> delta = ZSet.of({"id": [1, 1], "v": ["a", "b"]}, [-1, 1])
     >>> writer.records(delta, epoch=0)
@@ -89,16 +81,7 @@ class RecordWriter:
         self._values = JsonWriter(written, schema.names if form in _BARE_ROWS else written.names)
 
     def records(self, answer: ZSet, *, epoch: int, committed_at_us: int | None = None) -> list[tuple[str, str | None, bool]]:
-        """Return key, value and whether it takes something away, per record.
-
-        Args:
-            answer: of one epoch, whole and consolidated.
-            epoch: its number, for `change_data_feed`.
-            committed_at_us: microseconds since 1970-01-01 UTC, for `change_data_feed`; default: now.
-
-        Raises:
-            SinkError: two live rows claim one key of `upsert`, or `append` is given a retraction.
-        """
+        """Return key, value and whether it takes something away, per record."""
         key = self._key or (self._names if self.form == "debezium" else [])
         moment = time.time_ns() // 1000 if committed_at_us is None else committed_at_us
         rows = encode(answer, key, self._format, epoch=epoch, committed_at_us=moment)
@@ -123,10 +106,7 @@ class RecordWriter:
         return unfit_values(rows, representable)
 
     def oversized(self, rows: pa.RecordBatch, most_bytes: int) -> Sequence[UnfitRows]:
-        """Return the rows whose record, key and value, may be longer than a bound, under their first column.
-
-        Cost: nothing where the batch as a whole is too small for such a row; else the texts of the rows that may be too long.
-        """
+        """Return the rows whose record, key and value, may be longer than a bound, under their first column."""
         if rows.nbytes * _MOST_GROWTH + _BESIDE * len(rows.schema) < most_bytes:
             return ()
         flat = [name for name in rows.schema.names if not pt.is_nested(rows.schema.field(name).type)]

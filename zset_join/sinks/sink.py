@@ -52,15 +52,7 @@ DIGESTS_KEPT = 100
 
 @dataclass(frozen=True, slots=True)
 class SinkProgress:
-    """Result of one `write`.
-
-    Args:
-        epoch: the epoch that was written.
-        rows: lines written, retractions included; 0 for a replay.
-        retractions: those among them with a negative weight.
-        seconds: wall-clock time spent in `write`, the time to make the chunks included.
-        replayed: the epoch was in the output already, and nothing was written.
-    """
+    """Result of one `write`."""
 
     epoch: int
     rows: int
@@ -146,16 +138,7 @@ class DatabaseSink(Sink, Protocol):
 
 
 def has_epoch(sink: Sink, epoch: int, link: ChainLink | None) -> bool:
-    """Return whether a sink has an epoch; a sink without a chain is compared by its last number.
-
-    Args:
-        sink: an open sink.
-        epoch: the epoch.
-        link: its place in the chain.
-
-    Raises:
-        SinkError: epochs before it are missing, or the sink holds epochs of another chain.
-    """
+    """Return whether a sink has an epoch; a sink without a chain is compared by its last number."""
     if isinstance(sink, ChainedSink):
         return sink.has(epoch, link)
     return is_replay(repr(sink), sink.last_epoch(), epoch)
@@ -176,17 +159,6 @@ def is_same_epoch(
     link: ChainLink | None,
 ) -> bool:
     """Return whether an epoch is in the output already, as `is_replay`, and compare its digest with the one that is present.
-
-    Args:
-        sink: what messages call the output.
-        last_epoch: the last epoch it holds, None before the first.
-        digest_of: gives the digest that an epoch in the output came with; None where none is known.
-        epoch: the epoch to write.
-        link: its place in the chain; None where it has none.
-
-    Raises:
-        SinkError: between the last epoch and this one others are missing, or the output holds epochs of another chain;
-            `EVOLVE_OUTPUT`: outputs begin with this one, and this output has epochs of before.
 
     >>> known = {3: "c"}
     >>> is_same_epoch("view", 3, known.get, 3, ChainLink("c")), is_same_epoch("view", 3, known.get, 4, ChainLink("d", "c"))
@@ -238,14 +210,6 @@ def newest_digests(digests: Mapping[int, str], epoch: int, link: ChainLink | Non
 def is_replay(sink: str, last_epoch: int | None, epoch: int) -> bool:
     """Return whether an epoch of this number is in the output already.
 
-    Args:
-        sink: what messages call the output.
-        last_epoch: the last epoch it holds, None before the first.
-        epoch: the epoch to write.
-
-    Raises:
-        SinkError: between the last epoch and this one others are missing.
-
     >>> is_replay("view", 3, 3), is_replay("view", 3, 4), is_replay("view", None, 0)
     (True, False, False)
     """
@@ -264,11 +228,7 @@ def is_replay(sink: str, last_epoch: int | None, epoch: int) -> bool:
 
 
 def check_output(sink: str, output: Relation) -> None:
-    """Refuse a relation whose deltas do not carry whole rows on both sides.
-
-    Raises:
-        SinkError: the relation is in upsert mode, where a delete has no payload.
-    """
+    """Refuse a relation whose deltas do not carry whole rows on both sides."""
     if output.mode == "upsert":
         raise SinkError(
             f'{sink} was given relation "{output.name}" in upsert mode, whose deletes carry no row; a sink takes the '
@@ -280,11 +240,7 @@ def check_output(sink: str, output: Relation) -> None:
 
 
 def check_chunk(sink: str, epoch: int, schema: pa.Schema, chunk: ZSet) -> None:
-    """Refuse a chunk whose columns are not those the sink was opened with.
-
-    Raises:
-        SinkError: names or types differ.
-    """
+    """Refuse a chunk whose columns are not those the sink was opened with."""
     if chunk.schema.names != schema.names or chunk.schema.types != schema.types:
         raise SinkError(
             f"{sink} was opened with columns [{_describe(schema)}] and got [{_describe(chunk.schema)}] in epoch "

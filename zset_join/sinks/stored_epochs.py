@@ -18,16 +18,7 @@ __all__ = ["StoredEpochs", "marks_of", "stored_views"]
 
 @dataclass(frozen=True, slots=True)
 class StoredEpochs:
-    """Position of one output.
-
-    Args:
-        query_id: the query that writes the output; of one of several views `<query>/<view>`.
-        last: its last epoch; None before the first.
-        mark_of: gives the short mark (see `epoch_chain.short_mark`) of an epoch it holds; None where it has none, is absent,
-            or is too long ago.
-        table: name of the table, where there are several in one place.
-        detail: other facts for reading it, such as the form.
-    """
+    """Position of one output."""
 
     query_id: str
     last: int | None
@@ -48,13 +39,6 @@ def marks_of(digests: Mapping[int, str | None]) -> Callable[[int], str | None]:
 
 def stored_views(rows: Iterable[Mapping[str, Any]], table: str | None) -> list[StoredEpochs]:
     """Return the contents of a table `_zset_join_epochs`.
-
-    Args:
-        rows: its lines; those of older versions have no `chain`.
-        table: the view wanted; None for all.
-
-    Raises:
-        SinkError: there is no such view, or none.
 
     >>> found = stored_views([{"view": "v", "query_id": "q", "epoch": 4, "chain": '[[4, "d4"]]'}], None)
     >>> found[0].last, found[0].mark_of(4) == short_mark(4, "d4"), found[0].mark_of(3)

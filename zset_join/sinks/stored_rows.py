@@ -38,26 +38,14 @@ _Int64s: TypeAlias = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class RetractedRows:
-    """The rows of one file that go.
-
-    Args:
-        positions: int64, where they are in the file, ascending.
-        retractions: int64, the rows of the change that take them away, one each.
-    """
+    """The rows of one file that go."""
 
     positions: _Int64s
     retractions: _Int64s
 
 
 class StoredRowsChange:
-    """The net change of one epoch.
-
-    Args:
-        described: what messages call the view.
-        epoch: the epoch.
-        delta: the change, consolidated.
-        key: columns that identify a row; none for a bag.
-    """
+    """The net change of one epoch."""
 
     def __init__(self, described: str, epoch: int, delta: ZSet, key: tuple[str, ...]) -> None:
         self.delta = delta
@@ -75,11 +63,7 @@ class StoredRowsChange:
         return not len(self._looked_for)
 
     def insertions(self) -> pa.RecordBatch:
-        """Return the rows to add, as often as their weights.
-
-        Raises:
-            ResourceError: weights beyond 1 make more than 10 million rows.
-        """
+        """Return the rows to add, as often as their weights."""
         coming = np.flatnonzero(self.delta.weights > 0)
         return encode(ZSet(self.delta.rows.take(pa.array(coming)), self.delta.weights[coming]), (), AppendFormat())
 
@@ -96,14 +80,7 @@ class StoredRowsChange:
         return ranges
 
     def candidates(self, stored: pa.Table) -> tuple[_Int64s, list[pa.Array]]:
-        """Return the rows of a file that may be meant by the change.
-
-        Args:
-            stored: the identity columns of n rows.
-
-        Returns:
-            Their positions, ascending, and their identity columns in comparable form.
-        """
+        """Return the rows of a file that may be meant by the change."""
         positions = np.arange(stored.num_rows)
         for name, wanted in zip(self.identity, self._columns, strict=True):
             column = comparable_values(_one_chunk(stored.column(name)))
@@ -117,17 +94,7 @@ class StoredRowsChange:
         return positions, [comparable_values(_one_chunk(stored.column(name)).take(chosen)) for name in self.identity]
 
     def match(self, files: Sequence[tuple[_Int64s, list[pa.Array]]]) -> list[RetractedRows]:
-        """Decide which rows go.
-
-        Args:
-            files: what `candidates` gave, file by file.
-
-        Returns:
-            One entry per file.
-
-        Raises:
-            SinkError: a retraction of a row that does not exist, or a second live row for a key.
-        """
+        """Decide which rows go."""
         filled = [(number, file) for number, file in enumerate(files) if len(file[0])]
         joined = [
             pa.concat_arrays([own, *(file[1][position] for _, file in filled)]) for position, own in enumerate(self._columns)
@@ -154,15 +121,7 @@ class StoredRowsChange:
         return matches
 
     def verify(self, retracted: RetractedRows, rows: pa.Table) -> None:
-        """Compare the rows that go with the retractions that take them, all columns.
-
-        Args:
-            retracted: what `match` gave for the file.
-            rows: those rows, whole, in the same order.
-
-        Raises:
-            SinkError: the key holds another row than the retraction's.
-        """
+        """Compare the rows that go with the retractions that take them, all columns."""
         emitted = self.delta.rows.take(pa.array(retracted.retractions))
         both = [pa.concat_arrays([emitted.column(name), _one_chunk(rows.column(name))]) for name in emitted.schema.names]
         groups = group_keys(both)

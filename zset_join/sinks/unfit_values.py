@@ -59,13 +59,7 @@ _PER_SECOND = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}
 
 @dataclass(frozen=True, slots=True)
 class UnfitRows:
-    """Rows with a value that an output can never hold.
-
-    Args:
-        column: where the value is.
-        reason: what is wrong with it; completes "the value ...".
-        rows: one flag per row.
-    """
+    """Rows with a value that an output can never hold."""
 
     column: str
     reason: str
@@ -93,12 +87,7 @@ class FormedSink(Sink, Protocol):
 
 
 def check_weights(sink: Sink, chunks: Sequence[ZSet], *, epoch: int) -> None:
-    """Refuse an answer with weights that the form of a sink does not have.
-
-    Raises:
-        ResourceError: `TOO_MANY_ROWS`.
-        SinkError: a retraction that the form does not have, or two rows of one key.
-    """
+    """Refuse an answer with weights that the form of a sink does not have."""
     if not isinstance(sink, FormedSink) or not chunks:
         return
     delta = chunks[0] if len(chunks) == 1 else ZSet.concat(chunks, schema=chunks[0].schema).consolidated()
@@ -115,17 +104,7 @@ def unfit_rows(sink: Sink, rows: pa.RecordBatch) -> Sequence[UnfitRows]:
 
 
 def fitting(sink: Sink, delta: ZSet, *, drops: bool, epoch: int) -> ZSet:
-    """Return the part of a delta that fits a sink.
-
-    Args:
-        sink: an open sink.
-        delta: what an epoch changes.
-        drops: leave rows out that do not fit; else only their retractions.
-        epoch: for the message.
-
-    Raises:
-        SinkError: a row does not fit and is not to be dropped.
-    """
+    """Return the part of a delta that fits a sink."""
     unfit = unfit_rows(sink, delta.rows)
     if not unfit:
         return delta
@@ -136,17 +115,7 @@ def fitting(sink: Sink, delta: ZSet, *, drops: bool, epoch: int) -> ZSet:
 
 
 def check_fits(output: str, delta: ZSet, unfit: Sequence[UnfitRows], *, epoch: int) -> None:
-    """Refuse a delta that inserts a row which does not fit.
-
-    Args:
-        output: what messages call the output.
-        delta: what an epoch changes.
-        unfit: its rows that do not fit.
-        epoch: for the message.
-
-    Raises:
-        SinkError: `SINK_VALUE`, with output, column, row and value.
-    """
+    """Refuse a delta that inserts a row which does not fit."""
     for one in unfit:
         inserted = np.flatnonzero(one.rows & (delta.weights > 0))
         if len(inserted):

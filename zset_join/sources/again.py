@@ -24,13 +24,6 @@ __all__ = ["rows_again"]
 def rows_again(given: Any) -> Any:
     """Return the present rows of a source.
 
-    Args:
-        given: rows, a function that returns them, or a text as above.
-
-    Raises:
-        OptionError: `REREAD`: the named file or table cannot be read.
-        MissingPackageError: a package of its extra is not installed.
-
     >>> rows_again(lambda: [{"id": 1}])
     [{'id': 1}]
     """

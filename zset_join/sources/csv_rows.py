@@ -39,13 +39,7 @@ _Record = tuple[int, bytes]
 
 @dataclass(frozen=True)
 class CsvForm:
-    """How CSV is written.
-
-    Args:
-        delimiter: between fields, one character.
-        quote: around fields, one character.
-        null: text of NULL, besides the empty field.
-    """
+    """How CSV is written."""
 
     delimiter: str = ","
     quote: str = '"'
@@ -58,13 +52,7 @@ def _parse_options(form: CsvForm) -> pc.ParseOptions:
 
 
 def _convert_options(form: CsvForm, schema: pa.Schema, columns: Sequence[str] = ()) -> pc.ConvertOptions:
-    """Return how pyarrow turns fields into texts.
-
-    Args:
-        form: how the text is written.
-        schema: the types of columns, by name; all are read as text but for bytes.
-        columns: those that are wanted; all where none is named.
-    """
+    """Return how pyarrow turns fields into texts."""
     return pc.ConvertOptions(
         column_types=_texts_of(schema),
         include_columns=list(columns),
@@ -79,13 +67,7 @@ def _texts_of(schema: pa.Schema) -> pa.Schema:
 
 
 def read_csv_file(file: str | Path, schema: pa.Schema, form: CsvForm) -> pa.Table | None:
-    """Return the rows of a file, its other columns as they are; None where a line is no row.
-
-    Args:
-        file: its path; its suffix decides whether it is compressed.
-        schema: the types of columns, by name.
-        form: how it is written.
-    """
+    """Return the rows of a file, its other columns as they are; None where a line is no row."""
     try:
         texts = pc.read_csv(file, parse_options=_parse_options(form), convert_options=_convert_options(form, schema))
     except pa.ArrowInvalid:
@@ -114,11 +96,7 @@ def _values(texts: pa.Table, schema: pa.Schema) -> tuple[dict[str, pa.Array], di
 
 
 def csv_names(text: bytes, form: CsvForm) -> list[str]:
-    """Return the names of the header; none where there is no line.
-
-    Raises:
-        ArrowException: it is no header.
-    """
+    """Return the names of the header; none where there is no line."""
     header = next(_records(text, form), None)
     return [] if header is None else list(_read([header], pa.schema([]), form).column_names)
 
@@ -127,15 +105,6 @@ def read_csv_rows(
     text: bytes, schema: pa.Schema, form: CsvForm, *, is_first_enough: bool = False
 ) -> tuple[pa.Table, list[UnreadText]]:
     r"""Return the rows of a text, and its invalid records.
-
-    Args:
-        text: a header, and lines.
-        schema: the types of columns, by name.
-        form: how it is written.
-        is_first_enough: stop after the first invalid record.
-
-    Raises:
-        ArrowException: the header cannot be read.
 
     >>> rows, unread = read_csv_rows(b"id,v\n1,2\n3,x\n", pa.schema({"id": pa.int64(), "v": pa.int64()}), CsvForm())
     >>> rows.to_pylist(), unread[0].number, unread[0].reason

@@ -32,12 +32,7 @@ _TRAILING = r",[ \t\r\n]*[\]}]"
 
 
 class ExactRecords:
-    """Prepare the records of one format.
-
-    Args:
-        connection: of DuckDB; a view is made in it for the time of a call.
-        record: the format.
-    """
+    """Prepare the records of one format."""
 
     def __init__(self, connection: Any, record: RecordFormat) -> None:
         self._connection = connection

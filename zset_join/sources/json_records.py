@@ -61,15 +61,7 @@ _NOT_UTF8 = "bytes that are no UTF-8"
 
 @dataclass(frozen=True, kw_only=True)
 class ReadRecords:
-    """Result of reading n records.
-
-    Args:
-        rows: the columns of the table, then those of the metadata; one row per line.
-        changes: per line `upsert`, `delete` or `truncate`; NULL for a line that cannot be read.
-        unavailable: int64, per line the columns that were not sent, as bits.
-        rejects: per line the code of what is wrong, for a bad value followed by the name of its column; else NULL.
-        records: int64, the record that each line comes from.
-    """
+    """Result of reading n records."""
 
     rows: pa.RecordBatch
     changes: pa.Array
@@ -80,17 +72,6 @@ class ReadRecords:
 
 class JsonRecordReader:
     """Read the records of one table.
-
-    Args:
-        format_name: one of `RECORD_FORMATS`.
-        schema: the columns of the table.
-        keys: its key columns; none for a table without a key, whose records must contain old rows.
-        options: of the format.
-        source: what the source is called, and its table where no option names one; None: records of any table are read.
-
-    Raises:
-        OptionError: there is no such format.
-        PlanError: a key column that is not in the schema, or a column type that JSON cannot be read as.
 
     >>> reader = JsonRecordReader("debezium-json", pa.schema({"id": pa.int64(), "v": pa.string()}), ["id"])
     >>> read = reader.read(pa.table({"key": ['{"id":1}'], "value": ['{"op":"c","after":{"id":1,"v":"a"}}']}))
@@ -158,12 +139,7 @@ class JsonRecordReader:
         return self.format, self.schema, self.keys, self.options, self._source
 
     def read(self, records: pa.Table | pa.RecordBatch) -> ReadRecords:
-        """Read records.
-
-        Args:
-            records: `key` and `value` as text or bytes, NULL for a tombstone; `topic`, `partition` and `offset` where their
-            metadata are requested.
-        """
+        """Read records."""
         table = pa.Table.from_batches([records]) if isinstance(records, pa.RecordBatch) else records
         table, undecodable = self._as_text(table)
         if self._ordinary is None:
@@ -268,13 +244,7 @@ class JsonRecordReader:
 
 
 def _merged(ordinary: ReadRecords, others: ReadRecords, numbers: np.ndarray) -> ReadRecords:
-    """Return the lines of both in the order of their records.
-
-    Args:
-        ordinary: one line per record.
-        others: of other records, some with several lines or none.
-        numbers: the records that those were.
-    """
+    """Return the lines of both in the order of their records."""
     records = np.concatenate([ordinary.records, numbers[others.records]])
     order = np.argsort(records, kind="stable")
     places = pa.array(order)
@@ -289,11 +259,7 @@ def _merged(ordinary: ReadRecords, others: ReadRecords, numbers: np.ndarray) -> 
 
 
 def check_types(format_name: str, schema: pa.Schema) -> None:
-    """Reject columns of types that are not read from JSON.
-
-    Raises:
-        PlanError: there is one.
-    """
+    """Reject columns of types that are not read from JSON."""
     for field in schema:
         if duckdb_type(field.type) is None:
             raise PlanError(
@@ -336,12 +302,7 @@ def duckdb_type(data_type: pa.DataType) -> str | None:
 
 
 class _DuckDBDialect(Dialect):
-    """DuckDB's words.
-
-    Args:
-        counts_days: whether the format has numbers of days as dates.
-        has_marks: whether numbers may be marked.
-    """
+    """DuckDB's words."""
 
     def __init__(self, *, counts_days: bool, has_marks: bool) -> None:
         self._counts_days, self._has_marks = counts_days, has_marks

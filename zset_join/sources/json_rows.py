@@ -34,10 +34,6 @@ _ODD = re.compile(rb"(?:\A|\})\s*null|\A\xef\xbb\xbf|-0[\s,\]}]")
 def part_json_rows(texts: Sequence[bytes], schema: pa.Schema) -> tuple[pa.Table, list[UnreadText]]:
     """Return the rows of JSON texts, and the texts that are no rows.
 
-    Args:
-        texts: one JSON object each.
-        schema: the columns wanted; at least one. A text that lacks one that is not nullable is no row.
-
     >>> rows, unread = part_json_rows([b'{"n": 7}', b'{"n": "x"}'], pa.schema({"n": pa.int32()}))
     >>> rows.to_pylist(), unread[0].number, unread[0].reason
     ([{'n': 7}], 1, 'the value of "n" cannot be read as int32')
@@ -49,12 +45,7 @@ def part_json_rows(texts: Sequence[bytes], schema: pa.Schema) -> tuple[pa.Table,
 
 
 def read_json_objects(text: bytes, schema: pa.Schema) -> pa.Table | None:
-    """Return the rows of JSON objects behind each other; None where a value is not written as its type is, or by pyarrow else.
-
-    Args:
-        text: JSON objects, which need not are in a line each.
-        schema: the columns wanted; at least one; one that is not nullable has a value in every row.
-    """
+    """Return the rows of JSON objects behind each other; None where a value is not written as its type is."""
     if not all(_is_plain(field.type) or _is_in_text(field.type) for field in schema) or _ODD.search(text):
         return None
     written = pa.schema([field.with_type(pa.string()) if _is_in_text(field.type) else field for field in schema])

@@ -36,12 +36,6 @@ def read_json_texts(
 ) -> Converted:
     """Return JSON texts as values of a type.
 
-    Args:
-        texts: JSON values.
-        kind: the type.
-        counts_days: whether a number is a date.
-        unit: of a number that is a timestamp; None where none is.
-
     >>> read_json_texts(pa.array(['3.0', '"3.0"', '"3"', 'true']), pa.int64()).values.to_pylist()
     [3, None, 3, None]
     """

@@ -52,11 +52,7 @@ def _number(text: str) -> decimal.Decimal:
 
 
 def parsed_json(text: bytes | str) -> Any:
-    """Return the value of a JSON text, its numbers with a point exactly.
-
-    Raises:
-        ValueError: it is no JSON, or not in UTF-8.
-    """
+    """Return the value of a JSON text, its numbers with a point exactly."""
     given = text.decode() if isinstance(text, bytes) else text
     try:
         return json.loads(given, parse_float=_number)
@@ -136,10 +132,8 @@ def bytes_of_base64(value: Any) -> bytes | None:
 
 
 def within_precision(numbers: pa.Array) -> pa.Array:
-    """Return which decimals that Arrow read from JSON have no more digits than their type; NULL for NULL.
-
-    Arrow counts the digits before it adds those of the scale: it reads 123456 as a decimal(7, 2).
-    """
+    """Return which decimals that Arrow read from JSON have no more digits than their type; NULL for NULL."""
+    # Arrow counts the digits before it adds those of the scale: it reads 123456 as a decimal(7, 2).
     kind: pa.Decimal128Type = numbers.type
     most = pa.scalar(decimal.Decimal(f"{'9' * kind.precision}E{-kind.scale}"), kind)
     return pc.less_equal(pc.abs(numbers), most)

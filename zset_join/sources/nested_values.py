@@ -21,9 +21,6 @@ __all__ = ["NestedValues"]
 class NestedValues:
     """The nested values of one type that a query has read.
 
-    Args:
-        kind: the type.
-
     >>> lists = NestedValues(pa.list_(pa.int64()))
     >>> lists.at(lists(pa.array(["[1]", "no list", "[2,null]"]))).to_pylist()
     [[1], None, [2, None]]

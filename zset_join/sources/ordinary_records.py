@@ -42,15 +42,7 @@ _MOST_TABLES = 16
 def ordinary_reader(
     record: RecordFormat, schema: pa.Schema, keys: Sequence[str], options: RecordOptions, source: str | None
 ) -> OrdinaryRecords | None:
-    """Return a reader of the ordinary records of a table; None where the table or its format has none.
-
-    Args:
-        record: the format.
-        schema: the columns of the table.
-        keys: its key columns.
-        options: of the format.
-        source: name of the source; None: records of any table are read.
-    """
+    """Return a reader of the ordinary records of a table; None where the table or its format has none."""
     is_known = bool(keys) and options.tables is None and options.databases is None
     is_known &= options.unavailable == UNAVAILABLE and {*options.metadata} <= {"position", *_OF_KAFKA}
     is_known &= not any(pa.types.is_nested(schema.field(name).type) for name in keys)
@@ -63,16 +55,7 @@ def ordinary_reader(
 
 @dataclass(frozen=True)
 class OrdinaryRecords:
-    """Read the ordinary ones among records.
-
-    Args:
-        record: the format.
-        schema: the columns of the table.
-        keys: its key columns.
-        metadata: the other fields of the record, to the name of its column.
-        source: name of the source; None: records of any table are read.
-        values: by column, how its values are written.
-    """
+    """Read the ordinary ones among records."""
 
     record: RecordFormat
     schema: pa.Schema
@@ -82,11 +65,7 @@ class OrdinaryRecords:
     values: Mapping[str, OrdinaryValue]
 
     def read(self, table: pa.Table) -> tuple[npt.NDArray[np.int64], list[pa.Array]]:
-        """Return which records are ordinary, and the columns of the table and of the metadata of these.
-
-        Args:
-            table: `value` as text, and `topic`, `partition`, `offset` where they are known.
-        """
+        """Return which records are ordinary, and the columns of the table and of the metadata of these."""
         numbers: list[npt.NDArray[np.int64]] = []
         columns: list[list[pa.Array]] = []
         for begin in range(0, table.num_rows, _CHUNK_ROWS):
@@ -164,10 +143,8 @@ class OrdinaryRecords:
         return pj.read_json(pa.BufferReader(text.slice(bounds[0], bounds[1] - bounds[0])), read, parse)
 
     def _is_open(self, table: pa.Table) -> npt.NDArray[np.bool_]:
-        """Return which records have no schema beside them that may define how a value is written.
-
-        A record of a format with operations has none then, for it would be in the envelope.
-        """
+        """Return which records have no schema beside them that may define how a value is written."""
+        # A record of a format with operations has none then, for it would be in the envelope.
         found = np.ones(table.num_rows, np.bool_)
         if not self.record.enveloped:
             return found

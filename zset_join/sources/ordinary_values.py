@@ -114,15 +114,7 @@ def _nested(kind: pa.DataType) -> OrdinaryValue | None:
 
 @dataclass(frozen=True)
 class _Plain:
-    """A value that is not nested.
-
-    Args:
-        written: the type they are parsed as.
-        kind: the type of the column.
-        pattern: what texts match that have a value; None: they are no texts.
-        unit: of a number that is a timestamp.
-        is_inside: it is in a list or a struct, where the integer -0 is 0 as a float, and -0.0 is not.
-    """
+    """A value that is not nested."""
 
     written: pa.DataType
     kind: pa.DataType
@@ -179,23 +171,16 @@ class _Bytes:
 
 @dataclass(frozen=True)
 class _Struct:
-    """A struct.
-
-    Args:
-        kind: its type.
-        parts: how its fields are written.
-    """
+    """A struct."""
 
     kind: pa.StructType
     parts: tuple[OrdinaryValue, ...]
 
     @property
     def written(self) -> pa.DataType:
-        """Return the type it is parsed as."""
         return pa.struct([pa.field(field.name, part.written) for field, part in zip(self.kind, self.parts, strict=True)])
 
     def read(self, column: pa.StructArray) -> _Read:
-        """Return structs, and which could be read."""
         good, arrays = np.ones(len(column), np.bool_), []
         for part, inside in zip(self.parts, column.flatten(), strict=True):
             values, is_read = part.read(inside)
@@ -206,23 +191,16 @@ class _Struct:
 
 @dataclass(frozen=True)
 class _List:
-    """A list.
-
-    Args:
-        kind: its type.
-        member: how its values are written.
-    """
+    """A list."""
 
     kind: pa.ListType
     member: OrdinaryValue
 
     @property
     def written(self) -> pa.DataType:
-        """Return the type it is parsed as."""
         return pa.list_(self.member.written)
 
     def read(self, column: pa.ListArray) -> _Read:
-        """Return lists, and which could be read."""
         values, is_read = self.member.read(column.flatten())
         good = np.ones(len(column), np.bool_)
         good[np.asarray(pc.list_parent_indices(column))[~is_read]] = False
@@ -235,24 +213,15 @@ class _List:
 
 @dataclass(frozen=True)
 class _Column:
-    """A nested column, whose value may be one that was not sent.
-
-    Args:
-        inside: how it is written.
-    """
+    """A nested column, whose value may be one that was not sent."""
 
     inside: OrdinaryValue
 
     @property
     def written(self) -> pa.DataType:
-        """Return the type it is parsed as."""
         return self.inside.written
 
     def read(self, column: pa.Array) -> _Read:
-        """Return values, and which could be read; not those that may mean one that was not sent.
-
-        They are a struct without one of its fields, and the bytes of a text as numbers; texts are no ordinary values anyway.
-        """
         values, good = self.inside.read(column)
         if pt.is_struct(column.type):
             has_field = np.zeros(len(column), np.bool_)

@@ -31,14 +31,7 @@ _RECORDS = pa.schema(
 
 @dataclass(frozen=True)
 class UnreadText:
-    """A text that is no row.
-
-    Args:
-        number: of a file, the line it begins in, from 1; of texts, its number among them, from 0.
-        text: its bytes.
-        expected: the expected form.
-        column: whose value cannot be read; None where the text is no row at all.
-    """
+    """A text that is no row."""
 
     number: int
     text: bytes
@@ -65,24 +58,14 @@ class UnreadText:
 
 @dataclass(frozen=True)
 class Undecodable:
-    """Undecodable input of a source.
-
-    Args:
-        source: its name.
-        records: per line `code` and `reason`, and `key`, `value`, `topic`, `partition`, `offset` of a record, or `row` as JSON.
-    """
+    """Undecodable input of a source."""
 
     source: str
     records: pa.Table
 
 
 def unread_records(unread: Sequence[UnreadText], *, topic: str) -> pa.Table:
-    """Return texts as records that cannot be read: `value` has the bytes, `offset` the number.
-
-    Args:
-        unread: the texts.
-        topic: where they are, such as the name of their file.
-    """
+    """Return texts as records that cannot be read: `value` has the bytes, `offset` the number."""
     lines = [
         {"value": one.text, "topic": topic, "partition": 0, "offset": one.number, "code": one.code, "reason": one.reason}
         for one in unread

@@ -36,17 +36,7 @@ _DECLARES = re.compile(
 
 
 def views_of_file(path: str, plan: QueryPlan, *, dialect: str) -> View | Mapping[str, View]:
-    """Return the query of a file.
-
-    Args:
-        path: of the file.
-        plan: whose sources it reads.
-        dialect: of its statements.
-
-    Raises:
-        SqlError: a statement is wrong.
-        OptionError: `PROGRAM`: there is no query, or it is not clear which of them replaces which view.
-    """
+    """Return the query of a file."""
     statements = list(split(file_text(path), dialect=dialect))
     declared = {match[1].lower() for one in statements if (match := _DECLARES.match(one.sql)) is not None}
     selected: list[Query] = []

@@ -34,7 +34,6 @@ class CheckingSession(Session):
     writes = False
 
     def start(self, query: Query, *, name: str | None = None, output: Callable[[ZSet], None] | None = None) -> Running:  # noqa: ARG002 - as every session
-        """Plan a query; its changes go nowhere."""
         return super().start(query, name=name)
 
 
@@ -80,11 +79,7 @@ def write_lines(table: pa.Table, stream: TextIO) -> None:
 
 
 def file_text(path: str) -> str:
-    """Return the statements of a file.
-
-    Raises:
-        SqlError: it cannot be read.
-    """
+    """Return the statements of a file."""
     try:
         return Path(path).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:

@@ -58,26 +58,7 @@ def run_file(
     spark: Callable[[], Any] | None = None,
     output: TextIO | None = None,
 ) -> int:
-    """Run the statements of a file.
-
-    Args:
-        path: of the file.
-        engine: `local` or `spark`.
-        dialect: of the SQL.
-        once: end when everything that is present has been read; else run until Ctrl-C.
-        directory: where rows, checkpoints and state are kept; None: they end with the run.
-        allow_env: variables of the environment that statements of others in the directory may refer to.
-        trigger: inside Spark, an interval between epochs, such as "5 seconds".
-        progress_seconds: between lines of progress; 0 for none.
-        spark: gives the session, for `engine="spark"`; it is called once the statements can be read.
-        output: where to print.
-
-    Returns:
-        The exit code.
-
-    Raises:
-        OptionError: options that belong to the other engine.
-    """
+    """Run the statements of a file."""
     if engine != "spark" and trigger is not None:
         raise OptionError(
             "--trigger belongs to --engine spark; in process an epoch runs as soon as rows arrive.", code="ENGINE"
@@ -142,11 +123,7 @@ class _StatementNames:
 
 
 def _step(session: Session, next_look: float) -> tuple[bool, float]:
-    """Take new rows, or let time pass; return whether rows arrived, and when time is looked at again.
-
-    Raises:
-        ZsetJoinError: what stopped a query.
-    """
+    """Take new rows, or let time pass; return whether rows arrived, and when time is looked at again."""
     session.runtime.check()
     if session.read(wait_seconds=_POLL_SECONDS, rounds=1):
         return True, next_look

@@ -86,11 +86,7 @@ _ALONE = frozenset({"CATALOG", "DATABASE", "INDEX", "SCHEMA"})
 
 
 def execute(session: StatementContext, statement: Statement) -> Message | Query:
-    """Run one statement.
-
-    Raises:
-        PlanError: it cannot be read, or is refused; its place is that of the statement where no smaller one is known.
-    """
+    """Run one statement."""
     try:
         with own_frames():
             return _executed(session, statement)

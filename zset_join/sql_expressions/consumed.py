@@ -99,7 +99,6 @@ class _Refusing(Protocol):
 
 
 def argument(node: exp.Expr, name: str) -> Any:
-    """Return an argument of a node that has it."""
     return node.args.get(name)
 
 
@@ -128,16 +127,7 @@ def disregard(node: object) -> None:
 
 
 def check_consumed(root: exp.Expr, text: str, at: Position | None = None) -> None:
-    """Refuse the first thing of a tracked tree that nothing has read.
-
-    Args:
-        root: the tree, bound.
-        text: of the statement.
-        at: where the statement begins, for what has no place of its own.
-
-    Raises:
-        SqlError: as above; it names what is written.
-    """
+    """Refuse the first thing of a tracked tree that nothing has read."""
     for node in root.walk():
         args = node.args
         if not isinstance(args, _Args):
@@ -152,13 +142,7 @@ def check_consumed(root: exp.Expr, text: str, at: Position | None = None) -> Non
 
 
 def check_operands(binder: _Refusing, node: exp.Expr) -> None:
-    """Reject operands that are written and not read.
-
-    Raises:
-        SqlError: an operand that a parser takes and no function here has (`split(s, 'b', 1)`, `ceil(x, 1)`, a pattern of
-            `to_date`), or operators of bits in one chain without brackets, which Spark and the parser group differently:
-            `a | b & c`.
-    """
+    """Reject operands that are written and not read."""
     for name in _UNREAD.get(type(node), ()):
         if node.args.get(name):
             called = node.sql_name() if isinstance(node, exp.Func) else type(node).__name__.upper()

@@ -162,17 +162,7 @@ DIALECTS: dict[str, type[StreamSql]] = {
 
 @dataclass(frozen=True)
 class Statement:
-    """One statement, as tokens.
-
-    Args:
-        text: the whole of what was read, as errors show it; places count from its beginning.
-        tokens: those of the statement, without the semicolon.
-        dialect: the name of the dialect.
-        settings: those of the session.
-        written: the text as it was read, but for comments in clauses of options.
-        is_kept: a directory keeps the text, so that it may hold no secret.
-        variables: those of the environment that it may refer to; None: all.
-    """
+    """One statement, as tokens."""
 
     text: str
     tokens: tuple[Token, ...] = field(repr=False)
@@ -210,11 +200,7 @@ class Statement:
 
 
 def dialect_named(name: str) -> type[StreamSql]:
-    """Return a dialect.
-
-    Raises:
-        OptionError: there is none of that name.
-    """
+    """Return a dialect."""
     dialect = DIALECTS.get(str(name).lower())
     if dialect is None:
         raise OptionError(
@@ -227,9 +213,6 @@ def dialect_named(name: str) -> type[StreamSql]:
 
 def split(text: str, *, dialect: str) -> list[Statement]:
     r"""Split a text into statements, by its tokens.
-
-    Raises:
-        SqlError: it is too long, or holds what is no token, such as a string without an end.
 
     >>> [statement.sql for statement in split("SELECT ';' AS a; -- ; \n SELECT 2", dialect="spark")]
     ["SELECT ';' AS a", 'SELECT 2']
@@ -301,11 +284,7 @@ def _parts_of_number(token: Token) -> list[Token]:
 
 
 def check_quotes(statement: Statement, tokens: Sequence[Token]) -> None:
-    """Refuse double quotes in Flink's dialect, where they mean nothing: who writes them means a name, and would get a text.
-
-    Raises:
-        SqlError: see above; the cure shows the quotes of names and of texts.
-    """
+    """Refuse double quotes in Flink's dialect, where they mean nothing: who writes them means a name, and would get a text."""
     for token in tokens if statement.dialect == "flink" else ():
         if token.token_type == TokenType.STRING and statement.written[token.start] == '"':
             raise SqlError(
@@ -317,11 +296,7 @@ def check_quotes(statement: Statement, tokens: Sequence[Token]) -> None:
 
 
 def parse_query(statement: Statement, tokens: tuple[Token, ...]) -> exp.Expr:
-    """Parse tokens of a statement as a query.
-
-    Raises:
-        SqlError: they are none.
-    """
+    """Parse tokens of a statement as a query."""
     node = _parsed(statement, tokens)
     if not isinstance(node, exp.Query):
         raise SqlError(
@@ -331,16 +306,7 @@ def parse_query(statement: Statement, tokens: tuple[Token, ...]) -> exp.Expr:
 
 
 def parse_expression(statement: Statement, tokens: tuple[Token, ...], *, is_item: bool = False) -> exp.Expr:
-    """Parse tokens of a statement as an expression.
-
-    Args:
-        statement: that contains them.
-        tokens: of the expression.
-        is_item: it may end with AS and a name, as an item of a SELECT list.
-
-    Raises:
-        SqlError: they are none.
-    """
+    """Parse tokens of a statement as an expression."""
     if not tokens:
         raise SqlError("an expression is missing here.", code="SQL_SYNTAX", at=statement.place(len(statement.tokens)))
     prefix = dialect_named(statement.dialect)().tokenize("SELECT ")
@@ -459,10 +425,8 @@ def _check_commas(statement: Statement, tokens: tuple[Token, ...]) -> None:
 
 
 def _check_join_words(statement: Statement, root: exp.Expr) -> None:
-    """Refuse a word behind a table that another system reads as a kind of join, and the parser as the name of the table.
-
-    Where a column is qualified with it, or AS is before it, it is a name.
-    """
+    """Refuse a word behind a table that another system reads as a kind of join, and the parser as the name of the table."""
+    # Where a column is qualified with it, or AS is before it, it is a name.
     aliases = [one.args.get("alias") for one in root.find_all(exp.Table, exp.Subquery)]
     names = [one.this for one in aliases if isinstance(one, exp.TableAlias) and one.this is not None]
     begins = {one.meta.get("start") for one in names if one.name.upper() in {*JOIN_WORDS, *CLAUSES}}
@@ -515,11 +479,7 @@ _OF_WINDOWS = ("DATA", "TIMECOL", "SLIDE", "STEP", "SIZE")
 
 
 def _without_window_words(statement: Statement, tokens: tuple[Token, ...]) -> list[Token]:
-    """Leave out what names the operands of a window: TUMBLE(DATA => TABLE events, TIMECOL => ..., SIZE => ...).
-
-    Raises:
-        SqlError: they are in another order; or a window that is not supported.
-    """
+    """Leave out what names the operands of a window: TUMBLE(DATA => TABLE events, TIMECOL => ..., SIZE => ...)."""
     kept: list[Token] = []
     last = -1
     for place, token in enumerate(tokens):

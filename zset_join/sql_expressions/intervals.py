@@ -52,11 +52,7 @@ def counts_days(node: exp.Interval) -> bool:
 
 
 def span_of(node: exp.Interval) -> tuple[int, datetime.timedelta]:
-    """Return the months and the rest of an interval.
-
-    Raises:
-        ValueError: it is none; the message gives the reason.
-    """
+    """Return the months and the rest of an interval."""
     amount = node.this
     sign = 1
     if isinstance(amount, exp.Neg):

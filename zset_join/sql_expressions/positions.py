@@ -38,12 +38,7 @@ class SqlWarning(UserWarning):
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """A position in a text.
-
-    Args:
-        text: the whole text.
-        offset: characters before it.
-    """
+    """A position in a text."""
 
     text: str
     offset: int
@@ -95,11 +90,7 @@ def pick(entries: Mapping[str, _Entry], name: str) -> _Entry | None:
 
 
 def check_distinct(names: Sequence[str], what: str, at: Position, *, code: str = "DUPLICATE_COLUMN") -> None:
-    """Refuse two of one name, whatever its case.
-
-    Raises:
-        SqlError: see above.
-    """
+    """Refuse two of one name, whatever its case."""
     lower = [one.lower() for one in names]
     twice = list(dict.fromkeys(one for one in names if lower.count(one.lower()) > 1))
     if twice:

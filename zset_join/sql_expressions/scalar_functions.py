@@ -292,13 +292,7 @@ def _seconds_since(value: Expression) -> Expression:
 
 
 def whole_quotient(number: Expression, divisor: Expression, wide_divisor: Expression) -> Expression:
-    """Return how many times a divisor goes into a number, cut towards zero and exact: what is left over is taken away before.
-
-    Args:
-        number: an integer.
-        divisor: another.
-        wide_divisor: the divisor as a DECIMAL(20, 0).
-    """
+    """Return how many times a divisor goes into a number, cut towards zero and exact: the remainder is taken away before."""
     exact = Call("subtract", (number, Call("remainder", (number, divisor))))
     return Cast(Call("divide", (Cast(exact, pa.decimal128(20, 0)), wide_divisor)), pa.int64())
 
@@ -326,11 +320,7 @@ def _difference(binder: Binder, node: exp.Expr) -> Expression:
 
 
 def time_between(binder: Binder, node: exp.Expr, unit: str, start: exp.Expr, end: exp.Expr) -> Expression:
-    """Return how many whole units lie between two times, a BIGINT.
-
-    Raises:
-        SqlError: the unit has no one length, or an operand is no time.
-    """
+    """Return how many whole units lie between two times, a BIGINT."""
     if unit not in _UNITS and unit not in _MONTHS:
         raise binder.refused(node, f"the unit of a difference is one of {', '.join([*_UNITS, *_MONTHS])}")
     operands = [binder.timed(start), binder.timed(end)]

@@ -65,14 +65,7 @@ Replace = Callable[[exp.Expr], Expression | None]
 
 
 class ScalarBinder:
-    """Bind expressions over rows whose columns are known.
-
-    Args:
-        resolve: what a column represents.
-        schemas: side to the columns of its rows, for types.
-        statement: where the expressions come from.
-        replace: called on every node first; what it returns replaces the node.
-    """
+    """Bind expressions over rows whose columns are known."""
 
     def __init__(
         self, resolve: Resolve, schemas: Mapping[str, pa.Schema], statement: Statement, replace: Replace | None = None
@@ -100,11 +93,6 @@ class ScalarBinder:
         return cls(resolve, {"row": schema}, statement)
 
     def bind(self, node: exp.Expr) -> Expression:
-        """Return the tree of a node.
-
-        Raises:
-            SqlError: it is not supported, or its operands do not go together.
-        """
         replaced = None if self._replace is None else self._replace(node)
         if replaced is not None:
             return replaced
@@ -118,11 +106,6 @@ class ScalarBinder:
         return tree
 
     def condition(self, node: exp.Expr) -> Expression:
-        """Return the tree of a condition.
-
-        Raises:
-            SqlError: as `bind`, or it is not boolean.
-        """
         tree = self.bind(node)
         if kind_of(self.type_of(tree)) not in {"boolean", "null"}:
             raise SqlError(
@@ -133,7 +116,6 @@ class ScalarBinder:
         return tree if kind_of(self.type_of(tree)) == "boolean" else Literal(None, pa.bool_())
 
     def type_of(self, tree: Expression) -> pa.DataType:
-        """Return the plain type of a tree, computed once per node."""
         known = self._types.get(id(tree))
         if known is not None and known[0] is tree:
             return known[1]
@@ -162,16 +144,13 @@ class ScalarBinder:
 
     @property
     def dialect(self) -> str:
-        """Return the SQL dialect."""
         return self._statement.dialect
 
     @property
     def stamp(self) -> pa.DataType:
-        """Return the type that TIMESTAMP names: what a text or a date becomes beside an interval of hours."""
         return type_named("TIMESTAMP", (), dialect=self.dialect)
 
     def case(self, branches: Sequence[tuple[Expression, Expression]], otherwise: Expression | None) -> Expression:
-        """Return a CASE whose values have one type."""
         values = self._of_one_type([*(value for _, value in branches), *([] if otherwise is None else [otherwise])])
         operands = [part for (condition, _), value in zip(branches, values, strict=False) for part in (condition, value)]
         return Call("case", (*operands, *values[len(branches) :]))
@@ -416,7 +395,6 @@ class ScalarBinder:
         return pa.int64() if kind_of(kind) == "integer" else kind
 
     def compared(self, operation: str, first: exp.Expr, second: exp.Expr) -> Expression:
-        """Return the comparison of two nodes, brought to one type."""
         return Call(operation, self._brought_together(first, second))
 
     def _of_one_type(self, values: list[Expression]) -> list[Expression]:
@@ -431,7 +409,6 @@ class ScalarBinder:
         return Call(operation, tuple(self._of_one_type([self.bind(one) for one in nodes])))
 
     def text(self, node: exp.Expr) -> Expression:
-        """Return the tree of a node, as text."""
         tree = self.bind(node)
         return tree if kind_of(self.type_of(tree)) in {"string", "null"} else self._cast_to(tree, pa.string(), node)
 
@@ -462,7 +439,6 @@ class ScalarBinder:
         return Call("substring", (self.text(node.this), *cast))
 
     def timed(self, node: exp.Expr) -> Expression:
-        """Return the tree of a node, a string read as a timestamp."""
         tree = self.bind(node)
         return self._cast_to(tree, self.stamp, node) if kind_of(self.type_of(tree)) == "string" else tree
 
@@ -562,7 +538,6 @@ class ScalarBinder:
         return whole_quotient(one, other, Cast(other, pa.decimal128(20, 0)))
 
     def refused(self, node: exp.Expr, why: str) -> SqlError:
-        """Return the refusal of a node."""
         return SqlError(f"{why}.", code="NOT_OFFERED", at=position_of(node, self._statement.text))
 
 

@@ -38,12 +38,7 @@ Sides = Mapping[str, tuple[str, pa.Schema]]
 
 
 class BoundText(NamedTuple):
-    """Meaning of a text.
-
-    Args:
-        title: what it is called: by AS, else its column, else as it is written; `"*"` of a star.
-        tree: the expression; None of a star.
-    """
+    """Meaning of a text."""
 
     title: str
     tree: Expression | None
@@ -51,9 +46,6 @@ class BoundText(NamedTuple):
 
 def bound_text(text: str, sides: Sides) -> BoundText:
     """Return the expression of a text, which may end with AS and a name, or be a star.
-
-    Raises:
-        SqlError: it cannot be read, or requests what is not supported.
 
     >>> bound_text("price * 2 AS double_price", {"row": ("sales", pa.schema({"price": pa.int32()}))})
     BoundText(title='double_price', tree=price * 2)
@@ -105,9 +97,6 @@ def _resolved(node: exp.Column, sides: Sides, statement: Statement) -> Expressio
 
 def schema_of(text: str) -> pa.Schema:
     """Return the columns that a text lists, as in CREATE TABLE or `StructType.fromDDL`.
-
-    Raises:
-        SqlError: it cannot be read, or names a type that is not known.
 
     >>> schema_of("id BIGINT, name STRING NOT NULL").field("name")
     pyarrow.Field<name: string not null>

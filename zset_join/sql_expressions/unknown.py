@@ -123,14 +123,7 @@ _WHY: tuple[tuple[tuple[type[exp.Expr], ...], str], ...] = (
 
 
 def unknown(node: exp.Expr, text: str, at: Position, offered: Collection[str]) -> SqlError:
-    """Return the refusal of a node that no rule binds.
-
-    Args:
-        node: what was written.
-        text: of the statement.
-        at: its place, for what has none of its own.
-        offered: names of functions there are, in lower case.
-    """
+    """Return the refusal of a node that no rule binds."""
     name = node.name.upper() if isinstance(node, exp.Anonymous) else node.sql_name() if isinstance(node, exp.Func) else ""
     at = position_of(node, text) or at
     if name in _NON_DETERMINISTIC:

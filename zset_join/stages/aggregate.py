@@ -72,11 +72,9 @@ class _Reduced(Reduction):
 
     @property
     def relation(self) -> Relation:
-        """Return partial lines, or the columns that are read. The key columns come first."""
         return self._made.relation
 
     def reduce(self, delta: ZSet) -> ZSet:
-        """Return the delta, reduced."""
         return self._made.reduce(delta)
 
 
@@ -230,29 +228,17 @@ class AggregateStage(Stage):
 
 @dataclass(frozen=True, eq=False)
 class AggregateRequest(StageRequest):
-    """Request GROUP BY; without calls, for DISTINCT.
-
-    Args:
-        group_by: the key columns; none for one global row.
-        calls: the other columns.
-        reduces: rows are brought down to sums before they travel; worth it where they do.
-    """
+    """Request GROUP BY; without calls, for DISTINCT."""
 
     group_by: tuple[str, ...]
     calls: tuple[AggregateCall, ...]
     reduces: bool = False
 
     def stage(self, inputs: Sequence[InputRows]) -> AggregateStage:
-        """Return the aggregate of an input like this.
-
-        Raises:
-            PlanError: columns or types that cannot be grouped or aggregated.
-        """
         source = replace(inputs[0].relation, primary_key=(), join_key=(), event_time=None, watermark_delay=None)
         return AggregateStage(source=source, group_by=self.group_by, calls=self.calls, reduces=self.reduces)
 
     def shown_as(self, name: str, side: int, *, is_of_both: bool) -> str | None:  # noqa: ARG002 - there is one input
-        """Return the group columns."""
         return name if name in self.group_by else None
 
 

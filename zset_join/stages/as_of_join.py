@@ -131,24 +131,13 @@ class AsOfJoinStage(TimedJoinStage):
 
 @dataclass(frozen=True, eq=False)
 class AsOfRequest(NamedColumnsRequest):
-    """Request an as-of join.
-
-    Args:
-        keys: pairs of a left and a right column that must be equal.
-        options: the times, the comparison, ties and tolerance.
-        names: what messages call the two sides.
-    """
+    """Request an as-of join."""
 
     keys: tuple[tuple[str, str], ...]
     options: AsOfOptions
     names: tuple[str, str] = ("left", "right")
 
     def stage(self, inputs: Sequence[InputRows]) -> AsOfJoinStage:
-        """Return the as-of join of inputs like these.
-
-        Raises:
-            PlanError: columns or types that cannot be joined so.
-        """
         left, right = (
             replace(rows.relation, name=self.names[side], join_key=tuple(pair[side] for pair in self.keys))
             for side, rows in enumerate(inputs)

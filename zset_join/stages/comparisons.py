@@ -17,13 +17,7 @@ __all__ = ["Comparison", "compared_in_condition"]
 
 @dataclass(frozen=True, kw_only=True)
 class Comparison:
-    """Name columns that a stage compares.
-
-    Args:
-        relation: whose columns they are.
-        columns: their names; those that the relation has not are not looked at.
-        use: what they are, for messages: "a key of a join".
-    """
+    """Name columns that a stage compares."""
 
     relation: Relation
     columns: Sequence[str]

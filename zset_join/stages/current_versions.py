@@ -152,35 +152,22 @@ class CurrentVersionsStage(Stage):
 
 @dataclass(frozen=True)
 class CurrentVersionsRequest(NamedColumnsRequest):
-    """Request the versions that hold now.
-
-    Args:
-        key: columns that identify what is versioned.
-        delete_column: a column that marks DELETEs; None: none does.
-    """
+    """Request the versions that hold now."""
 
     key: tuple[str, ...]
     delete_column: str | None = None
 
     def takes_upserts(self, input: int) -> bool:  # noqa: A002, ARG002 - the word the plan uses
-        """Return True: versions may be upserts."""
         return True
 
     @property
     def picks_current(self) -> VersionsOf:
-        """Return the versioned input."""
         return VersionsOf(self.key, self.delete_column)
 
     def is_table_of(self, below: Relation) -> bool:
-        """Return whether the versions are a table whose newest rows are those that hold."""
         return self.delete_column is None and below.primary_key == self.key
 
     def stage(self, inputs: Sequence[InputRows]) -> CurrentVersionsStage:
-        """Return the table of current versions of an input like this.
-
-        Raises:
-            PlanError: columns or types that have no current version.
-        """
         (rows,) = inputs
         source = replace(rows.relation, join_key=(), primary_key=self.key)
         hidden = tuple(name for name in rows.hidden if name != self.delete_column)
@@ -188,11 +175,7 @@ class CurrentVersionsRequest(NamedColumnsRequest):
 
 
 def current_sql(stage: CurrentVersionsStage, inputs: Sequence[BatchTable], scope: BatchScope) -> str:
-    """Return the versions that hold when the last epoch ends.
-
-    Raises:
-        PlanError: the versions do not come from sources, so that their order is not known.
-    """
+    """Return the versions that hold when the last epoch ends."""
     (versions,) = inputs
     if versions.history is None:
         raise PlanError(

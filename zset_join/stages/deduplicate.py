@@ -163,14 +163,7 @@ class DeduplicateStage(Stage):
 
 @dataclass(frozen=True, eq=False)
 class DedupRequest(NamedColumnsRequest):
-    """Request the first or last rows of every key.
-
-    Args:
-        keys: the columns that identify a key.
-        order_by: the order, as `"t"` or `"price desc"`.
-        keep: `first` in this order, or `last`.
-        n: number of rows per key.
-    """
+    """Request the first or last rows of every key."""
 
     keys: tuple[str, ...]
     order_by: tuple[str, ...]
@@ -178,7 +171,6 @@ class DedupRequest(NamedColumnsRequest):
     n: int = 1
 
     def versions_below(self, source: Relation, output: Relation) -> VersionsBelow:
-        """Return whether the newest row by event time is shown, of rows that are not one per key already."""
         if output.event_time is None:
             order = ", ".join(self.order_by)
             newest = f"event time {source.event_time}" if source.event_time else "an event time, which its input has not,"
@@ -190,11 +182,6 @@ class DedupRequest(NamedColumnsRequest):
         return VersionsBelow(True, why, self.keys)
 
     def stage(self, inputs: Sequence[InputRows]) -> DeduplicateStage:
-        """Return the dedup of an input like this.
-
-        Raises:
-            PlanError: columns or types that cannot be deduplicated.
-        """
         identity = set(inputs[0].relation.primary_key)
         source = replace(inputs[0].relation, join_key=(), primary_key=())
         return DeduplicateStage(

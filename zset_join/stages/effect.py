@@ -31,15 +31,7 @@ CHANGEABLE = "  fetches: "
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EffectPlace:
-    """The bucket of a fetch step.
-
-    Args:
-        options: of the query.
-        name: of the stage in its plan.
-        bucket: number of the bucket.
-        buckets: how many there are; limits of the query are shared among them.
-        folder: of the checkpoint, where answers are written down; None for a query that keeps nothing.
-    """
+    """The bucket of a fetch step."""
 
     options: StageOptions
     name: str
@@ -118,12 +110,7 @@ class Effects:
         self._opened: dict[tuple[str, int], Effect] = {}
 
     def opened(self, stage: Stage, place: EffectPlace) -> Effect:
-        """Return the fetch step of a bucket, kept from epoch to epoch; those of one stage use the same connections.
-
-        Args:
-            stage: one with a fetch step, see `has_effect`.
-            place: the bucket.
-        """
+        """Return the fetch step of a bucket, kept from epoch to epoch; those of one stage use the same connections."""
         key = place.name, place.bucket
         effect = self._opened.get(key)
         if effect is None:

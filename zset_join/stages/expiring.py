@@ -384,36 +384,22 @@ def _described(source: Relation, ttl: TimeToLive) -> str:
 
 @dataclass(frozen=True, eq=False)
 class ExpiringRequest(StageRequest):
-    """Request a stage whose inputs' rows end by time.
-
-    Args:
-        inside: what is requested.
-        ttls: per input, how long its rows live; None: until they are retracted.
-    """
+    """Request a stage whose inputs' rows end by time."""
 
     inside: StageRequest
     ttls: tuple[StateTtl | None, ...]
 
     @property
     def computed_keys(self) -> ComputedKeys:
-        """Return the keys that the request inside wants computed."""
         return self.inside.computed_keys
 
     def takes_upserts(self, input: int) -> bool:  # noqa: A002 - as the protocol has it
-        """Return True: rows that end need their old values."""
         return self.ttls[input] is None and self.inside.takes_upserts(input)
 
     def with_keys_computed(self) -> ExpiringRequest:
-        """Return the same request once the keys are present."""
         return replace(self, inside=self.inside.with_keys_computed())
 
     def stage(self, inputs: Sequence[InputRows]) -> Stage:
-        """Return the stage over inputs like these.
-
-        Raises:
-            PlanError: as the request inside; or an input has no event time where one is needed.
-            OptionError: an option that does not fit.
-        """
         changing = [
             rows if ttl is None else replace(rows, relation=replace(rows.relation, mode="changelog"), only_adds=False)
             for rows, ttl in zip(inputs, self.ttls, strict=True)
@@ -421,36 +407,23 @@ class ExpiringRequest(StageRequest):
         return expiring_stage(self.inside.stage(changing), [rows.relation for rows in inputs], self.ttls)
 
     def shown_as(self, name: str, side: int, *, is_of_both: bool) -> str | None:
-        """Return the title of the inner request."""
         return self.inside.shown_as(name, side, is_of_both=is_of_both)
 
 
 def lasting(request: StageRequest, state_ttl: Any, inputs: int) -> StageRequest:
-    """Return a request whose state ends by time, if `state_ttl=` is given.
-
-    Raises:
-        OptionError: it is no duration, no `StateTtl`, and no tuple of them.
-    """
+    """Return a request whose state ends by time, if `state_ttl=` is given."""
     ttls = state_ttls(state_ttl, inputs)
     return request if all(ttl is None for ttl in ttls) else ExpiringRequest(request, ttls)
 
 
 def expiring_sql(stage: ExpiringStage, inputs: Sequence[BatchTable], scope: BatchScope) -> str:
-    """Return the query of the stage inside over the rows that are alive.
-
-    Raises:
-        PlanError: what is alive does not follow from the rows that arrived.
-    """
+    """Return the query of the stage inside over the rows that are alive."""
     parts, tables = _living(stage, inputs, scope)
     return f"WITH {', '.join(parts)} SELECT * FROM ({batch_query(stage.inside, tables, scope)})"
 
 
 def expiring_tied(stage: ExpiringStage, inputs: Sequence[BatchTable], scope: BatchScope) -> str | None:
-    """Return the rows of the stage inside among which arrival decides: when a row arrived is only in the state.
-
-    Raises:
-        PlanError: as `expiring_sql`.
-    """
+    """Return the rows of the stage inside among which arrival decides: when a row arrived is only in the state."""
     parts, tables = _living(stage, inputs, scope)
     tied = tied_query(stage.inside, tables, scope)
     return None if tied is None else f"WITH {', '.join(parts)} SELECT * FROM ({tied})"

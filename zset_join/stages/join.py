@@ -307,11 +307,9 @@ class JoinStage(Stage):
         return list(zip(self.shape.output.schema.names, self.shape.sources, strict=True))
 
     def _key_behind_stages(self) -> tuple[str, ...]:
-        """Return the key of a join whose inputs may have NULL in theirs.
-
-        It counts as a value, and what follows from one row at most per key follows all the same; but of two rows that a FULL
-        join pads, one per side, no column may remain that distinguishes them.
-        """
+        """Return the key of a join whose inputs may have NULL in theirs."""
+        # It counts as a value, and what follows from one row at most per key follows all the same; but of two rows that a
+        # FULL join pads, one per side, no column may remain that distinguishes them.
         sides = list(zip(self.relations, self.row_keys, strict=True))
         is_never_null = [key is None and relation.mode != "append" for relation, key in sides]
         if self.how == "full" and not any(is_never_null):
@@ -325,12 +323,6 @@ class JoinRequest(KeyedJoinRequest):
     """Request a join: inner, left, right, full, left_semi or left_anti."""
 
     def stage(self, inputs: Sequence[InputRows]) -> JoinStage:
-        """Return the join of inputs like these.
-
-        Raises:
-            PlanError: the condition does not fit the columns.
-            KeyTypeError: keys that cannot be compared.
-        """
         left, right = self.sides(inputs, _keyed)
         return JoinStage(
             left=left,
@@ -344,7 +336,6 @@ class JoinRequest(KeyedJoinRequest):
         )
 
     def shown_as(self, name: str, side: int, *, is_of_both: bool) -> str | None:
-        """Return a column under its own name; the right one of two gets another, and a key shown once is of one side."""
         if side and self.how in {"left_semi", "left_anti"}:
             return None
         if is_of_both and self.using and any(plain_column(one) == name for one, _ in self.keys):

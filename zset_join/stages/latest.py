@@ -128,29 +128,21 @@ class LatestStage(Stage):
 
 @dataclass(frozen=True, eq=False)
 class LatestRequest(NamedColumnsRequest):
-    """Request the latest rows of an upsert input, as a changelog.
-
-    Args:
-        control: its last column, where changes may leave columns out or be truncates; None where they are whole rows.
-    """
+    """Request the latest rows of an upsert input, as a changelog."""
 
     control: str | None = None
 
     def takes_upserts(self, input: int) -> bool:  # noqa: A002, ARG002 - the word the plan uses
-        """Return True: it reads upserts."""
         return True
 
     @property
     def merges_changes(self) -> bool:
-        """Return whether changes may leave columns out, or be truncates."""
         return self.control is not None
 
     def is_table_of(self, below: Relation) -> bool:  # noqa: ARG002 - of any rows
-        """Return True: its answer is the table of its input."""
         return True
 
     def stage(self, inputs: Sequence[InputRows]) -> LatestStage:
-        """Return the table of an input like this."""
         hidden = tuple(name for name in inputs[0].hidden if name != self.control)
         return LatestStage(source=replace(inputs[0].relation, join_key=()), hidden=hidden, control=self.control)
 

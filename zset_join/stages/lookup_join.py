@@ -332,11 +332,7 @@ _explained_for: ContextVar[StageOptions | None] = ContextVar("explained_for", de
 
 @contextmanager
 def explained_for(more: Mapping[str, Any]) -> Iterator[None]:
-    """In this context `explain` of lookup joins shows the options of a job.
-
-    Args:
-        more: as in `StageOptions.more`.
-    """
+    """In this context `explain` of lookup joins shows the options of a job."""
     token = _explained_for.set(StageOptions(more=more))
     try:
         yield
@@ -423,20 +419,7 @@ class _LookupEffect:
 
 @dataclass(frozen=True, eq=False)
 class LookupJoinRequest(NamedColumnsRequest):
-    """Request a lookup join.
-
-    Args:
-        source: the external table.
-        keys: pairs of an expression over the row and a column of the table that must be equal.
-        columns: columns of the table that are wanted.
-        how: inner or left.
-        hint: how the external table is queried.
-        constants: values that columns of the table must have.
-        using: the pairs are columns of the same names, and the answer shows them once.
-        condition: what must hold beside the keys; None for nothing.
-        alias: what the table is called in this join; None: by its name.
-        name: what messages call the stream.
-    """
+    """Request a lookup join."""
 
     source: LookupSource
     keys: tuple[tuple[Expression, str], ...]
@@ -451,35 +434,24 @@ class LookupJoinRequest(NamedColumnsRequest):
 
     @property
     def computed_keys(self) -> ComputedKeys:
-        """Return the keys that are no plain columns."""
         return (keys_to_compute([own for own, _ in self.keys]),)
 
     @property
     def outside(self) -> pa.Schema:
-        """Return the columns of the external table."""
         return self.source.schema
 
     def takes_upserts(self, input: int) -> bool:  # noqa: A002, ARG002 - the word the plan uses
-        """Return True: the stream may be upserts, as the output of a row is kept by primary key."""
         return True
 
     def with_keys_computed(self) -> LookupJoinRequest:
-        """Return the join of the columns that hold the keys."""
         owns = keys_computed([own for own, _ in self.keys])
         return replace(self, keys=tuple(zip(owns, [column for _, column in self.keys], strict=True)))
 
     def reading(self, stage: Stage, shown: Collection[str]) -> LookupJoinRequest:
-        """Return a request that fetches only what these columns need."""
         fewer = cast("LookupJoinStage", stage.reading(shown))
         return self if fewer is stage else replace(self, columns=fewer.columns)
 
     def stage(self, inputs: Sequence[InputRows]) -> LookupJoinStage:
-        """Return the lookup join of an input like this.
-
-        Raises:
-            PlanError: keys, columns or names that do not go together.
-            KeyTypeError: keys that cannot be compared.
-        """
         (rows,) = inputs
         probe = keyed_rows(rows, tuple(str(plain_column(own)) for own, _ in self.keys))
         return LookupJoinStage(
@@ -498,11 +470,7 @@ class LookupJoinRequest(NamedColumnsRequest):
 
 
 def lookup_sql(stage: LookupJoinStage, inputs: Sequence[BatchTable], scope: BatchScope) -> NoReturn:  # noqa: ARG001 - as others
-    """Raise: only the journal has the external rows.
-
-    Raises:
-        PlanError: always.
-    """
+    """Raise: only the journal has the external rows."""
     raise PlanError(
         f'verify() cannot compare a lookup join with a batch query: the rows of "{stage.source.name}" when each row came are '
         f"known to the "

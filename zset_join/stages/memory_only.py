@@ -9,16 +9,7 @@ __all__ = ["refuse_hybrid"]
 
 
 def refuse_hybrid(budget: HotBudget | None, *, title: str, option: str) -> None:
-    """Refuse a budget of hybrid state.
-
-    Args:
-        budget: what was requested; None: nothing.
-        title: what `explain` calls the stage.
-        option: the option that requests it.
-
-    Raises:
-        OptionError: it was requested.
-    """
+    """Refuse a budget of hybrid state."""
     if budget is not None:
         raise OptionError(
             f'{option}="hybrid" is not supported for "{title}": what it remembers is in memory, or in mapped files. '

@@ -249,25 +249,13 @@ class ProcessTimeJoinStage(Stage):
 
 @dataclass(frozen=True, eq=False)
 class ProcessTimeJoinRequest(NamedColumnsRequest, KeyedJoinRequest):
-    """Request a join with another input as it is when a row arrives, inner or left.
-
-    Args:
-        snapshot: `current` or `previous`.
-        index: the declared index of the right table; None: none.
-        find_by: its columns; none: the whole key.
-    """
+    """Request a join with another input as it is when a row arrives, inner or left."""
 
     snapshot: str = "current"
     index: str | None = None
     find_by: tuple[str, ...] = ()
 
     def stage(self, inputs: Sequence[InputRows]) -> ProcessTimeJoinStage:
-        """Return the join of inputs like these.
-
-        Raises:
-            PlanError: keys, columns or names that do not go together.
-            KeyTypeError: keys that cannot be compared.
-        """
         left, right = self.sides(inputs, keyed_rows)
         return ProcessTimeJoinStage(
             left=left,
@@ -284,11 +272,7 @@ class ProcessTimeJoinRequest(NamedColumnsRequest, KeyedJoinRequest):
 
 
 def process_time_sql(stage: ProcessTimeJoinStage, inputs: Sequence[BatchTable], scope: BatchScope) -> str:
-    """Return the join of left rows with the right side of their epochs.
-
-    Raises:
-        PlanError: rows may be retracted, or do not come from sources, so that the rows they met are unknown.
-    """
+    """Return the join of left rows with the right side of their epochs."""
     left, right = inputs
     versions = None if right.versions is None or right.versions[1].history is None else right.versions
     if stage.left.mode != "append" or left.history is None or (right.history is None and versions is None):
@@ -325,11 +309,7 @@ def _at_moments(stage: ProcessTimeJoinStage, left: BatchTable, right: BatchTable
 def _versions_at(
     stage: ProcessTimeJoinStage, left: BatchTable, current: CurrentVersionsStage, versions: BatchTable, scope: BatchScope
 ) -> str:
-    """Return the versions that held in every epoch in which a left row arrived, or in the epoch before it.
-
-    Raises:
-        PlanError: the processing time of the epoch before is not known.
-    """
+    """Return the versions that held in every epoch in which a left row arrived, or in the epoch before it."""
     if stage.snapshot == "previous" and not scope.has_all_epochs:
         raise PlanError(
             f'verify() cannot compute which versions of "{stage.right.name}" held in the epoch before each row: the processing '

@@ -43,14 +43,7 @@ _KEY = "__key_"
 
 @dataclass(frozen=True)
 class InputRows:
-    """Describe the rows that a stage is fed.
-
-    Args:
-        relation: the rows.
-        hidden: columns that no answer shows.
-        is_derived: they come from an earlier stage, so NULL in a primary key is a value like any other.
-        only_adds: no row is retracted, whatever their mode.
-    """
+    """Describe the rows that a stage is fed."""
 
     relation: Relation
     hidden: tuple[str, ...]
@@ -60,12 +53,7 @@ class InputRows:
 
 @dataclass(frozen=True)
 class TableCall:
-    """Name a table function of SQL with its operands.
-
-    Args:
-        name: of the function.
-        operands: those behind the table, which is the first.
-    """
+    """Name a table function of SQL with its operands."""
 
     name: str
     operands: tuple[Expression, ...]
@@ -73,12 +61,7 @@ class TableCall:
 
 @dataclass(frozen=True)
 class VersionsOf:
-    """Description of the versioned input.
-
-    Args:
-        key: its columns.
-        delete_column: a hidden column that marks DELETEs, None where there is none.
-    """
+    """Description of the versioned input."""
 
     key: tuple[str, ...]
     delete_column: str | None = None
@@ -86,13 +69,7 @@ class VersionsOf:
 
 @dataclass(frozen=True)
 class VersionsBelow:
-    """Return whether the rows below a stage are versions of its answer.
-
-    Args:
-        is_versioned: they are.
-        why: in words.
-        key: columns that identify what is versioned.
-    """
+    """Return whether the rows below a stage are versions of its answer."""
 
     is_versioned: bool
     why: str
@@ -221,14 +198,7 @@ def sides_read(
     sources: Sequence[tuple[str, tuple[int, str]]],
     shown: Collection[str],
 ) -> tuple[frozenset[str], ...]:
-    """Return, per side of a join, its keys and the columns that show; a right one that is renamed needs the left one.
-
-    Args:
-        sides: the columns of each side.
-        keys: per side, columns that are read in any case.
-        sources: every column of the answer with the side and the column that it is of.
-        shown: the columns of the answer that are read.
-    """
+    """Return, per side of a join, its keys and the columns that show; a right one that is renamed needs the left one."""
     read = [set(one) for one in keys]
     for name, (side, column) in sources:
         if name in shown:
@@ -248,16 +218,7 @@ class NamedColumnsRequest(StageRequest):
 
 @dataclass(frozen=True, eq=False)
 class KeyedJoinRequest(StageRequest):
-    """Request a join of rows whose keys are equal.
-
-    Args:
-        keys: pairs of expressions over the left and the right row that must be equal.
-        how: which rows are kept without a match; see the kinds of joins.
-        null_safe: per pair, True for `<=>`.
-        using: the pairs are columns of the same names, and the answer shows them once.
-        condition: what must hold beside the keys, a tree over `left(...)` and `right(...)`; None for nothing.
-        names: what messages call the two sides; none: as their relations are called.
-    """
+    """Request a join of rows whose keys are equal."""
 
     keys: tuple[tuple[Expression, Expression], ...]
     how: str

@@ -110,20 +110,14 @@ class RouteStage(Stage):
 
 @dataclass(frozen=True, eq=False)
 class RouteRequest(StageRequest):
-    """Request the route of upserts to the bucket of another key than their own.
-
-    Args:
-        key: the columns whose value decides the bucket.
-    """
+    """Request the route of upserts to the bucket of another key than their own."""
 
     key: tuple[str, ...]
 
     def takes_upserts(self, input: int) -> bool:  # noqa: A002, ARG002 - the word the plan uses
-        """Return True: it reads upserts."""
         return True
 
     def stage(self, inputs: Sequence[InputRows]) -> RouteStage:
-        """Return the route of an input like this."""
         return RouteStage(source=replace(inputs[0].relation, join_key=self.key))
 
 

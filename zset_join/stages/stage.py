@@ -150,14 +150,7 @@ class TableKey:
 
 @dataclass(frozen=True, kw_only=True)
 class Joined:
-    """Which columns a stage with two sides shows.
-
-    Args:
-        left: the rows of one side.
-        right: the rows of the other one, a stream or a table.
-        how: which rows are in the answer.
-        using: the columns of the key are shown once.
-    """
+    """Which columns a stage with two sides shows."""
 
     left: Relation
     right: Relation
@@ -167,14 +160,7 @@ class Joined:
 
 @dataclass(frozen=True, kw_only=True)
 class TableUse:
-    """Requirements of a join on its lookup table, for sharing.
-
-    Args:
-        index: the declared index that is looked up in, None for none.
-        is_using: the columns of the key are put once, so that both sides call them alike.
-        by_event_time: it keeps versions until the watermark passes; else the current rows.
-        facts: what else must be the same, with the message where it is not.
-    """
+    """Requirements of a join on its lookup table, for sharing."""
 
     index: str | None
     is_using: bool
@@ -508,12 +494,7 @@ class EquiJoin(Stage, Protocol):
 
 
 def compared_keys(inputs: Sequence[StageInput], use: str) -> tuple[Comparison, ...]:
-    """Return the key columns of inputs: what spreads their rows, what joins them and what identifies them.
-
-    Args:
-        inputs: of a stage.
-        use: what the columns are, for messages.
-    """
+    """Return the key columns of inputs: what spreads their rows, what joins them and what identifies them."""
     keys = [{*given.key, *given.relation.join_key, *given.relation.primary_key} for given in inputs]
     return tuple(
         Comparison(relation=given.relation, columns=tuple(name for name in given.relation.schema.names if name in key), use=use)

@@ -242,17 +242,7 @@ def _written(residual: Expression | None) -> Any:
 
 @dataclass(frozen=True, eq=False)
 class TemporalRequest(NamedColumnsRequest):
-    """Request a temporal join by event time.
-
-    Args:
-        keys: pairs of a left and a right column that must be equal.
-        as_of: the left column with the time.
-        version_key: the right columns that identify what has versions.
-        options: of the join.
-        is_change_time: the time of a version is that of its change.
-        names: what messages call the two sides.
-        index: the declared index of the versions; None: none.
-    """
+    """Request a temporal join by event time."""
 
     keys: tuple[tuple[str, str], ...]
     as_of: str
@@ -263,15 +253,9 @@ class TemporalRequest(NamedColumnsRequest):
     index: str | None = None
 
     def takes_upserts(self, input: int) -> bool:  # noqa: A002 - as the protocol has it
-        """Return True: versions may be upserts; left rows need their old values."""
         return input == 1
 
     def stage(self, inputs: Sequence[InputRows]) -> TemporalJoinStage:
-        """Return the temporal join of inputs like these.
-
-        Raises:
-            PlanError: the rules of temporal joins.
-        """
         left = _at(inputs[0].relation, self.as_of)
         left = replace(left, name=self.names[0], join_key=tuple(pair[0] for pair in self.keys))
         right = replace(
@@ -297,11 +281,7 @@ _NEVER = 2**62
 
 
 def temporal_sql(stage: TemporalJoinStage, inputs: Sequence[BatchTable], scope: BatchScope) -> str:
-    """Return, for each left row that counts, the newest version at or before its time that counts for it.
-
-    Raises:
-        PlanError: what a row met when it came is only in the state.
-    """
+    """Return, for each left row that counts, the newest version at or before its time that counts for it."""
     return _temporal(stage, inputs, scope, is_tied=False)
 
 
@@ -329,11 +309,7 @@ def _temporal(stage: TemporalJoinStage, inputs: Sequence[BatchTable], scope: Bat
 
 
 def _untimed(stage: TemporalJoinStage, left: BatchTable, right: BatchTable, scope: BatchScope) -> list[str]:
-    """Return the tables `versions` and `lefts` where arrival times are unknown: none was late.
-
-    Raises:
-        PlanError: the answer depends on when they came.
-    """
+    """Return the tables `versions` and `lefts` where arrival times are unknown: none was late."""
     emit, mark = stage.options.emit, scope.times.watermark_us
     why = None
     if emit == "once":

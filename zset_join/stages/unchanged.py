@@ -121,16 +121,11 @@ def _is_nested(kind: pa.DataType) -> bool:
 
 @dataclass(frozen=True, eq=False)
 class UnchangedRequest(StageRequest):
-    """Request rows as they come, where only the answer of a stage will do.
-
-    Args:
-        counts: refuse a retraction of an absent row.
-    """
+    """Request rows as they come, where only the answer of a stage will do."""
 
     counts: bool = False
 
     def stage(self, inputs: Sequence[InputRows]) -> UnchangedStage:
-        """Return the stage over an input like this, without its hidden columns."""
         source = shown_only(replace(inputs[0].relation, join_key=()), inputs[0].hidden)
         return UnchangedStage(source=source, counts=self.counts)
 

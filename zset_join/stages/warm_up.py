@@ -29,13 +29,7 @@ __all__ = ["warm_up"]
 
 
 def warm_up(stages: Sequence[Stage], *, is_hybrid: bool = False, has_cold_groups: bool = False) -> None:
-    """Run every operator of a query over one made-up row per input: in, kept in a snapshot and back, then out again.
-
-    Args:
-        stages: of the query.
-        is_hybrid: the rows of joins, and the keys of routes, go to the disk and back besides.
-        has_cold_groups: the groups of aggregates do.
-    """
+    """Run every operator of a query over one made-up row per input: in, kept in a snapshot and back, then out again."""
     nothing = HotBudget(max_hot_keys=0)
     options = StageOptions(hot_budget=nothing if is_hybrid else None, table_budget=nothing if has_cold_groups else None)
     with tempfile.TemporaryDirectory(prefix="zset_join-") as directory:

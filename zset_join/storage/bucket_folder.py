@@ -72,18 +72,7 @@ _used_by: list[int] = []
 
 
 def open_bucket(uri: str, location: str, *, option: str) -> BucketFolder:
-    """Return the folder at a URI of an object store.
-
-    Args:
-        uri: `s3://bucket/folder`, with settings behind a `?`.
-        location: the same as it was given, with the scheme that others, such as Spark, open it by.
-        option: name of the option it came from, for the message.
-
-    Raises:
-        OptionError: `FILE_SYSTEM`: the URI names no bucket, or a setting that there is not.
-
-    Cost: no request.
-    """
+    """Return the folder at a URI of an object store."""
     base, _, query = uri.partition("?")
     config = _settings(dict(parse_qsl(query)))
     seconds = _retry_seconds(config.pop("retry_seconds", None), location, option)
@@ -112,14 +101,7 @@ def open_bucket(uri: str, location: str, *, option: str) -> BucketFolder:
 
 
 class BucketFolder:
-    """Keep files below a prefix of a bucket.
-
-    Args:
-        store: of obstore, with the prefix.
-        location: the URI it was opened by.
-        option: name of the option it came from, for messages.
-        retry_seconds: how long a request is repeated.
-    """
+    """Keep files below a prefix of a bucket."""
 
     def __init__(self, store: Any, location: str, *, option: str, retry_seconds: float) -> None:
         self.location = location
@@ -131,25 +113,20 @@ class BucketFolder:
         return f"BucketFolder({shown(self.location)!r})"
 
     def uri(self, name: str) -> str:
-        """Return the URI."""
         base = self.location.partition("?")[0].rstrip("/")
         return f"{base}/{name}" if name else base
 
     def create(self, name: str) -> ObjectFile:
-        """Begin a new file."""
         return ObjectFile(self, name)
 
     def put(self, name: str, data: bytes) -> None:
-        """Make or replace an object."""
         act = self._as_file(name, lambda: obstore.put(self._store, name, data, use_multipart=False))
         perform("put", self.uri(name), act, data=memoryview(data))
 
     def put_new(self, name: str, data: bytes) -> None:
-        """Make an object, if there is none of that name."""
         perform("put_new", self.uri(name), lambda: self._put_new(name, data), data=memoryview(data))
 
     def read(self, name: str) -> pa.Buffer | None:
-        """Return all bytes of an object."""
         act = self._as_file(name, lambda: pa.py_buffer(obstore.get(self._store, name).bytes()))
         try:
             return perform("read", self.uri(name), act)
@@ -157,11 +134,9 @@ class BucketFolder:
             return None
 
     def view(self, name: str) -> pa.Buffer | None:
-        """Return all bytes of an object; nothing can be mapped."""
         return self.read(name)
 
     def size(self, name: str) -> int | None:
-        """Return the bytes of an object."""
         act = self._as_file(name, lambda: int(obstore.head(self._store, name)["size"]))
         try:
             return perform("size", self.uri(name), act)
@@ -169,21 +144,17 @@ class BucketFolder:
             return None
 
     def names(self, under: str) -> Iterator[str]:
-        """Yield the names below."""
-
         def act() -> list[str]:
             return [one["path"] for page in obstore.list(self._store, under or None, chunk_size=1000) for one in page]
 
         yield from perform("list", self.uri(under), self._as_file(under, act))
 
     def move(self, name: str, target: str) -> None:
-        """Copy and remove: the name is new when the copy is whole."""
         act = self._as_file(name, lambda: obstore.copy(self._store, name, target))
         perform("put", self.uri(target), act)
         self.remove(name)
 
     def remove(self, name: str) -> None:
-        """Remove an object."""
         try:
             perform("remove", self.uri(name), self._as_file(name, lambda: obstore.delete(self._store, name)))
         except FileNotFoundError:
@@ -196,20 +167,16 @@ class BucketFolder:
         """Do nothing: what can be seen is stored."""
 
     def begin_stream(self, name: str) -> Any:
-        """Open an object that is present once the stream is closed."""
         act = self._as_file(name, lambda: obstore.open_writer(self._store, name, buffer_size=KEPT_BYTES, max_concurrency=2))
         return perform("create", self.uri(name), act)
 
     def append(self, stream: Any, name: str, view: memoryview) -> None:
-        """Write to a stream."""
         perform("write", self.uri(name), self._as_file(name, lambda: stream.write(view)), data=view)
 
     def end_stream(self, stream: Any, name: str) -> None:
-        """Complete an object."""
         perform("close", self.uri(name), self._as_file(name, stream.close))
 
     def give_up_stream(self, stream: Any, name: str) -> None:
-        """Complete an object that is not wanted, unless its stream is closed."""
         if not stream.closed():
             self.end_stream(stream, name)
 
@@ -266,11 +233,7 @@ class BucketFolder:
 
 
 def _refuse_forked(location: str) -> None:
-    """Refuse to wait for threads that a fork has not taken along.
-
-    Raises:
-        StateError: `FORKED_STORE`.
-    """
+    """Refuse to wait for threads that a fork has not taken along."""
     if not _used_by:
         _used_by.append(os.getpid())
     if _used_by[0] != os.getpid():
@@ -283,11 +246,7 @@ def _refuse_forked(location: str) -> None:
 
 
 def _retry_seconds(given: str | None, location: str, option: str) -> float:
-    """Return how long a request is repeated.
-
-    Raises:
-        OptionError: `FILE_SYSTEM`: the setting is no number of seconds.
-    """
+    """Return how long a request is repeated."""
     if given is None:
         return _RETRY_SECONDS
     if re.fullmatch(r"\d{1,6}(\.\d{1,6})?", given) is None:

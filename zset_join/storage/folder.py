@@ -125,15 +125,6 @@ class Folder(Protocol):
 def open_folder(location: str | Path, *, option: str = "checkpointLocation") -> Folder:
     """Return the folder at a location.
 
-    Args:
-        location: a path, or a URI.
-        option: name of the option it came from, for the message.
-
-    Raises:
-        OptionError: no installed library reads the file system.
-
-    Cost: what opening the file system costs, once per location and process.
-
     >>> open_folder("/data/cp").uri("commits/1.json")
     '/data/cp/commits/1.json'
     >>> open_folder("memory://cp").uri("commits/1.json")
@@ -155,11 +146,6 @@ def open_folder(location: str | Path, *, option: str = "checkpointLocation") -> 
 def folder_below(location: str | Path, name: str, *, option: str = "checkpointLocation") -> Folder:
     """Return a folder inside the one at a location; the query of a URI stays at the end.
 
-    Args:
-        location: a path, or a URI.
-        name: name of the inner folder.
-        option: name of the option the location came from, for the message.
-
     >>> folder_below("memory://cp?x=1", "zset").location
     'memory://cp/zset?x=1'
     """
@@ -179,13 +165,6 @@ def is_local(location: str) -> bool:
 
 def local_path(location: str, *, option: str = "checkpointLocation") -> Path:
     """Return the local path of a location.
-
-    Args:
-        location: a path or a `file:` URI.
-        option: name of the option it came from, for the message.
-
-    Raises:
-        OptionError: the location is on another file system.
 
     >>> local_path("file:///data/a%20b").as_posix()
     '/data/a b'

@@ -64,12 +64,6 @@ def reporting_full_disk(
 ) -> Iterator[None]:
     """Raise an error of the disk inside as a `StateError`, `STORAGE_FAILED`.
 
-    Args:
-        places: which files are written, for users.
-        cures: by outcome of the epoch, what to do once there is room.
-        outcome: whether the epoch is committed; called after the error.
-        facts: what the error carries.
-
     >>> with reporting_full_disk("the directory /data/p lies", {"open": "open the pipeline again"}):
     ...     raise OSError(28, "No space left on device")
     Traceback (most recent call last):
@@ -87,15 +81,7 @@ def reporting_full_disk(
 def storage_failure(
     failure: str, places: str, cures: Mapping[EpochOutcome, str], outcome: EpochOutcome, **facts: str
 ) -> StateError:
-    """Return the error for a disk that refuses an operation; see `reporting_full_disk`.
-
-    Args:
-        failure: what went wrong.
-        places: which files are written.
-        cures: by outcome, what to do once there is room.
-        outcome: whether the epoch is committed.
-        facts: what the error carries.
-    """
+    """Return the error for a disk that refuses an operation; see `reporting_full_disk`."""
     return StateError(
         f"a file operation failed: {failure}. {_STATED[outcome]} Make room, or make it readable and writable, where {places}; "
         f"then {cures[outcome]}.",

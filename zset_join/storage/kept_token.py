@@ -18,11 +18,7 @@ _SHORTEST = 16
 
 
 def kept_token(path: str | Path) -> str:
-    """Return the token in a file; where there is none, it is made, with mode 600.
-
-    Raises:
-        OptionError: the file cannot be read or made, others may read it, or it holds fewer than 16 characters.
-    """
+    """Return the token in a file; where there is none, it is made, with mode 600."""
     try:
         try:
             handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)

@@ -64,14 +64,6 @@ class LocalFile:
 
     Small writes are gathered until a megabyte is present. Nothing is promised before `sync`, and the name is only as durable as
     its directory: call `sync_directory` too.
-
-    Args:
-        path: the file; there must be none of that name.
-        mode: permission bits before the umask.
-
-    Raises:
-        FileExistsError: there is one.
-        FileNotFoundError: its directory is absent.
     """
 
     def __init__(self, path: str | Path, mode: int = 0o666) -> None:
@@ -105,11 +97,7 @@ class LocalFile:
         perform("sync", self.path, lambda: os.fsync(descriptor))
 
     def close(self, *, discard: bool = False) -> None:
-        """Close; closed already is no error.
-
-        Args:
-            discard: the file is about to be removed; what waits to be written is dropped.
-        """
+        """Close; closed already is no error."""
         if self._descriptor is None:
             return
         try:
@@ -152,13 +140,7 @@ def _close(path: str, descriptor: int) -> None:
 
 
 def write_atomic(path: str | Path, data: bytes, *, durable: bool = True) -> None:
-    """Replace or make a file in one step: afterwards a reader sees the old file or all of the new one.
-
-    Args:
-        path: the file; its directory is present.
-        data: all of it.
-        durable: wait for the disk. False for a file that is not needed after a power cut.
-    """
+    """Replace or make a file in one step: afterwards a reader sees the old file or all of the new one."""
     beside = _written_beside(path, data, durable=durable)
     try:
         replace(beside, path)
@@ -170,17 +152,9 @@ def write_atomic(path: str | Path, data: bytes, *, durable: bool = True) -> None
 
 
 def write_new(path: str | Path, data: bytes) -> None:
-    """Make a file in one step, on the disk when this returns.
-
-    An error of the last step, the sync of the directory, leaves the file there; whether it survives a power cut is open then.
-
-    Args:
-        path: the file; its directory is present.
-        data: all of it.
-
-    Raises:
-        FileExistsError: there is one of that name; it was not touched.
-    """
+    """Make a file in one step, on the disk when this returns."""
+    # An error of the last step, the sync of the directory, leaves the file there; whether it survives a power cut is open
+    # then.
     beside = _written_beside(path, data, durable=True)
     try:
         try:
@@ -277,16 +251,10 @@ def append(path: str | Path, data: bytes) -> None:
 
 
 def overwrite(path: str | Path, data: bytes) -> None:
-    """Make a file, or write over the bytes of one: neither in one step, nor on the disk when this returns.
-
-    For a small file that is written often, proves that it is whole (`zset_join.storage.sealed`), and is not needed where a
-    writer died in between. It costs a tenth of a new file that is renamed, and on ext4 does not wait for the journal. A link
-    is not followed. A file that has other names too is replaced, so that they keep their bytes.
-
-    Args:
-        path: the file; its directory is present.
-        data: all of it.
-    """
+    """Make a file, or write over the bytes of one: neither in one step, nor on the disk when this returns."""
+    # For a small file that is written often, proves that it is whole (`zset_join.storage.sealed`), and is not needed where a
+    # writer died in between. It costs a tenth of a new file that is renamed, and on ext4 does not wait for the journal. A
+    # link is not followed. A file that has other names too is replaced, so that they keep their bytes.
     absolute = _absolute(path)
     flags = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
     descriptor = perform("open", absolute, lambda: os.open(absolute, flags, 0o666))
@@ -307,17 +275,7 @@ class LinkError(OSError):
 
 
 def file_marks(directory: str | Path, *, skip: str = "") -> dict[str, list[int]]:
-    """Return values that change with a file: device, inode, size and time of change of every file below a directory, by name.
-
-    Args:
-        directory: it; one that does not exist has no files.
-        skip: name of a directory in it whose files are omitted.
-
-    Raises:
-        LinkError: the directory or anything below is a link or no file, or belongs to another user.
-
-    Cost: one status per file.
-    """
+    """Return values that change with a file: device, inode, size and time of change of files below a directory."""
     try:
         return perform("list", _absolute(directory), lambda: dict(_marks_below(str(directory), "", skip)))
     except FileNotFoundError:
@@ -353,21 +311,12 @@ def replace(path: str | Path, target: str | Path) -> None:
 
 
 def link(path: str | Path, target: str | Path) -> None:
-    """Give a file a second name.
-
-    Raises:
-        FileExistsError: the name is taken.
-    """
+    """Give a file a second name."""
     perform("link", _absolute(path), lambda: os.link(path, target), target=_absolute(target))
 
 
 def touch(path: str | Path, *, at_seconds: int | None = None) -> None:
-    """Set the time a file was written last.
-
-    Args:
-        path: the file.
-        at_seconds: since 1970; None for now.
-    """
+    """Set the time a file was written last."""
     perform("touch", _absolute(path), lambda: os.utime(path, None if at_seconds is None else (at_seconds, at_seconds)))
 
 
@@ -382,11 +331,7 @@ def remove_file(path: str | Path) -> None:
 
 
 def remove_directory(directory: str | Path) -> None:
-    """Remove a directory; one that is gone already is no error.
-
-    Raises:
-        OSError: it is not empty.
-    """
+    """Remove a directory; one that is gone already is no error."""
     try:
         perform("remove_directory", _absolute(directory), lambda: Path(directory).rmdir())
     except FileNotFoundError:
@@ -417,12 +362,7 @@ def make_directory(directory: str | Path, mode: int = 0o777) -> None:
 
 
 def make_directories(directory: str | Path, *, durable: bool = True) -> None:
-    """Make a directory and those above it, where they are missing.
-
-    Args:
-        directory: the lowest one.
-        durable: put the name of each one made on the disk.
-    """
+    """Make a directory and those above it, where they are missing."""
     path = Path(os.path.abspath(directory))  # noqa: PTH100 - as above
     missing = []
     while not path.is_dir():
@@ -448,12 +388,7 @@ def sync_directory(directory: str | Path) -> None:
 
 
 class FileLock:
-    """The lock of a file; `release`, or the end of the object or of the process however it ends, gives it back.
-
-    Args:
-        path: the file.
-        descriptor: the locked, open file.
-    """
+    """The lock of a file; `release`, or the end of the object or of the process however it ends, gives it back."""
 
     def __init__(self, path: str, descriptor: int) -> None:
         self.path = path
@@ -474,14 +409,9 @@ class FileLock:
 
 
 def lock_file(path: str | Path) -> FileLock | None:
-    """Take the lock of a file without waiting.
-
-    The file is created if it does not exist; a link is not followed. A lock on a file that was removed meanwhile is worth
-    nothing, so the name is looked at again after the lock was taken.
-
-    Returns:
-        The lock, or None when another one holds it, in this process or in another.
-    """
+    """Take the lock of a file without waiting."""
+    # The file is created if it does not exist; a link is not followed. A lock on a file that was removed meanwhile is worth
+    # nothing, so the name is looked at again after the lock was taken.
     absolute = _absolute(path)
     flags = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
     while True:

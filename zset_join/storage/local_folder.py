@@ -30,11 +30,7 @@ _synced: set[str] = set()
 
 
 class LocalFolder:
-    """Keep files below a directory.
-
-    Args:
-        root: the directory; absolute.
-    """
+    """Keep files below a directory."""
 
     def __init__(self, root: Path) -> None:
         self.location = str(root)
@@ -43,31 +39,25 @@ class LocalFolder:
         return f"LocalFolder({self.location!r})"
 
     def uri(self, name: str) -> str:
-        """Return the absolute path."""
         return f"{self.location}/{name}" if name else self.location
 
     def create(self, name: str) -> LocalFolderFile:
-        """Begin a new file; its directory is made where it is missing."""
         path = self.uri(name)
         return self._where_it_is(path, lambda: LocalFolderFile(path))
 
     def put(self, name: str, data: bytes) -> None:
-        """Make or replace a file by rename; not synced: for what may be lost in a power cut."""
         path = self.uri(name)
         self._where_it_is(path, lambda: local.write_atomic(path, data, durable=False))
 
     def put_new(self, name: str, data: bytes) -> None:
-        """Make a file by a hard link, which refuses a name that is taken."""
         path = self.uri(name)
         self._where_it_is(path, lambda: local.write_new(path, data))
 
     def read(self, name: str) -> pa.Buffer | None:
-        """Return all bytes of a file."""
         content = local.read_bytes(self.uri(name))
         return None if content is None else pa.py_buffer(content)
 
     def view(self, name: str) -> pa.Buffer | None:
-        """Return a file mapped; its pages are read when they are looked at."""
         path = self.uri(name)
         try:
             descriptor = perform("open", path, lambda: os.open(path, os.O_RDONLY | os.O_CLOEXEC))
@@ -82,11 +72,9 @@ class LocalFolder:
             os.close(descriptor)
 
     def size(self, name: str) -> int | None:
-        """Return the bytes of a file."""
         return local.file_size(self.uri(name))
 
     def names(self, under: str) -> Iterator[str]:
-        """Yield the names below; files that begin with a dot are being written and are omitted."""
         for name in local.list_directory(self.uri(under)):
             if name.startswith("."):
                 continue
@@ -97,25 +85,21 @@ class LocalFolder:
                 yield below
 
     def move(self, name: str, target: str) -> None:
-        """Rename a file."""
         path = self.uri(target)
         self._prepare(path)
         local.replace(self.uri(name), path)
         local.sync_directory(Path(path).parent)
 
     def remove(self, name: str) -> None:
-        """Remove a file."""
         local.remove_file(self.uri(name))
 
     def remove_unfinished(self, *folders: str) -> None:
-        """Remove the files that begin with a dot."""
         for under in folders:
             for name in local.list_directory(self.uri(under)):
                 if name.startswith("."):
                     local.remove_file(f"{self.uri(under)}/{name}")
 
     def sync_names(self, under: str) -> None:
-        """Sync a directory, where there is one."""
         try:
             local.sync_directory(self.uri(under))
         except FileNotFoundError:
@@ -160,21 +144,15 @@ def _sync_name(directory: str) -> None:
 
 
 class LocalFolderFile:
-    """A new file on a local disk.
-
-    Args:
-        path: the file; its directory is present.
-    """
+    """A new file on a local disk."""
 
     def __init__(self, path: str) -> None:
         self._file = local.LocalFile(path)
 
     def write(self, data: Any) -> int:
-        """Append bytes."""
         return self._file.write(data)
 
     def close(self, *, durable: bool) -> None:
-        """Close; synced, and its directory too, if it is to be durable: now, or with others (`synced_together`)."""
         file = self._file
         if durable:
             file.flush()
@@ -187,6 +165,5 @@ class LocalFolderFile:
             names()
 
     def discard(self) -> None:
-        """Close and remove."""
         self._file.close(discard=True)
         local.remove_file(self._file.path)

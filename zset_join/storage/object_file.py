@@ -35,12 +35,7 @@ class ObjectStreams(Protocol):
 
 
 class ObjectFile:
-    """A new object; small ones are one put.
-
-    Args:
-        folder: where it goes.
-        name: its name there.
-    """
+    """A new object; small ones are one put."""
 
     def __init__(self, folder: ObjectStreams, name: str) -> None:
         self._folder = folder
@@ -49,7 +44,6 @@ class ObjectFile:
         self._stream: Any = None
 
     def write(self, data: Any) -> int:
-        """Append bytes."""
         view = memoryview(data).cast("B")
         if self._stream is None and len(self._kept) + len(view) <= KEPT_BYTES:
             self._kept += view
@@ -62,14 +56,12 @@ class ObjectFile:
         return len(view)
 
     def close(self, *, durable: bool) -> None:  # noqa: ARG002 - an object that was put is stored
-        """Complete the object."""
         if self._stream is None:
             self._folder.put(self._name, bytes(self._kept))
         else:
             self._folder.end_stream(self._stream, self._name)
 
     def discard(self) -> None:
-        """Give up; a stream that was begun leaves an object, which is removed."""
         if self._stream is not None:
             self._folder.give_up_stream(self._stream, self._name)
             self._folder.remove(self._name)

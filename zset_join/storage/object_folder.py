@@ -32,13 +32,7 @@ _SHOWS_PARTS = frozenset({"hdfs", "viewfs", "webhdfs", "sftp", "ssh", "ftp", "sm
 
 
 class ObjectFolder:
-    """Keep files below a path of a file system.
-
-    Args:
-        filesystem: the file system.
-        path: the folder in it.
-        location: the URI it was opened by.
-    """
+    """Keep files below a path of a file system."""
 
     def __init__(self, filesystem: pafs.FileSystem, path: str, location: str) -> None:
         self.location = location
@@ -53,21 +47,17 @@ class ObjectFolder:
         return f"ObjectFolder({shown(self.location)!r})"
 
     def uri(self, name: str) -> str:
-        """Return the URI."""
         base = self.location.partition("?")[0].rstrip("/")
         return f"{base}/{name}" if name else base
 
     def create(self, name: str) -> ObjectFile:
-        """Begin a new file."""
         return ObjectFile(self, name)
 
     def put(self, name: str, data: bytes) -> None:
-        """Make or replace an object."""
         self._make_place(name)
         perform("put", self.uri(name), lambda: self._write(name, data), data=memoryview(data))
 
     def put_new(self, name: str, data: bytes) -> None:
-        """Make an object, if there is none of that name."""
         self._make_place(name)
         if self._shows_parts:
             beside = f"{name}.{uuid.uuid4().hex}.tmp"
@@ -91,8 +81,6 @@ class ObjectFolder:
         perform("put_new", self.uri(name), act, data=memoryview(data))
 
     def read(self, name: str) -> pa.Buffer | None:
-        """Return all bytes of an object."""
-
         def act() -> pa.Buffer:
             with self._filesystem.open_input_file(self._at(name)) as file:
                 return file.read_buffer()
@@ -103,22 +91,18 @@ class ObjectFolder:
             return None
 
     def view(self, name: str) -> pa.Buffer | None:
-        """Return all bytes of an object; nothing can be mapped."""
         return self.read(name)
 
     def size(self, name: str) -> int | None:
-        """Return the bytes of an object."""
         info = perform("size", self.uri(name), lambda: self._info(name))
         return info.size if info.type == pafs.FileType.File else None
 
     def names(self, under: str) -> Iterator[str]:
-        """Yield the names below."""
         for info in self._list(under):
             if not info.path.endswith(".tmp"):
                 yield self._named(info, under)
 
     def move(self, name: str, target: str) -> None:
-        """Copy and remove: the name is new when the copy is whole."""
         if self._shows_parts:
             self._make_place(target)
             self._rename(name, target)
@@ -130,8 +114,6 @@ class ObjectFolder:
         self.remove(name)
 
     def remove(self, name: str) -> None:
-        """Remove an object."""
-
         def act() -> None:
             self._forget_listings()
             if self._info(name).type == pafs.FileType.File:
@@ -143,7 +125,6 @@ class ObjectFolder:
             return
 
     def remove_unfinished(self, *folders: str) -> None:
-        """Remove the files that end in `.tmp`; file systems that put whole objects have none."""
         for under in folders if self._shows_parts else ():
             for info in self._list(under):
                 if info.path.endswith(".tmp"):
@@ -153,20 +134,16 @@ class ObjectFolder:
         """Do nothing: what can be seen is stored."""
 
     def begin_stream(self, name: str) -> Any:
-        """Open an object that is present once the stream is closed."""
         self._make_place(name)
         return perform("create", self.uri(name), lambda: self._filesystem.open_output_stream(self._at(name)))
 
     def append(self, stream: Any, name: str, view: memoryview) -> None:
-        """Write to a stream."""
         perform("write", self.uri(name), lambda: stream.write(view), data=view)
 
     def end_stream(self, stream: Any, name: str) -> None:
-        """Complete an object."""
         perform("close", self.uri(name), stream.close)
 
     def give_up_stream(self, stream: Any, name: str) -> None:  # noqa: ARG002 - as the protocol has it
-        """Close a stream whose object is not wanted."""
         stream.close()
 
     def _at(self, name: str) -> str:

@@ -32,20 +32,7 @@ _Result = TypeVar("_Result")
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """A file operation that is about to run.
-
-    Args:
-        kind: what it does. On a local disk: create (of a name that is free), open (of a file that may be there), write (at
-            the end; of a file that is overwritten, from its beginning), sync, close, sync_directory, make_directory, rename,
-            replace, link (a second name, which must be free), remove, remove_directory, touch, read, size, list, lock,
-            truncate, allocate (blocks), map. On another
-            file system: put (a whole object at once), put_new (the same, of a name that is free), create, write, close (of
-            a large object, there once it is closed), rename, make_directory, read, size, list, remove. Of a database:
-            database_open, database_read, database_write.
-        path: absolute path or URI.
-        target: where to, for rename, replace and link.
-        data: the bytes, for write and put.
-    """
+    """A file operation that is about to run."""
 
     kind: str
     path: str
@@ -61,11 +48,7 @@ _observer: Observer | None = None
 
 @contextmanager
 def observe(observer: Observer) -> Iterator[None]:
-    """Put an observer between the project and its files; process-wide, until the context ends.
-
-    Args:
-        observer: takes an operation and the act. The observer before is not called meanwhile, and comes back afterwards.
-    """
+    """Put an observer between the project and its files; process-wide, until the context ends."""
     global _observer
     before = _observer
     _observer = observer
@@ -83,15 +66,7 @@ def is_observed() -> bool:
 def perform(
     kind: str, path: str, act: Callable[[], _Result], *, target: str | None = None, data: memoryview | None = None
 ) -> _Result:
-    """Do one file operation, by way of the observer if there is one.
-
-    Args:
-        kind: what it does; see `Operation`.
-        path: absolute path or URI.
-        act: does it.
-        target: where to, for rename, replace and link.
-        data: the bytes, for write and put.
-    """
+    """Do one file operation, by way of the observer if there is one."""
     observer = _observer
     if observer is None:
         return act()

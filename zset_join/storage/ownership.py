@@ -19,12 +19,7 @@ __all__ = ["is_own", "refuse_foreign", "why_foreign"]
 
 
 def why_foreign(status: os.stat_result, *, own_group: bool = False) -> str | None:
-    """Return why something is not to be trusted; None where it is.
-
-    Args:
-        status: its status.
-        own_group: whether the user's own group may write to it.
-    """
+    """Return why something is not to be trusted; None where it is."""
     user = os.geteuid()
     if status.st_uid != user:
         return f"it belongs to user {status.st_uid}, not to user {user} who runs this process"
@@ -44,15 +39,7 @@ def is_own(path: str | Path) -> bool:
 
 
 def refuse_foreign(path: str, status: os.stat_result) -> None:
-    """Refuse a file that is to be mapped, where it or its directory is not the user's own.
-
-    Args:
-        path: of the file.
-        status: its status.
-
-    Raises:
-        StateError: `FOREIGN_FILE`.
-    """
+    """Refuse a file that is to be mapped, where it or its directory is not the user's own."""
     reason, place = why_foreign(status, own_group=True), path
     if reason is None:
         above = Path(path).parent.stat()

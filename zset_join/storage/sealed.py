@@ -30,11 +30,7 @@ _ENCODER = json.JSONEncoder(separators=(",", ":"))
 
 
 class UnknownFormatError(ValueError):
-    """A whole file of a format this version does not read.
-
-    Args:
-        found: the format it names.
-    """
+    """A whole file of a format this version does not read."""
 
     def __init__(self, found: Any) -> None:
         self.found = found
@@ -42,13 +38,7 @@ class UnknownFormatError(ValueError):
 
 
 def seal(body: Mapping[str, Any], *, version: int, name: str) -> bytes:
-    """Return the bytes of a file.
-
-    Args:
-        body: JSON-ready.
-        version: number of the format.
-        name: what the file is called where it belongs.
-    """
+    """Return the bytes of a file."""
     return seal_text(json_text(body).encode(), version=version, name=name)
 
 
@@ -63,17 +53,7 @@ def json_text(value: Any) -> str:
 
 
 def unseal(data: bytes, *, version: int, name: str) -> dict[str, Any]:
-    """Return the payload of a sealed file.
-
-    Args:
-        data: all bytes of the file.
-        version: the format to expect.
-        name: what it must be called.
-
-    Raises:
-        UnknownFormatError: it has another format.
-        ValueError: a byte is missing, too many, or not what it was, or the file is another one's.
-    """
+    """Return the payload of a sealed file."""
     frame = _FRAME.match(data)
     if frame is None:
         raise _unframed(data)

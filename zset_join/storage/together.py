@@ -68,16 +68,7 @@ def synced_together() -> Iterator[None]:
 
 
 def later(syncs: Sequence[Callable[[], object]], close: Callable[[], object], discard: Callable[[], object]) -> bool:
-    """Put off the waits of a file to those of its group; return whether there is one.
-
-    Args:
-        syncs: they wait for the disk, in any order.
-        close: called once they have.
-        discard: closes and removes the file; called where it cannot be on the disk.
-
-    Raises:
-        OSError: so many wait that they did so now, and one failed.
-    """
+    """Put off the waits of a file to those of its group; return whether there is one."""
     if _group.waiting is None:
         return False
     _group.waiting.append(_Waiting(syncs, close, discard))
@@ -87,11 +78,7 @@ def later(syncs: Sequence[Callable[[], object]], close: Callable[[], object], di
 
 
 def sync_with_others(*syncs: Callable[[], object]) -> None:
-    """Wait for the disk, together with the files of the group that wait.
-
-    Raises:
-        OSError: of the first that failed, once all have ended.
-    """
+    """Wait for the disk, together with the files of the group that wait."""
     waiting = [] if _group.waiting is None else _group.waiting
     _all_at_once([*(sync for one in waiting for sync in one.syncs), *syncs])
     while waiting:

@@ -71,11 +71,7 @@ class EmittedRows:
         self._counts: Counts = {}
 
     def take(self, answer: Iterable[ZSet]) -> None:
-        """Add the answer of one epoch.
-
-        Raises:
-            IllegalAnswerError: a retraction of more than is present.
-        """
+        """Add the answer of one epoch."""
         gone: Counts = {}
         for row, weight in (line for chunk in answer for line in chunk.to_pylist()):
             key = row_identity(row)
@@ -133,17 +129,7 @@ def counts_of(lines: Lines) -> Counts:
 
 
 def compare_counts(actual: Counts, expected: Counts, moment: str, *context: object) -> None:
-    """Raise when two sums differ.
-
-    Args:
-        actual: what was emitted.
-        expected: what should have been.
-        moment: when, for the message.
-        *context: what else to put below it.
-
-    Raises:
-        LawBrokenError: they differ; every row in question is listed with both weights.
-    """
+    """Raise when two sums differ."""
     if actual == expected:
         return
     rows = [key for key in {**expected, **actual} if expected.get(key) != actual.get(key)]

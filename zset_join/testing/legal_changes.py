@@ -24,11 +24,7 @@ _Identity = tuple[Hashable, ...]
 
 
 class LiveRows:
-    """Track the live rows of one input while a history is made.
-
-    Args:
-        relation: the input.
-    """
+    """Track the live rows of one input while a history is made."""
 
     def __init__(self, relation: Relation) -> None:
         self._relation = relation
@@ -39,15 +35,7 @@ class LiveRows:
         self._previous: Values | None = None
 
     def change(self, row: Values, *, operation: int, pick: int = 0, copies: int = 0, bits: int = 0) -> list[Line]:
-        """Return the change or changes that a row and a few small numbers represent.
-
-        Args:
-            row: values in column order; nothing of a primary key or a sequence is NULL.
-            operation: 0 to 15; low numbers insert, 9 and above retract, repeat or delete.
-            pick: which live row a retraction takes.
-            copies: how many copies it takes.
-            bits: odd for a retraction with other bits than the row it retracts.
-        """
+        """Return the change or changes that a row and a few small numbers represent."""
         if self._relation.mode == "append":
             repeated = self._previous if operation >= 12 and self._previous is not None else row
             self._previous = repeated

@@ -82,12 +82,7 @@ class _JumpingLoop(asyncio.SelectorEventLoop):
 
 @dataclass(frozen=True, slots=True)
 class LookupCall:
-    """One call that the source got.
-
-    Args:
-        at: seconds on the clock when it began.
-        keys: what was requested.
-    """
+    """One call that the source got."""
 
     at: float
     keys: tuple[tuple[Any, ...], ...]

@@ -70,11 +70,10 @@ class _NotANumber(Enum):
 def identity(value: Any) -> Hashable:
     """Return the value that represents `value` in comparisons.
 
-    Decimals, dates and zoned timestamps compare by value and by instant in Python already; floats do not.
-
     >>> identity(-0.0) == identity(0.0), identity(float("nan")) == identity(-float("nan")), identity("a") == identity("a ")
     (True, True, False)
     """
+    # Decimals, dates and zoned timestamps compare by value and by instant in Python already; floats do not.
     if isinstance(value, float):
         if value != value:
             return _NotANumber.NAN
@@ -97,15 +96,7 @@ def _pick(row: Row, columns: Sequence[str]) -> tuple[Any, ...]:
 
 
 def resolve(side: Side, changes: Iterable[tuple[Row, int]]) -> Bag:
-    """Return the live rows of a relation after `changes`, each with its weight.
-
-    Args:
-        side: how to read the changes.
-        changes: `(row, weight)` in arrival order; in upsert mode weight -1 deletes by primary key.
-
-    Raises:
-        IllegalHistoryError: a retraction of a row that does not exist.
-    """
+    """Return the live rows of a relation after `changes`, each with its weight."""
     if side.mode == "upsert":
         return _resolve_upserts(side, changes)
     live: dict[tuple[Hashable, ...], tuple[Row, int]] = {}
@@ -147,19 +138,7 @@ def batch_join(
     null_safe: Sequence[bool],
     residual: Residual | None = None,
 ) -> list[JoinedLine]:
-    """Return the join of two bags as `(left row, right row, weight)`; a padded or absent side is None.
-
-    Args:
-        left: live rows of the left side.
-        right: live rows of the right side.
-        how: inner, left, right, full, left_semi or left_anti.
-        left_key: key columns of the left side.
-        right_key: key columns of the right side, in the same order.
-        null_safe: per key column, True for `<=>`, False for `=`.
-        residual: further part of the ON condition; a match needs True, not None.
-
-    Cost: the rows and the candidate pairs.
-    """
+    """Return the join of two bags as `(left row, right row, weight)`; a padded or absent side is None."""
     joined: list[JoinedLine] = []
     left_degrees = [0] * len(left)
     right_degrees = [0] * len(right)
@@ -196,11 +175,9 @@ def lay_out(
     right: Side,
     using: bool = False,
 ) -> Counts:
-    """Return the output rows of a join in the column order of Spark, as identity to weight.
-
-    With `using` the key columns appear once and first: the left ones, the right ones for a RIGHT join, whichever is present for
-    FULL. SEMI and ANTI show left columns only.
-    """
+    """Return the output rows of a join in the column order of Spark, as identity to weight."""
+    # With `using` the key columns appear once and first: the left ones, the right ones for a RIGHT join, whichever is present
+    # for FULL. SEMI and ANTI show left columns only.
     existence = how in ("left_semi", "left_anti")
     counts: Counts = {}
     for left_row, right_row, weight in joined:

@@ -25,14 +25,7 @@ _DIGITS = Context(prec=100)
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One output column, in the oracle's own words.
-
-    Args:
-        kind: plain name of the function.
-        columns: what it reads.
-        passes: which rows count; None for all.
-        scale: digits behind the point of a decimal result, None for other results.
-    """
+    """One output column, in the oracle's own words."""
 
     kind: str
     columns: tuple[str, ...] = ()

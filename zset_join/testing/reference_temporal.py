@@ -37,15 +37,7 @@ Predicate = Callable[[Key, Key], bool | None]
 
 @dataclass(frozen=True, slots=True)
 class TimedRow:
-    """One row with what orders it.
-
-    Args:
-        key: what it is looked up by.
-        time: its event time, or when the version began; None only for an as-of join.
-        row: its values.
-        sequence: breaks ties between equal times, larger wins.
-        deleted: whether it is a DELETE: from its time on there is nothing.
-    """
+    """One row with what orders it."""
 
     key: Key
     time: Any
@@ -63,11 +55,7 @@ class LiveRows:
         self._arrived = 0
 
     def add(self, changes: Iterable[tuple[TimedRow, int]]) -> None:
-        """Insert all that arrived in an epoch, then retract what was retracted in it.
-
-        Raises:
-            IllegalHistoryError: a retraction of a row that does not exist.
-        """
+        """Insert all that arrived in an epoch, then retract what was retracted in it."""
         given = list(changes)
         for row, weight in given:
             for _ in range(max(weight, 0)):
@@ -86,11 +74,7 @@ class LiveRows:
 
 
 class Versions:
-    """Versions of every key over time.
-
-    Args:
-        rows: the versions in order of arrival.
-    """
+    """Versions of every key over time."""
 
     def __init__(self, rows: Iterable[TimedRow]) -> None:
         self._runs: dict[Key, SortedDict] = {}  # per key: time -> the version of that time, with what settles ties
@@ -126,13 +110,6 @@ def batch_temporal(
 ) -> Counts:
     """Return the temporal join of all left rows with all versions.
 
-    Args:
-        left: rows, one per copy.
-        versions: in order of arrival.
-        right_width: columns of the right side.
-        how: `inner` or `left`.
-        passes: the rest of ON, evaluated on the selected version only.
-
     >>> rates = [TimedRow(("EUR",), 500, ("EUR", 1.1)), TimedRow(("EUR",), 800, ("EUR", 1.2))]
     >>> batch_temporal([TimedRow(("EUR",), 1000, (7, "EUR"))], rates, right_width=2)
     {(7, 'EUR', 'EUR', 1.2): 1}
@@ -156,14 +133,7 @@ _HOLDS: Mapping[str, Callable[[int, int], bool]] = {
 
 @dataclass(frozen=True, slots=True)
 class Nearest:
-    """Choose the nearest row for which `row.time op candidate.time` holds.
-
-    Args:
-        op: one of `>=`, `>`, `<=`, `<`.
-        tie: of several at one time the one with the smallest value of this; None: the latest arrival.
-        tolerance: the largest distance, None for any.
-        passes: the rest of ON, of a left row and a candidate.
-    """
+    """Choose the nearest row for which `row.time op candidate.time` holds."""
 
     op: str = ">="
     tie: Callable[[TimedRow], Any] | None = None
@@ -209,13 +179,7 @@ def batch_as_of(
 
 
 def first_rows(rows: Iterable[tuple[Key, Key, Key]], *, descending: Sequence[bool], n: int = 1) -> Counts:
-    """Return the rows with ROW_NUMBER() <= n.
-
-    Args:
-        rows: `(key, order values, row)`, one per copy, in order of arrival.
-        descending: per order value, whether larger comes first; NULL is the smallest. Ties by arrival, as the last of these.
-        n: how many rows of each key.
-    """
+    """Return the rows with ROW_NUMBER() <= n."""
     groups: dict[Key, list[tuple[Key, int, Key]]] = {}
     for arrival, (key, order, row) in enumerate(rows):
         groups.setdefault(row_identity(key), []).append((order, arrival, row))

@@ -27,34 +27,16 @@ _NOTHING: _Values = {}
 
 
 def changelogs(relation: Relation, *, values: _Values = _NOTHING, max_changes: int = 12) -> SearchStrategy[list[Line]]:
-    """Draw legal runs of changes of one relation, as `(row, weight)` lines in arrival order.
-
-    Every prefix is legal. Drawn often: equal values, duplicates, moves of the join key, deletes, also of unknown keys and
-    without payload, equal and late sequences, several copies, NULL, NaN, both zeros, empty strings.
-
-    Args:
-        relation: what the changes are of; its mode decides what a change may be.
-        values: per column, the values to draw from; the first is the plainest. Other columns draw from `value_pool`.
-        max_changes: how many rows are drawn at most.
-
-    Raises:
-        OptionError: `values` names a column that is none, or leaves a key column nothing but NULL.
-        TypeError: a column of a type that has no values of its own.
-    """
+    """Draw legal runs of changes of one relation, as `(row, weight)` lines in arrival order."""
+    # Every prefix is legal. Drawn often: equal values, duplicates, moves of the join key, deletes, also of unknown keys and
+    # without payload, equal and late sequences, several copies, NULL, NaN, both zeros, empty strings.
     return _drawn(relation, values, max_changes).map(lambda drawn: _legal(relation, drawn))
 
 
 def histories(
     *relations: Relation, values: _Values = _NOTHING, max_changes: int = 12, max_epochs: int = 4
 ) -> SearchStrategy[list[list[list[Line]]]]:
-    """Draw epochs for an operator with these inputs: per epoch and input, its lines.
-
-    Args:
-        *relations: the inputs, in their order.
-        values: as for `changelogs`; for all inputs that have the column.
-        max_changes: how many rows each input gets at most.
-        max_epochs: into how many epochs they are cut at most; some may be empty.
-    """
+    """Draw epochs for an operator with these inputs: per epoch and input, its lines."""
     known = {name for relation in relations for name in relation.schema.names}
     _refuse_unknown(values, known)
     own = [{name: values[name] for name in values if name in relation.schema.names} for relation in relations]

@@ -26,9 +26,6 @@ _MOMENTS = (dt.datetime(2024, 2, 29, 12, 0, tzinfo=dt.UTC), dt.datetime(1969, 12
 def value_pool(kind: pa.DataType) -> tuple[Any, ...]:
     """Return values of a type, the plainest first and NULL among them.
 
-    Raises:
-        TypeError: a type without values here; give your own.
-
     >>> value_pool(pa.float64())
     (1.5, None, 0.0, -0.0, nan, nan)
     """

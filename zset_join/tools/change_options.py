@@ -55,22 +55,14 @@ def add_change_options(parser: argparse.ArgumentParser) -> None:
 
 
 def column_words(options: argparse.Namespace) -> ColumnWords:
-    """Return the values of the options for columns.
-
-    Raises:
-        OptionError: `ARGUMENT`: one is not spelled so.
-    """
+    """Return the values of the options for columns."""
     from zset_join.evolution.changed_columns import ColumnWords
 
     return ColumnWords(renamed=_by_source("--rename", options.rename), defaults=_by_source("--default", options.default))
 
 
 def reread_places(options: argparse.Namespace) -> dict[str, str]:
-    """Return where sources are read again, by their names.
-
-    Raises:
-        OptionError: `ARGUMENT`: one is not spelled so.
-    """
+    """Return where sources are read again, by their names."""
     found = {}
     for one in options.reread:
         name, equals, place = one.partition("=")

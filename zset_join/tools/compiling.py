@@ -95,16 +95,7 @@ Before it, the background compiles what a first query calls (`zset_join.tools.fi
 def compile_kernels(
     names: Sequence[str] = tuple(GROUPS), *, report: Callable[[str], None] = print, processes: int | None = None
 ) -> float:
-    """Compile groups of kernels, each in a process of its own.
-
-    Args:
-        names: of `GROUPS`.
-        report: is given a line per group as it is done.
-        processes: at once; as many as there are processors where it is None.
-
-    Returns:
-        The seconds it took.
-    """
+    """Compile groups of kernels, each in a process of its own."""
     started = time.monotonic()
     report(f"compiling the kernels of this version into {compiled_kernels_directory}")
     context = multiprocessing.get_context("spawn")

@@ -36,14 +36,7 @@ _GROUPS = "/sys/fs/cgroup"
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """Result of one check.
-
-    Args:
-        name: what was looked at.
-        outcome: `ok`, `note` or `wrong`.
-        found: the present content.
-        cure: what to do; empty where there is nothing.
-    """
+    """Result of one check."""
 
     name: str
     outcome: Literal["ok", "note", "wrong"]

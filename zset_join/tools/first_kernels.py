@@ -57,11 +57,7 @@ def compile_first() -> None:
 
 
 def usable_processors(quota: Path = _QUOTA) -> int:
-    """Return how many whole processors this process may use, by its affinity and by the limit of its control group.
-
-    Args:
-        quota: file with the microseconds of processors in a period, or `max`, and the period.
-    """
+    """Return how many whole processors this process may use, by its affinity and by the limit of its control group."""
     allowed = len(os.sched_getaffinity(0))
     try:
         given, period = quota.read_text(encoding="ascii").split()

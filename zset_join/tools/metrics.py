@@ -56,13 +56,7 @@ _STAGE_WATERMARK = "stage:"
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """The values of one checkpoint.
-
-    Args:
-        query_id: whose they are.
-        epoch: the newest committed epoch; None before the first.
-        values: by name of `METRICS`, each with its labels beside `query`.
-    """
+    """The values of one checkpoint."""
 
     query_id: str
     epoch: int | None
@@ -77,14 +71,7 @@ class Measured:
 
 
 def measured(checkpoint: str | Path) -> Measured:
-    """Return the numbers of the newest epoch.
-
-    Args:
-        checkpoint: `checkpointLocation`, a path or a URI, or the directory of a pipeline.
-
-    Raises:
-        StateError: `NO_CHECKPOINT`, or what is read is damaged.
-    """
+    """Return the numbers of the newest epoch."""
     committed = read_committed(str(checkpoint))
     if committed is None:
         raise no_checkpoint(str(checkpoint))
@@ -92,13 +79,7 @@ def measured(checkpoint: str | Path) -> Measured:
 
 
 def measured_record(query_id: str, buckets: int, record: CommitRecord | None) -> Measured:
-    """Return the numbers of an epoch.
-
-    Args:
-        query_id: of the query.
-        buckets: parts of the state.
-        record: of the epoch; None before the first.
-    """
+    """Return the numbers of an epoch."""
     values: dict[str, list[tuple[Mapping[str, str], float]]] = {"zset_join_buckets": [({}, buckets)]}
     if record is not None:
         for name, labels, value in _of_record(record):
@@ -107,11 +88,7 @@ def measured_record(query_id: str, buckets: int, record: CommitRecord | None) ->
 
 
 def metrics_text(checkpoint: str | Path) -> str:
-    """Return the numbers of the newest epoch in Prometheus' text format, version 0.0.4.
-
-    Raises:
-        StateError: as `measured`.
-    """
+    """Return the numbers of the newest epoch in Prometheus' text format, version 0.0.4."""
     return text_of(measured(checkpoint))
 
 

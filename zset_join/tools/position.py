@@ -40,17 +40,7 @@ _AHEAD = "not possible: it keeps no older versions; wait until the others have c
 
 @dataclass(frozen=True, slots=True)
 class OutputPosition:
-    """The position of one output.
-
-    Args:
-        output: what names it, without a password.
-        kind: duckdb, postgres, delta view, delta changelog, parquet, files or kafka.
-        query: id of the query that writes it.
-        view: which of several views of the query it holds; None where the query has one.
-        epoch: its last epoch; None before the first.
-        mark: the place of that epoch in the chain of epochs, 62 bits as hexadecimal digits; None where it came without one.
-        at_common: how to read the output at the common epoch; None where there is none.
-    """
+    """The position of one output."""
 
     output: str
     kind: str
@@ -61,20 +51,12 @@ class OutputPosition:
     at_common: str | None = None
 
     def to_json(self) -> dict[str, Any]:
-        """Return it as JSON has it."""
         return {name: getattr(self, name) for name in self.__slots__}
 
 
 @dataclass(frozen=True, slots=True)
 class Positions:
-    """The positions of several outputs.
-
-    Args:
-        outputs: each of them; a file or database with several views has one line per view.
-        common: the newest epoch that all hold; None where they share none.
-        is_forked: they hold different epochs of one number behind the common one.
-        reason: why there is no common epoch, or what forked means; empty where all is well.
-    """
+    """The positions of several outputs."""
 
     outputs: tuple[OutputPosition, ...]
     common: int | None
@@ -87,7 +69,6 @@ class Positions:
         return self.common is not None and not self.is_forked
 
     def to_json(self) -> dict[str, Any]:
-        """Return it as JSON has it."""
         outputs = [one.to_json() for one in self.outputs]
         return {"outputs": outputs, "common": self.common, "forked": self.is_forked, "reason": self.reason or None}
 
@@ -116,12 +97,7 @@ class _Found:
 
 
 def positions(outputs: Sequence[str | Path]) -> Positions:
-    """Return the positions of outputs; see the module.
-
-    Raises:
-        OptionError: there is no output of that name, or none with a position.
-        SinkError: an output cannot be read.
-    """
+    """Return the positions of outputs; see the module."""
     found = [one for output in outputs for one in _looked_at(str(output))]
     common, is_forked, reason = _common([(one.output, one.stored) for one in found])
     return Positions(tuple(_position(one, common) for one in found), common, is_forked, reason)

@@ -13,15 +13,7 @@ __all__ = ["row_values"]
 
 
 def row_values(values: Sequence[str], schema: pa.Schema) -> Mapping[str, Any]:
-    """Return COLUMN=VALUE arguments as values of the columns; an empty value is NULL.
-
-    Args:
-        values: the arguments.
-        schema: the columns; what they do not have stays without a value.
-
-    Raises:
-        OptionError: `ROW_QUESTION`: an argument without `=`, or a value that is none of its column.
-    """
+    """Return COLUMN=VALUE arguments as values of the columns; an empty value is NULL."""
     row: dict[str, Any] = {}
     for text in values:
         name, sign, value = text.partition("=")

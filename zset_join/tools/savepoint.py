@@ -215,11 +215,7 @@ def _checkpoint_files(folder: Folder) -> Iterator[str]:
 
 
 def _copied(source: Folder, name: str, target: Folder, new_name: str) -> dict[str, Any]:
-    """Copy a file; return its header's entry.
-
-    Raises:
-        StateError: it vanished: somebody else is at work.
-    """
+    """Copy a file; return its header's entry."""
     data = source.view(name)
     if data is None:
         raise StateError(
@@ -307,11 +303,7 @@ def _header(source: Folder) -> dict[str, Any]:
 
 
 def _check_names(names: Sequence[str], outputs: int) -> None:
-    """Make sure that every file stays inside the checkpoint or output it belongs to.
-
-    Raises:
-        ValueError: a name that no backup gives.
-    """
+    """Make sure that every file stays inside the checkpoint or output it belongs to."""
     places = ["checkpoint", *(f"output-{number}" for number in range(outputs))]
     for name in names:
         first, *below = name.split("/")
@@ -341,11 +333,7 @@ def _check_files(source: Folder, body: Mapping[str, Any]) -> None:
 
 
 def _refuse_link(folder: Folder, name: str) -> None:
-    """Refuse a file that is elsewhere: through a link, a savepoint could bring any file of this host to the restored place.
-
-    Raises:
-        StateError: the file, or a directory it is in, is a symbolic link.
-    """
+    """Refuse a file that is elsewhere: through a link, a savepoint could bring any file of this host to the restored place."""
     if not is_local(folder.location):
         return
     path = local_path(folder.location)
@@ -360,12 +348,7 @@ def _checksum(data: pa.Buffer) -> int:
 
 
 def _cleared(places: Sequence[str], query_id: str, checkpoint: str, *, replace: bool) -> list[tuple[str, str]]:
-    """Move aside what is at the places; the checkpoint first, so that no query starts on half of it.
-
-    Raises:
-        OptionError: something is present and may not be moved.
-        StateError: a driver runs on the checkpoint.
-    """
+    """Move aside what is at the places; the checkpoint first, so that no query starts on half of it."""
     taken = [place for place in places if _is_taken(place)]
     fixed = [place for place in taken if not is_local(place)]
     if fixed or (taken and not replace):

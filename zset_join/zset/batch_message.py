@@ -27,18 +27,7 @@ _ROWS, _NODES, _BUFFERS = 0, 1, 2  # fields of a record batch
 
 
 class BatchMessage:
-    """Message of the record batches of a schema.
-
-    Args:
-        schema: of the batches; no column is nested, a dictionary, a view or of type null.
-
-    Attributes:
-        head_bytes: of the message, before its buffers; a multiple of 64.
-        words: these bytes as int64.
-        address: of these bytes.
-        buffers: of each buffer its position behind the message and its bytes, in `words`. A column has one of validity (not
-            read without a NULL), for strings and binary one of offsets, and one of values. They may have bytes to spare.
-    """
+    """Message of the record batches of a schema."""
 
     def __init__(self, schema: pa.Schema) -> None:
         one = pa.RecordBatch.from_arrays([pa.nulls(1, field.type) for field in schema], schema=schema)
@@ -63,13 +52,7 @@ class BatchMessage:
         return self.words[begin : begin + 2 * count]
 
     def write(self, rows: int, nulls: Sequence[int], body_bytes: int) -> None:
-        """Write the numbers of a batch into the message, but for its buffers.
-
-        Args:
-            rows: of the batch.
-            nulls: of each column, how many of them are NULL.
-            body_bytes: of all buffers.
-        """
+        """Write the numbers of a batch into the message, but for its buffers."""
         words = self.words
         words[self._rows_at] = rows
         words[self._body_at] = body_bytes

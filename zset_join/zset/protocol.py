@@ -46,10 +46,6 @@ __all__ = [
 class NextDue:
     """When an operator must answer again though no row arrives.
 
-    Args:
-        watermark_us: as soon as the watermark reaches this; None: it waits for no event time.
-        processing_time_us: as soon as the processing time reaches this; None: it waits for none.
-
     >>> NextDue(processing_time_us=5).is_due(watermark_us=None, processing_time_us=7)
     True
     """
@@ -168,10 +164,7 @@ class FillingOperator(ListingOperator, Protocol):
 
 
 def corrections_of(operator: Any) -> int | None:
-    """Return how many earlier answers, counted as rows, the last answer of an operator retracted; None where it never does.
-
-    Cost: a look into a table; the methods of an operator are looked up once per class.
-    """
+    """Return how many earlier answers, counted as rows, the last answer of an operator retracted; None where it never does."""
     kind: Any = type(operator)
     corrections: int | None = operator.corrections() if _corrects(kind) else None
     return corrections

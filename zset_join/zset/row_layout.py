@@ -49,11 +49,7 @@ _KINDS: dict[KeptAs, int] = {
 
 
 class ColumnTable:
-    """A column table of `zset_join.kernels.values.columns`, with the address kernels get it by.
-
-    Args:
-        lines: one line of `TABLE_WIDTH` words per column.
-    """
+    """A column table of `zset_join.kernels.values.columns`, with the address kernels get it by."""
 
     __slots__ = ("address", "lines", "words")
 
@@ -70,14 +66,7 @@ class ColumnTable:
 
 @dataclass(slots=True)
 class EncodedRows:
-    """Row records of one batch; they are valid as long as `owners` live.
-
-    Args:
-        address: of the first record.
-        count: how many.
-        owners: the Arrow arrays that long strings point into, and the buffer of the records.
-        unfit: rows with a key value that does not fit the type keys are compared in, None when there are none.
-    """
+    """Row records of one batch; they are valid as long as `owners` live."""
 
     address: int
     count: int
@@ -237,12 +226,7 @@ class RowLayout:
 
 
 class GatherPlan:
-    """How to build some columns of a layout from record addresses.
-
-    Args:
-        layout: the positions of the columns.
-        positions: which columns, by position in the schema.
-    """
+    """How to build some columns of a layout from record addresses."""
 
     def __init__(self, layout: RowLayout, positions: Sequence[int]) -> None:
         self._table = ColumnTable(layout.lines_at(positions))
@@ -269,12 +253,7 @@ class GatherPlan:
         return [column[0] in _VARIABLE_KINDS for column in self._columns]
 
     def places(self, count: int, begin: int = 0) -> tuple[list[tuple[int, int, int]], int]:
-        """Return, of each column, where its validity and its values (or offsets) go and the bytes of these; and where all end.
-
-        Args:
-            count: of the records.
-            begin: where the first column begins.
-        """
+        """Return, of each column, the places of validity and values (or offsets) and their bytes; and where all end."""
         bitmap_bytes = (count + 7) // 8
         padded_bitmap = (bitmap_bytes + 63) // 64 * 64
         size = begin
@@ -291,12 +270,7 @@ class GatherPlan:
         return places, size
 
     def point(self, base: int, places: Sequence[tuple[int, int, int]]) -> None:
-        """Let `fill` write to places.
-
-        Args:
-            base: the address that the places count from.
-            places: of `places`, of as many records or more.
-        """
+        """Let `fill` write to places."""
         if self._columns:
             self._table.lines[:, c.VALIDITY : c.OFFSETS + 1] = [
                 (base + validity_at, 0, base + values_at)
@@ -306,15 +280,7 @@ class GatherPlan:
             ]
 
     def fill(self, refs: int, count: int) -> tuple[list[int], list[int]]:
-        """Fill in validity, values and offsets of records; return, of each column, its NULLs and the bytes behind its offsets.
-
-        Args:
-            refs: an address.
-            count: of the records.
-
-        Raises:
-            OverflowError: the strings of one column exceed 2 GiB.
-        """
+        """Fill in validity, values and offsets of records; return, per column, NULLs and the bytes behind its offsets."""
         if not self._columns:
             return [], []
         gather_fixed(refs, count, self._table.address, *self._count_addresses)
@@ -328,17 +294,7 @@ class GatherPlan:
         gather_variable(refs, count, self._table.address, at, heap, address)
 
     def gather(self, refs: int, count: int, heap: int, allocate: Allocate = pa.allocate_buffer) -> list[pa.Array]:
-        """Return the columns of `count` records, whose addresses are at address `refs`; address 0 gives NULLs.
-
-        Args:
-            refs: an address.
-            count: of the records.
-            heap: the address of what is not in the records themselves.
-            allocate: where the columns take their memory.
-
-        Raises:
-            OverflowError: the strings of one column exceed 2 GiB; request fewer rows at a time.
-        """
+        """Return the columns of `count` records, whose addresses are at address `refs`; address 0 gives NULLs."""
         if not self._columns:
             return []
         places, size = self.places(count)

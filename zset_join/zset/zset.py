@@ -322,11 +322,7 @@ def _named(row: Mapping[str, Any] | Sequence[Any], schema: pa.Schema) -> Mapping
 
 
 class RowSums:
-    """Add up the weights of equal rows of one schema, for callers that do it often; one thread at a time uses it.
-
-    Args:
-        schema: of the rows.
-    """
+    """Add up the weights of equal rows of one schema, for callers that do it often; one thread at a time uses it."""
 
     def __init__(self, schema: pa.Schema) -> None:
         self.schema = schema

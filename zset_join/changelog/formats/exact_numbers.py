@@ -72,10 +72,6 @@ def holds_exactly(number: str) -> bool:
 def with_marks(text: str, *, keeps_exact: bool = True) -> str:
     """Return JSON in which the numbers that a double does not hold are marked.
 
-    Args:
-        text: JSON.
-        keeps_exact: leave numbers that a double holds as they are.
-
     >>> with_marks('{"a": 0.1, "b": 1e-400, "c": "1e-400"}').replace(MARK, "#")
     '{"a": 0.1, "b": "#1e-400", "c": "1e-400"}'
     """

@@ -183,10 +183,8 @@ class Dialect(SpellingWords):
 
 
 def is_exact(data_type: pa.DataType) -> bool:
-    """Return whether numbers and texts of a column are distinguished: of all but floats, texts and nested ones.
-
-    Floats are read alike from both; inside Spark a VARIANT would forget the sign of zero.
-    """
+    """Return whether numbers and texts of a column are distinguished: of all but floats, texts and nested ones."""
+    # Floats are read alike from both; inside Spark a VARIANT would forget the sign of zero.
     is_number = pt.is_integer(data_type) or pt.is_decimal(data_type)
     is_bytes = pt.is_binary(data_type) or pt.is_large_binary(data_type)
     return bool(is_number or is_bytes or pt.is_boolean(data_type) or pt.is_date(data_type) or pt.is_timestamp(data_type))
@@ -199,16 +197,7 @@ def needs_schema(data_type: pa.DataType) -> bool:
 
 @dataclass(frozen=True, kw_only=True)
 class Spelling:
-    """Make the expressions that read one column.
-
-    Args:
-        record: the format.
-        field: the column.
-        options: of the format.
-        dialect: of the engine.
-        text: the column that has the value's text.
-        coding: the column that has its spelling; None where records of the format never have one.
-    """
+    """Make the expressions that read one column."""
 
     record: RecordFormat
     field: pa.Field
@@ -256,11 +245,7 @@ class Spelling:
         return f"CASE WHEN NOT {more} THEN '\"' || {digits} || '\"' END"
 
     def plain(self, digits: str) -> str:
-        """Return the text of the value without its encoding.
-
-        Args:
-            digits: the column that has the digits of an unscaled number, where it may be one.
-        """
+        """Return the text of the value without its encoding."""
         kind = self.field.type
         if self.is_scaled:
             quoted = f"{self.text} LIKE '\"%'"
@@ -285,11 +270,7 @@ class Spelling:
         return f"CASE WHEN {self.coding} NOT LIKE '{_DECIMAL}:%' OR {self.coding} IS NULL OR {is_number} THEN {self.text} END"
 
     def value(self, plain: str) -> str:
-        """Return the expression for the value.
-
-        Args:
-            plain: the column that has `plain`.
-        """
+        """Return the expression for the value."""
         kind = self.field.type
         if pt.is_timestamp(kind):
             return self._instant(plain)

@@ -59,14 +59,7 @@ def first_and_last(unit: str) -> tuple[int, int]:
 
 @dataclass(frozen=True)
 class Step:
-    """One SELECT over an earlier one.
-
-    Args:
-        name: of the step.
-        columns: what it selects.
-        source: the step before, or the records.
-        where: which lines it keeps; None for all.
-    """
+    """One SELECT over an earlier one."""
 
     name: str
     columns: tuple[str, ...]
@@ -81,17 +74,7 @@ class Step:
 
 @dataclass(frozen=True, kw_only=True)
 class RecordStatements:
-    """Make the query that reads the records of one table.
-
-    Args:
-        record: the format.
-        schema: the columns of the table.
-        keys: its key columns; none for a table without a key.
-        options: of the format.
-        dialect: of the engine.
-        source: what the source is called, which its table is expected to be called too; None: that is not known.
-        opens: records may be in an envelope of schema and payload.
-    """
+    """Make the query that reads the records of one table."""
 
     record: RecordFormat
     schema: pa.Schema
@@ -102,12 +85,7 @@ class RecordStatements:
     opens: bool = True
 
     def steps(self, source: str, kept: Sequence[str] = ()) -> list[Step]:
-        """Return the steps of the query, each over the one before; the last is the answer.
-
-        Args:
-            source: a relation with `key`, `value`, and, for their metadata, `topic`, `partition`, `offset`.
-            kept: columns of it that go through all steps.
-        """
+        """Return the steps of the query, each over the one before; the last is the answer."""
         dialect, record = self.dialect, self.record
         goes_along = [dialect.quoted(name) for name in kept]
         # Under names of their own: a column of the table, or one that holds them, may have theirs.

@@ -76,30 +76,7 @@ the database's log (of PostgreSQL, by Debezium: its lsn), and where the record i
 
 @dataclass(frozen=True, kw_only=True)
 class RecordFormat:
-    """Describe where the parts of a record are, for one format.
-
-    Args:
-        name: what users call it.
-        operation: path of what it does; none where a NULL value deletes.
-        operations: its operation, in lower case, to the meaning; a missing one makes a bad record.
-        updates: operations among them that replace a row, so that a table without a key needs the old one.
-        row: path of the row that an upsert brings.
-        deleted: path of the row, or of the key columns, that a delete takes away.
-        old: path of the full old row, for tables without a key.
-        moved: path of a row that has the old values of key columns that an update changed.
-        database: path of the database's name.
-        table: path of the table's name.
-        types: path of an object that has the database's type of each column.
-        is_list: the rows are lists, one record may have several.
-        enveloped: the record may be in `payload`, beside a schema.
-        key_in_record_key: the record's key has the key columns, as JSON.
-        times: metadata to its path and the unit it has; None: it is ISO text.
-        older_times: metadata to its path in records of older writers, which have microseconds nowhere: milliseconds.
-        position: path of the position in the database's log.
-        decimals: how decimals are written unless options override it.
-        binary: how bytes are written unless options override it.
-        counts_times: dates and times without a zone are numbers, unless the writer is configured otherwise.
-    """
+    """Describe where the parts of a record are, for one format."""
 
     name: str
     operation: tuple[str, ...] = ()
@@ -278,9 +255,6 @@ def _names(given: str | Sequence[str] | None) -> tuple[str, ...] | None:
 def placeholders(text: str) -> tuple[str, ...]:
     """Return Debezium's placeholders for a value that was not sent, by type, as compact JSON or plain text.
 
-    Args:
-        text: `unavailable.value.placeholder`.
-
     >>> placeholders("no")[:4]
     ('no', 'bm8=', '["no"]', '["bm8="]')
     """
@@ -296,9 +270,6 @@ def placeholders(text: str) -> tuple[str, ...]:
 def record_format(name: str) -> RecordFormat:
     """Return the format of a name.
 
-    Raises:
-        OptionError: there is none.
-
     >>> record_format("debezium-json").deleted
     ('before',)
     """
@@ -308,15 +279,7 @@ def record_format(name: str) -> RecordFormat:
 
 
 def is_record_format(name: str, format_name: str) -> bool:
-    """Return whether a format is one of records, not of rows.
-
-    Args:
-        name: of the stream.
-        format_name: the argument.
-
-    Raises:
-        OptionError: there is no such format.
-    """
+    """Return whether a format is one of records, not of rows."""
     known = [*RECORD_FORMATS, *ROW_FORMATS]
     if format_name not in known:
         raise OptionError(

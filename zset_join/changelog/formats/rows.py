@@ -149,15 +149,7 @@ _FORMS: Mapping[str, ChangelogFormat] = {
 
 
 def feed_sequence(name: str, columns: Sequence[str]) -> tuple[str, ...]:
-    """Return the column that orders the commits of a change feed.
-
-    Args:
-        name: of the source.
-        columns: that its rows have.
-
-    Raises:
-        PlanError: there is no `_commit_version`.
-    """
+    """Return the column that orders the commits of a change feed."""
     version = "_commit_version"
     if version in columns:
         return (version,)
@@ -194,15 +186,6 @@ ROW_FORMATS: Mapping[str, tuple[str, tuple[str, ...], tuple[str, ...]]] = {
 
 def row_format_arguments(name: str, format_name: str, columns: Sequence[str], given: Mapping[str, Any]) -> dict[str, Any]:
     """Return the arguments of `changes` that a format of rows represents.
-
-    Args:
-        name: of the source.
-        format_name: one of `ROW_FORMATS`.
-        columns: of the rows.
-        given: `keys`, `sequence_by`, `column_list` and `except_column_list`, as the user gave them.
-
-    Raises:
-        PlanError: the rows lack the column with the kind of change.
 
     >>> rows = ["id", "_change_type", "_commit_version"]
     >>> given = {"keys": ["id"], "sequence_by": None, "column_list": None, "except_column_list": None}

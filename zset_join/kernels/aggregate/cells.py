@@ -92,10 +92,8 @@ def sort_cells(
     cell_keys: int,
     cell_weights: Any,
 ) -> int:
-    """Net the rows of a delta into cells; return how many there are.
-
-    Rows that are not `valid` or have weight 0 get cell -1. `cells` has a word per entry and two more.
-    """
+    """Net the rows of a delta into cells; return how many there are."""
+    # Rows that are not `valid` or have weight 0 get cell -1. `cells` has a word per entry and two more.
     for entry in range(entries + 2):
         cells[entry] = 0
     for index in range(count):
@@ -144,10 +142,8 @@ def match_cells(
     words: int,
     texts: int,
 ) -> bool:
-    """Look every cell up and bring the counts of the touched multisets up to date; return whether a cell falls below 0.
-
-    `after` still holds what the multisets were before; their roots stay as they are.
-    """
+    """Look every cell up and bring the counts of the touched multisets up to date; return whether a cell falls below 0."""
+    # `after` still holds what the multisets were before; their roots stay as they are.
     below = False
     for entry in range(entries):
         if entry + _AHEAD < entries and cells[entry + _AHEAD] < cells[entry + _AHEAD + 1]:

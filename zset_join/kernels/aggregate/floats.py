@@ -177,10 +177,8 @@ def add_floats(
     heap: int,
     blocks: int,
 ) -> bool:
-    """Count and add values, and their squares if requested; return whether a count fell below 0 on its way.
-
-    `place` is the address of the count in the first line. `blocks` has room for as many blocks as `count_special` returned.
-    """
+    """Count and add values, and their squares if requested; return whether a count fell below 0 on its way."""
+    # `place` is the address of the count in the first line. `blocks` has room for as many blocks as `count_special` returned.
     below = False
     free = blocks
     window = 8
@@ -303,10 +301,8 @@ def _variance(
 def variance_floats(
     entries: int, line_words: int, place: int, sample: bool, root: bool, heap: int, spare: int, variances: Any, valid: Any
 ) -> None:
-    """Write the variance per line (of the population, or of a sample), or its root; mark in `valid` where there is one.
-
-    `spare` has room for 4 KiB.
-    """
+    """Write the variance per line (of the population, or of a sample), or its root; mark in `valid` where there is one."""
+    # `spare` has room for 4 KiB.
     for entry in range(entries):
         line = place + entry * line_words * 8
         count = load_u64(line)
@@ -355,10 +351,8 @@ def find_leftover(entries: int, line_words: int, after: int, block_at: int, heap
 
 @kernel
 def store_float_blocks(view: int, entries: int, line_words: int, before: int, after: int, block_at: int, squares: bool) -> None:
-    """Move the blocks that an epoch worked on into the heap, and free those that are not needed any more.
-
-    `block_at` is the position of the block word in a line. The caller has made room for a full block per worked-on one.
-    """
+    """Move the blocks that an epoch worked on into the heap, and free those that are not needed any more."""
+    # `block_at` is the position of the block word in a line. The caller has made room for a full block per worked-on one.
     heap, header = word(view, HEAP), word(view, HEADER)
     for entry in range(entries):
         place = after + (entry * line_words + block_at) * 8
@@ -396,11 +390,9 @@ def copy_float_blocks(old: int, new: int, groups: int, copied: int, place: int, 
 
 @kernel
 def _written_size(block: int, source: int, squares: bool) -> int:
-    """Return the length of the decisive part of a block.
-
-    A part of a delta may have as many outliers more as less, and yet another sum. Such a block is one that an epoch works
-    on, with room for all words; one in the heap without outliers has none.
-    """
+    """Return the length of the decisive part of a block."""
+    # A part of a delta may have as many outliers more as less, and yet another sum. Such a block is one that an epoch works
+    # on, with room for all words; one in the heap without outliers has none.
     size = _block_size(load_u64(source + _OUTLIERS), squares)
     if block < 0 and size == _COUNTS_BYTES:
         full = SQUARE_BLOCK_BYTES if squares else BLOCK_BYTES
@@ -440,10 +432,8 @@ def merge_blocks(
     heap: int,
     blocks: int,
 ) -> None:
-    """Add blocks that were written down before; `place` is the address of the block word in the first line.
-
-    `blocks` has room for as many blocks as there are.
-    """
+    """Add blocks that were written down before; `place` is the address of the block word in the first line."""
+    # `blocks` has room for as many blocks as there are.
     free = blocks
     for index in range(count):
         if not _is_valid(validity, start + index):

@@ -75,10 +75,8 @@ def group_delta(
     keys: Any,
     key_codes: Any,
 ) -> int:
-    """Give every record of a delta the number of its entry; return how many there are.
-
-    `table` is the address of 2**bits zeroed words. `keys` gets the first record of each entry, `key_codes` its hash.
-    """
+    """Give every record of a delta the number of its entry; return how many there are."""
+    # `table` is the address of 2**bits zeroed words. `keys` gets the first record of each entry, `key_codes` its hash.
     mask = (1 << bits) - 1
     entries = 0
     for index in range(count):
@@ -238,10 +236,7 @@ def store_groups(
 
 @kernel
 def copy_groups(old: int, new: int, variables: int, key_bytes: int, state_offset: int, words: int, copied: int) -> int:
-    """Copy the groups into an empty state with room for them; write old and new record addresses to `copied`.
-
-    Cost: the records ever in use. State words that point into the heap are the caller's to mend.
-    """
+    """Copy the groups into an empty state with room for them; write old and new record addresses to `copied`."""
     count = 0
     for position in range(load_u64(word(old, HEADER) + H_ROWS_END * 8)):
         source = word(old, ROWS) + position * word(old, STRIDE)
@@ -259,12 +254,10 @@ def copy_groups(old: int, new: int, variables: int, key_bytes: int, state_offset
 
 @kernel
 def resolve_rows(count: int, weights: Any, status: Any, constraints: int, places: int) -> int:
-    """Decide row by row what the groups can take; return how many rows were given a bad status.
-
-    A *constraint* is a list of cells with a number of copies each, and the cell of each row (-1: none). `places` is
-    the address of two addresses per constraint: of the cell of each row, and of the copies of each cell, which are brought up
-    to date. Insertions count first; retractions are then taken in arrival order as long as every cell of theirs has enough.
-    """
+    """Decide row by row what the groups can take; return how many rows were given a bad status."""
+    # A *constraint* is a list of cells with a number of copies each, and the cell of each row (-1: none). `places` is the
+    # address of two addresses per constraint: of the cell of each row, and of the copies of each cell, which are brought up
+    # to date. Insertions count first; retractions are then taken in arrival order as long as every cell of theirs has enough.
     bad = 0
     for index in range(count):
         weight = weights[index]

@@ -165,10 +165,8 @@ def free_key(key: int, words: int, texts: int, heap: int, header: int) -> None:
 def fill_text_keys(
     offsets: int, offset_width: int, values: int, validity: int, start: int, count: int, keys: int, words: int
 ) -> None:
-    """Write the three words of `count` strings of an Arrow array; `keys` is the place of the first, lines have `words` words.
-
-    The words of a NULL are 0.
-    """
+    """Write the three words of `count` strings of an Arrow array; `keys` is the first, lines have `words` words."""
+    # The words of a NULL are 0.
     for index in range(count):
         place = keys + index * words * 8
         position = start + index
@@ -191,11 +189,9 @@ def fill_text_keys(
 
 @kernel
 def gather_texts(keys: int, words: int, count: int, valid: int, heap: int, offsets: int, values: int) -> int:
-    """Write `count` strings behind each other and return how many bytes they take; with `values` 0 write offsets only.
-
-    `keys` is the place of the first string's words, lines have `words` words; `valid` has a byte per string. Offsets are
-    int32, and wrong when the total exceeds 2^31 - 1.
-    """
+    """Write `count` strings behind each other and return how many bytes they take; with `values` 0 write offsets only."""
+    # `keys` is the place of the first string's words, lines have `words` words; `valid` has a byte per string. Offsets are
+    # int32, and wrong when the total exceeds 2^31 - 1.
     total = 0
     store_u32(offsets, 0)
     for index in range(count):

@@ -156,7 +156,6 @@ def unsigned_below(left: int, right: int) -> bool:
 
 @kernel
 def _add_at(address: int, word: int, value: int, carry: int) -> int:
-    """Add a word and a carry to one word of a number; return the carry."""
     old = load_u64(address + word * 8)
     total = old + value
     over = 1 if unsigned_below(total, old) else 0
@@ -188,7 +187,6 @@ def add_words(address: int, words: int, word: int, first: int, second: int, thir
 
 @kernel
 def add_number(target: int, source: int, words: int) -> None:
-    """Add the number at `source` to the one at `target`."""
     carry = 0
     for word in range(words):
         carry = _add_at(target, word, load_u64(source + word * 8), carry)

@@ -115,10 +115,8 @@ def read_ends(
     old_valid: Any,
     new_valid: Any,
 ) -> None:
-    """Write the first value (`high`: the last) of every entry's multiset before and after the epoch to `old` and `new`.
-
-    A multiset that is empty leaves zeros. Long strings come with plain addresses, good until the state is written to.
-    """
+    """Write the first value (`high`: the last) of every entry's multiset before and after the epoch to `old` and `new`."""
+    # A multiset that is empty leaves zeros. Long strings come with plain addresses, good until the state is written to.
     for entry in range(entries):
         if entry + _AHEAD < entries:
             prefetch_values(heap, before + ((entry + _AHEAD) * line_words + at) * 8, words)
@@ -214,10 +212,8 @@ def list_values(
 def list_state(
     heap: int, groups: Any, count: int, place: int, words: int, texts: int, refs: Any, keys: int, copies: Any
 ) -> int:
-    """Write every value of the multisets at `place` of some records: record address, key words, copies; return how many.
-
-    Used for snapshots. Long strings come with plain addresses, good until the state is written to.
-    """
+    """Write every value of the multisets at `place` of some records: record address, key words, copies; return how many."""
+    # Used for snapshots. Long strings come with plain addresses, good until the state is written to.
     cell_count = 0
     step = 8 * words + 8
     for index in range(count):

@@ -317,13 +317,11 @@ def store_cells(
     limit: int,
     spare: int,
 ) -> tuple[int, int, int]:
-    """Fold the cells of the entries from `first` on, beginning with cell `resume`, into their multisets.
-
-    Besides the arguments of `match_cells`: `limit` is the heap offset below which there is room, `spare` has room for
-    a full leaf and all cells.
-
-    Returns `(entry, cell, bytes)`: where to continue, with at least so many bytes of heap more; entry is `entries` at the end.
-    """
+    """Fold the cells of the entries from `first` on, beginning with cell `resume`, into their multisets."""
+    # Besides the arguments of `match_cells`: `limit` is the heap offset below which there is room, `spare` has room for a
+    # full leaf and all cells.
+    # Returns `(entry, cell, bytes)`: where to continue, with at least so many bytes of heap more; entry is `entries` at the
+    # end.
     heap, header = word(view, HEAP), word(view, HEADER)
     step = 8 * words + 8
     capacity = leaf_capacity(words)
@@ -396,10 +394,8 @@ def _count_before(begin: int, end: int, distinct: int, cell_before: Any, cell_we
 
 @kernel
 def copy_values(old: int, new: int, groups: int, copied: int, place: int, words: int, texts: int) -> None:
-    """Rewrite the multisets of copied groups into the heap of the new state, which has room for them.
-
-    `copied` has the old and the new record address of each group, `place` is the offset of the root in a record.
-    """
+    """Rewrite the multisets of copied groups into the heap of the new state, which has room for them."""
+    # `copied` has the old and the new record address of each group, `place` is the offset of the root in a record.
     old_heap, heap, header = word(old, HEAP), word(new, HEAP), word(new, HEADER)
     step, line = 8 * words + 8, 8 * words + 16
     capacity = leaf_capacity(words)

@@ -59,11 +59,9 @@ def add_integers(
     line_words: int,
     place: int,
 ) -> bool:
-    """Count and add values; return whether a count fell below 0 on its way.
-
-    `values` is the address of the first value of the Arrow buffer, `step` the bytes from one to the next; of a narrow decimal
-    only the lower half is read. `place` is the address of the count in the first line; the sum comes after it.
-    """
+    """Count and add values; return whether a count fell below 0 on its way."""
+    # `values` is the address of the first value of the Arrow buffer, `step` the bytes from one to the next; of a narrow
+    # decimal only the lower half is read. `place` is the address of the count in the first line; the sum comes after it.
     below = False
     for index in range(count):
         if not _is_valid(validity, start + index):
@@ -127,10 +125,8 @@ def _put_decimal(target: int, magnitude: int, negative: bool) -> None:
 
 @kernel
 def sum_decimals(entries: int, line_words: int, place: int, words: int, bound: int, spare: int, sums: int) -> int:
-    """Write the sums of decimals as 128-bit values to `sums`; return the first entry whose sum reaches `bound`, or -1.
-
-    `bound` is a number of 4 words (10 to the power of the result's precision); `spare` has room for 4 words.
-    """
+    """Write the sums of decimals as 128-bit values to `sums`; return the first entry whose sum reaches `bound`, or -1."""
+    # `bound` is a number of 4 words (10 to the power of the result's precision); `spare` has room for 4 words.
     beyond = -1
     for entry in range(entries):
         negative = _magnitude(spare, place + entry * line_words * 8 + 8, words, 4)
@@ -144,10 +140,8 @@ def sum_decimals(entries: int, line_words: int, place: int, words: int, bound: i
 def average_decimals(
     entries: int, line_words: int, place: int, words: int, factor: int, bound: int, spare: int, averages: int
 ) -> int:
-    """Write the averages of decimals, rounded half up, as 128-bit values; return the first entry that reaches `bound`, or -1.
-
-    `factor` is 10 to the power of the digits that the average has more than the values; `spare` has room for 9 words.
-    """
+    """Write the averages of decimals, rounded half up, as 128-bit values; return the first one at `bound`, or -1."""
+    # `factor` is 10 to the power of the digits that the average has more than the values; `spare` has room for 9 words.
     beyond = -1
     scaled = spare + 32
     for entry in range(entries):

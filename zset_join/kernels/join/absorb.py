@@ -350,10 +350,8 @@ def _absorb_others(view: int, delta: int, watermark: int) -> None:
 
 @kernel
 def absorb_upserts(view: int, delta: int, keep_tombstones: bool, watermark: int) -> None:
-    """Apply the changes that `changes_of_upserts` planned; `D_NUMBERS` gets the row number of every delta row that was stored.
-
-    Rows that go are first, so that their records are present for those that arrive.
-    """
+    """Apply the changes that `changes_of_upserts` planned; `D_NUMBERS` gets the row numbers of stored delta rows."""
+    # Rows that go are first, so that their records are present for those that arrive.
     _absorb_deleted(view, delta, keep_tombstones, watermark)
     _absorb_overwritten(view, delta)
     _absorb_moved(view, delta)

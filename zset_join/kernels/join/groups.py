@@ -153,11 +153,9 @@ def _is_read(own: int, other: int, group: int, by_own: bool) -> bool:
 
 @kernel
 def _find_heads(epoch: int, side: int, groups: int) -> None:
-    """Look the chains of one side's state up, fetching slots and rows ahead.
-
-    A head is the number of the first row of a group's key, 0 where there is none or where it is not requested. A state is read
-    where the other side changes, and where its own side does if S_READ_BY_OWN.
-    """
+    """Look the chains of one side's state up, fetching slots and rows ahead."""
+    # A head is the number of the first row of a group's key, 0 where there is none or where it is not requested. A state is
+    # read where the other side changes, and where its own side does if S_READ_BY_OWN.
     own, other = side_word(epoch, side, S_FIRST), side_word(epoch, 1 - side, S_FIRST)
     by_own = side_word(epoch, side, S_READ_BY_OWN) != 0
     view, columns, heads = (
@@ -208,10 +206,7 @@ def in_changed_set(number: int, marks: int) -> bool:
 
 @kernel
 def _read_degrees(epoch: int, side: int, groups: int) -> None:
-    """Return for every group whether its side has live rows before and after the epoch.
-
-    Cost: at most one more row of the chain than the group has changes.
-    """
+    """Return for every group whether its side has live rows before and after the epoch."""
     view, first, heads = side_word(epoch, side, S_VIEW), side_word(epoch, side, S_FIRST), side_word(epoch, side, S_HEAD)
     marks, has_changed = side_word(epoch, side, S_CHANGED), side_word(epoch, side, S_COUNT) != 0
     next_change, after = word(epoch, E_NEXT_CHANGE), word(epoch, E_AFTER)
@@ -235,11 +230,9 @@ def _read_degrees(epoch: int, side: int, groups: int) -> None:
 
 @kernel
 def partition_changes(left_count: int, total: int, part_bits: int, source: int, target: int, bounds: Any) -> None:
-    """Sort changes by the home of their hash among 2**`part_bits`, so that a part's groups fit the processor's cache.
-
-    `source` and `target` are addresses of changes. `bounds` has 2 * parts + 1 zeroed words: a part's left changes begin at
-    bounds[2 * part], its right ones at bounds[2 * part + 1].
-    """
+    """Sort changes by the home of their hash among 2**`part_bits`, so that a part's groups fit the processor's cache."""
+    # `source` and `target` are addresses of changes. `bounds` has 2 * parts + 1 zeroed words: a part's left changes begin at
+    # bounds[2 * part], its right ones at bounds[2 * part + 1].
     lines = 2 << part_bits
     for change in range(total):
         side = 1 if change >= left_count else 0
@@ -262,10 +255,8 @@ def partition_changes(left_count: int, total: int, part_bits: int, source: int, 
 
 @kernel
 def range_changes(home_bounds: Any, part_bits: int, source: int, target: int, bounds: Any) -> None:
-    """Sort changes that `partition_changes` has sorted again, by 2**`part_bits` ranges of their hash: the order on disk.
-
-    `home_bounds` are the bounds it wrote; else as there.
-    """
+    """Sort changes that `partition_changes` has sorted again, by 2**`part_bits` ranges of their hash: the order on disk."""
+    # `home_bounds` are the bounds it wrote; else as there.
     lines = 2 << part_bits
     for line in range(len(home_bounds) - 1):
         for change in range(home_bounds[line], home_bounds[line + 1]):

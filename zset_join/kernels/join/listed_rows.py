@@ -40,25 +40,7 @@ def emit_listed_rows(
     filled: int,
     capacity: int,
 ) -> int:
-    """Append the join's output for rows of one side at `filled`; return the new fill position.
-
-    Args:
-        own: view of the side that is walked.
-        own_columns: table of its join key.
-        other: view of the other side, whose rows in memory are looked up.
-        other_columns: table of its join key.
-        first: address of the first record.
-        count: of records, one behind the other.
-        pairs: whether to emit pairs.
-        kind: what the join shows of rows alone of the side; 0 for nothing.
-        cursor: address of two words: the record, and the row of the other side to continue with (0: the first). Done when the
-            record is behind the last; OVERFLOW in the first word ends it.
-        out_own: address of the record addresses of the side.
-        out_other: address of those of the other side; 0 is written for a row alone.
-        out_weights: address of the weights.
-        filled: rows of the output.
-        capacity: of the output.
-    """
+    """Append the join's output for rows of one side at `filled`; return the new fill position."""
     stride, heap, degree = word(own, STRIDE), word(own, HEAP), word(own, DEGREE_OFFSET)
     rows, other_stride, other_heap = word(other, ROWS), word(other, STRIDE), word(other, HEAP)
     slots, bits = word(other, JOIN_SLOTS), word(other, JOIN_BITS)

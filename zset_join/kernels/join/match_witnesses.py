@@ -63,18 +63,7 @@ def _is_at(view: int, own_columns: int, code: int, ref: int, heap: int, columns:
 def mark_lacking(
     view: int, own_columns: int, of: int, columns: int, codes: Any, names: Any, replaced: Any, lacking: Any
 ) -> None:
-    """Mark a record of each key of which no row is in memory that stays.
-
-    Args:
-        view: of the side whose rows are looked at.
-        own_columns: of its join key.
-        of: view of the side whose changes name the keys.
-        columns: of its join key.
-        codes: hash of each record's key, ascending.
-        names: the records.
-        replaced: numbers of the rows that the epoch replaces or retracts, ascending.
-        lacking: a flag for each record; records next to one of the same key have none.
-    """
+    """Mark a record of each key of which no row is in memory that stays."""
     heap = word(of, HEAP)
     for at in range(len(codes)):
         ref = _record(of, names[at])
@@ -88,20 +77,7 @@ def mark_lacking(
 def choose_witnesses(
     view: int, columns: int, codes: Any, refs: Any, order: Any, replaced: Any, firsts: Any, chosen: Any
 ) -> None:
-    """Mark one record of each key among rows of a side, and choose it where no row of the key is in memory that stays.
-
-    Cost: the records; of a hash with several keys again for each.
-
-    Args:
-        view: of the side.
-        columns: of its join key.
-        codes: hash of each record's key.
-        refs: addresses of the records.
-        order: of the records by hash.
-        replaced: as above.
-        firsts: a flag for each record: whether it is the first of its key.
-        chosen: a flag for each record: whether it is to come into memory.
-    """
+    """Mark one record of each key among rows of a side, and choose it where no row of the key is in memory that stays."""
     heap = word(view, HEAP)
     begin = 0
     for at in range(len(order)):
@@ -129,10 +105,7 @@ def record_witnesses(
     names: Any,
     lacking: Any,
 ) -> None:
-    """Take the mark from the keys of which a row was found; arguments as above.
-
-    Cost: the rows that were found, and the records of keys with their hashes.
-    """
+    """Take the mark from the keys of which a row was found; arguments as above."""
     heap, own_heap = word(of, HEAP), word(view, HEAP)
     key = 0 if len(order) == 0 else _first_at_least(codes[order[0]], key_codes)
     for at in range(len(order)):

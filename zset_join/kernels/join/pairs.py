@@ -98,10 +98,8 @@ def is_wanted(weight: int, sign: int) -> bool:
 
 @kernel
 def _load_block(epoch: int, side: int, position: int) -> tuple[int, int, int]:
-    """Copy addresses and weights of up to BLOCK_ROWS unchanged rows of a side's chain, from row number `position` on.
-
-    Returns how many, where the chain continues (0: it ends), and the largest weight.
-    """
+    """Copy addresses and weights of up to BLOCK_ROWS unchanged rows of a side's chain, from row number `position` on."""
+    # Returns how many, where the chain continues (0: it ends), and the largest weight.
     view = side_word(epoch, side, S_VIEW)
     rows, stride = word(view, ROWS), word(view, STRIDE)
     marks, check = side_word(epoch, side, S_CHANGED), side_word(epoch, side, S_COUNT) != 0
@@ -125,11 +123,9 @@ def _load_block(epoch: int, side: int, position: int) -> tuple[int, int, int]:
 
 @kernel
 def _pair_chain(epoch: int, group: int, own: int, sign: int, cursor: int, at: int) -> int:
-    """Pair the changes of side `own` of a group with the unchanged rows of the other side's chain.
-
-    Words 2, 3, 4 of the cursor are the change (-1: first), the first row of the block (-1: head) and the position inside it;
-    -1, -1, 0 when the chain is done. A chain is read once per block of rows, however many changes meet it.
-    """
+    """Pair the changes of side `own` of a group with the unchanged rows of the other side's chain."""
+    # Words 2, 3, 4 of the cursor are the change (-1: first), the first row of the block (-1: head) and the position inside
+    # it; -1, -1, 0 when the chain is done. A chain is read once per block of rows, however many changes meet it.
     other = 1 - own
     next_change, refs = word(epoch, E_NEXT_CHANGE), word(epoch, E_REFS)
     before, after = word(epoch, E_BEFORE), word(epoch, E_AFTER)
@@ -231,10 +227,8 @@ def _pair_one_row(
     out_other: int,
     out_weights: int,
 ) -> tuple[int, int]:
-    """Pair changes with a chain that is one row of weight 1, the commonest case; return the output's end and the change left.
-
-    The change is -1 when all are done.
-    """
+    """Pair changes with a chain of one row of weight 1, the commonest case; return the output's end and the change left."""
+    # The change is -1 when all are done.
     while change >= 0:
         delta = of_change(after, change) - of_change(before, change)
         if is_wanted(delta, sign):
@@ -252,10 +246,8 @@ def _pair_one_row(
 def partition_by_sign(
     left: int, right: int, weights: int, count: int, spare_left: int, spare_right: int, spare_weights: int
 ) -> int:
-    """Bring the retractions of `count` output rows to the front, each part in its order; return how many there are.
-
-    The spare arrays have room for `count` words each. Cost: 48 bytes moved per insertion, 24 per retraction.
-    """
+    """Bring the retractions of `count` output rows to the front, each part in its order; return how many there are."""
+    # The spare arrays have room for `count` words each. Cost: 48 bytes moved per insertion, 24 per retraction.
     kept = 0
     moved = 0
     for index in range(count):
@@ -278,12 +270,10 @@ def partition_by_sign(
 
 @kernel
 def emit_pairs(epoch: int, sign: int, cursor: int, filled: int) -> int:
-    """Append changed pairs at `filled`; return how far the output is filled. Done when the cursor's group is E_GROUPS.
-
-    The cursor is: group, step (0: C_left x U_right, 1: C_left x C_right, 2: U_left x C_right), the place inside the step in
-    three words, and how many rows of the group are out already. The change positions are written only where their addresses are
-    not 0.
-    """
+    """Append changed pairs at `filled`; return how far the output is filled. Done when the cursor's group is E_GROUPS."""
+    # The cursor is: group, step (0: C_left x U_right, 1: C_left x C_right, 2: U_left x C_right), the place inside the step in
+    # three words, and how many rows of the group are out already. The change positions are written only where their addresses
+    # are not 0.
     groups = word(epoch, E_GROUPS)
     group, step = word(cursor, 0), word(cursor, 1)
     first_left, first_right = side_word(epoch, 0, S_FIRST), side_word(epoch, 1, S_FIRST)
@@ -394,11 +384,9 @@ def _unchanged_from(epoch: int, side: int, number: int) -> int:
 
 @kernel
 def emit_one_sided_rows(epoch: int, side: int, kind: int, sign: int, cursor: int, filled: int) -> int:
-    """Append the one-sided rows of one side at `filled`; return how far the output is filled.
-
-    Done when the cursor's group is E_GROUPS + 2: the two groups behind the others hold the changes whose key can never match.
-    The cursor is: group, step (0: changes, 1: unchanged rows), change (-1: first), row of the chain (-1: head).
-    """
+    """Append the one-sided rows of one side at `filled`; return how far the output is filled."""
+    # Done when the cursor's group is E_GROUPS + 2: the two groups behind the others hold the changes whose key can never
+    # match. The cursor is: group, step (0: changes, 1: unchanged rows), change (-1: first), row of the chain (-1: head).
     groups = word(epoch, E_GROUPS)
     view = side_word(epoch, side, S_VIEW)
     rows, stride = word(view, ROWS), word(view, STRIDE)

@@ -80,23 +80,8 @@ def emit_streamed_rows(
     pair_counts: Any,
     filled: int,
 ) -> int:
-    """Append the output of some rows of a side at `filled`; return how far the output is filled.
-
-    Where the output notes changes, -1 is noted for the row and the position of its change for the partner.
-
-    Args:
-        epoch: the view.
-        side: of the rows.
-        records: address of the first row.
-        codes: hash of the join key of each.
-        kind: what the join shows of rows alone of the side.
-        pairs: whether the join shows pairs.
-        sign: of what is wanted.
-        cursor: two words: the row, and its change (-1: the first; -2: what is left is the row alone). Done when the row is
-            behind the last; OVERFLOW in the first word ends it.
-        pair_counts: gets the number of pairs that each group makes, added up.
-        filled: rows of the output.
-    """
+    """Append the output of some rows of a side at `filled`; return how far the output is filled."""
+    # Where the output notes changes, -1 is noted for the row and the position of its change for the partner.
     other = 1 - side
     stride = word(side_word(epoch, side, S_VIEW), STRIDE)
     first, next_change, refs = side_word(epoch, other, S_FIRST), word(epoch, E_NEXT_CHANGE), word(epoch, E_REFS)

@@ -159,11 +159,7 @@ def _remove_old(versions: Iterable[Path]) -> None:
 
 
 class CompileNotice(event.Listener):  # type: ignore[misc]  # numba has no types
-    """Warn once per process that kernels are being compiled, as soon as that has taken a while.
-
-    Args:
-        after_seconds: of compiling, before the warning.
-    """
+    """Warn once per process that kernels are being compiled, as soon as that has taken a while."""
 
     def __init__(self, after_seconds: float = 2.0) -> None:
         self.kernels: set[Any] = set()
@@ -202,10 +198,8 @@ event.register("numba:compile", _notice)
 
 
 def kernel(function: _Function) -> _Function:
-    """Compile a function without the interpreter lock and keep the outcome below `compiled_kernels_directory`.
-
-    Nothing is compiled or loaded before the first call, of Python's or by a kernel that is compiled.
-    """
+    """Compile a function without the interpreter lock and keep the outcome below `compiled_kernels_directory`."""
+    # Nothing is compiled or loaded before the first call, of Python's or by a kernel that is compiled.
     compiled: Any = LazyKernel(function, prepare=_keep_by_our_rules)  # type: ignore[arg-type]  # a function to numba
     _notice.kernels.add(compiled)
     dispatcher: _Function = compiled
@@ -213,11 +207,9 @@ def kernel(function: _Function) -> _Function:
 
 
 def _keep_by_our_rules(compiled: Any) -> None:
-    """Let the code of a kernel be kept by `KeptCode`, where numba keeps it in two files of its own.
-
-    numba files it by the path and the time of the source, which differ between installations; here the digests show what it
-    was made of. A function that only names one of our modules keeps numba's rules.
-    """
+    """Let the code of a kernel be kept by `KeptCode`, where numba keeps it in two files of its own."""
+    # numba files it by the path and the time of the source, which differ between installations; here the digests show what it
+    # was made of. A function that only names one of our modules keeps numba's rules.
     function = compiled.py_func
     of_all = config.CACHE_DIR
     config.CACHE_DIR = _directory_of(function.__module__)

@@ -46,12 +46,7 @@ def is_compiled(directory: str = compiled_kernels_directory) -> bool:
 def compile_rest_in_background(
     directory: str = compiled_kernels_directory, *, program: tuple[str, ...] = _PROGRAM
 ) -> int | None:
-    """Start compiling all kernels where that was not done before; return the process, None where none was started.
-
-    Args:
-        directory: where compiled code is kept.
-        program: what compiles.
-    """
+    """Start compiling all kernels where that was not done before; return the process, None where none was started."""
     if os.environ.get(COMPILE_VARIABLE) == "lazily" or is_compiled(directory) or is_private(directory):
         return None
     paths = os.pathsep.join(filter(None, (_ROOT, os.environ.get("PYTHONPATH"))))

@@ -41,14 +41,7 @@ _logger = logging.getLogger("zset_join")
 
 
 def find_directory(beside_sources: Path) -> Path:
-    """Return the directory where compiled kernels are kept, made and found to be the user's own.
-
-    Args:
-        beside_sources: the choice where the user's cache directory will not do.
-
-    Raises:
-        StateError: `FOREIGN_FILE`: the directory that `NUMBA_CACHE_DIR` names is not the user's own.
-    """
+    """Return the directory where compiled kernels are kept, made and found to be the user's own."""
     named = os.environ.get("NUMBA_CACHE_DIR")
     if named:
         parent = Path(named) / "zset_join"
@@ -103,11 +96,6 @@ class KeptCode:
 
     Processes that compile the same kernel at the same time do not interfere: a file is named after the signature
     and the processor it is for, so each writes the same, and the last one's is kept.
-
-    Args:
-        path: the directory.
-        name: of the kernel; every version of it has the same.
-        stamp: of the file the kernel was read from; what was kept of another is not loaded.
     """
 
     def __init__(self, path: str, name: str, stamp: str) -> None:

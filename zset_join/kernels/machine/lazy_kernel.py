@@ -52,16 +52,7 @@ def _no_collection() -> Iterator[None]:
 
 
 class LazyKernel(CPUDispatcher):  # type: ignore[misc]  # numba has no types
-    """Dispatch calls of one function to its compiled code.
-
-    Args:
-        py_func: plain; no `*args`.
-        locals: as numba's dispatchers take them.
-        targetoptions: the same.
-        prepare: is called once with this dispatcher, when it has been made whole and before anything is compiled or loaded.
-
-    Cost: microseconds; the first use 0.6 ms, and what loading or compiling takes.
-    """
+    """Dispatch calls of one function to its compiled code."""
 
     def __init__(
         self,

@@ -46,13 +46,7 @@ def versions() -> str:
 
 
 class ShippedCode:
-    """Installed code of a wheel for one process.
-
-    Args:
-        directory: of these versions.
-        digests: the SHA-256 of every file, by its name from there.
-        complete_for: the version of all kernel sources it was built from.
-    """
+    """Installed code of a wheel for one process."""
 
     def __init__(self, directory: Path, digests: Mapping[str, str], complete_for: str) -> None:
         self._directory = directory
@@ -60,12 +54,7 @@ class ShippedCode:
         self.complete_for = complete_for
 
     def read(self, module: str, file: str) -> bytes | None:
-        """Return a file of a module and version; None where the wheel has none, or one that is damaged.
-
-        Args:
-            module: name and digest of its sources.
-            file: of one kernel and signature.
-        """
+        """Return a file of a module and version; None where the wheel has none, or one that is damaged."""
         name = f"{module}/{file}"
         expected = self._digests.get(name)
         if expected is None:

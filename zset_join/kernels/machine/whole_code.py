@@ -64,10 +64,8 @@ class _Whole(JITCodeLibrary):  # type: ignore[misc]  # numba has no types
     """Holds one kernel that Python calls, with all that it calls."""
 
     def finalize(self) -> None:
-        """Link every part once, optimize and emit.
-
-        The linker takes of a library what was used before; so callers come before what they call.
-        """
+        """Link every part once, optimize and emit."""
+        # The linker takes of a library what was used before; so callers come before what they call.
         self._linking_libraries: list[Any]
         order: list[Any] = []
         seen: set[Any] = set()
@@ -135,14 +133,7 @@ class _PartCompiler(WholeCompiler):
 
 
 class PartKernel(CPUDispatcher):  # type: ignore[misc]  # numba has no types
-    """Compile a function for the kernels that call it, one time for all values of an argument.
-
-    Args:
-        function: plain; no `*args`.
-        options: as numba's dispatchers take them.
-
-    Cost: 30 ms per signature; nothing is kept on disk.
-    """
+    """Compile a function for the kernels that call it, one time for all values of an argument."""
 
     def __init__(self, function: FunctionType, options: Mapping[str, Any]) -> None:
         super().__init__(function, None, {**options, "no_cpython_wrapper": True}, pipeline_class=_PartCompiler)

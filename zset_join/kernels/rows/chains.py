@@ -35,20 +35,7 @@ def count_matches(
     heads: Any,
     ends: Any,
 ) -> int:
-    """Find the first row of each record's chain, and where the matches of each record end; return how many there are.
-
-    Args:
-        view: the side view.
-        own_columns: column table of the key in the side's records.
-        keys: address of the first record that names a key.
-        key_stride: bytes per such record.
-        count: how many.
-        key_columns: column table of the key in them.
-        codes: room for one word per record.
-        unmatchable: room for one byte per record.
-        heads: gets a row number per record, 0 for none.
-        ends: gets the number of matches of this and all former records.
-    """
+    """Find the first row of each record's chain, and where the matches of each record end; return how many there are."""
     hash_rows(keys, key_stride, count, key_columns, word(view, HASH_KEY), codes, unmatchable)
     slots, bits = word(view, JOIN_SLOTS), word(view, JOIN_BITS)
     rows, stride, heap = word(view, ROWS), word(view, STRIDE), word(view, HEAP)

@@ -107,11 +107,9 @@ _AHEAD_ROW = 12
 
 @kernel
 def hash_delta(view: int, delta: int, has_identity: bool, is_append: bool) -> tuple[int, int, int]:
-    """Hash the join key (and the identity) of every row and give every row its first status.
-
-    Returns how many rows have a join key that can never match, how many a NULL in their identity, and how many a weight that
-    is 0 or, in an append-only input, negative.
-    """
+    """Hash the join key (and the identity) of every row and give every row its first status."""
+    # Returns how many rows have a join key that can never match, how many a NULL in their identity, and how many a weight
+    # that is 0 or, in an append-only input, negative.
     rows, count, stride, mask = word(delta, D_ROWS), word(delta, D_COUNT), word(view, STRIDE), word(view, HASH_KEY)
     weights, status = word(delta, D_WEIGHTS), word(delta, D_STATUS)
     lost = hash_rows(
@@ -147,11 +145,9 @@ def _older(left: int, right: int, offset: int, words: int) -> bool:
 
 @kernel
 def group_rows(view: int, delta: int, keep_entries: bool) -> None:
-    """Find the entries of the rows with status OK: their first row, and in `last_of` the row with the largest sequence.
-
-    Of rows with equal sequences the later arrival counts. With `keep_entries` every row is given the number of its entry, -1
-    where its status is not OK. Sets the number of entries, of rows that were too old, and of rows against the contract.
-    """
+    """Find the entries of the rows with status OK: their first row, and in `last_of` the row with the largest sequence."""
+    # Of rows with equal sequences the later arrival counts. With `keep_entries` every row is given the number of its entry,
+    # -1 where its status is not OK. Sets the number of entries, of rows that were too old, and of rows against the contract.
     rows, count = word(delta, D_ROWS), word(delta, D_COUNT)
     status, codes, columns = word(delta, D_STATUS), word(delta, D_IDENTITY_CODES), word(delta, D_IDENTITY_COLUMNS)
     first_of, last_of, entry_of = word(delta, D_FIRST_OF), word(delta, D_LAST_OF), word(delta, D_ENTRY_OF)
@@ -217,12 +213,10 @@ def clear_marks(changes: int, count: int, marks: int) -> None:
 
 @kernel
 def changes_of_upserts(view: int, delta: int, drop_unmatchable: bool, base: int, changes: int, marks: int) -> int:
-    """Look every entry up in the state, list what changes, retraction before insertion, and plan what absorbing will do.
-
-    `last_of` becomes -1 where the state is newer, `after_of` is the row that is live after the epoch (-1: none, or the entry
-    was too old). Adds up the entries that were too old and the deletes that met no live row. Returns the position after the
-    last change.
-    """
+    """Look every entry up in the state, list what changes, retraction before insertion, and plan what absorbing will do."""
+    # `last_of` becomes -1 where the state is newer, `after_of` is the row that is live after the epoch (-1: none, or the
+    # entry was too old). Adds up the entries that were too old and the deletes that met no live row. Returns the position
+    # after the last change.
     rows, count, entries = word(delta, D_ROWS), word(delta, D_COUNT), word(delta, D_ENTRIES)
     identity_codes, identity_columns = word(delta, D_IDENTITY_CODES), word(delta, D_IDENTITY_COLUMNS)
     join_codes, unmatchable, weights = word(delta, D_JOIN_CODES), word(delta, D_UNMATCHABLE), word(delta, D_WEIGHTS)
@@ -369,11 +363,9 @@ def _find_entries(view: int, delta: int) -> None:
 
 @kernel
 def resolve_weights(view: int, delta: int) -> None:
-    """Look the entries up and net their weights; add to the count of rejected rows those that were given a bad status.
-
-    Insertions count first. Retractions are then taken in arrival order as long as the row is present often enough; one that
-    takes more than there is gets ABSENT_ROW, an insertion past int64 gets WEIGHT_OVERFLOW.
-    """
+    """Look the entries up and net their weights; add to the count of rejected rows those that were given a bad status."""
+    # Insertions count first. Retractions are then taken in arrival order as long as the row is present often enough; one that
+    # takes more than there is gets ABSENT_ROW, an insertion past int64 gets WEIGHT_OVERFLOW.
     _find_entries(view, delta)
     count, weights, status, entry_of = (
         word(delta, D_COUNT),

@@ -54,10 +54,8 @@ __all__ = ["move_records", "plan_moves", "slide_blocks"]
 
 @kernel
 def plan_moves(view: int, used: int, sources: Any, targets: Any) -> int:
-    """List the positions of the used records behind the first `used` ones, and the holes there; return how many.
-
-    There are as many of either, where `used` is the number of used records.
-    """
+    """List the positions of the used records behind the first `used` ones, and the holes there; return how many."""
+    # There are as many of either, where `used` is the number of used records.
     rows, stride = word(view, ROWS), word(view, STRIDE)
     count = 0
     hole = 0

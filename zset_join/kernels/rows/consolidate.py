@@ -30,11 +30,9 @@ def sum_weights(
     sums: Any,
     lows: Any,
 ) -> tuple[int, bool]:
-    """Write the first position and the weight of every distinct row; return how many there are, and whether a sum left int64.
-
-    `table` is 2**bits zeroed words, with room for `count` entries. Sums are kept in two words (`lows` holds the low 32 bits of
-    each weight), so that only the final sum must fit.
-    """
+    """Write the first position and the weight of every distinct row; return how many, and whether a sum left int64."""
+    # `table` is 2**bits zeroed words, with room for `count` entries. Sums are kept in two words (`lows` holds the low 32 bits
+    # of each weight), so that only the final sum must fit.
     mask = (1 << bits) - 1
     entries, slots = 0, table.ctypes.data
     for ahead in range(count + _AHEAD):

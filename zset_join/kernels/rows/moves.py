@@ -72,10 +72,8 @@ def _touch(position: int, stamps: Any, scores: Any, stamp: int, now: Any) -> Non
 
 @kernel
 def _touch_chain(view: int, number: int, stamps: Any, scores: Any, stamp: int, now: Any) -> int:
-    """Touch the rows of a chain, as `_touch`; rows of one chain often have one score, so the last one is remembered.
-
-    Returns how many rows there are.
-    """
+    """Touch the rows of a chain, as `_touch`; rows of one chain often have one score, so the last one is remembered."""
+    # Returns how many rows there are.
     rows, stride = word(view, ROWS), word(view, STRIDE)
     known = now
     touched = now + np.float32(1)
@@ -104,10 +102,8 @@ def touch_rows(numbers: Any, stamps: Any, scores: Any, stamp: int, now: Any) -> 
 
 @kernel
 def probe_identities(view: int, delta: int, numbers: Any, hashes: Any, stamps: Any, scores: Any, stamp: int, now: Any) -> None:
-    """Find for every row of a delta the row of the state that it names, and touch it.
-
-    `numbers` gets its row number (0: none), `hashes` the hash of its join key (-1 where it is in no chain).
-    """
+    """Find for every row of a delta the row of the state that it names, and touch it."""
+    # `numbers` gets its row number (0: none), `hashes` the hash of its join key (-1 where it is in no chain).
     rows, count = word(delta, D_ROWS), word(delta, D_COUNT)
     codes, columns = word(delta, D_IDENTITY_CODES), word(delta, D_IDENTITY_COLUMNS)
     slots, bits = word(view, IDENTITY_SLOTS), word(view, IDENTITY_BITS)
@@ -136,10 +132,8 @@ def probe_identities(view: int, delta: int, numbers: Any, hashes: Any, stamps: A
 
 @kernel
 def touch_chains(view: int, codes: Any, stamps: Any, scores: Any, stamp: int, now: Any, most: int) -> bool:
-    """Touch all rows whose join key has one of these hashes; a hash may come more than once. Cost: those rows.
-
-    Gives up, and returns False, behind the chain with which there were more than `most` of them.
-    """
+    """Touch all rows whose join key has one of these hashes; a hash may come more than once. Cost: those rows."""
+    # Gives up, and returns False, behind the chain with which there were more than `most` of them.
     count = 0
     slots, bits = word(view, JOIN_SLOTS), word(view, JOIN_BITS)
     rows, stride = word(view, ROWS), word(view, STRIDE)
@@ -172,12 +166,10 @@ def touch_chains(view: int, codes: Any, stamps: Any, scores: Any, stamp: int, no
 
 @kernel
 def touch_codes(view: int, codes: Any, bits: Any, known: Any, stamps: Any, scores: Any, stamp: int, now: Any) -> None:
-    """Touch all rows whose join key has one of these hashes, passing over all records in their order; for many hashes or rows.
-
-    `bits` are zeroed bytes, a power of two of them, and at least one per hash. Two hashes may share a bit, and then rows are
-    touched that were not requested: they stay in memory for this epoch. `known` remembers what some scores become, since many
-    rows have the same: two lines of float32, a power of two long, the first filled with NaN.
-    """
+    """Touch all rows whose join key has one of these hashes, in the order of the records; for many hashes or rows."""
+    # `bits` are zeroed bytes, a power of two of them, and at least one per hash. Two hashes may share a bit, and then rows
+    # are touched that were not requested: they stay in memory for this epoch. `known` remembers what some scores become,
+    # since many rows have the same: two lines of float32, a power of two long, the first filled with NaN.
     rows, stride, end = word(view, ROWS), word(view, STRIDE), load_u64(word(view, HEADER) + H_ROWS_END * 8)
     mask = 8 * len(bits) - 1
     for index in range(len(codes)):
@@ -260,10 +252,8 @@ def drop_rows(view: int, numbers: Any, identity_hashes: Any, variables: int, has
 
 @kernel
 def measure_rows(view: int, variables: int, beside: int, stamps: Any, below_stamp: int, scores: Any, sizes: Any) -> None:
-    """Write for each of the first records its bytes, those of its blocks and those beside it, at most 2^31 - 1.
-
-    -1 where there is no live row, whose score is forgotten, and for rows whose stamp is not below `below_stamp`.
-    """
+    """Write for each of the first records its bytes, those of its blocks and those beside it, at most 2^31 - 1."""
+    # -1 where there is no live row, whose score is forgotten, and for rows whose stamp is not below `below_stamp`.
     rows, stride = word(view, ROWS), word(view, STRIDE)
     for position in range(len(sizes)):
         row = rows + position * stride

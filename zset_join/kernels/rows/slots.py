@@ -61,10 +61,8 @@ def find_key_slot(
     heap: int,
     columns: int,
 ) -> int:
-    """Return the position of the slot whose row (in `rows`) equals record `key` in these columns; -1 if there is none.
-
-    The table always has an empty slot, so the search ends.
-    """
+    """Return the position of the slot whose row (in `rows`) equals record `key` in these columns; -1 if there is none."""
+    # The table always has an empty slot, so the search ends.
     mask = (1 << bits) - 1
     position = home_of(code, bits)
     while True:

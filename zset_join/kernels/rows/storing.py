@@ -114,10 +114,8 @@ def free_values(view: int, variables: int, row: int) -> None:
 
 @kernel
 def store_values(view: int, variables: int, row: int, source: int, source_heap: int, end: int) -> None:
-    """Copy NULL bits and values of a record up to byte `end`; long strings go to the heap.
-
-    The values are copied as the aligned words they are read as: a load that spans two stores would wait for both.
-    """
+    """Copy NULL bits and values of a record up to byte `end`; long strings go to the heap."""
+    # The values are copied as the aligned words they are read as: a load that spans two stores would wait for both.
     for place in range(NULLS, _VALUES):
         store_u8(row + place, load_u8(source + place))
     copy_bytes(row + _VALUES, source + _VALUES, end - _VALUES)
@@ -210,10 +208,8 @@ def forget_identity(view: int, code: int, number: int) -> None:
 
 @kernel
 def store_live_row(view: int, variables: int, join_columns: int, source: int, source_heap: int, identity_code: int) -> int:
-    """Store a live row of another state, with all it remembers; return its number.
-
-    `identity_code` is the hash of its identity, -1 where rows have none.
-    """
+    """Store a live row of another state, with all it remembers; return its number."""
+    # `identity_code` is the hash of its identity, -1 where rows have none.
     number = take_row(view)
     row = word(view, ROWS) + (number - 1) * word(view, STRIDE)
     store_values(view, variables, row, source, source_heap, word(view, STRIDE))

@@ -37,10 +37,8 @@ __all__ = ["date_newest", "drop_tombstones", "insert_tombstones", "list_tombston
 
 @kernel
 def list_tombstones(view: int, stamps: Any, below_stamp: int, numbers: Any) -> int:
-    """Write the numbers of the oldest tombstones, as many as there is room for; return how many.
-
-    `stamps` has one per record, and those with `below_stamp` or more are passed over; where it is empty, none is.
-    """
+    """Write the numbers of the oldest tombstones, as many as there is room for; return how many."""
+    # `stamps` has one per record, and those with `below_stamp` or more are passed over; where it is empty, none is.
     rows, stride = word(view, ROWS), word(view, STRIDE)
     number = load_u64(word(view, HEADER) + H_TOMBSTONE_FIRST * 8)
     count = 0
@@ -66,10 +64,8 @@ def drop_tombstones(view: int, numbers: Any, identity_hashes: Any, variables: in
 
 @kernel
 def insert_tombstones(view: int, records: int, variables: int, identity_hashes: Any, oldest_first: Any, numbers: Any) -> None:
-    """Store tombstones whose records lie one behind the other; `numbers` gets their row numbers.
-
-    `oldest_first` is their order in the queue. Cost: they, and the older ones that are present.
-    """
+    """Store tombstones whose records lie one behind the other; `numbers` gets their row numbers."""
+    # `oldest_first` is their order in the queue. Cost: they, and the older ones that are present.
     rows, stride = word(view, ROWS), word(view, STRIDE)
     following = load_u64(word(view, HEADER) + H_TOMBSTONE_FIRST * 8)
     for index in range(len(oldest_first)):

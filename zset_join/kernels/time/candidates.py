@@ -26,12 +26,10 @@ UNSTARTED = -2
 def touched_probes(
     state: Any, kept: Any, numbers: Any, count: int, right: Any, gone: Any, reach: int, refs: Any, groups: Any, weights: Any
 ) -> int:
-    """Write the left rows that stay and are in reach of a right row that comes or goes; return how many there are.
-
-    `state` is the keys, the place of the runs of right rows, and their side; `kept` the latter two of left rows. `right` are
-    the fields of `PreparedRows` with rows, order and what is removed; `gone` the last three of left rows. What `refs` has no
-    room for is counted only.
-    """
+    """Write the left rows that stay and are in reach of a right row that comes or goes; return how many there are."""
+    # `state` is the keys, the place of the runs of right rows, and their side; `kept` the latter two of left rows. `right`
+    # are the fields of `PreparedRows` with rows, order and what is removed; `gone` the last three of left rows. What `refs`
+    # has no room for is counted only.
     keys, at, side = state
     probe_at, probe_side = kept
     rows, _, begin, order, removed_begin, removed_at, _ = right
@@ -87,11 +85,9 @@ def next_candidates(
     found: Any,
     times: Any,
 ) -> None:
-    """Write up to `width` further right rows of each chosen left row, and when they are there; 0 behind the last one.
-
-    `reach` is 0 or more. `wanted` is when a row must be there; `entries` and `places` are where a search goes on. A left row
-    that wants both ends where no change is further away: what it finds there is the same before and after.
-    """
+    """Write up to `width` further right rows of each chosen left row, and when they are there; 0 behind the last one."""
+    # `reach` is 0 or more. `wanted` is when a row must be there; `entries` and `places` are where a search goes on. A left
+    # row that wants both ends where no change is further away: what it finds there is the same before and after.
     keys, at, side = state
     rows, left, begin, order, removed_begin, removed_at, removed_weight = right
     refs, key_numbers, group_of = probes

@@ -84,10 +84,8 @@ def pop_first(heap: int, length: int) -> int:
 
 @kernel
 def list_due(heap: int, length: int, time: int, numbers: Any, stack: Any) -> int:
-    """Write the numbers of what is due at `time`; return how many there are, written or not.
-
-    `stack` has room for twice as many places as `numbers` and 2 more.
-    """
+    """Write the numbers of what is due at `time`; return how many there are, written or not."""
+    # `stack` has room for twice as many places as `numbers` and 2 more.
     due_count, waiting, room = 0, 0, len(numbers)
     if length > 0:
         stack[0] = 0

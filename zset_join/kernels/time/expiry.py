@@ -84,14 +84,9 @@ def expire(
     touched: Any,
     forgetting: Any,
 ) -> tuple[int, int, int, int]:
-    """Free past entries of due runs, of at most `most` keys; no more of them once `most_rows` are freed.
-
-    Versions go when there is a newer one at or before the horizon; a DELETE that is the newest is to be forgotten at
-    `forget_time`, which its key then holds at byte `forget_at`.
-
-    Returns:
-        The length of the heap, how many rows were freed, how many keys were touched, and how many DELETEs are to be forgotten.
-    """
+    """Free past entries of due runs, of at most `most` keys; no more of them once `most_rows` are freed."""
+    # Versions go when there is a newer one at or before the horizon; a DELETE that is the newest is to be forgotten at
+    # `forget_time`, which its key then holds at byte `forget_at`.
     freed, count, forgets, popped = 0, 0, 0, 0
     while freed < most_rows and popped < most:
         begin, until = popped, min(popped + _AT_ONCE, most)
@@ -160,11 +155,7 @@ def forget_deletes(
     most: int,
     touched: Any,
 ) -> tuple[int, int, int]:
-    """Forget DELETEs that come first and whose time to be remembered is over.
-
-    Returns:
-        The length of the heap, how many keys were touched, and the newest time of a DELETE that was forgotten.
-    """
+    """Forget DELETEs that come first and whose time to be remembered is over."""
     count, newest = 0, -NEVER
     while length > 0 and count < most and load_u64(heap) <= now:
         due, number = load_u64(heap), load_u64(heap + 8)

@@ -37,11 +37,9 @@ def first_rows(
     refs: Any,
     weights: Any,
 ) -> int:
-    """Write the rows that each touched group shows after the epoch and not before (or the reverse).
-
-    A line is a record address and a change of copies; return how many lines there are, written or not: what `refs` has no room
-    for is counted only. Of one row per key an equal one in its place is no change.
-    """
+    """Write the rows that each touched group shows after the epoch and not before (or the reverse)."""
+    # A line is a record address and a change of copies; return how many lines there are, written or not: what `refs` has no
+    # room for is counted only. Of one row per key an equal one in its place is no change.
     stride, words_at, words = word(side, STRIDE), word(side, SEQUENCE_OFFSET), word(side, SEQUENCE_WORDS)
     room, lines = len(refs), 0
     for group in range(groups):

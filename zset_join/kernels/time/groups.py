@@ -43,10 +43,8 @@ def group_keys(
     groups: int,
     group_of: Any,
 ) -> int:
-    """Give every key record of an input its group, -1 where the key can never match; return how many groups there are now.
-
-    `table` is 2**bits words, zeroed before the first input; `reps` and `codes` hold the record and the hash of each group.
-    """
+    """Give every key record of an input its group, -1 where the key can never match; return how many groups there are now."""
+    # `table` is 2**bits words, zeroed before the first input; `reps` and `codes` hold the record and the hash of each group.
     mask = (1 << bits) - 1
     for index in range(count):
         record = records + index * stride
@@ -155,10 +153,8 @@ def order_groups(
     order: Any,
     scratch: Any,
 ) -> int:
-    """Write the chosen rows group by group, each in order of its words; return how many there are.
-
-    `begin` gets `groups + 1` places; `scratch` has room for all rows. Row records are at `rows`, their words `at` bytes in.
-    """
+    """Write the chosen rows group by group, each in order of its words; return how many there are."""
+    # `begin` gets `groups + 1` places; `scratch` has room for all rows. Row records are at `rows`, their words `at` bytes in.
     for group in range(groups + 1):
         begin[group] = 0
     total = 0

@@ -298,12 +298,10 @@ def retract_rows(
     removed_weight: Any,
     oldest_last: bool,
 ) -> int:
-    """Find the rows that each retraction retracts: rows of the state, oldest first, then rows that arrived in this epoch.
-
-    `left` is what is left of the weight of each new row; `removed_*` lists what is taken off the entries of each group's run,
-    by position. A retraction of more than there is gets the status `absent` and takes nothing. Return how many of these there
-    are.
-    """
+    """Find the rows that each retraction retracts: rows of the state, oldest first, then rows that arrived in this epoch."""
+    # `left` is what is left of the weight of each new row; `removed_*` lists what is taken off the entries of each group's
+    # run, by position. A retraction of more than there is gets the status `absent` and takes nothing. Return how many of
+    # these there are.
     stride, words_at, words = word(side, STRIDE), word(side, SEQUENCE_OFFSET), word(side, SEQUENCE_WORDS) - 1
     heap = word(side, HEAP)
     removed, bad = 0, 0
@@ -487,11 +485,9 @@ def merge_groups(
     supersedes: bool,
     limit: int,
 ) -> None:
-    """Fold the new rows of every group into its run, after what was retracted has left.
-
-    With `supersedes` of several rows with one first word only the last one stays; with `limit` above 0 only so many copies per
-    key, the first ones.
-    """
+    """Fold the new rows of every group into its run, after what was retracted has left."""
+    # With `supersedes` of several rows with one first word only the last one stays; with `limit` above 0 only so many copies
+    # per key, the first ones.
     stride, words_at, words = word(side, STRIDE), word(side, SEQUENCE_OFFSET), word(side, SEQUENCE_WORDS)
     for group in range(groups):
         if group + 2 * _AHEAD < groups and begin[group + 2 * _AHEAD] < begin[group + 2 * _AHEAD + 1]:

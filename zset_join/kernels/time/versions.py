@@ -110,10 +110,8 @@ def _after(
     time: int,
     position: int,
 ) -> int:
-    """Return the version of a time after the epoch, 0 for none; one of a DELETE has its lowest bit set.
-
-    `position` is that of the last entry of the key's run at or before the time, below 0 for none.
-    """
+    """Return the version of a time after the epoch, 0 for none; one of a DELETE has its lowest bit set."""
+    # `position` is that of the last entry of the key's run at or before the time, below 0 for none.
     version, words_at = 0, word(side, SEQUENCE_OFFSET)
     if number != 0:
         base = run_base(keys, key_address(keys, number), at)
@@ -172,11 +170,9 @@ def look_up(
     reach: int,
     found: Any,
 ) -> None:
-    """Write for each left row the version of its time after the epoch.
-
-    `refs` are record addresses, with the time `time_at` bytes in; `key_numbers` the number of the key in the state (0: new) and
-    `group_of` its group in this epoch (-1: none).
-    """
+    """Write for each left row the version of its time after the epoch."""
+    # `refs` are record addresses, with the time `time_at` bytes in; `key_numbers` the number of the key in the state (0: new)
+    # and `group_of` its group in this epoch (-1: none).
     for step in range(count + 2 * _AHEAD):
         if step < count and key_numbers[step] != 0:
             key = key_address(keys, key_numbers[step])
@@ -266,11 +262,9 @@ def mark_late_versions(
     late: int,
     correction: int,
 ) -> int:
-    """Mark versions at or before the horizon that change nothing any more; return how many others there are.
-
-    A version older than one that is kept for its key, at or before the horizon too, gets the status `late`; a retraction the
-    status `correction`.
-    """
+    """Mark versions at or before the horizon that change nothing any more; return how many others there are."""
+    # A version older than one that is kept for its key, at or before the horizon too, gets the status `late`; a retraction
+    # the status `correction`.
     accepted = 0
     for index in range(count):
         if status[index] != 0 or times[index] > horizon:
@@ -304,13 +298,11 @@ def mark_unanswerable(
     status: Any,
     late: int,
 ) -> None:
-    """Give late left rows the status `late` where the version of their time may have been freed.
-
-    It cannot be where it is the newest one up to the horizon, which every key keeps, nor where that is the only one the key
-    ever had up to there; what else is still there depends on when the key was last looked at. A key without a version up to the
-    horizon never had one, unless it ended with a DELETE that was forgotten: `forgotten` is the newest time of these, from which
-    on nothing was valid.
-    """
+    """Give late left rows the status `late` where the version of their time may have been freed."""
+    # It cannot be where it is the newest one up to the horizon, which every key keeps, nor where that is the only one the key
+    # ever had up to there; what else is still there depends on when the key was last looked at. A key without a version up to
+    # the horizon never had one, unless it ended with a DELETE that was forgotten: `forgotten` is the newest time of these,
+    # from which on nothing was valid.
     for index in range(count):
         if status[index] != 0 or times[index] > horizon:
             continue
@@ -353,11 +345,9 @@ def change_probes(
     afters: Any,
     weights: Any,
 ) -> int:
-    """Write the transitions of left rows that stay, where the version of their time changes; return how many there are.
-
-    Between two versions in a row, of the state or new, the version does not change: so each changed time represents the left
-    rows from it up to the next one, and no left row is met twice. What `refs` has no room for is counted only.
-    """
+    """Write the transitions of left rows that stay, where the version of their time changes; return how many there are."""
+    # Between two versions in a row, of the state or new, the version does not change: so each changed time represents the
+    # left rows from it up to the next one, and no left row is met twice. What `refs` has no room for is counted only.
     stride, words_at = word(side, STRIDE), word(side, SEQUENCE_OFFSET)
     room, lines = len(refs), 0
     for group in range(groups):

@@ -111,10 +111,8 @@ def _encode_variable(target: int, offsets: int, offset_width: int, values: int, 
 
 @kernel
 def read_arrow_array(array: int, columns: int, count: int) -> None:
-    """Fill in the buffers of the first `count` columns from an `ArrowArray` of Arrow's C data interface, a struct of columns.
-
-    Its words are: length, null count, offset, number of buffers, number of children, buffers, children.
-    """
+    """Fill in the buffers of the first `count` columns from an `ArrowArray` (Arrow's C data interface), a struct of columns."""
+    # Its words are: length, null count, offset, number of buffers, number of children, buffers, children.
     children = load_u64(array + 6 * 8)
     for column in range(count):
         child = load_u64(children + column * 8)
@@ -253,11 +251,9 @@ def _gather_nullable(
 
 @kernel
 def gather_fixed(refs: int, count: int, columns: int, null_counts: int, byte_counts: int) -> None:
-    """Write the fixed-width values, NULL bits and lengths of `count` records.
-
-    All arguments are addresses: `refs` of record addresses, `null_counts` and `byte_counts` of one word per column. The offsets
-    of a variable column are written as int32; they are wrong when its `byte_counts` exceeds 2^31 - 1.
-    """
+    """Write the fixed-width values, NULL bits and lengths of `count` records."""
+    # All arguments are addresses: `refs` of record addresses, `null_counts` and `byte_counts` of one word per column. The
+    # offsets of a variable column are written as int32; they are wrong when its `byte_counts` exceeds 2^31 - 1.
     bitmap_bytes = shift_right(count + 7, 3)
     for column in range(column_count(columns)):
         zero_bytes(field(columns, column, VALIDITY), bitmap_bytes)

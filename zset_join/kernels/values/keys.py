@@ -186,10 +186,8 @@ def hash_row(row: int, heap: int, columns: int, hash_key: int) -> int:
 
 @kernel
 def hash_rows(rows: int, stride: int, count: int, columns: int, hash_key: int, hashes: int, nulls: int) -> int:
-    """Hash `count` records; mark those whose key can never match, and return how many.
-
-    `hashes` is the address of one word per row, `nulls` of one byte per row.
-    """
+    """Hash `count` records; mark those whose key can never match, and return how many."""
+    # `hashes` is the address of one word per row, `nulls` of one byte per row.
     marked = 0
     if column_count(columns) == 1 and field(columns, 0, KIND) == FIXED and field(columns, 0, WIDTH) == 8:
         offset, null_byte = field(columns, 0, OFFSET), field(columns, 0, NULL_BYTE)

@@ -99,19 +99,7 @@ def put_variable(
     source_starts: _Int64s,
     source_ends: _Int64s,
 ) -> None:
-    """Append one part of varying length to every valid slot, and write where it ends.
-
-    Args:
-        target: the slots.
-        starts: where each slot starts.
-        valid: which slots to write.
-        filled: bytes of each slot in use; advanced by the length of the part.
-        end_position: where in a slot the end goes; ends count from behind the first `head_bytes`.
-        head_bytes: bytes of a slot in front of its parts of varying length.
-        source: the parts.
-        source_starts: where each part starts.
-        source_ends: where each part ends.
-    """
+    """Append one part of varying length to every valid slot, and write where it ends."""
     for row in range(len(starts)):
         if valid[row]:
             length = source_ends[row] - source_starts[row]
@@ -132,10 +120,8 @@ def put_list_fixed(
     source: _Bytes,
     width: int,
 ) -> None:
-    """Write lists whose elements take `width` bytes each: count (if `head_bytes` is 4), flags, elements.
-
-    List i holds the elements `firsts[i]:firsts[i] + counts[i]`.
-    """
+    """Write lists whose elements take `width` bytes each: count (if `head_bytes` is 4), flags, elements."""
+    # List i holds the elements `firsts[i]:firsts[i] + counts[i]`.
     for row in range(len(starts)):
         if valid[row]:
             at, first, count = starts[row], firsts[row], counts[row]
@@ -205,10 +191,8 @@ def put_blobs(
 
 @kernel
 def open_blobs(content: _Bytes, starts: _Int64s, ends: _Int64s, valid: _Bools) -> int:
-    """Narrow every range from a blob to its raw encoding, in place; return the first damaged row, or -1.
-
-    The range of a NULL is made empty.
-    """
+    """Narrow every range from a blob to its raw encoding, in place; return the first damaged row, or -1."""
+    # The range of a NULL is made empty.
     for row in range(len(starts)):
         if not valid[row]:
             ends[row] = starts[row]

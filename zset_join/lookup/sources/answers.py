@@ -24,14 +24,6 @@ class UnusableJsonError(Exception):
 def bounded_json(text: bytes | str, *, most_bytes: int = _MOST_BYTES) -> Any:
     """Return what a JSON text holds.
 
-    Args:
-        text: the whole text.
-        most_bytes: that it may have; its values may take 16 times that in memory, and at least 1 MiB, by an upper bound of
-            what Python takes for the characters, objects and values in it.
-
-    Raises:
-        UnusableJsonError: see there.
-
     >>> bounded_json(b'{"id": 1}', most_bytes=1000)
     {'id': 1}
     """
@@ -52,9 +44,6 @@ def bounded_json(text: bytes | str, *, most_bytes: int = _MOST_BYTES) -> Any:
 def table_of(schema: pa.Schema, rows: Sequence[Sequence[Any]], *, source: str = "") -> pa.Table:
     """Return rows, given as values in the order of the columns.
 
-    Raises:
-        LookupFailedError: a value that its column cannot hold.
-
     >>> table_of(pa.schema({"id": pa.int64()}), [(1,), (2,)]).num_rows
     2
     """
@@ -65,9 +54,6 @@ def table_of(schema: pa.Schema, rows: Sequence[Sequence[Any]], *, source: str = 
 def table_of_columns(schema: pa.Schema, columns: Iterable[Sequence[Any]], *, source: str = "") -> pa.Table:
     """Return rows, given as the values of each column.
 
-    Raises:
-        LookupFailedError: a value that its column cannot hold.
-
     >>> table_of_columns(pa.schema({"id": pa.int64()}), [[1, 2]]).num_rows
     2
     """
@@ -77,11 +63,7 @@ def table_of_columns(schema: pa.Schema, columns: Iterable[Sequence[Any]], *, sou
 
 
 def table_of_records(schema: pa.Schema, records: Sequence[Mapping[str, Any]], *, source: str = "") -> pa.Table:
-    """Return rows, given by the names of their columns; a name that is missing is NULL, one that is not declared is omitted.
-
-    Raises:
-        LookupFailedError: a value that its column cannot hold.
-    """
+    """Return rows, given by the names of their columns; a name that is missing is NULL, one that is not declared is omitted."""
     columns = [_column(field, [record.get(field.name) for record in records], source) for field in schema]
     return pa.Table.from_arrays(columns, schema=schema)
 

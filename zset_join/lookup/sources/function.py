@@ -78,11 +78,6 @@ class _WrittenFunction:
 
     The law: reading a checkpoint runs no code that it names. So the function is looked up when it is called, and only in a
     module that the program has imported itself.
-
-    Args:
-        source: name of the lookup source.
-        module: where the function is defined.
-        name: qualified name in the module.
     """
 
     def __init__(self, source: str, module: str, name: str) -> None:

@@ -23,13 +23,6 @@ class BodyError(Exception):
 class BoundedBody:
     """Collect the bytes of an answer as they come.
 
-    Args:
-        encoding: the header `Content-Encoding`; None or empty for plain bytes.
-        most_bytes: the most bytes that the decoded body may have.
-
-    Raises:
-        BodyError: the encoding was not offered.
-
     >>> body = BoundedBody("gzip", most_bytes=10)
     >>> body.add(zlib.compress(b"[]", wbits=16 + zlib.MAX_WBITS))
     >>> body.content()
@@ -48,11 +41,7 @@ class BoundedBody:
         self._stream = None if self._encoding is None else zlib.decompressobj(_WINDOWS[self._encoding])
 
     def add(self, piece: bytes) -> None:
-        """Take the next bytes.
-
-        Raises:
-            BodyError: the decoded body is larger than the bound, or the bytes are not of the encoding.
-        """
+        """Take the next bytes."""
         if self._stream is None:
             self._decoded += piece
             self._check_size()
@@ -63,11 +52,7 @@ class BoundedBody:
             raise BodyError(f"bytes that are not {self._encoding} ({error})") from error
 
     def content(self) -> bytes:
-        """Return the decoded body.
-
-        Raises:
-            BodyError: the compressed bytes end before their end mark.
-        """
+        """Return the decoded body."""
         if self._stream is not None and self._is_begun and not self._stream.eof:
             raise BodyError(f"a {self._encoding} body that ends too early")
         return bytes(self._decoded)

@@ -41,13 +41,6 @@ def columns_before_the_path(template: str) -> list[str]:
 def url_of_key(template: str, key: Mapping[str, Any]) -> str:
     """Return the URL of a key.
 
-    Args:
-        template: the URL with its columns in braces.
-        key: their values.
-
-    Raises:
-        UnnameableKeyError: the values make it the URL of another resource.
-
     >>> url_of_key("https://crm/customers/{id}", {"id": "a/b c"})
     'https://crm/customers/a%2Fb%20c'
     """

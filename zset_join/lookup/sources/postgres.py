@@ -247,10 +247,8 @@ class _PostgresClient(LookupClient):
         return table if table.lstrip().startswith("(") else ".".join(_quoted(part) for part in table.split("."))
 
     def _statement(self, *, as_columns: bool) -> bytes:
-        """Return the SELECT list: one row that has each wanted column as an array, or a row per match.
-
-        As arrays, an answer is no Python object per row, which halves the time of a call.
-        """
+        """Return the SELECT list: one row that has each wanted column as an array, or a row per match."""
+        # As arrays, an answer is no Python object per row, which halves the time of a call.
         shown = "array_agg(t.{})" if as_columns else "t.{}"
         columns = ", ".join(shown.format(_quoted(name)) for name in self._wanted.names)
         names = [f"k{at}" for at in range(len(self._arrays))]
@@ -302,12 +300,6 @@ class _Watchdog:
     """Shut a connection that has been silent for too long, from another thread; the call on it then fails.
 
     The thread sleeps until the end of the call it saw last, so that calls which are answered in time do not wake it.
-
-    Args:
-        seconds: after which.
-
-    Attributes:
-        has_bitten: whether it did; reset it before a call.
     """
 
     def __init__(self, seconds: float) -> None:

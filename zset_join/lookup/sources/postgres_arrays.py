@@ -39,11 +39,7 @@ _VARYING = {"text[]": 25, "bytea[]": 17}
 
 @dataclass(frozen=True, slots=True)
 class BinaryArray:
-    """The bytes of an array.
-
-    Args:
-        data: as they are sent.
-    """
+    """The bytes of an array."""
 
     data: bytes
 
@@ -63,10 +59,6 @@ def possible_keys(keys: pa.Table) -> pa.Table:
 
 def binary_array(column: pa.ChunkedArray, kind: str) -> BinaryArray | list[Any]:
     """Return a parameter of an array type.
-
-    Args:
-        column: the keys.
-        kind: of the array, such as `bigint[]`.
 
     >>> binary_array(pa.chunked_array([[7]], pa.int64()), "bigint[]").data.hex(" ", 4)
     '00000001 00000000 00000014 00000001 00000001 00000008 00000000 00000007'

@@ -66,11 +66,7 @@ def register_source(kind: str, read: Callable[[Mapping[str, Any]], LookupSource]
 
 
 def read_source(fields: Mapping[str, Any]) -> LookupSource:
-    """Build a source from what `to_json` gave.
-
-    Raises:
-        PlanError: a kind that this version does not have, or that only the program can make.
-    """
+    """Build a source from what `to_json` gave."""
     kind = fields.get("kind")
     if kind not in _readers:
         raise PlanError(

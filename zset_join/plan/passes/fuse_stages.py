@@ -39,14 +39,7 @@ __all__ = ["Fusing", "fuse_stages", "fused_together"]
 
 @dataclass(frozen=True, kw_only=True)
 class Fusing:
-    """Return whether the rows for one input of a stage stay where they are made.
-
-    Args:
-        target: number of the stage.
-        side: which input of it.
-        senders: numbers of the stages that make the rows.
-        why_not: why they are shuffled; None where they are not.
-    """
+    """Return whether the rows for one input of a stage stay where they are made."""
 
     target: int
     side: int
@@ -54,11 +47,7 @@ class Fusing:
     why_not: str | None
 
     def line(self, name: str) -> str:
-        """Return the line for `explain`.
-
-        Args:
-            name: of the rows.
-        """
+        """Return the line for `explain`."""
         if self.why_not is None:
             return f'fused: rows of "{name}" are already in the bucket of their key'
         return f"not fused: {self.why_not}"
@@ -66,13 +55,7 @@ class Fusing:
 
 @dataclass(frozen=True, kw_only=True)
 class _KeyColumn:
-    """One position of the key that a stage goes by, of the rows that leave it or come to it.
-
-    Args:
-        columns: of the output: every column that shows it; of the input: the one column.
-        type: what it is hashed as.
-        holds_null: NULL is hashed like a value.
-    """
+    """One position of the key that a stage goes by, of the rows that leave it or come to it."""
 
     columns: tuple[str, ...]
     type: str
@@ -81,16 +64,7 @@ class _KeyColumn:
 
 @dataclass(frozen=True, kw_only=True)
 class _Rows:
-    """Properties of the rows that leave a stage.
-
-    Args:
-        number: of the stage.
-        key: what their bucket goes by.
-        never_null: columns without NULL.
-        padded: groups of columns that are NULL together, whatever the bucket.
-        names: the columns of the answer.
-        has_steps: row steps have been done to them.
-    """
+    """Properties of the rows that leave a stage."""
 
     number: int
     key: tuple[_KeyColumn, ...]
@@ -112,12 +86,7 @@ class _Rows:
 
 
 def fused_together(plan: QueryPlan, fusings: Sequence[Fusing]) -> tuple[tuple[int, ...], ...]:
-    """Return the stages of a plan by their numbers, those together that are fused, in the order of an epoch.
-
-    Args:
-        plan: the plan.
-        fusings: what stays where it is made; without any every stage is alone.
-    """
+    """Return the stages of a plan by their numbers, those together that are fused, in the order of an epoch."""
     fused = {number: one.target for one in fusings if one.why_not is None for number in one.senders}
     members: dict[int, list[int]] = {}
     for node in plan.nodes:
@@ -129,12 +98,7 @@ def fused_together(plan: QueryPlan, fusings: Sequence[Fusing]) -> tuple[tuple[in
 
 
 def fuse_stages(plan: QueryPlan, *, hashed: Callable[[pa.DataType], str]) -> tuple[Fusing, ...]:
-    """Return, for every input of a stage that earlier stages make, whether it is fused.
-
-    Args:
-        plan: made for executors: every stage has one reader.
-        hashed: names the type in which the runner hashes keys of a type; of equal names, equal values have one hash.
-    """
+    """Return, for every input of a stage that earlier stages make, whether it is fused."""
     known: dict[int, _Rows] = {}
     fusings: list[Fusing] = []
     expressed: set[int] = set()  # stages before which, in the same task, row steps are done

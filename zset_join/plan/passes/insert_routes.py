@@ -16,12 +16,7 @@ __all__ = ["insert_routes"]
 
 
 def insert_routes(root: Root, *, buckets: int | None) -> Root:
-    """Return a tree whose stages are given every change in the bucket of the row it replaces.
-
-    Args:
-        root: the tree.
-        buckets: how many parts the state has; None when not yet known, so that it may be more than one.
-    """
+    """Return a tree whose stages are given every change in the bucket of the row it replaces."""
     if buckets == 1:
         return root
 

@@ -15,15 +15,7 @@ __all__ = ["number_stages"]
 
 
 def number_stages(root: Root, name: str) -> QueryPlan:
-    """Return the plan of a tree.
-
-    Args:
-        root: the tree.
-        name: what its view is called; several have names of their own.
-
-    Raises:
-        PlanError: two sources of one name.
-    """
+    """Return the plan of a tree."""
     sources: dict[int, PlanSource] = {}
     nodes: list[StageNode] = []
     numbers: dict[int, int] = {}

@@ -43,10 +43,8 @@ def prune_columns(root: Root) -> Root:
 
 
 def _needed(parts: Iterable[Node]) -> Mapping[int, set[str]]:
-    """Return, by the `id` of every node, the columns of its answer that are read above it.
-
-    A source of which every reader selects its columns needs no selection of its own: all of its columns count as read.
-    """
+    """Return, by the `id` of every node, the columns of its answer that are read above it."""
+    # A source of which every reader selects its columns needs no selection of its own: all of its columns count as read.
     needed: dict[int, set[str]] = {}
     order: list[Node] = []
     bare: set[int] = set()  # nodes whose rows reach a stage, a union or a view with the columns they have

@@ -49,12 +49,7 @@ class _Reader:
 
 
 def store_once(root: Root, *, whole: Collection[str] = ()) -> Root:
-    """Return a tree in which the readers of a source in upsert mode read one table.
-
-    Args:
-        root: the tree.
-        whole: sources whose table holds all rows, though this tree has one reader of it.
-    """
+    """Return a tree in which the readers of a source in upsert mode read one table."""
     readers: dict[PlanSource, list[_Reader]] = {}
     for node in each_node(root):
         if (found := _reader(node)) is not None:

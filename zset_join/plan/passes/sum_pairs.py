@@ -53,16 +53,7 @@ def sum_pairs(root: Root) -> Root:
 
 @dataclass(frozen=True, kw_only=True)
 class _Pairs:
-    """A group over a join, as the pass reads it.
-
-    Args:
-        group: what is grouped and computed.
-        join: the join's request.
-        sides: its inputs.
-        keys: pairs of key columns.
-        columns: per column that the group reads, side and column of the input.
-        types: types of these.
-    """
+    """A group over a join, as the pass reads it."""
 
     group: AggregateRequest
     join: JoinRequest

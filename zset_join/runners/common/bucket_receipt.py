@@ -22,22 +22,7 @@ __all__ = ["BucketReceipt", "dues_after", "histories_after"]
 
 @dataclass(slots=True, kw_only=True)
 class BucketReceipt:
-    """Report one bucket of one stage.
-
-    Args:
-        stage: name of the stage.
-        bucket: the bucket.
-        log: the log file of this epoch, or None when there were no rows.
-        snapshot: a snapshot made on the way.
-        merged: a log file merged on the way.
-        statistics: the operator's own counts.
-        corrections: earlier answers that this one retracted; None for a stage that does not count them.
-        seconds: wall-clock seconds per step.
-        due: when the stage must next run without input, by the state before the epoch: event time and processing time, None for
-            never; None for a stage that never does.
-        is_warm: the local state was present, at most one epoch behind; None when there was nothing to remember, or no need to.
-        was_rebuilt: the mapped state could not be used and was rebuilt.
-    """
+    """Report one bucket of one stage."""
 
     stage: str
     bucket: int
@@ -60,13 +45,7 @@ class BucketReceipt:
 def histories_after(
     before: Mapping[str, BucketHistory], receipts: Iterable[BucketReceipt], states: Mapping[str, str]
 ) -> dict[str, BucketHistory]:
-    """Return the histories of the state after an epoch.
-
-    Args:
-        before: "state/bucket" to what it was made of.
-        receipts: of the epoch, in the order of its stages.
-        states: name of a stage to that of its state, where that is another one; stages that share a state have one history.
-    """
+    """Return the histories of the state after an epoch."""
     histories = dict(before)
     logs: dict[str, list[LogEntry]] = defaultdict(list)
     for receipt in receipts:
@@ -81,12 +60,7 @@ def histories_after(
 
 
 def dues_after(before: Mapping[str, NextDue], receipts: Iterable[BucketReceipt]) -> dict[str, NextDue]:
-    """Return when stages must next run without input, after an epoch.
-
-    Args:
-        before: "stage/bucket" to when, before it.
-        receipts: of the epoch.
-    """
+    """Return when stages must next run without input, after an epoch."""
     dues = dict(before)
     for receipt in receipts:
         if receipt.due is not None:

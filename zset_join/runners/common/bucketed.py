@@ -89,18 +89,7 @@ def _may_move(stage: Stage, number: int, given: StageInput, options: StageOption
 
 @dataclass(slots=True)
 class _Spread:
-    """One epoch, parted.
-
-    Args:
-        tick: the epoch.
-        deltas: what was given.
-        rows: of each input, with the columns of its relation.
-        buckets: per input, the bucket of each row.
-        holders: per input with moving keys, the buckets that may have the row that a row replaces, a bit for each.
-        parts: per bucket, the deltas of its operator; none before they are gathered.
-        positions: per bucket and input, where its rows were in the delta.
-        is_answered: an answer was read to its end, so that nothing refuses it.
-    """
+    """One epoch, parted."""
 
     tick: Tick
     deltas: tuple[ZSet, ...]
@@ -113,12 +102,7 @@ class _Spread:
 
 
 class _Moving:
-    """Find the buckets that the rows of an input leave.
-
-    Args:
-        relation: of the input.
-        buckets: how many there are.
-    """
+    """Find the buckets that the rows of an input leave."""
 
     def __init__(self, relation: Relation, buckets: int) -> None:
         schema, key = relation.schema, relation.primary_key
@@ -130,14 +114,7 @@ class _Moving:
 
 @guarded("the stage in buckets")
 class Bucketed:
-    """Run the operators of a stage, one per bucket.
-
-    Args:
-        stage: the stage.
-        operators: of the buckets.
-        workers: they work on the buckets.
-        rows_apart: of an epoch, from which on they do.
-    """
+    """Run the operators of a stage, one per bucket."""
 
     def __init__(
         self, stage: Stage, operators: list[DurableOperator], workers: Workers, *, rows_apart: int = ROWS_APART
@@ -412,28 +389,15 @@ class _AnswerListing(Bucketed):
 
     @property
     def lists_answer(self) -> bool:
-        """Return whether all buckets can list their part now."""
         return all(cast("AnswerListingOperator", one).lists_answer for one in self.operators)
 
     def listed(self, columns: Collection[str] | None = None) -> Iterator[ZSet]:
-        """Yield the sum of the answers so far, bucket by bucket."""
         for one in self.operators:
             yield from cast("AnswerListingOperator", one).listed(columns)
 
 
 def in_buckets(stage: Stage, options: StageOptions, directory: str | None, workers: Workers) -> DurableOperator:
-    """Return a stage in as many buckets as there are threads, over mapped files in a directory, or in memory when given None.
-
-    Args:
-        stage: one that `why_in_one_bucket` has no reason for.
-        options: what operators take from the options of a query; budgets are those of all buckets.
-        directory: where its state is; that of another number of threads in it is left alone.
-        workers: they work on the buckets.
-
-    Raises:
-        OptionError: the directory of a bucket cannot be made.
-        StateError: the directory has other content.
-    """
+    """Return a stage in as many buckets as there are threads, over mapped files in a directory, or in memory (None)."""
     buckets = workers.threads
     shared = replace(
         options,

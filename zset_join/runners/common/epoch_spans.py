@@ -35,15 +35,7 @@ def writes_spans() -> bool:
 def write_epoch_span(
     *, view: str, query_id: str | None, runner: str, progress: Mapping[str, Any], parts: Mapping[str, float]
 ) -> None:
-    """Write the span of an epoch that ended just now, where this process uses OpenTelemetry.
-
-    Args:
-        view: of the query; of several, their names.
-        query_id: of its checkpoint; None in memory.
-        runner: `process`, `driver` or `executors`.
-        progress: what the epoch did; its counts become attributes.
-        parts: by name, the seconds that its parts took, in their order.
-    """
+    """Write the span of an epoch that ended just now, where this process uses OpenTelemetry."""
     api: Any = sys.modules.get("opentelemetry.trace")
     if api is None:
         return

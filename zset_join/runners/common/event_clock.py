@@ -37,12 +37,7 @@ def later_of(before: Watermark, after: Watermark) -> Watermark:
 
 
 class EventClock:
-    """Derive the watermarks of stages from those of sources.
-
-    Args:
-        waited_for: per stage, the sources whose event time reaches one of its inputs.
-        idle_timeout_us: processing time after which watermarks ignore a silent source; None for never.
-    """
+    """Derive the watermarks of stages from those of sources."""
 
     def __init__(self, waited_for: Sequence[Sequence[str]], *, idle_timeout_us: int | None = None) -> None:
         self.waited_for = [tuple(names) for names in waited_for]
@@ -75,15 +70,7 @@ class EventClock:
         active: Mapping[str, int | None],
         now_us: int | None,
     ) -> Watermark:
-        """Return the watermark of a stage after an epoch.
-
-        Args:
-            number: of the stage.
-            before: its watermark before the epoch.
-            sources: the watermarks of the sources after it; those without one are missing or None.
-            active: when the last rows of each source came.
-            now_us: the processing time of the epoch.
-        """
+        """Return the watermark of a stage after an epoch."""
         known = [sources.get(name) for name in self.counting(number, active, now_us)]
         least = [one for one in known if one is not None]
         return later_of(before, min(least)) if least and len(least) == len(known) else before

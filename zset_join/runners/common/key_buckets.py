@@ -28,14 +28,7 @@ _HASH_KEY = (
 
 
 class KeyBuckets:
-    """Find the buckets of rows; one thread at a time uses it.
-
-    Args:
-        schema: of the rows.
-        key: the columns whose value decides, in the order of the stage's key.
-        key_types: the types they are compared in.
-        buckets: how many there are.
-    """
+    """Find the buckets of rows; one thread at a time uses it."""
 
     def __init__(self, schema: pa.Schema, key: Sequence[str], key_types: Sequence[pa.DataType], buckets: int) -> None:
         self._names = list(dict.fromkeys(key))
@@ -51,11 +44,7 @@ class KeyBuckets:
         self._buckets = buckets
 
     def hashes(self, rows: pa.RecordBatch) -> _Words:
-        """Return a hash of 32 bits per row.
-
-        Args:
-            rows: with the columns of the key, in the types of the schema.
-        """
+        """Return a hash of 32 bits per row."""
         count = rows.num_rows
         hashes, nulls = np.empty(count, np.int64), np.empty(count, np.uint8)
         if count:
@@ -68,11 +57,7 @@ class KeyBuckets:
         return hashes
 
     def of(self, rows: pa.RecordBatch) -> _Words:
-        """Return the bucket of each row.
-
-        Args:
-            rows: as for `hashes`.
-        """
+        """Return the bucket of each row."""
         return (self.hashes(rows) * self._buckets) >> 32
 
 
@@ -83,12 +68,7 @@ class MovedKeys:
     bucket too many costs a look, and none is ever missing: between two calls of `clear` buckets are only added, keys share
     places, and an epoch that is refused leaves what it added.
 
-    Memory: a byte, or a word of more than 8 buckets, for each of 8 to 16 times as many places as there were keys; at least 4 MB
     of addresses.
-
-    Args:
-        buckets: how many there are.
-        bits: there are at least so many places, as a power of 2.
     """
 
     def __init__(self, buckets: int, *, bits: int = 22) -> None:
@@ -104,32 +84,21 @@ class MovedKeys:
         self._keys = keys
 
     def note(self, hashes: _Words, buckets: _Words) -> None:
-        """Note rows.
-
-        Args:
-            hashes: of their primary keys.
-            buckets: where they go.
-        """
+        """Note rows."""
         places = hashes >> (32 - self._bits)
         for bucket in range(self._buckets):
             self._places[places[buckets == bucket]] |= self._kind(1 << bucket)
         self._noted += len(hashes)
 
     def of(self, hashes: _Words) -> npt.NDArray[Any]:
-        """Return, per row, the buckets that may have its primary key, a bit for each.
-
-        Args:
-            hashes: of the primary keys.
-        """
+        """Return, per row, the buckets that may have its primary key, a bit for each."""
         holders: npt.NDArray[Any] = self._places[hashes >> (32 - self._bits)]
         return holders
 
     def follow(self, deletes: int) -> bool:
-        """Note that so many deletes went to buckets that may have a row; return whether noting all rows again pays off.
-
-        It does where keys share too many places, or where most buckets that may have a row have lost it. Cost: the places, once
-        for many rows.
-        """
+        """Note that so many deletes went to buckets that may have a row; return whether noting all rows again pays off."""
+        # It does where keys share too many places, or where most buckets that may have a row have lost it. Cost: the places,
+        # once for many rows.
         self._followed += deletes
         if self._noted > len(self._places) // 8:
             self._counted, self._noted = int(np.count_nonzero(self._places)), 0

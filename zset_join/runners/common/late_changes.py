@@ -25,12 +25,7 @@ def count_late_changes(given: Relation, codes: Sequence[str]) -> int:
 
 
 def late_change_counts(found: Iterable[tuple[str, int]], before: Mapping[str, Any]) -> dict[str, dict[str, int]]:
-    """Return the counts of an epoch.
-
-    Args:
-        found: inputs and their late changes.
-        before: the progress of the epoch before.
-    """
+    """Return the counts of an epoch."""
     epoch: dict[str, int] = {}
     total: dict[str, int] = dict(before.get(LATE_CHANGES_TOTAL, {}))
     for name, count in found:

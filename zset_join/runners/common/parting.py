@@ -46,12 +46,7 @@ _ROWS_OF_A_SMALL_EPOCH = 2_000
 
 
 class Parting:
-    """Run a stage as one operator, or in buckets.
-
-    Args:
-        whole: makes it as one operator.
-        parted: makes it in buckets.
-    """
+    """Run a stage as one operator, or in buckets."""
 
     def __init__(self, whole: Callable[[], DurableOperator], parted: Callable[[], DurableOperator]) -> None:
         self.inner = whole()
@@ -176,22 +171,14 @@ class _AnswerListing(Parting):
 
     @property
     def lists_answer(self) -> bool:
-        """Return whether its state suffices for that now."""
         return cast("AnswerListingOperator", self.inner).lists_answer
 
     def listed(self, columns: Collection[str] | None = None) -> Iterator[ZSet]:
-        """Return the sum of the answers so far, in chunks."""
         return cast("AnswerListingOperator", self.inner).listed(columns)
 
 
 def parted_when_large(stage: Stage, options: StageOptions, workers: Workers) -> DurableOperator:
-    """Return a stage in memory that is in as many buckets as there are threads while its epochs are large.
-
-    Args:
-        stage: one that `why_in_one_bucket` has no reason for.
-        options: what operators take from the options of a query.
-        workers: they work on the buckets.
-    """
+    """Return a stage in memory that is in as many buckets as there are threads while its epochs are large."""
     one = stage.build(options, None)
     kinds = {(False, False): Parting, (True, False): _Timed, (False, True): _Listing, (True, True): _TimedListing}
     kind = _AnswerListing if isinstance(one, AnswerListingOperator) else kinds[is_timed(one), isinstance(one, ListingOperator)]

@@ -24,13 +24,7 @@ __all__ = ["Rejected", "RejectedRows", "listed", "rejected_rows", "taken", "with
 
 @dataclass(slots=True)
 class Rejected:
-    """Collect the rows of one input, or of one output, that are set aside.
-
-    Args:
-        rows: the rows, one Z-set per piece.
-        codes: one code per row.
-        reasons: one reason per row.
-    """
+    """Collect the rows of one input, or of one output, that are set aside."""
 
     rows: list[ZSet] = field(default_factory=list)
     codes: list[str] = field(default_factory=list)
@@ -49,14 +43,7 @@ class Rejected:
 
 @dataclass(frozen=True, slots=True)
 class RejectedRows:
-    """Rejected rows of one input or output.
-
-    Args:
-        name: in messages.
-        rejected: the rows.
-        is_of_source: a source refused them, and none of them reached a stage.
-        late_changes: how many are late changes of an input that may change.
-    """
+    """Rejected rows of one input or output."""
 
     name: str
     rejected: Rejected
@@ -65,12 +52,7 @@ class RejectedRows:
 
 
 def listed(judged: pa.Table, names: Sequence[str]) -> Iterator[tuple[int, npt.NDArray[np.int64], list[str], list[str]]]:
-    """Yield, per input with rows in a table of `Operator.rejections`, its number, the positions of the rows, codes and reasons.
-
-    Args:
-        judged: the table.
-        names: of the inputs.
-    """
+    """Yield, per input with rows in a table of `Operator.rejections`, its number, positions of rows, codes and reasons."""
     which = judged.column("input").to_pylist()
     positions = judged.column("row").to_numpy()
     codes, reasons = judged.column("code").to_pylist(), judged.column("reason").to_pylist()
@@ -83,14 +65,7 @@ def listed(judged: pa.Table, names: Sequence[str]) -> Iterator[tuple[int, npt.ND
 def rejected_rows(
     judged: pa.Table, inputs: Sequence[Relation], deltas: Sequence[ZSet], sources: Sequence[str]
 ) -> Iterator[RejectedRows]:
-    """Yield the rows in a table of `Operator.rejections`, input by input.
-
-    Args:
-        judged: the table.
-        inputs: of the operator.
-        deltas: what they were fed.
-        sources: per input that of all its rows; empty: there are several.
-    """
+    """Yield the rows in a table of `Operator.rejections`, input by input."""
     for number, positions, codes, reasons in listed(judged, [one.name for one in inputs]):
         rejected, late = Rejected([taken(deltas[number], positions)], codes, reasons), count_late_changes(inputs[number], codes)
         yield RejectedRows(dict(enumerate(sources)).get(number) or inputs[number].name, rejected, late_changes=late)

@@ -35,12 +35,7 @@ __all__ = ["SinkEpochs", "add_unfit", "unfit_flags"]
 
 
 class SinkEpochs:
-    """Give the epochs of a query to a sink.
-
-    Args:
-        sink: the sink; opened and closed by its owner.
-        quarantines: rows that it can never hold are set aside and omitted from it; else they are refused.
-    """
+    """Give the epochs of a query to a sink."""
 
     def __init__(self, sink: Sink, *, quarantines: bool = False) -> None:
         self.sink = sink
@@ -57,12 +52,7 @@ class SinkEpochs:
         return isinstance(self.sink, SelectiveSink)
 
     def put_aside(self, epoch: int, chunks: Iterable[ZSet]) -> Rejected:
-        """Return the rows of an answered epoch that the sink can never hold, each with its first reason.
-
-        Raises:
-            SinkError: `SINK_VALUE`: such a row is inserted, and bad input is refused; or as `check_weights`.
-            ResourceError: as `check_weights`.
-        """
+        """Return the rows of an answered epoch that the sink can never hold, each with its first reason."""
         rejected, kept = Rejected(), list[ZSet]()
         for chunk in chunks if isinstance(self.sink, SelectiveSink | FormedSink) else ():
             unfit = unfit_rows(self.sink, chunk.rows)
@@ -75,11 +65,7 @@ class SinkEpochs:
         return rejected
 
     def write(self, epoch: int, chunks: Iterable[ZSet], link: ChainLink | None) -> SinkProgress:
-        """Write the rows of an epoch that the sink can hold.
-
-        Raises:
-            SinkError: `SINK_VALUE`, as above; or what the sink raises.
-        """
+        """Write the rows of an epoch that the sink can hold."""
         return write_epoch(self.sink, epoch, self._fitting(epoch, chunks), link)
 
     def _fitting(self, epoch: int, chunks: Iterable[ZSet]) -> Iterator[ZSet]:

@@ -34,14 +34,7 @@ GLOBAL_BUCKET = 0
 
 @dataclass(frozen=True, slots=True)
 class StageBucket:
-    """Run one stage, bucket by bucket.
-
-    Args:
-        stage: the stage.
-        shown: the columns of its answer.
-        is_timed: it may have rows to emit when time passes.
-        emits_without_input: it answers in the first epoch though no row arrived.
-    """
+    """Run one stage, bucket by bucket."""
 
     stage: Stage
     shown: pa.Schema
@@ -79,15 +72,7 @@ class StageBucket:
 def sifted(
     operator: DurableOperator, tick: Tick, deltas: Sequence[ZSet], rejected: Sequence[Rejected], *, codes: str
 ) -> list[ZSet]:
-    """Return deltas without the rows an operator would not take, until there are none.
-
-    Args:
-        operator: in the state before the epoch.
-        tick: the epoch.
-        deltas: of its first inputs; the others, such as what is outside, come later.
-        rejected: per input, where such rows are put.
-        codes: what the code of a row begins with that is taken out.
-    """
+    """Return deltas without the rows an operator would not take, until there are none."""
     left = list(deltas)
     names = [relation.name for relation in operator.inputs][: len(left)]
     unasked = [ZSet.empty(relation.schema) for relation in operator.inputs[len(left) :]]

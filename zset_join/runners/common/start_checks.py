@@ -15,10 +15,6 @@ __all__ = ["check_stages"]
 
 
 def check_stages(stages: Iterable[Stage], options: StageOptions) -> None:
-    """Build the operator of every stage in memory and close it.
-
-    Raises:
-        ZsetJoinError: an option or a column that a stage cannot have.
-    """
+    """Build the operator of every stage in memory and close it."""
     for stage in stages:
         stage.build(options, None).close()

@@ -26,12 +26,6 @@ _Result = TypeVar("_Result")
 class Workers:
     """Run tasks on some threads, the caller's among them.
 
-    Args:
-        threads: how many tasks run at the same time.
-
-    Raises:
-        OptionError: `OPTION_VALUE`: no whole number from 1 to 64.
-
     >>> with_two = Workers(2)
     >>> with_two.run([lambda: 1, lambda: 2])
     [1, 2]
@@ -50,15 +44,7 @@ class Workers:
         self._pool: ThreadPoolExecutor | None = None
 
     def run(self, tasks: Sequence[Callable[[], _Result]], *, apart: bool = True) -> list[_Result]:
-        """Run tasks and return their results in order.
-
-        Args:
-            tasks: what to do; none of them waits for another.
-            apart: they are worth the cost of threads; else the caller does one after the other.
-
-        Raises:
-            BaseException: what the first task that fails raises; the others have ended by then.
-        """
+        """Run tasks and return their results in order."""
         if not apart or self.threads == 1 or len(tasks) < 2:
             return [task() for task in tasks]
         if self._pool is None:

@@ -71,14 +71,7 @@ def _merged(one: EvolutionStart, other: EvolutionStart) -> EvolutionStart:
 
 @dataclass(frozen=True)
 class _Parts:
-    """Parts that a pipeline keeps when its plan changes.
-
-    Args:
-        operators: by the number of their state.
-        known: of event time.
-        readings: by source.
-        contents: by view.
-    """
+    """Parts that a pipeline keeps when its plan changes."""
 
     operators: Mapping[int, DurableOperator]
     known: KnownTimes
@@ -87,15 +80,7 @@ class _Parts:
 
 
 class ChangingPipeline(Pipeline[dict[str, ZSet]]):
-    """Run several views in this process, and others later.
-
-    Args:
-        views: one or more, by name.
-        options: what operators take from the options of a query.
-        idle_timeout_seconds: as of any pipeline.
-        keep_inputs: as of any pipeline; its views stay as they are then.
-        whole: sources whose tables hold all rows, so that views that are taken over read them too.
-    """
+    """Run several views in this process, and others later."""
 
     def __init__(
         self,
@@ -111,11 +96,9 @@ class ChangingPipeline(Pipeline[dict[str, ZSet]]):
         self._views = views
 
     def can_take_over(self, other: ChangingPipeline) -> bool:
-        """Return whether the views of another pipeline may be answered with its own.
-
-        They are not where both describe a source in two ways, name a view alike, or have other options; where one reads an
-        external table, whose answers are kept by epoch; or where one keeps its inputs.
-        """
+        """Return whether the views of another pipeline may be answered with its own."""
+        # They are not where both describe a source in two ways, name a view alike, or have other options; where one reads an
+        # external table, whose answers are kept by epoch; or where one keeps its inputs.
         mine, its = self._readings, other._readings
         return (
             are_mergeable(self.plan, other.plan)
@@ -128,15 +111,7 @@ class ChangingPipeline(Pipeline[dict[str, ZSet]]):
         )
 
     def take_over(self, other: ChangingPipeline, *, untouched: Collection[str] = ()) -> None:
-        """Answer the views of another pipeline from now on; that one is of no use afterwards.
-
-        Args:
-            other: one that it can take over, and that has taken what the sources of both have had so far.
-            untouched: sources that have had no rows: whatever reads nothing else can be shared.
-
-        Raises:
-            PlanError: `NOT_MERGEABLE`, see `can_take_over`.
-        """
+        """Answer the views of another pipeline from now on; that one is of no use afterwards."""
         if not self.can_take_over(other):
             raise PlanError(
                 f"the views {list(other.views)} cannot be answered together with {list(self.views)}: they describe a source in "
@@ -171,21 +146,9 @@ class ChangingPipeline(Pipeline[dict[str, ZSet]]):
     def begin_from(
         self, origins: Sequence[tuple[ChangingPipeline, Collection[str]]], *, tables: Mapping[str, Pipeline]
     ) -> tuple[PlanDiff, PreparedEpoch]:
-        """Let the only view begin with the state of views of other pipelines, which stay as they are.
-
-        It is `Pipeline.evolve(as_now=True)`: state of equal stages continues, as a copy, and rows that have ended stay so.
-        Other stages are built from the nearest rows that are kept, there or in the tables.
-
-        Args:
-            origins: one pipeline or more, each with the names of views.
-            tables: by source, the pipeline whose only view is all rows of the source; of the others no row has come.
-
-        Returns:
-            What differs from these views, and the epoch of the change, which this pipeline has taken already.
-
-        Raises:
-            ZsetJoinError: as `Pipeline.evolve`.
-        """
+        """Let the only view begin with the state of views of other pipelines, which stay as they are."""
+        # It is `Pipeline.evolve(as_now=True)`: state of equal stages continues, as a copy, and rows that have ended stay so.
+        # Other stages are built from the nearest rows that are kept, there or in the tables.
         with ExitStack() as stack:
             for other, _ in origins:
                 stack.enter_context(other._watching.lock)
@@ -263,11 +226,7 @@ class ChangingPipeline(Pipeline[dict[str, ZSet]]):
         return diff, PreparedEpoch(answered, {}, [], None)
 
     def drop(self, name: str) -> None:
-        """Release a view, and the state only it uses.
-
-        Raises:
-            OptionError: `VIEW_NAME`: there is none of that name, or it is the only one: close the pipeline then.
-        """
+        """Release a view, and the state only it uses."""
         if len(self.plan.views) == 1:
             self.plan.view(name)
             self.close()

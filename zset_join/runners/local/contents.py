@@ -42,13 +42,7 @@ _WAIT_SECONDS = 0.005
 
 @dataclass(frozen=True)
 class Listing:
-    """List a view from the state of its stages.
-
-    Args:
-        rows: returns each distinct row of the view with its weight, by the last epoch that was added.
-        lock: held while an epoch is folded into the state, and while it is read.
-        check: raises where the state cannot be read.
-    """
+    """List a view from the state of its stages."""
 
     rows: Callable[[], ZSet]
     lock: threading.RLock
@@ -67,22 +61,14 @@ class _Moment:
 
 
 class HeldRows:
-    """Contents of a view at one moment; nothing is copied, and any thread may read them.
-
-    Args:
-        read: returns the rows; called once, but for threads that read at the same time.
-    """
+    """Contents of a view at one moment; nothing is copied, and any thread may read them."""
 
     def __init__(self, read: Callable[[], ZSet]) -> None:
         self._read: Callable[[], ZSet] | None = read
         self._rows: ZSet | None = None
 
     def rows(self) -> ZSet:
-        """Return every distinct row with its weight.
-
-        Raises:
-            StateError: the state that lists them can no longer be read.
-        """
+        """Return every distinct row with its weight."""
         read = self._read
         if read is not None:
             self._rows = read()
@@ -92,11 +78,7 @@ class HeldRows:
 
 
 class Contents:
-    """Keep the sum of deltas.
-
-    Args:
-        schema: their columns.
-    """
+    """Keep the sum of deltas."""
 
     def __init__(self, schema: pa.Schema) -> None:
         self._schema = schema
@@ -129,11 +111,7 @@ class Contents:
             self._consolidated, self._pending, self._rows_since = None, [], 0
 
     def rows(self) -> ZSet:
-        """Return every distinct row with its weight.
-
-        Raises:
-            StateError: the state that lists them can no longer be read.
-        """
+        """Return every distinct row with its weight."""
         listing = self._listing
         if listing is None:
             return self._consolidate()
@@ -169,11 +147,7 @@ class Contents:
         self._listing = listing
 
     def end(self, rows: Callable[[], ZSet] | None = None) -> bool:
-        """Add nothing any more, under the lock of the listing; return whether the rows are listed once, when they are read.
-
-        Args:
-            rows: returns the rows in place of the state that is listed; None: that stays.
-        """
+        """Add nothing any more, under the lock of the listing; return whether the rows are listed once, when they are read."""
         listing, self._has_ended = self._listing, True
         if listing is None or self._consolidated is not None:
             self._listing = None
@@ -282,12 +256,7 @@ def _of_schema(part: ZSet, schema: pa.Schema) -> ZSet:
 
 
 def repeated(rows: ZSet, schema: pa.Schema) -> pa.Table:
-    """Return the contents of a view as a table: a row is present as often as its weight.
-
-    Raises:
-        BadInputError: `ABSENT_ROW`, a row has a negative weight.
-        ResourceError: as `repeated_positions`.
-    """
+    """Return the contents of a view as a table: a row is present as often as its weight."""
     if len(rows) and rows.weights.min() < 0:
         first = int(np.flatnonzero(rows.weights < 0)[0])
         row, weight = shown_key(rows.rows.columns, first), int(rows.weights[first])

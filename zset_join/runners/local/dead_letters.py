@@ -50,12 +50,7 @@ SCHEMA = pa.schema(
 
 @dataclass(frozen=True)
 class PartlyRead:
-    """Decoded and undecodable rows of a reader; `Pipeline.step` processes the former and rejects the latter.
-
-    Args:
-        rows: what could be read.
-        unread: as the records of `Undecodable`.
-    """
+    """Decoded and undecodable rows of a reader; `Pipeline.step` processes the former and rejects the latter."""
 
     rows: Any
     unread: pa.Table
@@ -97,13 +92,7 @@ def _shown_rows(rejected: Rejected) -> Iterator[tuple[str, int]]:
 
 
 def write_dead_letters(directory: str | Path, epoch: int, table: pa.Table) -> None:
-    """Write the rows of an epoch, in one step; nothing where there are none, in the place of an attempt that did not count.
-
-    Args:
-        directory: a path or URI; made with the first rows.
-        epoch: the epoch.
-        table: its rows.
-    """
+    """Write the rows of an epoch, in one step; nothing where there are none, in the place of an attempt that did not count."""
     folder, name = open_folder(directory), f"{epoch:020d}.parquet"
     if not table.num_rows:
         folder.remove(name)

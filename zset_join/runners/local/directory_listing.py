@@ -39,18 +39,7 @@ class _OpenStages:
 def list_view_of_directory(
     directory: PipelineDirectory, plan: QueryPlan, name: str, shapes: Mapping[int, DurableOperator], options: StageOptions
 ) -> Callable[[], ZSet] | None:
-    """Return a function that lists the rows of a view; None where the state of its stages does not hold them at all times.
-
-    Args:
-        directory: of the pipeline.
-        plan: its plan.
-        name: of a view.
-        shapes: operators of the plan without rows, by the number of their state (`shapes_of`).
-        options: of the operators.
-
-    Raises:
-        StateError: when rows are read: another process has taken over, or a file is missing or damaged.
-    """
+    """Return a function that lists the rows of a view; None where the state of its stages does not hold them at all times."""
     view, stages = plan.view(name), _OpenStages()
     listed = list_view(plan, view, shapes, options, stages)
     if listed is None:

@@ -27,22 +27,7 @@ _LINE = "line "
 
 @dataclass(frozen=True, kw_only=True)
 class DirectoryChange:
-    """Parts that a pipeline keeps under another plan.
-
-    Args:
-        plan: the new plan; states that are kept have the names that they had.
-        watermarks: of it.
-        contents: what each of its views holds, by name; None where it is not kept.
-        answers: the difference, by view; all rows of a view that is new or has other columns.
-        begins: all rows of the views whose new outputs begin here, by name.
-        bare_view: see `ChangedPlan`.
-        positions: how far sources have been read.
-        progress: counts of the epoch.
-        note: see `ChangedPlan`.
-        undo_epochs: for how many epochs it can be undone.
-        is_without_outputs: outputs are given the epoch, and those before it that they lack, by the next start.
-        cancels: views that lose columns which no output has been given.
-    """
+    """Parts that a pipeline keeps under another plan."""
 
     plan: QueryPlan
     watermarks: Watermarks
@@ -64,16 +49,7 @@ def described_beside(stored: Mapping[str, Any] | None) -> dict[str, Any]:
 
 
 def plan_of_directory(directory: str | Path | Place, plan: QueryPlan, *, has_names: bool) -> QueryPlan:
-    """Return a plan with the names that a directory gives its states, and its only view; whether it fits, a start sees.
-
-    Args:
-        directory: the directory.
-        plan: as it is planned.
-        has_names: its views were given names.
-
-    Raises:
-        StateError: the directory's plan is damaged.
-    """
+    """Return a plan with the names that a directory gives its states, and its only view; whether it fits, a start sees."""
     location = place_of(directory).location
     try:
         has_changed = next(iter(checkpoint_folder(location).names(PLANS)), None) is not None

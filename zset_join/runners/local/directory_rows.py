@@ -35,11 +35,7 @@ def input_folder(number: int) -> str:
 
 
 def view_rows(files: CheckpointFiles, history: BucketHistory, schema: pa.Schema) -> Iterator[ZSet]:
-    """Yield the contents of a view, in parts.
-
-    Raises:
-        StateError: a file is missing or damaged.
-    """
+    """Yield the contents of a view, in parts."""
     if history.snapshot is not None:
         table = read_snapshot(files, history.snapshot)["view"]
         weights = single_batch(table.select([WEIGHT])).column(0).to_numpy()
@@ -62,18 +58,7 @@ def load_inputs(
     history: InputHistory,
     changes: Sequence[Mapping[str, Any]] = (),
 ) -> None:
-    """Fill a history with everything that came up to an epoch, under the columns that its sources have now.
-
-    Args:
-        files: of the checkpoint.
-        record: of the epoch.
-        sources: all that the query ever had, in the order of their logs.
-        history: to fill.
-        changes: how columns changed, see `ChangedPlan`.
-
-    Raises:
-        StateError: a file is missing or damaged.
-    """
+    """Fill a history with everything that came up to an epoch, under the columns that its sources have now."""
     by_slot = {one["slot"]: ColumnChange.from_json(one) for one in changes}
     epochs: dict[int, tuple[Tick, dict[str, ZSet]]] = {}
     for number, source in enumerate(sources):

@@ -79,18 +79,6 @@ class PipelineDirectory:
     """The directory of a pipeline; one process at a time.
 
     Opening changes no file of a directory that holds a query; `begin` does, once nothing refuses the start any more.
-
-    Args:
-        directory: where it is; made where it is missing. Or a `Place`.
-        plan: the query.
-        options: what operators take from the options of a query.
-        watermarks: of the plan; set to those of the last epoch.
-        contents: what each view holds, by name, filled from the directory; None where it is not kept.
-        history: everything that arrived, filled from the directory; None where it is not kept.
-        snapshot_after_bytes: a log that is smaller is not replaced by a snapshot.
-
-    Raises:
-        StateError: another process uses the directory, or it holds another query, or is damaged.
     """
 
     def __init__(
@@ -155,14 +143,7 @@ class PipelineDirectory:
         return {**described_plan(plan), **kept, **self._place.described(stored_description(self.location))}
 
     def check_outputs(self, epochs: Mapping[str, int | None]) -> None:
-        """Refuse to begin behind outputs that have newer epochs, where the last owner crashed and nothing was restored.
-
-        Args:
-            epochs: of each output, by its name.
-
-        Raises:
-            StateError: `COMMIT_RECORD_MISSING`.
-        """
+        """Refuse to begin behind outputs that have newer epochs, where the last owner crashed and nothing was restored."""
         newest = -1 if self.last is None else self.last.epoch
         ahead = {name: epoch for name, epoch in epochs.items() if epoch is not None and epoch > newest}
         if ahead and self._place.query_id is None and self._owner.has_crashed_before():
@@ -189,10 +170,8 @@ class PipelineDirectory:
         return self.checkpoint.last
 
     def next_time_us(self) -> int | None:
-        """Return the processing time at which an epoch has rows to emit though no row arrives; None for never.
-
-        The last epoch is folded in only by the next one: where rows may wait in it, that one is due now.
-        """
+        """Return the processing time at which an epoch has rows to emit though no row arrives; None for never."""
+        # The last epoch is folded in only by the next one: where rows may wait in it, that one is due now.
         record = self.last
         if record is None:
             return None
@@ -213,10 +192,8 @@ class PipelineDirectory:
 
     @contextmanager
     def reading(self) -> Iterator[DurableEpoch]:
-        """Open the stages to read them, in the state after the last epoch: it is folded in now instead of by the next one.
-
-        Where the next epoch is open, its stages are read. Call it under the lock of the pipeline.
-        """
+        """Open the stages to read them, in the state after the last epoch: it is folded in now instead of by the next one."""
+        # Where the next epoch is open, its stages are read. Call it under the lock of the pipeline.
         tick = Tick(0 if self.last is None else self.last.epoch + 1)
         opening = partial(self._opened, tick, is_read=True)
         with (
@@ -252,19 +229,7 @@ class PipelineDirectory:
         positions: Mapping[str, Any],
         read: str | None = None,
     ) -> CommitRecord:
-        """Make an epoch count.
-
-        Args:
-            epoch: its stages, opened.
-            answered: its answer.
-            deltas: by source, its changes.
-            progress: its counts.
-            positions: how far sources have been read.
-            read: digest of what it reads; None: that of the changes.
-
-        Raises:
-            StateError: another process has taken over.
-        """
+        """Make an epoch count."""
         begun, seconds = time.perf_counter(), {**self.seconds_outside, **progress["seconds"]}
         receipts = epoch.receipts({number: fed for number, (_, fed) in answered.requested.items()})
         histories = histories_after(self.checkpoint.histories, receipts, {})
@@ -293,16 +258,7 @@ class PipelineDirectory:
         return committed
 
     def change(self, epoch: DurableEpoch, evolution: Evolution, change: DirectoryChange) -> CommitRecord:
-        """Commit the epoch that changes the query to another plan; afterwards the directory belongs to that plan.
-
-        Args:
-            epoch: its stages, all of them opened.
-            evolution: how the plan before comes to the new one, built.
-            change: what the pipeline continues with.
-
-        Raises:
-            StateError: another process has taken over.
-        """
+        """Commit the epoch that changes the query to another plan; afterwards the directory belongs to that plan."""
         before, plan, last = self._plan, change.plan, self.checkpoint.last
         assert last is not None  # noqa: S101 - without an epoch there is `change_at_once`
         files, tick = self.checkpoint.files, epoch.tick
@@ -387,11 +343,7 @@ class PipelineDirectory:
         return committed
 
     def _unseen(self, last: CommitRecord) -> tuple[int, ...]:
-        """Return the epochs that outputs may lack, those of changes without outputs among them.
-
-        Raises:
-            StateError: `EVOLVE_UNSEEN`: there are as many of them as records are kept.
-        """
+        """Return the epochs that outputs may lack, those of changes without outputs among them."""
         changed = self.checkpoint.changed
         unseen = (*(changed.unseen if changed is not None and changed.epoch == last.epoch else ()), last.epoch)
         if len(unseen) > _MOST_UNSEEN:
@@ -448,25 +400,13 @@ class PipelineDirectory:
         return ReadWhenUsed((view.name for view in self._plan.views), partial(self._answer, record))
 
     def newest_answers(self, record: CommitRecord, newest_answer: Mapping[str, ZSet]) -> Iterator[GivenEpoch]:
-        """Yield the epochs that outputs may lack, oldest first; see `pending_epochs`.
-
-        Args:
-            record: the newest one.
-            newest_answer: what its epoch answered.
-
-        Raises:
-            StateError: a file is missing or damaged.
-        """
+        """Yield the epochs that outputs may lack, oldest first; see `pending_epochs`."""
         if self.checkpoint.is_moved:
             return iter(())
         return pending_epochs(self.checkpoint, self._plan, record, newest_answer, self._read)
 
     def altered_views(self) -> frozenset[str]:
-        """Return the views whose outputs may lack columns: an epoch that they may not have adds some, or none has reached them.
-
-        Raises:
-            StateError: a file is missing or damaged.
-        """
+        """Return the views whose outputs may lack columns: an epoch they may not have adds some, or none reached them."""
         record = self.last
         return frozenset(view.name for view in self._plan.views) if record is None else altered_views(self.checkpoint, record)
 
@@ -514,19 +454,11 @@ class PipelineDirectory:
             load_inputs(self.checkpoint.files, record, self._sources, self._history, changes)
 
     def summed_view(self, name: str) -> ZSet:
-        """Return the rows of a view after the last epoch, summed from its log, where its stages cannot list them.
-
-        Raises:
-            StateError: a file is missing or damaged.
-        """
+        """Return the rows of a view after the last epoch, summed from its log, where its stages cannot list them."""
         return self._summed(name, self.last)
 
     def left_view(self, name: str) -> ZSet:
-        """Return the rows of a view after the last epoch of a directory that was closed.
-
-        Raises:
-            StateError: `PIPELINE_BROKEN`: files that hold them are gone.
-        """
+        """Return the rows of a view after the last epoch of a directory that was closed."""
         try:
             return self.summed_view(name)
         except (StateError, OSError) as error:

@@ -28,24 +28,7 @@ __all__ = ["DurableEpoch"]
 
 @dataclass(kw_only=True)
 class DurableEpoch:
-    """One epoch of a pipeline with a directory: stages are opened when they run.
-
-    Args:
-        plan: the query.
-        checkpoint: its checkpoint.
-        options: what operators take from the options of a query.
-        opened: closes what is opened here.
-        tick: the epoch.
-        workers: they work on the buckets of a stage.
-        is_timed: per stage, whether its operator waits for times.
-        effects: what queries external systems.
-        entered: gets every state that is opened, before it is.
-        is_read: the states are opened to be read only: no snapshot is written, and no logs are merged.
-
-    Attributes:
-        states: what is open, by stage.
-        contexts: what the checkpoint has of each state before the epoch.
-    """
+    """One epoch of a pipeline with a directory: stages are opened when they run."""
 
     plan: QueryPlan
     checkpoint: Checkpoint
@@ -71,7 +54,6 @@ class DurableEpoch:
                 self.operator(state.number, self.tick)
 
     def operator(self, number: int, tick: Tick) -> DurableOperator:
-        """Return the operator of a stage, in the state before the epoch."""
         return operators_of(self.plan.state_of[number], self.state(number, tick))[number]
 
     def read(self, number: int) -> DurableOperator:
@@ -93,7 +75,6 @@ class DurableEpoch:
         return state.operator
 
     def completed(self, number: int, operator: DurableOperator, tick: Tick, fed: list[ZSet]) -> list[ZSet]:
-        """Return the deltas for the operator of a stage, with the rows of external tables."""
         node = self.plan.nodes[number]
         if not has_effect(node.stage):
             return fed
@@ -101,10 +82,6 @@ class DurableEpoch:
         return self.effects.opened(node.stage, place).completed(operator, tick, fed)
 
     def next_due(self, number: int) -> NextDue:
-        """Return when a stage must answer though no row comes to it.
-
-        The commit record has it, unless the last epoch had rows for the stage: these are folded in only now.
-        """
         key = f"{self.plan.state_of[number].name}/0"
         last = self.checkpoint.last
         if last is None:

@@ -34,14 +34,7 @@ __all__ = ["AnsweredEpoch", "Engine", "StageWork"]
 
 @dataclass(frozen=True, slots=True)
 class StageWork:
-    """Progress of one stage in one epoch.
-
-    Args:
-        seconds: wall clock, lookups included.
-        rows_in: rows of its inputs, after their reductions.
-        rows_out: rows of its answer.
-        inputs: rows of each input.
-    """
+    """Progress of one stage in one epoch."""
 
     seconds: float
     rows_in: int
@@ -51,19 +44,7 @@ class StageWork:
 
 @dataclass(slots=True)
 class AnsweredEpoch:
-    """An epoch that is answered and not absorbed.
-
-    Args:
-        epoch: its number.
-        processing_time_us: of the epoch.
-        answers: the change of every view, by name.
-        times: the event times after it.
-        requested: the stages that ran: tick and deltas by number.
-        rejected: the rows that they set aside.
-        corrections: earlier answers that temporal and as-of joins retracted, by stage.
-        work: what each stage that ran did, by its name.
-        seconds: what answering took, wall clock.
-    """
+    """An epoch that is answered and not absorbed."""
 
     epoch: int
     processing_time_us: int | None
@@ -111,16 +92,7 @@ class _View:
 
 
 class Engine:
-    """Run the stages of a plan.
-
-    Args:
-        plan: the plan.
-        watermarks: of the plan.
-        quarantines: bad rows are set aside, so they are listed. Late rows always are.
-
-    Raises:
-        PlanError: a step that only Spark can do.
-    """
+    """Run the stages of a plan."""
 
     def __init__(self, plan: QueryPlan, watermarks: Watermarks, *, quarantines: bool = False) -> None:
         self.plan = plan
@@ -146,18 +118,7 @@ class Engine:
     def answer(
         self, states: StageStates, epoch: int, deltas: Mapping[str, ZSet], processing_time_us: int | None
     ) -> AnsweredEpoch:
-        """Return the change of every view, and what folding the epoch in takes.
-
-        Args:
-            states: the operators, in the state before the epoch.
-            epoch: its number.
-            deltas: by source, the input.
-            processing_time_us: of the epoch.
-
-        Raises:
-            BadInputError: rows that break the contract of their source.
-            ZsetJoinError: of a stage or a step; of several views it names those that cannot be answered.
-        """
+        """Return the change of every view, and what folding the epoch in takes."""
         failing: int | str = 0  # the stage or view that is being answered
         before, times = self.watermarks.known, self.watermarks.after(deltas, processing_time_us)
         known: dict[str | int, ZSet] = dict(deltas.items())

@@ -54,28 +54,7 @@ def _same(rows: ZSet) -> ZSet:
 
 @dataclass(frozen=True, kw_only=True)
 class EvolutionStart:
-    """The place of a pipeline, as an evolution reads it.
-
-    Args:
-        plan: of the pipeline.
-        epoch: number of the next epoch.
-        processing_time_us: of the last one.
-        options: of its operators.
-        states: the operators after the last epoch, by the number of their state.
-        contents: what its views hold, by name; None where that is not kept.
-        history: everything that arrived; None where it is not kept.
-        shapes: operators of the same stages, without their rows, where reading `states` is to wait; None: `states`.
-        known: what is known of event time.
-        gone: names of sources that an earlier plan had, and of which rows were dropped: how many a stage held, None: unknown.
-        as_now: new stages whose answer depends on when rows arrive are built as if all of them came now.
-        words: what schemas do not show of columns of sources that change.
-        first_rows: by name of a source that the new plan has and this one does not, the rows that it begins with.
-        options_after: of operators of the new plan, with other budgets of hybrid state; None: the same.
-        reread: by name, all rows of sources that were read again, under the columns of the new plan.
-        counts: by the name of a state, what it counted at the last commit, where `states` waits to be read.
-        tables: by source, all its rows, where they are kept beside the pipeline; under the columns of the new plan.
-        is_copied: the pipeline of the plan before goes on, so that no state is taken from it.
-    """
+    """The place of a pipeline, as an evolution reads it."""
 
     plan: QueryPlan
     epoch: int
@@ -106,14 +85,6 @@ class Evolution:
     """Compute how a pipeline changes from one plan to another.
 
     Nothing of the pipeline changes. Closing it drops the built state; after `take` the pipeline owns it.
-
-    Args:
-        position: of the pipeline.
-        plan: the new plan.
-
-    Raises:
-        StateError: `EVOLVE_NO_ROWS`, `EVOLVE_BY_TIME`, `EVOLVE_SOURCE`, `EVOLVE_COLUMN`: what the plan needs is absent.
-        OptionError: `FIRST_ROWS`: a source that does not begin with the change is to begin with rows.
     """
 
     def __init__(self, origin: EvolutionStart, plan: QueryPlan) -> None:
@@ -343,11 +314,7 @@ class Evolution:
         return (before.names, before.types) != (after.names, after.types)
 
     def beginnings(self, answers: Mapping[str, ZSet]) -> dict[str, ZSet]:
-        """Return all rows of the views whose new outputs begin with the change, by name.
-
-        Args:
-            answers: what the epoch of the change answers, by view: all rows where columns are not only added.
-        """
+        """Return all rows of the views whose new outputs begin with the change, by name."""
         return {
             name: self.rows_after(name) if self.adds_columns(name) else answer
             for name, answer in answers.items()
@@ -372,11 +339,7 @@ class Evolution:
         return None if held is None else held[name].rows()
 
     def diff(self) -> PlanDiff:
-        """Return how the answers of the new plan differ, and the stages built for it.
-
-        Raises:
-            BadInputError: the new plan cannot take a row; nothing has changed.
-        """
+        """Return how the answers of the new plan differ, and the stages built for it."""
         views = {name: self._view_diff(name, status) for name, status in self._statuses().items()}
         one, built = self.origin, self._rebuilt
         names = {state.number: state.name for state in self.plan.states}
@@ -448,11 +411,7 @@ class Evolution:
     # ---------------------------------------------------------------- going on with the new plan
 
     def build(self) -> None:
-        """Build and fill the operators of new stages.
-
-        Raises:
-            BadInputError: a stage rejects a row; the built operators are closed.
-        """
+        """Build and fill the operators of new stages."""
         try:
             for state in self._rebuilt:
                 self.built[state.number] = state.stage.build(state.options(self.options), None)

@@ -53,18 +53,7 @@ _Rows = list[tuple[dict[str, Any], int]]
 def explain_row(
     plan: QueryPlan, history: Iterable[PastEpoch], options: StageOptions, row: Mapping[str, Any], *, most_changes: int
 ) -> RowHistory:
-    """Return how the rows with given values came and went.
-
-    Args:
-        plan: the plan.
-        history: everything that arrived, epoch by epoch.
-        options: what operators take from the options of a query.
-        row: columns of the view to values.
-        most_changes: changes to list per epoch.
-
-    Raises:
-        OptionError: columns that the view does not have, or more changes than the limit.
-    """
+    """Return how the rows with given values came and went."""
     unknown = [name for name in row if name not in plan.output.schema.names]
     if unknown or not row:
         raise OptionError(
@@ -110,7 +99,6 @@ class _PastWatermarks(Watermarks):
     held: KnownTimes | None = None
 
     def after(self, deltas: Mapping[str, ZSet], processing_time_us: int | None) -> KnownTimes:
-        """Return the event time after the epoch."""
         if self.held is not None:
             return self.held
         recorded = self.past.watermarks
@@ -125,7 +113,6 @@ class _PastStates(MemoryStates):
     past = PastEpoch(-1, None)
 
     def completed(self, number: int, operator: DurableOperator, tick: Tick, fed: list[ZSet]) -> list[ZSet]:
-        """Return the deltas for the operator of a stage."""
         fetched = self.past.fetched
         if fetched is None or not isinstance(self._plan.nodes[number].stage, EffectStage):
             return super().completed(number, operator, tick, fed)

@@ -31,16 +31,7 @@ _UNREAD = pa.schema([("row", pa.string()), ("code", pa.string()), ("reason", pa.
 
 
 def failing_rows(plan: QueryPlan, reading: Reading, rows: pa.Table | ZSet) -> dict[int, BadInputError]:
-    """Return the rows that the steps between a source and the first stage, its own table apart, fail for, by their positions.
-
-    Args:
-        plan: the query.
-        reading: how the rows of the source are read.
-        rows: what the source was fed.
-
-    Raises:
-        PlanError: a step that only Spark can do.
-    """
+    """Return the positions of rows that fail in the steps between a source and the first stage, its own table apart."""
     name = reading.source.name
     relation = next(source.relation for source in plan.sources if source.name == name)
     steps = [transforms_of(one, as_changelog(relation)) for one in _steps(plan, name)]

@@ -32,11 +32,7 @@ __all__ = ["FarTimes"]
 
 
 class FarTimes:
-    """Part the rows of sources that have a bound.
-
-    Args:
-        sources: by name, those of a plan.
-    """
+    """Part the rows of sources that have a bound."""
 
     def __init__(self, sources: Mapping[str, PlanSource]) -> None:
         self._sources = {name: source for name, source in sources.items() if source.max_watermark_jump is not None}
@@ -45,13 +41,7 @@ class FarTimes:
         }
 
     def part(self, name: str, delta: ZSet, known: KnownTimes) -> tuple[ZSet, RejectedRows | None]:
-        """Return the rows of a source that may be taken, and those that may not.
-
-        Args:
-            name: of the source.
-            delta: its rows of an epoch.
-            known: what is known of event time before the epoch.
-        """
+        """Return the rows of a source that may be taken, and those that may not."""
         if not self._sources:
             return delta, None
         source, limit = self._sources.get(name), self._limit(name, known)
@@ -69,11 +59,7 @@ class FarTimes:
         return without(delta, bad), RejectedRows(name, rejected, is_of_source=True)
 
     def refuse(self, refused: RejectedRows, epoch: int) -> None:
-        """Raise for the first of these rows.
-
-        Raises:
-            BadInputError: names the source, key, weight and epoch, what was expected and what to do.
-        """
+        """Raise for the first of these rows."""
         name, (delta,) = refused.name, refused.rejected.rows
         relation = self._sources[name].relation
         shown = relation.primary_key or tuple(relation.schema.names)

@@ -29,14 +29,7 @@ Transform = Callable[[ZSet], ZSet]
 
 
 class Feeding:
-    """Sources of one input of a stage, or of the output.
-
-    Args:
-        plan: the plan.
-        feeds: the feeds of the input.
-        schema: the columns that are passed on.
-        filters: by source or stage, what evaluates the first conditions of all its readers together; None: each by itself.
-    """
+    """Sources of one input of a stage, or of the output."""
 
     def __init__(
         self,
@@ -70,11 +63,7 @@ class Feeding:
 
 
 def feeding(plan: QueryPlan, feed: Feed, filters: dict[str | int, Filters] | None = None) -> list[Transform]:
-    """Return the transformation of the rows of a feed.
-
-    Raises:
-        PlanError: a step that only Spark can do.
-    """
+    """Return the transformation of the rows of a feed."""
     relation = plan.relation_of(feed.origin)
     transforms = transforms_of(feed.steps, relation)
     condition = feed.steps[0].condition if feed.steps else None
@@ -84,11 +73,7 @@ def feeding(plan: QueryPlan, feed: Feed, filters: dict[str | int, Filters] | Non
 
 
 def transforms_of(steps: Sequence[RowStep], relation: Relation) -> list[Transform]:
-    """Return the transformation of steps on the rows of a relation.
-
-    Raises:
-        PlanError: a step that only Spark can do.
-    """
+    """Return the transformation of steps on the rows of a relation."""
     transforms = []
     for step in steps:
         transforms.append(_transform(step, relation))

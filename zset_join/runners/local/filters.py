@@ -35,16 +35,7 @@ _COMPARISONS = frozenset({"eq", "ne", "lt", "le", "gt", "ge", "eq_null_safe"})
 
 
 class _Shape:
-    """Conditions that differ in the literals that they compare with alone.
-
-    Args:
-        condition: with a column in place of each of these literals.
-        types: of these columns, by name.
-
-    Attributes:
-        places: the numbers of the conditions.
-        literals: the values of each, in the order of the columns.
-    """
+    """Conditions that differ in the literals that they compare with alone."""
 
     def __init__(self, condition: Expression, types: dict[str, pa.DataType]) -> None:
         self.places: list[int] = []
@@ -54,12 +45,7 @@ class _Shape:
         self._values: dict[int, dict[str, pa.Array]] = {}
 
     def passes(self, columns: Mapping[str, pa.Array], length: int) -> Bools:
-        """Return per condition and row whether the row passes.
-
-        Args:
-            columns: that are read, with the rows once per condition or more often.
-            length: how many rows there are.
-        """
+        """Return per condition and row whether the row passes."""
         count = len(self.places)
         copies = {name: columns[name].slice(0, count * length if self._types else length) for name in self.read}
         if not self._types:
@@ -78,11 +64,7 @@ class _Shape:
 
 
 class Filters:
-    """The conditions on the deltas of one source or stage.
-
-    Args:
-        schema: of the deltas.
-    """
+    """The conditions on the deltas of one source or stage."""
 
     def __init__(self, schema: pa.Schema) -> None:
         self._shapes: dict[str, _Shape] = {}
@@ -93,12 +75,7 @@ class Filters:
         self._some: list[int] | None = None  # rows that pass, per condition
 
     def add(self, condition: Expression, alone: Callable[[ZSet], ZSet]) -> Callable[[ZSet], ZSet]:
-        """Return what passes the rows of a delta that fulfil a condition.
-
-        Args:
-            condition: over the columns of one row.
-            alone: the same for this condition by itself.
-        """
+        """Return what passes the rows of a delta that fulfil a condition."""
         place, literals = self._count, list[Literal]()
         general = _general(condition, literals)
         types = {_name(at): one.type for at, one in enumerate(literals)}

@@ -24,15 +24,7 @@ _Counts = Mapping[str, int]
 
 @dataclass(frozen=True, kw_only=True)
 class HeldRows:
-    """What a stage holds of a source.
-
-    Args:
-        stage: its name.
-        rows: how many rows, or groups of them.
-        noun: `row` or `group`.
-        ended: by how they went, the rows that have left the stage since its start.
-        answered: rows that a temporal join has answered so far, kept or not.
-    """
+    """What a stage holds of a source."""
 
     stage: str
     rows: int
@@ -47,24 +39,14 @@ class HeldRows:
 
 @dataclass(frozen=True, kw_only=True)
 class HeldCounts:
-    """Count what the states of a plan hold.
-
-    Args:
-        plan: the plan.
-        states: its operators, by the number of their state.
-        counted: by the name of a state, what it counted at the last commit; for states that are read when they are used.
-    """
+    """Count what the states of a plan hold."""
 
     plan: QueryPlan
     states: Mapping[int, DurableOperator]
     counted: Mapping[str, _Counts]
 
     def of_sources(self, names: Collection[str | int]) -> list[HeldRows]:
-        """Return what stages that are fed the rows of sources hold of them. Cost: these states are read, where they wait.
-
-        Args:
-            names: of the sources; the number of a stage is one of its answer.
-        """
+        """Return what stages that are fed the rows of sources hold of them. Cost: these states are read, where they wait."""
         found, there = [], {*self.states}  # `in` would read one
         for state in self.plan.states:
             if state.number not in there:
@@ -128,11 +110,10 @@ def state_bytes(counts: _Counts) -> int:
 def ended_rows(counts: _Counts) -> dict[str, int]:
     """Return from the counts of an operator how many rows have left it: by time, or as past versions.
 
-    Rows that a temporal join has answered and does not keep are none of them: they are in its answer.
-
     >>> ended_rows({"left_rows": 2, "ttl_0_expired": 3, "freed_rows": 1, "freed_versions": 4})
     {'ended by time': 3, 'versions freed': 4}
     """
+    # Rows that a temporal join has answered and does not keep are none of them: they are in its answer.
     found = {
         "ended by time": sum(rows for name, rows in counts.items() if name.endswith("_expired")),
         "versions freed": counts.get("freed_versions", 0),

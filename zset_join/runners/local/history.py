@@ -26,15 +26,7 @@ _Value = TypeVar("_Value")
 
 @dataclass(frozen=True, slots=True)
 class PastEpoch:
-    """Holds the input of one epoch.
-
-    Args:
-        epoch: its number.
-        processing_time_us: its processing time.
-        deltas: by source, the changes; those without rows are omitted.
-        fetched: by number of a stage with a fetch step, its external rows; None: they are not known.
-        watermarks: by number of a stage, its watermark after the epoch, where it was recorded; None: they follow from the rows.
-    """
+    """Holds the input of one epoch."""
 
     epoch: int
     processing_time_us: int | None
@@ -79,12 +71,7 @@ class InputHistory:
 
 
 def under_columns(history: Iterable[PastEpoch], changes: Iterable[ColumnChange]) -> list[PastEpoch]:
-    """Return epochs as if sources had always had the columns that they change to.
-
-    Args:
-        history: all input.
-        changes: how columns change.
-    """
+    """Return epochs as if sources had always had the columns that they change to."""
     by_source = {change.source: change for change in changes}
     if not by_source:
         return list(history)
@@ -104,13 +91,7 @@ def rows_under(change: ColumnChange | None, delta: ZSet) -> ZSet:
 
 
 def part_of(history: Iterable[PastEpoch], stages: Sequence[int], sources: Sequence[str]) -> Iterator[PastEpoch]:
-    """Yield the input of some sources, for a plan of some of the stages.
-
-    Args:
-        history: all input.
-        stages: their numbers in the whole plan; in the other one they are numbered from 0 in this order.
-        sources: the names of its sources.
-    """
+    """Yield the input of some sources, for a plan of some of the stages."""
     wanted = set(sources)
     for past in history:
         yield replace(

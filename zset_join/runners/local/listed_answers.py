@@ -35,13 +35,7 @@ Chunks = Callable[[Collection[str] | None], Iterator[ZSet]]
 
 @dataclass(frozen=True)
 class ListedGroups:
-    """Read the rows that an operator keeps of its answer.
-
-    Args:
-        operator: returns the operator, whose state lists them.
-        relation: their columns.
-        keeps_copies: the weight of a row is the number of input rows behind it; else 1.
-    """
+    """Read the rows that an operator keeps of its answer."""
 
     operator: Callable[[], DurableOperator]
     relation: Relation
@@ -60,12 +54,7 @@ class ListedGroups:
 
 @dataclass(frozen=True)
 class ListedPairs:
-    """Read the answer of an operator that computes it from its state.
-
-    Args:
-        operator: returns the operator.
-        relation: the columns of its answer.
-    """
+    """Read the answer of an operator that computes it from its state."""
 
     operator: Callable[[], DurableOperator]
     relation: Relation
@@ -106,15 +95,7 @@ def list_view(
     options: StageOptions,
     opened: Callable[[int], DurableOperator] | None = None,
 ) -> Callable[[], ZSet] | None:
-    """Return a function that lists the rows of a view; None where the state of its stages does not hold them at all times.
-
-    Args:
-        plan: the plan.
-        view: one of its views.
-        operators: in memory, by the number of their stage.
-        options: what they were built with.
-        opened: with a directory, returns the operator of a stage while rows are read; `operators` have no rows then.
-    """
+    """Return a function that lists the rows of a view; None where the state of its stages does not hold them at all times."""
     schema, answers = plan.output_of(view.name).schema, dict[int, Callable[[], Iterator[ZSet]]]()
     for feed in view.feeds:
         if isinstance(feed.origin, str):

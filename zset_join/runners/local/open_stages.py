@@ -50,12 +50,7 @@ class OpenStages:
 
     @contextmanager
     def reading(self, number: int, opening: Opening) -> Iterator[DurableEpoch]:
-        """Open the stages in the state before an epoch, to read them; where it is open, return it.
-
-        Args:
-            number: of the epoch.
-            opening: called where it is not open.
-        """
+        """Open the stages in the state before an epoch, to read them; where it is open, return it."""
         with self._reading, ExitStack() as stack:
             epoch = self._epoch
             if epoch is not None and epoch.tick.epoch == number:

@@ -49,17 +49,7 @@ OutputsByView: TypeAlias = Mapping[str, Sink | Outputs]
 
 
 def outputs_by_view(plan: QueryPlan, given: Outputs | OutputsByView, *, has_several: bool) -> dict[str, Sequence[Sink]]:
-    """Return the outputs of each view, by its name.
-
-    Args:
-        plan: of the pipeline.
-        given: what the pipeline was given: sinks, or names of `zset_join.connectors` with their options; of several views by
-            their names.
-        has_several: it was made of a mapping of views.
-
-    Raises:
-        OptionError: `VIEW_NAME`: outputs of several views that name no view, or one that does not exist.
-    """
+    """Return the outputs of each view, by its name."""
     found: dict[str, Sequence[Sink]] = {view.name: () for view in plan.views}
     if not has_several:
         return {plan.name: sinks_of(cast("Outputs", given))}
@@ -163,21 +153,15 @@ class _Pending:
     begins: Mapping[str, ZSet]
 
     def of(self, view: str, sink: Sink) -> tuple[ZSet | None, ChainLink | None]:
-        """Return the first epoch of an output: all rows for an output without epochs, if the view begins.
-
-        None: nothing, since the view was absent, or not with these columns.
-        """
+        """Return the first epoch of an output: all rows for an output without epochs, if the view begins."""
+        # None: nothing, since the view was absent, or not with these columns.
         if view not in self.begins or sink.last_epoch() is not None:
             return self.answers.get(view), self.link
         link = ChainLink(_IN_MEMORY, begins=True) if self.link is None else replace(self.link, begins=True)
         return self.begins[view], link
 
     def check(self, view: str, epochs: SinkEpochs) -> None:
-        """Refuse an output of before that would be given all rows of a view once more, since the view has other columns.
-
-        Raises:
-            SinkError: `EVOLVE_OUTPUT`.
-        """
+        """Refuse an output of before that would be given all rows of a view once more, since the view has other columns."""
         rows, last = self.begins.get(view), epochs.sink.last_epoch()
         if rows is None or rows is not self.answers.get(view) or last is None or last >= self.epoch:
             return
@@ -191,14 +175,7 @@ class _Pending:
 
 
 class PipelineOutputs:
-    """The outputs of a pipeline.
-
-    Args:
-        sinks: the outputs of each view, by its name.
-        quarantines: rows that an output can never hold are set aside and omitted from it; else they are refused.
-        bare_view: the view whose outputs belong to the id of the query alone; one of another view belongs to it by name, so
-            that another view of the query cannot write to it.
-    """
+    """The outputs of a pipeline."""
 
     def __init__(self, sinks: Mapping[str, Sequence[Sink]], *, quarantines: bool = False, bare_view: str | None = None) -> None:
         self._sinks = sinks
@@ -210,16 +187,7 @@ class PipelineOutputs:
         self._altered: list[tuple[AlterableSink, Relation]] = []
 
     def open(self, outputs: Mapping[str, Relation], query_id: str | None, *, altered: Collection[str] = ()) -> None:
-        """Open all sinks.
-
-        Args:
-            outputs: the rows of each view, by its name.
-            query_id: of a pipeline with a directory; None in memory.
-            altered: views whose outputs may lack their last columns, which an epoch that waits adds.
-
-        Raises:
-            SinkError: a sink belongs to another query, or has epochs that a pipeline in memory does not have.
-        """
+        """Open all sinks."""
         for view, sinks in self._sinks.items():
             for sink in sinks:
                 with self._naming(view):
@@ -239,18 +207,7 @@ class PipelineOutputs:
         given: Mapping[str, Sequence[Sink]],
         query_id: str | None = None,
     ) -> PipelineOutputs:
-        """Return the outputs of a changed query: those that were opened, and new ones.
-
-        Args:
-            before: the rows of each view of the query before, by its name.
-            after: the same of the changed query.
-            given: new outputs by view; those of other views stay.
-            query_id: of a pipeline with a directory; None in memory.
-
-        Raises:
-            SinkError: `EVOLVE_OUTPUT`: an output that stays would be given other columns than more behind those it has, or
-                another key, or takes no more columns; or as `open`.
-        """
+        """Return the outputs of a changed query: those that were opened, and new ones."""
         altered: list[tuple[AlterableSink, Relation]] = []
         for view, epochs in self._opened:
             old, new = before[view], after.get(view)
@@ -282,16 +239,7 @@ class PipelineOutputs:
         return opened
 
     def beside(self, plan: QueryPlan, names: str | Mapping[str, str]) -> dict[str, Sequence[Sink]]:
-        """Return new outputs in the place of those that views have, by view.
-
-        Args:
-            plan: of the changed query.
-            names: what the new table of a view is called, by view; of one view the name alone.
-
-        Raises:
-            OptionError: `VIEW_NAME`: there is no view of that name, or several and none is named.
-            SinkError: `EVOLVE_OUTPUT`: the view has no outputs, or one without a table.
-        """
+        """Return new outputs in the place of those that views have, by view."""
         by_view = {plan.view().name: names} if isinstance(names, str) else names
         found: dict[str, Sequence[Sink]] = {}
         for view, name in by_view.items():
@@ -360,19 +308,7 @@ class PipelineOutputs:
             raise
 
     def check(self, epoch: int, answers: Mapping[str, ZSet]) -> list[RejectedRows]:
-        """Decide, before an epoch counts, on rows that an output can never hold.
-
-        Args:
-            epoch: the epoch.
-            answers: of each view, by its name.
-
-        Returns:
-            The rows to set aside, by output; with `settle` they are omitted from it.
-
-        Raises:
-            SinkError: `SINK_VALUE`: such a row is inserted, and bad input is refused; or as `check_weights`.
-            ResourceError: as `check_weights`.
-        """
+        """Decide, before an epoch counts, on rows that an output can never hold."""
         rejected = []
         for view, epochs in self._opened:
             with self._naming(view):
@@ -387,14 +323,7 @@ class PipelineOutputs:
         link: ChainLink | None = None,
         begins: Mapping[str, ZSet] | None = None,
     ) -> None:
-        """Take an epoch that counts; `settle` writes it.
-
-        Args:
-            epoch: the epoch.
-            answers: of each view, by its name.
-            link: its place in the chain of epochs; None in memory.
-            begins: all rows of views whose outputs begin with the epoch where they have none, by name.
-        """
+        """Take an epoch that counts; `settle` writes it."""
         if self._opened:
             self._pending.append(_Pending(epoch, answers, link, {} if begins is None else begins))
 
@@ -405,26 +334,12 @@ class PipelineOutputs:
         link: ChainLink | None = None,
         begins: Mapping[str, ZSet] | None = None,
     ) -> None:
-        """Give an epoch to every sink that does not have it, after those that a sink failed at before.
-
-        Args:
-            epoch: the epoch.
-            answers: of each view, by its name.
-            link: its place in the chain of epochs; None in memory.
-            begins: as for `add`.
-
-        Raises:
-            SinkError: a sink holds epochs of another chain.
-        """
+        """Give an epoch to every sink that does not have it, after those that a sink failed at before."""
         self.add(epoch, answers, link, begins)
         self.settle()
 
     def settle(self) -> None:
-        """Give sinks the epoch that one of them failed at: before the next one counts, for a directory keeps one that waits.
-
-        Raises:
-            SinkError: a sink holds epochs of another chain, or can never hold a row of an epoch that counts already.
-        """
+        """Give sinks the epoch that one of them failed at: before the next one counts, for a directory keeps one that waits."""
         while self._pending:
             for outputs in self._by_database:
                 self._write(outputs, self._pending[0])

@@ -30,22 +30,10 @@ _Read: TypeAlias = "Callable[[CommitRecord, str, Collection[str]], ZSet]"
 def pending_epochs(
     checkpoint: Checkpoint, plan: QueryPlan, record: CommitRecord, newest_answer: Mapping[str, ZSet], read: _Read
 ) -> Iterator[GivenEpoch]:
-    """Yield the epochs that outputs may lack, oldest first.
-
-    An epoch is its number, the answer of each view, its link, and all rows of the views whose outputs begin with it. A view
-    that was absent then, or had columns that are there no more, is omitted;
-    epochs in which it got columns and lost them again, without a start between, have no rows.
-
-    Args:
-        checkpoint: of the directory.
-        plan: of the query.
-        record: the newest one.
-        newest_answer: what its epoch answered.
-        read: reads rows of a view from the parts of a record that are called so.
-
-    Raises:
-        StateError: a file is missing or damaged.
-    """
+    """Yield the epochs that outputs may lack, oldest first."""
+    # An epoch is its number, the answer of each view, its link, and all rows of the views whose outputs begin with it. A view
+    # that was absent then, or had columns that are there no more, is omitted; epochs in which it got columns and lost them
+    # again, without a start between, have no rows.
     newest, files = checkpoint.changed, checkpoint.files
     newest = newest if newest is not None and newest.epoch == record.epoch else None
     epochs = () if newest is None else newest.unseen
@@ -77,15 +65,7 @@ def pending_epochs(
 
 
 def altered_views(checkpoint: Checkpoint, record: CommitRecord) -> frozenset[str]:
-    """Return the views whose outputs may lack columns, since an epoch that they may not have adds some.
-
-    Args:
-        checkpoint: of the directory.
-        record: the newest one.
-
-    Raises:
-        StateError: a file is missing or damaged.
-    """
+    """Return the views whose outputs may lack columns, since an epoch that they may not have adds some."""
     newest, files = checkpoint.changed, checkpoint.files
     if newest is None or newest.epoch != record.epoch:
         return frozenset()

@@ -70,24 +70,7 @@ def diff_of_running(
     lease_seconds: float = LEASE_SECONDS,
     on_pinned: Callable[[int], object] | None = None,
 ) -> PlanDiff:
-    """Return how the answers of another query would differ over what a directory holds, whose query may run.
-
-    Args:
-        directory: of a pipeline, or the checkpoint of a query inside Spark that runs on the driver.
-        view: the other query: a view, or all views by name; or a planned query, of Spark's.
-        words: what schemas do not show of columns of sources that change.
-        reread: as for `Pipeline.evolve`; they are compared with the rows of the epoch.
-        as_now: as for `Pipeline.evolve`.
-        lease_seconds: how long the files of the epoch are held at most.
-        on_pinned: called with the epoch once its files are held.
-
-    Raises:
-        StateError: there is no epoch yet (`NOTHING_COMMITTED`); the lease ran out (`LEASE_EXPIRED`) or cannot be had
-            (`STATE_MOVES_ON`, `STORAGE_FAILED`); or what the query needs is absent, as `Pipeline.diff`.
-        OptionError: `NOT_FROM_HERE`: the state of the query is in Spark's executors.
-        PlanError: the query cannot be planned.
-        BadInputError: a row that the new query cannot take.
-    """
+    """Return how the answers of another query would differ over what a directory holds, whose query may run."""
     with ExitStack() as held:
         temporary = held.enter_context(tempfile.TemporaryDirectory(prefix="zset_join-"))
         with _leased(directory, lease_seconds) as (files, record):
@@ -126,13 +109,7 @@ def diff_wherever(
 
 
 def most_held(directory: str) -> int:
-    """Return how many rows, or groups of them, of its sources one stage of a directory holds at most; 0 before its first epoch.
-
-    Cost: all states are read.
-
-    Raises:
-        StateError: as `diff_of_running`, but for `NOTHING_COMMITTED`.
-    """
+    """Return how many rows or groups of its sources a stage of a directory holds at most; 0 before its first epoch."""
     with ExitStack() as held:
         temporary = held.enter_context(tempfile.TemporaryDirectory(prefix="zset_join-"))
         try:

@@ -36,18 +36,7 @@ class PipelineOptions(TypedDict, total=False):
 
 @dataclass(frozen=True, kw_only=True)
 class Place:
-    """Storage of a pipeline.
-
-    Args:
-        location: of the checkpoint: a whole path, or a URI.
-        query_id: the name of the query in its outputs; None: the one that is present, or a new one.
-        local_state_dir: where state lies as mapped files; a cache, on this machine's disk. None: in the temporary directory.
-        local_state_retention_seconds: how long state of others stays there unused; None: the directory is this query's own.
-        dead_letters: where rows that were set aside are written: a path, or a URI.
-        retain_input_log: keep every input change.
-        described: gives what its query is recognised by beside its plan, JSON-ready, from what is written down; None: nothing
-            is present yet. It refuses what does not fit.
-    """
+    """Storage of a pipeline."""
 
     location: str
     query_id: str | None = None
@@ -59,11 +48,7 @@ class Place:
 
 
 def place_of(directory: str | Path | Place) -> Place:
-    """Return the place that a directory is. State of one on another file system is in the temporary directory.
-
-    Raises:
-        OptionError: it is no path, or a URI that no installed library reads.
-    """
+    """Return the place that a directory is. State of one on another file system is in the temporary directory."""
     if isinstance(directory, Place):
         return directory
     if not str(directory):
@@ -76,12 +61,7 @@ def place_of(directory: str | Path | Place) -> Place:
 
 
 def claimed(place: Place) -> tuple[Ownership, str]:
-    """Take a directory for this process; return also the name of its query in the outputs.
-
-    Raises:
-        OptionError: it cannot be made or read.
-        StateError: another process uses it.
-    """
+    """Take a directory for this process; return also the name of its query in the outputs."""
     location = place.location
     try:
         folder = checkpoint_folder(location)

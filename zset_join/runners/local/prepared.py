@@ -26,15 +26,7 @@ __all__ = ["PreparedEpoch"]
 
 @dataclass(eq=False)
 class PreparedEpoch:
-    """An answered epoch of a pipeline.
-
-    Args:
-        answered: its answer, and what absorbing it takes.
-        deltas: by source, its changes.
-        unread: undecodable input.
-        opened: its stages, of a pipeline with a directory; None in memory.
-        stack: closes them; None in memory.
-    """
+    """An answered epoch of a pipeline."""
 
     answered: AnsweredEpoch
     deltas: Mapping[str, ZSet]
@@ -53,11 +45,7 @@ class PreparedEpoch:
         return self.answered.delta
 
     def check_is_next(self, epoch: int) -> None:
-        """Refuse to take the epoch where another one is next.
-
-        Raises:
-            StateError: `EPOCH_GAP`, another epoch was taken since.
-        """
+        """Refuse to take the epoch where another one is next."""
         if self.answered.epoch != epoch:
             raise StateError(
                 f"the prepared epoch {self.answered.epoch} is not the next one, {epoch}. Prepare it again.",

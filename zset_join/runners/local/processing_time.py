@@ -23,13 +23,6 @@ _LAST_US = (datetime.datetime.max.replace(tzinfo=datetime.UTC) - _EPOCH) // _MIC
 def processing_time_us(given: Any, last_us: int | None) -> int:
     """Return the processing time of an epoch.
 
-    Args:
-        given: a datetime with a time zone, microseconds since 1970, or None for now.
-        last_us: that of the epoch before; None before the first.
-
-    Raises:
-        OptionError: it is neither, has no time zone, or lies outside of the years 1 to 9999.
-
     >>> processing_time_us(datetime.datetime(1970, 1, 2, tzinfo=datetime.UTC), None)
     86400000000
     >>> processing_time_us(7, 9)

@@ -35,16 +35,7 @@ def epoch_counts(
     last: Mapping[str, Any],
     times: KnownTimes | None = None,
 ) -> dict[str, Any]:
-    """Return the counts of an epoch, JSON-ready; `stages` has those that ran.
-
-    Args:
-        deltas: by source, the rows that reached the stages.
-        answered: the epoch.
-        unread: what could not be read of what sources were fed.
-        lookups: what was fetched since the start of this process, by stage.
-        last: the counts of the epoch before.
-        times: the event times before it; None: those after it.
-    """
+    """Return the counts of an epoch, JSON-ready; `stages` has those that ran."""
     undecodable: dict[str, int] = {}
     for unreadable in unread:
         undecodable[unreadable.source] = undecodable.get(unreadable.source, 0) + unreadable.records.num_rows

@@ -57,15 +57,7 @@ __all__ = ["QueryBefore", "QueryChanges", "plan_of_change", "plan_of_program", "
 
 @dataclass(frozen=True)
 class QueryBefore:
-    """The query before the last change.
-
-    Args:
-        epoch: of the change.
-        views: as it was given, by name; None where it was one, or is read from the directory.
-        query: as it was planned.
-        columns: what the change did to columns of sources.
-        options: of its operators, where the change gave them other budgets of hybrid state in this process.
-    """
+    """The query before the last change."""
 
     epoch: int
     views: Mapping[str, View] | None
@@ -547,10 +539,8 @@ def readings_of_query(view: View | Mapping[str, View] | PlannedQuery) -> Mapping
 
 
 def plan_of_change(view: View | Mapping[str, View] | PlannedQuery, before: QueryPlan) -> QueryPlan:
-    """Return the plan of a query, which keeps of sources what the one before does.
-
-    The only view of one is the only view of the other, whatever it is called.
-    """
+    """Return the plan of a query, which keeps of sources what the one before does."""
+    # The only view of one is the only view of the other, whatever it is called.
     if isinstance(view, Mapping):
         return several.plan_of(view, keep_state=before.keep_state)
     plan = view.plan if isinstance(view, PlannedQuery) else view.plan(keep_state=before.keep_state)
@@ -576,11 +566,7 @@ def _view_name(what: str, name: str | None, views: Iterable[str]) -> OptionError
 
 
 def _outputs_by_view(plan: QueryPlan, outputs: Any) -> dict[str, Sequence[Sink]]:
-    """Return new outputs by view.
-
-    Raises:
-        OptionError: `VIEW_NAME`: there is no view of that name, or several and none is named.
-    """
+    """Return new outputs by view."""
     if outputs is None or (not isinstance(outputs, Mapping) and not len(outputs)):
         return {}
     names = {view.name for view in plan.views}

@@ -68,31 +68,7 @@ class _Part:
 
 @dataclass
 class Rebuilding:
-    """Build stages of a plan.
-
-    Args:
-        prints: of the plan.
-        kept: the rows that there are.
-        empty: names of sources of which no row has come.
-        options: what operators take from the options of a query.
-        tick: the epoch that is built up to.
-        built: the operators to fill, by the number of their stage; what else is needed is built for the moment.
-        dropped: columns that the plan before omitted, by source.
-        columns: by source, how the columns of rows that are kept of it are to change.
-        before: fingerprints of the plan whose rows are kept; None: the same.
-        held: counts what the states of that plan hold, for refusals.
-        as_now: numbers of stages that are built as if all their rows arrived now, though their answer depends on when rows
-            arrive.
-        reached: by number of such a stage, the watermark that its rows have reached with that.
-        measured: numbers of stages that are filled even for the moment, so that their bytes are counted.
-
-    Attributes:
-        fed: rows that each stage was fed, by number, for the report.
-        seconds: by number, how long building a stage took, without those before it.
-        held_bytes: by number, what the operator of a stage holds, where it was filled.
-        read: what rows were read, and how many.
-        rejected: rows that new stages set aside.
-    """
+    """Build stages of a plan."""
 
     prints: Fingerprints
     kept: Sequence[StoredRows]
@@ -130,11 +106,7 @@ class Rebuilding:
     # ---------------------------------------------------------------- what can be had
 
     def check_stage(self, number: int) -> None:
-        """Refuse to build a stage for which rows are absent.
-
-        Raises:
-            StateError: `EVOLVE_NO_ROWS` or `EVOLVE_BY_TIME`.
-        """
+        """Refuse to build a stage for which rows are absent."""
         node = self.plan.nodes[number]
         if self._is_empty[number]:
             return
@@ -144,17 +116,7 @@ class Rebuilding:
             self.check(feeds, given.relation, f"stage {node.name}", gaps_of(given))
 
     def check(self, feeds: Sequence[Feed], wanted: Relation, reader: str, gaps: Sequence[str] = ()) -> None:
-        """Refuse to read rows that do not exist.
-
-        Args:
-            feeds: whose rows.
-            wanted: their columns.
-            reader: who reads them, for the message.
-            gaps: columns in which NULL makes a row of no use.
-
-        Raises:
-            StateError: `EVOLVE_NO_ROWS` or `EVOLVE_BY_TIME`.
-        """
+        """Refuse to read rows that do not exist."""
         self._parts(feeds, wanted, reader, gaps)
 
     def _parts(self, feeds: Sequence[Feed], wanted: Relation, reader: str, gaps: Sequence[str]) -> list[_Part]:
@@ -235,12 +197,7 @@ class Rebuilding:
         self._answer(number)
 
     def rows(self, feeds: Sequence[Feed], wanted: Relation, reader: str, gaps: Sequence[str] = ()) -> ZSet:
-        """Return the rows of feeds so far; the arguments are those of `check`.
-
-        Raises:
-            StateError: as `check`.
-            BadInputError: a step, or a stage that is built, that cannot take a row.
-        """
+        """Return the rows of feeds so far; the arguments are those of `check`."""
         parts = [self._part(part, wanted) for part in self._parts(feeds, wanted, reader, gaps)]
         return ZSet.concat([_as(part, wanted) for part in parts if len(part)], schema=wanted.schema)
 
@@ -334,10 +291,8 @@ class Rebuilding:
             operator.restore({name: with_null_keys(table, more.get(name, NullKeys())) for name, table in tables.items()})
 
     def _fill(self, number: int, operator: FillingOperator) -> bool:
-        """Fill the operator of a stage chunk by chunk, where its rows are computed while they are read; return whether it is.
-
-        Chunks only insert, since rows that are listed have positive weights.
-        """
+        """Fill the operator of a stage chunk by chunk, where its rows are computed as they are read; return whether it is."""
+        # Chunks only insert, since rows that are listed have positive weights.
         node = self.plan.nodes[number]
         given, feeds = node.stage.inputs[0], node.feeds[0]
         options = self.plan.state_of[number].options(self.options)

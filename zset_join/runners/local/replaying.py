@@ -18,18 +18,7 @@ __all__ = ["no_dead_letters", "replay_letters"]
 def replay_letters(
     place: str, positions: Mapping[str, Any], step: Callable[..., Any], *, stream: str | None, code: str | None
 ) -> int:
-    """Take the waiting letters of a checkpoint in one epoch; return how many there were.
-
-    Args:
-        place: the checkpoint.
-        positions: those of the last epoch.
-        step: takes an epoch of rows by source, with its positions.
-        stream: only the letters of one source.
-        code: only those with one code.
-
-    Raises:
-        BadInputError: as the step does.
-    """
+    """Take the waiting letters of a checkpoint in one epoch; return how many there were."""
     letters = pending_records(read_letters(place, stream=stream, code=code))
     before = positions.get(REPLAYED_POSITION, [])
     if before:

@@ -34,18 +34,7 @@ __all__ = ["check_reread", "check_same_rows", "read_again"]
 
 
 def read_again(given: Mapping[str, Any], readings: Mapping[str, Reading]) -> dict[str, ZSet]:
-    """Return the present rows of sources, as changes.
-
-    Args:
-        given: by source, what `rows_again` reads.
-        readings: of the new query.
-
-    Raises:
-        StateError: `EVOLVE_REREAD`: the new query has no such source.
-        OptionError: `REREAD`: it cannot be read.
-        PlanError: columns are missing or of other types.
-        BadInputError: a value that its column does not hold.
-    """
+    """Return the present rows of sources, as changes."""
     found = {}
     for name, one in given.items():
         if name not in readings:
@@ -69,19 +58,7 @@ def _of_live_rows(reading: Reading) -> Reading:
 def check_reread(
     name: str, again: ZSet, plan: QueryPlan, kept: Iterable[StoredRows], origin: str, change: ColumnChange | None
 ) -> None:
-    """Refuse rows that are not those that were taken.
-
-    Args:
-        name: of the source.
-        again: its rows, read again.
-        plan: the new plan.
-        kept: rows that there are.
-        origin: fingerprint of the source's rows in the plan before.
-        change: how columns of the source change; None: they stay.
-
-    Raises:
-        StateError: `EVOLVE_REREAD`.
-    """
+    """Refuse rows that are not those that were taken."""
     relation = plan.source(name).relation
     for one in kept:
         if len(one.feeds) != 1 or one.feeds[0].origin != origin:
@@ -103,16 +80,7 @@ def check_reread(
 
 
 def check_same_rows(name: str, again: ZSet, kept: ZSet) -> None:
-    """Refuse rows that are not those that are kept, in the columns of these.
-
-    Args:
-        name: of the source.
-        again: its rows, read again.
-        kept: its rows.
-
-    Raises:
-        StateError: `EVOLVE_REREAD`.
-    """
+    """Refuse rows that are not those that are kept, in the columns of these."""
     now, before = (_live(side, kept.schema.names, ()) for side in (again, kept))
     _check_same(name, now, before, f"those that are kept ({len(kept):,} rows)")
 
@@ -130,10 +98,8 @@ def _check_same(name: str, again: ZSet, kept: ZSet, what: str) -> None:
 
 
 def _comparable(steps: Sequence[RowStep], change: ColumnChange) -> tuple[tuple[RowStep, ...], set[str]] | None:
-    """Return steps from rows under the columns of now to rows that were stored, and the columns that have the same values.
-
-    None where a condition reads another column, or nothing is the same.
-    """
+    """Return steps from rows under the columns of now to rows that were stored, and the columns that have the same values."""
+    # None where a condition reads another column, or nothing is the same.
     plain = {plain_column(expression): name for name, expression in change.step.columns}
     first = tuple((before, named(now)) for before, now in plain.items() if before is not None)
     found: list[RowStep] = [SelectStep(first)]

@@ -37,17 +37,7 @@ _WEIGHT = "__weight"
 
 @dataclass(frozen=True, kw_only=True)
 class SavedState:
-    """Position that a pipeline continues from, besides its operators.
-
-    Args:
-        epoch: number of the next epoch.
-        processing_time_us: of the last one.
-        watermarks: as a commit record has them.
-        late_rows: by source.
-        contents: what each view holds, by name; None where it was not kept.
-        dropped_sources: names of sources of earlier queries, whose rows were dropped; they must not come back as empty ones.
-            Each has how many rows a stage held of it; None: unknown.
-    """
+    """Position that a pipeline continues from, besides its operators."""
 
     epoch: int
     processing_time_us: int | None
@@ -93,11 +83,7 @@ def save_state(path: Path, plan: QueryPlan, operators: Mapping[int, DurableOpera
 
 
 def load_state(path: Path, plan: QueryPlan, operators: Mapping[int, DurableOperator], *, keeps_view: bool) -> SavedState:
-    """Restore operators, and return what else there is to continue from.
-
-    Raises:
-        StateError: there is no state, or that of another query or format.
-    """
+    """Restore operators, and return what else there is to continue from."""
     try:
         written: dict[str, Any] = json.loads((path / "state.json").read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:

@@ -27,13 +27,7 @@ def places_of(joins: Sequence[str], there: Sequence[str]) -> tuple[int, ...] | N
 
 
 def part_of_tables(joins: Sequence[Stage], places: Sequence[int], tables: Mapping[str, _Table]) -> dict[str, _Table]:
-    """Return the tables of a snapshot that some joins have, as they are called where no other join is present.
-
-    Args:
-        joins: those that stay.
-        places: of each, its place before.
-        tables: of the whole snapshot.
-    """
+    """Return the tables of a snapshot that some joins have, as they are called where no other join is present."""
     found = {"right": tables["right"]}
     for place, (join, before) in enumerate(zip(joins, places, strict=True)):
         found |= {_called(name, place): tables[_called(name, before)] for name in join.state_tables if name != "right"}

@@ -44,9 +44,6 @@ __all__ = ["Snapshot", "Snapshots"]
 class Snapshot:
     """Contents of all views of a pipeline after one epoch; immutable, and readable by any thread.
 
-    Attributes:
-        epoch: the epoch; None before the first.
-
     >>> from zset_join.pipeline import Pipeline, appends
     >>> x = appends("x", {"x": pa.int64()})
     >>> pipeline = Pipeline({"rows": x, "counts": x.groupBy("x").count()})
@@ -66,31 +63,15 @@ class Snapshot:
         return f"Snapshot(epoch={self.epoch}, views={sorted(self._held)})"
 
     def contents(self, name: str | None = None) -> ZSet:
-        """Return each distinct row of a view with its weight.
-
-        Args:
-            name: of the view; may be omitted where there is one.
-
-        Raises:
-            OptionError: `VIEW_NAME`, see `QueryPlan.view`.
-        """
+        """Return each distinct row of a view with its weight."""
         return self._held[self._plan.view(name).name].rows()
 
     def table(self, name: str | None = None) -> pa.Table:
-        """Return a view as a table: a row is present as often as its weight.
-
-        Raises:
-            OptionError: as `contents`.
-            BadInputError: a source that goes through no stage has retracted an absent row.
-        """
+        """Return a view as a table: a row is present as often as its weight."""
         return repeated(self.contents(name), self._plan.output_of(self._plan.view(name).name).schema)
 
     def tables(self) -> dict[str, pa.Table]:
-        """Return all views by name, all after the same epoch.
-
-        Raises:
-            BadInputError: as `table`.
-        """
+        """Return all views by name, all after the same epoch."""
         return {name: self.table(name) for name in self._held}
 
 

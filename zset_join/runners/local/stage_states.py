@@ -43,15 +43,7 @@ def with_long_chunks(options: StageOptions) -> StageOptions:
 
 
 def with_budgets(options: StageOptions, given: StageOptions) -> StageOptions:
-    """Return options with other budgets of hybrid state.
-
-    Args:
-        options: of a pipeline that runs.
-        given: what its query changes to; but for the budgets, and for what is not set, they are the same.
-
-    Raises:
-        OptionError: `OPTION_VALUE`: another one differs.
-    """
+    """Return options with other budgets of hybrid state."""
     after = replace(options, hot_budget=given.hot_budget, table_budget=given.table_budget)
     wanted, plain = with_long_chunks(given), StageOptions()
     for one in fields(StageOptions):
@@ -84,14 +76,7 @@ class StageStates(Protocol):
 
 
 class MemoryStates:
-    """Keep the operators of a plan in memory.
-
-    Args:
-        plan: the plan.
-        options: what operators take from the options of a query.
-        known: operators that there are already, by the number of their state; the others are built.
-        workers: they work on the buckets of a stage; None: this thread, on one.
-    """
+    """Keep the operators of a plan in memory."""
 
     def __init__(
         self,
@@ -156,10 +141,8 @@ class MemoryStates:
 
 
 def built(state: StateNode, options: StageOptions, directory: str | None, workers: Workers) -> DurableOperator:
-    """Return the operator of a state, in one bucket per thread if its rows can be partitioned.
-
-    In memory it is in buckets while its epochs are large; over a directory, where an epoch costs more, always.
-    """
+    """Return the operator of a state, in one bucket per thread if its rows can be partitioned."""
+    # In memory it is in buckets while its epochs are large; over a directory, where an epoch costs more, always.
     options = state.options(options)
     if workers.threads == 1 or why_together(state, options) is not None:
         return state.stage.build(options, directory)

@@ -20,14 +20,7 @@ def statistics_of(
     operators: Mapping[int, DurableOperator],
     counts: Mapping[str, Mapping[str, int]],
 ) -> dict[str, Mapping[str, Any]]:
-    """Return, per stage, the counts of its operator and its watermark, and per source its event time.
-
-    Args:
-        plan: of the pipeline.
-        watermarks: of the plan.
-        operators: by number of the stage, where they are in memory.
-        counts: else what they last counted, by the name of what has a state.
-    """
+    """Return, per stage, the counts of its operator and its watermark, and per source its event time."""
     known = watermarks.known
     statistics: dict[str, Mapping[str, Any]] = {}
     for node in plan.nodes:

@@ -85,20 +85,7 @@ def diff_of_directory(
     reread: Mapping[str, Any] | None = None,
     as_now: bool = False,
 ) -> PlanDiff:
-    """Return how the answers of another query would differ over what a directory holds.
-
-    Args:
-        directory: of a pipeline that does not run: a path, or of a query inside Spark that runs on the driver.
-        view: the other query: a view, or all views by name; or a planned query, of Spark's.
-        words: what schemas do not show of columns of sources that change.
-        reread: as for `Pipeline.evolve`.
-        as_now: as for `Pipeline.evolve`.
-
-    Raises:
-        StateError: there is no pipeline, it is in use or damaged; or what the query needs is absent, as `Pipeline.diff`.
-        OptionError: `NOT_FROM_HERE`: the state of the query is in Spark's executors.
-        PlanError: the query cannot be planned.
-    """
+    """Return how the answers of another query would differ over what a directory holds."""
     with _stopped(directory, view, words, reread, as_now=as_now) as (_, evolution):
         return evolution.diff()
 
@@ -113,26 +100,7 @@ def evolve_directory(
     reread: Mapping[str, Any] | None = None,
     as_now: bool = False,
 ) -> PlanDiff:
-    """Change the query of a directory. The next start passes missing epochs to the outputs, this change last.
-
-    Args:
-        directory: as for `diff_of_directory`.
-        view: the new query: a view, or all views by name; one that is not among them is dropped.
-        words: what schemas do not show of columns of sources that change.
-        new_tables: views whose outputs the next start makes new: they begin with all rows; "" is the only view.
-        undo_epochs: for how many epochs behind it the change can be undone; None: as before.
-        reread: as for `Pipeline.evolve`.
-        as_now: as for `Pipeline.evolve`.
-
-    Returns: The difference; `taken` is the epoch, None where the directory had none.
-
-    Raises:
-        StateError: as `diff_of_directory`; or `EVOLVE_UNSEEN`: it was changed too often without a start. Nothing has changed.
-        PlanError: the query cannot be planned.
-        BadInputError: a row that it cannot take.
-        OptionError: `NOT_FROM_HERE`: the directory is part of a session's, whose statements would not follow; `VIEW_NAME`:
-            there is no view of a name in `new_tables`; `UNDO_EPOCHS`.
-    """
+    """Change the query of a directory. The next start passes missing epochs to the outputs, this change last."""
     if undo_epochs is not None:
         checked_undo_epochs(undo_epochs)
     _refuse_session(_location(directory))
@@ -169,19 +137,8 @@ def evolve_directory(
 
 
 def undo_of_directory(directory: str | Path, *, new_tables: Collection[str] = ()) -> PlanDiff:
-    """Let a directory be one of the query before its last change: a change like any other, by the same rules.
-
-    A second undo restores the change. Dropped state is rebuilt from stored rows, or the call is rejected.
-
-    Args:
-        directory: as for `diff_of_directory`.
-        new_tables: as for `evolve_directory`.
-
-    Raises:
-        StateError: `NO_CHECKPOINT`: nothing is present; `NOTHING_TO_UNDO`: its query was never changed; `UNDO_GONE`: longer
-            ago than its option `undo_epochs`; `UNDO_COLUMNS`: columns of sources of which values are gone; or as
-            `evolve_directory`.
-    """
+    """Let a directory be one of the query before its last change: a change like any other, by the same rules."""
+    # A second undo restores the change. Dropped state is rebuilt from stored rows, or the call is rejected.
     location = _location(directory)
     committed = read_committed(location)
     last = None if committed is None else committed.last
@@ -201,10 +158,8 @@ def undo_of_directory(directory: str | Path, *, new_tables: Collection[str] = ()
 
 
 def _undone_columns(place: PipelineDirectory, plan: QueryPlan) -> frozenset[str]:
-    """Return the views of a new plan that lose the columns which the newest change has given them, and no output has.
-
-    There are none unless the plan is that of before: another one of the same columns has other rows, which outputs need.
-    """
+    """Return the views of a new plan that lose the columns which the newest change has given them, and no output has."""
+    # There are none unless the plan is that of before: another one of the same columns has other rows, which outputs need.
     last, changed, folder = place.last, place.checkpoint.changed, place.checkpoint.files.folder
     names = () if last is None or changed is None else columns_not_given(folder, changed, last.epoch)
     if last is None or not names:
@@ -306,11 +261,7 @@ def _place(location: str, temporary: str) -> Place:
 
 
 def check_kept_here(location: str, described: Mapping[str, Any]) -> None:
-    """Refuse a checkpoint whose state is not that of a pipeline.
-
-    Raises:
-        OptionError: `NOT_FROM_HERE`.
-    """
+    """Refuse a checkpoint whose state is not that of a pipeline."""
     if "keeps_view" not in described:
         raise not_kept_here(location)
 
@@ -328,18 +279,7 @@ def not_kept_here(location: str) -> OptionError:
 def check_streams(
     before: QueryPlan, after: QueryPlan, described: Mapping[str, Any], query: Any = None, *, has_clock: bool = False
 ) -> None:
-    """Refuse to change the streams of a query inside Spark, whose own files name them; a pipeline's may change.
-
-    Args:
-        before: the plan of the checkpoint.
-        after: the new one.
-        described: what the checkpoint is recognised by.
-        query: the new query; a planned one names what Spark computes of its streams before the plan, which must be as it was.
-        has_clock: Spark's own files name the source that brings epochs without input, since its first query waited.
-
-    Raises:
-        StateError: `EVOLVE_STREAM`; `BASELINE_TOO_LATE`.
-    """
+    """Refuse to change the streams of a query inside Spark, whose own files name them; a pipeline's may change."""
     if "inputs" not in described:
         return
     operations = {one["name"]: list(one["operation"]) for one in described["inputs"] if "operation" in one}

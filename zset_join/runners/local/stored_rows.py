@@ -45,19 +45,7 @@ def _none() -> NullKeys:
 
 @dataclass(frozen=True)
 class StoredRows:
-    """Rows that can be read.
-
-    Args:
-        feeds: of the rows.
-        relation: their columns and mode.
-        what: their location, for messages.
-        counted: returns how many there are, with keys that are remembered as deleted.
-        read: returns them.
-        gaps: columns in which none of them is NULL, because such rows were of no use.
-        dropped: returns how many such rows there were.
-        chunks: yields them with some columns or all, where they are many and computed while they are read.
-        counted_live: returns how many of them live; None: all.
-    """
+    """Rows that can be read."""
 
     feeds: tuple[FeedPrint, ...]
     relation: Relation
@@ -96,16 +84,7 @@ def stored_rows(
     history: Iterable[PastEpoch] | None,
     shapes: Mapping[int, DurableOperator] | None = None,
 ) -> list[StoredRows]:
-    """Return all rows that a pipeline still has.
-
-    Args:
-        prints: of its plan.
-        operators: by the number of their state, after the last epoch.
-        options: what the operators were built with.
-        contents: what its views hold, by name; None where that is not kept.
-        history: everything that came; None where it is not kept.
-        shapes: operators of the same stages, without their rows, so that reading `operators` can wait; None: `operators`.
-    """
+    """Return all rows that a pipeline still has."""
     plan, found = prints.plan, list[StoredRows]()
     for state in plan.states:
         if not state.is_shared:
@@ -123,13 +102,7 @@ def stored_rows(
 
 
 def stored_inputs(prints: Fingerprints, source: PlanSource, history: Iterable[PastEpoch]) -> StoredRows:
-    """Return everything that came of a source.
-
-    Args:
-        prints: of a plan that has the source.
-        source: the source.
-        history: all input.
-    """
+    """Return everything that came of a source."""
     deltas = [past.deltas[source.name] for past in history if source.name in past.deltas]
     feed, what = prints.feed(Feed(source.name)), f'the inputs that were kept of "{source.name}"'
     return StoredRows((feed,), source.relation, what, lambda: sum(map(len, deltas)), _Summed(deltas, source.relation))

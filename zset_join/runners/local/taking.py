@@ -27,17 +27,7 @@ __all__ = ["RowTaking"]
 
 
 def check_appends(name: str, relation: Relation, delta: ZSet, *, epoch: int) -> None:
-    """Reject retractions from an append-only source.
-
-    Args:
-        name: the source.
-        relation: its rows.
-        delta: its rows.
-        epoch: of its arrival.
-
-    Raises:
-        BadInputError: a row retracts.
-    """
+    """Reject retractions from an append-only source."""
     if relation.mode != "append" or not (delta.weights < 0).any():
         return
     row = int(np.flatnonzero(delta.weights < 0)[0])
@@ -51,13 +41,7 @@ def check_appends(name: str, relation: Relation, delta: ZSet, *, epoch: int) -> 
 
 
 class RowTaking:
-    """Read the rows of an epoch.
-
-    Args:
-        plan: of the pipeline.
-        readings: how the rows of each source are read, by its name.
-        is_strict: bad input is refused; else it is set aside.
-    """
+    """Read the rows of an epoch."""
 
     def __init__(self, plan: QueryPlan, readings: Mapping[str, Reading], *, is_strict: bool) -> None:
         self._plan = plan
@@ -70,17 +54,7 @@ class RowTaking:
     def deltas(
         self, rows: Mapping[str, Any], epoch: int, known: KnownTimes
     ) -> tuple[dict[str, ZSet], list[Undecodable], list[RejectedRows]]:
-        """Return the changes that rows mean, and where bad input is set aside what cannot be read, and times too far ahead.
-
-        Args:
-            rows: by source, as for `Pipeline.step`.
-            epoch: the epoch they are for.
-            known: what is known of event time before it.
-
-        Raises:
-            PlanError: an unknown source, or columns that do not fit.
-            BadInputError: rows that break the contract of their source.
-        """
+        """Return the changes that rows mean, and where bad input is set aside what cannot be read, and times too far ahead."""
         if not isinstance(rows, Mapping):
             raise PlanError(
                 f"step() is given {type(rows).__name__}, expected a dict from source to rows, such as "
@@ -115,10 +89,8 @@ class RowTaking:
         return deltas, unread, far
 
     def without_heavy(self, deltas: Mapping[str, ZSet], views: Collection[str]) -> tuple[dict[str, ZSet], list[RejectedRows]]:
-        """Return changes without the rows of more copies than outputs of some views take, and these rows.
-
-        What rows make together, in a join, is not set aside.
-        """
+        """Return changes without the rows of more copies than outputs of some views take, and these rows."""
+        # What rows make together, in a join, is not set aside.
         stages = {number for view in views for number in self._plan.stages_of(view)}
         feeds = [feed for view in views for feed in self._plan.view(view).feeds]
         feeds += [feed for number in stages for fed in self._plan.nodes[number].feeds for feed in fed]

@@ -42,11 +42,7 @@ UNDO_EPOCHS = 1000
 
 
 def checked_undo_epochs(epochs: int) -> int:
-    """Return the option `undo_epochs`.
-
-    Raises:
-        OptionError: `UNDO_EPOCHS`: it is not a whole number from 0 on.
-    """
+    """Return the option `undo_epochs`."""
     if isinstance(epochs, bool) or epochs < 0:
         raise OptionError(
             f"undo_epochs={epochs!r} is not a whole number from 0 on: for so many epochs behind a change of the query it can "
@@ -58,16 +54,7 @@ def checked_undo_epochs(epochs: int) -> int:
 
 
 def check_undo(epoch: int, change: int, undo_epochs: int) -> None:
-    """Refuse to undo a change that is too long ago.
-
-    Args:
-        epoch: number of the next epoch.
-        change: that of the change.
-        undo_epochs: how many epochs behind a change it can be undone.
-
-    Raises:
-        StateError: `UNDO_GONE`.
-    """
+    """Refuse to undo a change that is too long ago."""
     behind = max(0, epoch - change - 1)
     if behind > undo_epochs:
         raise StateError(
@@ -80,15 +67,7 @@ def check_undo(epoch: int, change: int, undo_epochs: int) -> None:
 
 
 def check_same_columns(before: QueryPlan, after: QueryPlan) -> None:
-    """Refuse to undo a change of columns that was made before the first epoch: it is not known which column is which.
-
-    Args:
-        before: the plan to go back to.
-        after: the plan of now, under which rows have come.
-
-    Raises:
-        StateError: `UNDO_COLUMNS`.
-    """
+    """Refuse to undo a change of columns that was made before the first epoch: it is not known which column is which."""
     now = {source.name: source.relation.schema for source in after.sources}
     for source in before.sources:
         if source.name in now and not source.relation.schema.equals(now[source.name]):
@@ -96,13 +75,7 @@ def check_same_columns(before: QueryPlan, after: QueryPlan) -> None:
 
 
 def void_epochs(checkpoint: Checkpoint, cancels: Collection[str], epoch: int) -> dict[str, tuple[int, ...]]:
-    """Return by view the epochs of changes that outputs are given without rows, once one more change is made without them.
-
-    Args:
-        checkpoint: of the query.
-        cancels: views that the newest change has given columns, and that this one takes them from.
-        epoch: of this change.
-    """
+    """Return by view the epochs of changes that outputs are given without rows, once one more change is made without them."""
     last, changed = checkpoint.last, checkpoint.changed
     if last is None or changed is None or changed.epoch != last.epoch:
         return {}
@@ -111,13 +84,7 @@ def void_epochs(checkpoint: Checkpoint, cancels: Collection[str], epoch: int) ->
 
 
 def columns_not_given(folder: Folder, changed: ChangedPlan, last: int) -> tuple[str, ...]:
-    """Return the views that the newest change has given columns which no output has: no start has followed.
-
-    Args:
-        folder: of the checkpoint.
-        changed: the newest change.
-        last: the newest epoch.
-    """
+    """Return the views that the newest change has given columns which no output has: no start has followed."""
     is_waiting = changed.epoch == last and changed.unseen and not was_given(folder, changed.digest)
     return changed.altered if is_waiting else ()
 
@@ -130,12 +97,7 @@ def note_columns_given(checkpoint: Checkpoint) -> None:
 
 
 def nothing_to_undo(where: str, by: str) -> StateError:
-    """Return the error of a query that was never changed.
-
-    Args:
-        where: what holds it.
-        by: what changes it.
-    """
+    """Return the error of a query that was never changed."""
     return StateError(
         f"the query in {where} has no change to undo. Change it with {by}.",
         code="NOTHING_TO_UNDO",
@@ -149,15 +111,7 @@ def columns_of_change(changed: ChangedPlan) -> tuple[ColumnChange, ...]:
 
 
 def words_back(changes: Sequence[ColumnChange], *, is_at_once: bool) -> ColumnWords:
-    """Return the inverse of a change of source columns.
-
-    Args:
-        changes: what was done to them.
-        is_at_once: no epoch has come since.
-
-    Raises:
-        StateError: `UNDO_COLUMNS`: columns were dropped, or got a wider type under which rows may have come.
-    """
+    """Return the inverse of a change of source columns."""
     for change in changes:
         why = None
         if change.dropped:
@@ -180,16 +134,7 @@ def _columns_gone(source: str, why: str) -> StateError:
 
 
 def query_before(checkpoint: Checkpoint, readings: Mapping[str, Reading], *, has_several: bool) -> PlannedQuery:
-    """Return the query before the last change, as the directory has it written down.
-
-    Args:
-        checkpoint: of a query that was changed behind an epoch.
-        readings: how the rows of sources are read under the query of now.
-        has_several: the query of now was made of views by name; that before is then, with one view as well.
-
-    Raises:
-        StateError: `UNDO_SOURCES`: it reads a source that the query of now does not; or what is written is damaged.
-    """
+    """Return the query before the last change, as the directory has it written down."""
     last = checkpoint.last
     assert last is not None  # noqa: S101 - it has changed behind an epoch
     plan = QueryPlan.from_json(plan_before(checkpoint.files.folder, last)["plan"])

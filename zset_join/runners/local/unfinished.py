@@ -40,12 +40,7 @@ def closed_unread(view: str, location: str) -> StateError:
 
 
 def unfinished(epoch: int, outcome: EpochOutcome | None) -> StateError:
-    """Return the error of a pipeline with an epoch that was not taken to its end.
-
-    Args:
-        epoch: its number.
-        outcome: whether it is committed; None for a pipeline in memory.
-    """
+    """Return the error of a pipeline with an epoch that was not taken to its end."""
     if outcome is None:
         what = "failed or was interrupted while it was applied, and this pipeline is in memory: rebuild it from its inputs"
     else:
@@ -54,14 +49,7 @@ def unfinished(epoch: int, outcome: EpochOutcome | None) -> StateError:
 
 
 def out_of_memory(epoch: int, failure: MemoryError, refusal: StateError | None, *, is_taken: bool) -> StateError:
-    """Return the error of an epoch that needs more memory than there is.
-
-    Args:
-        epoch: its number.
-        failure: what was raised.
-        refusal: what the pipeline raises from now on; None where it continues.
-        is_taken: the epoch counts.
-    """
+    """Return the error of an epoch that needs more memory than there is."""
     if refusal is not None:
         what = f"Besides, {refusal.message}"
     elif is_taken:

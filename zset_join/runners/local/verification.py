@@ -45,18 +45,7 @@ _CLOSED_BOX = {"enable_external_access": "false", "autoload_known_extensions": "
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class Verification:
-    """Return whether a view equals the batch query.
-
-    Args:
-        equal: every row has the weight it should have.
-        epoch: the last epoch; None before the first.
-        expected_rows: rows of the batch query, copies counted.
-        actual_rows: rows of the view, copies counted.
-        different_rows: distinct rows whose weights differ.
-        differences: the first of them, as (row, expected weight, actual weight).
-        unjudged_rows: distinct rows whose weights differ where arrival alone decides between them and others, and the arrival
-            is only in the state: a tie behind another stage. They do not count as different.
-    """
+    """Return whether a view equals the batch query."""
 
     equal: bool
     epoch: int | None
@@ -98,20 +87,7 @@ def verify(
     epoch: int | None,
     most_differences: int,
 ) -> Verification:
-    """Compare a view with the batch query over all input.
-
-    Args:
-        plan: the plan.
-        history: all input.
-        contents: the view, each distinct row with its weight.
-        times: per stage, how far time had come.
-        marks: the watermarks of stages, epoch by epoch, where they do not follow from the rows alone.
-        epoch: the last epoch.
-        most_differences: differing rows to list.
-
-    Raises:
-        PlanError: DuckDB cannot run a part of the plan.
-    """
+    """Compare a view with the batch query over all input."""
     view = batch_parts(plan, times, DUCKDB, marked=marks)
     with _connection() as connection:
         _register(connection, plan, history)

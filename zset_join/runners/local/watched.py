@@ -42,16 +42,7 @@ _MOST_KEYS, _MOST_COUNTED_ROWS = 20, 100_000
 
 @dataclass(frozen=True, slots=True)
 class PublishedEpoch:
-    """Summary of an epoch, published by a pipeline in memory.
-
-    Args:
-        epoch: its number.
-        at_us: its processing time.
-        progress: `Pipeline.progress` after it.
-        statistics: `Pipeline.statistics()` after it.
-        watermarks: as a commit record has them.
-        dues: by "stage/bucket".
-    """
+    """Summary of an epoch, published by a pipeline in memory."""
 
     epoch: int
     at_us: int | None
@@ -102,13 +93,7 @@ class _Deltas:
 
 
 class PublishedEpochs:
-    """Receive the summaries of a pipeline while somebody watches.
-
-    Attributes:
-        lock: held while an epoch is taken.
-        is_watched: a console is open.
-        epochs: the newest epochs, oldest first.
-    """
+    """Receive the summaries of a pipeline while somebody watches."""
 
     def __init__(self) -> None:
         self.lock = threading.RLock()
@@ -129,14 +114,7 @@ class PublishedEpochs:
 
 
 class WatchedPipeline:
-    """Watch a pipeline in memory; a `zset_join.console.Watched`.
-
-    Args:
-        pipeline: the pipeline; it lives in another thread.
-        published: what it publishes.
-        name: on the page.
-        diff: how the answers of a changed query would differ.
-    """
+    """Watch a pipeline in memory; a `zset_join.console.Watched`."""
 
     def __init__(
         self, pipeline: WatchablePipeline, published: PublishedEpochs, *, name: str, diff: Callable[[], Any] | None = None
@@ -149,7 +127,6 @@ class WatchedPipeline:
         return self._pipeline.plan
 
     def overview(self) -> dict[str, Any]:
-        """Return a description of the pipeline."""
         from zset_join.console.plan_graph import plan_graph
         from zset_join.console.shown import shown
 
@@ -170,7 +147,6 @@ class WatchedPipeline:
         }
 
     def epochs(self, after: int) -> Sequence[dict[str, Any]]:
-        """Return the summaries that were published."""
         from zset_join.console.epochs import summary_of_progress
 
         with self._published.lock:
@@ -191,7 +167,6 @@ class WatchedPipeline:
         ]
 
     def changes(self, *, after: int = -1) -> dict[str, Any]:
-        """Return the newest rows of the changelog."""
         from zset_join.console.answers import changed_rows
         from zset_join.console.shown import MOST_ROWS
 
@@ -207,7 +182,6 @@ class WatchedPipeline:
         return {"epochs": found[::-1]}
 
     def rows(self, table: str | None, where: Mapping[str, str]) -> dict[str, Any]:
-        """Return rows of a view."""
         from zset_join.console.answers import rows_of_view
 
         view = table or self._plan.views[0].name
@@ -216,7 +190,6 @@ class WatchedPipeline:
         return {"tables": [one.name for one in self._plan.views], "table": view, **rows_of_view(contents, where)}
 
     def explain_row(self, view: str | None, where: Mapping[str, str]) -> dict[str, Any]:
-        """Return the history of rows of a view."""
         from zset_join.console.answers import events_of
         from zset_join.console.shown import typed_values
 
@@ -226,13 +199,11 @@ class WatchedPipeline:
         return events_of(work())
 
     def verify(self, view: str | None, on_step: Callable[[str], None]) -> dict[str, Any]:
-        """Compare a view with the batch query."""
         from zset_join.console.answers import verdict
 
         return verdict(verified(self._pipeline, self._published, view, on_step))
 
     def hot_keys(self) -> dict[str, Any]:
-        """Return the keys that changed most in the newest epochs."""
         with self._published.lock:
             deltas = list(self._published.deltas)
         stages = []
@@ -256,7 +227,6 @@ class WatchedPipeline:
         return {"stages": stages, "counted": f"changes of the newest {len(deltas)} epochs since this page was opened"}
 
     def dead_letters(self) -> dict[str, Any]:
-        """Return the newest dead letters."""
         from zset_join.console.answers import letters_of
 
         with self._published.lock:
@@ -268,14 +238,12 @@ class WatchedPipeline:
         return letters_of(letters.rename_columns(names))
 
     def waiting(self) -> dict[str, Any]:
-        """Return the rows that wait for time."""
         from zset_join.console.answers import waiting_in
 
         newest = self.epochs(-1)[-1:]
         return waiting_in(self._plan, newest[0] if newest else {})
 
     def files(self) -> dict[str, Any]:
-        """Refuse: there are none."""
         raise OptionError(
             "a pipeline in memory has no checkpoint. Give it a directory: Pipeline(view, directory).",
             code="NOT_FROM_HERE",
@@ -283,11 +251,9 @@ class WatchedPipeline:
         )
 
     def damage(self) -> dict[str, Any]:
-        """Return that there is nothing that could be damaged."""
         return {"checked": 0, "bytes": 0, "found": []}
 
     def metrics(self) -> str:
-        """Return the numbers of the newest epoch that was published."""
         from zset_join.tools.metrics import measured_record, text_of
 
         with self._published.lock:
@@ -308,7 +274,6 @@ class WatchedPipeline:
         return text_of(measured_record(_IN_MEMORY, 1, record))
 
     def diff(self) -> dict[str, Any]:
-        """Return how the answers of a changed query would differ."""
         from zset_join.console.answers import differences_of
 
         if self._diff is None:
@@ -335,18 +300,7 @@ def verified(pipeline: WatchablePipeline, published: PublishedEpochs, view: str 
 def open_pipeline_console(
     pipeline: WatchablePipeline, published: PublishedEpochs, directory: str | None, *, port: int, changed: Any = None
 ) -> Console:
-    """Serve the page of a pipeline.
-
-    Args:
-        pipeline: the pipeline.
-        published: what it publishes.
-        directory: where it lasts; None for memory.
-        port: of 127.0.0.1; 0 takes a free one.
-        changed: another query to compare with, as `Pipeline.diff` takes it.
-
-    Raises:
-        MissingPackageError: the extra `console` is not installed.
-    """
+    """Serve the page of a pipeline."""
     with needed_for("console()"):
         from zset_join.console import QueryAnswers, WatchedCheckpoint, open_console
     names = ", ".join(view.name for view in pipeline.plan.views)

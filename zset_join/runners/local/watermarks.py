@@ -32,13 +32,7 @@ __all__ = ["KnownTimes", "SourceTime", "Watermarks", "time_values"]
 
 @dataclass(frozen=True, slots=True)
 class SourceTime:
-    """Event time of a source.
-
-    Args:
-        watermark_us: how far it has come; None before the first row.
-        active_us: processing time of its last rows; None before.
-        late_rows: rows that arrived at or before the watermark of their epoch, so far.
-    """
+    """Event time of a source."""
 
     watermark_us: int | None = None
     active_us: int | None = None
@@ -47,28 +41,14 @@ class SourceTime:
 
 @dataclass(frozen=True, slots=True)
 class KnownTimes:
-    """Event time of all sources and stages after an epoch.
-
-    Args:
-        sources: by name, those with a watermark.
-        stages: by number, the watermark of every stage; None before the first.
-    """
+    """Event time of all sources and stages after an epoch."""
 
     sources: Mapping[str, SourceTime]
     stages: tuple[int | None, ...]
 
 
 class Watermarks:
-    """Follow the watermarks of a plan.
-
-    Args:
-        plan: the plan.
-        idle_timeout_us: processing time after which watermarks ignore a silent source; None for never.
-
-    Attributes:
-        known: what is known after the last epoch that counts.
-        idle_timeout_us: as it was given.
-    """
+    """Follow the watermarks of a plan."""
 
     def __init__(self, plan: QueryPlan, *, idle_timeout_us: int | None = None) -> None:
         waited_for = [plan.timed_sources(node.number) for node in plan.nodes]
@@ -177,9 +157,6 @@ def _moved(before: SourceTime, times: Any, delay: int, processing_time_us: int |
 
 def time_values(column: pa.Array) -> Any:
     """Return event times as int64, without NULLs: microseconds, or what an integer column holds.
-
-    Raises:
-        PlanError: a type that is no time.
 
     >>> import datetime
     >>> time_values(pa.array([datetime.datetime(1970, 1, 1, 0, 0, 1)])).tolist()

@@ -16,11 +16,7 @@ _LEAST = (4, 1)
 
 
 def _check_version(version: str) -> None:
-    """Refuse a PySpark that is too old.
-
-    Raises:
-        PlanError: `PYSPARK_VERSION`.
-    """
+    """Refuse a PySpark that is too old."""
     found = re.match(r"(\d+)\.(\d+)", version)
     if found is not None and (int(found[1]), int(found[2])) < _LEAST:
         least = ".".join(map(str, _LEAST))

@@ -100,14 +100,7 @@ def cluster_settings() -> dict[str, str]:
 
 
 def check_session(session: SparkSession) -> None:
-    """Refuse a session in which a query could not run.
-
-    Raises:
-        PlanError: a PySpark without `repartitionById`, or workers with another Python than that of this driver; over Spark
-            Connect workers have the server's.
-
-    Cost: one job with one task; none over Spark Connect.
-    """
+    """Refuse a session in which a query could not run."""
     if not hasattr(DataFrame, "repartitionById"):
         raise PlanError(
             f"PySpark {pyspark_version} has no DataFrame.repartitionById, which sends each row to its bucket. Use PySpark 4.1 "
@@ -120,11 +113,7 @@ def check_session(session: SparkSession) -> None:
 
 
 def has_class(name: str) -> bool:
-    """Return whether Spark's own SQL has a class; versions of Spark move classes from package to package.
-
-    Args:
-        name: of the class, with its package.
-    """
+    """Return whether Spark's own SQL has a class; versions of Spark move classes from package to package."""
     entry = f"{name.replace('.', '/')}.class"
     for path in (Path(_find_spark_home()) / "jars").glob("spark-sql_*.jar"):
         with ZipFile(path) as jar:

@@ -82,14 +82,7 @@ def _is_named_aggregate(node: exp.Expr) -> bool:
 
 
 class Aggregation:
-    """Group the rows of a SELECT.
-
-    Args:
-        query: for messages.
-        scope: the items in sight.
-        view: the rows.
-        binder: of the rows.
-    """
+    """Group the rows of a SELECT."""
 
     def __init__(self, query: QueryContext, scope: Scope, view: View, binder: ScalarBinder) -> None:
         self._query = query
@@ -107,17 +100,7 @@ class Aggregation:
         row_number: exp.Alias | None = None,
         state_ttl: StateTtl | None = None,
     ) -> View:
-        """Return the groups, with keys and aggregates as columns.
-
-        Args:
-            node: the SELECT.
-            outputs: its list.
-            row_number: one over the groups.
-            state_ttl: how long a group is remembered.
-
-        Raises:
-            SqlError: a key or an aggregate that is not supported.
-        """
+        """Return the groups, with keys and aggregates as columns."""
         group = node.args.get("group")
         if group is not None:
             if group.args.get("totals"):
@@ -175,11 +158,7 @@ class Aggregation:
         return next((Column("row", name) for name, known in self._keys if known.same_as(tree)), None)
 
     def not_grouped(self, node: exp.Column) -> Expression:
-        """Refuse a column that is no key.
-
-        Raises:
-            SqlError: always.
-        """
+        """Refuse a column that is no key."""
         self._scope.find(node)
         keys = ", ".join(repr(tree) for _, tree in self._keys) or "nothing"
         raise SqlError(

@@ -27,20 +27,7 @@ __all__ = ["is_shown", "keep_first", "limit_of", "limits_of", "read_row_number",
 def read_row_number(
     node: exp.Alias, chosen: Sequence[tuple[str, Expression]], binder: ScalarBinder, query: QueryContext
 ) -> tuple[FirstRows, list[tuple[str, Expression]]]:
-    """Read a ROW_NUMBER() of a SELECT list.
-
-    Args:
-        node: it, with its name.
-        chosen: the other columns of the list.
-        binder: of the rows before the list.
-        query: for messages.
-
-    Returns:
-        Its rows, and the columns that the list lacks for it.
-
-    Raises:
-        SqlError: it has no ORDER BY.
-    """
+    """Read a ROW_NUMBER() of a SELECT list."""
     window = node.this
     keys, order = window.args.get("partition_by") or [], window.args.get("order")
     if order is None:
@@ -128,17 +115,7 @@ def limits_of(conjuncts: Sequence[exp.Expr], item: Item, items: Sequence[Item]) 
 
 
 def take_first(item: Item, counts: Sequence[int], at: Position, *, is_shown: bool) -> None:
-    """Let an item of FROM be the first rows of each key.
-
-    Args:
-        item: the item.
-        counts: how many rows the conditions keep.
-        at: their position.
-        is_shown: the number is read elsewhere; it is 1.
-
-    Raises:
-        SqlError: no limit is given; columns that rows cannot be distinguished or ordered by.
-    """
+    """Let an item of FROM be the first rows of each key."""
     first_rows = item.first_rows
     assert first_rows is not None  # noqa: S101 - the caller has checked
     if not counts:
@@ -158,11 +135,7 @@ def take_first(item: Item, counts: Sequence[int], at: Position, *, is_shown: boo
 
 
 def keep_first(view: View, first_rows: FirstRows, count: int, at: Position) -> View:
-    """Return the first rows of each key.
-
-    Raises:
-        SqlError: columns that rows cannot be distinguished or ordered by.
-    """
+    """Return the first rows of each key."""
     try:
         return view.dedup(keys=first_rows.keys, order_by=first_rows.order_by, n=count, state_ttl=first_rows.state_ttl)
     except PlanError as error:

@@ -23,15 +23,7 @@ MOST_SETS = 64
 
 
 def expanded(node: exp.Select, scope: Scope) -> list[exp.Select]:
-    """Return one SELECT for each set of keys, with the same names of columns.
-
-    Args:
-        node: the SELECT.
-        scope: the items of its FROM.
-
-    Raises:
-        ValueError: there are too many sets, or a key is no place in the SELECT list.
-    """
+    """Return one SELECT for each set of keys, with the same names of columns."""
     node = _qualified(node, scope)
     group = argument(node, "group")
     sets: list[tuple[exp.Expr, ...]] = [()]

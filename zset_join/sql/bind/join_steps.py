@@ -25,17 +25,7 @@ SHOWS_LEFT = frozenset({"left_semi", "left_anti"})
 
 @dataclass
 class Step:
-    """One join.
-
-    Args:
-        item: what is joined.
-        node: the join as it is written.
-        how: which rows it keeps.
-        version: of which time the rows of the item are; None for all.
-        on: the parts of its condition.
-        using: the equalities of USING.
-        merged: the columns of USING of the joins before.
-    """
+    """One join."""
 
     item: Item
     node: exp.Join
@@ -57,12 +47,7 @@ class Step:
 
 
 def padded(items: Sequence[Item], steps: Sequence[Step]) -> set[str]:
-    """Return the items whose conditions cannot be evaluated before the joins: those that are padded, or read as of a time.
-
-    Args:
-        items: the first one, and those of the steps.
-        steps: the joins.
-    """
+    """Return the items whose conditions cannot be evaluated before the joins: those that are padded, or read as of a time."""
     fixed = {step.item.alias for step in steps if step.is_timed}
     fixed |= {item.alias for item in items if item.lookup is not None}
     for place, step in enumerate(steps):

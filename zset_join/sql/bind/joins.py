@@ -45,14 +45,7 @@ __all__ = ["JoinPlanner"]
 
 @dataclass
 class JoinPlanner:
-    """Plan the FROM and WHERE of one SELECT.
-
-    Args:
-        query: binds what is below, and gives positions.
-        ctes: queries in sight by name.
-        outer: the scope of the query around a subquery.
-        outer_view: the rows of that query; None where its columns are not brought into ON of an outer join.
-    """
+    """Plan the FROM and WHERE of one SELECT."""
 
     query: QueryContext
     ctes: Mapping[str, BoundQuery]
@@ -64,11 +57,7 @@ class JoinPlanner:
     state_ttls: StateTtls = field(default_factory=StateTtls)
 
     def plan(self, node: exp.Select) -> tuple[Scope, View, list[exp.Expr]]:
-        """Return the items in sight, the joined rows, and the conditions that are still to be evaluated.
-
-        Raises:
-            SqlError: a join that is not supported.
-        """
+        """Return the items in sight, the joined rows, and the conditions that are still to be evaluated."""
         self.hints = read_hints(node, self.query.warnings)
         scope = Scope(self.query.statement, outer=self.outer)
         first = self._item(argument(node, "from_").this)
@@ -308,11 +297,7 @@ class JoinPlanner:
             item.columns = {name: mine.get(physical, physical) for name, physical in item.columns.items()}
 
     def _correlated_on(self, scope: Scope, steps: Sequence[Step]) -> list[exp.Expr]:
-        """Take the conditions that read the query around this one out of ON: of an inner join they are those of WHERE.
-
-        Raises:
-            SqlError: such a condition of another join.
-        """
+        """Take the conditions that read the query around this one out of ON: of an inner join they are those of WHERE."""
         if self.outer is None:
             return []
         moved: list[exp.Expr] = []
@@ -418,11 +403,7 @@ class JoinPlanner:
     def equi_join(
         self, view: View, right: View, trees: Sequence[Expression], how: str, node: exp.Expr, *, state_ttl: Any = None
     ) -> View:
-        """Join two views on conditions over `left(...)` and `right(...)`.
-
-        Raises:
-            SqlError: no pair of equal expressions, or keys that cannot be compared.
-        """
+        """Join two views on conditions over `left(...)` and `right(...)`."""
         condition = together(list(trees))
         at = self.query.at(node)
         crossed = (

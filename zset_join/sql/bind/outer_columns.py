@@ -38,12 +38,7 @@ _ALIAS = "the query around"
 
 @dataclass(frozen=True)
 class Brought:
-    """Columns of the outer query.
-
-    Args:
-        item: their different values, as an item of FROM.
-        columns: what each is in a row of the query around, and in the item.
-    """
+    """Columns of the outer query."""
 
     item: Item
     columns: tuple[tuple[Expression, str], ...]
@@ -56,14 +51,7 @@ def outer_columns(conjunct: exp.Expr, seen: Scope, outer: Scope) -> list[exp.Col
 
 
 def brought_columns(conjuncts: Sequence[exp.Expr], seen: Scope, outer: Scope, view: View) -> Brought:
-    """Return the columns of the query around that conditions read; from then on they are found in the item.
-
-    Args:
-        conjuncts: the conditions of WHERE and ON.
-        seen: the items of the subquery.
-        outer: the scope of the query around.
-        view: its rows.
-    """
+    """Return the columns of the query around that conditions read; from then on they are found in the item."""
     trees: list[Expression] = []
     for column in (one for conjunct in conjuncts for one in outer_columns(conjunct, seen, outer)):
         tree = outer.row_column(column)
@@ -83,15 +71,7 @@ def brought_columns(conjuncts: Sequence[exp.Expr], seen: Scope, outer: Scope, vi
 
 @contextmanager
 def seeing_no_outer(outer: Scope, at: Position) -> Iterator[None]:
-    """Name the reason where a part of a subquery reads a column that only the query around it has.
-
-    Args:
-        outer: the scope of the query around.
-        at: where the subquery is.
-
-    Raises:
-        SqlError: a name that is not known in the subquery, and known around it.
-    """
+    """Name the reason where a part of a subquery reads a column that only the query around it has."""
     try:
         yield
     except SqlError as error:

@@ -43,14 +43,7 @@ _MOST_NESTED = 40
 
 @dataclass(frozen=True)
 class _Apart:
-    """Contents of a SELECT list besides its columns.
-
-    Args:
-        shows_delta: `_tp_delta` is in it.
-        row_number: a ROW_NUMBER().
-        place: of that.
-        processing_times: names that represent the processing time.
-    """
+    """Contents of a SELECT list besides its columns."""
 
     shows_delta: bool
     row_number: exp.Alias | None
@@ -60,16 +53,7 @@ class _Apart:
 
 @dataclass
 class QueryBinder:
-    """Bind the queries of one statement.
-
-    Args:
-        catalog: of names.
-        statement: for messages.
-        settings: of the session, and over them those of the statement.
-        warnings: about options without effect.
-        depth: how many queries are open.
-        names: the tables and views that were looked up.
-    """
+    """Bind the queries of one statement."""
 
     catalog: Catalog
     statement: Statement
@@ -79,11 +63,6 @@ class QueryBinder:
     names: set[str] = field(default_factory=set)
 
     def bind(self, node: exp.Expr, *, ctes: Mapping[str, BoundQuery] | None = None) -> BoundQuery:
-        """Return a query that can run.
-
-        Raises:
-            SqlError: a name that is not known, or what is not supported.
-        """
         self.depth += 1
         if self.depth > _MOST_NESTED:
             raise SqlError(
@@ -95,7 +74,6 @@ class QueryBinder:
             self.depth -= 1
 
     def at(self, node: exp.Expr | None) -> Position:
-        """Return the position of a node, or of the statement."""
         return position_of(node, self.statement.text) or self.statement.place(0)
 
     def _bind(self, node: exp.Expr, ctes: Mapping[str, BoundQuery]) -> BoundQuery:
@@ -113,11 +91,6 @@ class QueryBinder:
         raise SqlError(f"{type(node).__name__.upper()} is not supported; write SELECT.", code="NOT_OFFERED", at=self.at(node))
 
     def with_queries(self, node: exp.Expr, ctes: Mapping[str, BoundQuery]) -> dict[str, BoundQuery]:
-        """Return the queries in sight behind WITH, where a query has it.
-
-        Raises:
-            SqlError: one of them cannot be bound, or is recursive.
-        """
         known, with_ = dict(ctes), node.args.get("with_")
         if with_ is None:
             return known
@@ -166,11 +139,7 @@ class QueryBinder:
         return BoundQuery(view=view, reads=left.reads | right.reads, is_bounded=bounded, processing_times=times)
 
     def _whole(self, query: BoundQuery, node: exp.Expr) -> BoundQuery:
-        """Return a query whose rows are its whole answer.
-
-        Raises:
-            SqlError: it has a LIMIT, or a ROW_NUMBER() that nothing uses.
-        """
+        """Return a query whose rows are its whole answer."""
         if query.first_rows is not None:
             raise SqlError(
                 f"nothing uses the ROW_NUMBER(): keep the first rows with WHERE {query.first_rows.name} = 1 around this query.",
@@ -299,11 +268,6 @@ class QueryBinder:
             raise SqlError(error.message, code=error.code, at=self.at(node)) from error
 
     def check_clauses(self, node: exp.Select) -> None:
-        """Reject unsupported clauses of a SELECT.
-
-        Raises:
-            SqlError: it has it.
-        """
         if node.args.get("from_") is None:
             raise SqlError("a query reads FROM something.", code="NOT_OFFERED", at=self.at(node))
         refused = {
@@ -488,11 +452,6 @@ class QueryBinder:
         return tuple(keys), int(count.name)
 
     def item_of(self, name: str, alias: str, at: Position | None, ctes: Mapping[str, BoundQuery]) -> Item:
-        """Return a named table, view or CTE as an item of FROM.
-
-        Raises:
-            SqlError: there is none of that name.
-        """
         known = {one.lower(): query for one, query in ctes.items()}
         if name.lower() in known:
             return self.item_of_query(self._unlimited(known[name.lower()], at), alias)
@@ -531,7 +490,6 @@ class QueryBinder:
 
     @staticmethod
     def item_of_query(query: BoundQuery, alias: str) -> Item:
-        """Return a query as an item of FROM."""
         return Item(
             alias=alias,
             view=query.view,

@@ -43,13 +43,7 @@ _LISTS = (exp.ArrayAgg, exp.ArrayUniqueAgg)
 
 @dataclass
 class _Tied:
-    """A correlated aggregate: what gives its aggregates for every key, and how they are read.
-
-    Args:
-        scope: the rows inside.
-        pairs: a key inside, and what it equals outside.
-        calls: the aggregates; empty: the subquery is read by a primary key.
-    """
+    """A correlated aggregate: what gives its aggregates for every key, and how they are read."""
 
     scope: Scope
     pairs: list[tuple[exp.Expr, exp.Expr]]
@@ -58,13 +52,7 @@ class _Tied:
 
 @dataclass
 class ScalarSubqueries:
-    """The subqueries of a SELECT that represent a value.
-
-    Args:
-        query: binds them.
-        ctes: queries in sight.
-        scope: the rows outside.
-    """
+    """The subqueries of a SELECT that represent a value."""
 
     query: QueryContext
     ctes: Mapping[str, BoundQuery]
@@ -73,17 +61,7 @@ class ScalarSubqueries:
     def join(
         self, view: View, parts: list[exp.Expr], *, prefix: str = "subquery", but: Container[int] = ()
     ) -> tuple[View, dict[int, Expression]]:
-        """Return rows with a column for each subquery in some expressions, and what represents which node.
-
-        Args:
-            view: the rows outside.
-            parts: the expressions.
-            prefix: of the names of the columns.
-            but: `id` of the subqueries that have a column already.
-
-        Raises:
-            SqlError: a subquery that may give several rows.
-        """
+        """Return rows with a column for each subquery in some expressions, and what represents which node."""
         replacements: dict[int, Expression] = {}
         for node in [subquery for part in parts for subquery in _subqueries(part) if id(subquery) not in but]:
             with seeing_no_outer(self.scope, self.query.at(node)):

@@ -33,24 +33,7 @@ __all__ = ["Item", "Merged", "Scope", "on_side", "ordered_name", "times_kept", "
 
 @dataclass
 class Item:
-    """One item of FROM.
-
-    Args:
-        alias: what its columns are qualified with.
-        view: its rows.
-        columns: the names of its columns in the statement, and in the view.
-        table: the declared table it reads directly; None for others.
-        processing_times: columns that hold a processing time.
-        first_rows: a ROW_NUMBER() of it, not yet used.
-        number: what that was called, once its first rows are taken.
-        is_bounded: it reads what is stored, not the input.
-        reads: the declared tables below.
-        shown: the columns that `*` represents; None: all.
-        time_expression: the argument of a temporal table function.
-        lookup: the external table, joined as of the processing time only.
-        relation: the table or view it names; None for others.
-        node: the rows of that, whatever is done to them here.
-    """
+    """One item of FROM."""
 
     alias: str
     view: View
@@ -73,11 +56,7 @@ class Item:
         return tuple(self.columns) if self.shown is None else self.shown
 
     def named(self, names: Sequence[str], at: Position | None) -> Item:
-        """Return the item with other names for its columns, as in `t AS x(a, b)`.
-
-        Raises:
-            SqlError: there are not as many, one occurs twice, or one of them is a ROW_NUMBER().
-        """
+        """Return the item with other names for its columns, as in `t AS x(a, b)`."""
         listed = self.listed
         if self.first_rows is not None:
             raise SqlError("name the columns beside a ROW_NUMBER() with AS in its SELECT list.", code="NOT_OFFERED", at=at)
@@ -103,14 +82,7 @@ class Item:
 
 @dataclass(frozen=True, eq=False)
 class Merged:
-    """A column of USING.
-
-    Args:
-        item: one whose column it is.
-        name: of that in the item's view.
-        tree: what it represents in the joined row.
-        aliases: the items whose columns of this name it represents.
-    """
+    """A column of USING."""
 
     item: Item
     name: str
@@ -120,15 +92,7 @@ class Merged:
 
 @dataclass
 class Scope:
-    """The items in sight.
-
-    Args:
-        statement: for messages.
-        items: those of FROM, in order.
-        outer: the scope of the query around a subquery.
-        merged: columns of USING by name, in the order of `*`.
-        unseen: the right sides of semi and anti joins.
-    """
+    """The items in sight."""
 
     statement: Statement
     items: list[Item] = field(default_factory=list)
@@ -141,11 +105,7 @@ class Scope:
         return pick({item.alias: item for item in self.items}, alias)
 
     def find(self, node: exp.Column) -> tuple[Item, str]:
-        """Return the item of a column, and its name in the item's view.
-
-        Raises:
-            SqlError: no item has it, or several.
-        """
+        """Return the item of a column, and its name in the item's view."""
         place = self.search(node)
         if place is not None:
             return place
@@ -191,11 +151,7 @@ class Scope:
         raise SqlError(f'{whose} "{node.name}".{near(node.name, names)}', code="UNKNOWN_COLUMN", at=at, name=node.name)
 
     def search(self, node: exp.Column) -> tuple[Item, str] | None:
-        """Return the result of `find`, or None if no item matches.
-
-        Raises:
-            SqlError: several have it.
-        """
+        """Return the result of `find`, or None if no item matches."""
         brought = node.meta.get("brought")
         if brought is not None:
             return next(((item, brought) for item in self.items if brought in item.columns), None)
@@ -311,17 +267,7 @@ def times_kept(outputs: Sequence[tuple[str, Expression | exp.Expr]], scope: Scop
 
 
 def times_of_both(left: BoundQuery, right: BoundQuery, *, keeps_all: bool, at: Position) -> frozenset[str]:
-    """Return the columns of two queries behind each other that represent the processing time: those that do so in both.
-
-    Args:
-        left: the first one, which names the columns.
-        right: the second one.
-        keeps_all: UNION ALL; other operations compare rows, which would have another time each.
-        at: the position of the operation.
-
-    Raises:
-        SqlError: such a column of one query alone, or in rows that are compared.
-    """
+    """Return the columns of two queries behind each other that represent the processing time: those that do so in both."""
     alone = {*left.virtual} ^ {*right.virtual} if keeps_all else {*left.virtual, *right.virtual}
     if alone:
         raise SqlError(

@@ -33,17 +33,7 @@ __all__ = ["compared_whole", "matched", "of_one_type"]
 
 
 def matched(planner: JoinContext, view: View, scope: Scope, conjunct: exp.Expr) -> View:
-    """Return the rows that EXISTS, NOT EXISTS or IN keeps.
-
-    Args:
-        planner: of the query around.
-        view: its rows.
-        scope: their names.
-        conjunct: the condition.
-
-    Raises:
-        SqlError: it is not supported.
-    """
+    """Return the rows that EXISTS, NOT EXISTS or IN keeps."""
     subquery = subquery_of(conjunct)
     assert subquery is not None  # noqa: S101 - only such conjuncts come here
     node, is_negated = subquery

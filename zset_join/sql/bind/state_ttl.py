@@ -30,13 +30,7 @@ _DEFAULT = "state_ttl"
 
 @dataclass
 class StateTtls:
-    """How long the rows of one SELECT live.
-
-    Args:
-        settings: of the session and the query.
-        hinted: by item of FROM, in lower case.
-        used: the items whose hint a join has taken.
-    """
+    """How long the rows of one SELECT live."""
 
     settings: Mapping[str, str] = field(default_factory=dict)
     hinted: dict[str, str] = field(default_factory=dict)
@@ -66,11 +60,7 @@ class StateTtls:
         return ttls
 
     def of_items(self, items: Sequence[Item]) -> StateTtl | None:
-        """Return how long rows of these items live: by the hint of a single one, else by the setting.
-
-        Raises:
-            OptionError: a setting is not understood.
-        """
+        """Return how long rows of these items live: by the hint of a single one, else by the setting."""
         hint = self.hinted.get(items[0].alias.lower()) if len(items) == 1 else None
         if hint is not None:
             self.used.add(items[0].alias.lower())

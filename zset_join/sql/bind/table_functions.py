@@ -29,11 +29,7 @@ _functions: dict[str, TableFunction] = dict.fromkeys(WINDOWS, windowed)
 
 
 def register_table_function(name: str, function: TableFunction) -> None:
-    """Let FROM call a function of a name, in whatever case it is written.
-
-    Raises:
-        OptionError: another function has that name.
-    """
+    """Let FROM call a function of a name, in whatever case it is written."""
     if _functions.setdefault(name.upper(), function) is not function:
         raise OptionError(f'there is a table function "{name}" already; choose another name.', code="TABLE_FUNCTION", name=name)
 
@@ -49,11 +45,7 @@ def table_function(call: exp.Anonymous) -> TableFunction | None:
 
 
 def column_of(item: Item, operand: exp.Expr, at: Position) -> str:
-    """Return the column of the view that an operand names, plainly or as DESCRIPTOR(column).
-
-    Raises:
-        SqlError: it names none.
-    """
+    """Return the column of the view that an operand names, plainly or as DESCRIPTOR(column)."""
     if isinstance(operand, exp.Anonymous) and operand.name.upper() == "DESCRIPTOR" and len(operand.expressions) == 1:
         operand = operand.expressions[0]
     name = pick(item.columns, operand.name) if isinstance(operand, exp.Column) else None

@@ -42,23 +42,14 @@ _NOW = frozenset({"CURRENT_TIMESTAMP", "LOCALTIMESTAMP", "NOW", "PROCTIME"})
 
 @dataclass(frozen=True)
 class Version:
-    """Request of FOR SYSTEM_TIME AS OF.
-
-    Args:
-        time: the expression behind AS OF.
-        versioned_on: the column that holds the time of a version; None: the event time of the table.
-    """
+    """Request of FOR SYSTEM_TIME AS OF."""
 
     time: exp.Expr
     versioned_on: str | None = None
 
     @classmethod
     def of(cls, node: exp.Expr | None, item: Item, query: QueryContext) -> Version | None:
-        """Read a version clause.
-
-        Raises:
-            SqlError: it is another than AS OF, or names a column that does not exist.
-        """
+        """Read a version clause."""
         if node is None:
             return None
         is_time = str(node.args.get("this")) == "TIMESTAMP"
@@ -110,19 +101,7 @@ def temporal_join(
     trees: Sequence[Expression],
     resolve: Callable[[exp.Column], Expression],
 ) -> View:
-    """Join with the versions of a table, or with its rows when a row arrives.
-
-    Args:
-        planner: for messages and settings.
-        view: the left rows.
-        joined: the items they come from.
-        step: the right item, and how it is joined.
-        trees: the conditions of ON.
-        resolve: what columns represent.
-
-    Raises:
-        SqlError: it cannot be joined so; the message gives the reason.
-    """
+    """Join with the versions of a table, or with its rows when a row arrives."""
     query, item, node = planner.query, step.item, step.node
     at = query.at(node.this)
     if step.how not in {"inner", "left"}:
@@ -215,18 +194,7 @@ def _in_words_of_sql(error: PlanError, view: View, item: Item) -> str:
 def as_of_join(
     planner: JoinContext, view: View, step: TimedStep, trees: Sequence[Expression], match: Expression | None
 ) -> View:
-    """Join with the nearest row.
-
-    Args:
-        planner: for messages.
-        view: the left rows.
-        step: the right item, and how it is joined.
-        trees: the conditions of ON.
-        match: that of MATCH_CONDITION; None: the one comparison of both sides in ON.
-
-    Raises:
-        SqlError: it cannot be joined so; the message gives the reason.
-    """
+    """Join with the nearest row."""
     at = planner.query.at(step.node.this)
     ordered = [match] if match is not None else [tree for tree in trees if _order_of(tree) is not None]
     if len(ordered) != 1 or _order_of(ordered[0]) is None:

@@ -32,12 +32,7 @@ __all__ = ["alter_table", "declared_again"]
 
 
 def alter_table(session: StatementContext, statement: Statement, reader: Reader) -> Message:
-    """Run ALTER TABLE t ADD COLUMN, from behind the word TABLE on.
-
-    Raises:
-        SqlError: there is no such table, or a column that it cannot get.
-        ZsetJoinError: a query cannot continue over it; nothing has changed.
-    """
+    """Run ALTER TABLE t ADD COLUMN, from behind the word TABLE on."""
     at = statement.place(reader.index)
     name = reader.name("the name of the table")
     table = session.catalog.find(name, at=at)

@@ -69,11 +69,7 @@ class _Declared:
     given: set[str] = field(default_factory=set)
 
     def refuse_second(self, what: str, cure: str, at: Position) -> None:
-        """Record a clause that may occur once; it replaces the one copied by LIKE.
-
-        Raises:
-            SqlError: it is present already.
-        """
+        """Record a clause that may occur once; it replaces the one copied by LIKE."""
         if what in self.given:
             raise SqlError(f"there are two of {what}. {cure}", code="SAID_TWICE", at=at)
         self.given.add(what)
@@ -86,17 +82,7 @@ class _Declared:
 
 @dataclass(frozen=True)
 class Model:
-    """Parts that a declaration copies from the table it is LIKE.
-
-    Args:
-        columns: its columns; they come first.
-        primary_key: its key.
-        watermark: its watermark.
-        options: those of WITH.
-        settings: those of SETTINGS.
-        is_append_only: its rows are only ever added.
-        end: the token behind the LIKE clause.
-    """
+    """Parts that a declaration copies from the table it is LIKE."""
 
     columns: tuple[ColumnDefinition, ...]
     primary_key: tuple[str, ...]
@@ -108,19 +94,7 @@ class Model:
 
 
 def read_table(reader: Reader, word: str, *, model: Model | None = None) -> tuple[Table, bool]:
-    """Read a declaration from behind its first words on.
-
-    Args:
-        reader: is at the name.
-        word: TABLE, STREAM, MUTABLE STREAM, SOURCE or SINK.
-        model: what is copied of the table it is LIKE.
-
-    Returns:
-        The table, and whether one of its name may be there already.
-
-    Raises:
-        SqlError: the declaration cannot be read, or requests what is absent.
-    """
+    """Read a declaration from behind its first words on."""
     may_exist = reader.has("IF", "NOT", "EXISTS")
     place = reader.statement.place(reader.index)
     name = reader.name("the name of the table")
@@ -281,11 +255,7 @@ def _schema(columns: list[ColumnDefinition]) -> pa.Schema:
 
 
 def read_columns(reader: Reader, table: Table) -> list[ColumnDefinition]:
-    """Read columns that a table gets: one, or several in brackets.
-
-    Raises:
-        SqlError: they cannot be read, or are a key or a watermark.
-    """
+    """Read columns that a table gets: one, or several in brackets."""
     declared = _Declared([])
     at = reader.statement.place(reader.index)
     if reader.has("("):

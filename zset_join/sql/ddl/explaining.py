@@ -35,16 +35,7 @@ _WITH_QUERY = frozenset({"(", "CREATE", "INSERT", "SELECT", "WITH"})
 def explain(
     session: StatementContext, statement: Statement, run: Callable[[StatementContext, Statement], Message | Query]
 ) -> Message:
-    """Run EXPLAIN.
-
-    Args:
-        session: resolves the names.
-        statement: the whole of it.
-        run: runs a statement in a session.
-
-    Raises:
-        SqlError: the statement is refused, or has no query.
-    """
+    """Run EXPLAIN."""
     reader = Reader(statement, 1)
     styles = [] if reader.has("PLAN", "FOR") else _styles(reader)
     begin = reader.index

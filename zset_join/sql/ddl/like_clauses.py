@@ -38,14 +38,7 @@ _STRATEGIES = ("EXCLUDING", "INCLUDING", "OVERWRITING")
 
 @dataclass(frozen=True)
 class LikeClause:
-    """The position of LIKE, and its options.
-
-    Args:
-        name: of the table that is like.
-        name_index: the token of that name.
-        end: the token behind the clause.
-        taken: the parts that are taken along.
-    """
+    """The position of LIKE, and its options."""
 
     name: str
     name_index: int
@@ -54,11 +47,7 @@ class LikeClause:
 
 
 def find_like(reader: Reader) -> LikeClause | None:
-    """Return the LIKE clause of a declaration; None where it has none. The reader stays where it is.
-
-    Raises:
-        SqlError: the clause cannot be read.
-    """
+    """Return the LIKE clause of a declaration; None where it has none. The reader stays where it is."""
     depth = 0
     for index in range(reader.index, len(reader.tokens)):
         token = reader.tokens[index]

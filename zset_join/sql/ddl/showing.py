@@ -29,11 +29,7 @@ __all__ = ["check_kind", "declaration", "describe", "kind_named", "show", "use"]
 
 
 def show(session: StatementContext, statement: Statement) -> Message:
-    """Run SHOW.
-
-    Raises:
-        SqlError: something that does not exist.
-    """
+    """Run SHOW."""
     words = " ".join(statement.words[1:]).split()
     what = words[0] if words else ""
     catalog = session.catalog
@@ -80,11 +76,7 @@ def show(session: StatementContext, statement: Statement) -> Message:
 
 
 def use(_: StatementContext, statement: Statement) -> Message:
-    """Run USE [CATALOG] name: a session has one catalog and one database, which go by every name.
-
-    Raises:
-        SqlError: no name.
-    """
+    """Run USE [CATALOG] name: a session has one catalog and one database, which go by every name."""
     reader = Reader(statement, 1)
     if not reader.has("CATALOG") and not reader.has("DATABASE"):
         reader.has("SCHEMA")
@@ -111,13 +103,8 @@ def kind_named(reader: Reader) -> str | None:
 
 
 def check_kind(catalog: Catalog, name: str, kind: str | None, *, at: Position) -> None:
-    """Refuse a name of another kind than given.
-
-    TABLE, STREAM, SOURCE and SINK are one kind where rows are read and written; a materialized view is a VIEW, too.
-
-    Raises:
-        SqlError: see above.
-    """
+    """Refuse a name of another kind than given."""
+    # TABLE, STREAM, SOURCE and SINK are one kind where rows are read and written; a materialized view is a VIEW, too.
     view = pick(catalog.views, name)
     if view is not None:
         is_right_kind = kind == "VIEW" or (kind == "MATERIALIZED VIEW" and view.is_materialized)

@@ -36,12 +36,7 @@ _TYPES = ("append-only", "upsert")
 
 
 def create_sink(session: StatementContext, reader: Reader, *, replace: bool) -> Message:
-    """Run CREATE SINK, from behind the word SINK on.
-
-    Raises:
-        SqlError: it cannot be read, or requests what is absent.
-        SinkError: the external system cannot be reached, or has other content.
-    """
+    """Run CREATE SINK, from behind the word SINK on."""
     may_exist, begin, at = reader.has("IF", "NOT", "EXISTS"), reader.index, reader.statement.place(reader.index)
     name = reader.name("the name of the sink")
     if may_exist and replace:
@@ -168,11 +163,7 @@ def _check_table_options(table: Table, options: dict[str, str], query: Query, *,
 
 
 def written_table(session: StatementContext, reader: Reader) -> Table:
-    """Read the name of a table and return it.
-
-    Raises:
-        SqlError: there is none, or it is a view.
-    """
+    """Read the name of a table and return it."""
     at = reader.statement.place(reader.index)
     name = reader.name("the name of a table")
     entry = session.catalog.find(name, at=at)
@@ -182,11 +173,7 @@ def written_table(session: StatementContext, reader: Reader) -> Table:
 
 
 def columns_of(table: Table, reader: Reader) -> tuple[str, ...]:
-    """Read the columns that are written, in brackets; return them as the table names them.
-
-    Raises:
-        SqlError: the table has no such column.
-    """
+    """Read the columns that are written, in brackets; return them as the table names them."""
     at = reader.statement.place(reader.index)
     known = {name.lower(): name for name in table.schema.names}
     names = reader.names()

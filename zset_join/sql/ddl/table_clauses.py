@@ -39,11 +39,7 @@ LAYOUTS = frozenset({"DISTRIBUTED", "DISTRIBUTED BY", "PARTITIONED", "PARTITIONE
 
 
 def add_options(options: dict[str, str], more: Mapping[str, str], statement: Statement, at: Position) -> None:
-    """Add options of a statement to those that were written before.
-
-    Raises:
-        SqlError: one of them was.
-    """
+    """Add options of a statement to those that were written before."""
     for name, value in more.items():
         if name in options:
             raise SqlError(f"'{name}' is given twice. Keep one.", code="SAID_TWICE", at=at, name=name)
@@ -51,11 +47,7 @@ def add_options(options: dict[str, str], more: Mapping[str, str], statement: Sta
 
 
 def files_of(reader: Reader) -> dict[str, str]:
-    """Read Spark's USING format: a table of files.
-
-    Raises:
-        SqlError: files of another format.
-    """
+    """Read Spark's USING format: a table of files."""
     at = reader.statement.place(reader.index)
     form = reader.name("a format").lower()
     formats = tables()["filesystem"].reads
@@ -65,11 +57,7 @@ def files_of(reader: Reader) -> dict[str, str]:
 
 
 def on_conflict(reader: Reader) -> str | None:
-    """Read RisingWave's ON CONFLICT clause; return the version column.
-
-    Raises:
-        SqlError: a conflict that is to be solved in another way than by the newer row.
-    """
+    """Read RisingWave's ON CONFLICT clause; return the version column."""
     at = reader.statement.place(reader.index)
     if not (reader.has("OVERWRITE") or reader.has("DO", "UPDATE", "FULL")):
         raise SqlError(
@@ -88,19 +76,8 @@ def on_conflict(reader: Reader) -> str | None:
 
 
 def layout(reader: Reader, options: dict[str, str], columns: Sequence[str]) -> None:
-    """Take PARTITIONED BY and DISTRIBUTED BY: rows are laid out by the plan.
-
-        PARTITIONED BY (a, bucket(16, b))    DISTRIBUTED BY [HASH | RANGE] (a) [INTO 4 BUCKETS]    DISTRIBUTED INTO 4 BUCKETS
-
-    Args:
-        reader: is at the clause.
-        options: those of WITH, read so far.
-        columns: of the table.
-
-    Raises:
-        SqlError: a column that the table does not have; the partitions of a table of files, whose values would be in the names
-            of directories.
-    """
+    """Take PARTITIONED BY and DISTRIBUTED BY: rows are laid out by the plan."""
+    # PARTITIONED BY (a, bucket(16, b))    DISTRIBUTED BY [HASH | RANGE] (a) [INTO 4 BUCKETS]    DISTRIBUTED INTO 4 BUCKETS
     at = reader.statement.place(reader.index)
     word = reader.word.split()[0]
     is_by = reader.has(word, "BY")
@@ -155,11 +132,7 @@ def _is_of_files(reader: Reader, options: dict[str, str]) -> bool:
 
 
 def encoding(reader: Reader) -> dict[str, str]:
-    """Read RisingWave's FORMAT ... ENCODE ... as a format.
-
-    Raises:
-        SqlError: another comes.
-    """
+    """Read RisingWave's FORMAT ... ENCODE ... as a format."""
     at = reader.statement.place(reader.index)
     reader.expect("FORMAT")
     what = reader.name("a format").upper()

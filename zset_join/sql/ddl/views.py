@@ -43,11 +43,7 @@ def refuse_both(replaces: bool, may_exist: bool, *, at: Position) -> None:
 
 
 def release(session: StatementContext, name: str, replaces: bool, *, at: Position) -> None:
-    """End the query of a redefined name and release its rows, as DROP does.
-
-    Raises:
-        SqlError: something reads or writes what the name represents, and would continue with that.
-    """
+    """End the query of a redefined name and release its rows, as DROP does."""
     if not replaces:
         return
     running = [
@@ -67,12 +63,7 @@ def release(session: StatementContext, name: str, replaces: bool, *, at: Positio
 
 
 def create_view(session: StatementContext, reader: Reader, replaces: bool) -> Message:
-    """Run CREATE VIEW, from behind the word VIEW on.
-
-    Raises:
-        SqlError: the name is taken, or the query cannot be bound.
-        ZsetJoinError: with OR REPLACE, a query that reads the view cannot follow.
-    """
+    """Run CREATE VIEW, from behind the word VIEW on."""
     may_exist = reader.has("IF", "NOT", "EXISTS")
     at = reader.statement.place(reader.index)
     refuse_both(replaces, may_exist, at=at)
@@ -93,12 +84,7 @@ def create_view(session: StatementContext, reader: Reader, replaces: bool) -> Me
 
 
 def create_materialized_view(session: StatementContext, reader: Reader, replaces: bool) -> Message:
-    """Run CREATE MATERIALIZED VIEW, from behind the word VIEW on.
-
-    Raises:
-        SqlError: the name is taken, or the query cannot be bound.
-        ZsetJoinError: the query cannot be answered, or with OR REPLACE one that reads the view cannot follow.
-    """
+    """Run CREATE MATERIALIZED VIEW, from behind the word VIEW on."""
     may_exist = reader.has("IF", "NOT", "EXISTS")
     at = reader.statement.place(reader.index)
     refuse_both(replaces, may_exist, at=at)
@@ -119,18 +105,7 @@ def create_materialized_view(session: StatementContext, reader: Reader, replaces
 
 
 def alter(session: StatementContext, statement: Statement, begin: int = 0, *, is_preview: bool = False) -> Message:
-    """Run ALTER [MATERIALIZED] VIEW v AS SELECT, and ALTER TABLE t ADD COLUMN.
-
-    Args:
-        session: it runs in.
-        statement: the whole of it.
-        begin: the place of the word ALTER.
-        is_preview: only find out what would differ.
-
-    Raises:
-        SqlError: there is no such view, or the query cannot be bound.
-        ZsetJoinError: a query cannot follow; nothing has changed.
-    """
+    """Run ALTER [MATERIALIZED] VIEW v AS SELECT, and ALTER TABLE t ADD COLUMN."""
     reader = Reader(statement, begin + 1)
     if any(reader.has(*words) for words in (("MUTABLE", "STREAM"), ("STREAM",), ("TABLE",), ("SOURCE",))):
         return alter_table(session, statement, reader)
@@ -298,11 +273,7 @@ def _following(catalog: Catalog, name: str) -> list[str]:
 
 
 def _followed(reader: str, name: str, again: Any, *, at: Position) -> Any:
-    """Bind the query of a reader over the new text.
-
-    Raises:
-        PlanError: it does not fit; the reader is named.
-    """
+    """Bind the query of a reader over the new text."""
     if again is None:
         raise SqlError(
             f'"{reader}" reads "{name}" and cannot follow it: no statement made it. DROP it first.',

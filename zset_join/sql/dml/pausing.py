@@ -17,11 +17,7 @@ __all__ = ["pause", "resume"]
 
 
 def pause(session: StatementContext, statement: Statement) -> Message:
-    """Run PAUSE MATERIALIZED VIEW v.
-
-    Raises:
-        SqlError: there is no such view, or it could not catch up.
-    """
+    """Run PAUSE MATERIALIZED VIEW v."""
     running = _view(session, statement)
     if running.is_paused:
         return Message(f"{running.name} is paused already")
@@ -30,12 +26,7 @@ def pause(session: StatementContext, statement: Statement) -> Message:
 
 
 def resume(session: StatementContext, statement: Statement) -> Message:
-    """Run RESUME MATERIALIZED VIEW v.
-
-    Raises:
-        SqlError: there is no such view.
-        ZsetJoinError: it cannot be evaluated over its present tables; it stays paused.
-    """
+    """Run RESUME MATERIALIZED VIEW v."""
     running = _view(session, statement)
     if not running.is_paused:
         return Message(f"{running.name} runs already")

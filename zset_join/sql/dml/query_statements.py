@@ -29,17 +29,7 @@ __all__ = ["bind_query", "bound_by"]
 
 
 def bind_query(session: StatementContext, statement: Statement, begin: int = 0, *, is_named: bool = False) -> Query:
-    """Bind the query that begins at a token; EMIT CHANGELOG and SETTINGS are taken off its end.
-
-    Args:
-        session: resolves the names.
-        statement: the whole of it.
-        begin: the token.
-        is_named: the query of a view, which others may read as of its PROCTIME().
-
-    Raises:
-        SqlError: it cannot be bound; or its rows would hold the time at which they are read.
-    """
+    """Bind the query that begins at a token; EMIT CHANGELOG and SETTINGS are taken off its end."""
     tokens, emits, settings = _without_tail(statement, begin)
     _check_hints(statement, tokens)
     node = parse_query(statement, tokens)
@@ -55,12 +45,7 @@ def bind_query(session: StatementContext, statement: Statement, begin: int = 0, 
 
 
 def bound_by(session: StatementContext, bind: Callable[[], Query]) -> Query:
-    """Return a query that can be bound again, when what its names represent has changed.
-
-    Args:
-        session: it is of.
-        bind: binds it; it is bound again under the settings of now.
-    """
+    """Return a query that can be bound again, when what its names represent has changed."""
     query, settings = bind(), dict(session.catalog.settings)
 
     def again() -> Query:
@@ -107,11 +92,7 @@ def _without_tail(statement: Statement, begin: int) -> tuple[tuple[Token, ...], 
 
 
 def _check_hints(statement: Statement, tokens: tuple[Token, ...]) -> None:
-    """Refuse secrets in hints, and warn of hints behind a table, as Flink's `t /*+ OPTIONS('k'='v') */`, which are comments.
-
-    Raises:
-        SqlError: `SECRET_KEPT`: a directory would keep them.
-    """
+    """Refuse secrets in hints, and warn of hints behind a table, as Flink's `t /*+ OPTIONS('k'='v') */`, which are comments."""
     for begin, end in hints(statement.written, tokens):
         refuse_secrets(statement, begin, end)
         behind = next((one for one in reversed(tokens) if one.end < begin), None)

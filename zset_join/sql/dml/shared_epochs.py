@@ -72,13 +72,7 @@ class EpochContext(Protocol):
 
 @dataclass(frozen=True)
 class Accepted:
-    """Rows of a table that every query can evaluate.
-
-    Args:
-        rows: these.
-        aside: by the names of queries, the rows that failed in them, as `Undecodable` lists them.
-        places: by the names of queries, the numbers of these rows among all that arrived.
-    """
+    """Rows of a table that every query can evaluate."""
 
     rows: Rows
     aside: Mapping[str, pa.Table] = field(default_factory=dict)
@@ -92,15 +86,7 @@ class Accepted:
 
 @dataclass(frozen=True)
 class _Answered:
-    """An epoch of a pipeline, answered.
-
-    Args:
-        pipeline: it.
-        queries: those that it answers, one or more.
-        rows: what it was fed.
-        prepared: the epoch.
-        is_taken: the pipeline has taken it already: it is of queries that have become others.
-    """
+    """An epoch of a pipeline, answered."""
 
     pipeline: Pipeline[Any]
     queries: Sequence[Running]
@@ -116,17 +102,7 @@ class _Answered:
 
 
 class SharedEpoch(ExitStack):
-    """Answer an epoch in all queries that it reaches, then commit it.
-
-    Args:
-        session: whose tables and queries.
-        now_us: the processing time.
-
-    Attributes:
-        prepared: the pipelines that answered, in the order in which they are committed.
-        accepted: what was given, without the rows that were set aside.
-        tables: that get rows.
-    """
+    """Answer an epoch in all queries that it reaches, then commit it."""
 
     def __init__(self, session: EpochContext, now_us: int) -> None:
         super().__init__()
@@ -146,17 +122,7 @@ class SharedEpoch(ExitStack):
         first: Mapping[Running, Mapping[str, Any]] | None = None,
         changed: Mapping[Running, PreparedEpoch] | None = None,
     ) -> None:
-        """Compute the answers of all queries.
-
-        Args:
-            given: by table, its rows.
-            first: queries that have an epoch whether or not rows reach them, and what each is fed.
-            changed: queries that become others, or begin with the state of others, each in a pipeline of its own, and the epoch
-                of its change.
-
-        Raises:
-            ZsetJoinError: of a query, which it names, or of a table.
-        """
+        """Compute the answers of all queries."""
         self.accepted = {name: Accepted(rows) for name, rows in given.items()}
         try:
             self._answer(first or {}, changed or {})
@@ -169,11 +135,7 @@ class SharedEpoch(ExitStack):
             self._answer(first or {}, changed or {})
 
     def commit(self) -> None:
-        """Take the epoch everywhere.
-
-        Raises:
-            Exception: of an output outside, after all queries have taken the epoch and all other outputs have been written.
-        """
+        """Take the epoch everywhere."""
         for pipeline, prepared in self._tables:
             pipeline.commit(prepared)
         for one in self.prepared:
@@ -272,17 +234,7 @@ class SharedEpoch(ExitStack):
 
 
 def accepted_rows(running: Iterable[Running], name: str, rows: Rows, *, refuses: bool = False) -> Accepted:
-    """Return the rows of a table without those for which the own steps of a query that puts bad input aside raise.
-
-    Args:
-        running: the queries.
-        name: of the table.
-        rows: all that arrived.
-        refuses: raise for a row that fails in a query which puts nothing aside; for queries that cannot answer first.
-
-    Raises:
-        BadInputError: of the query, which it names, with `refuses`.
-    """
+    """Return the rows of a table without those for which the own steps of a query that puts bad input aside raise."""
     aside: dict[str, pa.Table] = {}
     places: dict[str, list[int]] = {}
     bad: set[int] = set()
@@ -313,12 +265,7 @@ def accepted_rows(running: Iterable[Running], name: str, rows: Rows, *, refuses:
 
 
 def as_started(running: Sequence[Running], order: Sequence[str]) -> list[Running]:
-    """Return queries in the order in which they were started, where the statement of a changed one comes behind others.
-
-    Args:
-        running: in the order of their statements.
-        order: of the views of the pipeline; a paused query is none, and stays behind the one before it.
-    """
+    """Return queries in the order in which they were started, where the statement of a changed one comes behind others."""
     places = {name: at for at, name in enumerate(order)}
     found, last = [], -1
     for one in running:

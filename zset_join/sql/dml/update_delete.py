@@ -28,11 +28,7 @@ __all__ = ["delete", "update"]
 
 
 def delete(session: StatementContext, statement: Statement) -> Message:
-    """Run DELETE FROM t [WHERE ...].
-
-    Raises:
-        SqlError: a table whose rows cannot be retracted.
-    """
+    """Run DELETE FROM t [WHERE ...]."""
     reader = Reader(statement, 1)
     reader.expect("FROM")
     table = _table(session, reader)
@@ -43,11 +39,7 @@ def delete(session: StatementContext, statement: Statement) -> Message:
 
 
 def update(session: StatementContext, statement: Statement) -> Message:
-    """Run UPDATE t SET a = ..., ... [WHERE ...].
-
-    Raises:
-        SqlError: a table whose rows cannot be changed, or a column it does not have.
-    """
+    """Run UPDATE t SET a = ..., ... [WHERE ...]."""
     reader = Reader(statement, 1)
     table = _table(session, reader)
     reader.expect("SET")

@@ -39,17 +39,7 @@ def retracts(query: Query) -> bool:
 
 
 def fitted(query: Query, table: Table, names: Sequence[str] | None, *, at: Position) -> Query:
-    """Return a query with the columns of a table, cast where that is allowed.
-
-    Args:
-        query: the query.
-        table: where it goes.
-        names: the columns it gives, in order; None: all that are given, or all but those that the table got later.
-        at: the statement.
-
-    Raises:
-        SqlError: the columns do not go together.
-    """
+    """Return a query with the columns of a table, cast where that is allowed."""
     given = [column for column in table.columns if column.is_given and column.metadata is None]
     wanted = given if names is None else [column for column in given if column.name in names]
     if names is None and len(query.schema) < len(given):  # what was written before the table got columns continues
@@ -100,13 +90,7 @@ def _is_assignable(source: pa.DataType, target: pa.DataType) -> bool:
 
 
 def writer_of(session: StatementContext, table: Table, query: Query, *, at: Position) -> SinkWriter | TableWriter:
-    """Return the writer of the deltas of a query into a table.
-
-    Raises:
-        SqlError: the table is append-only, and the query retracts rows; the query reads what it would write; or it
-            cannot be written.
-        SinkError: the external system cannot be reached, or has other content.
-    """
+    """Return the writer of the deltas of a query into a table."""
     if is_outside(table):
         key = table.primary_key or query.bound.view.node.relation.primary_key
         sink = sink_of(table, retracts=retracts(query), query_key=key)
@@ -149,13 +133,7 @@ def table_written(output: object) -> TableWriter | None:
 
 @dataclass(frozen=True)
 class TableWriter:
-    """Writer of the deltas of a running query into a table of the session, for `session.start(output=)`.
-
-    Args:
-        session: whose table.
-        table: it.
-        names: the columns that the query gives, in order.
-    """
+    """Writer of the deltas of a running query into a table of the session, for `session.start(output=)`."""
 
     session: StatementContext
     table: Table

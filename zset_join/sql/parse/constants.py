@@ -29,17 +29,7 @@ _LITERALS = (exp.Literal, exp.Neg, exp.Paren, exp.Boolean, exp.Null, exp.Cast, e
 
 
 def default_of(statement: Statement, tokens: tuple[Token, ...], kind: pa.DataType, column: str) -> pa.Scalar | None:
-    """Return the DEFAULT value of a column; None for NULL.
-
-    Args:
-        statement: it is in.
-        tokens: its own.
-        kind: the type of the column.
-        column: its name.
-
-    Raises:
-        SqlError: `NOT_OFFERED`: it is no literal; `LITERAL`: the column does not hold it.
-    """
+    """Return the DEFAULT value of a column; None for NULL."""
     if not tokens:
         raise SqlError(f'DEFAULT of "{column}" has no value.', code="SQL_SYNTAX", at=statement.place(len(statement.tokens) - 1))
     if not all(isinstance(node, _LITERALS) for node in parse_expression(statement, tokens).walk()):
@@ -55,19 +45,7 @@ def default_of(statement: Statement, tokens: tuple[Token, ...], kind: pa.DataTyp
 def constant(
     binder: ScalarBinder, statement: Statement, tokens: tuple[Token, ...], kind: pa.DataType, place: str, zone: str = "UTC"
 ) -> Any:
-    """Return a constant as a value of a column.
-
-    Args:
-        binder: binds it.
-        statement: it is in.
-        tokens: its own.
-        kind: the type of the column.
-        place: where the value is, for the message.
-        zone: the time zone of the session.
-
-    Raises:
-        SqlError: it is no constant, or no value of the column.
-    """
+    """Return a constant as a value of a column."""
     node = parse_expression(statement, tokens)
     tree = binder.bind(node)
     check_consumed(node, statement.text, _place(statement, tokens))

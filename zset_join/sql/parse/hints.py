@@ -16,13 +16,7 @@ __all__ = ["Hints", "read_hints"]
 
 @dataclass
 class Hints:
-    """Hints of a SELECT.
-
-    Args:
-        lookups: by the table it names, the options of LOOKUP.
-        state_ttls: by the table it names, the duration of STATE_TTL.
-        used: the tables whose LOOKUP a join has taken.
-    """
+    """Hints of a SELECT."""
 
     lookups: dict[str, dict[str, str]] = field(default_factory=dict)
     state_ttls: dict[str, str] = field(default_factory=dict)

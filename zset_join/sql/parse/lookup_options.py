@@ -40,11 +40,7 @@ _WITHOUT_EFFECT = ("partial-cache.expire-after-access",)
 
 
 def lookup_of(options: Mapping[str, str], *, at: Position | None = None) -> Lookup:
-    """Return how a declaration wants its table to be looked up.
-
-    Raises:
-        SqlError: an option that is not known, a value it cannot have, or two options with the same meaning.
-    """
+    """Return how a declaration wants its table to be looked up."""
     given: dict[str, str] = {}
     named: dict[str, str] = {}
     for option, value in options.items():

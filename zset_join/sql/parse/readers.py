@@ -12,12 +12,7 @@ __all__ = ["Reader"]
 
 
 class Reader:
-    """Read the tokens of one statement, one after the other.
-
-    Args:
-        statement: to read.
-        index: the token to begin with.
-    """
+    """Read the tokens of one statement, one after the other."""
 
     def __init__(self, statement: Statement, index: int = 0) -> None:
         self.statement = statement
@@ -50,38 +45,22 @@ class Reader:
         return True
 
     def expect(self, *words: str) -> None:
-        """Read these words.
-
-        Raises:
-            SqlError: others come.
-        """
+        """Read these words."""
         if not self.has(*words):
             self.fail(f"expected {' '.join(words)}")
 
     def end(self) -> None:
-        """Refuse a tail of the statement.
-
-        Raises:
-            SqlError: something does.
-        """
+        """Refuse a tail of the statement."""
         if not self.is_done:
             self.fail("expected the end")
 
     def fail(self, what: str) -> None:
-        """Refuse the next token.
-
-        Raises:
-            SqlError: always.
-        """
+        """Refuse the next token."""
         here = f'"{self.statement.shown(self.index)}"' if not self.is_done else "the end"
         raise SqlError(f"{what}, found {here}.", code="SQL_SYNTAX", at=self.statement.place(self.index))
 
     def name(self, what: str = "a name") -> str:
-        """Read a name, or the last part of one with dots.
-
-        Raises:
-            SqlError: none comes.
-        """
+        """Read a name, or the last part of one with dots."""
         part = self._part(what)
         while not self.is_done and self.tokens[self.index].token_type == TokenType.DOT:
             self.index += 1
@@ -120,11 +99,7 @@ class Reader:
         return token.text
 
     def string(self, what: str) -> str:
-        """Read a text in quotes.
-
-        Raises:
-            SqlError: something else comes.
-        """
+        """Read a text in quotes."""
         if self.is_done or self.tokens[self.index].token_type != TokenType.STRING:
             self.fail(f"expected {what} in quotes")
         return self.value()

@@ -30,11 +30,7 @@ _OF_PAIRS = "jaas.config"
 
 
 def given_value(option: str, value: str, statement: Statement, at: Position) -> str:
-    """Return the value of an option as a statement gives it, hidden where it is a secret.
-
-    Raises:
-        SqlError: `SECRET_KEPT`: a literal secret in a statement whose text is kept.
-    """
+    """Return the value of an option as a statement gives it, hidden where it is a secret."""
     literal = _REFERENCE.sub("", value)
     is_marked = any(option in table.by_name and table.by_name[option].is_secret for table in tables().values())
     is_named = is_marked or (is_secret_name(option) and not option.endswith(_OF_PAIRS))
@@ -51,11 +47,7 @@ def given_value(option: str, value: str, statement: Statement, at: Position) -> 
 
 
 def refuse_secrets(statement: Statement, begin: int, end: int) -> None:
-    """Refuse literal secrets in a hint: the text of a query is shown.
-
-    Raises:
-        SqlError: `SECRET_KEPT`, also for a hint that is no tokens.
-    """
+    """Refuse literal secrets in a hint: the text of a query is shown."""
     statement = replace(statement, is_kept=True)
     at = Position(statement.text, begin)
     try:
@@ -69,12 +61,7 @@ def refuse_secrets(statement: Statement, begin: int, end: int) -> None:
 
 
 def with_environment(option: str, value: str, statement: Statement, at: Position) -> str:
-    """Return the value of an option with the variables of the environment that it refers to.
-
-    Raises:
-        SqlError: `SECRET_MISSING`: there is no such variable; `ENV_NOT_ALLOWED`: the statement is of a directory, and the
-            user who opens it has not confirmed the variable.
-    """
+    """Return the value of an option with the variables of the environment that it refers to."""
     names = _REFERENCE.findall(value)
     if not names:
         return value

@@ -33,20 +33,7 @@ def completed(table: Table, rows: pa.Table | ZSet, now_us: int, dialect: str, zo
 def completed_table(
     table: Table, given: pa.Table, now_us: int, dialect: str, weights: Any = None, zone: str = "UTC"
 ) -> pa.Table:
-    """Return rows with all columns of a table.
-
-    Args:
-        table: it.
-        given: the rows; a column that is missing has its DEFAULT, or NULL, or is computed.
-        now_us: the processing time, in microseconds since 1970.
-        dialect: of computed columns.
-        weights: of the rows; None where each counts once.
-        zone: the time zone of computed columns.
-
-    Raises:
-        SqlError: a column that the table does not have.
-        BadInputError: a value that its column does not hold, or NULL where it is NOT NULL.
-    """
+    """Return rows with all columns of a table."""
     known = table.schema.names
     hidden = table.hidden.names
     unknown = [name for name in given.column_names if name not in known and name not in hidden]

@@ -44,21 +44,7 @@ _VARIABLE = re.compile(r"\$\{ENV:(\w+)\}")
 
 @dataclass(frozen=True, kw_only=True)
 class Declaration:
-    """One declaration of a session: a statement that made something, or a registered table.
-
-    Args:
-        names: of the tables, views, sinks, indexes and queries that it made.
-        sql: the statement; of a registered table nothing.
-        dialect: it is written in.
-        settings: of the session when it ran.
-        query: under which name a program started the query that the statement is; None for a statement that was run.
-        table: a registered table, see `described_table`.
-        paused: its query takes nothing until RESUME: the source that has its place, see `held_rows`; None while it runs.
-        since: the epoch at which its query came, where its tables had rows.
-        stopped: its query does not run any more.
-        created: the statement that makes the present content, where `sql` only changes what was there before it.
-        earlier: what made it before, the oldest first: each as `sql`, `dialect` and `settings`.
-    """
+    """One declaration of a session: a statement that made something, or a registered table."""
 
     names: tuple[str, ...]
     sql: str = ""
@@ -111,14 +97,7 @@ def with_queries(declared: Sequence[Declaration], queries: Mapping[str, QueryNot
 
 @dataclass(frozen=True, kw_only=True)
 class Catalogued:
-    """All declarations of a session that count.
-
-    Args:
-        declared: in the order in which it came.
-        views: of the pipeline, by name, in the order in which they came.
-        settings: that the operators of the pipeline have.
-        is_own: this user wrote all of it, at this place.
-    """
+    """All declarations of a session that count."""
 
     declared: tuple[Declaration, ...] = ()
     views: tuple[str, ...] = ()
@@ -131,25 +110,14 @@ class Catalogued:
 
 
 class Declarations:
-    """Keep the files.
-
-    Args:
-        directory: of them; made when it is needed.
-
-    Attributes:
-        number: of the newest one that was written or read; 0 for none.
-    """
+    """Keep the files."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
         self.number = 0
 
     def candidates(self, named: int | None) -> Iterator[Catalogued]:
-        """Yield the declarations that count: those that a record names, or else from the newest file on.
-
-        Raises:
-            StateError: the file that a record names is missing or damaged.
-        """
+        """Yield the declarations that count: those that a record names, or else from the newest file on."""
         numbers = self._numbers()
         for number in sorted(numbers, reverse=True) if named is None else [named]:
             self.number = number
@@ -219,7 +187,6 @@ def described_table(table: Table) -> dict[str, Any]:
 
 
 def table_of(described: Mapping[str, Any]) -> Table:
-    """Return the table that `described_table` describes."""
     schema = pa.ipc.read_schema(pa.py_buffer(base64.b64decode(described["schema"])))
     watermark = described["watermark"]
     return Table(

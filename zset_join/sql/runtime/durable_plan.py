@@ -55,19 +55,7 @@ _CATALOG = ("tables", "views", "functions", "sinks", "indexes")
 
 
 class DurablePlan(ProcessRuntime):
-    """Keep a pipeline in a directory that is one of the tables and queries of a session.
-
-    Args:
-        directory: where everything is kept; of one session at a time.
-        dialect: whose SQL statements are written in.
-        clock: returns the processing time in microseconds since 1970; None: the wall clock.
-        keep_inputs: let running queries keep every change that arrives, for `Running.verify()`.
-        allow_env: variables of the environment that statements of the directory may refer to, which others wrote.
-        catalog: what names represent; None: a new one.
-
-    Raises:
-        StateError: another session has the directory, or it is laid out otherwise.
-    """
+    """Keep a pipeline in a directory that is one of the tables and queries of a session."""
 
     _layout = 2
     keeps_statements = True

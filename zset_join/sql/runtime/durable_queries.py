@@ -32,12 +32,10 @@ class OwnView(GroupView):
     """A query of the pipeline, with its own dead letters among those of all."""
 
     def pause(self) -> None:
-        """Read nothing: the pipeline has what the query holds in its place."""
         self._is_paused = True
 
     @property
     def dead_letters(self) -> pa.Table:
-        """Return the rows of the last epoch that were set aside, without those that only another query cannot evaluate."""
         letters = super().dead_letters
         texts = letters.column("reason").to_pylist() if letters.num_rows else []
         is_own = [not str(text).startswith('query "') or str(text).startswith(f'query "{self._name}":') for text in texts]
@@ -46,12 +44,7 @@ class OwnView(GroupView):
 
 @dataclass(eq=False)
 class DurableQuery(Running):
-    """A query of the pipeline.
-
-    Attributes:
-        is_restored: it was present when the session was opened, and nobody has started it again.
-        held: while it is paused, the rows of the source that has its place in the pipeline.
-    """
+    """A query of the pipeline."""
 
     is_restored: bool = False
     held: Relation | None = None

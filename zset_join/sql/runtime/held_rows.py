@@ -24,14 +24,8 @@ __all__ = ["held_relation", "held_view"]
 
 
 def held_relation(view: Relation, source: str) -> Relation:
-    """Return the rows of a source that has the columns, the key and the time of a view, and changes only by what it is fed.
-
-    It has no watermark, so that it holds up nobody's.
-
-    Args:
-        view: the rows of the view.
-        source: the name of the source.
-    """
+    """Return the rows of a source that has the columns, the key and the time of a view, and changes only by what it is fed."""
+    # It has no watermark, so that it holds up nobody's.
     mode: ChangelogMode = "append" if view.mode == "append" else "changelog"
     return replace(view, name=source, join_key=(), sequence_by=(), mode=mode, watermark_delay=None)
 

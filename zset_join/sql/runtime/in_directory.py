@@ -21,16 +21,7 @@ _LOCK = "session.lock"
 
 
 def claim_directory(directory: Path, layout: int) -> FileLock:
-    """Take a directory for a session, and make it where it is missing.
-
-    Args:
-        directory: it.
-        layout: how it is laid out: 2, one pipeline; 3, one pipeline whose files and topics Spark reads.
-
-    Raises:
-        OptionError: it cannot be made or locked.
-        StateError: another session has it, in this process or another; or it is laid out otherwise.
-    """
+    """Take a directory for a session, and make it where it is missing."""
     try:
         local.make_directories(directory)
         lock = local.lock_file(directory / _LOCK)

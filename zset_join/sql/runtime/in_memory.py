@@ -44,15 +44,7 @@ _SNAPSHOT = "(snapshot)"
 
 
 class MemoryRuntime(ProcessRuntime):
-    """Run queries in memory.
-
-    Args:
-        catalog: of names.
-        dialect: of computed columns.
-        clock: returns the processing time in microseconds since 1970; None: the wall clock.
-        keep_tables: keep the rows of tables.
-        keep_inputs: let running queries keep every change that arrives, for `Running.verify()`.
-    """
+    """Run queries in memory."""
 
     def __init__(
         self,
@@ -74,7 +66,6 @@ class MemoryRuntime(ProcessRuntime):
         self._numbered = 0
 
     def read(self, *, wait_seconds: float, rounds: int | None = None) -> int:
-        """Take the new rows in the files and topics of all tables since the last call, each poll as one epoch."""
         self._open_sources()
         epochs, taken, moved = 0, 0, True
         while moved and (rounds is None or taken < rounds):
@@ -105,7 +96,6 @@ class MemoryRuntime(ProcessRuntime):
                 self._sources[name] = (table, DecodedRecords(source, table, settings) if has_records(table) else source)
 
     def advance_due(self) -> bool:
-        """Let an epoch pass in the queries that are due by now; return whether there were any."""
         now = self._clock()
         due = [running for running in self._by_pipeline() if running.is_due(now)]
         for running in due:
@@ -113,7 +103,6 @@ class MemoryRuntime(ProcessRuntime):
         return bool(due)
 
     def start(self, query: Query, *, name: str | None, output: Callable[[ZSet], None] | None) -> Running:
-        """Run a query, which begins with what its tables hold."""
         if isinstance(output, SinkWriter):
             output.begin()
         if name is None:
@@ -138,11 +127,6 @@ class MemoryRuntime(ProcessRuntime):
         return running
 
     def pause(self, running: Running) -> None:
-        """Let a query take nothing until `resume`; it shows what it holds, and the others continue.
-
-        Raises:
-            SqlError: `TABLES_NOT_KEPT`: there is nothing that it could catch up from.
-        """
         view = running.pipeline
         if not self._keep_tables and running.reads:
             raise SqlError(
@@ -158,11 +142,6 @@ class MemoryRuntime(ProcessRuntime):
         self._publish()
 
     def resume(self, running: Running) -> None:
-        """Let a query catch up with its tables and continue; its first epoch has what became of its rows meanwhile.
-
-        Raises:
-            ZsetJoinError: it cannot be answered; it stays as it was.
-        """
         paused = running.pipeline
         group, begun = self._begun(running.name, running.query, stays_alone=running.writer is not None)
         epoch = group.pipeline.epoch
@@ -182,7 +161,6 @@ class MemoryRuntime(ProcessRuntime):
             self._publish()
 
     def add_columns(self, table: Table, queries: Mapping[Running, Query], *, reread: Callable[[], str] | None = None) -> None:
-        """Give a table more columns: its rows are kept again, and its queries built over them."""
         if table.name in self._sources or not self.kept_in_memory(table):
             raise SqlError(
                 f'"{table.name}" is filled by its connector: in memory it keeps its columns. Use a directory.',
@@ -227,7 +205,6 @@ class MemoryRuntime(ProcessRuntime):
         return table.options.get("connector") in {None, "memory"}
 
     def change(self, change: QueryChange, *, is_preview: bool) -> list[str]:
-        """Let queries become others, all or none: each continues beside the one that it was, which ends when all have."""
         self._check_change(change)
         before = [(running, running.query, running.pipeline) for running in change.queries]
         groups: dict[Running, ViewGroup] = {}
@@ -381,7 +358,6 @@ class MemoryRuntime(ProcessRuntime):
         self._groups.append(group)
 
     def stop(self, running: Running) -> None:
-        """End a query that runs."""
         if running in self.running:
             if running.writes is not None and not self._is_closing:
                 self.claims_of(running.writes)  # while it is known which rows of the table are its own
@@ -394,7 +370,6 @@ class MemoryRuntime(ProcessRuntime):
                 running.output.close()
 
     def snapshot(self, query: Query) -> pa.Table:
-        """Return the result of a query over the current contents of its tables."""
         group, begun = self._begun(_SNAPSHOT, query, stays_alone=True)
         with group.pipeline as pipeline:
             if begun is None:
@@ -402,7 +377,6 @@ class MemoryRuntime(ProcessRuntime):
             return sorted_rows(pipeline.view(_SNAPSHOT), query.bound)
 
     def forget(self, name: str) -> None:
-        """Release the state of a dropped table."""
         for running in [one for one in self.running if name in one.reads or one.name == name]:
             self.stop(running)
         self._fed.discard(name)
@@ -411,7 +385,6 @@ class MemoryRuntime(ProcessRuntime):
                 kept.close()
 
     def close(self) -> None:
-        """End all queries."""
         self._is_closing = True
         for running in list(self.running):
             self.stop(running)
@@ -461,10 +434,6 @@ class MemoryRuntime(ProcessRuntime):
                 self._publish()
 
     def table_pipeline(self, table: Table) -> Pipeline | None:
-        """Return the pipeline that holds the rows of a table; None if the session keeps none.
-
-        Like a query, it has the policy for bad input of its start: the first rows of the table.
-        """
         if self._keep_tables and table.name not in self._stored:
             policy = self.catalog.settings.get("on_bad_input", "error")
             self._stored[table.name] = Pipeline(table.kept(), options=StageOptions(on_bad_input=policy))

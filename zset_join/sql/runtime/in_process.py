@@ -28,11 +28,7 @@ __all__ = ["ProcessRuntime", "change_lines", "refuse_other_columns", "refuse_rep
 
 
 class ProcessRuntime(Runtime):
-    """Run queries in this process; as any `Runtime`.
-
-    Attributes:
-        claims: by table, which keys are claimed.
-    """
+    """Run queries in this process; as any `Runtime`."""
 
     def __init__(self, catalog: Catalog, *, dialect: str, clock: Callable[[], int] | None, keep_inputs: bool = False) -> None:
         super().__init__(catalog, dialect=dialect, clock=clock)
@@ -149,11 +145,7 @@ def change_lines(diff: PlanDiff, queries: Iterable[Running]) -> list[str]:
 
 
 def refuse_replaced_rows(running: Running, query: Query) -> None:
-    """Refuse a change of a query whose rows replace one another in its table: what it wrote before stays there.
-
-    Raises:
-        SqlError: `NOT_OFFERED`.
-    """
+    """Refuse a change of a query whose rows replace one another in its table: what it wrote before stays there."""
     if running.writer is None or not running.writer.table.primary_key:
         return
     still_retracts = query.bound.view.node.relation.mode != "append"
@@ -167,11 +159,7 @@ def refuse_replaced_rows(running: Running, query: Query) -> None:
 
 
 def refuse_other_columns(running: Running, query: Query) -> None:
-    """Refuse other columns of a query that cannot have them now.
-
-    Raises:
-        SqlError: `NOT_OFFERED`: it is paused, and holds rows of the columns before.
-    """
+    """Refuse other columns of a query that cannot have them now."""
     before, after = running.query.schema, query.schema
     if (before.names, before.types) != (after.names, after.types):
         raise SqlError(

@@ -78,15 +78,6 @@ _EXECUTORS = (
 class SparkRuntime(DirectoryRuntime):
     """Run queries on the driver of Spark.
 
-    Args:
-        spark: a SparkSession; None: the active one, or a new one on this machine.
-        dialect: whose SQL statements are written in.
-        clock: returns the processing time in microseconds since 1970; None: the wall clock.
-        directory: where everything is kept; None: a temporary one.
-        keep_inputs: let running queries keep every change that arrives, for `Running.verify()`.
-        spark_directory: where Spark keeps what it has read, a path or a URI of its own; None: `spark` in `directory`.
-        allow_env: see `DurablePlan`.
-
     Rows that Spark reads are taken by `read` and, but after `run_as`, when a query starts: the present content.
     """
 
@@ -118,14 +109,12 @@ class SparkRuntime(DirectoryRuntime):
         self._nodes: dict[tuple[int, int | None], tuple[PlanSource, Node, Reading]] = {}
 
     def run_as(self, *, once: bool, trigger: str | None) -> None:
-        """Set whether Spark ends after reading the available input of each `read`, or runs continuously."""
         self._mode = "once" if once else "continuous"
         self._trigger = trigger
 
     # ---------------------------------------------------------------- tables
 
     def adopt(self, name: str, rows: Any, *, keys: tuple[str, ...], watermark: tuple[str, int] | None) -> bool:
-        """Make a table of a streaming DataFrame, or of a view of `zset_join.spark`; return whether it is one."""
         if isinstance(rows, View):
             self.catalog.add(self.tables.register(name, rows.stream))
             return True
@@ -137,11 +126,6 @@ class SparkRuntime(DirectoryRuntime):
         return True
 
     def given(self, name: str, rows: Any) -> Any:
-        """Return the rows of a batch DataFrame, which come to the driver; others as they are.
-
-        Raises:
-            PlanError: `COLLATION`, or a column of a type that is not kept.
-        """
         if getattr(rows, "isStreaming", None) is not False:
             return rows
         return rows.toArrow().cast(schema_of(rows, name))
@@ -172,11 +156,9 @@ class SparkRuntime(DirectoryRuntime):
                 statement[2]["tables"][name] = self.catalog.tables[name]
 
     def is_inserted(self, table: Table) -> bool:
-        """Return whether rows of a table come by INSERT."""
         return table.name not in self.tables.dataframes and super().is_inserted(table)
 
     def forget(self, name: str) -> None:
-        """Release the state of a dropped table or view, and end its queries."""
         super().forget(name)
         self.tables.forget(name)
         self._remove_place(name)
@@ -225,7 +207,6 @@ class SparkRuntime(DirectoryRuntime):
     # ---------------------------------------------------------------- queries
 
     def start(self, query: Query, *, name: str | None, output: Callable[[ZSet], None] | None) -> Running:
-        """Run a query; see `Session.start`. It takes what there is of the tables that Spark reads, but after `run_as`."""
         if query.settings.get("execution") == "executors":
             raise SqlError(_EXECUTORS, code="NOT_OFFERED")
         running = super().start(query, name=name, output=output)
@@ -238,37 +219,25 @@ class SparkRuntime(DirectoryRuntime):
         return running
 
     def _take(self, rows: Mapping[str, Any], now_us: int, **more: Any) -> None:
-        """Take rows of tables as one epoch.
-
-        Raises:
-            StateError: `DRIVER_STATE_TOO_LARGE`: the state is larger than `driver_memory`; nothing of them counts.
-        """
+        """Take rows of tables as one epoch."""
         if rows:  # time that passes may end state
             refuse_larger_state(self._directory / "pipeline" / "local", driver_options(self.catalog.settings))
         super()._take(rows, now_us, **more)
 
     def settle(self) -> None:
-        """Take what there is of the tables that Spark reads, but after `run_as`."""
         if self._mode == "interactive":
             self.read(wait_seconds=_WAIT_SECONDS)
 
     def read(self, *, wait_seconds: float, rounds: int | None = None) -> int:
-        """Take the new rows of tables, each round as one epoch; return the number of rounds.
-
-        Raises:
-            ZsetJoinError: rows cannot be read, or a query cannot take them; none of their epoch counts.
-        """
         for source in self._sources.values():
             if isinstance(source, PolledRows | StagedRows):
                 source.look()
         return super().read(wait_seconds=wait_seconds, rounds=rounds)
 
     def view_of(self, query: Query) -> Any:
-        """Return a query as a view of `zset_join.spark`; of a table that INSERT fills it reads the rows of this moment."""
         return View.of_tree(query.bound.view.node, self.tables.stream)
 
     def explain(self, query: Query) -> str:
-        """Return a description of a query, of its state, and of Spark's part in reading."""
         if query.settings.get("execution") == "executors":
             return str(self.view_of(query).placed.explanation())
         plan = self._fed(self.as_run(query)).plan(keep_state=driver_options(self._settings).keep_state)
@@ -316,7 +285,6 @@ class SparkRuntime(DirectoryRuntime):
         return self._nodes[key]
 
     def close(self) -> None:
-        """Release the directory; the Spark session continues."""
         super().close()
         if self._is_temporary:
             shutil.rmtree(self._directory, ignore_errors=True)
@@ -331,15 +299,9 @@ class _CatalogOverSpark(DecodingCatalog):
 
     @property
     def zone(self) -> str:
-        """Return the time zone of the Spark session."""
         return str(self._runtime.spark.conf.get(ZONE))
 
     def find(self, name: str, *, at: Position | None = None) -> Table | NamedView:
-        """Return the table or view of a name; one of Spark's becomes a table of the session.
-
-        Raises:
-            SqlError: there is none.
-        """
         try:
             return super().find(name, at=at)
         except SqlError:

@@ -57,18 +57,7 @@ Held = Callable[[Table], "tuple[int, pa.Table | ZSet | None]"]
 
 
 class SparkTables:
-    """Return the tables of a session as streams.
-
-    Args:
-        spark: a SparkSession.
-        catalog: of names.
-        dialect: of computed columns.
-        directory: where inserted rows are written for the fluent API.
-        held: returns the rows that INSERT has put into a table, and the number of the epoch that they are of.
-
-    Attributes:
-        dataframes: of tables that a program registers, by name.
-    """
+    """Return the tables of a session as streams."""
 
     def __init__(self, spark: Any, catalog: Catalog, *, dialect: str, directory: Path, held: Held) -> None:
         self.dataframes: dict[str, Any] = {}
@@ -99,12 +88,7 @@ class SparkTables:
         return table
 
     def stream(self, source: PlanSource) -> SourceStream:
-        """Return the stream of a table that a plan reads.
-
-        Raises:
-            SqlError: `UNKNOWN_TABLE`: the table is gone; `NO_FILE`: there is nothing to read.
-            PlanError: its rows have other columns.
-        """
+        """Return the stream of a table that a plan reads."""
         name = source.name
         table = self._catalog.tables.get(name)
         if table is None:
@@ -123,10 +107,8 @@ class SparkTables:
         self._written.pop(name, None)
 
     def _of_inserted(self, table: Table, relation: Relation) -> SourceStream:
-        """Return the rows that a table holds now as a stream, which ends with them.
-
-        On the disk are the newest rows of a table, and those that a DataFrame of this process reads.
-        """
+        """Return the rows that a table holds now as a stream, which ends with them."""
+        # On the disk are the newest rows of a table, and those that a DataFrame of this process reads.
         epoch, rows = self._held(table)
         known = self._streams.get(table.name)
         if known is None or known[0] is not table or self._written.get(table.name) != epoch:

@@ -31,17 +31,7 @@ __all__ = ["read_with_writers", "rows_for"]
 
 
 def rows_for(table: Table, view: View, names: Sequence[str], dialect: str) -> View:
-    """Return the rows of a query with all columns of the table that it writes.
-
-    Args:
-        table: the table.
-        view: the query.
-        names: the columns of the table that it gives, in order.
-        dialect: of computed columns.
-
-    Raises:
-        SqlError: the table has the processing time of its rows in a column.
-    """
+    """Return the rows of a query with all columns of the table that it writes."""
     given = dict(zip(names, view.columns, strict=True))
     named_view = view.select({name: named(column) for name, column in given.items()})
     binder = ScalarBinder.over(named_view.schema, Statement("", (), dialect))
@@ -67,17 +57,7 @@ def rows_for(table: Table, view: View, names: Sequence[str], dialect: str) -> Vi
 
 
 def read_with_writers(view: View, writers: Mapping[str, Sequence[View]], added: Mapping[str, Collection[str]]) -> View:
-    """Return a query that reads what queries write into tables as well.
-
-    Args:
-        view: the query.
-        writers: by table, the rows of the queries that write into it, with all of its columns.
-        added: by table, columns that it got later. A selection without these goes before the union, so that what is behind it
-            is fed what it was fed before.
-
-    Raises:
-        SqlError: `NOT_OFFERED`: it needs versions or hidden columns of such a table.
-    """
+    """Return a query that reads what queries write into tables as well."""
     written = {source.name for source in view.plan().sources} & writers.keys()
     if not written:
         return view

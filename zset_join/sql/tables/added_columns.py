@@ -56,10 +56,8 @@ def _in_order(before: Table, declared: Table) -> tuple[ColumnDefinition, ...]:
 
 
 def over_more_columns(queries: Iterable[BoundQuery], table: Table) -> dict[int, BoundQuery]:
-    """Return queries over a table that has more columns than when they were bound, by the id of each.
-
-    A query that does not read the table is itself. Nodes that queries have in common stay so.
-    """
+    """Return queries over a table that has more columns than when they were bound, by the id of each."""
+    # A query that does not read the table is itself. Nodes that queries have in common stay so.
     bounds = {id(bound): bound for bound in queries}
     (whole,) = table.rows.bindings
     made: dict[int, tuple[PlanSource, Node]] = {}

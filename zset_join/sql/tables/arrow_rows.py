@@ -17,11 +17,7 @@ __all__ = ["arrow_table", "fit", "of_table", "registered"]
 
 
 def of_table(table: Table, rows: Any) -> pa.Table:
-    """Return rows that are to be inserted with their columns in the types of the table.
-
-    Raises:
-        BadInputError: a value that its column does not hold.
-    """
+    """Return rows that are to be inserted with their columns in the types of the table."""
     if isinstance(rows, pa.Table | pa.RecordBatch | pa.Schema):
         return arrow_table(rows)
     if isinstance(rows, Mapping):
@@ -40,11 +36,7 @@ def of_table(table: Table, rows: Any) -> pa.Table:
 
 
 def fit(table: Table, column: ColumnDefinition, array: pa.Array) -> pa.Array:
-    """Return values that are to be inserted in the type of their column.
-
-    Raises:
-        BadInputError: `INSERT_TYPE`: the column does not hold one of them.
-    """
+    """Return values that are to be inserted in the type of their column."""
     converted = convert_values(array, column.type)
     if converted.unfit is None:
         return converted.values
@@ -63,18 +55,7 @@ def fit(table: Table, column: ColumnDefinition, array: pa.Array) -> pa.Array:
 
 
 def registered(name: str, rows: Any, *, keys: tuple[str, ...], watermark: tuple[str, int] | None) -> tuple[Table, pa.Table]:
-    """Return a table of what a program registers, and its rows.
-
-    Args:
-        name: of the table.
-        rows: as for `arrow_table`.
-        keys: columns that identify a row.
-        watermark: event-time column, and the delay of its watermark in microseconds.
-
-    Raises:
-        OptionError: they do not become an Arrow table.
-        PlanError: the key or time is no column.
-    """
+    """Return a table of what a program registers, and its rows."""
     held = arrow_table(rows)
     mode: Mode = "upsert" if keys else "append"
     columns = tuple(ColumnDefinition(field.name, field.type) for field in held.schema)
@@ -84,11 +65,7 @@ def registered(name: str, rows: Any, *, keys: tuple[str, ...], watermark: tuple[
 
 
 def arrow_table(rows: Any) -> pa.Table:
-    """Return rows as an Arrow table.
-
-    Raises:
-        OptionError: they do not become one.
-    """
+    """Return rows as an Arrow table."""
     if isinstance(rows, pa.Table):
         return rows
     try:

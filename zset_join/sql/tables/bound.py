@@ -14,15 +14,7 @@ __all__ = ["BoundQuery", "FirstRows"]
 
 @dataclass(frozen=True)
 class FirstRows:
-    """A ROW_NUMBER() that a query around it may turn into the first rows of each key.
-
-    Args:
-        name: what the number is called.
-        keys: columns of PARTITION BY.
-        order_by: columns of ORDER BY, as `"t"` or `"price desc"`.
-        state_ttl: how long a key is remembered after its last row.
-        place: columns of the SELECT list before it.
-    """
+    """A ROW_NUMBER() that a query around it may turn into the first rows of each key."""
 
     name: str
     keys: tuple[str, ...]
@@ -33,22 +25,7 @@ class FirstRows:
 
 @dataclass(frozen=True, eq=False)
 class BoundQuery:
-    """A query that can run.
-
-    Args:
-        view: its rows.
-        reads: the declared tables below.
-        names: the tables and views that its text names.
-        processing_times: names of its SELECT list that represent the processing time; one that is no column of `view` can be
-            used in FOR SYSTEM_TIME AS OF alone.
-        is_bounded: it reads what is stored, and ends.
-        shows_delta: `_tp_delta` is among its columns.
-        order_by: of a bounded query: columns, each with whether it is descending, and whether NULLs come first.
-        limit: of a bounded query.
-        first_rows: a ROW_NUMBER() that nothing has used.
-        warnings: what was requested and cannot be honoured.
-        lookups: hints, by the table they name.
-    """
+    """A query that can run."""
 
     view: View
     reads: frozenset[str]

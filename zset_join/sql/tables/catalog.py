@@ -44,17 +44,7 @@ PROCESSING_TIME_TYPE = pa.timestamp("us", tz="UTC")
 
 @dataclass(frozen=True)
 class ColumnDefinition:
-    """One column of a table.
-
-    Args:
-        name: its name.
-        type: its Arrow type.
-        computed: the expression it is computed from when a row arrives; None for the input.
-        metadata: the name of the metadata field it is filled from; None for a plain column.
-        is_processing_time: it holds the processing time of the row's epoch.
-        is_required: it is NOT NULL: a row without a value is bad input.
-        default: the value of rows that do not give it; None for NULL.
-    """
+    """One column of a table."""
 
     name: str
     type: pa.DataType
@@ -77,24 +67,7 @@ class ColumnDefinition:
 
 @dataclass(frozen=True)
 class Table:
-    """A table or stream as it was declared.
-
-    Args:
-        name: its name.
-        word: what it was declared as: TABLE, STREAM, MUTABLE STREAM, SOURCE or SINK.
-        columns: all of them.
-        mode: what its rows mean.
-        primary_key: columns that identify a row.
-        watermark: the event-time column and how many microseconds its watermark stays behind.
-        options: those of WITH (...).
-        settings: those of SETTINGS.
-        delta_column: the column whose -1 deletes; None where there is none.
-        lookup: the external table for lookup joins; None for a table of the session.
-        version_column: the column whose larger value wins among changes of a key; None: the later one.
-        processing_times: names that represent the processing time in FOR SYSTEM_TIME AS OF alone, and are no columns.
-        is_ordered_by_file: among the rows of a key, that of the last file by name wins, whenever the file comes.
-        added: names of columns that it got later.
-    """
+    """A table or stream as it was declared."""
 
     name: str
     word: str
@@ -175,16 +148,7 @@ class Table:
 
 @dataclass(frozen=True)
 class NamedView:
-    """A view: a query under a name.
-
-    Args:
-        name: its name.
-        query: what it represents.
-        sql: its text.
-        is_materialized: it is kept, not only named.
-        columns: the names its declaration gives the columns; empty: those of the query.
-        again: binds its query to what names represent now; None where no statement made it.
-    """
+    """A view: a query under a name."""
 
     name: str
     query: BoundQuery
@@ -196,14 +160,7 @@ class NamedView:
 
 @dataclass(frozen=True)
 class TemporalFunction:
-    """A temporal table function, Flink's older way to name the versions of a table.
-
-    Args:
-        name: its name.
-        relation: the table or view whose rows are the versions.
-        time: the column with the time of a version.
-        key: the column that identifies what is versioned.
-    """
+    """A temporal table function, Flink's older way to name the versions of a table."""
 
     name: str
     relation: str
@@ -213,13 +170,7 @@ class TemporalFunction:
 
 @dataclass(frozen=True)
 class TableIndex:
-    """An index: columns by which a table or view is kept for joins that look up in it.
-
-    Args:
-        name: its name.
-        relation: the table or view.
-        columns: of it.
-    """
+    """An index: columns by which a table or view is kept for joins that look up in it."""
 
     name: str
     relation: str
@@ -230,11 +181,7 @@ class TableIndex:
 
 
 class Catalog:
-    """Catalog of names.
-
-    Attributes:
-        sinks: queries that write into a table, by their name.
-    """
+    """Catalog of names."""
 
     def __init__(self) -> None:
         self.indexes: dict[str, TableIndex] = {}

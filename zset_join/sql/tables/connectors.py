@@ -77,9 +77,6 @@ def encodings_of(options: Mapping[str, str]) -> dict[str, Any]:
 
     >>> encodings_of({"connector": "kafka", "format": "canal-json", "canal-json.table.include": "orders|items"})
     {'table': ('orders', 'items')}
-
-    Raises:
-        SqlError: a pattern that is no list of names.
     """
     if not holds_records(options):
         return {}
@@ -166,11 +163,7 @@ def _check_value(option: str, known: Option | None, value: str, columns: Collect
 
 
 def _check_generated(options: Mapping[str, str], at: Position | None) -> list[str]:
-    """Refuse a range of generated numbers that is empty; return the warnings about options that change nothing beside others.
-
-    Raises:
-        SqlError: see above.
-    """
+    """Refuse a range of generated numbers that is empty; return warnings about options without effect."""
     notes = []
     for column in dict.fromkeys(option.split(".")[1] for option in options if option.startswith("fields.")):
         given = {what: options[f"fields.{column}.{what}"] for what in _OF_FIELDS if f"fields.{column}.{what}" in options}
@@ -207,19 +200,7 @@ def _without_effect(name: str, options: Mapping[str, str]) -> list[str]:
 
 
 def check_options(options: Mapping[str, str], *, at: Position | None, columns: Collection[str] = ()) -> list[str]:
-    """Refuse a connector, an option or a format that is not known, is missing, or has a value it cannot have.
-
-    Args:
-        options: those of WITH.
-        at: their position.
-        columns: of the table; for options of a column.
-
-    Returns:
-        The warnings about options that change nothing.
-
-    Raises:
-        SqlError: see above.
-    """
+    """Refuse a connector, an option or a format that is not known, is missing, or has a value it cannot have."""
     name = options.get("connector")
     form = options.get("format", options.get("value.format"))
     known_tables = tables()

@@ -51,11 +51,6 @@ def _warn(table: Table, letters: pa.Table) -> None:
 class DecodedRecords:
     """Turn the records of a source into changes of their table, by a pipeline that keeps the rows updates replace.
 
-    Args:
-        records: gives them.
-        table: of the records.
-        settings: of the session; with `on_bad_input = 'quarantine'` a record that cannot be read warns, and is omitted.
-
     Known limits: it begins with the source, whose position is of no use without the rows that are kept here.
     """
 
@@ -67,21 +62,14 @@ class DecodedRecords:
         self._versions: Reading | None = None
 
     def open(self, position: Any) -> None:
-        """Go to a position, without rows that updates replace."""
         self._forget()
         self._records.open(position)
 
     def poll(self, *, wait_seconds: float) -> tuple[ZSet | None, Any]:
-        """Return the changes of the next records: of a versioned table all changes, of others the net changes.
-
-        Raises:
-            BadInputError: a record that cannot be read.
-        """
         records, position = self._records.poll(wait_seconds=wait_seconds)
         return None if records is None else self._changes(records), position
 
     def close(self) -> None:
-        """Forget the rows, and release what the source has."""
         self._forget()
         self._records.close()
 

@@ -26,11 +26,7 @@ __all__ = ["external_source"]
 
 
 def external_source(name: str, schema: pa.Schema, options: Mapping[str, str], *, at: Position) -> LookupSource:
-    """Return the external table that a declaration describes; nothing is connected yet.
-
-    Raises:
-        SqlError: an option names a database that is not supported, or holds credentials.
-    """
+    """Return the external table that a declaration describes; nothing is connected yet."""
     connector = options["connector"]
     looked_up: Any = _redis(name, schema, options) if connector == "redis" else _jdbc(name, schema, options, at)
     source: LookupSource = looked_up

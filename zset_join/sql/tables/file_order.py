@@ -27,10 +27,6 @@ FILE_ORDER = pa.schema([(f"__sequence_{number}", pa.int64()) for number in range
 def with_file_order(rows: pa.Table, name: str) -> pa.Table:
     """Return the rows of a file with their hidden columns.
 
-    Args:
-        rows: in the order of the file.
-        name: of the file, without its directory.
-
     >>> ordered = [with_file_order(pa.table({"k": [1]}), name).column("__sequence_0")[0].as_py() for name in ("b", "a.b", "a")]
     >>> ordered == sorted(ordered, reverse=True)
     True

@@ -46,13 +46,8 @@ _RECORD = pa.schema(
 
 
 def list_files(table: Table) -> list[Path]:
-    """Return the files of a table, in the order of their names; hidden ones, and those that begin with `_`, are none.
-
-    A directory may be empty still.
-
-    Raises:
-        SqlError: there is nothing at the path, or no such format.
-    """
+    """Return the files of a table, in the order of their names; hidden ones, and those that begin with `_`, are none."""
+    # A directory may be empty still.
     path, form = local_path_of(table.name, table.options), table.options.get("format", "json")
     if form not in _FORMATS:
         raise SqlError(
@@ -66,12 +61,7 @@ def list_files(table: Table) -> list[Path]:
 
 
 def read_file(table: Table, file: Path) -> pa.Table:
-    """Return the rows of a file.
-
-    Raises:
-        SqlError: it is not in its declared format, or lacks a column of the table.
-        BadInputError: a line that is no row of the table.
-    """
+    """Return the rows of a file."""
     rows, unread = _read(table, file, is_first_enough=True)
     if unread:
         first = unread[0]
@@ -88,11 +78,7 @@ def read_file(table: Table, file: Path) -> pa.Table:
 
 
 def part_file(table: Table, file: Path) -> PartlyRead:
-    """Return the rows of a file, and beside them the lines that are none.
-
-    Raises:
-        SqlError: as `read_file`.
-    """
+    """Return the rows of a file, and beside them the lines that are none."""
     rows, unread = _read(table, file, is_first_enough=False)
     return PartlyRead(_with_order(table, file, rows), unread_records(unread, topic=file.name))
 
@@ -121,11 +107,9 @@ def _read(table: Table, file: Path, *, is_first_enough: bool) -> tuple[pa.Table,
 
 
 def read_records(file: Path) -> pa.Table:
-    """Return the records of changes of a file, a line each: what Debezium, Canal or Maxwell write.
-
-    A line is the record, whose `topic` is then the file and whose `offset` is the number of its line; or, as
-    `zset-join dead-letters --replay` writes it, an object of `key`, `value`, `topic`, `partition` and `offset`.
-    """
+    """Return the records of changes of a file, a line each: what Debezium, Canal or Maxwell write."""
+    # A line is the record, whose `topic` is then the file and whose `offset` is the number of its line; or, as `zset-join
+    # dead-letters --replay` writes it, an object of `key`, `value`, `topic`, `partition` and `offset`.
     with pa.input_stream(str(file), compression="detect") as stream:
         text = stream.read().removeprefix(codecs.BOM_UTF8)
     lines = pa.array(text.split(b"\n"), pa.binary())
@@ -150,16 +134,7 @@ def read_records(file: Path) -> pa.Table:
 
 
 def check_names(table: Table, file: Path | str, names: Sequence[str]) -> None:
-    """Refuse a file of CSV or Parquet that lacks a column; one that the table got later may be missing, in any case of letters.
-
-    Args:
-        table: the table.
-        file: its path.
-        names: of the columns of the file; none of an empty file.
-
-    Raises:
-        SqlError: `NO_FILE`.
-    """
+    """Refuse a file of CSV or Parquet that lacks a column; one that the table got later may be missing."""
     given, has = [column.name for column in table.columns if column.is_given], {name.lower() for name in names}
     optional = {name for name in (*table.added, table.delta_column) if name is not None and name.lower() not in has}
     lacking = [name for name in given if name not in names and name not in optional]
@@ -176,15 +151,7 @@ def check_names(table: Table, file: Path | str, names: Sequence[str]) -> None:
 
 
 def check_files(table: Table, checked: set[str]) -> None:
-    """Refuse a file of CSV or Parquet on this machine that lacks a column, which Spark would read as NULL.
-
-    Args:
-        table: the table; one of another connector, format or file system has no such file.
-        checked: the names of files that have their columns; it grows.
-
-    Raises:
-        SqlError: `NO_FILE`.
-    """
+    """Refuse a file of CSV or Parquet on this machine that lacks a column, which Spark would read as NULL."""
     form, path = table.options.get("format", "json"), table.options.get("path", "")
     if table.options.get("connector") != "filesystem" or form not in ("csv", "parquet") or not path.startswith(("/", "file:")):
         return
@@ -204,10 +171,8 @@ def _header(table: Table, file: Path) -> list[str]:
 
 
 def _converted(rows: pa.Table, given: pa.Schema) -> tuple[pa.Table, list[UnreadText]]:
-    """Return the rows of a Parquet file that have their values, which convert to their columns, and the others, as JSON.
-
-    A column of a type that never converts is left as it is; it is refused as a whole.
-    """
+    """Return the rows of a Parquet file that have their values, which convert to their columns, and the others, as JSON."""
+    # A column of a type that never converts is left as it is; it is refused as a whole.
     expected: dict[int, str] = {}
     for field in given:
         if not field.nullable:
@@ -255,11 +220,7 @@ def _csv(table: Table, file: Path, given: pa.Schema, *, is_first_enough: bool) -
 
 
 def csv_options(table: Table) -> dict[str, str]:
-    """Return how CSV is written, as Spark calls it: `sep`, `quote` and `nullValue`.
-
-    Raises:
-        SqlError: a delimiter or quote of another length than one.
-    """
+    """Return how CSV is written, as Spark calls it: `sep`, `quote` and `nullValue`."""
     return {
         "sep": _character(table, "csv.field-delimiter", ","),
         "quote": _character(table, "csv.quote-character", '"'),

@@ -19,10 +19,6 @@ class GeneratedRows:
     """Source of generated rows; its position is the number of polls.
 
     `fields.c.kind` is random or sequence (with `start`), `min`, `max` and `length` bound what is random.
-
-    Args:
-        table: declared with the connector datagen.
-        completed: gives rows all columns of a table.
     """
 
     def __init__(self, table: Table, completed: Callable[[Table, pa.Table], pa.Table]) -> None:
@@ -31,7 +27,6 @@ class GeneratedRows:
         self.open(None)
 
     def open(self, position: Any) -> None:
-        """Make what was taken again, and throw it away."""
         self._chance = random.Random(int(self._table.options.get("seed", "0")))  # noqa: S311 - rows to try things out
         self._left = int(self._table.options["number-of-rows"])
         self._made = self._polls = 0
@@ -39,7 +34,6 @@ class GeneratedRows:
             self._next()
 
     def poll(self, *, wait_seconds: float) -> tuple[pa.Table | None, Any]:  # noqa: ARG002 - as the protocol has it
-        """Return the next rows, and the position behind them."""
         rows = self._next()
         return None if rows is None else self._completed(self._table, rows), {"polls": self._polls}
 

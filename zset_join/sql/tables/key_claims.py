@@ -38,13 +38,7 @@ Claimed: TypeAlias = tuple[ZSet, Sequence[str]]
 
 
 class KeyClaims:
-    """Count the live rows that claim each key of a table.
-
-    Args:
-        table: a table with a primary key.
-        held: the rows it holds that nobody retracts, and perhaps rows of `own`; the key columns of the table among others.
-        own: rows of retracting queries, each with the columns of the table that it gives.
-    """
+    """Count the live rows that claim each key of a table."""
 
     def __init__(self, table: Table, held: pa.Table | ZSet, own: Sequence[Claimed] = ()) -> None:
         self._table = table
@@ -60,15 +54,7 @@ class KeyClaims:
         self._pipeline.step({"claims": ZSet.concat([claimed, self._others.contents()], schema=self._schema).consolidated()})
 
     def check(self, claimed: Sequence[Claimed], query: str) -> None:
-        """Refuse deltas of one epoch after which two live rows claim one key.
-
-        Args:
-            claimed: of queries.
-            query: the name of the query that was answered last.
-
-        Raises:
-            SinkError: `SINK_KEY`, with the key.
-        """
+        """Refuse deltas of one epoch after which two live rows claim one key."""
         doubled = self._doubled(self._keys(claimed))
         if doubled is None:
             return
@@ -90,16 +76,7 @@ class KeyClaims:
         )
 
     def check_others(self, others: pa.Table | ZSet, claimed: Sequence[Claimed], origin: str) -> None:
-        """Refuse rows that no retracting query wrote, inserted or deleted, where such a query claims their key.
-
-        Args:
-            others: rows of the table.
-            claimed: deltas of the queries in the same epoch.
-            origin: where the rows come from, for the message.
-
-        Raises:
-            SinkError: `SINK_KEY`, with the key.
-        """
+        """Refuse rows that no retracting query wrote, inserted or deleted, where such a query claims their key."""
         touched = self._keys_in_order(others)
         new = self._new_others(touched.rows)
         doubled = self._doubled(ZSet.concat([*new, self._keys(claimed)], schema=self._schema).consolidated()) if new else None

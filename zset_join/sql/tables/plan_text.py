@@ -60,12 +60,6 @@ _Ttls = Sequence[StateTtl | None]
 def plan_sql(view: View) -> str:
     """Return a query as SQL.
 
-    Args:
-        view: what it gives.
-
-    Raises:
-        PlanError: it holds what is not written as SQL.
-
     >>> from zset_join.query import appends
     >>> from zset_join.expressions import col
     >>> plan_sql(appends("t", {"a": pa.int32()}).where(col("a") > 1).distinct())

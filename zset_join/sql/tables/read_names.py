@@ -27,12 +27,7 @@ __all__ = ["ReadNames"]
 
 
 class ReadNames:
-    """Keep names.
-
-    Args:
-        directory: where they are kept; None keeps them in memory.
-        table: whose files they are.
-    """
+    """Keep names."""
 
     def __init__(self, directory: Path | None, table: str) -> None:
         self._path = None if directory is None else directory / f"{file_name(table)}.names"
@@ -49,11 +44,7 @@ class ReadNames:
         return {"names": len(self._names), "crc32": self._checksum}
 
     def open(self, position: Mapping[str, Any] | None) -> None:
-        """Go back to a position; None is the beginning.
-
-        Raises:
-            StateError: the names of it are missing or damaged.
-        """
+        """Go back to a position; None is the beginning."""
         count = 0 if position is None else int(position["names"])
         lines: list[bytes] = []
         if self._path is not None:

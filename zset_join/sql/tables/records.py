@@ -49,15 +49,7 @@ def record_form(table: Table) -> str:
 
 
 def start_of(table: Table, offered: tuple[str, ...]) -> str:
-    """Return where a topic is read from: `earliest`, or `latest`.
-
-    Args:
-        table: of the topic.
-        offered: what can be read.
-
-    Raises:
-        SqlError: it is to be read from elsewhere.
-    """
+    """Return where a topic is read from: `earliest`, or `latest`."""
     given = table.options.get("scan.startup.mode", "earliest")
     mode = given.removesuffix("-offset")
     if mode not in offered:

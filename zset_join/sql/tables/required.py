@@ -27,16 +27,7 @@ __all__ = ["check_required", "required_value"]
 
 
 def check_required(table: Table, rows: pa.Table, weights: Any = None) -> None:
-    """Refuse rows that have NULL where the table has a value.
-
-    Args:
-        table: whose rows they are.
-        rows: with all its columns.
-        weights: of the rows; None: 1 each.
-
-    Raises:
-        BadInputError: the first such row; it names the column and shows the row.
-    """
+    """Refuse rows that have NULL where the table has a value."""
     for column in table.columns:
         if not column.is_required or not rows.column(column.name).null_count:
             continue
@@ -60,14 +51,9 @@ def check_required(table: Table, rows: pa.Table, weights: Any = None) -> None:
 
 
 def required_value(tree: Any, column: ColumnDefinition, table: str) -> Any:
-    """Return an expression with the value of another one, for which a row fails where that is NULL.
-
-    No expression raises by itself, so it casts a text that is no number, and the text is the reason. The text depends on
-    the value, so that no optimizer computes it for every row.
-
-    Raises:
-        SqlError: a column of a type that no text becomes.
-    """
+    """Return an expression with the value of another one, for which a row fails where that is NULL."""
+    # No expression raises by itself, so it casts a text that is no number, and the text is the reason. The text depends on
+    # the value, so that no optimizer computes it for every row.
     kind = column.type
     if pt.is_nested(kind):
         raise SqlError(

@@ -15,11 +15,7 @@ _OURS = re.compile(
 
 
 def refuse_our_columns(table: Table) -> None:
-    """Refuse columns of a user that are named as those that hold how a row was read, or its number of copies.
-
-    Raises:
-        PlanError: `RESERVED_COLUMN`.
-    """
+    """Refuse columns of a user that are named as those that hold how a row was read, or its number of copies."""
     columns = [name for name in table.schema.names if _OURS.fullmatch(name)]
     if columns:
         raise PlanError(

@@ -291,14 +291,7 @@ class Running:
 
 @dataclass(frozen=True)
 class QueryChange:
-    """A view with a new text, and the queries that depend on it.
-
-    Args:
-        name: of the view.
-        following: the views that read it, directly or through others, in the order in which they were made.
-        queries: the running queries that must change, with their new form.
-        created: the statement of the new view; None: the running one.
-    """
+    """A view with a new text, and the queries that depend on it."""
 
     name: str
     following: tuple[str, ...]
@@ -330,11 +323,7 @@ def has_row_of_nothing(bound: BoundQuery) -> bool:
 
 
 def sorted_rows(table: pa.Table, bound: BoundQuery) -> pa.Table:
-    """Return a bounded query's rows in its order, and not more than its limit.
-
-    Raises:
-        SqlError: rows cannot be ordered by such a column.
-    """
+    """Return a bounded query's rows in its order, and not more than its limit."""
     if bound.order_by:
         keys, helpers = [], {}
         for place, (name, descending, nulls_first) in enumerate(bound.order_by):

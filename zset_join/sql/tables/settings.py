@@ -122,11 +122,7 @@ def _spelled(name: str) -> str:
 
 
 def known_setting(name: str, *, at: Position | None = None) -> str:
-    """Return a setting's name as it is known.
-
-    Raises:
-        SqlError: there is none of that name.
-    """
+    """Return a setting's name as it is known."""
     known = {one.lower(): one for one in SETTINGS}
     if name.lower() not in known:
         raise SqlError(f"the setting '{name}' is not known.{near(name, SETTINGS)}", code="UNKNOWN_SETTING", at=at, name=name)
@@ -134,11 +130,7 @@ def known_setting(name: str, *, at: Position | None = None) -> str:
 
 
 def check_setting(name: str, value: str, *, at: Position | None = None) -> str:
-    """Return a setting's name as it is known.
-
-    Raises:
-        SqlError: there is none of that name, or it cannot have the value.
-    """
+    """Return a setting's name as it is known."""
     known = known_setting(name, at=at)
     plain = name.lower()
     if plain in _CHOICES and value not in _CHOICES[plain]:
@@ -161,11 +153,7 @@ def check_setting(name: str, value: str, *, at: Position | None = None) -> str:
 
 
 def stage_options(settings: Mapping[str, str]) -> StageOptions:
-    """Return the operator options from the settings of a query.
-
-    Raises:
-        OptionError: a value that is not allowed.
-    """
+    """Return the operator options from the settings of a query."""
     join, table = settings.get("default_hash_join", "memory"), settings.get("default_hash_table", "memory")
     limits = (_number(settings, "max_hot_keys"), _number(settings, "max_hot_bytes"))
     if limits == (None, None):
@@ -193,11 +181,7 @@ def stage_options(settings: Mapping[str, str]) -> StageOptions:
 
 
 def driver_options(settings: Mapping[str, str]) -> QueryOptions:
-    """Return the options of a query on the driver of Spark that settings of a session give; others have their defaults.
-
-    Raises:
-        OptionError: a value that is not allowed.
-    """
+    """Return the options of a query on the driver of Spark that settings of a session give; others have their defaults."""
     given = {name: settings[name] for name in _OF_DRIVER & settings.keys()}
     return QueryOptions.from_options({"checkpointLocation": "/", **given})
 
@@ -247,11 +231,7 @@ def jump_in(settings: Mapping[str, str]) -> Callable[[pa.DataType], str | int] |
 
 
 def state_ttl_of(settings: Mapping[str, str]) -> StateTtl | None:
-    """Return how long what joins, groups and first rows remember lives; None: until it is retracted.
-
-    Raises:
-        OptionError: a duration or a word that is not understood.
-    """
+    """Return how long what joins, groups and first rows remember lives; None: until it is retracted."""
     text = settings.get("state_ttl", settings.get("table.exec.state.ttl", "0"))
     words: dict[str, Any] = {
         option: settings[f"state_ttl_{option}"]
@@ -284,9 +264,6 @@ def _seconds(settings: Mapping[str, str], name: str) -> int | None:
 
 def seconds_of(value: str, *, option: str) -> int:
     """Return a duration in seconds; `90 minutes`, or `90min`, `2h`, `1d` as Flink has them.
-
-    Raises:
-        OptionError: it is none.
 
     >>> seconds_of("36 h", option="state_ttl")
     129600

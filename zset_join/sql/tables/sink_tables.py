@@ -30,29 +30,12 @@ def is_outside(table: Table) -> bool:
 
 
 def sink_of(table: Table, *, retracts: bool, query_key: tuple[str, ...] = ()) -> Sink:
-    """Return the sink that a table is; it is not opened yet.
-
-    Args:
-        table: with a connector that can be written.
-        retracts: the query retracts rows.
-        query_key: the columns that identify a row of the query, where the table names no key.
-
-    Raises:
-        SqlError: it cannot be written so.
-    """
+    """Return the sink that a table is; it is not opened yet."""
     return sink_of_table(WrittenTable(table.name, table.options, table.primary_key or query_key, retracts))
 
 
 class SinkWriter:
-    """Write the deltas of a running query into a sink; what `session.start` takes as `output`.
-
-    Args:
-        table: the sink's table.
-        sink: it; opened by `begin`.
-        schema: the columns as the table names them.
-        key: columns that identify a row.
-        query_id: whose deltas they are.
-    """
+    """Write the deltas of a running query into a sink; what `session.start` takes as `output`."""
 
     def __init__(self, table: Table, sink: Sink, schema: pa.Schema, key: tuple[str, ...], query_id: str) -> None:
         self.table_name = table.name
@@ -63,11 +46,7 @@ class SinkWriter:
         self._epoch = 0
 
     def begin(self) -> None:
-        """Open the sink for a query that runs in this process.
-
-        Raises:
-            SinkError: it cannot be opened, or something was written there before.
-        """
+        """Open the sink for a query that runs in this process."""
         self.sink.open(self._relation, self._query_id)
         last = self.sink.last_epoch()
         if last is not None:
@@ -80,11 +59,7 @@ class SinkWriter:
             )
 
     def begin_once(self) -> bool:
-        """Open the sink for the one epoch of a statement; return whether it is still to be written.
-
-        Raises:
-            SinkError: it cannot be opened, or somebody else wrote there.
-        """
+        """Open the sink for the one epoch of a statement; return whether it is still to be written."""
         self.sink.open(self._relation, self._query_id)
         return self.sink.last_epoch() is None
 

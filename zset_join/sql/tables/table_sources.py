@@ -64,14 +64,7 @@ def source_of(
     settings: Mapping[str, str] | None = None,
     names: Path | None = None,
 ) -> TableSource:
-    """Return the source of the rows of a table.
-
-    Args:
-        table: it.
-        completed: gives rows all columns of a table.
-        settings: of the query: whether what cannot be read is set aside.
-        names: directory in which the names of files that were read are kept; None keeps them in memory.
-    """
+    """Return the source of the rows of a table."""
     connector = table.options.get("connector")
     if connector == "filesystem" and table.word != "SINK":
         return _Files(table, completed, ReadNames(names, table.name), is_lenient=puts_aside(settings or {}))
@@ -81,11 +74,7 @@ def source_of(
 
 
 def decoded_rows(table: Table, dialect: str) -> View | None:
-    """Return the rows of a table that is fed records of changes, decoded inside the query; None for another table.
-
-    Raises:
-        SqlError: a computed column that cannot be computed from the others.
-    """
+    """Return the rows of a table that is fed records of changes, decoded inside the query; None for another table."""
     if not has_records(table):
         return None
     view = records(
@@ -100,11 +89,7 @@ def decoded_rows(table: Table, dialect: str) -> View | None:
 
 
 def recorded_rows(table: Table, dialect: str) -> View | None:
-    """Return the rows of a table that is fed records of changes, where its source decodes them; None for another table.
-
-    Raises:
-        SqlError: as `decoded_rows`.
-    """
+    """Return the rows of a table that is fed records of changes, where its source decodes them; None for another table."""
     if not has_records(table):
         return None
     about = [pa.field(column, METADATA[what]) for what, column in record_options(table).metadata.items()]
@@ -113,12 +98,7 @@ def recorded_rows(table: Table, dialect: str) -> View | None:
 
 
 class DecodingCatalog(Catalog):
-    """A catalog whose tables of records are decoded inside the queries that read them.
-
-    Args:
-        dialect: of computed columns.
-        rows_of: `decoded_rows`, or `recorded_rows` where the source decodes.
-    """
+    """A catalog whose tables of records are decoded inside the queries that read them."""
 
     def __init__(self, dialect: str, rows_of: Callable[[Table, str], View | None]) -> None:
         super().__init__()
@@ -196,17 +176,11 @@ class _Files(TableSource):
         self._listed_at: float | None = None
 
     def open(self, position: Any) -> None:
-        """Go behind so many files.
-
-        Raises:
-            StateError: the names of those files are missing or damaged.
-        """
         self._done.open(position)
         self._waiting.clear()
         self._listed_at = None
 
     def poll(self, *, wait_seconds: float) -> tuple[pa.Table | ZSet | PartlyRead | None, Any]:  # noqa: ARG002 - as the protocol has it
-        """Return the rows of the next file that has some; what was listed is read before the directory is listed again."""
         changed_at = modified_at(local_path_of(self._table.name, self._table.options))
         if not self._waiting and (changed_at is None or changed_at != self._listed_at):
             is_settled = changed_at is not None and time.time() - changed_at > _SETTLED_SECONDS

@@ -32,16 +32,7 @@ _MOST_ROWS = 100_000
 
 
 class TopicRows:
-    """Give the records of a topic: as rows, or as records where others decode them; a source of a table.
-
-    Args:
-        table: declared with the connector kafka or upsert-kafka.
-        completed: gives rows all columns of a table.
-        settings: of the session: whether what cannot be read is set aside.
-
-    Raises:
-        SqlError: a startup mode that is not supported.
-    """
+    """Give the records of a topic: as rows, or as records where others decode them; a source of a table."""
 
     def __init__(
         self, table: Table, completed: Callable[[Table, pa.Table], pa.Table], settings: Mapping[str, str] | None = None
@@ -55,16 +46,10 @@ class TopicRows:
         self._is_lenient = puts_aside(settings or {})
 
     def open(self, position: Any) -> None:
-        """Go to a position of the topic; None is its beginning."""
         self.close()
         self._source = self._opened(position)
 
     def poll(self, *, wait_seconds: float) -> tuple[pa.Table | PartlyRead | None, Any]:
-        """Return the next records, and the position behind them.
-
-        Raises:
-            BadInputError: as `read`.
-        """
         records, position = self.poll_records(wait_seconds=wait_seconds)
         if not records.num_rows:
             return None, position
@@ -82,7 +67,6 @@ class TopicRows:
         return self._source.poll(most_rows=_MOST_ROWS, wait_seconds=wait_seconds)
 
     def close(self) -> None:
-        """Release the broker."""
         if self._source is not None:
             self._source.close()
         self._source = None
@@ -95,11 +79,7 @@ class TopicRows:
         return source
 
     def read(self, records: pa.Table) -> pa.Table | PartlyRead:
-        """Return rows of plain JSON, with the metadata of their records; and beside them what cannot be read, if it may be.
-
-        Raises:
-            BadInputError: a record that is no row, where it is not to be set aside.
-        """
+        """Return rows of plain JSON, with the metadata of their records; and beside them what cannot be read, if it may be."""
         from zset_join.sources.json_rows import part_json_rows
 
         kept = records.filter(pc.is_valid(records.column("value")))

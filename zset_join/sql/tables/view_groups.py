@@ -30,17 +30,7 @@ __all__ = ["GroupView", "SharedPipeline", "ViewGroup"]
 
 
 class ViewGroup:
-    """Run queries as the views of one pipeline.
-
-    Args:
-        name: of its first query.
-        pipeline: that answers it.
-        options: what its operators take from its settings.
-        stays_alone: it takes no other query over, nor does another one take it.
-
-    Attributes:
-        views: its queries, as they are known by name.
-    """
+    """Run queries as the views of one pipeline."""
 
     def __init__(self, name: str, pipeline: ChangingPipeline, *, options: StageOptions, stays_alone: bool) -> None:
         self.pipeline = pipeline
@@ -52,12 +42,7 @@ class ViewGroup:
         return not (self._stays_alone or other._stays_alone) and self.pipeline.can_take_over(other.pipeline)
 
     def take_over(self, other: ViewGroup, *, fed: Collection[str]) -> None:
-        """Take the queries of another group into this one.
-
-        Args:
-            other: the group.
-            fed: the tables that have had rows.
-        """
+        """Take the queries of another group into this one."""
         self.pipeline.take_over(other.pipeline, untouched=set(other.pipeline.sources) - set(fed))
         for name, view in other.views.items():
             view.group = self
@@ -88,18 +73,7 @@ class SharedPipeline(Protocol):
 
 
 class GroupView:
-    """Show one query of a group as a pipeline of its own would.
-
-    Args:
-        group: it.
-        name: of the query.
-        schema: its columns.
-
-    Attributes:
-        progress: counts of the last epoch that had rows for it, or an answer.
-        schema: its columns.
-        begins: it continues from one with other columns, so that its first answer was all its rows.
-    """
+    """Show one query of a group as a pipeline of its own would."""
 
     def __init__(self, group: SharedPipeline, name: str, schema: pa.Schema) -> None:
         self.group = group

@@ -27,11 +27,7 @@ _MOST_EXACT_DIGITS = 30
 
 @dataclass(frozen=True)
 class Dialect:
-    """Write the parts of a query that differ.
-
-    Args:
-        name: of the system.
-    """
+    """Write the parts of a query that differ."""
 
     name: DialectName
 

@@ -39,12 +39,7 @@ __all__ = [
 
 @dataclass(frozen=True, kw_only=True)
 class BatchTimes:
-    """How far time had come when the last epoch ended.
-
-    Args:
-        watermark_us: of the stage; None where it has none.
-        processing_time_us: of the last epoch; None before the first.
-    """
+    """How far time had come when the last epoch ended."""
 
     watermark_us: int | None = None
     processing_time_us: int | None = None
@@ -52,16 +47,7 @@ class BatchTimes:
 
 @dataclass(frozen=True, kw_only=True)
 class BatchScope:
-    """Context of the query of a stage.
-
-    Args:
-        dialect: of the SQL.
-        times: how far time had come when the last epoch ended.
-        epochs: the table of the processing time `t` of every epoch `e`.
-        has_all_epochs: every epoch is in that table; else those are in which a row arrived.
-        marks: a table of the watermark of the stage `before` every epoch `e` and behind it, `mark`, as the dialect compares
-            times; None: it follows from the rows.
-    """
+    """Context of the query of a stage."""
 
     dialect: Dialect
     times: BatchTimes
@@ -72,15 +58,7 @@ class BatchScope:
 
 @dataclass(frozen=True, kw_only=True)
 class BatchTable:
-    """Name the rows of one input of a stage.
-
-    Args:
-        name: of the table, as SQL.
-        relation: its columns; `column(relation.schema, name)` is what one is called.
-        history: where it comes from sources whose changes are all known: a table of them, with the columns of the relation, `w`
-            the weight (-1 in upsert mode: a delete), `e` the epoch and `n` the place among all; None otherwise.
-        versions: where it is what holds now of some versions: the stage of current versions, and its input.
-    """
+    """Name the rows of one input of a stage."""
 
     name: str
     relation: Relation
@@ -88,12 +66,10 @@ class BatchTable:
     versions: tuple[Any, BatchTable] | None = None
 
     def column(self, name: str) -> str:
-        """Return the name of a column."""
         return column(self.relation.schema, name)
 
     @property
     def columns(self) -> list[str]:
-        """Return all columns."""
         return numbered(self.relation.schema)
 
     def with_history(self, name: str) -> BatchTable:
@@ -109,24 +85,14 @@ _TIED_QUERIES: dict[str, TiedQuery] = {}
 
 
 def register_batch_query(kind: str, query: BatchQuery, *, tied: TiedQuery | None = None) -> None:
-    """Register the batch query of a kind of stage, and the rows that a tie leaves open.
-
-    Args:
-        kind: of the stage.
-        query: given the stage, its inputs and what surrounds it, a SELECT of its output columns as c0, c1, ...
-        tied: likewise a SELECT of the rows among which arrival alone decides, where the inputs do not show it; None: no row.
-    """
+    """Register the batch query of a kind of stage, and the rows that a tie leaves open."""
     _QUERIES[kind] = query
     if tied is not None:
         _TIED_QUERIES[kind] = tied
 
 
 def batch_query(stage: Stage, inputs: Sequence[BatchTable], scope: BatchScope) -> str:
-    """Return the batch query of a stage.
-
-    Raises:
-        PlanError: there is none for this kind of stage, or its answer does not follow from these inputs.
-    """
+    """Return the batch query of a stage."""
     if stage.kind not in _QUERIES:
         load_extensions()
     query = _QUERIES.get(stage.kind)
@@ -161,16 +127,9 @@ def numbered(schema: pa.Schema) -> list[str]:
 
 
 def newest_first(relation: Relation, table: str = "", goes: str | None = None) -> list[str]:
-    """Return the terms that order the changes of one key, the newest first.
-
-    Of one commit of a change feed (the relation has `IMAGE`), the rows that arrive are newer than those that go. That is read
-    from their weights, not from the column by which the engine orders them.
-
-    Args:
-        relation: in upsert mode.
-        table: the prefix of its columns, such as `h.`.
-        goes: what is true for a row that goes; default: its weight is negative.
-    """
+    """Return the terms that order the changes of one key, the newest first."""
+    # Of one commit of a change feed (the relation has `IMAGE`), the rows that arrive are newer than those that go. That is
+    # read from their weights, not from the column by which the engine orders them.
     order = [f"{table}{column(relation.schema, name)} DESC" for name in relation.sequence_by if name != IMAGE]
     gone = f"{table}w < 0" if goes is None else goes
     return [*order, *([f"({gone})"] if IMAGE in relation.sequence_by else []), f"{table}n DESC"]
@@ -184,14 +143,7 @@ def one_side(schema: pa.Schema) -> dict[str, pa.Schema]:
 def expression_sql(
     expression: Expression, schemas: Mapping[str, pa.Schema], dialect: Dialect, tables: Mapping[str, str] | None = None
 ) -> str:
-    """Return an expression as SQL over tables with columns c0, c1, ...
-
-    Args:
-        expression: a checked tree.
-        schemas: side ("row", "left", "right") to columns.
-        dialect: whose SQL.
-        tables: side to the name of its table, where there are two.
-    """
+    """Return an expression as SQL over tables with columns c0, c1, ..."""
 
     def named(side: str, name: str) -> str:
         quoted_column = column(schemas[side], name)

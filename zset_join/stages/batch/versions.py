@@ -28,15 +28,7 @@ def has_arrivals(table: BatchTable) -> bool:
 
 
 def row_copies(table: BatchTable, dialect: Dialect, came: str = "true", went: str = "true", more: Sequence[str] = ()) -> str:
-    """Return every copy of a row that arrived: when, `e` and `n`, and the epoch in which it was retracted, `gone`, or NULL.
-
-    Args:
-        table: with its history.
-        dialect: whose SQL.
-        came: which insertions count, of a history `h`.
-        went: which retractions do.
-        more: columns of the history that are kept of insertions.
-    """
+    """Return every copy of a row that arrived: when, `e` and `n`, and the epoch in which it was retracted, `gone`, or NULL."""
     columns, history = table.columns, f"{table.history} h"
     listed, kept = ", ".join(f"h.{one}" for one in columns), [*columns, "e", "n", *more]
     place = f"row_number() OVER (PARTITION BY {', '.join(columns)} ORDER BY n) AS k"
@@ -85,10 +77,8 @@ def chosen_rows(
     is_tied: bool,
     counts: str = "NOT r.deleted",
 ) -> str:
-    """Return the join with the one right row that comes first in an order, then by arrival, if it counts.
-
-    With `is_tied`: the answers of left rows for which several right rows come first, if they differ.
-    """
+    """Return the join with the one right row that comes first in an order, then by arrival, if it counts."""
+    # With `is_tied`: the answers of left rows for which several right rows come first, if they differ.
     first = f"rank() OVER (PARTITION BY l.id ORDER BY {', '.join(order)})"
     if not is_tied:
         first = f"row_number() OVER (PARTITION BY l.id ORDER BY {', '.join([*order, 'r.n DESC'])})"

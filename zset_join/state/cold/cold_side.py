@@ -60,18 +60,7 @@ def matchable_rows(rows: ColdRows) -> ColdRows:
 
 
 class ColdSide:
-    """Own the cold stores of one side.
-
-    Args:
-        side: the rows in memory.
-        stores: makes the stores of the operator; its maker closes it.
-
-    Attributes:
-        taken_rows: that arrived into memory since rows were expected last.
-
-    Raises:
-        StateError: the directory holds something else, or a store that was being changed when its process died.
-    """
+    """Own the cold stores of one side."""
 
     def __init__(self, side: SideState, stores: ColdStores) -> None:
         self.side = side
@@ -132,10 +121,8 @@ class ColdSide:
         self.side.compact(more_rows=self.taken_rows)
 
     def take(self, cold_rows: ColdRows, stamp: int, clock: float) -> Int64s:
-        """Move rows that were found into memory; return their numbers there.
-
-        Until the store is marked as changed, anything may fail; then nothing.
-        """
+        """Move rows that were found into memory; return their numbers there."""
+        # Until the store is marked as changed, anything may fail; then nothing.
         if not len(cold_rows):
             return _NO_PLACES
         unpacked = self.hot.unpack(cold_rows)
@@ -159,11 +146,7 @@ class ColdSide:
         return self._tombstones.spill(count, piece_bytes, below_stamp) if self._tombstones is not None and count else 0
 
     def spill(self, numbers: Int64s) -> None:
-        """Move rows out of memory, those first that still lie where they were.
-
-        Raises:
-            ResourceError: the disk is full or cannot be written; rows that were not moved are still in memory.
-        """
+        """Move rows out of memory, those first that still lie where they were."""
         codes, subcodes = self.hot.hashes(numbers)
         self._put_keys(numbers, codes, subcodes)
         places = self.hot.places(numbers)
@@ -179,16 +162,7 @@ class ColdSide:
         self._counts["restored_rows"] += len(numbers) - int(left.sum())
 
     def revise(self, codes: Int64s, revised: Callable[[ColdRows, UnpackedRows], npt.NDArray[np.bool_]]) -> None:
-        """Write some rows of some join hashes, whose key can match, as they will be; until `exchange` they stay as they are.
-
-        Args:
-            codes: the hashes.
-            revised: given rows in pieces, as they lie there and as records, changes some records, though not keys nor sizes,
-                and returns which.
-
-        Raises:
-            ResourceError: the disk is full or cannot be written; `forget_revised` gives back what was written.
-        """
+        """Write some rows of some join hashes, whose key can match, as they will be; until `exchange` they stay as they are."""
         layout = self.side.layout
 
         def packed(old_rows: ColdRows) -> ColdRows:
@@ -259,12 +233,7 @@ class ColdSide:
             yield _entries_of(held)
 
     def keep_index(self, keep: bool, window: int) -> None:
-        """Return whether the index of the cold rows may stay in the memory of this process; if not, let it leave now and later.
-
-        Args:
-            keep: whether it may.
-            window: bytes that are in memory while it is looked at, if it may not.
-        """
+        """Return whether the index of the cold rows may stay in this process; if not, let it leave now and later."""
         for store in self._stores:
             store.keep_index, store.index_window = keep, window
             if not keep:

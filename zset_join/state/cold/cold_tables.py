@@ -47,18 +47,7 @@ class FoundRows:
 
 
 class ColdTables:
-    """Keep rows of some tables.
-
-    Args:
-        relation: name of what is aggregated, for messages.
-        schemas: the columns of each table.
-        directory: where the groups are mapped; None where they are in memory only.
-        layout: distinguishes what the groups are; a directory of others is refused.
-        budget: what may be in memory, and on which medium the rest lies.
-
-    Raises:
-        StateError: the directory holds something else, or rows that were being changed when their process died.
-    """
+    """Keep rows of some tables."""
 
     def __init__(
         self,
@@ -111,23 +100,13 @@ class ColdTables:
         return FoundRows(tuple(self._of_table(cold_rows, table) for table in range(len(self._schemas))), cold_rows.places)
 
     def take(self, rows: FoundRows) -> None:
-        """Remove rows that were found, for they are in memory now.
-
-        Raises:
-            ResourceError: the disk is full or cannot be written; nothing was removed.
-        """
+        """Remove rows that were found, for they are in memory now."""
         self._store.begin_change()
         self._store.remove(rows.places)
         self._counts["fetched_groups"] += rows.rows[0].num_rows
 
     def packed(self, table: int, rows: pa.RecordBatch, codes: Int64s) -> ColdRows:
-        """Return rows as the disk takes them; `store` puts them there.
-
-        Args:
-            table: which table.
-            rows: with its columns.
-            codes: hash of the key of each row.
-        """
+        """Return rows as the disk takes them; `store` puts them there."""
         layout, count = self._layouts[table], rows.num_rows
         records = np.zeros(count * layout.stride + 8, np.uint8)
         address = int(records.ctypes.data)
@@ -138,11 +117,7 @@ class ColdTables:
         return ColdRows(codes, np.full(count, table, np.int64), packed, np.empty(0, np.int64))
 
     def store(self, pieces: Sequence[ColdRows]) -> None:
-        """Put rows of whole groups, all of them or none.
-
-        Raises:
-            ResourceError: the disk is full or cannot be written; the rows are absent.
-        """
+        """Put rows of whole groups, all of them or none."""
         pieces = [piece for piece in pieces if len(piece)]
         if pieces:
             codes, subcodes = (np.concatenate([getattr(piece, name) for piece in pieces]) for name in ("codes", "subcodes"))
@@ -151,11 +126,7 @@ class ColdTables:
             self._counts["spilled_groups"] += int(np.count_nonzero(subcodes == 0))
 
     def tidy(self) -> None:
-        """Merge runs, so that finding stays fast and the disk small; an error here does not undo `store`.
-
-        Raises:
-            ResourceError: the disk is full or cannot be written; no row was lost.
-        """
+        """Merge runs, so that finding stays fast and the disk small; an error here does not undo `store`."""
         self._store.tidy()
 
     def scan(self, table: int) -> Iterator[pa.RecordBatch]:
@@ -190,7 +161,6 @@ class ColdTables:
         return self._store.lingering_bytes()
 
     def disk_bytes(self) -> int:
-        """Return the bytes on disk."""
         return self._store.disk_bytes()
 
     def statistics(self) -> Mapping[str, int]:
@@ -219,11 +189,7 @@ def _release(opened: list[ColdStores], private: PrivateDirectory | None) -> None
 
 
 class BusyGroups:
-    """Remember which groups in memory are busy, and return the ones to spill.
-
-    Args:
-        budget: what may be in memory; a key is a group.
-    """
+    """Remember which groups in memory are busy, and return the ones to spill."""
 
     def __init__(self, budget: HotBudget) -> None:
         self._policy = ResidencyPolicy(max_hot_keys=budget.max_hot_keys, max_hot_bytes=budget.max_hot_bytes, slack=_SLACK)
@@ -232,12 +198,7 @@ class BusyGroups:
         self._clock = 0.0
 
     def touch(self, owner: object, numbers: Int64s) -> None:
-        """Note that groups were touched.
-
-        Args:
-            owner: of the records; another one has other groups under the same numbers.
-            numbers: of their records, from 1; 0 is none.
-        """
+        """Note that groups were touched."""
         numbers = numbers[numbers > 0]
         self._follow(owner, int(numbers.max(initial=0)))
         self._scores[numbers - 1] = self._policy.touched(self._scores[numbers - 1], self._clock)
@@ -247,12 +208,7 @@ class BusyGroups:
         self._policy = replace(self._policy, max_hot_bytes=max_bytes)
 
     def victims(self, owner: object, sizes: npt.NDArray[Any]) -> Int64s:
-        """Return the positions of the records to spill. They are taken for gone.
-
-        Args:
-            owner: of the records.
-            sizes: bytes of the group in each record; negative where there is none.
-        """
+        """Return the positions of the records to spill. They are taken for gone."""
         self._follow(owner, len(sizes))
         chosen = self._policy.victims(self._scores[: len(sizes)], sizes)
         spilled = int(sizes[chosen].sum(dtype=np.int64))

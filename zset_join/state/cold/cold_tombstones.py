@@ -37,21 +37,7 @@ _PACKED_BYTES = 1 << 20
 
 
 class ColdTombstones:
-    """Own the cold tombstones of one side.
-
-    Args:
-        side: the rows in memory.
-        hot: what moves them.
-        stores: makes the stores of the operator.
-        owner: whose they are.
-
-    Attributes:
-        store: where they lie.
-        counts: how many were fetched and spilled since the state was opened.
-
-    Raises:
-        StateError: the directory holds something else, or a store that was being changed when its process died.
-    """
+    """Own the cold tombstones of one side."""
 
     def __init__(self, side: SideState, hot: HotRows, stores: ColdStores, owner: Mapping[str, str | int]) -> None:
         self._side = side
@@ -72,10 +58,8 @@ class ColdTombstones:
             yield from self.store.fetch_parts(identity_codes)
 
     def take(self, cold_rows: ColdRows, stamp: int) -> None:
-        """Move tombstones that were found into memory, and forget those of them that expired.
-
-        Until the store is marked as changed, anything may fail; then nothing.
-        """
+        """Move tombstones that were found into memory, and forget those of them that expired."""
+        # Until the store is marked as changed, anything may fail; then nothing.
         remembered = self._remembered(cold_rows)
         unpacked = self._hot.unpack(remembered)
         self._hot.make_room(unpacked)
@@ -85,16 +69,7 @@ class ColdTombstones:
         self.counts["fetched_tombstones"] += len(remembered)
 
     def spill(self, count: int, piece_bytes: int, below_stamp: int | None) -> int:
-        """Move the oldest tombstones out of memory, piece by piece; return how many.
-
-        Args:
-            count: how many at most.
-            piece_bytes: of memory that a piece has.
-            below_stamp: those that an epoch with this stamp or a later one names stay; None: all may go.
-
-        Raises:
-            ResourceError: the disk is full or cannot be written; what was not moved is still in memory.
-        """
+        """Move the oldest tombstones out of memory, piece by piece; return how many."""
         numbers = self._hot.oldest_tombstones(count, below_stamp)
         size = max(1, piece_bytes // self._hot.bytes_per_row())
         for begin in range(0, len(numbers), size):

@@ -39,15 +39,7 @@ _SLOT_BYTES = 18  # a table takes 13 to 26 bytes per key; a side without chains 
 
 
 class HotRows:
-    """Move rows of one side.
-
-    Args:
-        side: whose rows they are; after every change of its records, call `follow` first.
-        has_entries: whether it is remembered which rows the store of keys holds.
-
-    Attributes:
-        has_places: some row may still lie unchanged in the cold store.
-    """
+    """Move rows of one side."""
 
     def __init__(self, side: SideState, *, has_entries: bool = False) -> None:
         self._side = side
@@ -145,10 +137,8 @@ class HotRows:
         moves.touch_codes(self._side.view, codes, bits, known, *touching)
 
     def note_written(self, numbers: Int64s, stamp: int | None, clock: float) -> None:
-        """Note that an epoch has written rows: what the cold store may have of them is outdated. Number 0 is none.
-
-        They are touched, unless busy rows are not tracked (no stamp).
-        """
+        """Note that an epoch has written rows: what the cold store may have of them is outdated. Number 0 is none."""
+        # They are touched, unless busy rows are not tracked (no stamp).
         if stamp is None and not self.has_places:
             return
         numbers = numbers[numbers > 0]
@@ -163,22 +153,14 @@ class HotRows:
         return unpack_rows(rows.rows, stride=self._side.layout.stride, variables=self._side.variables_address)
 
     def make_room(self, rows: UnpackedRows) -> None:
-        """Make room for records.
-
-        Raises:
-            ResourceError: more rows than a side takes.
-        """
+        """Make room for records."""
         side = self._side
         heap_bytes = heap_bytes_needed(rows.address, side.layout.stride, rows.count, side.variables_address)
         side.make_room(rows.count, int(heap_bytes))
         self.follow(rows.count)
 
     def reserve(self, rows: int) -> None:
-        """Make room for so many records without long values.
-
-        Raises:
-            ResourceError: more rows than a side takes.
-        """
+        """Make room for so many records without long values."""
         self._side.make_room(rows, 0)
         self.follow(rows)
 
@@ -204,10 +186,8 @@ class HotRows:
         return numbers
 
     def measure(self, below_stamp: int | None) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.int32]]:
-        """Return score and bytes of each record; -1 bytes where there is no row that may go.
-
-        May go: all live rows, or those with an older stamp. Cost: one pass over the records, and 4 bytes each.
-        """
+        """Return score and bytes of each record; -1 bytes where there is no row that may go."""
+        # May go: all live rows, or those with an older stamp. Cost: one pass over the records, and 4 bytes each.
         end = self.records
         scores, sizes = self._scores[:end], np.empty(end, np.int32)
         below = _ANY_STAMP if below_stamp is None else below_stamp

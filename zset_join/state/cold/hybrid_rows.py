@@ -62,17 +62,7 @@ _NONE = np.empty(0, np.int64)
 
 
 class HybridRows:
-    """Keep the hot rows of one side or two in memory and the others on disk.
-
-    Args:
-        sides: the sides.
-        budget: of all of them together.
-        directory: where the state is mapped, and in `cold` the cold rows; None where it is in memory only: cold rows lie among
-            the host's temporary files then, and go with the process.
-
-    Raises:
-        StateError: cold rows that do not belong to these sides, or are at another epoch.
-    """
+    """Keep the hot rows of one side or two in memory and the others on disk."""
 
     def __init__(
         self,

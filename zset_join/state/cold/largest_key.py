@@ -64,15 +64,8 @@ class _Tally:
 def largest_key(
     sides: Sequence[SideState], accepted: Sequence[PreparedSide | None], cold: Sequence[ColdSide] = ()
 ) -> _Largest | None:
-    """Return the key whose rows of both sides have the most bytes; its rows and bytes.
-
-    Args:
-        sides: both sides; their live rows.
-        accepted: their deltas; the accepted rows.
-        cold: rows on disk.
-
-    None where no row has a key that can match.
-    """
+    """Return the key whose rows of both sides have the most bytes; its rows and bytes."""
+    # None where no row has a key that can match.
     hot = [_live_rows(side) for side in sides]
     hot += [_new_rows(side, prepared) for side, prepared in zip(sides, accepted, strict=True) if prepared is not None]
     scanned = (_cold_rows(side.side, codes, rows) for side in cold for codes, rows in side.scan_codes())

@@ -37,15 +37,6 @@ _WORKING_BYTES_PER_ROW = 200  # the encoded delta, which is present from the beg
 class RowLimit:
     """Describe how many bytes the rows in memory may take.
 
-    Args:
-        budget_bytes: of everything; None is no limit.
-
-    Attributes:
-        rows: the limit of what rows are reckoned to take (`HotRows.row_bytes`).
-        held: the limit of what is held for them: records, blocks and tables, also those that wait to be used again.
-        spared: bytes of each item that do not count.
-        spare: bytes that allocators may keep, and that of an index without room may be in memory.
-
     >>> limit = RowLimit(120 << 20)
     >>> limit.foresee(delta_rows=100_000, working_bytes=0, unreckoned_bytes=0)
     >>> limit.rows >> 20
@@ -72,15 +63,7 @@ class RowLimit:
         index_bytes: int = 0,
         shared_budgets: tuple[int, int] = (1, 0),
     ) -> None:
-        """Set the limits for an epoch.
-
-        Args:
-            delta_rows: of both sides.
-            working_bytes: of the working arrays, as they are.
-            unreckoned_bytes: what tables and arrays beside the rows take, or are about to take, beyond what is reckoned.
-            index_bytes: of the rows on disk; where it may not stay, parts of it are in memory while they are looked at.
-            shared_budgets: how many states with this budget share the process, this one among them, and their budgets together.
-        """
+        """Set the limits for an epoch."""
         budget = self._budget_bytes
         if budget is None:
             return

@@ -31,13 +31,7 @@ class BufferedEpoch:
 
 
 class AppendBuffer:
-    """Count the bytes of an append-only join, and enforce its limit.
-
-    Args:
-        sides: state of the left and of the right side.
-        limit: the limit.
-        cold: the rows of either side that are on disk; none of a join in memory.
-    """
+    """Count the bytes of an append-only join, and enforce its limit."""
 
     def __init__(self, sides: Sequence[SideState], limit: BufferLimit, cold: Sequence[ColdSide] = ()) -> None:
         self.limit = limit
@@ -53,11 +47,7 @@ class AppendBuffer:
         return BufferedEpoch(before=before, after=(before[0] + arriving[0], before[1] + arriving[1]))
 
     def refuse_if_full(self, epoch: BufferedEpoch, prepared: Sequence[PreparedSide | None], tick: Tick) -> None:
-        """Raise where an epoch would reach the limit and the policy is `abort`.
-
-        Raises:
-            ResourceError: it would; the message names the bytes of both sides and the largest key.
-        """
+        """Raise where an epoch would reach the limit and the policy is `abort`."""
         if not self.limit.refuses or sum(epoch.after) < self.limit.max_bytes:
             return
         relations = self._sides[0].relation, self._sides[1].relation
@@ -77,15 +67,7 @@ def buffer_full(
     largest: tuple[tuple[object, ...], int, int] | None,
     epoch: int,
 ) -> ResourceError:
-    """Return the error for a join that would reach its limit.
-
-    Args:
-        names: of both inputs.
-        held: bytes of either side, the epoch's rows included.
-        limit: the limit.
-        largest: the join key whose rows have the most bytes, how many rows and how many bytes; None where no row has a key.
-        epoch: the epoch that was refused.
-    """
+    """Return the error for a join that would reach its limit."""
     key, rows, key_bytes = largest or ((), 0, 0)
     largest_text = (
         f"The largest key is {key!r} with {counted(rows, 'row')} and {counted(key_bytes, 'byte')}. " if largest else ""

@@ -52,12 +52,7 @@ _MOST_KEPT_CHANGES = 1 << 15  # or output rows: more than a MB or two is worth g
 
 
 class OutputArrays:
-    """Record addresses of either side and weights of output rows, filled by steps.
-
-    Args:
-        rows: how many rows they take.
-        with_changes: whether to note the position of either change too (lines 3 and 4 of `words`; -1 for an unchanged row).
-    """
+    """Record addresses of either side and weights of output rows, filled by steps."""
 
     def __init__(self, rows: int, *, with_changes: bool = False) -> None:
         self.rows = rows
@@ -97,10 +92,8 @@ class OutputArrays:
         return step
 
     def release(self, rows: int) -> int:
-        """Give the memory of so many rows back, if it is more than a MB or two; return how many rows take memory then.
-
-        They were filled, and nobody looks at them any more.
-        """
+        """Give the memory of so many rows back, if it is more than a MB or two; return how many rows take memory then."""
+        # They were filled, and nobody looks at them any more.
         if rows < _MOST_KEPT_CHANGES:
             return rows
         for line in self.words:
@@ -110,19 +103,7 @@ class OutputArrays:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChangedKey:
-    """One join key and its changes on one side.
-
-    Args:
-        side: the side.
-        row: a row with the key.
-        code: hash of the key.
-        positions: of the changes, among those of the side in its part.
-        refs: record address of each.
-        before: weight of each before the epoch.
-        after: and after it.
-        was: 1 if the side had rows of the key before, else 0; where the join reads degrees off it.
-        remains: the same after the epoch.
-    """
+    """One join key and its changes on one side."""
 
     side: int
     row: KeyRow
@@ -136,19 +117,7 @@ class ChangedKey:
 
 
 class ChangedGroups:
-    """Group the changes of an epoch.
-
-    Args:
-        sides: state of the left and of the right side.
-        one_sided: per side, what the join shows of its rows alone (`SHOWN_UNMATCHED`, `SHOWN_MATCHED` or 0 for nothing).
-        part_changes: how many changes a part has, about.
-        residual: whether matching means more than an equal key, so that degrees cannot be read off the other side.
-
-    Attributes:
-        is_tight: whether memory is short, so that what large epochs retract is given.
-        parts: of the epoch that was listed.
-        counts: its changes on either side.
-    """
+    """Group the changes of an epoch."""
 
     def __init__(self, sides: Sequence[SideState], one_sided: tuple[int, int], *, part_changes: int, residual: bool) -> None:
         self._sides = sides
@@ -177,11 +146,7 @@ class ChangedGroups:
         self.counts = (0, 0)
 
     def list_changes(self, prepared: Sequence[PreparedSide | None]) -> None:
-        """List the changes of an epoch and sort them into parts. Cost: the changes.
-
-        Args:
-            prepared: what the epoch's delta does to each side, None for an empty delta.
-        """
+        """List the changes of an epoch and sort them into parts. Cost: the changes."""
         self._clear_marks()
         self._marked = False
         self._view[e.E_FAN_OUT] = 0
@@ -223,11 +188,9 @@ class ChangedGroups:
         return len(self._listed) > _MOST_KEPT_LISTED and 16 * max(rows, _LEAST_ROWS) < len(self._listed)
 
     def shrink(self, rows: int) -> None:
-        """Give memory back when no epoch of so many rows is answered any more.
-
-        That of all that it had no use for, because it takes less than an eighth; and where memory is short that of the changes,
-        if they were many, though not their room.
-        """
+        """Give memory back when no epoch of so many rows is answered any more."""
+        # That of all that it had no use for, because it takes less than an eighth; and where memory is short that of the
+        # changes, if they were many, though not their room.
         if 16 * max(rows, _LEAST_ROWS) < len(self._listed):
             self._clear_marks()
             self._keep_changes(0)
@@ -315,13 +278,7 @@ class ChangedGroups:
         match_changes(self._epoch)
 
     def changed_keys(self, on_disk: Sequence[npt.NDArray[np.int64]]) -> Iterator[ChangedKey]:
-        """Yield the keys that change in the part entered last whose rows on the other side stay on disk.
-
-        Args:
-            on_disk: per side, the hashes of keys whose rows stay there; none where there is no disk.
-
-        Cost: the changes of the part, once per key.
-        """
+        """Yield the keys that change in the part entered last whose rows on the other side stay on disk."""
         for side, codes in enumerate(reversed(on_disk)):
             if len(codes):
                 yield from self._changed_keys(side, codes)
@@ -369,10 +326,8 @@ class ChangedGroups:
         return lines[:, _BEFORE], lines[:, _AFTER]
 
     def pair_step(self, sign: int, output: OutputArrays) -> Step:
-        """Return the step that appends the part's changed pairs: retractions (-1), insertions (+1) or both (0).
-
-        It ends the one before. The step raises OverflowError when a weight leaves int64.
-        """
+        """Return the step that appends the part's changed pairs: retractions (-1), insertions (+1) or both (0)."""
+        # It ends the one before. The step raises OverflowError when a weight leaves int64.
         self._point_to(output)
         cursor, place = self._pair_cursor, self._pair_cursor_at
         cursor[:] = _START

@@ -18,17 +18,7 @@ __all__ = ["JoinParts"]
 
 @dataclass(frozen=True, slots=True)
 class JoinParts:
-    """Inputs and output of the steps of a join.
-
-    Args:
-        sides: state of the left and of the right side.
-        groups: the changes.
-        cold: rows on disk, per side; none without a budget.
-        one_sided: per side, what the join shows of its rows alone.
-        pairs: whether the join shows pairs.
-        passes: which pairs of records, left and right, pass the rest of the condition.
-        output: where steps append.
-    """
+    """Inputs and output of the steps of a join."""
 
     sides: Sequence[SideState]
     groups: ChangedGroups

@@ -29,14 +29,7 @@ _ALIGNED = 64
 
 
 class JoinedRows:
-    """Gather output columns.
-
-    Args:
-        left: state of the left side.
-        right: state of the right side.
-        schema: the output's schema.
-        sources: per output column, (side, source column), from `zset_join.shapes.join.joined_schema`.
-    """
+    """Gather output columns."""
 
     def __init__(self, left: SideState, right: SideState, schema: pa.Schema, sources: Sequence[tuple[str, str]]) -> None:
         self._left, self._right, self._schema = left, right, schema
@@ -64,14 +57,7 @@ class JoinedRows:
             self._few = _FewRows((left, right), plans, schema, order)
 
     def gather(self, left_refs: int, right_refs: int, count: int, *, keeps_none: bool = False) -> pa.RecordBatch:
-        """Return the output rows of `count` pairs whose record addresses are at two addresses; 0 is a padded side.
-
-        Args:
-            left_refs: an address.
-            right_refs: an address.
-            count: of the pairs.
-            keeps_none: whether memory is counted, so that Arrow should keep none of batches that are gone.
-        """
+        """Return the output rows of `count` pairs whose record addresses are at two addresses; 0 is a padded side."""
         allocate = from_c_library if keeps_none else pa.allocate_buffer
         if self._few is not None and 0 < count <= _MOST_FEW:
             return self._few.gather(left_refs, right_refs, count, allocate)
@@ -92,15 +78,7 @@ class JoinedRows:
     def batches(
         self, left_refs: int, right_refs: int, begin: int, count: int, *, keeps_none: bool
     ) -> Iterator[tuple[int, pa.RecordBatch]]:
-        """Yield output rows in as few batches as hold their strings, each with the place of its first row.
-
-        Args:
-            left_refs: an address, of the pair 0.
-            right_refs: an address, of the pair 0.
-            begin: the first pair.
-            count: of the pairs.
-            keeps_none: as for `gather`.
-        """
+        """Yield output rows in as few batches as hold their strings, each with the place of its first row."""
         try:
             rows = self.gather(left_refs + 8 * begin, right_refs + 8 * begin, count, keeps_none=keeps_none)
         except OverflowError:
@@ -118,14 +96,7 @@ class JoinedRows:
 
 
 class _FewRows:
-    """Gather few rows by way of a message: all but the bytes of strings is filled in and copied, as is the message.
-
-    Args:
-        sides: left and right.
-        plans: of their columns that are wanted.
-        schema: of the rows.
-        order: of each of its columns, which it is of those of both plans.
-    """
+    """Gather few rows by way of a message: all but the bytes of strings is filled in and copied, as is the message."""
 
     def __init__(
         self, sides: tuple[SideState, SideState], plans: tuple[GatherPlan, GatherPlan], schema: pa.Schema, order: Sequence[int]

@@ -24,15 +24,7 @@ __all__ = ["LatestTable"]
 
 
 class LatestTable:
-    """Own the rows of the right side of joins by processing time.
-
-    Args:
-        relation: the rows; its join key is what they are found by.
-        key_types: the types the key is compared in.
-        null_safe: per key column, whether NULL is a value like any other.
-        tombstone_retention_us: how long a deleted key remembers its sequence.
-        tables: where the state lies, and how keys are hashed.
-    """
+    """Own the rows of the right side of joins by processing time."""
 
     def __init__(
         self,

@@ -27,14 +27,7 @@ __all__ = ["ListedRows"]
 
 
 class ListedRows:
-    """List the output of a join.
-
-    Args:
-        sides: state of the left and of the right side, all of it in memory.
-        one_sided: per side, what the join shows of its rows alone.
-        pairs: whether the join shows pairs.
-        passes: which pairs of records pass the rest of the condition; None: all.
-    """
+    """List the output of a join."""
 
     def __init__(
         self,
@@ -47,11 +40,7 @@ class ListedRows:
         self._sides, self._one_sided, self._pairs, self._passes = sides, one_sided, pairs, passes
 
     def pieces(self, rows: int) -> Iterator[Pairs]:
-        """Yield left and right record addresses (0: padded) and weights, at most so many; each is valid until the next.
-
-        Raises:
-            WeightOverflowError: a weight that no int64 holds.
-        """
+        """Yield left and right record addresses (0: padded) and weights, at most so many; each is valid until the next."""
         words = np.empty((3, rows), np.int64)
         alone = list(self._one_sided)
         if self._pairs:

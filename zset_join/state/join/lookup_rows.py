@@ -18,15 +18,7 @@ __all__ = ["fetched_rows"]
 def fetched_rows(
     shape: LookupShape, keys: pa.RecordBatch, rows: pa.Table, policy: RetryPolicy, *, hash_seed: int | None = None
 ) -> ZSet:
-    """Return the fetched rows for requested keys and what was found; rows of other keys are omitted.
-
-    Args:
-        shape: of the join.
-        keys: distinct keys, as `keys_of` gives them.
-        rows: the columns of the table, in any order, castable to its types.
-        policy: how a miss is treated.
-        hash_seed: what hashes are seeded with; default: a new one.
-    """
+    """Return the fetched rows for requested keys and what was found; rows of other keys are omitted."""
     table_rows = single_batch(rows.select(shape.table.schema.names).cast(shape.table.schema))
     kept = KeyedRows("fetched", shape.key_schema, shape.key_schema.names, tables=HashTables(hash_seed=hash_seed))
     kept.add(shape.table_keys_of(table_rows))

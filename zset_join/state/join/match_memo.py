@@ -63,12 +63,7 @@ def first_arrival(epoch: int) -> int:
 
 @dataclass(slots=True)
 class Retracted:
-    """Lines that rows which go leave behind.
-
-    Args:
-        numbers: of the lines.
-        copies: how many copies of each are taken.
-    """
+    """Lines that rows which go leave behind."""
 
     numbers: Int64s = field(default_factory=lambda: _NONE)
     copies: Int64s = field(default_factory=lambda: _NONE)
@@ -84,15 +79,7 @@ class Retracted:
 
 
 class MatchMemo:
-    """Remember lines.
-
-    Args:
-        name: of the operator's left input, for messages.
-        schema: the joined row.
-        identity: columns that identify a left row; none: it is append-only, and only parked rows are kept.
-        tables: where the state lies, and how keys are hashed.
-        file_name: first part of the file names.
-    """
+    """Remember lines."""
 
     def __init__(
         self,
@@ -151,17 +138,7 @@ class MatchMemo:
         return kept
 
     def retract(self, rows: pa.RecordBatch, copies: Int64s) -> Retracted:
-        """Name the lines of rows that go, oldest first.
-
-        Args:
-            rows: distinct rows, by their identity columns at least.
-            copies: how many of each go.
-
-        Raises:
-            StateError: the memo does not hold so many copies.
-
-        Cost: the lines of these rows.
-        """
+        """Name the lines of rows that go, oldest first."""
         if not rows.num_rows:
             return Retracted()
         positions, numbers = self.lines.find(rows.select(list(self.identity)))
@@ -193,10 +170,7 @@ class MatchMemo:
         return self.lines.gather(numbers, self.joined_names)
 
     def emitted(self, chunk_rows: int) -> Iterator[tuple[pa.RecordBatch, Int64s]]:
-        """Yield the joined rows of all lines that are in the answer, each with its copies; of an append-only left none is kept.
-
-        Cost: a pass over the lines.
-        """
+        """Yield the joined rows of all lines that are in the answer, each with its copies; an append-only left keeps none."""
         shown = self.lines.is_live() & np.isin(self.lines.words(KIND), EMITTED_KINDS)
         there = np.flatnonzero(shown).astype(np.int64) + 1
         for begin in range(0, len(there), chunk_rows):
@@ -204,10 +178,8 @@ class MatchMemo:
             yield self.rows(numbers), self.lines.weights(numbers) * self.word(TIMES, numbers)
 
     def is_current(self) -> bool:
-        """Return whether the files are still those of the directory, and nobody else has folded an epoch into them.
-
-        Which lines wait, and for when, is known to this process alone: one that was overtaken must open them again.
-        """
+        """Return whether the files are still those of the directory, and nobody else has folded an epoch into them."""
+        # Which lines wait, and for when, is known to this process alone: one that was overtaken must open them again.
         side = self.lines.side
         return side.is_current() and side.absorbed_epoch == self._indexed_epoch
 
@@ -239,17 +211,7 @@ class MatchMemo:
         due_us: int = 0,
         attempts: Int64s | None = None,
     ) -> None:
-        """Remember lines.
-
-        Args:
-            rows: the joined rows, right columns NULL where there is none.
-            copies: of the left row.
-            kinds: what each is.
-            arrivals: which arrival each belongs to.
-            times: right copies each represents; default 1.
-            due_us: when those that wait are due.
-            attempts: how often each was looked up; default 0.
-        """
+        """Remember lines."""
         count = rows.num_rows
         if not count:
             return

@@ -28,14 +28,7 @@ _NONE = np.empty(0, np.int64)
 
 @dataclass(slots=True)
 class _Keys:
-    """Keys that the changes of one side name.
-
-    Args:
-        of: number of the side.
-        codes: their hashes, ascending.
-        names: records, as in `zset_join.kernels.join.match_witnesses`.
-        lacking: whether no row of the key is in memory that stays.
-    """
+    """Keys that the changes of one side name."""
 
     of: int
     codes: Int64s
@@ -48,11 +41,7 @@ class _Keys:
 
 
 class MatchWitnesses:
-    """Find rows that represent others.
-
-    Args:
-        opened: both sides.
-    """
+    """Find rows that represent others."""
 
     def __init__(self, opened: Sequence[ColdSide]) -> None:
         self._opened = opened
@@ -60,12 +49,9 @@ class MatchWitnesses:
         self._streamed = 0
 
     def end_epoch(self) -> None:
-        """Expect as many rows in the next epoch as came in this one; if few others passed by, none.
-
-        Where many pass through memory, keys are brought in until it is full, and then these rows arrive on top: so they must
-            have
-        room beforehand. Where few do, most of them would have come with their keys.
-        """
+        """Expect as many rows in the next epoch as came in this one; if few others passed by, none."""
+        # Where many pass through memory, keys are brought in until it is full, and then these rows arrive on top: so they
+        # must have room beforehand. Where few do, most of them would have come with their keys.
         streamed, before = sum(side.streamed_rows for side in self._opened), self._streamed
         self._expected = self._came * (streamed - before > _TIMES_MORE_PASSING * self._came[:, 0].sum())
         self._came, self._streamed = np.zeros_like(self._came), streamed
@@ -84,16 +70,7 @@ class MatchWitnesses:
         stamp: int,
         clock: float,
     ) -> Iterator[ColdRows]:
-        """Yield rows on disk of one side; those that were yielded are to be taken before the next are requested.
-
-        Args:
-            number: of the side.
-            prepared: the deltas; the rows that they name are in memory.
-            with_other: whether keys matter that change on the other side, beside those that change on this one.
-            without: hashes of keys that do not matter.
-            stamp: of the epoch.
-            clock: what rows are touched with.
-        """
+        """Yield rows on disk of one side; those that were yielded are to be taken before the next are requested."""
         side = self._opened[number]
         if not side.row_count():
             return

@@ -34,18 +34,7 @@ class Shows(Protocol):
 
 @dataclass(slots=True)
 class MemoLines:
-    """Lines to remember once the epoch is absorbed.
-
-    Args:
-        rows: the joined rows.
-        copies: of the left row of each.
-        kinds: what each is (`zset_join.state.join.match_memo`).
-        arrivals: which arrival each belongs to.
-        attempts: how often each was looked up.
-        due_us: when those that wait are due.
-        over_limit: rows that should have waited, for which there was no room.
-        times: right copies each represents; None: one.
-    """
+    """Lines to remember once the epoch is absorbed."""
 
     rows: pa.RecordBatch
     copies: Int64s
@@ -80,14 +69,7 @@ def as_answer(
     inserted: tuple[pa.RecordBatch, Int64s, npt.NDArray[np.bool_]],
     is_plain: bool,
 ) -> Answer:
-    """Put an answer together.
-
-    Args:
-        shape: lists the columns that are shown.
-        retracted: joined rows that are retracted, with their copies.
-        inserted: joined rows, their copies, and which of them are emitted at all.
-        is_plain: nothing is ever retracted.
-    """
+    """Put an answer together."""
     rows, copies, emitted = inserted
     if not emitted.all():
         rows, copies = take_rows(rows, np.flatnonzero(emitted)), copies[emitted]
@@ -99,11 +81,7 @@ def as_answer(
 
 
 def multiplied(copies: Int64s, times: Int64s, tick: Tick, *, left: str, right: str) -> Int64s:
-    """Return the product of two weights.
-
-    Raises:
-        WeightOverflowError: one that does not fit an int64.
-    """
+    """Return the product of two weights."""
     if len(copies) and int(np.abs(copies).max()) * int(np.abs(times).max()) >= 1 << 63:
         exact = [abs(a * b) for a, b in zip(copies.tolist(), times.tolist(), strict=True)]
         if max(exact) >= 1 << 63:

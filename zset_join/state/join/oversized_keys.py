@@ -35,19 +35,7 @@ _NONE = np.empty(0, np.int64)
 
 
 class OversizedKeys:
-    """Choose the keys that are left on disk.
-
-    Args:
-        opened: both sides.
-        fetched_by_own: per side, whether its rows are looked at where its own join key changes.
-        budget: of both.
-
-    Attributes:
-        codes: per side, the join hashes whose rows the epoch that was fetched last leaves on disk, ascending.
-        streams: per side, whether what is on disk of the other keys that are requested passes through memory when the epoch is
-            answered; once it does, it does so until the epoch is absorbed.
-        least_bytes: per side, how many bytes on disk a key has of which that is so whatever room there is.
-    """
+    """Choose the keys that are left on disk."""
 
     def __init__(self, opened: Sequence[ColdSide], fetched_by_own: Sequence[bool], budget: HotBudget) -> None:
         self._opened = opened
@@ -75,16 +63,7 @@ class OversizedKeys:
         stamp: int,
         clock: float,
     ) -> None:
-        """Leave rows of one side on disk, or of each key all but one, which is brought in, where degrees are read.
-
-        Args:
-            number: of the side.
-            codes: join hashes of the rows that are requested.
-            prepared: the deltas.
-            room: returns how many bytes on disk of a side have room beside what the epoch needs.
-            stamp: of the epoch.
-            clock: what rows are touched with.
-        """
+        """Leave rows of one side on disk, or of each key all but one, which is brought in, where degrees are read."""
         side, requested = self._opened[number], self._asked[number]
         if not (side.row_count() or len(requested)):
             return

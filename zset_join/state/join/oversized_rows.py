@@ -55,11 +55,7 @@ class _Rows:
 
 
 class OversizedRows:
-    """Stream the rows of long keys.
-
-    Args:
-        parts: of the join.
-    """
+    """Stream the rows of long keys."""
 
     def __init__(self, parts: JoinParts) -> None:
         self._cold = parts.cold
@@ -68,13 +64,8 @@ class OversizedRows:
         self._passes = parts.passes
 
     def answer(self, key: ChangedKey, sign: int) -> Iterator[Iterator[Pairs]]:
-        """Yield per chunk what a key's changes make of the rows on disk of the other side: the retractions or the insertions.
-
-        Each is left and right refs (0: padded) and weights, in pieces that are valid until the next chunk.
-
-        Raises:
-            OverflowError: the product of two weights leaves int64.
-        """
+        """Yield per chunk the retractions or insertions that a key's changes make of the other side's rows on disk."""
+        # Each is left and right refs (0: padded) and weights, in pieces that are valid until the next chunk.
         deltas = key.after - key.before
         chosen = (deltas * sign > 0) & self._pairs
         other = 1 - key.side
@@ -93,11 +84,7 @@ class OversizedRows:
             yield self._crossed(key, requested, deltas * chosen, flips, rows, shown, sign)
 
     def revise_degrees(self, keys: Sequence[ChangedKey]) -> None:
-        """Write those rows on disk again whose degree the changes of some keys make another one.
-
-        Raises:
-            ResourceError: the disk is full or cannot be written.
-        """
+        """Write those rows on disk again whose degree the changes of some keys make another one."""
         for number, cold in enumerate(self._cold):
             changing: dict[int, list[ChangedKey]] = {}
             for key in keys:
@@ -152,17 +139,7 @@ class OversizedRows:
     def _crossed(
         self, key: ChangedKey, changes: Int64s, deltas: Int64s, flips: Int64s, rows: _Rows, shown: int, sign: int
     ) -> Iterator[Pairs]:
-        """Yield the pairs of some changes and rows, and the rows that arrive or go alone.
-
-        Args:
-            key: the key.
-            changes: the changes.
-            deltas: of their weights; 0 where a change makes no pair of this sign.
-            flips: 1 for a change that is a row which comes, -1 for one that goes; 0 where rows have no degrees.
-            rows: the rows.
-            shown: the same for the rows, where they have no degrees.
-            sign: of what is yielded.
-        """
+        """Yield the pairs of some changes and rows, and the rows that arrive or go alone."""
         gains = np.zeros(len(rows.refs), np.int64)
         for own, left, right, passes in self._judged(key, changes, rows.refs):
             if rows.degrees is not None:
@@ -202,19 +179,7 @@ def one_of_each(
     stamp: int,
     clock: float,
 ) -> ColdRows | None:
-    """Find one row on disk of each join key that some deltas change and that has one of some hashes; None if there are none.
-
-    Args:
-        number: of the side to look in.
-        codes: the hashes.
-        opened: both sides.
-        prepared: their encoded deltas; the rows that they name are in memory.
-        witnesses: numbers of rows that were found before; a key needs no other one if its row is in memory and does not change.
-        stamp: of the epoch.
-        clock: what rows are touched with.
-
-    Cost: a chunk per key, or all rows of a hash if a changed key with that hash has none.
-    """
+    """Find one row on disk of each join key that some deltas change and that has one of some hashes; None if there are none."""
     pieces: list[ColdRows] = []
     cold = opened[number]
     named = [
@@ -253,14 +218,7 @@ def _changed_keys(
     prepared: Sequence[PreparedSide | None],
     named: Sequence[tuple[Int64s, Int64s]],
 ) -> list[KeyRow]:
-    """Return a row for each key with a hash that is in a delta, or in a row that a delta names.
-
-    Args:
-        code: the hash.
-        opened: both sides.
-        prepared: their deltas.
-        named: per side numbers and join hashes of the rows that its delta names.
-    """
+    """Return a row for each key with a hash that is in a delta, or in a row that a delta names."""
     keys: list[KeyRow] = []
     for side, own, (numbers, hashes) in zip(opened, prepared, named, strict=True):
         if own is None:

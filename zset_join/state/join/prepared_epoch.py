@@ -18,18 +18,7 @@ __all__ = ["PreparedEpoch"]
 
 @dataclass(slots=True)
 class PreparedEpoch:
-    """One epoch, resolved.
-
-    Args:
-        tick: the epoch.
-        deltas: of the left and the right input.
-        sides: what they do to each side; None for an empty delta.
-        rejected: how many rows break the contract of their relation.
-        buffered: what an append-only join keeps of it.
-        oversized_codes: per side, the hashes of keys whose rows stay on disk.
-        streams: per side, whether rows on disk are read as they are needed.
-        judged: its pairs that pass a residual predicate.
-    """
+    """One epoch, resolved."""
 
     tick: Tick
     deltas: tuple[ZSet, ZSet]

@@ -27,20 +27,7 @@ _Words = npt.NDArray[np.int64]
 
 
 class ResidualDegrees:
-    """Collect the degrees of one side in one part of an epoch.
-
-    Args:
-        side: state of the side.
-        kind: `SHOWN_UNMATCHED` or `SHOWN_MATCHED`, what the join shows of its rows alone.
-        begin: position of the side's first change in the part.
-        changes: lines of these: record address, row number in the state (0: a new row), weight before and weight after.
-
-    Attributes:
-        touched: when finished, numbers of the unchanged rows in memory whose degree is another one.
-        touched_after: their degrees after the epoch.
-        degrees_after: when finished, those of the rows that change and are present then.
-        one_sided_rows: when finished, record addresses and weights of the single rows that the join now emits.
-    """
+    """Collect the degrees of one side in one part of an epoch."""
 
     def __init__(self, side: SideState, kind: int, begin: int, changes: _Words) -> None:
         self._side = side
@@ -54,14 +41,7 @@ class ResidualDegrees:
     def add(
         self, own_change: _Words, own_refs: _Words, other_was: npt.NDArray[np.bool_], other_is: npt.NDArray[np.bool_]
     ) -> None:
-        """Count passing candidate pairs.
-
-        Args:
-            own_change: position of this side's change in the part, -1 for an unchanged row in memory.
-            own_refs: record address of this side's row.
-            other_was: whether the partner was present before the epoch.
-            other_is: whether it is present after.
-        """
+        """Count passing candidate pairs."""
         is_change = own_change >= 0
         if is_change.any():
             at = own_change[is_change] - self._begin
@@ -120,10 +100,6 @@ class ResidualDegrees:
 
 def shown_by_degree(kind: int, degrees: _Words) -> _Words:
     """Return 1 for each row that the join shows alone because of its degree, else 0.
-
-    Args:
-        kind: `SHOWN_UNMATCHED` or `SHOWN_MATCHED`.
-        degrees: of the rows.
 
     >>> shown_by_degree(SHOWN_UNMATCHED, np.array([0, 1, 2])).tolist()
     [1, 0, 0]

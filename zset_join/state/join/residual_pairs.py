@@ -49,12 +49,7 @@ class _JudgedPart:
 
 @dataclass(frozen=True, slots=True)
 class JudgedEpoch:
-    """The results for the pairs of an epoch so far, by part, and which rows are not in memory.
-
-    Args:
-        streams: per side, whether what is on disk of the keys that change on the other side passes.
-        oversized_codes: per side, hashes of keys that are streamed instead.
-    """
+    """The results for the pairs of an epoch so far, by part, and which rows are not in memory."""
 
     streams: tuple[bool, ...] = ()
     oversized_codes: tuple[_Words, ...] = ()
@@ -62,14 +57,7 @@ class JudgedEpoch:
 
 
 class ResidualPairs:
-    """Judge the candidate pairs of epochs.
-
-    Args:
-        parts: of the join.
-        streamed: pairs those that are streamed with all their side.
-        oversized: judges those of oversized keys.
-        chunk_rows: of an answer; no more pairs are judged at a time.
-    """
+    """Judge the candidate pairs of epochs."""
 
     def __init__(self, parts: JoinParts, streamed: StreamedRows, oversized: OversizedRows, *, chunk_rows: int) -> None:
         self._sides = parts.sides
@@ -91,11 +79,9 @@ class ResidualPairs:
     # ---------------------------------------------------------------- an epoch
 
     def pieces(self, epoch: JudgedEpoch, only: set[Place] | None = None) -> Iterator[Piece]:
-        """Yield all pieces of an epoch, or some; the steps of one are to be done before the next is requested.
-
-        That of a part's pairs in memory comes first, under the part's number alone. The steps raise OverflowError when the
-        product of two weights leaves int64.
-        """
+        """Yield all pieces of an epoch, or some; the steps of one are to be done before the next is requested."""
+        # That of a part's pairs in memory comes first, under the part's number alone. The steps raise OverflowError when the
+        # product of two weights leaves int64.
         for place, arrays in self._arrays(epoch, only):
             yield place, partial(self._steps, arrays)
 
@@ -112,11 +98,7 @@ class ResidualPairs:
         return self._groups.parts > 0 and any(self._one_sided) and (any(map(len, epoch.oversized_codes)) or any(epoch.streams))
 
     def revise(self, epoch: JudgedEpoch) -> None:
-        """Write those rows on disk again whose degree an epoch that was judged makes another one.
-
-        Raises:
-            ResourceError: the disk is full or cannot be written.
-        """
+        """Write those rows on disk again whose degree an epoch that was judged makes another one."""
         if any(map(len, epoch.oversized_codes)):
             oversized_keys: list[ChangedKey] = []
             for part in range(self._groups.parts):
@@ -226,10 +208,8 @@ class ResidualPairs:
     # ---------------------------------------------------------------- pairs
 
     def _judged(self, part: _JudgedPart, place: Place, step: Step) -> Iterator[tuple[list[_Words], _Flags, bool]]:
-        """Yield the candidate pairs of a step, with whether they pass and whether that was judged only now.
-
-        They are refs, weights and the positions of either change, some thousand at a time, each valid until the next.
-        """
+        """Yield the candidate pairs of a step, with whether they pass and whether that was judged only now."""
+        # They are refs, weights and the positions of either change, some thousand at a time, each valid until the next.
         bits = part.bits.setdefault(place, [])
         number, done = 0, False
         while not done:

@@ -49,11 +49,7 @@ class StreamedGroup:
 
 
 class StreamedRows:
-    """Pair rows that pass through memory.
-
-    Args:
-        parts: of the join.
-    """
+    """Pair rows that pass through memory."""
 
     def __init__(self, parts: JoinParts) -> None:
         self._groups = parts.groups
@@ -63,13 +59,7 @@ class StreamedRows:
         self._output = parts.output
 
     def pieces(self, streams: Sequence[bool], without: Sequence[_Words], only: set[Place] | None = None) -> Iterator[Piece]:
-        """Yield a piece for each group of rows; its steps are to be done before the next is requested.
-
-        Args:
-            streams: per side, whether what is on disk of the keys that change on the other side passes.
-            without: per side, hashes of keys that do not.
-            only: places of the pieces wanted; default: all.
-        """
+        """Yield a piece for each group of rows; its steps are to be done before the next is requested."""
         if not any(streams):
             return
         groups = self._groups
@@ -115,13 +105,7 @@ class Gains:
 
 
 class DegreesOnTheWay:
-    """Count the matches that the rows of a group gain, and return the rows that the join then emits for each alone.
-
-    Args:
-        cold: their side.
-        kind: what the join shows of its rows alone.
-        found: the rows.
-    """
+    """Count the matches that the rows of a group gain, and return the rows that the join then emits for each alone."""
 
     def __init__(self, cold: ColdSide, kind: int, group: StreamedGroup) -> None:
         self._side = cold.side
@@ -135,7 +119,6 @@ class DegreesOnTheWay:
         np.add.at(self._gains, rows, other_is.astype(np.int64) - other_was)
 
     def gains(self) -> Gains:
-        """Return the gains."""
         at, lying = np.flatnonzero(self._gains), self._found.lying
         return Gains(lying.places[at], lying.codes[at], self._gains[at])
 
@@ -152,11 +135,7 @@ class DegreesOnTheWay:
 
 
 def revise_degrees(cold: ColdSide, gained: Sequence[Gains]) -> None:
-    """Write those rows of a side again that passed and whose degree changes; `ColdSide.exchange` puts them in their places.
-
-    Raises:
-        ResourceError: the disk is full or cannot be written.
-    """
+    """Write those rows of a side again that passed and whose degree changes; `ColdSide.exchange` puts them in their places."""
     places = np.concatenate([each.places for each in gained])
     order = np.argsort(places)
     places, gains = places[order], np.concatenate([each.gains for each in gained])[order]

@@ -36,19 +36,11 @@ class Answers:
         self._moment += 1
 
     def guarded(self, chunks: Iterator[ZSet]) -> Iterator[ZSet]:
-        """Return the chunks of an answer that is requested now, as long as it may be read.
-
-        Raises:
-            StateError: `ANSWER_OUTDATED`, while it is read.
-        """
+        """Return the chunks of an answer that is requested now, as long as it may be read."""
         return self._read(lambda: chunks, self._moment)
 
     def guarded_when_read(self, begin: Callable[[], Iterator[ZSet]]) -> Iterator[ZSet]:
-        """Return the chunks of an answer that is requested now, and begun when its first chunk is read.
-
-        Raises:
-            StateError: as `guarded`.
-        """
+        """Return the chunks of an answer that is requested now, and begun when its first chunk is read."""
         return self._read(begin, self._moment)
 
     def _read(self, begin: Callable[[], Iterator[ZSet]], moment: int) -> Iterator[ZSet]:

@@ -35,16 +35,7 @@ _LEAST_ROWS = 256
 
 
 class DeltaArrays:
-    """Own the arrays of a delta view.
-
-    Args:
-        stride: bytes of a record.
-
-    Attributes:
-        address: address of the delta view.
-        words: the delta view.
-        records: room for the records of the delta.
-    """
+    """Own the arrays of a delta view."""
 
     def __init__(self, stride: int) -> None:
         self.words: npt.NDArray[np.int64] = np.zeros(d.DELTA_WORDS, np.int64)

@@ -43,11 +43,7 @@ def locked_outside() -> Iterator[None]:
 
 
 def hold_directory(holder: object, directory: str | None, name: str) -> Callable[[], object]:
-    """Take the lock of the files of one name for an object; return what gives it back, as the end of the object does too.
-
-    Raises:
-        StateError: `DIRECTORY_IN_USE`.
-    """
+    """Take the lock of the files of one name for an object; return what gives it back, as the end of the object does too."""
     lock = take_directory(directory, name)
     return _nothing if lock is None else weakref.finalize(holder, lock.release)
 
@@ -57,11 +53,7 @@ def _nothing() -> None:
 
 
 def take_directory(directory: str | None, name: str) -> FileLock | None:
-    """Take the lock of the files of one name; None for state in memory, and where somebody else sees to it.
-
-    Raises:
-        StateError: `DIRECTORY_IN_USE`.
-    """
+    """Take the lock of the files of one name; None for state in memory, and where somebody else sees to it."""
     if directory is None or _is_locked_outside.get():
         return None
     path = Path(directory) / f"{name}.lock"

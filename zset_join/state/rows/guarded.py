@@ -40,11 +40,7 @@ class _Guard:
 
 
 def guarded(title: str) -> Callable[[_Class], _Class]:
-    """Return a class decorator that guards operators.
-
-    Args:
-        title: what messages call an operator of the class.
-    """
+    """Return a class decorator that guards operators."""
 
     def guard_of(operator: Any, name: str) -> _Guard:
         """Return the guard of an operator that is open."""

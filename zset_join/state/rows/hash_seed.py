@@ -41,12 +41,7 @@ def seed_of_query(query_id: str) -> int:
 
 
 def choose_seed(hash_seed: int | None, directory: str | None) -> int:
-    """Return the seed that is given, or the one of a directory, or else a new one.
-
-    Raises:
-        OptionError: a seed that is none.
-        StateError: the file of the seed holds something else.
-    """
+    """Return the seed that is given, or the one of a directory, or else a new one."""
     if hash_seed is not None:
         if not 0 <= hash_seed <= _MOST:
             raise OptionError(f"hash_seed={hash_seed!r} must be a number from 0 to 2^32 - 1.", code="OPTION_RANGE")
@@ -75,12 +70,6 @@ def choose_seed(hash_seed: int | None, directory: str | None) -> int:
 class HashTables:
     """Describe where the tables of an operator's state lie, and how their keys are hashed.
 
-    Args:
-        directory: where to map files; None keeps everything in memory.
-        hash_bits: 32, or fewer to force collisions.
-        hash_seed: what hashes are seeded with; all tables that are compared have the same. None: that of `directory`, else a
-            new one.
-
     >>> HashTables(hash_bits=4, hash_seed=7).beside().hash_seed
     7
     """
@@ -91,12 +80,7 @@ class HashTables:
 
     @classmethod
     def of(cls, options: OperatorOptions) -> HashTables:
-        """Return those of an operator with their seed; one that is drawn is written to the directory.
-
-        Raises:
-            OptionError: a seed that is none.
-            StateError: the file of the seed holds something else.
-        """
+        """Return those of an operator with their seed; one that is drawn is written to the directory."""
         return cls(directory=options.directory, hash_bits=options.hash_bits, hash_seed=options.hash_seed).seeded()
 
     def seeded(self) -> HashTables:
@@ -109,11 +93,7 @@ class HashTables:
 
     @property
     def hash_key(self) -> int:
-        """Return the argument of the kernels.
-
-        Raises:
-            OptionError: a seed that is none.
-        """
+        """Return the argument of the kernels."""
         return hash_key(self.hash_bits, choose_seed(self.hash_seed, self.directory))
 
 

@@ -15,13 +15,7 @@ __all__ = ["KeyRow", "equal_keys"]
 
 @dataclass(frozen=True, slots=True)
 class KeyRow:
-    """A row that has a key.
-
-    Args:
-        side: the side it is of.
-        ref: address of its record; this object keeps the record alive.
-        owner: what keeps the record in memory, where nothing else does.
-    """
+    """A row that has a key."""
 
     side: SideState
     ref: int

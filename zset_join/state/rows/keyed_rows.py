@@ -37,13 +37,7 @@ Matches = tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]
 
 
 class KeyFinder:
-    """Find the rows of a side by their join key.
-
-    Args:
-        side: rows that are arranged by key.
-        key_types: the type each key column is compared in.
-        null_safe: per key column, whether NULL equals NULL.
-    """
+    """Find the rows of a side by their join key."""
 
     def __init__(self, side: SideState, key_types: Sequence[pa.DataType], null_safe: Sequence[bool]) -> None:
         names = side.relation.join_key
@@ -54,13 +48,7 @@ class KeyFinder:
         self._columns = self._layout.columns(list(names), null_safe=list(null_safe))
 
     def find(self, keys: pa.RecordBatch) -> Matches:
-        """Return every pair of a requested key and a row that has it.
-
-        Args:
-            keys: the key columns by name, one row per question.
-
-        Cost: one probe per question and two reads per match.
-        """
+        """Return every pair of a requested key and a row that has it."""
         count = keys.num_rows
         if not count or not int(self._side.header[s.H_JOIN_COUNT]):
             return np.zeros(0, np.int64), np.zeros(0, np.int64)
@@ -89,14 +77,6 @@ class KeyFinder:
 
 class KeyedRows:
     """Keep rows by key.
-
-    Args:
-        name: in messages.
-        schema: the columns of the rows.
-        key: those of them that a row is found by.
-        null_safe: whether NULL equals NULL in a key; one for all columns, or one per column.
-        file_name: first part of the file names.
-        tables: where the state lies, and how keys are hashed.
 
     >>> kept = KeyedRows("rates", pa.schema({"k": pa.string(), "v": pa.int64()}), ("k",))
     >>> numbers = kept.add(pa.record_batch({"k": ["a", "b", "a"], "v": [1, 2, 3]}))
@@ -153,13 +133,7 @@ class KeyedRows:
             self.side.evict(np.ascontiguousarray(numbers, np.int64))
 
     def find(self, keys: pa.RecordBatch) -> Matches:
-        """Return every pair of a requested key and a row that has it.
-
-        Args:
-            keys: the key columns by name, one row per question.
-
-        Cost: one probe per question and two reads per match.
-        """
+        """Return every pair of a requested key and a row that has it."""
         return self._finder.find(keys)
 
     def gather(self, numbers: npt.NDArray[np.int64], columns: Sequence[str] | None = None) -> pa.RecordBatch:
@@ -185,7 +159,6 @@ class KeyedRows:
         return is_live
 
     def weights(self, numbers: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        """Return the weights of rows by number."""
         return self.side.weights(numbers)
 
     def set_weights(self, numbers: npt.NDArray[np.int64], weights: npt.NDArray[np.int64]) -> None:

@@ -15,12 +15,7 @@ __all__ = ["dropped_rows"]
 
 
 def dropped_rows(prepared: Any, *, is_upsert: bool) -> int:
-    """Return how many rows of a resolved delta a side drops for NULL in their key: their weight, or how many upserts.
-
-    Args:
-        prepared: a `PreparedSide` of a side that drops such rows.
-        is_upsert: its rows are upserts, of which the last one of a key decides.
-    """
+    """Return how many rows of a resolved delta a side drops for NULL in their key: their weight, or how many upserts."""
     unmatchable, weights, count = prepared.unmatchable, prepared.delta.weights, prepared.count
     if not is_upsert:
         return int(weights[(prepared.status[:count] == ch.NOTHING) & (unmatchable[:count] != 0)].sum())

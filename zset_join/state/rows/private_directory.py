@@ -22,17 +22,7 @@ _LOCK = "lock"
 
 
 class PrivateDirectory:
-    """Make a directory, and remove those beside it whose processes are gone.
-
-    Args:
-        parent: where; default: where the host has its temporary files.
-
-    Attributes:
-        path: of the directory.
-
-    Raises:
-        OSError: it cannot be made.
-    """
+    """Make a directory, and remove those beside it whose processes are gone."""
 
     def __init__(self, parent: str | None = None) -> None:
         _remove_abandoned(Path(tempfile.gettempdir() if parent is None else parent))

@@ -40,13 +40,7 @@ if sys.byteorder != "little":
 
 
 class Region:
-    """Own `capacity` bytes.
-
-    Args:
-        capacity: bytes to start with, at least one page.
-        path: file to map; created when it is absent, else opened as it is (and then `capacity` is its size at least).
-        grows: whether to reserve address space for growing.
-    """
+    """Own `capacity` bytes."""
 
     def __init__(self, capacity: int, path: str | None = None, *, grows: bool = True) -> None:
         capacity = max(_round_up(capacity), mmap.PAGESIZE)
@@ -112,10 +106,8 @@ class Region:
         return -used % (_HUGE_PAGE if is_huge else mmap.PAGESIZE)
 
     def release(self, begin: int, end: int | None = None) -> None:
-        """Give the memory of some bytes back (default: all from `begin` on); what they hold is arbitrary afterwards.
-
-        A file keeps its size, and its blocks only where its file system cannot take them out.
-        """
+        """Give the memory of some bytes back (default: all from `begin` on); what they hold is arbitrary afterwards."""
+        # A file keeps its size, and its blocks only where its file system cannot take them out.
         begin = _round_up(begin)
         size = (self.capacity if end is None else min(end, self.capacity)) // mmap.PAGESIZE * mmap.PAGESIZE - begin
         if size <= 0:
@@ -131,10 +123,8 @@ class Region:
         self._map.madvise(mmap.MADV_DONTNEED, self._shift + begin, size)
 
     def is_current(self) -> bool:
-        """Return whether the file is still the one that was mapped, at its size; another process may have grown or replaced it.
-
-        A replaced file has another inode: that of a mapped one is not given away.
-        """
+        """Return whether the file is still the one that was mapped, at its size; another process may have replaced it."""
+        # A replaced file has another inode: that of a mapped one is not given away.
         path = self.path
         if path is None:
             return True
@@ -176,11 +166,7 @@ def _map_file(path: str, capacity: int) -> tuple[mmap.mmap, tuple[int, int], int
 
 
 def _opened(path: str, flags: int = 0) -> int:
-    """Open a file to be mapped.
-
-    Raises:
-        StateError: `FOREIGN_FILE`, it is a link.
-    """
+    """Open a file to be mapped."""
     try:
         return os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | flags, 0o600)
     except OSError as error:

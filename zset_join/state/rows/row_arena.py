@@ -27,13 +27,7 @@ _MAX_ROWS = (1 << 32) - 2
 
 
 class RowArena:
-    """Store row records.
-
-    Args:
-        layout: what a record looks like.
-        directory: where to map the files; None keeps everything in memory.
-        name: first part of the file names.
-    """
+    """Store row records."""
 
     def __init__(self, layout: RowLayout, *, directory: str | None, name: str) -> None:
         self.layout = layout
@@ -49,11 +43,7 @@ class RowArena:
         return self._heap.address
 
     def make_room(self, rows: int, heap_bytes: int) -> bool:
-        """Make room for so many more records and heap bytes; return whether they may have moved.
-
-        Raises:
-            ResourceError: more than 2^32 - 2 rows on one side.
-        """
+        """Make room for so many more records and heap bytes; return whether they may have moved."""
         needed = int(self.header[s.H_ROWS_END]) + rows
         if needed > _MAX_ROWS:
             raise ResourceError(
@@ -67,10 +57,8 @@ class RowArena:
         return self._heap.ensure(int(self.header[s.H_HEAP_END]) + heap_bytes + 8) or moved
 
     def copy(self, other: RowArena) -> None:
-        """Hold the records, blocks and counts of another arena of the same layout. Cost: a copy of its bytes.
-
-        What the state was written for and whether it is being written stay.
-        """
+        """Hold the records, blocks and counts of another arena of the same layout. Cost: a copy of its bytes."""
+        # What the state was written for and whether it is being written stay.
         self._rows.ensure(other.record_bytes())
         self._heap.ensure(other.heap_bytes() + 8)
         ctypes.memmove(self._rows.address, other._rows.address, other.record_bytes())
@@ -112,11 +100,7 @@ class RowArena:
         return self.record_bytes() - used * self.layout.stride + self.heap_bytes() - int(header[s.H_HEAP_USED])
 
     def is_sparse(self, *, tight: bool = False) -> bool:
-        """Return whether the dead outnumber the living, so that compacting pays.
-
-        Args:
-            tight: whether memory is what is short, and it pays from 5 dead for 10 living on.
-        """
+        """Return whether the dead outnumber the living, so that compacting pays."""
         header = self.header
         used = int(header[s.H_LIVE_ROWS]) + int(header[s.H_TOMBSTONES])
         share, spare_rows, spare_bytes = (1.5, 1 << 14, 1 << 20) if tight else (2.0, 1 << 16, 8 << 20)

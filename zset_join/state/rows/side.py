@@ -119,25 +119,7 @@ class PreparedSide:
 
 
 class SideState:
-    """The state of one side of a join, or of any operator that keeps keyed rows.
-
-    Args:
-        relation: the input.
-        key_types: the type each join key column is compared in.
-        null_safe: per join key column, whether NULL matches NULL.
-        tables: where the state lies, and how keys are hashed.
-        name: first part of the file names.
-        rules: what is kept of its rows.
-
-    Attributes:
-        arranges: whether rows are looked up by join key.
-        keeps_tombstones: deleted keys are remembered for a while.
-        numbering: another number whenever rows have got other numbers.
-        on_compacting: called before compacting moves records, with their positions before and after, and how many are left.
-
-    Raises:
-        StateError: the directory holds state of another layout, or state that was being written when its process died.
-    """
+    """The state of one side of a join, or of any operator that keeps keyed rows."""
 
     def __init__(
         self,
@@ -333,11 +315,9 @@ class SideState:
             self._set_status(prepared, null_sequence, ch.NULL_SEQUENCE)
 
     def list_changes(self, prepared: PreparedSide, base: int, changes: int, marks: int = 0) -> int:
-        """Write the changes from position `base` on, the first one at address `changes`; return where they end.
-
-        Completes what `prepare` began: `absorb` needs it. At most `most_changes` of them. `marks` is the address of
-        zeroed bits, one per row number: those of the state rows that change are set (0: not wanted).
-        """
+        """Write the changes from position `base` on, the first one at address `changes`; return where they end."""
+        # Completes what `prepare` began: `absorb` needs it. At most `most_changes` of them. `marks` is the address of zeroed
+        # bits, one per row number: those of the state rows that change are set (0: not wanted).
         delta = prepared.arrays.address
         if self.relation.mode == "append":
             return int(ch.changes_of_appends(self.view, delta, base, changes))
@@ -402,10 +382,7 @@ class SideState:
             self._refresh_view()
 
     def compact(self, *, more_rows: int = 0) -> None:
-        """Compact the live rows and release the memory of dead ones, except slots for `more_rows` rows.
-
-        Cost: one pass over records and blocks, in place, and 16 bytes for each row that moves.
-        """
+        """Compact the live rows and release the memory of dead ones, except slots for `more_rows` rows."""
         header = self.header
         used = int(header[s.H_LIVE_ROWS]) + int(header[s.H_TOMBSTONES])
         sources, targets = np.empty((2, min(used, int(header[s.H_ROWS_END]) - used)), np.int64)
@@ -505,7 +482,6 @@ class SideState:
         self.record_words("<i8", self.layout.degree_offset, int(self.header[s.H_ROWS_END]))[numbers - 1] = degrees
 
     def is_current(self) -> bool:
-        """Return whether another process would open these mapped files: none was replaced, extended or partly written."""
         parts = (self.arena, self.arrangement, self.primary_keys)
         return self.header[s.H_DIRTY] == 0 and all(part.is_current() for part in parts)
 
@@ -516,7 +492,6 @@ class SideState:
         return count
 
     def working_bytes(self) -> int:
-        """Return the bytes of the working arrays, which are not part of the state."""
         return self._arrays.resident_bytes()
 
     def clear(self) -> None:
@@ -551,7 +526,6 @@ class SideState:
         return self.arena.record_bytes() + self.arena.heap_bytes() + self.table_bytes()
 
     def close(self) -> None:
-        """Unmap everything."""
         for part in (self.arrangement, self.primary_keys, self.arena):
             part.close()
         self._release()

@@ -26,20 +26,7 @@ __all__ = ["NetChanges", "SideChanges"]
 
 @dataclass(slots=True)
 class NetChanges:
-    """Rows that go, and rows that arrive.
-
-    Args:
-        prepared: what they were found from; absorbing needs it.
-        lost: rows that go, or lose copies.
-        lost_copies: how many of each.
-        new: rows that arrive, or gain copies, in the order they came.
-        new_copies: how many of each.
-        touched: numbers of the state rows that changed.
-        touched_copies: how many copies of each are present afterwards.
-        touched_gains: which of them gained copies.
-        after_refs: records of the changed rows that are present afterwards.
-        after_copies: how many of each.
-    """
+    """Rows that go, and rows that arrive."""
 
     prepared: PreparedSide
     lost: pa.RecordBatch
@@ -54,12 +41,7 @@ class NetChanges:
 
 
 class SideChanges:
-    """Resolve the deltas of one side.
-
-    Args:
-        side: its state.
-        stores: whether rows are kept.
-    """
+    """Resolve the deltas of one side."""
 
     def __init__(self, side: SideState, *, stores: bool) -> None:
         self.side = side
@@ -68,12 +50,7 @@ class SideChanges:
         self.schema = pa.schema([field.with_nullable(True) for field in side.relation.schema])
 
     def resolve(self, delta: ZSet, *, ignores_absent: bool = False) -> NetChanges:
-        """Return the changes of a delta. Cost: the rows of the delta.
-
-        Args:
-            delta: the delta.
-            ignores_absent: a row that retracts what is not there is no bad input.
-        """
+        """Return the changes of a delta. Cost: the rows of the delta."""
         prepared = self.side.prepare(delta)
         if ignores_absent and prepared.rejected:
             status = prepared.status[: prepared.count]

@@ -10,17 +10,7 @@ __all__ = ["SideRules"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SideRules:
-    """Rules for keeping the rows of a side.
-
-    Args:
-        keeps_unmatchable: whether rows whose key can never match matter (a preserved side).
-        has_degree: whether rows count their matches (a preserved side with a residual predicate).
-        tombstone_retention_us: how long a deleted key remembers its sequence.
-        compared: columns in which an upsert must differ from the live row to be a change; default all. The others are
-            remembered as they come.
-        arranges: whether rows are looked up by join key too; if not, by identity only.
-        is_hybrid: some rows may lie elsewhere (`zset_join.state.join.hybrid_state`); its files are useless alone.
-    """
+    """Rules for keeping the rows of a side."""
 
     keeps_unmatchable: bool = True
     has_degree: bool = False

@@ -66,17 +66,8 @@ def side_reader(
     *,
     keeps_order: bool = True,
 ) -> pa.RecordBatchReader:
-    """Return the live rows and tombstones, with what they remember in columns that start with `_zset_`.
-
-    Batches are made while they are read; the side must not change meanwhile.
-
-    Args:
-        side: the rows in memory.
-        cold: records of the rows that are not in memory, in pieces.
-        cold_tombstones: the same of tombstones.
-        keeps_order: rows of one key come in the order in which they were linked, as a snapshot has them; else as they are in
-            memory, which takes half the time, and is enough for who wants the rows alone.
-    """
+    """Return the live rows and tombstones, with what they remember in columns that start with `_zset_`."""
+    # Batches are made while they are read; the side must not change meanwhile.
     facts = _facts(side.absorbed_epoch, side.ignored) | null_keys(side).metadata()
     schema = _snapshot_schema(side).with_metadata(facts)
     return pa.RecordBatchReader.from_batches(schema, _batches(side, cold, cold_tombstones, keeps_order))
@@ -236,14 +227,7 @@ def restore_side(
     prepare: Callable[[ZSet, Sequence[_Words]], PreparedSide] | None = None,
     after_part: Callable[[PreparedSide], None] | None = None,
 ) -> None:
-    """Replace the state by a snapshot. Cost: its rows.
-
-    Args:
-        side: the state.
-        table: the snapshot, or what reads it.
-        prepare: returns what a part of it changes, where that is not `SideState.prepare`.
-        after_part: called after each part.
-    """
+    """Replace the state by a snapshot. Cost: its rows."""
     side.clear()
     side.begin_absorb()
     if prepare is None:  # else most of the rows may go to disk, part by part

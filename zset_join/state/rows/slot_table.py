@@ -27,15 +27,7 @@ _SLOTS_AT_ONCE = 1 << 18
 
 
 class SlotTable:
-    """Own the slots of one table.
-
-    Args:
-        header: the arena's header; the table keeps its count and size in it.
-        count_word: position in the header of the number of keys.
-        bits_word: position in the header of the binary logarithm of the number of slots.
-        directory: where to map the file; None keeps it in memory.
-        name: first part of the file name; the size is the last.
-    """
+    """Own the slots of one table."""
 
     def __init__(
         self, header: npt.NDArray[np.int64], count_word: int, bits_word: int, *, directory: str | None, name: str

@@ -82,14 +82,7 @@ def _free_bytes() -> int:
 
 
 class UnusedMemory:
-    """Watch how much the resident size of this process exceeds what all who watch it are known to hold, between two epochs.
-
-    Args:
-        budget_bytes: of who watches.
-
-    Attributes:
-        close: ends it; so does the end of this object.
-    """
+    """Watch how much the resident size of this process exceeds what all who watch it are known to hold, between two epochs."""
 
     _held: ClassVar[dict[int, int]] = {}
     _unsure: ClassVar[dict[int, tuple[int, int]]] = {}
@@ -112,14 +105,8 @@ class UnusedMemory:
         return count, count * own
 
     def give_back(self, most_bytes: int, held_bytes: int = 0) -> bool:
-        """Give unused memory back if what nobody holds has grown by more than `most_bytes` since it was least; return whether.
-
-        It may have grown for another reason: then this is in vain, once for each such growth.
-
-        Args:
-            most_bytes: that allocators may keep.
-            held_bytes: what the caller is known to hold now.
-        """
+        """Give unused memory back if it has grown by more than `most_bytes` since it was least; return whether."""
+        # It may have grown for another reason: then this is in vain, once for each such growth.
         self._note(held_bytes)
         unused = self._held_by_nobody()
         if unused <= self._least + most_bytes:
@@ -145,20 +132,11 @@ class UnusedMemory:
         pa.default_memory_pool().release_unused()
 
     def correction(self, held_bytes: int, *, less_bytes: int = 0, more_bytes: int = 0) -> int:
-        """Return how much more, or less, is in memory than the caller is known to hold, about.
-
-        It is what the process has beyond what all hold and what it had when the first of them began. The process may have grown
-        or shrunk for another reason: so it is not more than what allocators report as free and what may come on top, and not
-        less than what may be missing. What is more counts for all who watch in equal parts, what is less by what each may miss.
-
-        Args:
-            held_bytes: what the caller is known to hold now.
-            less_bytes: how much of that may not be in memory: mapped files that were not looked at.
-            more_bytes: what it may hold beyond that: pages that are not full, mapped files that were looked at.
-
-        Returns:
-            Bytes; 0 where the host does not report the resident size.
-        """
+        """Return how much more, or less, is in memory than the caller is known to hold, about."""
+        # It is what the process has beyond what all hold and what it had when the first of them began. The process may have
+        # grown or shrunk for another reason: so it is not more than what allocators report as free and what may come on top,
+        # and not less than what may be missing. What is more counts for all who watch in equal parts, what is less by what
+        # each may miss.
         self._note(held_bytes)
         if self.close.alive:
             self._unsure[id(self)] = less_bytes, more_bytes

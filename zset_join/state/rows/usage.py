@@ -18,11 +18,7 @@ __all__ = ["check_deltas", "check_same_epoch", "check_tables", "closed", "make_d
 
 
 def check_deltas(operator: str, inputs: Sequence[Relation], deltas: Sequence[ZSet]) -> None:
-    """Refuse another number of deltas than an operator has inputs.
-
-    Raises:
-        PlanError: `DELTA_COUNT`.
-    """
+    """Refuse another number of deltas than an operator has inputs."""
     if len(deltas) != len(inputs):
         raise PlanError(
             f"{operator} has {len(inputs)} inputs ({', '.join(relation.name for relation in inputs)}) and was given "
@@ -34,11 +30,7 @@ def check_deltas(operator: str, inputs: Sequence[Relation], deltas: Sequence[ZSe
 
 
 def check_same_epoch(epochs: Iterable[int], directory: str | None) -> None:
-    """Refuse local state whose parts were absorbed up to different epochs: the process that wrote it died in between.
-
-    Raises:
-        StateError: `STATE_HALF_WRITTEN`.
-    """
+    """Refuse local state whose parts were absorbed up to different epochs: the process that wrote it died in between."""
     distinct_epochs = list(dict.fromkeys(epochs))
     if len(distinct_epochs) > 1:
         raise StateError(
@@ -52,16 +44,7 @@ def check_same_epoch(epochs: Iterable[int], directory: str | None) -> None:
 def check_tables(
     operator: str, wanted: Mapping[str, Sequence[str]], tables: Mapping[str, pa.Table | pa.RecordBatchReader]
 ) -> None:
-    """Reject tables that are not a snapshot of the operator.
-
-    Args:
-        operator: what messages call it.
-        wanted: name of each table to columns it must have.
-        tables: what was given.
-
-    Raises:
-        StateError: `SNAPSHOT_TABLES`.
-    """
+    """Reject tables that are not a snapshot of the operator."""
     for name, columns in wanted.items():
         missing = ["all of it"] if name not in tables else [one for one in columns if one not in tables[name].schema.names]
         if missing:
@@ -84,11 +67,7 @@ def closed(operator: str) -> StateError:
 
 
 def make_directory(directory: str | None) -> None:
-    """Make the directory of an operator where it is missing.
-
-    Raises:
-        OptionError: `DIRECTORY`, it cannot be made.
-    """
+    """Make the directory of an operator where it is missing."""
     if directory is None:
         return
     try:

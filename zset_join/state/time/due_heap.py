@@ -19,14 +19,7 @@ __all__ = ["DueHeap"]
 
 
 class DueHeap:
-    """Own a heap of (time, number).
-
-    Args:
-        header: where its length is kept.
-        word: position of the length in the header.
-        directory: where to map the file; None keeps it in memory.
-        name: first part of the file name.
-    """
+    """Own a heap of (time, number)."""
 
     def __init__(self, header: npt.NDArray[np.int64], word: int, *, directory: str | None, name: str) -> None:
         path = None if directory is None else str(Path(directory) / f"{name}.due")
@@ -85,7 +78,6 @@ class DueHeap:
             self.length = int(d.pop_due(self.address, self.length, time, due))
 
     def resident_bytes(self) -> int:
-        """Return its bytes."""
         return 16 * self.length
 
     def is_current(self) -> bool:

@@ -34,13 +34,7 @@ _LENGTH, _FIRST_COUNT = 0, 1
 
 
 class Expiries:
-    """Own the times of the rows of a side.
-
-    Args:
-        side: the rows; it reports when they get other numbers.
-        directory: where to map the files; None keeps everything in memory.
-        name: first part of the file names.
-    """
+    """Own the times of the rows of a side."""
 
     def __init__(self, side: SideState, *, directory: str | None, name: str) -> None:
         self._side, self._directory, self._name = side, directory, name
@@ -169,7 +163,6 @@ class Expiries:
         self._push(numbers, times)
 
     def resident_bytes(self) -> int:
-        """Return its bytes."""
         return 16 * int(self._side.header[s.H_ROWS_END]) + self._heap.resident_bytes()
 
     def is_current(self) -> bool:

@@ -53,15 +53,7 @@ _TIMES, _COUNTS = "_zset_expires", b"zset_join.expired"
 
 @dataclass(frozen=True, kw_only=True)
 class TimeToLive:
-    """Describe how long the rows of an input live.
-
-    Args:
-        after: microseconds, or in the unit of an integer event time.
-        by_event_time: reckon from the event time of a row and by the watermark; else by processing time.
-        by_key: the rows of a key live as long as the newest of them.
-        reads: a change of another input reads the rows with its key, which begins their time again.
-        forgets: rows that expire are taken out of the state and not retracted.
-    """
+    """Describe how long the rows of an input live."""
 
     after: int
     by_event_time: bool = False
@@ -71,12 +63,7 @@ class TimeToLive:
 
 
 def later(table: pa.Table, by: int) -> pa.Table:
-    """Return a table of a snapshot whose rows end later, or with a negative number earlier; those that never end still do not.
-
-    Args:
-        table: rows with their times.
-        by: how much, in the unit of the times.
-    """
+    """Return a table of a snapshot whose rows end later, with a negative number earlier; those that never end still do not."""
     at = table.schema.get_field_index(_TIMES)
     times = table.column(at).to_numpy()
     moved = np.where(np.abs(times) >= NEVER, times, np.clip(times, -NEVER + abs(by), NEVER - abs(by)) + by)
@@ -84,13 +71,7 @@ def later(table: pa.Table, by: int) -> pa.Table:
 
 
 def ended_by(table: pa.Table, by: int, now: int) -> int:
-    """Return how many rows of a table of a snapshot live at a time, and would not if they ended later by so much.
-
-    Args:
-        table: rows with their times.
-        by: as of `later`; a negative number lets rows end earlier.
-        now: the time.
-    """
+    """Return how many rows of a table of a snapshot live at a time, and would not if they ended later by so much."""
     times, moved = (one.column(_TIMES).to_numpy() for one in (table, later(table, by)))
     return int(np.count_nonzero((np.abs(times) < NEVER) & (times > now) & (moved <= now)))
 
@@ -106,18 +87,7 @@ class _Keys:
 
 @dataclass(slots=True)
 class ExpiringEpoch:
-    """Effect of one epoch on the rows of an input.
-
-    Args:
-        answered: the delta to answer.
-        stored: the delta to fold in.
-        changes: of the rows kept here.
-        expired: numbers of rows that go because their time has come.
-        due: numbers of the rows that were looked at.
-        due_times: when each of them expires, as far as is known now.
-        keys: keys that are written or read.
-        counts: as `COUNTERS`.
-    """
+    """Effect of one epoch on the rows of an input."""
 
     answered: ZSet
     stored: ZSet
@@ -135,20 +105,7 @@ class ExpiringEpoch:
 
 
 class ExpiringRows:
-    """Own the rows of one input and when they expire.
-
-    Args:
-        relation: the input, in append or changelog mode.
-        ttl: how long rows live.
-        key: the columns of its key.
-        key_types: the type each is compared in.
-        null_safe: per key column, whether NULL is a key.
-        name: first part of the file names.
-        tables: where the state lies, and how keys are hashed.
-
-    Raises:
-        StateError: the directory has other content.
-    """
+    """Own the rows of one input and when they expire."""
 
     def __init__(
         self,
@@ -212,13 +169,7 @@ class ExpiringRows:
         return pa.RecordBatch.from_arrays(columns_of_key, schema=self._key_schema)
 
     def resolve(self, tick: Tick, delta: ZSet, read: pa.RecordBatch | None) -> ExpiringEpoch:
-        """Return the effect of an epoch. Cost: the rows of the delta, those that are due, and the keys that are read.
-
-        Args:
-            tick: the epoch.
-            delta: rows that arrive and rows that go.
-            read: keys that other inputs read in this epoch.
-        """
+        """Return the effect of an epoch. Cost: the rows of the delta, those that are due, and the keys that are read."""
         now, before = self._now(tick), self._before(tick)
         changes = self._changes.resolve(delta, ignores_absent=True) if len(delta) else None
         new = self._changes.rows_of(_NONE) if changes is None else changes.new

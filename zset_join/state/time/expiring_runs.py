@@ -21,15 +21,7 @@ _LEAST_KEYS, _LEAST_ROWS = 4096, 8192
 
 
 class ExpiringRuns:
-    """Free rows of one input as the watermark passes them.
-
-    Args:
-        rows: the rows.
-        keys: their keys.
-        keeps_newest: of what is past keep the newest row of each key, which is still valid; a DELETE for a while only.
-        first_word: of the header of the keys, two words of which hold how much waits.
-        directory: where to map files; None keeps everything in memory.
-    """
+    """Free rows of one input as the watermark passes them."""
 
     def __init__(
         self, rows: VersionedRows, keys: KeyRuns, *, keeps_newest: bool, first_word: int, directory: str | None
@@ -46,15 +38,7 @@ class ExpiringRuns:
     def expire(
         self, touched: _Words, horizon: int | None, *, now: int | None, retention: int, changes: int
     ) -> tuple[int, _Words]:
-        """Let keys wait whose rows have changed, then free what is past; return how many rows, and the keys they were of.
-
-        Args:
-            touched: numbers of keys whose rows have changed.
-            horizon: the time up to which rows are past; None: nothing is.
-            now: the processing time, None for none.
-            retention: how long a DELETE that is the newest version is remembered, in processing time.
-            changes: rows of the epoch; what is freed in one epoch is at most in proportion to them.
-        """
+        """Let keys wait whose rows have changed, then free what is past; return how many rows, and the keys they were of."""
         past = -NEVER if horizon is None else horizon
         view, place, side = self._keys.view, self.rows.place, self.rows.view
         self._due.make_room(len(touched))
@@ -99,7 +83,6 @@ class ExpiringRuns:
         return int(freed + dropped), np.concatenate([keys[: int(count)], forgotten[: int(dropped)]])
 
     def resident_bytes(self) -> int:
-        """Return its bytes."""
         return self._due.resident_bytes() + self._forget.resident_bytes()
 
     def is_current(self) -> bool:

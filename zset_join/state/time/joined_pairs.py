@@ -29,16 +29,7 @@ _AT_ONCE = 1 << 16
 
 @dataclass(slots=True)
 class Transitions:
-    """The transitions of left rows.
-
-    Args:
-        refs: their record addresses.
-        befores: what each was joined with.
-        afters: what each is joined with.
-        weights: copies.
-        corrects: they are of left rows that were present before and stay: only the right side has changed.
-        corrected: their positions among them.
-    """
+    """The transitions of left rows."""
 
     refs: _Words
     befores: _Words
@@ -64,18 +55,7 @@ class Transitions:
 
 
 class JoinedPairs:
-    """Gather the lines of an answer.
-
-    Args:
-        shape: which rows meet, and what is shown.
-        left_layout: of the records of left rows.
-        left_rows: what keeps left rows; None where none is kept.
-        right_rows: what keeps right rows.
-        chunk_rows: rows per chunk.
-
-    Attributes:
-        corrections: earlier answers that the last one retracted because a right row arrived, changed or went.
-    """
+    """Gather the lines of an answer."""
 
     def __init__(
         self,

@@ -38,18 +38,7 @@ _NONE_FORGOTTEN = -(1 << 63)
 
 @dataclass(slots=True)
 class KeyGroups:
-    """The keys of one epoch.
-
-    Args:
-        count: how many there are.
-        table: finds a group by hash.
-        bits: binary logarithm of the size of the table.
-        reps: address of the key record of each group.
-        codes: its hash.
-        numbers: its number in the state, 0 for a new one.
-        group_of: per input, the group of each row; -1 where its key can never match.
-        unfit: per input, rows whose key does not fit the type keys are compared in; None when all do.
-    """
+    """The keys of one epoch."""
 
     count: int
     table: _Words
@@ -63,18 +52,7 @@ class KeyGroups:
 
 
 class KeyRuns:
-    """Own the keys.
-
-    Args:
-        key_types: the type each key column is compared in.
-        null_safe: per key column, whether NULL is a value like any other; else such a key matches nothing.
-        runs: how many runs a key has.
-        tables: where the state lies, and how keys are hashed.
-        facts: what else the files depend on.
-
-    Raises:
-        StateError: the directory holds something else, or state that was being written when its process died.
-    """
+    """Own the keys."""
 
     def __init__(
         self,
@@ -148,11 +126,7 @@ class KeyRuns:
         return self.waiting_place + 8
 
     def group(self, inputs: Sequence[Sequence[pa.Array]]) -> KeyGroups:
-        """Find the keys of the rows of an epoch: per input its key columns. Cost: one hash and one probe per row.
-
-        Args:
-            inputs: key columns per input; of an input without rows, an empty list or empty columns.
-        """
+        """Find the keys of the rows of an epoch: per input its key columns. Cost: one hash and one probe per row."""
         counts = [len(columns[0]) if columns else 0 for columns in inputs]
         total = sum(counts)
         bits = max(4, (total + total // 2).bit_length())

@@ -20,14 +20,7 @@ __all__ = ["Arrivals", "Passed", "mark_late"]
 
 @dataclass(frozen=True, slots=True)
 class Arrivals:
-    """The rows of one input in an epoch.
-
-    Args:
-        times: of each row.
-        status: of each row, as in `zset_join.kernels.rows.changes`; late rows are marked in it.
-        weights: of each row.
-        rows: the rows.
-    """
+    """The rows of one input in an epoch."""
 
     times: npt.NDArray[np.int64]
     status: npt.NDArray[np.uint8]
@@ -37,13 +30,7 @@ class Arrivals:
 
 @dataclass(frozen=True, slots=True)
 class Passed:
-    """The times that were past before an epoch.
-
-    Args:
-        watermark: the last time the watermark had passed.
-        horizon: up to which rows were past.
-        refuses: every version up to there is marked, for an error.
-    """
+    """The times that were past before an epoch."""
 
     watermark: int
     horizon: int
@@ -59,20 +46,9 @@ def mark_late(
     right: Arrivals,
     passed: Passed | None,
 ) -> dict[str, int]:
-    """Mark rows that arrive after the watermark had passed them; return the counts.
-
-    Left rows that may change are kept up to a bound, so only what is behind that is late. An update whose old row is behind it
-    is set aside whole, also with `late="join"`.
-
-    Args:
-        shape: which rows meet, and when.
-        keys: the keys of the state.
-        versions: the kept right rows.
-        groups: the keys of the epoch.
-        left: rows of the left input.
-        right: rows of the right input.
-        passed: the times that were past before the epoch; None for none.
-    """
+    """Mark rows that arrive after the watermark had passed them; return the counts."""
+    # Left rows that may change are kept up to a bound, so only what is behind that is late. An update whose old row is behind
+    # it is set aside whole, also with `late="join"`.
     if passed is None:
         return {}
     watermark, horizon = passed.watermark, passed.horizon

@@ -34,15 +34,7 @@ def _changes(right: PreparedRows) -> tuple[Any, ...]:
 
 
 class NearestPassing:
-    """Search the right rows that a condition chooses.
-
-    Args:
-        keys: the keys of both sides.
-        left: the kept left rows.
-        right: the kept right rows.
-        pairs: evaluates the rest of ON.
-        reach: how far away a right row may be.
-    """
+    """Search the right rows that a condition chooses."""
 
     def __init__(self, keys: KeyRuns, left: VersionedRows, right: VersionedRows, pairs: JoinedPairs, reach: int) -> None:
         self._keys, self._left, self._right, self._pairs, self._reach = keys, left, right, pairs, reach
@@ -52,14 +44,7 @@ class NearestPassing:
         return self._keys.view, self._right.place, self._right.view  # views move when a state is cleared
 
     def transitions(self, epoch: VersionEpoch, left: PreparedRows, gone: tuple[_Words, _Words], come: DueRows) -> Transitions:
-        """Return the transitions of an epoch.
-
-        Args:
-            epoch: the changes of both sides.
-            left: those of the left side.
-            gone: left rows that were retracted, in the order of `left`, and their weights.
-            come: left rows that arrive.
-        """
+        """Return the transitions of an epoch."""
         groups = np.repeat(np.arange(epoch.groups.count), np.diff(left.removed_begin))
         past = DueRows(gone[0], epoch.groups.numbers[groups], groups, gone[1])
         kept = self._touched(epoch, left)

@@ -28,14 +28,7 @@ _H_DUE_LENGTH = 42
 
 @dataclass(slots=True)
 class DueRows:
-    """Rows to be looked up.
-
-    Args:
-        refs: record addresses.
-        keys: number of the key of each, 0 where the state has none.
-        groups: group of each in this epoch, -1 for none.
-        weights: of each.
-    """
+    """Rows to be looked up."""
 
     refs: _Words
     keys: _Words
@@ -102,19 +95,15 @@ class PendingRows(RowStore):
         )
 
     def resident_bytes(self) -> int:
-        """Return the bytes of records, long values and the heap of times."""
         return super().resident_bytes() + self.due.resident_bytes()
 
     def is_current(self) -> bool:
-        """Return whether the mapped files are still those of the directory."""
         return super().is_current() and self.due.is_current()
 
     def clear(self) -> None:
-        """Forget everything."""
         self.due.close(remove=True)
         super().clear()
 
     def close(self) -> None:
-        """Unmap everything."""
         self.due.close()
         super().close()

@@ -62,14 +62,7 @@ _CODES = {
 
 
 class GivenRows:
-    """The rows of one input in one epoch, with the status of each.
-
-    Args:
-        relation: the input.
-        delta: its rows.
-        key: names of the key columns.
-        status: of each row.
-    """
+    """The rows of one input in one epoch, with the status of each."""
 
     def __init__(self, relation: Relation, delta: ZSet, key: Sequence[str], status: npt.NDArray[np.uint8]) -> None:
         self.relation, self.delta, self.key, self.status = relation, delta, tuple(key), status
@@ -105,11 +98,7 @@ def late_or_rejected_rows(inputs: Sequence[GivenRows], *, with_late: bool = True
 
 
 def raise_for_rejections(inputs: Sequence[GivenRows], tick: Tick, *, of_late: bool = False) -> None:
-    """Raise for the first row that breaks the contract; late rows do not, unless `of_late`.
-
-    Raises:
-        BadInputError: names the relation, row, weight and epoch.
-    """
+    """Raise for the first row that breaks the contract; late rows do not, unless `of_late`."""
     for given in inputs:
         bad = np.flatnonzero((given.status > ch.LAST_HARMLESS) & (of_late | (given.status < _FIRST_LATE)))
         if not len(bad):

@@ -33,19 +33,7 @@ _SNAPSHOT_ROWS = 1 << 16
 
 
 class RowStore:
-    """Own the rows of one input.
-
-    Args:
-        schema: the columns.
-        keys: the keys they belong to.
-        words: how many order words there are besides the arrival.
-        name: first part of the file names.
-        latest_first: of equal rows the later arrival comes first.
-        facts: what else the files depend on.
-
-    Raises:
-        StateError: the directory has other content.
-    """
+    """Own the rows of one input."""
 
     def __init__(
         self,

@@ -52,9 +52,6 @@ class TimeLabels:
 
     `on_crowded` is called with times of which some found no room; it must call `spread` with them and those of the
     rows, and rewrite all rows. `on_overtaken` is called where another process has changed the mapped rows; it must call `load`.
-
-    Args:
-        step: the distance of labels where there is room; for tests.
     """
 
     def __init__(self, *, step: int = _STEP) -> None:
@@ -96,12 +93,7 @@ class TimeLabels:
             self._times = sorted([*self._times, *placed])
 
     def words(self, column: pa.Array, *, is_kept: bool) -> tuple[_Words, npt.NDArray[np.bool_] | None]:
-        """Return the label of each time, and which are NULL; None when none is.
-
-        Args:
-            column: the times.
-            is_kept: they have been admitted; else a time without a label gets a number between the labels beside it.
-        """
+        """Return the label of each time, and which are NULL; None when none is."""
         encoded = column.dictionary_encode()
         times = encoded.dictionary.to_pylist()
         own = [self._label_of[time] if is_kept else self._number(time) for time in times]

@@ -29,14 +29,7 @@ RestorePart = Callable[[RowStore, pa.RecordBatch, npt.NDArray[np.int64], npt.NDA
 
 
 class TimedState:
-    """Own the state of an operator.
-
-    Args:
-        keys: the keys.
-        inputs: the rows of each input that keeps some.
-        counters: names of what is counted over all epochs.
-        on_cleared: called when everything has been forgotten.
-    """
+    """Own the state of an operator."""
 
     def __init__(
         self,

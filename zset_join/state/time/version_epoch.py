@@ -19,20 +19,7 @@ __all__ = ["VersionEpoch"]
 
 @dataclass(slots=True)
 class VersionEpoch:
-    """Effect of an epoch.
-
-    Args:
-        tick: the epoch.
-        deltas: of the left and the right input.
-        groups: the keys of both.
-        right: the transitions of the right rows.
-        left: the transitions of the left rows, where they are kept in runs.
-        left_address: of the records of the left rows.
-        left_times: the times they request.
-        given: the rows of both inputs with the status of each.
-        counts: what was late, and more, by name.
-        owners: keeps what addresses point to.
-    """
+    """Effect of an epoch."""
 
     tick: Tick
     deltas: tuple[ZSet, ZSet]

@@ -57,19 +57,7 @@ _H_RIGHT_DUE, _H_LEFT_DUE = 32, 34  # of the header of the keys; each takes two 
 
 
 class VersionJoin:
-    """Join by key and time.
-
-    Args:
-        shape: which rows meet, and when.
-        facts: what the files depend on besides.
-        on_bad_input: `error` or `quarantine`.
-        retention_us: how long a DELETE that is the newest version is remembered.
-        chunk_rows: rows per chunk.
-        tables: where the state lies, and how keys are hashed.
-        place: among the joins that share the right rows.
-        eager_places: how many of these places may have runs of left rows.
-        table_of: the join whose right rows are shared; None: they are its own.
-    """
+    """Join by key and time."""
 
     def __init__(
         self,
@@ -124,11 +112,7 @@ class VersionJoin:
     # ---------------------------------------------------------------- reading
 
     def answer(self, tick: Tick, deltas: Sequence[ZSet]) -> Iterator[ZSet]:
-        """Yield retractions, then insertions.
-
-        Raises:
-            BadInputError: rows that break a relation's contract, with policy `error`.
-        """
+        """Yield retractions, then insertions."""
         if not self._has_to_do(tick, deltas):
             return
         epoch = self._prepare(tick, deltas)
@@ -400,19 +384,11 @@ class VersionJoin:
     # ---------------------------------------------------------------- writing; called by `VersionJoins`
 
     def resolve(self, tick: Tick, deltas: Sequence[ZSet]) -> None:
-        """Find out what the deltas of an epoch change.
-
-        Raises:
-            BadInputError: as `answer`.
-        """
+        """Find out what the deltas of an epoch change."""
         self._refuse(self._prepare(tick, deltas))
 
     def fold(self, tick: Tick, deltas: Sequence[ZSet]) -> tuple[_Words, dict[str, int]]:
-        """Store the resolved epoch, including right rows that it owns, and free rows that the watermark has passed.
-
-        Returns:
-            Numbers of keys that may hold nothing any more, and counts.
-        """
+        """Store the resolved epoch, including right rows that it owns, and free rows that the watermark has passed."""
         epoch = self._prepare(tick, deltas)
         rejected = list(epoch.given)
         if not self._owns_table:  # keys that another join has stored have their numbers now
@@ -532,7 +508,6 @@ class VersionJoin:
             expiring.expire(groups.numbers, None, now=None, retention=0, changes=0)
 
     def kept_times(self, rows: RowStore, table: pa.RecordBatch | pa.Table) -> pa.Array:
-        """Return the times of rows that are kept."""
         return time_values(self.shape.times, table, 1 if rows is self.right else 0)
 
     def labels_of(self, rows: RowStore) -> dict[Any, int]:
@@ -554,18 +529,15 @@ class VersionJoin:
         return sum(one.resident_bytes() for one in self._expiring)
 
     def working_bytes(self) -> int:
-        """Return the bytes of the working arrays; there are some only between an answer and its absorption."""
         if self._prepared is None:
             return 0
         left, right = (len(delta) for delta in self._prepared.deltas)
         return left * (self._left_layout.stride + 80) + right * (self.right.layout.stride + 80)
 
     def is_current(self) -> bool:
-        """Return whether the waiting entries are still those of the directory."""
         return all(one.is_current() for one in self._expiring)
 
     def close(self) -> None:
-        """Unmap the waiting entries."""
         self.forget_epoch()
         for one in self._expiring:
             one.close()

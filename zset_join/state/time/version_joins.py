@@ -29,14 +29,7 @@ _FEW_TIMES = 1024  # that no row has any more
 
 
 class VersionJoins:
-    """Own the state of joins; the first one owns the right rows.
-
-    Args:
-        joins: the joins.
-
-    Raises:
-        StateError: the files of the state are at different epochs.
-    """
+    """Own the state of joins; the first one owns the right rows."""
 
     def __init__(self, joins: Sequence[VersionJoin]) -> None:
         self.joins = tuple(joins)
@@ -49,20 +42,9 @@ class VersionJoins:
 
     @property
     def absorbed_epoch(self) -> int:
-        """Return the last epoch folded in, -1 when there was none."""
         return self._state.absorbed_epoch
 
     def absorb(self, tick: Tick, deltas: Sequence[Sequence[ZSet]]) -> None:
-        """Fold one epoch in, and free what the watermark has passed.
-
-        Args:
-            tick: the epoch.
-            deltas: of each join, those of its left and its right input; the right one is the same for all.
-
-        Raises:
-            BadInputError: rows that break a contract; the state is unchanged.
-            StateError: an epoch that was absorbed before.
-        """
         tick.check_follows(self.absorbed_epoch)
         for join, given in zip(self.joins, deltas, strict=True):
             join.resolve(tick, given)
@@ -95,11 +77,9 @@ class VersionJoins:
         self._restore({name: reader.read_all() for name, reader in self.snapshot_readers().items()}, more)
 
     def snapshot_readers(self) -> Mapping[str, pa.RecordBatchReader]:
-        """Return readers of the rows of each input, batch by batch, until the state changes."""
         return self._state.snapshot_readers()
 
     def restore(self, tables: Mapping[str, pa.Table | pa.RecordBatchReader]) -> None:
-        """Replace the state by a snapshot. Cost: its rows."""
         self._restore(tables, set())
 
     def _restore(self, tables: Mapping[str, pa.Table | pa.RecordBatchReader], more: set[Any]) -> None:
@@ -130,24 +110,19 @@ class VersionJoins:
             join.reopen()
 
     def statistics(self) -> dict[str, int]:
-        """Return counts: rows kept per input, keys, bytes, and what was late, ignored, answered and freed so far."""
         return self._state.statistics()
 
     def resident_bytes(self) -> int:
-        """Return the bytes of memory of the state."""
         labels = 0 if self._labels is None else self._labels.resident_bytes()
         return self._state.resident_bytes() + labels + sum(join.resident_bytes() for join in self.joins)
 
     def working_bytes(self) -> int:
-        """Return the bytes of the working arrays; there are some only between an answer and its absorption."""
         return sum(join.working_bytes() for join in self.joins)
 
     def is_current(self) -> bool:
-        """Return whether the mapped files are still those of the directory, whole."""
         return self._state.is_current() and all(join.is_current() for join in self.joins)
 
     def close(self) -> None:
-        """Unmap the state."""
         self._state.close()
         for join in self.joins:
             join.close()

@@ -38,22 +38,7 @@ _Marks = npt.NDArray[np.bool_]
 
 @dataclass(slots=True)
 class PreparedRows:
-    """Effect of the rows of an epoch on one `VersionedRows`.
-
-    Args:
-        count: rows.
-        address: of their records.
-        weights: as given.
-        status: of every row, as in `zset_join.kernels.rows.changes`.
-        deletes: which rows are DELETEs.
-        left: weight of each new row after what this epoch retracted of it; 0 for other rows.
-        begin: where the new rows of each group begin in `order`.
-        order: the new rows, by group and in order.
-        removed_begin: where the list of what is taken off the entries of each group's run begins.
-        removed_at: positions in the run.
-        removed_weight: what is taken off.
-        group_of: the group of each row.
-    """
+    """Effect of the rows of an epoch on one `VersionedRows`."""
 
     count: int
     address: int
@@ -77,16 +62,7 @@ class PreparedRows:
 
 @dataclass(frozen=True, slots=True)
 class NewRows:
-    """Rows of an epoch, or of a snapshot.
-
-    Args:
-        rows: with the columns of the schema.
-        order: the order words of each row, without the arrival.
-        weights: of each row; below 0 a retraction, where there are such.
-        status: of each row; what is not OK is omitted. Retractions of what is not there are marked in it.
-        deletes: which rows are DELETEs; None: none is.
-        arrivals: the arrival of each row, where it does not come now.
-    """
+    """Rows of an epoch, or of a snapshot."""
 
     rows: pa.RecordBatch
     order: Sequence[_Words]
@@ -97,20 +73,7 @@ class NewRows:
 
 
 class VersionedRows(RowStore):
-    """Own the rows of one input that are looked up by key and time.
-
-    Args:
-        schema: the columns.
-        keys: the keys they are under.
-        run: which run of a key is theirs.
-        words: how many order words there are besides the arrival.
-        name: first part of the file names.
-        latest_first: of equal rows the later arrival comes first.
-        facts: what else the files depend on.
-
-    Raises:
-        StateError: the directory has other content.
-    """
+    """Own the rows of one input that are looked up by key and time."""
 
     def __init__(
         self,
@@ -136,14 +99,7 @@ class VersionedRows(RowStore):
         *,
         retracts: bool,
     ) -> PreparedRows:
-        """Find out what the rows of an epoch change. Cost: the rows, and what shares their key and order.
-
-        Args:
-            new: the rows.
-            groups: the keys of the epoch.
-            which: which input of `groups` these are.
-            retracts: negative weights are retractions; else every row is a new one.
-        """
+        """Find out what the rows of an epoch change. Cost: the rows, and what shares their key and order."""
         rows, weights, status = new.rows, new.weights, new.status
         count = rows.num_rows
         group_of = groups.group_of[which]
@@ -214,14 +170,7 @@ class VersionedRows(RowStore):
         return int(r.run_bytes_needed(self.keys.view, self.place, groups.numbers, groups.count, prepared.begin))
 
     def absorb(self, prepared: PreparedRows, groups: KeyGroups, *, supersedes: bool, limit: int = 0) -> None:
-        """Apply the result of `prepare`; the keys have their numbers, and room for their runs. Cost: the changes, amortised.
-
-        Args:
-            prepared: the rows.
-            groups: the keys.
-            supersedes: a row takes the place of one of the same key and first word.
-            limit: keep only so many copies per key, the first ones; 0: all.
-        """
+        """Apply the result of `prepare`; the keys have their numbers, and room for their runs. Cost: the changes, amortised."""
         heap_bytes = 0
         if len(self.variables):
             heap_bytes = heap_bytes_needed(prepared.address, self.layout.stride, prepared.count, self.variables.address)

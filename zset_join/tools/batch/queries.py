@@ -66,17 +66,7 @@ EPOCHS = "epoch_times"
 
 @dataclass(frozen=True, kw_only=True)
 class Part:
-    """Define one table of a batch query.
-
-    Args:
-        name: of the table.
-        query: a SELECT over tables before it; empty for an opaque step.
-        is_read_often: others read it more than once, so it is worth keeping.
-        step: what it does is a row step: the feed and the place of the step in it; None: it is no step.
-        opaque: the step that no tree expresses; `source` is the table it is applied to, `before` and `after` are the columns.
-        source: see `opaque`.
-        before: see `opaque`.
-    """
+    """Define one table of a batch query."""
 
     name: str
     query: str
@@ -89,14 +79,7 @@ class Part:
 
 @dataclass(frozen=True, kw_only=True)
 class BatchView:
-    """A plan as a batch query.
-
-    Args:
-        parts: tables, in the order in which they are to be defined.
-        answer: the table that is the view.
-        tied_parts: more tables, for the next one.
-        tied: the table of the rows that a tie by arrival leaves open; None where none can be.
-    """
+    """A plan as a batch query."""
 
     parts: tuple[Part, ...]
     answer: str
@@ -105,10 +88,8 @@ class BatchView:
 
 
 def source_name(number: int, prefix: str = "") -> str:
-    """Return the table of the changes of a source, by the number of the source in the plan.
-
-    Its columns are those of the relation, `w` the weight, `e` the epoch and `n` the place among all.
-    """
+    """Return the table of the changes of a source, by the number of the source in the plan."""
+    # Its columns are those of the relation, `w` the weight, `e` the epoch and `n` the place among all.
     return f"{prefix}source_{number}"
 
 
@@ -132,21 +113,7 @@ def batch_parts(
     marked: Collection[int] = (),
     has_all_epochs: bool = True,
 ) -> BatchView:
-    """Return the view of a plan as a batch query, over a table per source and `EPOCHS`.
-
-    Args:
-        plan: the plan.
-        times: per stage.
-        dialect: whose SQL.
-        prefix: of the name of every table, those given among them.
-        forms: what is known of sources; default: all changes. Of one of which the rows are known, `live_name` is the given
-            table, with `w` how often each is present; of others it is `source_name`.
-        marked: the stages for which `marks_name` is a given table.
-        has_all_epochs: every epoch is in the table `EPOCHS`; else those are in which a row arrived.
-
-    Raises:
-        PlanError: a kind of stage that has no batch query, or whose answer does not follow from these tables.
-    """
+    """Return the view of a plan as a batch query, over a table per source and `EPOCHS`."""
     writer = _Writer(plan, dialect, prefix, forms or {})
     scopes = [
         BatchScope(
@@ -171,11 +138,7 @@ def batch_parts(
 
 
 def one_statement(view: BatchView, *, of_ties: bool = False) -> str:
-    """Return the view, or the rows that ties leave open, as one statement of DuckDB's.
-
-    Raises:
-        PlanError: a step that DuckDB cannot run, for it is Spark's own.
-    """
+    """Return the view, or the rows that ties leave open, as one statement of DuckDB's."""
     texts = []
     for part in [*view.parts, *(view.tied_parts if of_ties else ())]:
         if part.opaque is not None:
@@ -256,11 +219,9 @@ class _Writer:
         return table
 
     def tied(self, feeds: Sequence[Feed], inputs: Sequence[Sequence[BatchTable]], scopes: Sequence[BatchScope]) -> list[str]:
-        """Add the rows of feeds that ties leave open, and return their tables.
-
-        Only the stages that feed the view itself are looked at, and those before them whose rows they pass on: what a tie below
-        another stage leads to is not followed.
-        """
+        """Add the rows of feeds that ties leave open, and return their tables."""
+        # Only the stages that feed the view itself are looked at, and those before them whose rows they pass on: what a tie
+        # below another stage leads to is not followed.
         tables = []
         for feed in feeds:
             if not isinstance(feed.origin, int):
@@ -339,12 +300,11 @@ def _control_of(plan: QueryPlan, source: PlanSource) -> str | None:
 
 
 def _filled(source: PlanSource, history: str, control: str) -> str:
-    """Return the rows of a source that are present, where changes may leave columns out, or be truncates.
-
-    A truncate deletes what is before it in the order. Of the changes of a key behind it the newest counts, and a column that it
-    omits has the value that the last one before it, back to the last delete, did send. A change that arrived after a newer
-    one of its key was applied counts for nothing. It is DuckDB's SQL: inside Spark `spark.tools.partial_tables` is the same.
-    """
+    """Return the rows of a source that are present, where changes may leave columns out, or be truncates."""
+    # A truncate deletes what is before it in the order. Of the changes of a key behind it the newest counts, and a column
+    # that it omits has the value that the last one before it, back to the last delete, did send. A change that arrived after
+    # a newer one of its key was applied counts for nothing. It is DuckDB's SQL: inside Spark `spark.tools.partial_tables` is
+    # the same.
     schema = source.relation.schema
     keys = [column(schema, name) for name in source.relation.primary_key]
     orders = [column(schema, name) for name in source.relation.sequence_by if name != IMAGE]

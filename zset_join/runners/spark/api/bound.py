@@ -17,19 +17,13 @@ __all__ = ["BoundSource", "BoundTransform", "bindings_of", "opaque_after_dedup"]
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class BoundSource(Binding):
-    """Bind a source to a stream.
-
-    Args:
-        stream: its rows.
-        origin: the same object for all forms of one stream.
-    """
+    """Bind a source to a stream."""
 
     stream: SourceStream
     origin: object = field(default_factory=object)
 
     @classmethod
     def of(cls, stream: SourceStream, origin: object | None = None) -> BoundSource:
-        """Return a stream as a source."""
         source = PlanSource(
             relation=stream.relation(()),
             hidden=stream.hidden,
@@ -41,33 +35,21 @@ class BoundSource(Binding):
 
 @dataclass(frozen=True, eq=False)
 class BoundTransform:
-    """A step that only Spark can do.
-
-    Args:
-        step: as the tree has it.
-        bound: what it does.
-    """
+    """A step that only Spark can do."""
 
     step: OpaqueStep
     bound: BoundStep
 
 
 def bindings_of(steps: Sequence[BoundTransform], streams: Mapping[str, SourceStream]) -> Bindings:
-    """Return the bindings of the names of a plan.
-
-    Args:
-        steps: of a view.
-        streams: by the names of the sources in the plan.
-    """
+    """Return the bindings of the names of a plan."""
     return Bindings(streams, {id(one.step): one.bound for one in steps})
 
 
 def opaque_after_dedup(node: Node) -> list[str]:
-    """Return the steps of Spark's own behind a dedup of versions, whose rows no longer show them.
-
-    What a filter rejects ends the version before it, and what the dedup retracts was valid at its time all the same: neither
-    shows in the rows of such a view.
-    """
+    """Return the steps of Spark's own behind a dedup of versions, whose rows no longer show them."""
+    # What a filter rejects ends the version before it, and what the dedup retracts was valid at its time all the same:
+    # neither shows in the rows of such a view.
     titles: list[str] = []
     while isinstance(node, Apply):
         titles = [*([node.step.text] if isinstance(node.step, OpaqueStep) else []), *titles]

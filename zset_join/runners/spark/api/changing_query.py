@@ -138,11 +138,7 @@ class ChangeableOnExecutors(Protocol):
 
 
 class RunnerHere:
-    """Change a query on executors whose runner is in this process.
-
-    Args:
-        runner: of its epochs.
-    """
+    """Change a query on executors whose runner is in this process."""
 
     def __init__(self, runner: EpochRunner) -> None:
         self._runner = runner
@@ -150,7 +146,6 @@ class RunnerHere:
 
     @property
     def has_ended(self) -> bool:
-        """Return whether a change counts."""
         return self._runner.has_ended
 
     def evolve_executors(
@@ -161,28 +156,18 @@ class RunnerHere:
         *,
         is_given: bool,
     ) -> PlanDiff:
-        """Change the query between two epochs."""
         from zset_join.runners.spark.driver.changing_executors import evolve_executors
 
         return evolve_executors(self._runner, query, after.on_executors(), is_given=is_given, terms=terms)
 
     def undo_executors(self, before: tuple[PlannedQuery, ChangeableWriter] | None) -> PlanDiff:
-        """Go back to the query before the last change."""
         from zset_join.runners.spark.driver.changing_executors import undo_executors
 
         return undo_executors(self._runner, None if before is None else (before[0], before[1].on_executors()))
 
 
 class ChangingQuery:
-    """Arguments to restart a running query with after a change.
-
-    Args:
-        writer: that it was started with.
-        epochs: what runs them.
-
-    Attributes:
-        before: the writer of the query before the last change, where both have one view and this process has made it.
-    """
+    """Arguments to restart a running query with after a change."""
 
     def __init__(self, writer: ChangeableWriter, epochs: ChangeableEpochs) -> None:
         self._writer = writer
@@ -197,17 +182,7 @@ class ChangingQuery:
     def changed(
         self, view: Any, words: ColumnWords | None = None, reread: Mapping[str, Any] | None = None, *, as_now: bool = False
     ) -> tuple[PlanDiff, ChangeableWriter]:
-        """Change the query in its checkpoint; return the difference, and the writer that it continues with.
-
-        Args:
-            view: see `JoinQuery.evolve`.
-            words: what schemas do not show of columns of streams that change.
-            reread: see `JoinQuery.evolve`.
-            as_now: see `JoinQuery.evolve`.
-
-        Raises:
-            ZsetJoinError: as `JoinQuery.evolve`.
-        """
+        """Change the query in its checkpoint; return the difference, and the writer that it continues with."""
         other = _writer_of(view, self._writer)
         after = self._writer.changed_to(other)
         return self._epochs.evolve(after.planned, other.chosen_sinks, words, reread, as_now=as_now), after
@@ -219,11 +194,7 @@ class ChangingQuery:
         return after.planned
 
     def undone(self) -> tuple[PlanDiff, ChangeableWriter]:
-        """Go back to the query before the last change; return the difference, and the writer that it continues with.
-
-        Raises:
-            ZsetJoinError: as `JoinQuery.undo`.
-        """
+        """Go back to the query before the last change; return the difference, and the writer that it continues with."""
         before = self.before
         diff, query = self._epochs.undo(has_streams=before is not None)
         if before is not None:
@@ -240,15 +211,7 @@ class ChangingQuery:
 
 
 class ChangingOnExecutors:
-    """Arguments to restart a running query on executors with after a change.
-
-    Args:
-        writer: that it was started with.
-        epochs: what runs its epochs.
-
-    Attributes:
-        before: the writer of the query before the last change; None where another process has made it.
-    """
+    """Arguments to restart a running query on executors with after a change."""
 
     def __init__(self, writer: ChangeableWriter, epochs: ChangeableOnExecutors) -> None:
         self._writer = writer
@@ -263,17 +226,7 @@ class ChangingOnExecutors:
     def changed(
         self, view: Any, words: ColumnWords | None = None, reread: Mapping[str, Any] | None = None, *, as_now: bool = False
     ) -> tuple[PlanDiff, ChangeableWriter]:
-        """Change the query in its checkpoint; return the difference, and the writer that it continues with.
-
-        Args:
-            view: see `JoinQuery.evolve`.
-            words: what schemas do not show of columns of streams that change.
-            reread: see `JoinQuery.evolve`.
-            as_now: see `JoinQuery.evolve`.
-
-        Raises:
-            ZsetJoinError: as `JoinQuery.evolve`.
-        """
+        """Change the query in its checkpoint; return the difference, and the writer that it continues with."""
         other = _writer_of(view, self._writer)
         after, is_given = self._writer.changed_to(other), any(other.chosen_sinks.values())
         terms = ChangeTerms(words=words, reread=reread, as_now=as_now)
@@ -286,11 +239,7 @@ class ChangingOnExecutors:
         return other.planned
 
     def undone(self) -> tuple[PlanDiff, ChangeableWriter]:
-        """Go back to the query before the last change; return the difference, and the writer that it continues with.
-
-        Raises:
-            ZsetJoinError: as `JoinQuery.undo`; `NOT_FROM_HERE`: another process has made the change.
-        """
+        """Go back to the query before the last change; return the difference, and the writer that it continues with."""
         if self.before is None:
             self._epochs.undo_executors(None)
             raise AssertionError("a query that this process has not changed was undone")
@@ -306,11 +255,7 @@ class ChangingOnExecutors:
 
 
 def _writer_of(view: Any, runs: ChangeableWriter) -> ChangeableWriter:
-    """Return the writer of the new query.
-
-    Raises:
-        PlanError: `EVOLVE_SESSION`.
-    """
+    """Return the writer of the new query."""
     other: ChangeableWriter = planned_writer(view)
     if other is runs or other.session is not runs.session:
         raise PlanError(

@@ -41,16 +41,7 @@ _OF_SPARK = {**{name: name for name in FUNCTIONS if name not in ("first", "last"
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class AggregateExpression:
-    """One aggregate of `agg` over what Spark computes.
-
-    Args:
-        function: a key of `zset_join.aggregates.FUNCTIONS`.
-        columns: its arguments: column names or Columns.
-        name: of the result; default: as Spark names it.
-        condition: only rows that fulfil it count; None for all.
-        limit: most values in a list or set.
-        type: the type the result must have, as Spark writes it; None for whatever it has.
-    """
+    """One aggregate of `agg` over what Spark computes."""
 
     function: str
     columns: tuple[str | Column, ...] = ()
@@ -61,11 +52,7 @@ class AggregateExpression:
 
     @classmethod
     def of(cls, given: Aggregated) -> AggregateExpression:
-        """Return an aggregate as it was written, whose arguments are names, texts and Columns.
-
-        Raises:
-            OptionError: an argument is a tree, which does not go together with Columns.
-        """
+        """Return an aggregate as it was written, whose arguments are names, texts and Columns."""
         shown = None if given.shown is None else given.shown.replace("Column<'", "").replace("'>", "")
         columns = tuple(map(_of_spark, given.columns))
         condition = None if given.condition is None else _of_spark(given.condition)
@@ -74,14 +61,7 @@ class AggregateExpression:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Grouping:
-    """A grouped view; made by `View.groupBy`.
-
-    Args:
-        rows: the view.
-        keys: the names of the key columns.
-        computed: those of them that are not columns of the view as they are.
-        trees: the same groups, where a key is computed by an expression tree; None else.
-    """
+    """A grouped view; made by `View.groupBy`."""
 
     rows: Any
     keys: tuple[str, ...]
@@ -90,16 +70,7 @@ class Grouping:
 
     @classmethod
     def of(cls, rows: Any, columns: Sequence[Any], named_keys: Mapping[str, Expression]) -> Grouping:
-        """Group a view.
-
-        Args:
-            rows: the view.
-            columns: names, Columns or expressions, or a list of them.
-            named_keys: expressions by name.
-
-        Raises:
-            PlanError: a column that does not exist, is not a name or a Column, or is named twice.
-        """
+        """Group a view."""
         given = columns[0] if len(columns) == 1 and isinstance(columns[0], list | tuple) else columns
         wanted = []
         for one in given:
@@ -133,16 +104,7 @@ class Grouping:
         return cls(rows=rows, keys=tuple(keys), computed=computed)
 
     def agg(self, *calls: Aggregated | AggregateCall | Column | Mapping[str, str], state_ttl: Any = None) -> Any:
-        """Return one row per group: the key columns, which identify it, and a column per aggregate.
-
-        Args:
-            calls: of `zset_join.spark.functions`; Columns such as `F.sum("x").alias("y")` that are one of them; or
-                a dictionary from column to function.
-            state_ttl: lifetime of a group after its last row: a duration or a `StateTtl`.
-
-        Raises:
-            PlanError: an aggregate that cannot be kept up to date, or columns it does not take.
-        """
+        """Return one row per group: the key columns, which identify it, and a column per aggregate."""
         if self.trees is not None or self._is_of_trees(calls):
             grouped = self.trees or GroupedView.of(self.rows, self.keys, {})
             ours: Any = calls
@@ -178,11 +140,7 @@ class Grouping:
 
 @dataclass(frozen=True)
 class GroupedStream(ShortAggregates[Any]):
-    """A grouped view; made by `View.groupBy`.
-
-    Args:
-        grouping: the rows and the columns that they are grouped by.
-    """
+    """A grouped view; made by `View.groupBy`."""
 
     grouping: Grouping
 
@@ -191,16 +149,6 @@ class GroupedStream(ShortAggregates[Any]):
         return pa.schema([one for one in self.grouping.rows.arrow_schema if one.name not in keys])
 
     def agg(self, *calls: Aggregated | AggregateCall | Column | Mapping[str, str], state_ttl: Any = None) -> Any:
-        """Return one row per group: the key columns, which identify it, and a column per aggregate.
-
-        Args:
-            calls: of `zset_join.spark.functions`; Columns such as `F.sum("x").alias("y")` that are one of them; or
-                a dictionary from column to function.
-            state_ttl: lifetime of a group after its last row: a duration or a `StateTtl`.
-
-        Raises:
-            PlanError: an aggregate that cannot be kept up to date, or columns it does not take.
-        """
         return self.grouping.agg(*calls, state_ttl=state_ttl)
 
 
@@ -277,11 +225,7 @@ class _Lowering:
 
 
 def _translated(rows: DataFrame, column: Column) -> AggregateExpression:
-    """Return the aggregate that a Column of Spark's requests.
-
-    Raises:
-        PlanError: it is none of ours, or more than one.
-    """
+    """Return the aggregate that a Column of Spark's requests."""
     try:
         found = reader_of(rows.sparkSession).aggregate(rows, column)
     except (AnalysisException, ParseException) as error:
@@ -342,11 +286,7 @@ def _selecting(column: Column) -> Transform:
 
 
 def _of_spark(given: Any) -> Any:
-    """Return an argument of an aggregate as a name or a Column.
-
-    Raises:
-        OptionError: it is a tree.
-    """
+    """Return an argument of an aggregate as a name or a Column."""
     if isinstance(given, TextColumn):
         return F.expr(given.name)
     if isinstance(given, Expression):

@@ -36,32 +36,14 @@ def is_lookup_option(name: str) -> bool:
 
 
 def job_defaults(session: SparkSession, options: Mapping[str, Any]) -> Lookup | None:
-    """Return the lookup settings of the session and a writer; None where there are none.
-
-    Args:
-        session: whose configuration counts for all its queries.
-        options: of the writer; others than those of lookups are passed over.
-
-    Raises:
-        OptionError: an unknown name, or a value that is not allowed.
-    """
+    """Return the lookup settings of the session and a writer; None where there are none."""
     given = {name[len(_CONF) :]: value for name, value in session.conf.getAll.items() if name.lower().startswith(_CONF)}
     given |= {name[len(PREFIX) :]: value for name, value in options.items() if is_lookup_option(name)}
     return Lookup.from_options(given) if given else None
 
 
 def lookup_options(session: SparkSession, options: Mapping[str, Any], stages: Sequence[Stage], buckets: int) -> dict[str, Any]:
-    """Return the job's facts for lookup joins; refuse more tasks than connections.
-
-    Args:
-        session: of the query.
-        options: of the writer.
-        stages: of the query.
-        buckets: how many it has.
-
-    Raises:
-        OptionError: as `job_defaults` and `check_connections`.
-    """
+    """Return the job's facts for lookup joins; refuse more tasks than connections."""
     defaults = job_defaults(session, options)
     connects = any(isinstance(stage, LookupJoinStage) for stage in stages)
     processes = min(buckets, parallelism(session)) if connects and buckets > 1 else 1
@@ -75,16 +57,7 @@ def lookup_options(session: SparkSession, options: Mapping[str, Any], stages: Se
 
 
 def check_connections(max_connections: int, *, processes: int, source: str) -> None:
-    """Refuse a query whose tasks could not have a connection each.
-
-    Args:
-        max_connections: of the join.
-        processes: how many tasks run at a time.
-        source: name of the external table.
-
-    Raises:
-        OptionError: there are more tasks than connections.
-    """
+    """Refuse a query whose tasks could not have a connection each."""
     if processes > max_connections:
         raise OptionError(
             f'the lookup join with "{source}" may have max_connections={max_connections} connections, and {processes} tasks '

@@ -21,11 +21,7 @@ def register_writer_of_several(make: Callable[[Any], Any]) -> None:
 
 
 def planned_writer(view: Any) -> Any:
-    """Return the writer of a view, or of several by their names; a writer stays as it is.
-
-    Raises:
-        OptionError: `ARGUMENT`: it is none of these.
-    """
+    """Return the writer of a view, or of several by their names; a writer stays as it is."""
     if isinstance(view, Mapping):
         return _OF_SEVERAL[0](view)
     found = view if _is_writer(view) else getattr(view, "writeStream", None)

@@ -312,21 +312,8 @@ def start_query(
     *,
     checkpoint_location: str,
 ) -> JoinQuery:
-    """Start the query.
-
-    A checkpoint that exists is opened before Spark starts; for a new one Spark chooses the id first.
-
-    Args:
-        stream: returns Spark's writer; called after the checkpoint and the outputs have accepted the query, so a rejected start
-            writes nothing.
-        runner: runs the epochs.
-        tools: answer questions about the query.
-        checkpoint_location: `checkpointLocation`.
-
-    Raises:
-        StateError: the checkpoint belongs to another query.
-        SinkError: the output does.
-    """
+    """Start the query."""
+    # A checkpoint that exists is opened before Spark starts; for a new one Spark chooses the id first.
     gate = _Gate(runner)
     known_id = stored_query_id(checkpoint_location)
     if known_id is not None:
@@ -360,17 +347,7 @@ def start_query(
 def start_served(
     stream: DataStreamWriter, runner: ServedQuery, baseline: bytes | None, draft: Callable[[], OtherMode]
 ) -> JoinQuery:
-    """Start a query over Spark Connect: its epochs run in a process of the server.
-
-    Args:
-        stream: Spark's writer of its rows.
-        runner: the client's view of the query.
-        baseline: the plan of the rows before those of the first batch; None without.
-        draft: returns what the query would be on executors.
-
-    Raises:
-        ZsetJoinError: checkpoint or outputs refuse the query.
-    """
+    """Start a query over Spark Connect: its epochs run in a process of the server."""
     other = None if refuse_served(runner.settings, runner.session) else draft()
     scratch, location = runner.options.spark_checkpoint_location, runner.options.checkpoint_location
     if scratch is not None:
@@ -390,17 +367,7 @@ def start_served_executors(
     draft: Callable[[], OtherMode],
     changing: ChangingOnExecutors,
 ) -> JoinQuery:
-    """Start a query over Spark Connect whose epochs executors run.
-
-    Args:
-        stream: returns Spark's writer of its rows; called after checkpoint and outputs have accepted the query.
-        runner: the client's view of the query.
-        draft: returns what the query would be on the driver.
-        changing: what it is changed by.
-
-    Raises:
-        ZsetJoinError: checkpoint or outputs refuse the query.
-    """
+    """Start a query over Spark Connect whose epochs executors run."""
     other = None if refuse_served_executors(runner.settings, runner.session) else draft()
     query = stream().foreachBatch(ServedExecutorEpochs(runner.settings, other)).start()
 

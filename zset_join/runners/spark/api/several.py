@@ -36,31 +36,20 @@ __all__ = ["SeveralStreamWriter", "writeStream"]
 
 @dataclass(frozen=True)
 class _Several:
-    """Several views, which the driver runs.
-
-    Args:
-        views: by name.
-    """
+    """Several views, which the driver runs."""
 
     views: Mapping[str, View]
 
     @property
     def name(self) -> str:
-        """Return the names of all."""
         return " and ".join(self.views)
 
     @property
     def session(self) -> SparkSession:
-        """Return the session of the streams."""
         return next(iter(self.views.values())).session
 
     @property
     def placed(self) -> PlacedQuery:
-        """Refuse: executors run one view.
-
-        Raises:
-            OptionError: `NOT_APPLICABLE`.
-        """
         raise OptionError(
             f"the views {list(self.views)} are one query on the driver only; executors run one view. Add "
             '.option("execution", "driver"), or start a query for each view.',
@@ -77,11 +66,7 @@ class _Several:
 
 
 class SeveralStreamWriter(JoinStreamWriter):
-    """Settings of a query of several views; made by `writeStream`. An output is of the view that was named last.
-
-    Args:
-        views: by name.
-    """
+    """Settings of a query of several views; made by `writeStream`. An output is of the view that was named last."""
 
     def __init__(self, views: Mapping[str, View]) -> None:
         several = _Several(views)
@@ -91,11 +76,7 @@ class SeveralStreamWriter(JoinStreamWriter):
         self._names = tuple(views)
 
     def view(self, name: str) -> Self:
-        """Set which view the outputs behind this call are of.
-
-        Raises:
-            OptionError: `VIEW_NAME`: there is none of that name.
-        """
+        """Set which view the outputs behind this call are of."""
         if name not in self._names:
             raise _no_view(f"view({name!r}) is none of the views", self._names, name)
         self._view = name

@@ -28,11 +28,7 @@ _RESERVED = frozenset({"stream", "weight", "code", "reason", "epoch"})
 
 
 def check_stream_name(name: Any) -> None:
-    """Refuse a name that is empty, or that the dead-letter table needs.
-
-    Raises:
-        OptionError: it is such a name.
-    """
+    """Refuse a name that is empty, or that the dead-letter table needs."""
     if not isinstance(name, str) or not name.strip():
         raise OptionError(
             f"name={name!r}: a stream needs a name of its own; messages and the dead-letter table show it.", code="NAME"
@@ -42,12 +38,7 @@ def check_stream_name(name: Any) -> None:
 
 
 def check_dataframe(df: Any, name: Any) -> None:
-    """Reject anything but a streaming DataFrame, and columns that Spark or the engine would confuse.
-
-    Raises:
-        OptionError: no DataFrame, or no name.
-        PlanError: it does not stream, or its columns cannot be used.
-    """
+    """Reject anything but a streaming DataFrame, and columns that Spark or the engine would confuse."""
     check_stream_name(name)
     if not isinstance(df, DataFrame):
         raise OptionError(
@@ -87,12 +78,7 @@ def check_dataframe(df: Any, name: Any) -> None:
 def check_combination(
     name: str, keys: Any, sequence_by: Any, apply_as_deletes: Any, weight_column: Any, row_kind_column: Any
 ) -> None:
-    """Refuse arguments of `changes` that contradict each other, or are incomplete.
-
-    Raises:
-        OptionError: they contradict each other.
-        PlanError: the keys are missing.
-    """
+    """Refuse arguments of `changes` that contradict each other, or are incomplete."""
     arguments = {
         "apply_as_deletes": apply_as_deletes,
         "weight_column": weight_column,
@@ -122,19 +108,7 @@ def check_combination(
 
 
 def table_columns(df: DataFrame, name: str, column_list: Any, except_column_list: Any, own: Sequence[str]) -> tuple[str, ...]:
-    """Return the columns of the table of a stream.
-
-    Args:
-        df: the rows.
-        name: of the stream.
-        column_list: those that were requested.
-        except_column_list: or those that were not.
-        own: columns with the operation of a row.
-
-    Raises:
-        OptionError: both lists.
-        PlanError: a column that does not exist.
-    """
+    """Return the columns of the table of a stream."""
     if column_list is not None and except_column_list is not None:
         raise OptionError(
             f'changes "{name}": column_list and except_column_list were both given; keep one of them.',
@@ -188,11 +162,7 @@ def _column_name(df: DataFrame, column: Any, argument: str, name: str) -> str:
 
 
 def check_known(df: DataFrame, columns: Sequence[str], argument: str, name: str) -> None:
-    """Refuse columns that a DataFrame does not have.
-
-    Raises:
-        PlanError: there are such.
-    """
+    """Refuse columns that a DataFrame does not have."""
     missing = [column for column in columns if column not in df.columns]
     if missing:
         raise PlanError(
@@ -205,11 +175,7 @@ def check_known(df: DataFrame, columns: Sequence[str], argument: str, name: str)
 
 
 def parsed_condition(df: DataFrame, text: str, argument: str, name: str) -> Column:
-    """Return SQL text as a Column.
-
-    Raises:
-        PlanError: Spark cannot resolve it.
-    """
+    """Return SQL text as a Column."""
     try:
         df.selectExpr(text)
     except (AnalysisException, ParseException) as error:

@@ -216,10 +216,8 @@ def changed_stream(
     unread: str | None = None,
     orders_by_offset: bool = True,
 ) -> SourceStream:
-    """Return the stream of rows that change a table; see `changes`, and for `unread`, of rows so marked, `RowReading`.
-
-    Unless `orders_by_offset`, records of a key come in their turn, as those of several files do.
-    """
+    """Return the stream of rows that change a table; see `changes`, and for `unread`, of rows so marked, `RowReading`."""
+    # Unless `orders_by_offset`, records of a key come in their turn, as those of several files do.
     if format is not None:
         others = {"apply_as_deletes": apply_as_deletes, "weight_column": weight_column, "row_kind_column": row_kind_column}
         _check_format(df, name, {argument: value for argument, value in others.items() if value is not None})

@@ -69,14 +69,7 @@ _METADATA = {name: name for name in ("topic", "partition", "offset", "timestamp"
 
 @dataclass(frozen=True)
 class ColumnText:
-    """One column of a declared table.
-
-    Args:
-        name: its name.
-        type: its Arrow type.
-        text: Spark SQL over the given columns; None for one that is given as it is.
-        is_time: it holds the processing time.
-    """
+    """One column of a declared table."""
 
     name: str
     type: pa.DataType
@@ -85,33 +78,19 @@ class ColumnText:
 
 
 def schema_of(rows: DataFrame, name: str) -> pa.Schema:
-    """Return the columns of a DataFrame as Arrow types.
-
-    Raises:
-        PlanError: a column with a collation, or of a type that the engine does not keep.
-    """
+    """Return the columns of a DataFrame as Arrow types."""
     schema = arrow_schema(rows.schema, relation=name)
     refuse_collated(schema, name)
     return schema
 
 
 def refuse_collated(schema: pa.Schema, name: str) -> None:
-    """Refuse columns with a collation in a table: SQL compares text by its bytes, wherever a column gets to.
-
-    Raises:
-        PlanError: `COLLATION`.
-    """
+    """Refuse columns with a collation in a table: SQL compares text by its bytes, wherever a column gets to."""
     refuse_collations(schema, schema.names, relation=name, use="a column of a table of SQL")
 
 
 def stored_rows(session: SparkSession, directory: str, schema: pa.Schema) -> DataFrame:
-    """Return the rows of a table that INSERTs fill, one file an epoch, with their weights.
-
-    Args:
-        session: reads.
-        directory: where its files lie.
-        schema: the columns of the table.
-    """
+    """Return the rows of a table that INSERTs fill, one file an epoch, with their weights."""
     kept = pa.schema([*schema, pa.field(STORED_WEIGHT, pa.int64())])
     return session.readStream.schema(spark_schema(kept)).option("maxFilesPerTrigger", 1).parquet(directory)
 
@@ -125,23 +104,9 @@ def file_rows(
     options: Mapping[str, str] | None = None,
     name_words: int = 0,
 ) -> DataFrame:
-    """Return the rows of files, a file an epoch, with the time each was written.
-
-    Spark reads a large file in several parts at once, and keeps the order of rows within a part. So rows that are ordered by
-    their file have the place where their part begins; within a part, the later one wins as it comes.
-
-    Args:
-        session: reads.
-        path: a directory, or one file of it.
-        form: json, csv or parquet.
-        given: the columns that the files have.
-        options: more of Spark's reader.
-        name_words: where the rows of a key are ordered by their file, how many words of eight bytes of its name count; 0: they
-            are not.
-
-    Raises:
-        OptionError: files of another format.
-    """
+    """Return the rows of files, a file an epoch, with the time each was written."""
+    # Spark reads a large file in several parts at once, and keeps the order of rows within a part. So rows that are ordered
+    # by their file have the place where their part begins; within a part, the later one wins as it comes.
     if form not in ("csv", "json", "parquet"):
         raise OptionError(f"files are read as csv, json, parquet, not as {form}.", code="UNKNOWN_FORMAT", format=form)
     reader, path = _reader_of(session, path)
@@ -161,17 +126,9 @@ def file_rows(
 
 
 def file_records(session: SparkSession, path: str) -> DataFrame:
-    """Return the lines of files as records of changes, a file an epoch: `key`, `value`, `topic`, `partition`, `offset`.
-
-    A line is the record, whose `topic` is the file and whose `offset` is the number of its line; or an object of these five, as
-    `zset-join dead-letters --replay` writes it. One task reads a file, so that lines keep their order.
-
-    Args:
-        session: reads.
-        path: a directory, or one file of it.
-
-    Memory: the task's, a few times the file, of at most 1 GiB.
-    """
+    """Return the lines of files as records of changes, a file an epoch: `key`, `value`, `topic`, `partition`, `offset`."""
+    # A line is the record, whose `topic` is the file and whose `offset` is the number of its line; or an object of these
+    # five, as `zset-join dead-letters --replay` writes it. One task reads a file, so that lines keep their order.
     reader, path = _reader_of(session, path)
     # Bytes as characters of one byte each: what is no UTF-8 stays as it is, and is reported by the line.
     text = f"regexp_replace(decode(CAST(value AS BINARY), 'ISO-8859-1'), {literal(_BYTE_ORDER_MARK_BYTES)}, '')"
@@ -253,12 +210,7 @@ def _of_field(field: pa.Field) -> str:
 
 
 def _of_json(records: DataFrame, given: pa.Schema) -> DataFrame:
-    """Return JSON objects as columns, the other columns of the records, and which could not be read.
-
-    Args:
-        records: `value`, the text of an object, `__place`, where it is, for the message, and others.
-        given: the columns of the objects.
-    """
+    """Return JSON objects as columns, the other columns of the records, and which could not be read."""
     others = [quoted(name) for name in records.columns if name != "value"]
     fields = {field.name: parsed_type(field.type) for field in given}
     refused = f"concat('UNDECODABLE_RECORD:', {_PLACE}, ': it is no JSON object: ', left(value, 100))"
@@ -276,13 +228,7 @@ def _of_json(records: DataFrame, given: pa.Schema) -> DataFrame:
 
 
 def _checked(rows: DataFrame, columns: Mapping[str, tuple[str, str]], given: pa.Schema) -> DataFrame:
-    """Return rows with their values; one with a text that is no value is unread, its other columns are kept.
-
-    Args:
-        rows: the texts, where each row is, whether it is unread, and other columns.
-        columns: by name, expressions for the text as written, and for its value; NULL where the text is none.
-        given: names and types.
-    """
+    """Return rows with their values; one with a text that is no value is unread, its other columns are kept."""
     texts = {text for text, _ in columns.values()}
     others = [column_named(name) for name in rows.columns if quoted(name) not in texts and name not in texts and name != UNREAD]
     values = [F.expr(value).alias(f"__value_{at}") for at, (_, value) in enumerate(columns.values())]
@@ -302,18 +248,7 @@ def _checked(rows: DataFrame, columns: Mapping[str, tuple[str, str]], given: pa.
 
 
 def kafka_records(session: SparkSession, config: Mapping[str, Any], topic: str, *, start: str, name: str) -> DataFrame:
-    """Return the records of a topic, by Spark's own connector.
-
-    Args:
-        session: reads; it must have Spark's Kafka connector.
-        config: of Kafka's client.
-        topic: which.
-        start: `earliest` or `latest`, for a query without a checkpoint.
-        name: of the table.
-
-    Raises:
-        OptionError: the session has no such connector.
-    """
+    """Return the records of a topic, by Spark's own connector."""
     reader = session.readStream.format("kafka").option("subscribe", topic).option("startingOffsets", start)
     for option, value in config.items():
         reader = reader.option(f"kafka.{option}", str(value))
@@ -329,13 +264,7 @@ def kafka_records(session: SparkSession, config: Mapping[str, Any], topic: str, 
 
 
 def json_rows(records: DataFrame, given: pa.Schema, metadata: Mapping[str, str]) -> DataFrame:
-    """Return records of plain JSON as rows, with Kafka's time of each, and which could not be read.
-
-    Args:
-        records: of a topic; those without a value are passed over.
-        given: the columns of the JSON objects; what an object lacks is NULL.
-        metadata: columns that are filled from the record, and from what of it.
-    """
+    """Return records of plain JSON as rows, with Kafka's time of each, and which could not be read."""
     about = [F.col(_METADATA[of]).alias(column) for column, of in metadata.items()]
     where = F.expr("concat('offset ', offset, ' of topic ', topic)").alias(_PLACE)
     text = F.col("value").cast("string").alias("value")
@@ -344,12 +273,7 @@ def json_rows(records: DataFrame, given: pa.Schema, metadata: Mapping[str, str])
 
 
 def with_columns(rows: DataFrame, columns: Sequence[ColumnText]) -> DataFrame:
-    """Return rows with all columns of their table: computed ones are computed, in order, and what is left over is gone.
-
-    Args:
-        rows: the given columns, and perhaps the time of each row.
-        columns: of the table, in order.
-    """
+    """Return rows with all columns of their table: computed ones are computed, in order, and what is left over is gone."""
     order = [column_named(name) for name in rows.columns if name.startswith(_ORDER) or name == UNREAD]
     for column in columns:
         kind = field_type(pa.field(column.name, column.type))
@@ -367,16 +291,7 @@ def with_columns(rows: DataFrame, columns: Sequence[ColumnText]) -> DataFrame:
 
 
 def table_stream(rows: DataFrame, relation: Relation, *, delta_column: str | None = None) -> SourceStream:
-    """Return the stream of a table.
-
-    Args:
-        rows: its columns; and `STORED_WEIGHT`, where rows have one, how many of them come or go, and what orders them by file.
-        relation: what they are to be: name, columns, keys, mode, event time.
-        delta_column: the column of `rows` whose -1 deletes; None where there is none.
-
-    Raises:
-        PlanError: columns of other types than those of the relation.
-    """
+    """Return the stream of a table."""
     weight = STORED_WEIGHT if STORED_WEIGHT in rows.columns else None
     own = [name for name in (weight, delta_column) if name is not None]
     name, keys = relation.name, list(relation.primary_key)
@@ -399,11 +314,7 @@ def table_stream(rows: DataFrame, relation: Relation, *, delta_column: str | Non
 
 
 def checked_stream(stream: SourceStream, relation: Relation) -> SourceStream:
-    """Return a stream with the event time of its table.
-
-    Raises:
-        PlanError: columns of other types than those of the table.
-    """
+    """Return a stream with the event time of its table."""
     hidden = [column for column in stream.hidden if column in relation.schema.names]
     shown = pa.schema([stream.schema.field(column) for column in (*stream.columns, *hidden)])
     name = relation.name

@@ -11,14 +11,7 @@ __all__ = ["checked_trigger"]
 
 
 def checked_trigger(arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the only argument of `trigger` that is given.
-
-    Args:
-        arguments: `processingTime`, `once`, `continuous` and `availableNow`; None where it is not given.
-
-    Raises:
-        OptionError: `TRIGGER`: none or several are given, or a value that is not possible.
-    """
+    """Return the only argument of `trigger` that is given."""
     given = {name: value for name, value in arguments.items() if value is not None}
     if len(given) != 1:
         raise OptionError(

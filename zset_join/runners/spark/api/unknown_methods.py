@@ -51,11 +51,5 @@ def _missing(owner: str, name: str, cure: str | None, *, is_of_spark: bool) -> A
 
 
 def not_for_views(method: str, value: Any, cure: str) -> OptionError:
-    """Return the error for a method of Spark's writer that a view has no use for.
-
-    Args:
-        method: its name.
-        value: what it was given.
-        cure: what to use in place of it.
-    """
+    """Return the error for a method of Spark's writer that a view has no use for."""
     return OptionError(f"{method}({value!r}) does not apply to a view: {cure}.", code="NOT_APPLICABLE", method=method)

@@ -50,20 +50,7 @@ class WatchableQuery(Protocol):
 def open_query_console(
     query: WatchableQuery, options: QueryOptions, dead_letters: str, *, port: int, other: Any = None
 ) -> Console:
-    """Serve the page about a query inside Spark.
-
-    Args:
-        query: the query, running or attached.
-        options: its options.
-        dead_letters: where its dead letters are.
-        port: of 127.0.0.1; 0 takes a free one.
-        other: another query, whose difference the page shows; None without.
-
-    Raises:
-        MissingPackageError: the extra `console` is not installed.
-        StateError: `NO_CHECKPOINT`: the checkpoint cannot be read from here.
-        OptionError: the port is taken.
-    """
+    """Serve the page about a query inside Spark."""
     with needed_for("console()"):
         from zset_join.console import QueryAnswers, WatchedCheckpoint, open_console
     location = options.checkpoint_location

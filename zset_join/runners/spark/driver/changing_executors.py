@@ -47,25 +47,7 @@ def evolve_executors(
     terms: ChangeTerms = NO_TERMS,
     gives_difference: bool = False,
 ) -> PlanDiff:
-    """Change a query between two epochs; its runner takes no epoch any more.
-
-    Args:
-        runner: runs its epochs, and holds its checkpoint.
-        query: the new query, as the driver would run it.
-        after: what is to run the epochs of the new query.
-        is_given: its outputs are new, and begin with all rows; else they are those of the query before.
-        terms: what is given beside the query.
-        gives_difference: `after` gives outputs the difference before a batch can arrive, and releases the checkpoint; else the
-            start that follows gives it.
-
-    Raises:
-        StateError: as `Pipeline.evolve`; `MOVE_UNKNOWN` or `MOVE_REFUSED`: one of the queries has no form on the driver.
-        SinkError: `EVOLVE_OUTPUT`: an output that stays would get other columns than more behind those it has, or one that is
-            to be new has epochs.
-        OptionError: `NOT_FROM_HERE`: the states of the new query cannot be paired.
-
-    Cost: every live row is read once; what is built is written once.
-    """
+    """Change a query between two epochs; its runner takes no epoch any more."""
     with runner.lock:
         return _evolved(runner, query, after, is_given=is_given, terms=terms, gives_difference=gives_difference)
 
@@ -122,18 +104,7 @@ def _give_difference(runner: EpochRunner, after: EpochRunner, query_id: str) -> 
 def undo_executors(
     runner: EpochRunner, before: tuple[PlannedQuery, EpochRunner] | None, *, gives_difference: bool = False
 ) -> PlanDiff:
-    """Go back to the query before the last change; its runner takes no epoch any more.
-
-    Args:
-        runner: as for `evolve_executors`.
-        before: the query before, as the driver would run it, and what is to run its epochs; None where the program does not
-            have it.
-        gives_difference: as for `evolve_executors`.
-
-    Raises:
-        StateError: `NOTHING_TO_UNDO`, `UNDO_GONE`; or as `evolve_executors`.
-        OptionError: `NOT_FROM_HERE`: another process has made the change.
-    """
+    """Go back to the query before the last change; its runner takes no epoch any more."""
     with runner.lock:
         place, checkpoint = runner.options.checkpoint_location, runner.checkpoint
         changed = None if checkpoint is None else checkpoint.changed

@@ -41,23 +41,14 @@ Mode = Literal["driver", "executors"]
 
 @dataclass(frozen=True)
 class Choice:
-    """The chosen mode.
-
-    Args:
-        mode: `driver` or `executors`.
-        reason: why, for users.
-    """
+    """The chosen mode."""
 
     mode: Mode
     reason: str
 
 
 def stored_mode(location: str) -> Mode | None:
-    """Return where the epochs of a checkpoint run; None of a new one.
-
-    Args:
-        location: `checkpointLocation`.
-    """
+    """Return where the epochs of a checkpoint run; None of a new one."""
     stored = stored_description(location)
     if stored is None:
         return None
@@ -67,17 +58,7 @@ def stored_mode(location: str) -> Mode | None:
 def chosen_mode(
     options: QueryOptions, *, has_place: bool, plan: Callable[[], object], expected: Callable[[], Expectation]
 ) -> Choice:
-    """Return where the epochs of a query run.
-
-    Args:
-        options: of the query.
-        has_place: its checkpoint's place is chosen.
-        plan: plans it for the driver.
-        expected: returns how large its state is expected to be.
-
-    Raises:
-        OptionError: `SCRATCH_EXECUTORS`, `KEEP_STATE_EXECUTORS`: an option that goes with the driver.
-    """
+    """Return where the epochs of a query run."""
     if options.spark_checkpoint_location is not None and options.execution != "executors":
         return Choice("driver", "sparkCheckpointLocation goes with the driver")
     return _checked(_choice(options, has_place, plan, expected), options)
@@ -123,38 +104,19 @@ def _choice(options: QueryOptions, has_place: bool, plan: Callable[[], object], 
 
 
 def choice_of_connect(given: Mapping[str, Any], options: QueryOptions) -> Choice:
-    """Return where the epochs of a query of Spark Connect run: in the server's Python process, unless executors are requested.
-
-    Args:
-        given: the options by name, as they were given: without `execution` a classic session takes executors.
-        options: of the query.
-
-    Raises:
-        OptionError: as `chosen_mode`.
-    """
+    """Return where the epochs of a query of Spark Connect run: in the server's Python process, or on executors on request."""
     if options.execution == "executors" and any(name.lower() == "execution" for name in given):
         return _checked(Choice("executors", 'execution="executors"'), options)
     return Choice("driver", "Spark Connect")
 
 
 def memory_budget(options: QueryOptions) -> int:
-    """Return how many bytes of state a query may have on the driver.
-
-    Args:
-        options: of the query.
-    """
+    """Return how many bytes of state a query may have on the driver."""
     return options.driver_memory or memory_bytes() // 2
 
 
 def state_bytes(options: QueryOptions, query_id: str) -> int:
-    """Return the bytes of the state of a query, as it is in mapped files on this machine.
-
-    Args:
-        options: of the query.
-        query_id: of the query.
-
-    Cost: one look at each of its files, some per stage.
-    """
+    """Return the bytes of the state of a query, as it is in mapped files on this machine."""
     base = default_local_state_dir() if options.local_state_dir is None else Path(options.local_state_dir)
     return _bytes_below(base / query_id)
 
@@ -168,17 +130,7 @@ def _bytes_below(place: Path) -> int:
 
 
 def refuse_larger_state(place: Path, options: QueryOptions) -> None:
-    """Refuse rows for a SQL session whose state is larger than its budget; what is committed stays.
-
-    Args:
-        place: where the state lies as mapped files.
-        options: that the settings of the session give.
-
-    Raises:
-        StateError: `DRIVER_STATE_TOO_LARGE`.
-
-    Cost: as `state_bytes`.
-    """
+    """Refuse rows for a SQL session whose state is larger than its budget; what is committed stays."""
     held, budget = _bytes_below(place), memory_budget(options)
     if held > budget:
         raise StateError(
@@ -192,16 +144,7 @@ def refuse_larger_state(place: Path, options: QueryOptions) -> None:
 
 
 def refuse_first_rows(size: int, options: QueryOptions, epoch: int) -> None:
-    """Refuse the first rows of a query where they are larger than the budget of its state; nothing is applied.
-
-    Args:
-        size: bytes of the rows.
-        options: of the query.
-        epoch: the epoch.
-
-    Raises:
-        StateError: `DRIVER_STATE_TOO_LARGE`.
-    """
+    """Refuse the first rows of a query where they are larger than the budget of its state; nothing is applied."""
     budget = memory_budget(options)
     if size > budget:
         raise StateError(
@@ -216,16 +159,7 @@ def refuse_first_rows(size: int, options: QueryOptions, epoch: int) -> None:
 
 
 def refuse_outgrown(held: int, options: QueryOptions, epoch: int) -> None:
-    """Refuse to continue where the state is larger than its budget; what is committed stays.
-
-    Args:
-        held: bytes of state.
-        options: of the query.
-        epoch: the epoch that was committed.
-
-    Raises:
-        StateError: `DRIVER_STATE_TOO_LARGE`.
-    """
+    """Refuse to continue where the state is larger than its budget; what is committed stays."""
     budget = memory_budget(options)
     if held > budget:
         raise StateError(

@@ -12,13 +12,7 @@ __all__ = ["ChosenSink"]
 
 
 class ChosenSink:
-    """A sink; where it has a connector's name, only name and options travel to another process.
-
-    Args:
-        made: the sink; None: it is made when it is requested.
-        connector: its name in `zset_join.connectors`; None of a sink of the user's own, which travels as it is.
-        options: of the connector.
-    """
+    """A sink; where it has a connector's name, only name and options travel to another process."""
 
     def __init__(self, made: Sink | None, connector: str | None = None, options: Mapping[str, Any] | None = None) -> None:
         self._made = made
@@ -31,11 +25,7 @@ class ChosenSink:
 
     @property
     def sink(self) -> Sink:
-        """Return the sink.
-
-        Raises:
-            OptionError: it cannot be made here.
-        """
+        """Return the sink."""
         if self._made is None:
             self._made = sink(self._connector or "", **self._options)
         return self._made

@@ -42,24 +42,14 @@ _RAW = "__raw_told"
 
 @dataclass(frozen=True)
 class CollectedLayout:
-    """How the rows of the sources are in the collected table; it can be pickled.
-
-    Args:
-        names: of the sources, by their flags.
-        slots: how they use the slots.
-        decoders: of each source: reads its rows where records are collected; None where Spark has read them.
-    """
+    """How the rows of the sources are in the collected table; it can be pickled."""
 
     names: tuple[str, ...]
     slots: SlotLayout
     decoders: tuple[RecordDecoder | None, ...]
 
     def parted(self, table: pa.Table) -> dict[str, SourceRows]:
-        """Return the rows of each source that has some.
-
-        Args:
-            table: as Spark collected it.
-        """
+        """Return the rows of each source that has some."""
         if not table.num_rows:
             return {}
         batch = single_batch(table)
@@ -99,12 +89,7 @@ class CollectedLayout:
 
 
 def collected_layout(streams: Mapping[str, SourceStream], *, baselines: bool = False) -> CollectedLayout:
-    """Return how the rows of streams are in the collected table.
-
-    Args:
-        streams: by the names of the sources.
-        baselines: whether the rows are those of baselines, which are never records.
-    """
+    """Return how the rows of streams are in the collected table."""
     read = [None if baselines else stream.records_read for stream in streams.values()]
     has_raw = any(stream.may_reject and not records for stream, records in zip(streams.values(), read, strict=True))
     layout = make_layout(*(_schema(stream, baselines=baselines) for stream in streams.values()), has_raw=has_raw)
@@ -116,12 +101,7 @@ def _schema(stream: SourceStream, *, baselines: bool) -> pa.Schema:
 
 
 def united_rows(layout: CollectedLayout, rows: Mapping[str, DataFrame]) -> DataFrame:
-    """Return rows of sources as they are collected.
-
-    Args:
-        layout: of all streams.
-        rows: of some of these sources, with the columns of `SourceStream.collected`, or, of baselines, `prepared`.
-    """
+    """Return rows of sources as they are collected."""
     parts = [_of_stream(layout, flag, rows[name]) for flag, name in enumerate(layout.names) if name in rows]
     united = parts[0]
     for part in parts[1:]:

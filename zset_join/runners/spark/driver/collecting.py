@@ -42,11 +42,7 @@ _PARTITION_BITS = 33
 
 @dataclass
 class _Cursor:
-    """Walk over the rows of partitions.
-
-    Args:
-        counts: rows by partition.
-    """
+    """Walk over the rows of partitions."""
 
     counts: dict[int, int]
     partition: int = 0
@@ -70,29 +66,14 @@ class _Cursor:
 
 
 def collected_table(rows: DataFrame, epoch: int, max_bytes: int) -> pa.Table:
-    """Return rows as one table.
-
-    Args:
-        rows: what is collected.
-        epoch: the epoch they are of.
-        max_bytes: most bytes they may have in Arrow; 0: any.
-
-    Raises:
-        ResourceError: `DELTA_TOO_LARGE`.
-    """
+    """Return rows as one table."""
     table = _arrow(rows, epoch)
     _check(table.num_rows, table.nbytes, epoch, max_bytes)
     return table
 
 
 def first_tables(rows: DataFrame, epoch: int, max_bytes: int) -> Iterator[pa.Table]:
-    """Yield the rows of the first batch of a query, which may be all that its sources have.
-
-    Raises:
-        ResourceError: as `collected_slices`.
-
-    Cost: one job; of a large batch it looks at the beginning only.
-    """
+    """Yield the rows of the first batch of a query, which may be all that its sources have."""
     table = _arrow(rows.limit(_WHOLE_ROWS + 1), epoch)
     if table.num_rows > _WHOLE_ROWS:
         del table
@@ -103,19 +84,7 @@ def first_tables(rows: DataFrame, epoch: int, max_bytes: int) -> Iterator[pa.Tab
 
 
 def collected_slices(rows: DataFrame, epoch: int, max_bytes: int, *, slice_bytes: int = _SLICE_BYTES) -> Iterator[pa.Table]:
-    """Yield rows as tables of about the same size.
-
-    Args:
-        rows: what is collected.
-        epoch: the epoch they are of.
-        max_bytes: most bytes they may have together; 0: any.
-        slice_bytes: what a table has.
-
-    Raises:
-        ResourceError: `DELTA_TOO_LARGE`, also where the memory of the machine or container would not last.
-
-    Cost: the rows are computed once; each slice is one job that reads what is persisted.
-    """
+    """Yield rows as tables of about the same size."""
     kept = rows.persist(StorageLevel.DISK_ONLY)
     try:
         numbered = kept.withColumn("__at", F.monotonically_increasing_id())

@@ -31,13 +31,7 @@ __all__ = ["DriverQuery", "collected_query", "driver_query"]
 
 @dataclass(frozen=True, kw_only=True)
 class DriverQuery:
-    """A query as the driver runs it.
-
-    Args:
-        plan: of its views.
-        streams: by the names of its sources; they are not to be pickled.
-        has_several: it was made of a mapping of views.
-    """
+    """A query as the driver runs it."""
 
     plan: QueryPlan
     streams: Mapping[str, SourceStream] = field(repr=False)
@@ -71,13 +65,7 @@ class DriverQuery:
 
 
 def collected_query(plan: QueryPlan, inputs: Sequence[Mapping[str, Any]], *, has_several: bool) -> PlannedQuery:
-    """Return the query of a pipeline whose rows Spark collects.
-
-    Args:
-        plan: of its views.
-        inputs: what Spark computes of each stream before the plan.
-        has_several: it was made of a mapping of views.
-    """
+    """Return the query of a pipeline whose rows Spark collects."""
     given = format_named("weight")
     readings = {
         source.name: Reading(source=source, given=source.relation.schema, changelog_format=given) for source in plan.sources
@@ -88,19 +76,7 @@ def collected_query(plan: QueryPlan, inputs: Sequence[Mapping[str, Any]], *, has
 def driver_query(
     root: Root, sources: Mapping[int, SourceStream], bindings: Bindings, *, name: str, keep_state: KeepState = "all"
 ) -> DriverQuery:
-    """Return a query as the driver runs it.
-
-    Args:
-        root: the query as it was written, or several views.
-        sources: `id` of a source in it to its stream.
-        bindings: what its steps of Spark's own do.
-        name: what the only view is called.
-        keep_state: "needed" omits the columns of sources that nothing reads.
-
-    Raises:
-        PlanError: it cannot be planned; `SPARK_ONLY_STEP`: a step of Spark's own comes after a stage.
-        OptionError: two sources share a name.
-    """
+    """Return a query as the driver runs it."""
 
     def stream(source: PlanSource) -> SourceStream:
         return sources[id(source)]
@@ -117,11 +93,7 @@ def driver_query(
 
 
 def _check_names(sources: Mapping[int, SourceStream]) -> None:
-    """Refuse two streams of one name.
-
-    Raises:
-        OptionError: `SAME_NAME`.
-    """
+    """Refuse two streams of one name."""
     by_name: dict[str, SourceStream] = {}
     for stream in sources.values():
         if by_name.setdefault(stream.name, stream).row_source is not stream.row_source:

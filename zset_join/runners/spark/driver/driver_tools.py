@@ -35,11 +35,7 @@ _FORMS = {"weight": "_weight", "row_kind": "_row_kind", "change_data_feed": "_ch
 
 
 class DriverTools:
-    """Answer questions about a query that runs on the driver.
-
-    Args:
-        epochs: what runs its epochs, attached to its checkpoint.
-    """
+    """Answer questions about a query that runs on the driver."""
 
     def __init__(self, epochs: DriverEpochs) -> None:
         self._epochs = epochs
@@ -52,19 +48,6 @@ class DriverTools:
         actual: Callable[[], pa.Table] | None = None,
         **given: Any,
     ) -> VerificationReport:
-        """Compare the outputs with DuckDB's batch query over all input.
-
-        Args:
-            actual_df: what was emitted, with a column `_weight`, in place of the outputs.
-            most_differences: differing rows to put into the report.
-            actual: the same as `actual_df`, as Arrow has it.
-            given: tables and a sample, which only executors take.
-
-        Raises:
-            OptionError: `INPUTS_NOT_KEPT`; `VERIFY_TABLE`: tables or a sample are given, or `actual_df` lacks columns;
-                `VERIFY_OUTPUT`: nothing can be read back.
-            PlanError: DuckDB cannot run a part of the query.
-        """
         from zset_join.runners.spark.tools.view_comparison import VerificationReport
 
         refuse_given(given)
@@ -100,11 +83,6 @@ class DriverTools:
         )
 
     def explain_row(self, row: Mapping[str, Any], *, most_rows: int) -> RowHistory:
-        """Return which changes made and unmade rows, from everything that arrived.
-
-        Raises:
-            OptionError: `INPUTS_NOT_KEPT`; `ROW_QUESTION`, see `Pipeline.explain_row`.
-        """
         epochs = self._kept("explain_row()")
         with epochs.pause():
             return epochs.opened().explain_row(row, most_changes=most_rows)
@@ -112,22 +90,15 @@ class DriverTools:
     def diff(
         self, query: PlannedQuery, *, lease_seconds: float, reread: Mapping[str, Any] | None = None, as_now: bool = False
     ) -> PlanDiff:
-        """Return how the answers of another query would differ; epochs continue meanwhile. See `StoredQuery.diff`."""
         from zset_join.runners.local.pinned import diff_of_running
 
         return diff_of_running(self._epochs.location, query, lease_seconds=lease_seconds, reread=reread, as_now=as_now)
 
     def dead_letters(self, **chosen: Any) -> pa.Table:
-        """Return the dead letters; see `zset_join.dead_letters.read_letters`."""
         options = self._epochs.settings.options
         return read_letters(options.checkpoint_location, path=options.dead_letter_path, **chosen)
 
     def view_rows(self, view: str, values: Mapping[str, Any], *, most_rows: int) -> tuple[ZSet, int]:
-        """Return rows that the first output of a view that can be read back holds; see `StoredQuery.view_rows`.
-
-        Raises:
-            OptionError: `VERIFY_OUTPUT`: nothing can be read back, or not from here.
-        """
         epochs = self._epochs
         readers = list(_readable(epochs, view).values())
         if not readers:
@@ -152,14 +123,7 @@ class DriverTools:
 
 
 def refuse_given(given: Mapping[str, Any]) -> None:
-    """Reject arguments that verify() takes on executors and not on the driver.
-
-    Args:
-        given: the tables and the sample.
-
-    Raises:
-        OptionError: `VERIFY_TABLE`.
-    """
+    """Reject arguments that verify() takes on executors and not on the driver."""
     unfit = sorted(name for name, value in given.items() if value is not None)
     if unfit:
         raise OptionError(
@@ -177,11 +141,7 @@ def _readable(epochs: DriverEpochs, view: str | None = None) -> dict[str, Callab
 
 
 def _emitted_rows(lines: pa.Table, schema: pa.Schema) -> ZSet:
-    """Return the emitted rows, in the columns of the view: a changelog in its form, or the rows of a view.
-
-    Raises:
-        OptionError: `VERIFY_TABLE`: columns are missing.
-    """
+    """Return the emitted rows, in the columns of the view: a changelog in its form, or the rows of a view."""
     missing = [name for name in schema.names if name not in lines.column_names]
     if missing:
         raise OptionError(f"what was emitted lacks the columns {missing}.", code="VERIFY_TABLE", missing=missing)

@@ -86,21 +86,7 @@ def _nothing() -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class DriverSettings:
-    """Settings of the epochs of a query; picklable.
-
-    Args:
-        query: what is computed.
-        layout: how the rows of its sources are collected.
-        baseline_layout: how those of their baselines are.
-        options: of the query.
-        stage_options: what operators take of them.
-        sinks: the outputs of each view, by its name.
-        dead_letters: where rows that were set aside are written.
-        name: what log lines call the query.
-        inputs: what a checkpoint remembers of the streams.
-        functions: the user's own functions in them.
-        is_served: a client of Spark Connect started the query, and a process of the server runs it.
-    """
+    """Settings of the epochs of a query; picklable."""
 
     query: PlannedQuery
     layout: CollectedLayout
@@ -115,14 +101,7 @@ class DriverSettings:
     is_served: bool = False
 
     def described(self, stored: Mapping[str, Any] | None) -> Mapping[str, Any]:
-        """Return the description in a checkpoint besides the plan, under which the query continues.
-
-        Args:
-            stored: what it remembers so far; None of a new one.
-
-        Raises:
-            StateError: a baseline that comes too late or was not loaded; functions that have changed.
-        """
+        """Return the description in a checkpoint besides the plan, under which the query continues."""
         is_loaded = has_commits(self.options.checkpoint_location)
         kind = {SESSION: "connect"} if self.is_served else {}
         given = resolve_baselines({"inputs": list(self.inputs), **kind}, stored, is_loaded=is_loaded)
@@ -136,22 +115,7 @@ class DriverSettings:
 
 @dataclass(eq=False)
 class DriverEpochs:
-    """Run the epochs of one query on the driver; callable, for `foreachBatch`.
-
-    Args:
-        settings: what they are run with.
-        baseline: the rows that come before those of the first batch, as these are collected; it does not travel.
-        topics: the Kafka topics of its streams, where the JVM beside this process can read their ids; they do not travel.
-
-    Attributes:
-        error: what stopped the query, as it was raised here; None while it runs.
-        progress: what the newest epochs did.
-        heartbeat: brings an epoch when something is due though no row arrives; None where nothing waits for a time.
-        lock: held while an epoch runs.
-        after_begin: called at the end of a start, while the checkpoint is held.
-        has_ended: the query has changed, and another object runs its epochs; this one takes none any more.
-        given_through: the epoch that functions were given last by the object before; None: it follows from Spark's files.
-    """
+    """Run the epochs of one query on the driver; callable, for `foreachBatch`."""
 
     settings: DriverSettings
     baseline: DataFrame | None = None
@@ -537,10 +501,6 @@ def _at_rest(sink: Sink) -> tuple[str, ...]:
 
 
 def spark_query_id(location: str) -> str | None:
-    """Return the id of the query that Spark keeps in its checkpoint; None where it keeps none.
-
-    Args:
-        location: `checkpointLocation`.
-    """
+    """Return the id of the query that Spark keeps in its checkpoint; None where it keeps none."""
     content = open_folder(location).read("metadata")
     return None if content is None else str(json.loads(bytes(content))["id"])

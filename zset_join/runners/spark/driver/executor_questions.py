@@ -67,12 +67,7 @@ class SentRunner(Protocol):
 
 
 class ServedExecutorTools(ToolsOfServed):
-    """Answer questions about a query of the server that runs on executors.
-
-    Args:
-        query: the client's view of it.
-        settings: the query as it travels.
-    """
+    """Answer questions about a query of the server that runs on executors."""
 
     def __init__(self, query: ServedHandle, settings: SentRunner) -> None:
         super().__init__(query)
@@ -89,7 +84,6 @@ class ServedExecutorTools(ToolsOfServed):
         most_differences: int,
         sample: float | None,
     ) -> VerificationReport:
-        """Compare the emitted rows with Spark's batch query, on the server; see `ExecutorTools.verify`."""
         frames = {"left_df": left_df, "right_df": right_df, "actual_df": actual_df}
         sent: dict[str, Any] = {name: None if rows is None else frame_bytes(rows) for name, rows in frames.items()}
         sent["tables"] = None if tables is None else {name: frame_bytes(rows) for name, rows in tables.items()}
@@ -97,12 +91,10 @@ class ServedExecutorTools(ToolsOfServed):
         return found
 
     def explain_row(self, row: Mapping[str, Any], *, most_rows: int) -> RowHistory:
-        """Return which changes made and unmade rows; see `ExecutorTools.explain_row`."""
         found: RowHistory = self._answer("explain_row", {"row": dict(row), "most_rows": most_rows})
         return found
 
     def view_rows(self, view: str, values: Mapping[str, Any], *, most_rows: int) -> tuple[ZSet, int]:
-        """Return rows that an output holds; see `ExecutorTools.view_rows`."""
         content, weights, count = self._answer("view_rows", {"view": view, "values": dict(values), "most_rows": most_rows})
         return ZSet(single_batch(table_of(content)), np.asarray(weights, np.int64)), count
 
@@ -115,12 +107,7 @@ class ServedExecutorTools(ToolsOfServed):
 
 
 def answered_by(runner: EpochRunner, question: Question) -> Any:
-    """Return the answer to a question as it travels.
-
-    Args:
-        runner: of the query, attached to its checkpoint.
-        question: what is to be answered.
-    """
+    """Return the answer to a question as it travels."""
     given, tools, session = dict(question.given), ExecutorTools(runner), runner.query.session
     if question.about == "backup":
         return runner.backup(given["directory"])
@@ -141,14 +128,7 @@ def answered_by(runner: EpochRunner, question: Question) -> Any:
 
 
 def _changed(runner: EpochRunner, about: str, given: Any) -> Mapping[str, Any]:
-    """Change a query, give outputs the difference, and release the checkpoint; return the difference, serialised.
-
-    Args:
-        runner: of the query.
-        about: `evolve` or `undo`.
-        given: the new query, or the one before: as the driver would run it and as it travels; of `evolve` also what is given
-            beside it, and whether its outputs are new. None: the program does not have the query before.
-    """
+    """Change a query, give outputs the difference, and release the checkpoint; return the difference, serialised."""
     with ended_by_change(runner):
         if given is None:
             return written_diff(undo_executors(runner, None))
@@ -163,18 +143,7 @@ def _changed(runner: EpochRunner, about: str, given: Any) -> Mapping[str, Any]:
 def answer_of_executors(
     question: Question, settings: SentRunner, session: SparkSession, *, is_active: Callable[[], bool]
 ) -> Any:
-    """Return the answer to a question, from the process that runs the epochs, or from one that opens the checkpoint.
-
-    Args:
-        question: what is to be answered.
-        settings: the query as it travels.
-        session: of Spark Connect.
-        is_active: returns whether the query runs.
-
-    Raises:
-        ZsetJoinError: what the question raises.
-        StateError: there is no checkpoint, or `CHECKPOINT_IN_USE`: a driver of another session runs on it.
-    """
+    """Return the answer to a question, from the process that runs the epochs, or from one that opens the checkpoint."""
     name, location, began = uuid.uuid4().hex, settings.options.checkpoint_location, time.monotonic()
     on_server(session, partial(put_question, location, name, question))
     while (found := on_server(session, partial(taken_answer, location, name))) == WAITS:
@@ -191,13 +160,7 @@ def answer_of_executors(
 
 @dataclass(frozen=True)
 class _Answer:
-    """Answer one question, from a process that runs no epoch; callable, for `foreachBatch`.
-
-    Args:
-        settings: the query as it travels.
-        name: of the question.
-        is_patient: leave it to the process that holds the checkpoint, which may still answer another one.
-    """
+    """Answer one question, from a process that runs no epoch; callable, for `foreachBatch`."""
 
     settings: SentRunner
     name: str

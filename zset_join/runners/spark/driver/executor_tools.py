@@ -22,11 +22,7 @@ __all__ = ["ExecutorTools"]
 
 
 class ExecutorTools:
-    """Answer questions about a query that runs on executors.
-
-    Args:
-        runner: of its epochs, attached to its checkpoint.
-    """
+    """Answer questions about a query that runs on executors."""
 
     def __init__(self, runner: EpochRunner) -> None:
         self._runner = runner
@@ -39,14 +35,12 @@ class ExecutorTools:
         tables: Mapping[str, DataFrame] | None,
         **options: Any,
     ) -> VerificationReport:
-        """Compare the emitted rows with Spark's batch join."""
         from zset_join.runners.spark.tools.verification import given_tables, verify
 
         given = given_tables(self._runner.query, left_df=left_df, right_df=right_df, tables=tables)
         return verify(self._runner.query, self._runner, given=given, **options)
 
     def explain_row(self, row: Mapping[str, Any], *, most_rows: int) -> RowHistory:
-        """Find the row in the kept log."""
         from zset_join.runners.spark.tools.row_explaining import explain_row
 
         return explain_row(self._runner.query, self._runner, row, most_rows=most_rows)
@@ -54,19 +48,16 @@ class ExecutorTools:
     def diff(
         self, query: PlannedQuery, *, lease_seconds: float, reread: Mapping[str, Any] | None = None, as_now: bool = False
     ) -> PlanDiff:
-        """Return how the answers of another query would differ, computed in this process; see `diff_of_executors`."""
         from zset_join.runners.spark.driver.executors_state import diff_of_executors
 
         location = self._runner.options.checkpoint_location
         return diff_of_executors(location, query, lease_seconds=lease_seconds, reread=reread, as_now=as_now)
 
     def dead_letters(self, **chosen: Any) -> pa.Table:
-        """Return the dead letters; see `zset_join.dead_letters.read_letters`."""
         options = self._runner.options
         return read_letters(options.checkpoint_location, path=options.dead_letter_path, **chosen)
 
     def view_rows(self, view: str, values: Mapping[str, Any], *, most_rows: int) -> tuple[ZSet, int]:  # noqa: ARG002 - the only one
-        """Read an output with Spark."""
         from zset_join.runners.spark.tools.emitted_rows import emitted_rows
 
         return emitted_rows(self._runner, values, most_rows=most_rows)

@@ -52,13 +52,7 @@ __all__ = ["ChangedCheckpoint", "ExecutorsChange", "ExecutorsForm", "FormOf", "f
 
 @dataclass(frozen=True, kw_only=True)
 class ExecutorsForm:
-    """A query as executors run it, without its program.
-
-    Args:
-        description: its description in a checkpoint.
-        plan: to build its operators, see `Checkpoint`.
-        on_driver: what it is on the driver, and which state is which.
-    """
+    """A query as executors run it, without its program."""
 
     description: Mapping[str, Any]
     plan: Mapping[str, Any]
@@ -76,17 +70,7 @@ FormOf = Callable[[ExecutorsState, Evolution, Mapping[str, Any]], ExecutorsForm]
 def planned_form(
     placed: PlacedQuery, description: Mapping[str, Any], state: ExecutorsState, evolution: Evolution
 ) -> ExecutorsForm:
-    """Return the form of a query to which another one changes.
-
-    Args:
-        placed: the new query.
-        description: of it, on executors.
-        state: of the query before.
-        evolution: to the new query.
-
-    Raises:
-        OptionError: `NOT_FROM_HERE`: its states cannot be paired.
-    """
+    """Return the form of a query to which another one changes."""
     pairs = mode_pairs(placed.query_plan, {one.number: one.name for one in placed.planned_stages}, evolution.plan)
     if isinstance(pairs, str):
         raise OptionError(
@@ -122,17 +106,7 @@ def form_before(changed: ChangedPlan) -> ExecutorsForm | None:
 
 @dataclass(frozen=True, kw_only=True)
 class ExecutorsChange:
-    """Writer of a change.
-
-    Args:
-        checkpoint: of both queries; it is owned.
-        state: of the query before, in the driver's form.
-        evolution: to the new plan, built.
-        before: the query before.
-        after: the new one.
-        undo_epochs: for how many epochs it can be undone.
-        session: gives the session that deals tables to several buckets.
-    """
+    """Writer of a change."""
 
     checkpoint: Checkpoint
     state: ExecutorsState
@@ -169,16 +143,7 @@ class ExecutorsChange:
         alters: bool = False,
         cancels: Collection[str] = (),
     ) -> tuple[CommitRecord, ChangedPlan]:
-        """Write the snapshots; return the record that makes them true, and the plan that it names.
-
-        Args:
-            diff: what differs.
-            parts: of the difference; they are written.
-            unseen: epochs before it that outputs may lack.
-            begins: outputs begin with it; they are given its neutral parts, as those that it alters.
-            cancels: views that lose the columns which the change before has given them, and no output has.
-            alters: outputs stay and are given more columns, or were not looked at; the parts are neutral.
-        """
+        """Write the snapshots; return the record that makes them true, and the plan that it names."""
         checkpoint, tick, known = self.checkpoint, self.tick, self.checkpoint.changed
         view = self.evolution.plan.view().name
         answer = diff.answers([view])[view]
@@ -282,14 +247,7 @@ class ExecutorsChange:
 
 @dataclass(frozen=True, kw_only=True)
 class ChangedCheckpoint:
-    """Read a checkpoint that is owned in the driver's form, and build what another query needs.
-
-    Args:
-        location: `checkpointLocation`.
-        checkpoint: it.
-        session: gives the session that deals tables to several buckets.
-        undo_epochs: for how many epochs the change can be undone.
-    """
+    """Read a checkpoint that is owned in the driver's form, and build what another query needs."""
 
     location: str
     checkpoint: Checkpoint
@@ -305,17 +263,7 @@ class ChangedCheckpoint:
         terms: ChangeTerms = NO_TERMS,
         check: Callable[[Evolution], None] | None = None,
     ) -> Iterator[ExecutorsChange]:
-        """Yield the change; nothing is committed.
-
-        Args:
-            query: the new query, as the driver runs it.
-            form: gives its form on executors.
-            terms: what is given beside the query.
-            check: refuses the evolution, before anything is built.
-
-        Raises:
-            StateError: as `evolve_executors`.
-        """
+        """Yield the change; nothing is committed."""
         stored = stored_description(self.location) or {}
         again = read_again(terms.reread, readings_of_query(query)) if terms.reread else {}
         with leased_state(self.location, lease_seconds=LEASE_SECONDS) as state:
@@ -348,15 +296,7 @@ def _written(stage: Stage) -> Any:
 
 
 def _check_order(before: Mapping[str, Any], after: Mapping[str, Any]) -> None:
-    """Refuse streams in another order: Spark's own files name its sources by it.
-
-    Args:
-        before: what the query before is recognised by.
-        after: the same of the new one.
-
-    Raises:
-        StateError: `EVOLVE_STREAM`.
-    """
+    """Refuse streams in another order: Spark's own files name its sources by it."""
     known, wanted = ([stream["name"] for stream in one["inputs"]] for one in (before, after))
     if known != wanted:
         raise StateError(

@@ -70,14 +70,7 @@ _ANY_TOMBSTONE = 100_000 * 86_400
 
 @dataclass(frozen=True, kw_only=True)
 class ExecutorsState:
-    """The state of a query on executors after an epoch, in the form of the driver.
-
-    Args:
-        committed: what the checkpoint holds.
-        other: what the query is on the driver.
-        start: its place, as an evolution reads it.
-        moved: turns its tables into those of the driver.
-    """
+    """The state of a query on executors after an epoch, in the form of the driver."""
 
     committed: CommittedState
     other: OtherMode
@@ -89,11 +82,7 @@ class ExecutorsState:
         return replace(self.start, plan=with_lookups_of(self.start.plan, plan))
 
     def check(self, plan: QueryPlan, query: View | Mapping[str, View] | PlannedQuery) -> None:
-        """Refuse a plan of other streams, or of several views.
-
-        Raises:
-            StateError: `EVOLVE_STREAM`; `MOVE_REFUSED`: it has several views.
-        """
+        """Refuse a plan of other streams, or of several views."""
         folder = self.committed.files.folder
         check_streams(self.start.plan, plan, self.other.description, query, has_clock=reads_start(folder))
         location, rows = folder.location, _rows_held(self.committed.last)
@@ -112,23 +101,7 @@ def diff_of_executors(
     lease_seconds: float = LEASE_SECONDS,
     on_pinned: Callable[[int], object] | None = None,
 ) -> PlanDiff:
-    """Return how the answers of another query would differ over the checkpoint of a query on executors, which may run.
-
-    Args:
-        location: `checkpointLocation`.
-        query: the other query.
-        words: what schemas do not show of columns of sources that change.
-        reread: as for `diff_of_running`.
-        as_now: as for `Pipeline.evolve`.
-        lease_seconds: how long the files of the epoch are held at most.
-        on_pinned: called with the epoch once its files are held.
-
-    Raises:
-        StateError: as `diff_of_running`; `MOVE_UNKNOWN`: its program has not written down what it is on the driver;
-            `MOVE_REFUSED`: its state has no form there.
-
-    Cost: every live row is read once, in this process; then as `Pipeline.diff`.
-    """
+    """Return how the answers of another query would differ over the checkpoint of a query on executors, which may run."""
     with leased_state(location, lease_seconds=lease_seconds, on_pinned=on_pinned) as state:
         plan = plan_of_program(query, state.start.plan)
         state.check(plan, query)
@@ -142,16 +115,7 @@ def diff_of_executors(
 def leased_state(
     location: str, *, lease_seconds: float, on_pinned: Callable[[int], object] | None = None
 ) -> Iterator[ExecutorsState]:
-    """Give the state of a query on executors after its newest epoch; its files are held while they are read.
-
-    Args:
-        location: `checkpointLocation`.
-        lease_seconds: how long at most.
-        on_pinned: called with the epoch once its files are held.
-
-    Raises:
-        StateError: as `diff_of_executors`.
-    """
+    """Give the state of a query on executors after its newest epoch; its files are held while they are read."""
     with ExitStack() as held:
         temporary = held.enter_context(tempfile.TemporaryDirectory(prefix="zset_join-"))
         found = read_committed(location)
@@ -246,11 +210,7 @@ def _tables(
 
 
 def _other_mode(location: str, committed: CommittedState) -> OtherMode:
-    """Return the query on the driver.
-
-    Raises:
-        StateError: `MOVE_UNKNOWN` or `MOVE_REFUSED`.
-    """
+    """Return the query on the driver."""
     description, other = stored_description(location) or {}, read_other_mode(committed.files.folder)
     if other is None or other.of != description_digest(description):
         other = _noted(committed)

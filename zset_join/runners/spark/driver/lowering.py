@@ -53,13 +53,7 @@ _BESIDE = (WEIGHT, REJECT, RAW)
 
 @dataclass
 class LoweredTree:
-    """A query over sources whose rows Spark prepares.
-
-    Args:
-        root: the query.
-        streams: by the names of its sources.
-        left: `id` of a step behind a stage that stays Spark's own, to why.
-    """
+    """A query over sources whose rows Spark prepares."""
 
     root: Root
     streams: Mapping[str, SourceStream]
@@ -68,11 +62,7 @@ class LoweredTree:
 
 @dataclass
 class _Sources:
-    """Give every source its stream, once.
-
-    Args:
-        given: gives the stream of a source as it was written.
-    """
+    """Give every source its stream, once."""
 
     given: Callable[[PlanSource], SourceStream]
     steps: Mapping[int, BoundStep]
@@ -104,11 +94,7 @@ class _Sources:
 
 
 class _SteppedRows:
-    """Do one step after the other to the rows of a stream.
-
-    Args:
-        stream: the stream.
-    """
+    """Do one step after the other to the rows of a stream."""
 
     def __init__(self, stream: SourceStream) -> None:
         self._stream = stream
@@ -218,17 +204,7 @@ class _SteppedRows:
 def lowered(
     root: Root, streams: Callable[[PlanSource], SourceStream], steps: Mapping[int, BoundStep], zone: str = "UTC"
 ) -> LoweredTree:
-    """Return a query whose steps of Spark's own are done to the rows of its sources, and whose expressions are in a time zone.
-
-    Args:
-        root: the query as it was written.
-        streams: gives the stream of a source.
-        steps: `id` of a step that only Spark can do, to what it does.
-        zone: the time zone of the session.
-
-    Raises:
-        PlanError: `SPARK_ONLY_STEP`: an expression behind a stage that only Spark computes in that zone.
-    """
+    """Return a query whose steps of Spark's own apply to the rows of its sources, and whose expressions are in a time zone."""
     sources = _Sources(streams, steps)
     left: dict[int, str] = {}
     done: dict[int, tuple[Node, Node]] = {}  # with the node itself, whose id is then not given to another one
@@ -295,15 +271,7 @@ def _names_of(name: str) -> Iterator[str]:
 
 
 def refuse_spark_steps(plan: QueryPlan, reasons: Mapping[int, str]) -> None:
-    """Refuse a plan with a step that only Spark can do.
-
-    Args:
-        plan: the plan.
-        reasons: `id` of such a step to why.
-
-    Raises:
-        PlanError: `SPARK_ONLY_STEP`.
-    """
+    """Refuse a plan with a step that only Spark can do."""
     feeds = [feed for node in plan.nodes for feeds in node.feeds for feed in feeds]
     feeds += [feed for view in plan.views for feed in view.feeds]
     for step in [step for feed in feeds for step in feed.steps]:

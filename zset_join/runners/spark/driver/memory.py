@@ -35,15 +35,7 @@ def available_bytes() -> int:
 
 
 def refuse_without_memory(held: int, epoch: int) -> None:
-    """Refuse an epoch whose rows are here and whose answer would not fit into memory; nothing is applied.
-
-    Args:
-        held: bytes of its rows.
-        epoch: the epoch.
-
-    Raises:
-        ResourceError: `DELTA_TOO_LARGE`.
-    """
+    """Refuse an epoch whose rows are here and whose answer would not fit into memory; nothing is applied."""
     available = available_bytes()
     if _WORK * held > available:
         raise ResourceError(

@@ -29,15 +29,7 @@ StateTables = dict[str, pa.Table]
 
 @dataclass(frozen=True, kw_only=True)
 class MovedTables:
-    """Turn the states of one mode into those of the other one.
-
-    Args:
-        before: the stages of the mode that there is, by the names of their states.
-        after: those of the other mode.
-        options: of the operators.
-        epoch: the last one.
-        read: returns the tables of a state of the mode that there is, one per bucket, by their names.
-    """
+    """Turn the states of one mode into those of the other one."""
 
     before: Mapping[str, Stage]
     after: Mapping[str, Stage]

@@ -132,11 +132,7 @@ def move(checkpoint: str | Path, *, execution: str, local_state_dir: str | None 
 
 
 def _other_mode(opened: Checkpoint, location: str, description: Mapping[str, Any], execution: str) -> OtherMode:
-    """Return the query in the new mode.
-
-    Raises:
-        StateError: `MOVE_UNKNOWN`, `MOVE_REFUSED` or `EPOCH_UNFINISHED`.
-    """
+    """Return the query in the new mode."""
     other = read_other_mode(opened.files.folder)
     if other is None or other.of != description_digest(description) or other.mode != execution:
         raise StateError(
@@ -180,13 +176,7 @@ def _reason(opened: Checkpoint, other: OtherMode) -> str | None:
 
 
 class _Move:
-    """Move all states of a checkpoint.
-
-    Args:
-        opened: the checkpoint, claimed.
-        location: where it is.
-        other: what the query is to be.
-    """
+    """Move all states of a checkpoint."""
 
     def __init__(self, opened: Checkpoint, location: str, other: OtherMode) -> None:
         assert opened.last is not None  # noqa: S101 - the caller looks
@@ -236,11 +226,7 @@ class _Move:
         return found
 
     def _written(self, name: str, tables: StateTables) -> BucketHistory:
-        """Write a snapshot, and read it back into an operator of the other mode.
-
-        Raises:
-            StateError: `ROWS_LOST`.
-        """
+        """Write a snapshot, and read it back into an operator of the other mode."""
         files, identity = self._opened.files, attempt_name(self._last.epoch, "-moved")
         folder, epoch = f"snapshot/{name}-0", self._last.epoch
         snapshot = write_snapshot(files, folder, tables, through_epoch=epoch, identity=identity)

@@ -61,16 +61,7 @@ _PART_BYTES = 1 << 20
 
 
 def on_server(session: SparkSession, function: Callable[[], Any]) -> Any:
-    """Run a function in a Python process of the server and return its result.
-
-    Args:
-        session: of Spark Connect.
-        function: takes nothing; it is pickled.
-
-    Raises:
-        ZsetJoinError: what it raises of this library.
-        PySparkException: what else it raises, as Spark reports it.
-    """
+    """Run a function in a Python process of the server and return its result."""
 
     def answer(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for _ in batches:
@@ -81,18 +72,7 @@ def on_server(session: SparkSession, function: Callable[[], Any]) -> Any:
 
 
 def on_server_with(rows: DataFrame, function: Callable[[pa.Table], Any]) -> Any:
-    """Run a function of all rows in a Python process of the server; the rows do not pass through the client.
-
-    Args:
-        rows: of a session of Spark Connect.
-        function: takes them as one table; it is pickled.
-
-    Raises:
-        ZsetJoinError: what it raises of this library.
-        PySparkException: what else it raises, as Spark reports it.
-
-    Memory: all rows, in the process of one task.
-    """
+    """Run a function of all rows in a Python process of the server; the rows do not pass through the client."""
 
     def answer(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         collected = list(batches)
@@ -108,18 +88,7 @@ def on_server_with(rows: DataFrame, function: Callable[[pa.Table], Any]) -> Any:
 
 
 def start_on_server(session: SparkSession, location: str, spark_location: str, *, is_timed: bool, is_needed: bool) -> bool:
-    """Make the directory of the source that brings epochs when none has a row, where the query reads one.
-
-    Args:
-        session: of Spark Connect.
-        location: `checkpointLocation`.
-        spark_location: where Spark writes its own files.
-        is_timed: as for `needs_start`.
-        is_needed: the query reads it in any case: it loads a baseline.
-
-    Returns:
-        Whether the query reads it.
-    """
+    """Make the directory of the source that brings epochs when none has a row, where the query reads one."""
 
     def make() -> bool:
         if not is_needed and not needs_start(location, spark_location, is_timed=is_timed):
@@ -132,12 +101,7 @@ def start_on_server(session: SparkSession, location: str, spark_location: str, *
 
 
 def _collected(rows: DataFrame) -> list[Row]:
-    """Return the rows of an answer.
-
-    Raises:
-        PlanError: `WORKER_PYTHON`: the server's Python has no such package.
-        PySparkException: anything else.
-    """
+    """Return the rows of an answer."""
     try:
         return rows.collect()
     except PySparkException as error:
@@ -182,12 +146,7 @@ def packed(function: Callable[[], Any]) -> bytes:
 
 
 def unpacked(content: bytes) -> Any:
-    """Return the packed result, or raise the packed error.
-
-    Raises:
-        ZsetJoinError: the error that was packed.
-        StateError: `UNKNOWN_ANSWER`: the bytes hold objects of other kinds.
-    """
+    """Return the packed result, or raise the packed error."""
     is_value, value = _Unpickler(io.BytesIO(content)).load()
     if is_value:
         return value
@@ -233,17 +192,7 @@ def _plain(value: Any) -> Any:
 
 
 def refuse_missing(session: SparkSession, location: str) -> None:
-    """Refuse a checkpoint that does not exist on the server.
-
-    Args:
-        session: of Spark Connect.
-        location: `checkpointLocation`.
-
-    Raises:
-        StateError: `NO_CHECKPOINT`.
-
-    Cost: one job with one task.
-    """
+    """Refuse a checkpoint that does not exist on the server."""
 
     def known() -> None:
         if stored_query_id(location) is None:

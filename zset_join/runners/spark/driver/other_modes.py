@@ -41,14 +41,7 @@ __all__ = ["OtherModes", "has_other_mode", "write_draft"]
 
 @dataclass(frozen=True)
 class OtherModes:
-    """Plan a query in the mode in which it does not run.
-
-    Args:
-        mode: in which it runs, `driver` or `executors`.
-        options: of the query.
-        placed: gives it as executors run it; in this mode with the sources in the order of the checkpoint.
-        on_driver: gives it as the driver runs it; in this mode likewise.
-    """
+    """Plan a query in the mode in which it does not run."""
 
     mode: str
     options: QueryOptions
@@ -56,19 +49,13 @@ class OtherModes:
     on_driver: Callable[[], DriverQuery]
 
     def write(self) -> None:
-        """Write down what the other mode would be, where it is absent already.
-
-        Cost: one read; the first time, planning the query again and one write.
-        """
+        """Write down what the other mode would be, where it is absent already."""
         location = self.options.checkpoint_location
         if not has_other_mode(location):
             write_draft(location, self.draft())
 
     def draft(self) -> OtherMode:
-        """Return what the other mode would be, before it is known which description the checkpoint has.
-
-        Cost: planning the query again.
-        """
+        """Return what the other mode would be, before it is known which description the checkpoint has."""
         other = "executors" if self.mode == "driver" else "driver"
         try:
             placed, here = self.placed(), self.on_driver()
@@ -107,15 +94,7 @@ class OtherModes:
 
 
 def has_other_mode(location: str, given: Mapping[str, Any] | None = None) -> bool:
-    """Return whether a checkpoint holds what its query would be in the other mode.
-
-    Args:
-        location: `checkpointLocation`.
-        given: what its description is to have, before the query begins: where it differs, the begin writes another one, and the
-            other mode with it. None: the query has begun.
-
-    Cost: two small reads.
-    """
+    """Return whether a checkpoint holds what its query would be in the other mode."""
     description = stored_description(location)
     if description is not None and given and differences({one: description.get(one) for one in given}, _as_json(given)):
         return False
@@ -130,12 +109,7 @@ def _as_json(given: Mapping[str, Any]) -> Any:
 
 
 def write_draft(location: str, draft: OtherMode) -> None:
-    """Write a draft down for the description that a checkpoint has; nothing where it has none.
-
-    Args:
-        location: `checkpointLocation`.
-        draft: of `OtherModes.draft`.
-    """
+    """Write a draft down for the description that a checkpoint has; nothing where it has none."""
     stored = stored_description(location)
     if stored is None:
         return

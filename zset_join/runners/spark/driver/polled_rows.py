@@ -40,13 +40,7 @@ __all__ = ["PolledRows"]
 
 @dataclass(frozen=True)
 class _Batch:
-    """The rows of a batch until the pipeline has committed them.
-
-    Args:
-        number: Spark's.
-        rows: as the pipeline takes them.
-        position: what is committed with them.
-    """
+    """The rows of a batch until the pipeline has committed them."""
 
     number: int
     rows: Any
@@ -54,18 +48,7 @@ class _Batch:
 
 
 class PolledRows:
-    """Poll the rows of a stream; a source of rows as `zset_join.sources.source.Source` describes it.
-
-    Args:
-        stream: the stream; its name is that of the source.
-        location: where Spark keeps what it has read, of this stream alone.
-        on_bad_input: `error` or `quarantine`.
-        is_kept: others read on when this ends; False: the location is removed.
-        is_endless: the query runs on and on; else it reads the present content and ends.
-        trigger: the time between two batches of a query that runs on and on; None: none.
-        max_bytes: returns the most bytes that a batch may have in Arrow; 0: any.
-        check: raises where the source has what Spark reads wrongly; called for every batch.
-    """
+    """Poll the rows of a stream; a source of rows as `zset_join.sources.source.Source` describes it."""
 
     def __init__(
         self,
@@ -108,12 +91,6 @@ class PolledRows:
         return f'rows of "{self._stream.name}" as Spark reads them'
 
     def open(self, position: Any) -> None:
-        """Go to a position: the batch behind it comes next, also where it was polled already. None is the beginning.
-
-        Raises:
-            StateError: `FOREIGN_STATE`: what Spark has read there is of another query; `EPOCH_REPLANNED`: a later batch was
-                committed.
-        """
         found = spark_query_id(self._location)
         if position is not None and found != position["query"]:
             raise foreign_reading(self._stream.name, self._location, found, position["query"])
@@ -133,17 +110,6 @@ class PolledRows:
             self._start()
 
     def poll(self, *, wait_seconds: float) -> tuple[Any, Any]:
-        """Return the rows of the next batch that has some, None where there are none now, and the position behind them.
-
-        A poll confirms that what the one before returned is committed; `open` denies it.
-
-        Args:
-            wait_seconds: how long to wait for a query that runs on and on; one that ends is waited for.
-
-        Raises:
-            ZsetJoinError: rows cannot be read, or are too large; nothing of their batch counts.
-            StateError: `SOURCE_IO`: Spark cannot read them.
-        """
         until = time.monotonic() + wait_seconds
         with self._changed:
             if self._is_given and self._held is not None:
@@ -169,7 +135,6 @@ class PolledRows:
                 return None, self._done
 
     def close(self) -> None:
-        """End the query; an uncommitted batch is repeated."""
         with self._changed:
             self._is_closing = True
             self._changed.notify_all()

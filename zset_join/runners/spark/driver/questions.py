@@ -69,14 +69,7 @@ WAITS = "waits"
 
 @dataclass(frozen=True)
 class Question:
-    """A question about a query.
-
-    Args:
-        about: which question: `verify`, `explain_row`, `view_rows`, `backup`, `evolve` or `undo`.
-        given: its arguments, plain values.
-        rows: what was emitted, in Arrow's stream format; None where outputs are to be read.
-        put_at: seconds of the server's clock when it was put.
-    """
+    """A question about a query."""
 
     about: str
     given: Mapping[str, Any]
@@ -107,21 +100,7 @@ def answer_of(
     rows: DataFrame | None,
     is_active: Callable[[], bool],
 ) -> Any:
-    """Return the answer to a question, from the process that runs the epochs, or from a task that opens the checkpoint.
-
-    Args:
-        question: what is to be answered.
-        settings: of the query.
-        session: of Spark Connect.
-        rows: what was emitted; None where outputs are to be read.
-        is_active: returns whether the query runs.
-
-    Raises:
-        ZsetJoinError: what the question raises.
-        StateError: there is no checkpoint, or `CHECKPOINT_IN_USE`: a driver of another session runs on it.
-
-    Cost: a job with the question, and one per second and a half until the answer is present.
-    """
+    """Return the answer to a question, from the process that runs the epochs, or from a task that opens the checkpoint."""
     name = uuid.uuid4().hex
     location, waits = settings.options.checkpoint_location, is_active()
 
@@ -157,22 +136,12 @@ def answer_of(
 
 
 def is_waiting(location: str, name: str) -> bool:
-    """Return whether no process has taken a question.
-
-    Args:
-        location: `checkpointLocation`.
-        name: of the question.
-    """
+    """Return whether no process has taken a question."""
     return checkpoint_folder(location).size(f"{_FOLDER}/{name}{_QUESTION}") is not None
 
 
 def is_lost(location: str, name: str) -> bool:
-    """Return whether a question was neither answered nor is any process about to: nobody has it, or who took it has died.
-
-    Args:
-        location: `checkpointLocation`.
-        name: of the question.
-    """
+    """Return whether a question was neither answered nor is any process about to: nobody has it, or who took it has died."""
     folder = checkpoint_folder(location)
     # In the order in which the files are made, so that one of them is seen of a question that is being answered.
     is_there, is_taken = (folder.size(f"{_FOLDER}/{name}{kind}") is not None for kind in (_QUESTION, _TAKEN))
@@ -182,12 +151,7 @@ def is_lost(location: str, name: str) -> bool:
 
 
 def lost_question(location: str, about: str) -> StateError:
-    """Return the error of a question whose process ended before it had answered.
-
-    Args:
-        location: `checkpointLocation`.
-        about: which question.
-    """
+    """Return the error of a question whose process ended before it had answered."""
     then = (
         "Whether the change was committed is not seen from here. Start the new query on the checkpoint: it is accepted if the "
         "change was committed, and brings the outputs up to date; if it is rejected, start the query of before."
@@ -202,13 +166,7 @@ def lost_question(location: str, about: str) -> StateError:
 
 
 class QuestionWatch:
-    """Answer the questions that are put into a checkpoint, in a thread.
-
-    Args:
-        location: `checkpointLocation`.
-        answer: returns the answer to a question.
-        has_ended: returns whether the query has changed, so that another process answers.
-    """
+    """Answer the questions that are put into a checkpoint, in a thread."""
 
     def __init__(self, location: str, answer: Callable[[Question], Any], has_ended: Callable[[], bool]) -> None:
         self._answer = answer
@@ -241,13 +199,8 @@ class QuestionWatch:
 
 
 def opened_for_a_look(settings: DriverSettings) -> DriverEpochs:
-    """Return a runner attached to an existing checkpoint, with a separate state directory.
-
-    Outputs that write by Spark are omitted: a task has no session.
-
-    Raises:
-        StateError: there is no checkpoint, it is in use, or it does not fit.
-    """
+    """Return a runner attached to an existing checkpoint, with a separate state directory."""
+    # Outputs that write by Spark are omitted: a task has no session.
     location = settings.options.checkpoint_location
     query_id = stored_query_id(location)
     if query_id is None:
@@ -278,13 +231,7 @@ class _Looking(DriverEpochs):
 
 
 def put_question(location: str, name: str, question: Question) -> None:
-    """Put a question where the process looks that runs the epochs.
-
-    Args:
-        location: `checkpointLocation`.
-        name: of the question, given to no other.
-        question: what is to be answered.
-    """
+    """Put a question where the process looks that runs the epochs."""
     folder = checkpoint_folder(location)
     content = packed(lambda: (question.about, dict(question.given), question.rows, time.time()))
     folder.put(f"{_FOLDER}/{name}{_QUESTION}", content)
@@ -296,14 +243,7 @@ def _read(folder: Folder, name: str) -> Question | None:
 
 
 def answer_question(folder: Folder, name: str, answer: Callable[[Question], Any], has_ended: Callable[[], bool]) -> None:
-    """Answer a question, and put the answer where the client looks for it.
-
-    Args:
-        folder: of the checkpoint.
-        name: of the question; nothing happens where it is gone.
-        answer: returns the answer.
-        has_ended: returns whether the query has changed meanwhile.
-    """
+    """Answer a question, and put the answer where the client looks for it."""
     question = _read(folder, name)
     if question is None:
         return
@@ -378,12 +318,7 @@ def _answered_later(settings: DriverSettings, name: str, about: str, *, is_late:
 
 
 def taken_answer(location: str, name: str) -> Any:
-    """Return the answer, and remove it; `WAITS` where it does not come soon.
-
-    Args:
-        location: `checkpointLocation`.
-        name: of the question.
-    """
+    """Return the answer, and remove it; `WAITS` where it does not come soon."""
     folder, path = checkpoint_folder(location), f"{_FOLDER}/{name}{_ANSWER}"
     ends = time.monotonic() + _LOOK_SECONDS
     while True:

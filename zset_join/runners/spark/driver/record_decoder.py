@@ -40,11 +40,7 @@ _FIRST = -1
 
 
 class RecordDecoder:
-    """Read the records of one stream; it can be pickled, and opens its reader with the first records.
-
-    Args:
-        read: what is read of them.
-    """
+    """Read the records of one stream; it can be pickled, and opens its reader with the first records."""
 
     def __init__(self, read: RecordsRead) -> None:
         self._read = read
@@ -60,14 +56,7 @@ class RecordDecoder:
         return hash(self._read.name)
 
     def rows(self, records: pa.RecordBatch) -> SourceRows:
-        """Return the rows that records mean.
-
-        Args:
-            records: the columns of `UndecodedRecords.schema`.
-
-        Raises:
-            MissingPackageError: DuckDB is not installed.
-        """
+        """Return the rows that records mean."""
         read = self._read
         if self._reader is None:
             from zset_join.sources.json_records import JsonRecordReader  # needs DuckDB, which not every driver has

@@ -27,17 +27,7 @@ _AT, _OTHER = "__at", "__other"
 
 
 def joined(rows: pa.Table, route: pa.Table, schema: pa.Schema, key: Sequence[str]) -> pa.Table:
-    """Return the rows of a join with the order and the deleted keys that its route remembers.
-
-    Args:
-        rows: the table of the join, of executors.
-        route: that of the route.
-        schema: the columns of the table of the driver.
-        key: the primary key.
-
-    Raises:
-        StateError: `STATE_CONTRADICTION`: the join has rows that the route does not have.
-    """
+    """Return the rows of a join with the order and the deleted keys that its route remembers."""
     is_live = pc.not_equal(route.column(SNAPSHOT_WEIGHT), 0)
     live = route.filter(is_live)
     at, other = _places(rows, live, key)
@@ -57,14 +47,7 @@ def joined(rows: pa.Table, route: pa.Table, schema: pa.Schema, key: Sequence[str
 
 
 def parted(table: pa.Table, rows: pa.Schema, route: pa.Schema, needed: Sequence[str]) -> tuple[pa.Table, pa.Table]:
-    """Return the table of a join and that of its route, as executors have them.
-
-    Args:
-        table: of the driver.
-        rows: the columns of the table of the join.
-        route: those of the route.
-        needed: columns in which NULL makes a row of no use to the join.
-    """
+    """Return the table of a join and that of its route, as executors have them."""
     is_kept = pc.not_equal(table.column(SNAPSHOT_WEIGHT), 0)
     for name in needed:
         is_kept = pc.and_(is_kept, pc.is_valid(table.column(name)))

@@ -28,18 +28,7 @@ _UNREAD = pa.schema([at for at in DEAD_LETTERS if at.name not in {"epoch", "sour
 
 
 def rows_taken(name: str, rows: SourceRows, key: Sequence[str], epoch: int, *, on_bad_input: str) -> ZSet | PartlyRead:
-    """Return the rows of a source.
-
-    Args:
-        name: of the source.
-        rows: as they were collected.
-        key: the columns that identify a row.
-        epoch: the epoch.
-        on_bad_input: `error` refuses rows that cannot be read.
-
-    Raises:
-        BadInputError: rows that cannot be read, and they are refused.
-    """
+    """Return the rows of a source."""
     if not len(rows.rejected):
         return rows.delta
     rejected = Rejected()
@@ -56,18 +45,7 @@ def batch_taken(
     *,
     on_bad_input: str,
 ) -> ZSet | PartlyRead | None:
-    """Return the rows of a batch of one stream; None where it has none.
-
-    Args:
-        stream: the stream.
-        tables: what Spark collected, in pieces, and how the rows of each lie.
-        number: of the batch.
-        on_bad_input: as `rows_taken`.
-
-    Raises:
-        BadInputError: as `rows_taken`.
-        ResourceError: they do not fit into memory.
-    """
+    """Return the rows of a batch of one stream; None where it has none."""
     parts: list[ZSet | PartlyRead] = []
     size = 0
     for table, layout in tables:

@@ -37,21 +37,13 @@ def written_query(query: PlannedQuery) -> _Written:
 
 
 def read_query(written: _Written) -> PlannedQuery:
-    """Return the query that was written.
-
-    Raises:
-        StateError: it is of another version of the library.
-    """
+    """Return the query that was written."""
     plan, inputs = QueryPlan.from_json(json.loads(written["plan"])), json.loads(written["inputs"])
     return collected_query(plan, inputs, has_several=written["has_several"])
 
 
 def written_outputs(outputs: Mapping[str, Sequence[ChosenSink]]) -> _Written:
-    """Return new outputs by view as plain values.
-
-    Raises:
-        OptionError: `NOT_FROM_HERE`: one is no connector, so that it travels with a start only.
-    """
+    """Return new outputs by view as plain values."""
     return {view: [_written_output(view, one) for one in chosen] for view, chosen in outputs.items()}
 
 

@@ -56,13 +56,7 @@ __all__ = ["ServedEpochs", "ServedQuery", "ServedTools", "budget_of", "refuse_se
 
 @dataclass(eq=False)
 class ServedEpochs:
-    """Run the epochs of a query in a process of the server; callable, for `foreachBatch`; travels as its settings.
-
-    Args:
-        settings: of the query.
-        baseline: the plan of the rows that come before those of the first batch; None without.
-        other: what the query would be on executors; None where the checkpoint has it.
-    """
+    """Run the epochs of a query in a process of the server; callable, for `foreachBatch`; travels as its settings."""
 
     settings: DriverSettings
     baseline: bytes | None = None
@@ -73,11 +67,7 @@ class ServedEpochs:
         return (ServedEpochs, (self.settings, self.baseline, self.other))
 
     def __call__(self, batch: DataFrame, epoch: int) -> None:
-        """Run one epoch.
-
-        Raises:
-            ZsetJoinError: as `DriverEpochs`.
-        """
+        """Run one epoch."""
         if self._epochs is None:
             compile_rest_in_background()
             check_mode(self.settings.options.checkpoint_location, "driver")
@@ -133,11 +123,6 @@ class ServedQuery(ServedHandle):
         *,
         as_now: bool = False,
     ) -> PlanDiff:
-        """Change the query between two epochs, on the server; see `DriverEpochs.evolve`.
-
-        Raises:
-            OptionError: `NOT_FROM_HERE`: columns are renamed or have defaults, or a stream is to be read again.
-        """
         refuse_reread("evolve", reread)
         if words is not None and (words.renamed or words.defaults):
             raise OptionError(
@@ -150,7 +135,6 @@ class ServedQuery(ServedHandle):
         return self._changed("evolve", given)[0]
 
     def undo(self, *, has_streams: bool = False) -> tuple[PlanDiff, PlannedQuery]:  # noqa: ARG002 - the server has none
-        """Go back to the query before the last change, on the server; see `DriverEpochs.undo`."""
         return self._changed("undo", {})
 
     def _changed(self, about: str, given: Mapping[str, Any]) -> tuple[PlanDiff, PlannedQuery]:
@@ -165,36 +149,15 @@ class ServedQuery(ServedHandle):
 
 
 def budget_of(session: SparkSession, options: QueryOptions) -> int:
-    """Return how many bytes of state a query may have on the driver, or on the server of Spark Connect.
-
-    Args:
-        session: of the query.
-        options: of the query.
-
-    Cost: over Spark Connect, one job with one task; none with `driverMemory`.
-    """
+    """Return how many bytes of state a query may have on the driver, or on the server of Spark Connect."""
     if options.driver_memory is not None or not is_connect(session):
         return memory_budget(options)
     return int(on_server(session, partial(memory_budget, options)))
 
 
 def refuse_served(settings: DriverSettings, session: SparkSession) -> bool:
-    """Open checkpoint and outputs on the server and release them, so that a start which they refuse writes nothing.
-
-    A new checkpoint is not looked at, nor one with an output that writes by Spark.
-
-    Args:
-        settings: of the query.
-        session: of Spark Connect.
-
-    Returns:
-        Whether the checkpoint holds what its query would be on executors, under the description that it will have.
-
-    Raises:
-        ZsetJoinError: what they raise.
-
-    Cost: one job with one task; of a checkpoint that exists, it restores the state into a temporary directory.
-    """
+    """Open checkpoint and outputs on the server and release them, so that a start which they refuse writes nothing."""
+    # A new checkpoint is not looked at, nor one with an output that writes by Spark.
 
     def opened() -> bool:
         _open_and_close(settings)
@@ -215,29 +178,22 @@ def _open_and_close(settings: DriverSettings) -> None:
 
 
 class ServedTools(ToolsOfServed):
-    """Answer questions about a query whose epochs run on the server.
-
-    Args:
-        query: the client's view of it.
-    """
+    """Answer questions about a query whose epochs run on the server."""
 
     def __init__(self, query: ServedQuery) -> None:
         super().__init__(query)
         self._settings = query.settings
 
     def verify(self, *, actual_df: DataFrame | None = None, most_differences: int = 20, **given: Any) -> VerificationReport:
-        """Compare the outputs with DuckDB's batch query over all input; see `DriverTools.verify`."""
         refuse_given(given)
         found: VerificationReport = self._answer("verify", {"most_differences": most_differences}, actual_df)
         return found
 
     def explain_row(self, row: Mapping[str, Any], *, most_rows: int) -> RowHistory:
-        """Return which changes made and unmade rows; see `DriverTools.explain_row`."""
         found: RowHistory = self._answer("explain_row", {"row": dict(row), "most_rows": most_rows})
         return found
 
     def view_rows(self, view: str, values: Mapping[str, Any], *, most_rows: int) -> tuple[ZSet, int]:
-        """Return rows that an output holds; see `DriverTools.view_rows`."""
         given = {"view": view, "values": dict(values), "most_rows": most_rows}
         content, weights, count = self._answer("view_rows", given)
         return ZSet(single_batch(table_of(content)), np.asarray(weights, np.int64)), count

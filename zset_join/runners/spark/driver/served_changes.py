@@ -58,16 +58,7 @@ def ended_by_change(epochs: Changing) -> Iterator[None]:
 
 
 def changed(about: str, given: Mapping[str, Any], epochs: DriverEpochs) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
-    """Change a query and release its checkpoint; return the difference and the new query, serialised.
-
-    Args:
-        about: `evolve` or `undo`.
-        given: of `evolve` the query and its new outputs, as they were sent, and `as_now`.
-        epochs: what runs the epochs.
-
-    Raises:
-        ZsetJoinError: as `Pipeline.evolve`, with the fact `changed` where the change counts.
-    """
+    """Change a query and release its checkpoint; return the difference and the new query, serialised."""
     with ended_by_change(epochs):
         if about == "undo":
             diff, query = epochs.undo()
@@ -80,17 +71,7 @@ def changed(about: str, given: Mapping[str, Any], epochs: DriverEpochs) -> tuple
 def changed_beside(
     about: str, given: Mapping[str, Any], settings: DriverSettings, opened: Callable[[DriverSettings], DriverEpochs]
 ) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
-    """Change a query whose checkpoint no process holds; return as `changed`.
-
-    Args:
-        about: `evolve` or `undo`.
-        given: as for `changed`.
-        settings: of the query.
-        opened: opens the checkpoint, with the outputs that this process can write.
-
-    Raises:
-        StateError: `QUESTION_FAILED`: it has an output that Spark writes, and new ones were given; or as `changed`.
-    """
+    """Change a query whose checkpoint no process holds; return as `changed`."""
     epochs = opened(settings)
     try:
         if not any(isinstance(one.sink, TakesSession) for chosen in settings.sinks.values() for one in chosen):

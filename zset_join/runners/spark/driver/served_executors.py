@@ -85,13 +85,7 @@ SentOutput = ChosenOutput | tuple[str, Mapping[str, Any]]
 
 @dataclass(frozen=True)
 class StoredFacts:
-    """What a start reads of a checkpoint.
-
-    Args:
-        buckets: N; None of a new one.
-        shares_tables: joins that look up in one table share its copy.
-        streams: their names, in the order in which Spark reads them.
-    """
+    """What a start reads of a checkpoint."""
 
     buckets: int | None
     shares_tables: bool
@@ -100,16 +94,7 @@ class StoredFacts:
 
 @dataclass(frozen=True, eq=False)
 class ExecutorSettings:
-    """A query on executors as it travels to the server.
-
-    Args:
-        content: the query, its streams, options of its stages and its outputs, by `packed_with_frames`.
-        options: of the query.
-        buckets: N.
-        dead_letters: where rows that were set aside are written.
-        name: what log lines call the query.
-        needs_session: an output writes by Spark.
-    """
+    """A query on executors as it travels to the server."""
 
     content: bytes
     options: QueryOptions
@@ -119,11 +104,7 @@ class ExecutorSettings:
     needs_session: bool
 
     def runner(self, session: SparkSession | None) -> EpochRunner:
-        """Return what runs the epochs, on the server.
-
-        Args:
-            session: of the epochs; None in a task, where the runner can be attached, and runs none.
-        """
+        """Return what runs the epochs, on the server."""
         query, tagged, more, outputs = unpacked_with_frames(self.content, session)
         if tagged.baseline is not None and not has_commits(self.options.checkpoint_location):
             # Resolved in the time zone that the client chose, before the settings of a job count.
@@ -144,12 +125,7 @@ class ExecutorSettings:
 
 @dataclass(eq=False)
 class ServedExecutorEpochs:
-    """Run the epochs of a query by executors, from a process of the server; callable, for `foreachBatch`.
-
-    Args:
-        settings: of the query.
-        other: what the query would be on the driver; None where the checkpoint has it.
-    """
+    """Run the epochs of a query by executors, from a process of the server; callable, for `foreachBatch`."""
 
     settings: ExecutorSettings
     other: OtherMode | None = None
@@ -159,11 +135,7 @@ class ServedExecutorEpochs:
         return (ServedExecutorEpochs, (self.settings, self.other))
 
     def __call__(self, batch: DataFrame, epoch: int) -> None:
-        """Run one epoch.
-
-        Raises:
-            ZsetJoinError: as `EpochRunner`.
-        """
+        """Run one epoch."""
         if self._runner is None:
             self._runner = self._started(batch.sparkSession)
         self._runner(batch, epoch)
@@ -190,11 +162,7 @@ class ServedExecutorEpochs:
 
 @dataclass(eq=False)
 class ServedExecutorQuery(ServedHandle):
-    """A client's view of a query whose epochs executors run; see `ServedHandle`.
-
-    Args:
-        planned: what would run its epochs here; it explains them, and is attached to nothing.
-    """
+    """A client's view of a query whose epochs executors run; see `ServedHandle`."""
 
     settings: ExecutorSettings
     planned: EpochRunner | None = None
@@ -228,30 +196,12 @@ class ServedExecutorQuery(ServedHandle):
         *,
         is_given: bool,
     ) -> PlanDiff:
-        """Change the query between two epochs, in the process of the server that runs it.
-
-        Args:
-            query: the new query, as the driver would run it.
-            after: its writer.
-            terms: what is given beside the query; no `reread`: a place that the server reaches is read beside it.
-            is_given: its outputs are new, and begin with all rows.
-
-        Raises:
-            OptionError: `NOT_FROM_HERE`: `reread`.
-            ZsetJoinError: as `changing_executors.evolve_executors`.
-        """
+        """Change the query between two epochs, in the process of the server that runs it."""
         refuse_reread("evolve", terms.reread)
         return self._changed("evolve", (query, after.served().settings, terms, is_given))
 
     def undo_executors(self, before: tuple[PlannedQuery, ServedWriter] | None) -> PlanDiff:
-        """Go back to the query before the last change, in the process of the server that runs it.
-
-        Args:
-            before: the query before, as the driver would run it, and its writer; None where this program does not have it.
-
-        Raises:
-            ZsetJoinError: as `changing_executors.undo_executors`.
-        """
+        """Go back to the query before the last change, in the process of the server that runs it."""
         return self._changed("undo", None if before is None else (before[0], before[1].served().settings))
 
     def _changed(self, about: str, given: Any) -> PlanDiff:
@@ -272,14 +222,7 @@ class ServedExecutorQuery(ServedHandle):
 def handle_of(
     runner: EpochRunner, tagged: TaggedStreams, outputs: Sequence[ChosenOutput], sinks: Sequence[ChosenSink]
 ) -> ServedExecutorQuery:
-    """Return the view that a client has of a query, which holds the query as it travels.
-
-    Args:
-        runner: of the query, in the client; it is never attached.
-        tagged: its streams.
-        outputs: where answers go.
-        sinks: the same outputs, as they were chosen: one with a connector's name travels as that name and its options.
-    """
+    """Return the view that a client has of a query, which holds the query as it travels."""
     # Planned here, where the session of the program is.
     _ = runner.query.fused_stages, runner.query.output, runner.query.is_served
     named = [one.written() for one in sinks]
@@ -298,17 +241,7 @@ def handle_of(
 
 
 def stored_facts(session: SparkSession, location: str) -> StoredFacts:
-    """Return what a start on executors reads of a checkpoint; where it lies, which over Spark Connect is the server.
-
-    Args:
-        session: of the query.
-        location: `checkpointLocation`.
-
-    Raises:
-        StateError: `EXECUTION_CHANGED`: its query runs on the driver.
-
-    Cost: some small reads; over Spark Connect one job with one task.
-    """
+    """Return what a start on executors reads of a checkpoint; where it lies, which over Spark Connect is the server."""
     read = partial(_read_facts, location)
     return StoredFacts(*(on_server(session, read) if is_connect(session) else read()))
 
@@ -321,34 +254,13 @@ def _read_facts(location: str) -> tuple[Any, ...]:
 
 
 def refuse_served_executors(settings: ExecutorSettings, session: SparkSession) -> bool:
-    """Open checkpoint and outputs on the server and release them, so that a start which they refuse writes nothing.
-
-    A new checkpoint is not looked at, nor one with an output that writes by Spark.
-
-    Args:
-        settings: of the query.
-        session: of Spark Connect.
-
-    Returns:
-        Whether the checkpoint holds what its query would be on the driver.
-
-    Raises:
-        ZsetJoinError: what they raise.
-
-    Cost: one job with one task.
-    """
+    """Open checkpoint and outputs on the server and release them, so that a start which they refuse writes nothing."""
+    # A new checkpoint is not looked at, nor one with an output that writes by Spark.
     return bool(once_free(lambda: on_server(session, partial(_opened_and_closed, settings))))
 
 
 def served_executor_rows(runner: EpochRunner, tagged: TaggedStreams) -> DataFrame:
-    """Return the rows of all sources as the server is to bring them, with a source for epochs without rows where it is needed.
-
-    Args:
-        runner: of the query, in the client.
-        tagged: its streams.
-
-    Cost: one job with one task.
-    """
+    """Return the rows of all sources as the server is to bring them, with a source for empty epochs where needed."""
     location, is_loading = runner.options.checkpoint_location, tagged.baseline is not None
     if start_on_server(runner.query.session, location, location, is_timed=runner.is_timed, is_needed=is_loading):
         return with_made_start(tagged.dataframe, location)

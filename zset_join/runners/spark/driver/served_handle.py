@@ -63,20 +63,7 @@ def _is_not_active() -> bool:
 
 @dataclass(eq=False)
 class ServedHandle:
-    """A client's view of a query whose epochs run on the server.
-
-    Args:
-        settings: of the query.
-        session: of Spark Connect.
-
-    Attributes:
-        is_active: returns whether the query runs.
-        error: what stopped the query; None while it runs, and where Spark did.
-        progress: what the newest epochs did, as the checkpoint has it.
-        heartbeat: None: it is the server's.
-        has_ended: the query has changed, and continues as another one.
-        scratch_start: the name of its start in `sparkCheckpointLocation`; None without that option.
-    """
+    """A client's view of a query whose epochs run on the server."""
 
     settings: ServedSettings
     session: SparkSession
@@ -173,24 +160,12 @@ class ToolsOfServed(ABC):
 
 
 def compared(compare: Callable[..., Any], location: str, written: Any, lease_seconds: float, *, as_now: bool) -> Any:
-    """Return a difference as it travels, on the server.
-
-    Args:
-        compare: takes the location, the query, `lease_seconds` and `as_now`.
-        location: `checkpointLocation`.
-        written: the other query, by `written_query`.
-        lease_seconds: maximum time for which files are kept.
-        as_now: as for `JoinQuery.evolve`.
-    """
+    """Return a difference as it travels, on the server."""
     return written_diff(compare(location, read_query(written), lease_seconds=lease_seconds, as_now=as_now))
 
 
 def refuse_reread(what: str, reread: Mapping[str, Any] | None) -> None:
-    """Refuse to read a stream again, whose place only the server reaches.
-
-    Raises:
-        OptionError: `NOT_FROM_HERE`.
-    """
+    """Refuse to read a stream again, whose place only the server reaches."""
     if reread:
         raise OptionError(
             f"over Spark Connect {what}() takes no reread=. Run zset-join {what} with --reread beside the server"
@@ -212,12 +187,7 @@ def _failure_of(error: BaseException) -> ZsetJoinError | None:
 
 
 class _Progress(ProgressLog):
-    """Read the counts of epochs from the checkpoint, by a job on the server.
-
-    Args:
-        session: of Spark Connect.
-        location: `checkpointLocation`.
-    """
+    """Read the counts of epochs from the checkpoint, by a job on the server."""
 
     def __init__(self, session: SparkSession, location: str) -> None:
         super().__init__()
@@ -225,11 +195,9 @@ class _Progress(ProgressLog):
         self._location = location
 
     def of_epoch(self, epoch: int) -> dict[str, Any] | None:
-        """Return the counts of a committed epoch; None where it is not committed, or its record is gone."""
         return self.of_epochs([epoch])[epoch]
 
     def of_epochs(self, epochs: Sequence[int]) -> dict[int, dict[str, Any] | None]:
-        """Return the counts of epochs, by one job."""
         location, wanted = self._location, list(epochs)
         found: dict[str, Any] = json.loads(on_server(self._session, lambda: _counts(location, wanted)))
         return {epoch: found[str(epoch)] for epoch in wanted}

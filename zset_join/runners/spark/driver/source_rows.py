@@ -12,13 +12,7 @@ __all__ = ["SourceRows"]
 
 @dataclass(frozen=True)
 class SourceRows:
-    """Rows of one source in an epoch.
-
-    Args:
-        delta: the rows that could be read.
-        rejected: the others.
-        raw: per rejected row its code, or "code:text" where there was a text.
-    """
+    """Rows of one source in an epoch."""
 
     delta: ZSet
     rejected: ZSet

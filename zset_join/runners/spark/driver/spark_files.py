@@ -38,15 +38,7 @@ _EMPTIED = "emptied"
 
 
 class SparkFiles:
-    """Keep Spark's files of one query in its checkpoint.
-
-    Args:
-        scratch: `sparkCheckpointLocation`.
-        location: `checkpointLocation`.
-
-    Raises:
-        OptionError: the directory is not a local or mounted one.
-    """
+    """Keep Spark's files of one query in its checkpoint."""
 
     def __init__(self, scratch: str, location: str) -> None:
         self._scratch = local_path(scratch, option=_OPTION)
@@ -57,12 +49,7 @@ class SparkFiles:
         self._start: str | None = None
 
     def restore(self) -> str:
-        """Make the directory hold what the checkpoint has; return the name of this start.
-
-        Raises:
-            OptionError: `SCRATCH_FOREIGN`: there are files of another query in it.
-            OSError: it cannot be read or written.
-        """
+        """Make the directory hold what the checkpoint has; return the name of this start."""
         self._take()
         for name in (*_FOLDERS, "state"):
             shutil.rmtree(self._scratch / name, ignore_errors=True)
@@ -83,12 +70,7 @@ class SparkFiles:
         self._start, self._kept = start, set(self._stored())
 
     def keep(self, epoch: int) -> None:
-        """Copy new files of the directory up to the plan of an epoch, and remove files that Spark has removed.
-
-        Raises:
-            StateError: `SPARK_FILES_DIFFER`: the checkpoint has another file of that name, or another start has the directory.
-            OSError: the store or the directory fails.
-        """
+        """Copy new files of the directory up to the plan of an epoch, and remove files that Spark has removed."""
         self._start = self._start or self._marked()[1]
         kept = self._older(epoch) if self._kept is None else self._kept
         found = [name for name in self._written() if not (name.startswith("offsets/") and int(name[8:]) > epoch)]
@@ -103,12 +85,7 @@ class SparkFiles:
         self._kept = set(found)
 
     def keep_ended(self) -> None:
-        """Copy Spark's notes of finished epochs after its query has ended; nothing where another start came.
-
-        Raises:
-            StateError: `SPARK_FILES_DIFFER`, as `keep`.
-            OSError: the store or the directory fails.
-        """
+        """Copy Spark's notes of finished epochs after its query has ended; nothing where another start came."""
         kept = self._kept or set()
         ended = [name for name in self._written() if name.startswith("commits/") and name not in kept]
         copied = [(name, (self._scratch / name).read_bytes()) for name in ended]
@@ -210,17 +187,7 @@ def restored_files(scratch: str | None, location: str) -> str | None:
 
 
 def copied_end(scratch: str, location: str, start: str) -> None:
-    """Copy Spark's notes of finished epochs once a query has ended whose epochs another process ran.
-
-    Args:
-        scratch: `sparkCheckpointLocation`.
-        location: `checkpointLocation`.
-        start: what `restored_files` returned; nothing is copied where another start came.
-
-    Raises:
-        StateError: `SPARK_FILES_DIFFER`, as `SparkFiles.keep`.
-        OSError: the store or the directory fails.
-    """
+    """Copy Spark's notes of finished epochs once a query has ended whose epochs another process ran."""
     files = SparkFiles(scratch, location)
     files.take_over(start)
     files.keep_ended()

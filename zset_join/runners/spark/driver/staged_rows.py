@@ -56,18 +56,7 @@ _LOOK_SECONDS = 0.5
 
 
 class StagedRows:
-    """Poll the rows of a stream; a source of rows as `zset_join.sources.source.Source` describes it.
-
-    Args:
-        stream: the stream, of a session of Spark Connect; its name is that of the source.
-        location: where Spark keeps what it has read, of this stream alone; on the server.
-        on_bad_input: `error` or `quarantine`.
-        is_kept: others read on when this ends; False: the location is removed.
-        most_waiting: returns how many batches may wait before Spark reads nothing more, of a query that runs on and on; 0: any
-            number. None: the query reads the present content and ends.
-        trigger: the time between two batches of a query that runs on and on; None: none.
-        max_bytes: returns the most bytes that a batch may have in Arrow; 0: any.
-    """
+    """Poll the rows of a stream; a source of rows as `zset_join.sources.source.Source` describes it."""
 
     def __init__(
         self,
@@ -108,7 +97,6 @@ class StagedRows:
         return f'rows of "{self._stream.name}" as a server of Spark reads them'
 
     def open(self, position: Any) -> None:
-        """Go to a position: the batch behind it comes next, also where it was polled already. None is the beginning."""
         self._done, self._is_given = position, False
         through = -1 if position is None else int(position["batch"])
         if self._held is not None and self._held[0] <= through:
@@ -122,18 +110,6 @@ class StagedRows:
             self._start()
 
     def poll(self, *, wait_seconds: float) -> tuple[Any, Any]:
-        """Return the rows of the next batch that has some, None where there are none now, and the position behind them.
-
-        A poll confirms that what the one before returned is committed; `open` denies it.
-
-        Args:
-            wait_seconds: how long to wait for a query that runs on and on; one that ends is waited for.
-
-        Raises:
-            ZsetJoinError: rows cannot be read, or are too large; nothing of their batch counts.
-            StateError: `SOURCE_IO`: Spark cannot read them; `FOREIGN_STATE`, `EPOCH_REPLANNED`: what Spark has read there is
-                not what is committed.
-        """
         if self._is_given and self._held is not None:
             self._through, _, self._done = self._held
             self._held = None
@@ -156,7 +132,6 @@ class StagedRows:
             self._wait(max(0.0, min(_LOOK_SECONDS, until - time.monotonic())) if self._is_endless else None)
 
     def close(self) -> None:
-        """End the query; an uncommitted batch is repeated."""
         if self._query is not None:
             location = self._location
             if self._is_endless:  # it may wait for room, and cannot be stopped then
@@ -192,11 +167,7 @@ class StagedRows:
         return not is_running_on or time.monotonic() - self._listed_at >= _LOOK_SECONDS
 
     def _list(self) -> bool:
-        """List the batches that wait, and remove those that are taken; return whether there are some.
-
-        Raises:
-            StateError: as `poll`.
-        """
+        """List the batches that wait, and remove those that are taken; return whether there are some."""
         location, through, done, reader = self._location, self._through, self._done, self._reader
         committed = -1 if done is None else int(done["batch"])
         found = json.loads(on_server(self._stream.session, lambda: staged_batches(location, through, committed, reader)))

@@ -57,15 +57,7 @@ _LOOK_SECONDS = 0.5
 
 @dataclass(frozen=True)
 class StagedBatch:
-    """Which input the rows of a batch are of.
-
-    Args:
-        number: Spark's.
-        read: the digest of its offsets.
-        query: the id of Spark's query.
-        run: which start of the query wrote it.
-        columns: those of the stream, as `stored_name` has them.
-    """
+    """Which input the rows of a batch are of."""
 
     number: int
     read: str | None
@@ -76,15 +68,7 @@ class StagedBatch:
 
 @dataclass(frozen=True)
 class Staging:
-    """Write batches down; callable, for `foreachBatch`; travels as its arguments.
-
-    Args:
-        location: `checkpointLocation`.
-        run: of this start of the query.
-        names: what the columns of its rows are stored as.
-        reader: who takes them.
-        most_waiting: how many batches may wait; 0: any number.
-    """
+    """Write batches down; callable, for `foreachBatch`; travels as its arguments."""
 
     location: str
     run: str
@@ -93,11 +77,7 @@ class Staging:
     most_waiting: int
 
     def __call__(self, batch: DataFrame, number: int) -> None:
-        """Write a batch down, once there is room for it.
-
-        Raises:
-            StateError: `OWNER_LOST`: it waits for a reader that has ended.
-        """
+        """Write a batch down, once there is room for it."""
         folder, name = open_folder(self.location), f"{_BATCHES}/{number}.json"
         while self.most_waiting and len({*_listed(folder)} - {name}) >= self.most_waiting:
             if bytes(folder.read(_READER) or b"").decode() != self.reader:
@@ -147,16 +127,8 @@ def note_reader(location: str, reader: str) -> None:
 
 
 def staged_batches(location: str, through: int, done: int, reader: str) -> str:
-    """Return as JSON the id of Spark's query, all present batches, whether it reads from our start, and the notes.
-
-    Batches that are taken are removed; a query that waits for another reader ends.
-
-    Args:
-        location: `checkpointLocation`.
-        through: the last batch that is taken; -1: none. These are returned too.
-        done: the last one of them that had rows, which is committed; -1: none.
-        reader: who takes the others.
-    """
+    """Return as JSON the id of Spark's query, all present batches, whether it reads from our start, and the notes."""
+    # Batches that are taken are removed; a query that waits for another reader ends.
     folder, noted = open_folder(location), taken_through(location)
     if noted > done:
         return json.dumps({"query": spark_query_id(location), "batches": [], "start": has_start(location), "taken": noted})

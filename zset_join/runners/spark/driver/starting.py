@@ -42,15 +42,7 @@ __all__ = [
 
 
 def check_mode(location: str, mode: str) -> None:
-    """Refuse a checkpoint whose epochs ran elsewhere.
-
-    Args:
-        location: `checkpointLocation`.
-        mode: `driver` or `executors`.
-
-    Raises:
-        StateError: `EXECUTION_CHANGED`.
-    """
+    """Refuse a checkpoint whose epochs ran elsewhere."""
     found = stored_mode(location)
     if found is not None and found != mode:
         moved = f"stop it and move its state with zset-join rescale {location} --execution {mode}"
@@ -73,16 +65,7 @@ def driver_epochs(
     name: str,
     more: Mapping[str, Any],
 ) -> DriverEpochs:
-    """Return the runner of a query on the driver.
-
-    Args:
-        query: the query.
-        options: of the query.
-        sinks: the outputs of each view, by its name.
-        name: what log lines call the query.
-        more: options of certain kinds of stages.
-
-    """
+    """Return the runner of a query on the driver."""
     location, place = options.checkpoint_location, dead_letters_place(options, "dead-letters")
     shared = max(1, hybrid_stages(query.plan.nodes, options))
     stage_options = StageOptions(
@@ -117,25 +100,14 @@ def driver_epochs(
 
 
 def dead_letters_place(options: QueryOptions, default: str) -> str:
-    """Return where rows that are set aside are written.
-
-    Args:
-        options: of the query.
-        default: the directory inside the checkpoint that has them without `deadLetterPath`.
-    """
+    """Return where rows that are set aside are written."""
     if options.dead_letter_path is None:
         return folder_below(options.checkpoint_location, default).location
     return open_folder(options.dead_letter_path, option="deadLetterPath").location
 
 
 def warmed_up(session: SparkSession, stages: Sequence[Stage], options: QueryOptions) -> None:
-    """Load what stages need in this process, where it runs epochs: a client of Spark Connect runs none.
-
-    Args:
-        session: of the query.
-        stages: of the query.
-        options: of the query.
-    """
+    """Load what stages need in this process, where it runs epochs: a client of Spark Connect runs none."""
     if is_connect(session):
         return
     compile_rest_in_background()
@@ -143,17 +115,7 @@ def warmed_up(session: SparkSession, stages: Sequence[Stage], options: QueryOpti
 
 
 def in_stored_order(query: DriverQuery, location: str) -> DriverQuery:
-    """Return a query with its streams in the order in which its checkpoint has them: Spark's own files number them.
-
-    Args:
-        query: the query.
-        location: `checkpointLocation`.
-
-    Raises:
-        StateError: `STORAGE_FAILED`: there can be no directory.
-
-    Cost: one small read; over Spark Connect one job with one task.
-    """
+    """Return a query with its streams in the order in which its checkpoint has them: Spark's own files number them."""
     read = partial(_stored_streams, location)
     return query.in_order(on_server(query.session, read) if is_connect(query.session) else read())
 
@@ -188,11 +150,7 @@ def streamed_rows(query: DriverQuery, epochs: DriverEpochs) -> DataFrame:
 
 
 def make_place(location: str) -> None:
-    """Make the directory of a checkpoint, so that our error has the reason when it fails.
-
-    Raises:
-        StateError: it cannot be made.
-    """
+    """Make the directory of a checkpoint, so that our error has the reason when it fails."""
     if not is_local(location):
         return
     try:

@@ -90,26 +90,7 @@ def evolve_stopped_executors(
     new_tables: Collection[str] = (),
     undo_epochs: int | None = None,
 ) -> PlanDiff:
-    """Let the checkpoint of a stopped query on executors be one of another query.
-
-    Args:
-        location: `checkpointLocation`.
-        writer: of the new query.
-        words: what schemas do not show of columns of sources that change.
-        reread: as for `Pipeline.evolve`.
-        as_now: as for `Pipeline.evolve`.
-        new_tables: not empty: the next start gives the view new outputs, which begin with all rows.
-        undo_epochs: for how many epochs it can be undone; None: as before.
-
-    Returns: The difference; `taken` is the epoch that the change is.
-
-    Raises:
-        StateError: as `evolve_executors`; `EPOCH_UNFINISHED`: outputs may lack the last epoch; `EVOLVE_UNSEEN`. Nothing has
-            changed.
-        SinkError: `EVOLVE_OUTPUT`: outputs that stay would get other columns than more behind those they have.
-
-    Cost: every live row is read once; what is built is written once, by a Spark job per stage where there are several buckets.
-    """
+    """Let the checkpoint of a stopped query on executors be one of another query."""
     if undo_epochs is not None:
         checked_undo_epochs(undo_epochs)
     terms = ChangeTerms(words=words, reread=reread, as_now=as_now)
@@ -133,17 +114,7 @@ def evolve_stopped_executors(
 
 @progress_line("changing the query")
 def undo_stopped_executors(location: str, session: Callable[[], SparkSession], *, new_tables: Collection[str] = ()) -> PlanDiff:
-    """Let the checkpoint of a stopped query on executors be one of the query before its last change.
-
-    Args:
-        location: `checkpointLocation`.
-        session: gives the session that deals tables to several buckets.
-        new_tables: as for `evolve_stopped_executors`.
-
-    Raises:
-        StateError: `NOTHING_TO_UNDO`: its query was never changed; `UNDO_GONE`: longer ago than its option `undo_epochs`;
-            `UNDO_COLUMNS`: it dropped columns of a stream; or as `evolve_stopped_executors`.
-    """
+    """Let the checkpoint of a stopped query on executors be one of the query before its last change."""
     with _claimed(location) as checkpoint:
         changed = checkpoint.changed
         before = None if changed is None or not changed.changes else form_before(changed)
@@ -162,11 +133,7 @@ def undo_stopped_executors(location: str, session: Callable[[], SparkSession], *
 
 @contextmanager
 def _claimed(location: str) -> Iterator[Checkpoint]:
-    """Open the checkpoint of a query that does not run.
-
-    Raises:
-        StateError: there is none, a driver runs on it, it has no epoch, or its outputs may lack the last one.
-    """
+    """Open the checkpoint of a query that does not run."""
     query_id, description = stored_query_id(location), stored_description(location)
     committed = read_committed(location)
     if query_id is None or description is None or committed is None:
@@ -213,16 +180,7 @@ def _changed(
     terms: ChangeTerms,
     cancels: Collection[str] = (),
 ) -> PlanDiff:
-    """Build the changed stages and commit them; the next start passes the difference to the outputs.
-
-    Args:
-        changed: the checkpoint.
-        query: the new query, as the driver runs it.
-        form: gives its form on executors.
-        begins: outputs begin with all rows.
-        terms: what is given beside the query.
-        cancels: see `ExecutorsChange.record`.
-    """
+    """Build the changed stages and commit them; the next start passes the difference to the outputs."""
     checkpoint = changed.checkpoint
     unseen = unseen_epochs(checkpoint, changed.location)
     check = None if begins or cancels else _check_columns_of_view
@@ -237,11 +195,7 @@ def _changed(
 
 
 def _check_columns_of_view(evolution: Evolution) -> None:
-    """Reject columns that a kept output cannot store.
-
-    Raises:
-        SinkError: `EVOLVE_OUTPUT`.
-    """
+    """Reject columns that a kept output cannot store."""
     name = evolution.plan.view().name
     before, after = (plan.output_of(name) for plan in (evolution.origin.plan, evolution.plan))
     is_longer = not evolution.begins(name) or evolution.adds_columns(name)

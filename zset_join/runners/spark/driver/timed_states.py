@@ -23,13 +23,7 @@ _ANY_WATERMARK = -(1 << 62)
 
 
 def times_on_driver(plan: QueryPlan, pairs: Sequence[StatePair], record: CommitRecord) -> KnownTimes:
-    """Return the event times after an epoch of executors, as the driver has them.
-
-    Args:
-        plan: of the driver.
-        pairs: its states and those of executors.
-        record: of the epoch.
-    """
+    """Return the event times after an epoch of executors, as the driver has them."""
     fresh, late = Watermarks(plan).known, record.late_rows
     sources = {name: SourceTime(record.watermarks.get(name), None, late.get(name, 0)) for name in fresh.sources}
     executors = {pair.driver: pair.executors for pair in pairs}
@@ -42,13 +36,7 @@ def times_on_driver(plan: QueryPlan, pairs: Sequence[StatePair], record: CommitR
 
 
 def times_on_executors(evolution: Evolution, pairs: Sequence[StatePair], record: CommitRecord) -> dict[str, int]:
-    """Return the watermarks of a commit record of executors, of the new query.
-
-    Args:
-        evolution: to its plan on the driver.
-        pairs: its states there and on executors.
-        record: of the last epoch of the query before.
-    """
+    """Return the watermarks of a commit record of executors, of the new query."""
     known = evolution.known_times()
     state_of = {state.name: state.number for state in evolution.plan.states}
     watermarks: dict[str, int | None] = {name: record.watermarks.get(name) for name in known.sources}
@@ -57,17 +45,9 @@ def times_on_executors(evolution: Evolution, pairs: Sequence[StatePair], record:
 
 
 def kept_dues(name: str, stage: Stage, histories: Mapping[str, BucketHistory], record: CommitRecord) -> dict[str, NextDue]:
-    """Return when the buckets of a stage that keeps its files must answer though no row arrives.
-
-    Rows of the last epoch are folded only by the next one, so when they are due is not known yet: such a bucket is due in the
-    next epoch, which comes at once where rows may wait for a processing time alone.
-
-    Args:
-        name: of the stage.
-        stage: it.
-        histories: of its buckets, and of those of stages before it, which wait for nothing; by their keys.
-        record: of the last epoch of the query before.
-    """
+    """Return when the buckets of a stage that keeps its files must answer though no row arrives."""
+    # Rows of the last epoch are folded only by the next one, so when they are due is not known yet: such a bucket is due in
+    # the next epoch, which comes at once where rows may wait for a processing time alone.
     own = {key: history for key, history in histories.items() if key.rpartition("/")[0] == name}
     dues = {key: due for key, due in record.dues.items() if key in own}
     by_watermark = stage_watermark(name) in record.watermarks and not stage.parks

@@ -20,13 +20,7 @@ __all__ = ["translated"]
 
 
 def translated(step: OpaqueStep, bound: BoundStep, before: Relation) -> WhereStep | SelectStep | str:
-    """Return a step of Spark's own as a step of a plan; else why it cannot be one.
-
-    Args:
-        step: as the tree has it.
-        bound: what it does.
-        before: the rows before it.
-    """
+    """Return a step of Spark's own as a step of a plan; else why it cannot be one."""
     written = bound.step
     if written.tree is not None:
         return written.tree

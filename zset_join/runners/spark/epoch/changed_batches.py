@@ -41,11 +41,7 @@ def has_ended(location: str, batch: int) -> StateError:
 
 
 def check_same_batch(checkpoint: Checkpoint, epoch: int, read: str | None) -> None:
-    """Refuse a batch of Spark's that is not the one which an epoch before a change of the query has taken.
-
-    Raises:
-        StateError: `EPOCH_REPLANNED`.
-    """
+    """Refuse a batch of Spark's that is not the one which an epoch before a change of the query has taken."""
     is_there = epoch >= 0 and checkpoint.files.folder.size(record_name(epoch)) is not None
     record = read_record(checkpoint.files, epoch) if is_there else None
     if record is None or record.offsets is None or read is None or record.offsets == read:

@@ -21,38 +21,27 @@ __all__ = ["DeltaChangelogOutput", "DeltaViewOutput"]
 
 
 class DeltaViewOutput(SinkOutput):
-    """Keep a Delta table equal to the join.
-
-    Args:
-        sink: the view.
-    """
+    """Keep a Delta table equal to the join."""
 
     def __init__(self, sink: DeltaViewSink) -> None:
         super().__init__(sink)
         self._view = sink
 
     def open(self, relation: Relation, query_id: str, *, may_lack_columns: bool = False) -> None:
-        """Open the view."""
         super().open(relation, query_id, may_lack_columns=may_lack_columns)
         self._rows = relation.schema
 
     def contents(self, session: SparkSession) -> DataFrame | None:
-        """Let Spark read the files of the newest version."""
         paths = [self._view.log.folder.uri(file.name) for file in self._view.log.files()]
         schema = spark_schema(self._rows)
         return session.read.schema(schema).parquet(*paths) if paths else session.createDataFrame([], schema)
 
     def at_rest(self) -> tuple[str, ...]:
-        """Return its directory."""
         return (self._view.log.location,)
 
 
 class DeltaChangelogOutput(TaskFiles):
-    """Let the tasks write the files of a Delta changelog.
-
-    Args:
-        sink: the changelog.
-    """
+    """Let the tasks write the files of a Delta changelog."""
 
     def __init__(self, sink: DeltaChangelogSink) -> None:
         self._changelog = sink

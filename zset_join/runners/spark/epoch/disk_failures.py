@@ -29,11 +29,6 @@ def disk_failure(
 ) -> StateError | None:
     """Return the error for a disk that does not take what a query writes; None when something else went wrong.
 
-    Args:
-        error: what was raised.
-        location: `checkpointLocation`.
-        outcome: whether the epoch is committed.
-
     >>> print(disk_failure(OSError(28, "No space left on device", "/data/log"), "/data/cp").message[:49])
     a file operation failed: [Errno 28] No space left
     """

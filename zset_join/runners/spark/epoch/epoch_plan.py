@@ -48,23 +48,7 @@ _BEFORE_ALL_ROWS = 1 << 62
 
 @dataclass(frozen=True, kw_only=True)
 class EpochPlan:
-    """Build the job of one epoch.
-
-    Args:
-        fused_stages: the stages of the query, those that are fused together.
-        tagged: its streams.
-        checkpoint: what is committed.
-        tick: the epoch.
-        buckets: N.
-        options: options of the operators.
-        parts: writes the parts of the output.
-        dead_letters: writes the rows that are set aside.
-        buffer: what an append-only join holds.
-        local_state_dir: `localStateDir`.
-        ticks: number of a stage to its tick, where it has watermarks of its own.
-        timed: the numbers of the stages that may have rows to emit when time passes.
-        locality: binds rows that were sent to their buckets to the executors that have the state.
-    """
+    """Build the job of one epoch."""
 
     fused_stages: Sequence[FusedStages]
     tagged: TaggedStreams
@@ -81,11 +65,7 @@ class EpochPlan:
     timed: frozenset[int] = frozenset()
 
     def shuffled(self, batch: DataFrame) -> DataFrame:
-        """Return the rows of an epoch, each in the bucket of the stage that it reaches first.
-
-        Args:
-            batch: the rows of the streams.
-        """
+        """Return the rows of an epoch, each in the bucket of the stage that it reaches first."""
         order = F.monotonically_increasing_id()
         rows = batch.select("*", order.alias("order"))
         if self.tick.epoch == 0 and self.tagged.baseline is not None:
@@ -93,11 +73,7 @@ class EpochPlan:
         return rows.repartitionById(self.buckets, F.col("bucket"))
 
     def receipts(self, shuffled: DataFrame) -> DataFrame:
-        """Return the plan of an epoch.
-
-        Args:
-            shuffled: its rows, as `shuffled` gives them.
-        """
+        """Return the plan of an epoch."""
         sent: dict[FusedStages | None, list[tuple[int, DataFrame]]] = {}
         for one in self.fused_stages:
             given = self._rows(one, shuffled, sent.pop(one, []))
@@ -108,12 +84,7 @@ class EpochPlan:
         return _whole([answered for _, answered in sent[None]])
 
     def replayed_receipts(self, session: SparkSession, record: CommitRecord) -> DataFrame:
-        """Return the plan that answers a committed epoch again, from the logged input of the stages nearest to the output.
-
-        Args:
-            session: runs it.
-            record: what is committed.
-        """
+        """Return the plan that answers a committed epoch again, from the logged input of the stages nearest to the output."""
         answered: list[DataFrame] = []
         for planned in self.planned_stages:
             if planned.target is not None:
@@ -129,13 +100,7 @@ class EpochPlan:
         return _whole(answered)
 
     def _rows(self, one: FusedStages, shuffled: DataFrame, sent: Sequence[tuple[int, DataFrame]]) -> DataFrame:
-        """Return the input of fused stages, in their buckets.
-
-        Args:
-            one: the stages.
-            shuffled: the rows of all streams.
-            sent: what earlier stages send, and the numbers of the stages that it is for.
-        """
+        """Return the input of fused stages, in their buckets."""
         if not sent:
             return self.locality.pin(self.tagged.rows_of(shuffled, one.fed))
         layouts = self._layouts(one)
@@ -187,11 +152,9 @@ class EpochPlan:
         return {number: layout for one in self.fused_stages if one.fed for number, layout in self._layouts(one).items()}
 
     def _due(self, planned: PlannedStage) -> frozenset[int]:
-        """Return the buckets of a stage that may have rows to emit though no row arrives.
-
-        Those whose time has come, as returned when they were opened last; and those that had rows in the last epoch, or were
-        moved since, which are folded only now: their due time is not known yet.
-        """
+        """Return the buckets of a stage that may have rows to emit though no row arrives."""
+        # Those whose time has come, as returned when they were opened last; and those that had rows in the last epoch, or
+        # were moved since, which are folded only now: their due time is not known yet.
         if planned.number not in self.timed:
             return frozenset()
         tick, last = self.ticks.get(planned.number, self.tick), self.tick.epoch - 1
@@ -226,13 +189,7 @@ class EpochPlan:
         return replace(context, count_buckets=self.buffer.uncounted(self.checkpoint.histories, self.checkpoint.buffered))
 
     def _answered(self, one: FusedStages, rows: DataFrame, first_partition: int) -> DataFrame:
-        """Return the output of the last function of fused stages.
-
-        Args:
-            one: the stages.
-            rows: what reaches it.
-            first_partition: of its tasks.
-        """
+        """Return the output of the last function of fused stages."""
         layouts, sent_to = self._layouts(one), self._sent_to(one)
         begun: ClosingTask | None = None
         for function in one.functions:
@@ -285,7 +242,6 @@ class EpochPlan:
     def _task(
         self, planned: PlannedStage, context: StageContext, layout: SlotLayout, first_partition: int, delivery: Delivery
     ) -> StageTask:
-        """Return the task of a planned stage."""
         return StageTask(
             context=context,
             stage=planned.stage,
@@ -334,13 +290,7 @@ def _expressed(planned: PlannedStage, rows: DataFrame) -> DataFrame:
 
 
 def dead_letters_of(planned_stages: Sequence[PlannedStage], directory: str, query_id: str) -> DeadLetters:
-    """Return the writer of the rejected rows of all stages of a query into one table.
-
-    Args:
-        planned_stages: of the query.
-        directory: `deadLetterPath`.
-        query_id: the query.
-    """
+    """Return the writer of the rejected rows of all stages of a query into one table."""
     inputs: dict[str, Relation] = {}
     for one in planned_stages:
         for given in one.stage.inputs:

@@ -57,15 +57,7 @@ class _TimedStream:
 
 
 class EventTimes:
-    """Follow the watermarks of a query.
-
-    Args:
-        planned_stages: of the query.
-        idle_timeout_us: processing time after which watermarks ignore a silent stream; None for never.
-
-    Attributes:
-        timed: the numbers of the stages that may have rows to emit when time passes.
-    """
+    """Follow the watermarks of a query."""
 
     def __init__(self, planned_stages: Sequence[PlannedStage], *, idle_timeout_us: int | None = None) -> None:
         self._segments = planned_stages
@@ -88,16 +80,8 @@ class EventTimes:
     def within_bounds(
         self, rows: DataFrame, layouts: Mapping[int, SlotLayout], *, has_targets: bool, before: Mapping[str, int]
     ) -> DataFrame:
-        """Return the rows of an epoch, those rejected that are too far ahead of the watermark of their stream.
-
-        It is measured from the watermark before the epoch, so a second attempt judges as the first one did.
-
-        Args:
-            rows: of all streams, in their slots.
-            layouts: as for `maxima`.
-            has_targets: as for `maxima`.
-            before: the watermarks before the epoch.
-        """
+        """Return the rows of an epoch, those rejected that are too far ahead of the watermark of their stream."""
+        # It is measured from the watermark before the epoch, so a second attempt judges as the first one did.
         flag, raw, is_bounded = F.col("flag"), F.col("raw") if "raw" in rows.columns else None, False
         for stream in self._streams:
             reached = before.get(stream.name)
@@ -118,13 +102,7 @@ class EventTimes:
         return rows.withColumns({"flag": flag, **({} if raw is None else {"raw": raw})})
 
     def maxima(self, layouts: Mapping[int, SlotLayout], *, has_targets: bool, before: Mapping[str, int]) -> list[Column]:
-        """Return, per stream with a watermark, its largest event time and its late rows, as aggregates over the shuffled rows.
-
-        Args:
-            layouts: number of a stage to how its inputs use the slots.
-            has_targets: rows carry the stage they are for.
-            before: the watermarks before the epoch.
-        """
+        """Return, per stream with a watermark, its largest event time and late rows, as aggregates over shuffled rows."""
         columns: list[Column] = []
         for stream in self._streams:
             is_of_it, given = _rows_of(stream, layouts[stream.number], has_targets=has_targets)
@@ -140,13 +118,7 @@ class EventTimes:
     def after(
         self, before: Mapping[str, int], maxima: Sequence[int | None], processing_time_us: int | None
     ) -> tuple[dict[str, int], dict[str, int]]:
-        """Return the watermarks after an epoch, of streams and stages, and the late rows of each stream.
-
-        Args:
-            before: the watermarks before it.
-            maxima: what `maxima` found.
-            processing_time_us: of the epoch.
-        """
+        """Return the watermarks after an epoch, of streams and stages, and the late rows of each stream."""
         now = 0 if processing_time_us is None else processing_time_us
         self._clock.begin(now)
         known = dict(before)
@@ -174,14 +146,7 @@ class EventTimes:
         processing_time_us: int | None,
         last: CommitRecord | None = None,
     ) -> dict[str, Any]:
-        """Return the event-time part of an epoch's progress.
-
-        Args:
-            watermarks: after the epoch, of streams and stages.
-            late_rows: of the epoch, by stream.
-            processing_time_us: of the epoch.
-            last: the record of the epoch before; None for the first one.
-        """
+        """Return the event-time part of an epoch's progress."""
         before = {} if last is None else last.late_rows
         now = 0 if processing_time_us is None else processing_time_us
         times = {stream.name: watermarks[stream.name] + stream.delay for stream in self._streams if stream.name in watermarks}

@@ -60,15 +60,7 @@ class TakesFrames(Protocol):
 
 
 class FrameSink:
-    """Call a function with the lines of every epoch.
-
-    Args:
-        output: the function, and the form of its lines.
-
-    Attributes:
-        session: makes the DataFrames; set before each epoch.
-        keeps_epochs: False: a function has no memory that can be read.
-    """
+    """Call a function with the lines of every epoch."""
 
     keeps_epochs = False
 
@@ -85,11 +77,6 @@ class FrameSink:
         return {**vars(self), "session": None}
 
     def open(self, output: Relation, query_id: str) -> None:
-        """Learn the columns.
-
-        Raises:
-            PlanError: the form does not go with them.
-        """
         self._output.open(output, query_id)
         self.written_as = (), format_named(self._output.form)
         self._opened = output
@@ -99,15 +86,9 @@ class FrameSink:
         self._last = epoch
 
     def last_epoch(self) -> int | None:
-        """Return the last epoch that was given to the function here."""
         return self._last
 
     def write(self, epoch: int, chunks: Iterable[ZSet], *, link: ChainLink | None = None) -> SinkProgress:
-        """Call the function.
-
-        Raises:
-            SinkError: it was not opened; or two live rows claim one key of an upsert.
-        """
         started = time.perf_counter()
         if self._opened is None or self.session is None:
             raise SinkError("a function was given an epoch before it was opened.", code="SINK_CLOSED", epoch=epoch)

@@ -38,14 +38,7 @@ _CHANGE, _BEGIN, _EARLIER = "change", "begin", "earlier"
 
 @dataclass(frozen=True, kw_only=True)
 class GivenChange:
-    """An epoch in which the query changed.
-
-    Args:
-        record: of it, with its own parts.
-        is_neutral: its parts are for any output; else they are those that tasks write.
-        adds_columns: outputs may lack columns that come with it.
-        schema: columns of the view now.
-    """
+    """An epoch in which the query changed."""
 
     record: CommitRecord
     is_neutral: bool
@@ -66,11 +59,7 @@ def neutral_parts(files: CheckpointFiles, tick: Tick, difference: ZSet, begins: 
 
 
 def unseen_epochs(checkpoint: Checkpoint, location: str) -> tuple[int, ...]:
-    """Return the epochs before a change that outputs may lack: the last one with input, and changes behind it.
-
-    Raises:
-        StateError: `EVOLVE_UNSEEN`: there are too many.
-    """
+    """Return the epochs before a change that outputs may lack: the last one with input, and changes behind it."""
     last, changed = checkpoint.last, checkpoint.changed
     assert last is not None  # noqa: S101 - without an epoch there is nothing to change
     if changed is None or changed.epoch != last.epoch:
@@ -98,15 +87,7 @@ def carried_parts(checkpoint: Checkpoint) -> list[PartEntry]:
 
 
 def given_changes(checkpoint: Checkpoint, schema: pa.Schema) -> Iterator[GivenChange]:
-    """Yield the changes that no batch has followed, oldest first; none where a batch has.
-
-    Args:
-        checkpoint: of the query.
-        schema: columns of the view now.
-
-    Raises:
-        StateError: a file is missing or damaged.
-    """
+    """Yield the changes that no batch has followed, oldest first; none where a batch has."""
     last, newest, files = checkpoint.last, checkpoint.changed, checkpoint.files
     if last is None or newest is None or newest.epoch != last.epoch:
         return

@@ -25,13 +25,7 @@ _PREFIX = "start/beat-"
 
 
 class Heartbeat:
-    """Put empty files when they are due.
-
-    Args:
-        folder: our part of the checkpoint; the source without rows reads `start` in it.
-        next_due: the last committed epoch, and the processing time in microseconds at which a stage must run; None for
-            nothing.
-    """
+    """Put empty files when they are due."""
 
     def __init__(self, folder: Folder, next_due: Callable[[], tuple[int, int] | None]) -> None:
         self._folder = folder
@@ -56,11 +50,7 @@ class Heartbeat:
             self._thread.join()
 
     def beat_if_due(self, now_us: int) -> float | None:
-        """Put a file when a time has come.
-
-        Returns:
-            The seconds until the next time; None when only another epoch can bring one.
-        """
+        """Put a file when a time has come."""
         next_due = self._next_due()
         if next_due is None:
             return None

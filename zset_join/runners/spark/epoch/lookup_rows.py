@@ -33,17 +33,7 @@ class NamedStage(Protocol):
 
 
 def keep_epoch_rows(stages: Iterable[NamedStage], folder: Folder, tick: Tick) -> None:
-    """Read the DataFrames of lookup stages for an epoch, unless their rows are present.
-
-    Args:
-        stages: of the query.
-        folder: of its checkpoint.
-        tick: the epoch that is to be answered.
-
-    Raises:
-        PlanError: the DataFrame is not known here, or streams.
-        ResourceError: it has more rows than it may have.
-    """
+    """Read the DataFrames of lookup stages for an epoch, unless their rows are present."""
     for planned in stages:
         stage = planned.stage
         # A DataFrame is read by the driver, outside the stages: this one source is its own affair.

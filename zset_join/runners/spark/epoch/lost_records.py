@@ -37,10 +37,6 @@ _REASON = re.compile(r"Reason:\s*(.*)", re.DOTALL)
 def lost_records(error: BaseException, location: str) -> StateError | None:
     """Return the error for records that are gone; None when something else went wrong.
 
-    Args:
-        error: what was raised.
-        location: `checkpointLocation`.
-
     >>> from pyspark.errors import PySparkException
     >>> text = "[KAFKA_DATA_LOSS.PARTITIONS_DELETED] Some data may have been lost. Reason: Partitions t-0 have been deleted."
     >>> print(lost_records(PySparkException(text), "/data/cp").message[:73])

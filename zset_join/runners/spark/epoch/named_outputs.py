@@ -21,15 +21,7 @@ TABLE = "table"
 
 
 def output_named(name: str, options: Mapping[str, Any]) -> ChosenOutput:
-    """Return an output, not yet opened.
-
-    Args:
-        name: of an output of `zset_join.connectors`.
-        options: those of the output.
-
-    Raises:
-        OptionError: see `zset_join.connectors.sink`.
-    """
+    """Return an output, not yet opened."""
     if name == TABLE:
         return _table(options)
     return _BY_TASKS.get(name, SinkOutput)(sink(name, **options))

@@ -15,25 +15,11 @@ __all__ = ["is_completed", "offsets_digest"]
 
 
 def offsets_digest(checkpoint_location: str, epoch: int) -> str | None:
-    """Return the digest of an epoch's offsets; None when Spark keeps none where they are looked for.
-
-    Args:
-        checkpoint_location: `checkpointLocation`.
-        epoch: the epoch.
-
-    Cost: one small read.
-    """
+    """Return the digest of an epoch's offsets; None when Spark keeps none where they are looked for."""
     content = open_folder(checkpoint_location).read(f"offsets/{epoch}")
     return None if content is None else hashlib.blake2b(content, digest_size=16).hexdigest()
 
 
 def is_completed(checkpoint_location: str, epoch: int) -> bool:
-    """Return whether Spark has completed an epoch and does not request it again.
-
-    Args:
-        checkpoint_location: `checkpointLocation`.
-        epoch: the epoch.
-
-    Cost: the size of one file is read.
-    """
+    """Return whether Spark has completed an epoch and does not request it again."""
     return open_folder(checkpoint_location).size(f"commits/{epoch}") is not None

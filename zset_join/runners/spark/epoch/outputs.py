@@ -192,11 +192,7 @@ class ChangesOfSinks:
 
 
 class SinkOutput(ChangesOfSinks):
-    """Pass the answer to a sink on the driver.
-
-    Args:
-        sink: the sink.
-    """
+    """Pass the answer to a sink on the driver."""
 
     def __init__(self, sink: Sink) -> None:
         self.parts: PartWriter = ArrowParts()
@@ -327,12 +323,7 @@ class TaskFiles(ChangesOfSinks, ABC):
 
 
 class ChangelogOutput(TaskFiles):
-    """Let the tasks write the files of a Parquet changelog.
-
-    Args:
-        directory: the changelog, a path or URI.
-        form: how weights are shown.
-    """
+    """Let the tasks write the files of a Parquet changelog."""
 
     def __init__(self, directory: str, form: ChangelogForm) -> None:
         self._directory = str(local_path(directory)) if is_local(directory) else directory
@@ -364,11 +355,6 @@ class FunctionOutput:
     """Call a user's function with the answer as a DataFrame.
 
     The function is called at least once per epoch, every time with the same rows.
-
-    Args:
-        function: takes the DataFrame and the epoch; and where it has an argument `chain`, the epoch's digest, by which it can
-            distinguish an epoch that arrives again from another one of the same number (see `epoch_chain`).
-        form: how weights are shown.
     """
 
     def __init__(self, function: Callable[..., Any], form: ChangelogForm) -> None:
@@ -464,11 +450,7 @@ def open_sink(sink: Sink, relation: Relation, query_id: str, *, may_lack_columns
 
 
 def check_sink_altered(sink: Sink, relation: Relation) -> None:
-    """Refuse columns that an open sink cannot be given.
-
-    Raises:
-        SinkError: `EVOLVE_OUTPUT`.
-    """
+    """Refuse columns that an open sink cannot be given."""
     if not isinstance(sink, AlterableSink):
         raise SinkError(
             f"the view gets other columns or another key, and the output {sink!r} has those of before. Give the view a new "
@@ -492,25 +474,13 @@ def retractions_first(rows: ZSet) -> list[ZSet]:
 
 
 def read_lines(session: SparkSession, paths: Sequence[str], rows: pa.Schema, form: ChangelogForm) -> DataFrame:
-    """Return the lines of a changelog with a column `_weight`; a line of another form than `weight` represents one copy.
-
-    Args:
-        session: reads.
-        paths: the files.
-        rows: columns of the output.
-        form: how weights are shown in the files.
-    """
+    """Return the lines of a changelog with a column `_weight`; a line of another form than `weight` represents one copy."""
     schema = spark_schema(encoded_schema(rows, format_named(form)))
     return weighted(session.read.schema(schema).parquet(*paths) if paths else session.createDataFrame([], schema), form)
 
 
 def weighted(lines: DataFrame, form: ChangelogForm) -> DataFrame:
-    """Return lines with a column `_weight`; a line of another form than `weight` represents one copy.
-
-    Args:
-        lines: of a changelog.
-        form: how weights are shown in them.
-    """
+    """Return lines with a column `_weight`; a line of another form than `weight` represents one copy."""
     if form == "weight":
         return lines
     change = F.col("_row_kind" if form == "row_kind" else "_change_type")

@@ -54,11 +54,7 @@ _logs_lock = threading.Lock()
 
 @dataclass(slots=True, weakref_slot=True)
 class ProgressLog:
-    """Keep the progress of the newest epochs of one query.
-
-    Args:
-        entries: the newest epochs, oldest first.
-    """
+    """Keep the progress of the newest epochs of one query."""
 
     entries: deque[dict[str, Any]] = field(default_factory=lambda: deque(maxlen=_KEPT))
 
@@ -109,16 +105,7 @@ def epoch_counts(
     main_stage: str,
     last: CommitRecord | None,
 ) -> dict[str, Any]:
-    """Return the counts of an epoch, without its seconds.
-
-    Args:
-        record: what is committed.
-        receipts: what the tasks reported.
-        places: the streams.
-        statistics: the newest counts of every bucket, by "stage/bucket".
-        main_stage: the stage whose counts are in front: the first one that is no route.
-        last: the record of the epoch before.
-    """
+    """Return the counts of an epoch, without its seconds."""
     stages = sorted({key.partition("/")[0] for key in statistics}, key=stage_order)
     kinds = ("aggregate-", "join-", "route-")
     aggregates, joins, routes = (
@@ -192,10 +179,6 @@ def stage_seconds(receipts: Sequence[TaskReceipt]) -> dict[str, float]:
 
 def recorded_seconds(seconds: Mapping[str, float], before: Mapping[str, float]) -> dict[str, Any]:
     """Return the seconds in the commit record of an epoch: its own, and those that the last one took after its record.
-
-    Args:
-        seconds: `job`, and those of `stage_seconds`; steps of stages are omitted.
-        before: `commit` and `output` of the epoch before, where it ran here.
 
     >>> recorded_seconds({"job": 2.0, "join": 1.0, "join.answer": 0.5}, {"commit": 0.25})
     {'seconds': {'job': 2.0, 'stages': {'join': 1.0}}, 'seconds_before': {'commit': 0.25}}

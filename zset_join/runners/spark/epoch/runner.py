@@ -83,31 +83,7 @@ _log = logging.getLogger("zset_join.epochs")
 
 
 class EpochRunner:
-    """Run the epochs of one query; callable, for `foreachBatch`.
-
-    Args:
-        query: the plan of its view; nothing of it is planned again in an epoch.
-        tagged: the union of its streams.
-        options: the options of the query.
-        buckets: N.
-        output: where answers go.
-        dead_letter_path: where quarantined rows go.
-        more: options of certain kinds of stages; see `StageOptions`.
-
-    Attributes:
-        name: what its jobs and log lines call the query.
-        options: the options of the query.
-        dead_letters: where rows that were set aside are written.
-        error: what stopped the query, as it was raised here; None while it runs.
-        query: the plan of its view.
-        progress: what the newest epochs did.
-        lock: held while an epoch runs.
-        owner: the claim of the checkpoint; None before `attach`.
-        after_begin: called at the end of a start, while the checkpoint is held.
-        is_open: the output is open.
-        has_ended: the query has changed, and another object runs its epochs; this one takes none any more.
-        buffer: what an append-only join holds, and its limit.
-    """
+    """Run the epochs of one query; callable, for `foreachBatch`."""
 
     def __init__(
         self,
@@ -163,16 +139,7 @@ class EpochRunner:
         self._topic_ids: TopicIds = {}
 
     def attach(self, query_id: str, owner: Ownership | None = None) -> None:
-        """Open checkpoint and output for a query; the checkpoint stays as it was until `begin`.
-
-        Args:
-            query_id: of the query.
-            owner: a claim that this process holds; None: one is made.
-
-        Raises:
-            StateError: the checkpoint does not fit.
-            SinkError: the output does not fit.
-        """
+        """Open checkpoint and output for a query; the checkpoint stays as it was until `begin`."""
         # Claimed first: nothing is opened that another driver may be using.
         folder = checkpoint_folder(self.options.checkpoint_location)
         self.owner = owner or Ownership.claim(folder, query_id, on_trial=True)
@@ -231,14 +198,7 @@ class EpochRunner:
         self.checkpoint = checkpoint
 
     def described(self, stored: Mapping[str, Any] | None) -> Mapping[str, Any]:
-        """Return the description by which a checkpoint recognises the query.
-
-        Args:
-            stored: what it remembers so far; None of a new one.
-
-        Raises:
-            StateError: a baseline that comes too late or was not loaded; functions that have changed.
-        """
+        """Return the description by which a checkpoint recognises the query."""
         return described_query(
             self.query,
             stored,
@@ -248,11 +208,7 @@ class EpochRunner:
         )
 
     def _check_lacking(self, checkpoint: Checkpoint, last: CommitRecord) -> None:
-        """Refuse an output without the last epoch, unless Spark gives that epoch again, or it is a change of the query.
-
-        Raises:
-            SinkError: `SINK_EPOCH_GAP`; or the output took another epoch of this number.
-        """
+        """Refuse an output without the last epoch, unless Spark gives that epoch again, or it is a change of the query."""
         changed = checkpoint.changed
         if changed is not None and changed.epoch == last.epoch:
             self._output.lacking(next(given_changes(checkpoint, self.schema)).record)
@@ -290,11 +246,7 @@ class EpochRunner:
         return self.relation.schema
 
     def __call__(self, batch: DataFrame, epoch: int) -> None:
-        """Run one epoch.
-
-        Raises:
-            ZsetJoinError: whatever is wrong with input, state or output; the epoch is not committed, or not in the output.
-        """
+        """Run one epoch."""
         try:
             with self.lock, self._owned().reporting_lost_ownership():
                 if self.has_ended:
@@ -462,10 +414,8 @@ class EpochRunner:
         return bool(self._times.timed)
 
     def next_due(self) -> tuple[int, int] | None:
-        """Return the last epoch, and the processing time at which a stage must answer though no row arrives; None for never.
-
-        The rows of the last epoch are folded only by the next one: where rows may wait in it, that one is due now.
-        """
+        """Return the last epoch, and the processing time at which a stage must answer though no row arrives; None for never."""
+        # The rows of the last epoch are folded only by the next one: where rows may wait in it, that one is due now.
         last = None if self.checkpoint is None else self.checkpoint.last
         if last is None:
             return None

@@ -36,11 +36,7 @@ __all__ = ["SeveralOutputs", "SharedParts"]
 
 @dataclass(frozen=True)
 class SharedParts:
-    """Write the answer in several ways.
-
-    Args:
-        writers: name of a way to what writes so.
-    """
+    """Write the answer in several ways."""
 
     writers: Mapping[str, PartWriter]
 
@@ -57,11 +53,7 @@ class SharedParts:
 
 
 class SeveralOutputs:
-    """Write every epoch to one output after the other.
-
-    Args:
-        outputs: one or more.
-    """
+    """Write every epoch to one output after the other."""
 
     def __init__(self, outputs: Sequence[Output]) -> None:
         self._outputs = tuple(outputs)
@@ -90,7 +82,6 @@ class SeveralOutputs:
                 output.dead_letter_path = path
 
     def put_aside(self, files: CheckpointFiles, record: CommitRecord) -> dict[str, Rejected]:
-        """Return the refused rows of each output that may not be able to hold a row."""
         rejected: dict[str, Rejected] = {}
         for output in self._outputs:
             if isinstance(output, SelectiveOutput):
@@ -98,7 +89,6 @@ class SeveralOutputs:
         return rejected
 
     def unfit(self, rows: pa.RecordBatch) -> npt.NDArray[np.bool_]:
-        """Return which rows none of the outputs can ever hold."""
         flags = np.ones(rows.num_rows, np.bool_)
         for output in self._outputs:
             flags &= output.unfit(rows) if isinstance(output, SelectiveOutput) else False
@@ -110,15 +100,12 @@ class SeveralOutputs:
 
     @property
     def parts(self) -> PartWriter:
-        """Return the writer of the parts of all outputs."""
         return SharedParts({_way(output): output.parts for output in self._outputs})
 
     def describe(self) -> str:
-        """Return the words of all outputs."""
         return "; ".join(output.describe() for output in self._outputs)
 
     def open(self, relation: Relation, query_id: str, *, may_lack_columns: bool = False) -> None:
-        """Open all; none stays open when one refuses."""
         try:
             for output in self._outputs:
                 self._opened.append(output)
@@ -128,37 +115,31 @@ class SeveralOutputs:
             raise
 
     def has(self, record: CommitRecord) -> bool:
-        """Return whether all have an epoch; each is read, so that one of another chain is refused at once."""
         contained = [output.has(_own(record, output)) for output in self._outputs]
         return all(contained)
 
     def lacking(self, record: CommitRecord) -> tuple[str, ...]:
-        """Return the outputs without a committed epoch."""
         return tuple(name for output in self._outputs for name in output.lacking(_own(record, output)))
 
     def can_publish(self, files: CheckpointFiles, record: CommitRecord) -> bool:
-        """Return whether the parts are present for those that do not have the epoch; a way without any is one that is new."""
         return all(
             output.has(own) or ((bool(own.parts) or not record.parts) and output.can_publish(files, own))
             for output, own in ((output, _own(record, output)) for output in self._outputs)
         )
 
     def publish(self, session: SparkSession, files: CheckpointFiles, record: CommitRecord) -> None:
-        """Give an epoch to those that do not have it."""
         for output in self._outputs:
             own = _own(record, output)
             if not output.has(own):
                 output.publish(session, files, own)
 
     def check_altered(self, relation: Relation) -> None:
-        """Refuse columns that one of the outputs cannot be given."""
         for output in self._outputs:
             output.check_altered(relation)
 
     def give_change(
         self, session: SparkSession, files: CheckpointFiles, record: CommitRecord, rows: ZSet
     ) -> dict[str, Rejected]:
-        """Give the epoch of a change to those that do not have it."""
         rejected: dict[str, Rejected] = {}
         for output in self._outputs:
             if not output.has(record):
@@ -166,7 +147,6 @@ class SeveralOutputs:
         return rejected
 
     def contents(self, session: SparkSession) -> DataFrame | None:
-        """Read the first output that can be read."""
         return next(iter(self.readable(session).values()), None)
 
     def readable(self, session: SparkSession) -> dict[str, DataFrame]:
@@ -175,11 +155,9 @@ class SeveralOutputs:
         return {name: contents for name, contents in by_output.items() if contents is not None}
 
     def at_rest(self) -> tuple[str, ...]:
-        """Close the files of all until their next use, and return where they lie."""
         return tuple(place for output in self._outputs for place in output.at_rest())
 
     def close(self) -> None:
-        """Close all, whatever one of them raises."""
         failure: BaseException | None = None
         while self._opened:
             try:

@@ -52,17 +52,7 @@ _DIGESTS = 20
 
 
 class TableSink:
-    """Write every epoch to a table of a catalog.
-
-    Args:
-        name: of the table, as SQL writes it.
-        form: of a changelog; None for a view.
-        key: columns that identify a row of a view; None for what the keys of the inputs imply.
-        format: of a table that is made; None for the catalog's default.
-
-    Attributes:
-        session: runs the statements; None: the active one.
-    """
+    """Write every epoch to a table of a catalog."""
 
     def __init__(self, name: str, form: ChangelogForm | None, key: Sequence[str] | None, format: str | None) -> None:  # noqa: A002
         self.name = name
@@ -81,12 +71,6 @@ class TableSink:
         return {**vars(self), "session": None}
 
     def open(self, output: Relation, query_id: str) -> None:
-        """Make the table, or continue with the one that is present.
-
-        Raises:
-            PlanError: a view without a key; columns that the table cannot have.
-            SinkError: the table is another query's, has other columns or a format that cannot keep a view.
-        """
         check_output(repr(self), output)
         self._key = output.primary_key if self._wanted_key is None else self._wanted_key
         self._check_key(output)
@@ -107,24 +91,13 @@ class TableSink:
         self._rows, self._is_certain = output.schema, False
 
     def last_epoch(self) -> int | None:
-        """Return the last epoch the table contains; None before the first. A table can be one epoch ahead of it."""
         return self._position()[0]
 
     def has(self, epoch: int, link: ChainLink | None) -> bool:
-        """Return whether an epoch is present already.
-
-        Raises:
-            SinkError: an epoch before it is missing, or the table holds epochs of another chain.
-        """
         last, digests = self._position()
         return is_same_epoch(repr(self), last, digests.get, epoch, link)
 
     def write(self, epoch: int, chunks: Iterable[ZSet], *, link: ChainLink | None = None) -> SinkProgress:
-        """Add the answer of one epoch.
-
-        Raises:
-            SinkError: two live rows of one key, an epoch that does not fit, or a statement that fails; the epoch arrives again.
-        """
         started = time.perf_counter()
         if self._rows is None:
             raise SinkError(f"{self!r} is closed; call open first.", code="SINK_CLOSED", table=self.name)
@@ -149,7 +122,6 @@ class TableSink:
         return rows if self.form is None else weighted(rows.drop(EPOCH), self.form)
 
     def close(self) -> None:
-        """Release the session."""
         self._rows = None
 
     @property
@@ -305,18 +277,13 @@ class TableSink:
 
 
 class TableOutput(SinkOutput):
-    """Write the answers of executors to a table of a catalog.
-
-    Args:
-        sink: the table.
-    """
+    """Write the answers of executors to a table of a catalog."""
 
     def __init__(self, sink: TableSink) -> None:
         super().__init__(sink)
         self._table = sink
 
     def contents(self, session: SparkSession) -> DataFrame | None:
-        """Read the table."""
         return self._table.contents(session)
 
 
@@ -326,11 +293,7 @@ def table_sink(
     key: Sequence[str] | None = None,
     format: str | None = None,  # noqa: A002 - as in PySpark
 ) -> TableSink:
-    """Return a table of a catalog as a sink; see `JoinStreamWriter.toTable`.
-
-    Raises:
-        OptionError: an argument that is not allowed.
-    """
+    """Return a table of a catalog as a sink; see `JoinStreamWriter.toTable`."""
     if not str(name).strip() or isinstance(key, str) or (form is not None and key is not None):
         raise OptionError(
             f"toTable({name!r}, form={form!r}, key={key!r}): a table has a name, and a key is a list of "

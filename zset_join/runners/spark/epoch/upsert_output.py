@@ -34,10 +34,6 @@ class UpsertOutput(FunctionOutput):
     """Call a function with one net change per key.
 
     The function is called at least once per epoch, every time with the same rows.
-
-    Args:
-        function: see `FunctionOutput`.
-        key: columns that identify a row; None for what the keys of the inputs imply.
     """
 
     def __init__(self, function: Callable[..., Any], key: Sequence[str] | None) -> None:
@@ -45,15 +41,9 @@ class UpsertOutput(FunctionOutput):
         self._wanted_key = None if key is None else tuple(key)
 
     def describe(self) -> str:
-        """Return the function's name."""
         return super().describe().replace("(weight)", "(upsert)")
 
     def open(self, relation: Relation, query_id: str, *, may_lack_columns: bool = False) -> None:
-        """Learn the columns and the key.
-
-        Raises:
-            PlanError: there is no key, or it names a column that does not exist.
-        """
         super().open(relation, query_id, may_lack_columns=may_lack_columns)
         encoded_schema(relation.schema, UpsertFormat())
         self._key = relation.primary_key if self._wanted_key is None else self._wanted_key
@@ -73,11 +63,6 @@ class UpsertOutput(FunctionOutput):
             )
 
     def give(self, rows: DataFrame, epoch: int, digest: str | None) -> None:
-        """Put the pieces together by key, and call the function.
-
-        Raises:
-            SinkError: two live rows claim one key; the function was not called.
-        """
         delta = rows
         names = [name for name in delta.columns if name != "_weight"]
         is_there = F.col("_weight") > 0

@@ -42,7 +42,6 @@ _LEAVES = ("local_relation", "cached_local_relation", "chunked_cached_local_rela
 
 class _Connect:
     def select_text(self, rows: DataFrame, texts: Sequence[str]) -> DataFrame:
-        """Return a selection; no call to the server."""
         return rows.selectExpr(*texts)
 
     def is_deterministic(self, rows: DataFrame) -> bool:

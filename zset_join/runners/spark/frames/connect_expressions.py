@@ -61,7 +61,6 @@ def parts(expression: Any) -> Iterator[Any]:
 
 
 def sql_of(expression: Any) -> str:
-    """Return an expression as SQL."""
     kind = expression.WhichOneof("expr_type")
     match kind:
         case "unresolved_attribute":
@@ -222,14 +221,7 @@ def name_parts(identifier: str) -> list[str]:
 
 @dataclass(frozen=True)
 class CallInText:
-    """A call of a function, written as SQL.
-
-    Args:
-        name: in lower case.
-        arguments: as SQL.
-        is_distinct: equal arguments count once.
-        condition: of its filter, as SQL; None without.
-    """
+    """A call of a function, written as SQL."""
 
     name: str
     arguments: tuple[str, ...]
@@ -276,11 +268,7 @@ def constant_kind(expression: Any) -> str | None:
 
 @lru_cache(maxsize=4096)
 def sql_tree(text: str) -> Any:
-    """Return a SQL text as a tree of sqlglot.
-
-    Raises:
-        PlanError: `EXPRESSION`: it cannot be parsed.
-    """
+    """Return a SQL text as a tree of sqlglot."""
     try:
         return sqlglot.parse_one(text, dialect="spark")
     except sqlglot.errors.SqlglotError as error:

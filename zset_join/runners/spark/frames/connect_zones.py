@@ -39,13 +39,7 @@ def instants_in(schema: StructType) -> frozenset[str]:
 
 
 def has_zone(expressions: Sequence[Any], instants: frozenset[str], *, may_rename: bool) -> bool:
-    """Return whether one of the expressions depends on the time zone; where that is not known, it does.
-
-    Args:
-        expressions: of one call, as messages.
-        instants: the columns before it that are instants.
-        may_rename: columns get other names between two of them, so that a name may be any column.
-    """
+    """Return whether one of the expressions depends on the time zone; where that is not known, it does."""
     if any(map(read.is_zoned, expressions)):
         return True
     if not instants:

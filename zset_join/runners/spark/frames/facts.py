@@ -36,12 +36,7 @@ _MANY = 1 << 16
 
 @dataclass(frozen=True, slots=True)
 class FoundFunction:
-    """A function of the user's in a plan.
-
-    Args:
-        name: what Spark calls it.
-        command: the pickled Python function; None where its code is of the JVM.
-    """
+    """A function of the user's in a plan."""
 
     name: str
     command: bytes | None
@@ -49,22 +44,7 @@ class FoundFunction:
 
 @dataclass(frozen=True, kw_only=True)
 class StepFacts:
-    """Effect of a call such as `where` or `select` on rows.
-
-    Args:
-        foreign: the first node of the plan that looks at more than one row, by its class in Spark; None where there is none.
-        is_deterministic: no expression has another value when it is evaluated again.
-        momentary: the SQL of an expression that has another value in every epoch, such as the current time; None without.
-        subquery: the class of a subquery; None where there is none.
-        texts: its expressions as SQL.
-        needs_zone: an expression depends on the session's time zone.
-        title: what `explain` calls it.
-        is_selection: it keeps all rows.
-        kept: per column before it that is still there as it was, its name after it.
-        reads: the columns before it that it reads.
-        condition: as SQL over the columns before it, where the call is one filter; None where it is none.
-        selected: per column after it its SQL over the columns before it, where the call is one selection; None else.
-    """
+    """Effect of a call such as `where` or `select` on rows."""
 
     foreign: str | None
     is_deterministic: bool
@@ -82,18 +62,7 @@ class StepFacts:
 
 @dataclass(frozen=True, kw_only=True)
 class AggregateFacts:
-    """One aggregate function that a Column of Spark's calls.
-
-    Args:
-        function: its name in Spark.
-        name: of the result.
-        type: of the result, as Spark writes it.
-        arguments: as Columns of their own.
-        is_constant: all arguments are literals that are not NULL.
-        condition: of its filter; None without.
-        is_distinct: equal arguments count once.
-        untaken: an argument that cannot be made a Column of its own, as SQL; None where all can.
-    """
+    """One aggregate function that a Column of Spark's calls."""
 
     function: str
     name: str
@@ -107,13 +76,7 @@ class AggregateFacts:
 
 @dataclass(frozen=True)
 class ReadExpression:
-    """An expression over a row.
-
-    Args:
-        column: the column that it is; None where it computes.
-        text: as SQL; that of a column is its name.
-        meaning: equal for expressions that Spark takes for the same.
-    """
+    """An expression over a row."""
 
     column: str | None
     text: str
@@ -208,16 +171,8 @@ def parallelism(session: SparkSession) -> int:
 
 
 def analysed(rows: DataFrame, view: str) -> DataFrame:
-    """Return rows whose expressions have been resolved under the settings of the session as they are now.
-
-    A classic session resolves them when they are written, Spark Connect when they run, except for those of a view.
-
-    Args:
-        rows: with names of their own.
-        view: the name of a temporary view that is made, or replaced, over Spark Connect.
-
-    Cost: over Spark Connect, a request.
-    """
+    """Return rows whose expressions have been resolved under the settings of the session as they are now."""
+    # A classic session resolves them when they are written, Spark Connect when they run, except for those of a view.
     if not is_connect(rows.sparkSession):
         return rows
     rows.createOrReplaceTempView(view)

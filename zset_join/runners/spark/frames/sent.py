@@ -17,22 +17,13 @@ __all__ = ["frame_bytes", "frame_of", "packed_with_frames", "unpacked_with_frame
 
 
 def frame_bytes(rows: DataFrame) -> bytes:
-    """Return the plan of a DataFrame.
-
-    Args:
-        rows: of a session of Spark Connect.
-    """
+    """Return the plan of a DataFrame."""
     frame = cast("Any", rows)
     return bytes(frame._plan.to_proto(frame.sparkSession.client).SerializeToString())
 
 
 def frame_of(content: bytes, session: SparkSession) -> DataFrame:
-    """Return the DataFrame with a plan.
-
-    Args:
-        content: what `frame_bytes` returned.
-        session: of Spark Connect.
-    """
+    """Return the DataFrame with a plan."""
     from pyspark.sql.connect.dataframe import DataFrame as ConnectFrame
     from pyspark.sql.connect.plan import LogicalPlan
     from pyspark.sql.connect.proto import Plan
@@ -49,13 +40,7 @@ def frame_of(content: bytes, session: SparkSession) -> DataFrame:
 
 
 def packed_with_frames(value: Any) -> bytes:
-    """Return an object as bytes, the DataFrames in it as plans.
-
-    Args:
-        value: of a client of Spark Connect.
-
-    Cost: pickling; no request to the server.
-    """
+    """Return an object as bytes, the DataFrames in it as plans."""
     content = io.BytesIO()
     packer: Any = _Packer
     packer(content).dump(value)
@@ -63,12 +48,7 @@ def packed_with_frames(value: Any) -> bytes:
 
 
 def unpacked_with_frames(content: bytes, session: SparkSession | None) -> Any:
-    """Return the object that `packed_with_frames` was given.
-
-    Args:
-        content: its bytes, from a client that may run code in this process anyway.
-        session: takes the place of the client's; None in a task, where the object has None for every DataFrame.
-    """
+    """Return the object that `packed_with_frames` was given."""
     return _Unpacker(io.BytesIO(content), session).load()
 
 

@@ -57,13 +57,7 @@ class _NoTopics:
 
 
 def topics_of(streams: Sequence[NamedRows], location: str, *, is_served: bool) -> Topics:
-    """Return the topics of streams.
-
-    Args:
-        streams: of a query.
-        location: `checkpointLocation`, for messages.
-        is_served: a client of Spark Connect started the query.
-    """
+    """Return the topics of streams."""
     if is_served:
         return _NoTopics()
     from zset_join.runners.spark.frames.classic.kafka_topics import KafkaTopics

@@ -39,15 +39,7 @@ _Held = Mapping[str, tuple[int, int]]
 
 
 def limited_join(planned_stages: Sequence[PlannedStage], limit: BufferLimit) -> PlannedStage | None:
-    """Return the join of a query that a limit is for, the append-only one; None where there is none.
-
-    Args:
-        planned_stages: of the query.
-        limit: the limit of the query.
-
-    Raises:
-        OptionError: the limit was requested and does nothing; or it does not work in a chain of joins.
-    """
+    """Return the join of a query that a limit is for, the append-only one; None where there is none."""
     append_only = [one for one in planned_stages if one.stage.is_append_buffer]
     joins = [one for one in planned_stages if len(one.stage.inputs) > 1]
     names = _names_of((append_only or joins or list(planned_stages))[0])
@@ -75,15 +67,7 @@ def _names_of(planned: PlannedStage) -> list[str]:
 
 
 def explained_limit(planned_stages: Sequence[PlannedStage], limit: BufferLimit) -> list[str]:
-    """Return the line of `explain` for the limit of an append-only join; nothing where there is none.
-
-    Args:
-        planned_stages: of the query.
-        limit: the limit of the query.
-
-    Raises:
-        OptionError: as `limited_join`.
-    """
+    """Return the line of `explain` for the limit of an append-only join; nothing where there is none."""
     limited = limited_join(planned_stages, limit)
     if limited is None or not limit.max_bytes or limit.spills:
         return []
@@ -94,16 +78,7 @@ def explained_limit(planned_stages: Sequence[PlannedStage], limit: BufferLimit) 
 
 
 class QueryBuffer:
-    """How many bytes the buckets of a query hold.
-
-    Args:
-        limited: the append-only join of the query; None where it has none.
-        limit: the limit of the query.
-        buckets: how many buckets there are.
-
-    Attributes:
-        stage: the name of that join's stage; None without one.
-    """
+    """How many bytes the buckets of a query hold."""
 
     def __init__(self, limited: PlannedStage | None, limit: BufferLimit, buckets: int) -> None:
         self.limited = limited
@@ -121,10 +96,8 @@ class QueryBuffer:
         return frozenset(int(bucket) for bucket in with_state - set(known))
 
     def held(self, known: _Held, receipts: Sequence[TaskReceipt]) -> dict[str, tuple[int, int]]:
-        """Return the bytes of every bucket after an epoch: those in its receipt, or those recorded before.
-
-        Nothing where nothing is counted: a later count must not start from numbers of today.
-        """
+        """Return the bytes of every bucket after an epoch: those in its receipt, or those recorded before."""
+        # Nothing where nothing is counted: a later count must not start from numbers of today.
         if not self._is_append_only:
             return {}
         held = dict(known)
@@ -148,16 +121,7 @@ class QueryBuffer:
         held: _Held,
         receipts: Sequence[TaskReceipt],
     ) -> ResourceError:
-        """Return the error of an epoch that would reach the limit. Cost: a Spark job that looks at all rows.
-
-        Args:
-            session: where to run it, with the settings of an epoch's job.
-            checkpoint: what is committed.
-            tick: the epoch.
-            options: of operators.
-            held: what the buckets would hold.
-            receipts: of the tasks of the epoch.
-        """
+        """Return the error of an epoch that would reach the limit. Cost: a Spark job that looks at all rows."""
         if self.limited is None:
             raise TypeError("no limit without a join that it is for")
         context, build = checkpoint.stage(self.limited.name, tick), partial(self.limited.stage.build, options)

@@ -14,11 +14,7 @@ __all__ = ["refuse_compared_collations"]
 
 
 def refuse_compared_collations(stage: Stage) -> None:
-    """Refuse a stage that compares or orders strings under a collation.
-
-    Raises:
-        PlanError: `COLLATION`; the message names the column, and the cures.
-    """
+    """Refuse a stage that compares or orders strings under a collation."""
     for one in stage.comparisons:
         schema = one.relation.schema
         columns = [column for column in one.columns if column in schema.names]

@@ -21,18 +21,7 @@ def described_query(
     udf_version: str | None,
     limits: Mapping[str, Any] | None = None,
 ) -> Mapping[str, Any]:
-    """Return the description by which a checkpoint recognises a query.
-
-    Args:
-        query: the query.
-        stored: what the checkpoint remembers so far; None of a new one.
-        is_loaded: an epoch is committed, so that baselines are loaded.
-        udf_version: the option `udfVersion`.
-        limits: what else is fixed, such as the kind of session.
-
-    Raises:
-        StateError: a baseline that comes too late or was not loaded; functions that have changed.
-    """
+    """Return the description by which a checkpoint recognises a query."""
     given = {**query.description(), **(limits or {})}
     stored = stored if stored is None else restated(stored, given)
     description = resolve_baselines(given, stored, is_loaded=is_loaded)
@@ -40,9 +29,5 @@ def described_query(
 
 
 def names_of_streams(stored: Mapping[str, Any] | None) -> tuple[str, ...]:
-    """Return the names of the streams that a checkpoint remembers, in the order in which Spark reads them.
-
-    Args:
-        stored: the description of the checkpoint; None of a new one.
-    """
+    """Return the names of the streams that a checkpoint remembers, in the order in which Spark reads them."""
     return () if stored is None else tuple(one["name"] for one in stored.get("inputs", ()) if "name" in one)

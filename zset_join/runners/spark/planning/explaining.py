@@ -17,13 +17,7 @@ __all__ = ["explained_query"]
 def explained_query(
     planned_stages: Sequence[PlannedStage], fusings: Sequence[Fusing], *, buckets: int | None = None
 ) -> list[str]:
-    """Return a query as lines, the output first.
-
-    Args:
-        planned_stages: in the order of an epoch.
-        fusings: which inputs stay where they are made.
-        buckets: how many parts the state has; None when not yet known.
-    """
+    """Return a query as lines, the output first."""
     return _Explanation(planned_stages, fusings, buckets).rows(None, 0)
 
 

@@ -15,11 +15,7 @@ __all__ = ["FusedStages", "fused_stages_of", "fusings_of"]
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class FusedStages:
-    """Stages that run in one task of a bucket.
-
-    Args:
-        members: in the order of an epoch. The rows of the last one leave the task; those of every other go to a later member.
-    """
+    """Stages that run in one task of a bucket."""
 
     members: tuple[PlannedStage, ...]
 
@@ -52,12 +48,6 @@ def fusings_of(plan: QueryPlan) -> tuple[Fusing, ...]:
 def fused_stages_of(
     plan: QueryPlan, planned_stages: Sequence[PlannedStage], fusings: Sequence[Fusing]
 ) -> tuple[FusedStages, ...]:
-    """Return the stages of a query, those together that are fused, in the order of an epoch.
-
-    Args:
-        plan: of the query.
-        planned_stages: the same stages, placed.
-        fusings: what stays where it is made.
-    """
+    """Return the stages of a query, those together that are fused, in the order of an epoch."""
     groups = fused_together(plan, fusings)
     return tuple(FusedStages(members=tuple(planned_stages[number] for number in numbers)) for numbers in groups)

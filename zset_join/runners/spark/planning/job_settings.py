@@ -19,12 +19,7 @@ _PRUNE_FILTERS = "org.apache.spark.sql.catalyst.optimizer.PruneFilters"
 
 
 def wanted_settings(max_records_per_batch: int, *, is_routed: bool) -> dict[str, str]:
-    """Return the settings of a job.
-
-    Args:
-        max_records_per_batch: rows that Spark sends to a worker at once.
-        is_routed: rows go through a route on their way, to an aggregate, or to a further join.
-    """
+    """Return the settings of a job."""
     wanted = {
         "spark.sql.adaptive.enabled": "false",
         "spark.sql.execution.arrow.maxRecordsPerBatch": str(max_records_per_batch),
@@ -43,10 +38,8 @@ def wanted_settings(max_records_per_batch: int, *, is_routed: bool) -> dict[str,
 
 
 def all_rows_settings(session: SparkSession) -> dict[str, str]:
-    """Return the further settings of a job with Spark filters after its tasks.
-
-    Where no row can pass a condition, Spark would omit everything before it: the tasks, their logs and receipts.
-    """
+    """Return the further settings of a job with Spark filters after its tasks."""
+    # Where no row can pass a condition, Spark would omit everything before it: the tasks, their logs and receipts.
     excluded = session.conf.get(_EXCLUDED_RULES, "")
     return {_EXCLUDED_RULES: ",".join(filter(None, (excluded, _PRUNE_FILTERS)))}
 
@@ -68,12 +61,7 @@ def job_settings(session: SparkSession, wanted: Mapping[str, str]) -> Iterator[N
 
 
 def described_jobs(session: SparkSession, text: str) -> AbstractContextManager[None]:
-    """Describe the jobs that this thread runs, and so their stages, on Spark's pages.
-
-    Args:
-        session: of the jobs; over Spark Connect they are not described.
-        text: what they are called.
-    """
+    """Describe the jobs that this thread runs, and so their stages, on Spark's pages."""
     if is_connect(session):
         return nullcontext()
     from zset_join.runners.spark.frames.classic import context

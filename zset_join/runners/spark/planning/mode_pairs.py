@@ -28,13 +28,7 @@ _LOOKED_THROUGH = frozenset({_ROUTE, "unchanged"})
 
 
 def mode_pairs(executors: QueryPlan, names: Mapping[int, str], driver: QueryPlan) -> tuple[StatePair, ...] | str:
-    """Return the states of both modes; text: why they cannot be paired.
-
-    Args:
-        executors: the plan there.
-        names: what its stages are called there, by their numbers.
-        driver: the plan on the driver.
-    """
+    """Return the states of both modes; text: why they cannot be paired."""
     if executors.shared or driver.shared:
         return "several joins look up in one table"
     there, here = _prints(executors), _prints(driver)

@@ -52,15 +52,7 @@ _MOST_DECIMAL_DIGITS = 38
 
 @dataclass(frozen=True, kw_only=True)
 class TaggedStreams:
-    """The union of all streams, ready for the first shuffle.
-
-    Args:
-        dataframe: columns target (if there are several), flag, weight, raw (if the layouts have it), the slots, bucket.
-        baseline: the rows that come before them, with the same columns; None when no stream has a baseline.
-        has_raw: rows carry the raw text of what could not be decoded.
-        fed: the numbers of the stages that streams go to.
-        types: of the slots that streams need; every layout begins with them.
-    """
+    """The union of all streams, ready for the first shuffle."""
 
     dataframe: DataFrame
     baseline: DataFrame | None
@@ -69,12 +61,7 @@ class TaggedStreams:
     types: tuple[pa.DataType, ...]
 
     def rows_of(self, shuffled: DataFrame, numbers: Sequence[int]) -> DataFrame:
-        """Return the rows that streams have for some stages.
-
-        Args:
-            shuffled: the rows of an epoch behind the first shuffle.
-            numbers: of the stages.
-        """
+        """Return the rows that streams have for some stages."""
         if set(numbers) == set(self.fed):
             return shuffled
         # Not deterministic, so that Spark leaves it behind the shuffle, which all stages share then.
@@ -82,11 +69,7 @@ class TaggedStreams:
 
 
 class NamedColumns:
-    """Columns by the names of a relation, made when they are requested.
-
-    Args:
-        names: to the names in the DataFrame, where those are others.
-    """
+    """Columns by the names of a relation, made when they are requested."""
 
     def __init__(self, names: Mapping[str, str] | None = None) -> None:
         self._names = names
@@ -100,13 +83,7 @@ class NamedColumns:
 
 
 def tag(planned_stages: Sequence[PlannedStage], buckets: int, order: Sequence[str] = ()) -> TaggedStreams:
-    """Build the union of all streams.
-
-    Args:
-        planned_stages: of the query.
-        buckets: N.
-        order: names of the streams, see `PlacedQuery.order`.
-    """
+    """Build the union of all streams."""
     fed = [one for one in planned_stages if one.streams]
     streams = [stream for one in fed for _, stream in sorted(one.streams.items())]
     has_raw = any(stream.may_reject for stream in streams)
@@ -176,25 +153,13 @@ def _tag_side(
 
 
 def stage_bucket(layout: SlotLayout, inputs: Sequence[StageInput], buckets: int) -> Column:
-    """Return the bucket of rows in slots for a stage; receipts go to bucket 0.
-
-    Args:
-        layout: how the inputs use the slots.
-        inputs: of the stage.
-        buckets: N.
-    """
+    """Return the bucket of rows in slots for a stage; receipts go to bucket 0."""
     keys = [(given, given.key) for given in inputs]
     return slot_bucket(layout, keys, buckets)
 
 
 def slot_bucket(layout: SlotLayout, keys: Sequence[tuple[StageInput, Sequence[str]]], buckets: int) -> Column:
-    """Return the bucket of rows in slots; receipts go to bucket 0.
-
-    Args:
-        layout: how the sides use the slots.
-        keys: per side, whose rule it follows, and the columns that represent the key.
-        buckets: N.
-    """
+    """Return the bucket of rows in slots; receipts go to bucket 0."""
     bucket = F.when(F.col("flag") == RECEIPT_FLAG, F.lit(0))
     for side, (given, key) in enumerate(keys):
         names = layout.schemas[side].names
@@ -204,14 +169,7 @@ def slot_bucket(layout: SlotLayout, keys: Sequence[tuple[StageInput, Sequence[st
 
 
 def row_bucket(given: StageInput, key: Sequence[str], columns: NamedColumns, buckets: int) -> Column:
-    """Return the bucket of rows for an input of a stage.
-
-    Args:
-        given: the input.
-        key: the columns that represent its key.
-        columns: name to column; those that are none of the relation's are passed over.
-        buckets: N.
-    """
+    """Return the bucket of rows for an input of a stage."""
     if not key:
         return F.lit(GLOBAL_BUCKET).cast("int")
     own = [columns[name] for name in key]

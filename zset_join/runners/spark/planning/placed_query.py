@@ -43,14 +43,7 @@ _WHOLE_CHANGES = frozenset({"latest", "route", "unchanged"})
 
 @dataclass(frozen=True, kw_only=True)
 class PlacedQuery:
-    """A plan in its place on executors.
-
-    Args:
-        plan: what is computed.
-        bindings: what its sources and its steps are.
-        shares_tables: joins that look up in one table share its copy; not so in the checkpoint of a version that did not.
-        order: names of the streams in the order in which Spark reads them; empty: that of the stages.
-    """
+    """A plan in its place on executors."""
 
     plan: QueryPlan
     bindings: Bindings = field(repr=False)
@@ -58,17 +51,12 @@ class PlacedQuery:
     order: tuple[str, ...] = ()
 
     def in_order(self, names: Sequence[str]) -> PlacedQuery:
-        """Return it with its streams in an order, by which Spark's own files number them; as it is where others are named.
-
-        Args:
-            names: of the streams, one as often as it is read.
-        """
+        """Return it with its streams in an order, by which Spark's own files number them; as it is where others are named."""
         there = [stream.name for stream in self.streams]
         return self if [*names] == there or sorted(names) != sorted(there) else replace(self, order=(*names,))
 
     @property
     def session(self) -> SparkSession:
-        """Return the session of the streams."""
         return self.bindings.session
 
     @cached_property
@@ -83,12 +71,10 @@ class PlacedQuery:
 
     @property
     def query_plan(self) -> QueryPlan:
-        """Return the plan, with the tables that are shared."""
         return self.plan if self.shares_tables else replace(self.plan, shared=(), copies=())
 
     @cached_property
     def output(self) -> Relation:
-        """Return the columns of the view, and its key where it has one."""
         ends = [one.after for one in self.planned_stages if one.target is None]
         if len(ends) == 1:
             return ends[0]
@@ -129,7 +115,6 @@ class PlacedQuery:
 
     @cached_property
     def planned_stages(self) -> tuple[PlannedStage, ...]:
-        """Return the stages with what happens to their answers, in the order of an epoch."""
         stages = list(named(placed_stages(self.plan, self.bindings)))
         for one in stages:
             refuse_compared_collations(one.stage)
@@ -209,15 +194,7 @@ class PlacedQuery:
         return lines
 
     def query_explanation(self, output: str | None, options: QueryOptions) -> str:
-        """Return the text that `explain` of a query prints.
-
-        Args:
-            output: where the answer goes; None when not yet known.
-            options: of the query.
-
-        Raises:
-            OptionError: groups are to be hybrid, and there are none; or the limit of append-only joins does not fit.
-        """
+        """Return the text that `explain` of a query prints."""
         lines = [] if output is None else [f"Output to {output}"]
         lines += explained_state(self.planned_stages, options, workers=parallelism(self.session))
         lines += explained_limit(self.planned_stages, options.buffer_limit)

@@ -34,15 +34,7 @@ __all__ = ["Bindings", "BoundStep", "bound_plan", "placed_stages"]
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class BoundStep:
-    """A step that only Spark can run.
-
-    Args:
-        call: the user's text, for messages.
-        transform: what it does to a DataFrame.
-        step: it, over the rows it was written for.
-        before: the columns of these.
-        condition: what rows must fulfil, where the step is a filter.
-    """
+    """A step that only Spark can run."""
 
     call: str
     transform: Transform
@@ -59,12 +51,7 @@ class BoundStep:
 
 @dataclass(frozen=True)
 class Bindings:
-    """Map the names of a plan to what they represent inside Spark.
-
-    Args:
-        streams: name of a source to its stream.
-        steps: `id` of a step that only Spark can do, to what it does: two functions may have one name and text.
-    """
+    """Map the names of a plan to what they represent inside Spark."""
 
     streams: Mapping[str, SourceStream]
     steps: Mapping[int, BoundStep] = field(default_factory=dict)
@@ -78,17 +65,7 @@ class Bindings:
 def bound_plan(
     root: Node, streams: Callable[[PlanSource], SourceStream], *, name: str
 ) -> tuple[QueryPlan, dict[str, SourceStream]]:
-    """Return the plan of a query for executors, over sources that are what their streams are; and the streams by name.
-
-    Args:
-        root: the query as it was written.
-        streams: returns the stream of a source, with the columns of the source.
-        name: what the view is called.
-
-    Raises:
-        PlanError: it cannot be planned.
-        OptionError: two sources share a name.
-    """
+    """Return the plan of a query for executors, over sources that are what their streams are; and the streams by name."""
     found: dict[str, SourceStream] = {}
     sources: dict[int, tuple[PlanSource, PlanSource]] = {}
 
@@ -124,15 +101,7 @@ def bound_plan(
 
 
 def placed_stages(plan: QueryPlan, bindings: Bindings) -> tuple[PlannedStage, ...]:
-    """Return the stages of a plan in the order of an epoch, each with what feeds it and where its rows go.
-
-    Args:
-        plan: made for executors: every stage has one reader.
-        bindings: of its sources and steps.
-
-    Raises:
-        PlanError: a stage that is read twice, or fed by streams and stages at once.
-    """
+    """Return the stages of a plan in the order of an epoch, each with what feeds it and where its rows go."""
     stages = [PlannedStage(number=node.number, stage=node.stage) for node in plan.nodes]
 
     def sends(feeds: Sequence[Feed], target: int | None, side: int) -> None:

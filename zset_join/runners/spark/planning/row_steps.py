@@ -52,23 +52,7 @@ Transform = Callable[[DataFrame, Sequence[str]], DataFrame]
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class RowStep:
-    """One call such as `where` or `select` on a view; made by `row_step`.
-
-    Args:
-        relation: the rows after it.
-        title: what `explain` calls it.
-        description: what a checkpoint remembers of it.
-        zone: the time zone its expressions are evaluated in.
-        transform: what the call does to a DataFrame.
-        kept: per column before it that is present afterwards as it was, its name then.
-        functions: the user's own functions in its expressions.
-        reads: the columns before it that it reads; those it passes on are among them.
-        is_selection: it chooses and computes columns, and keeps all rows.
-        tree: what it does as a step of a plan, where it was made from one.
-        condition: of a filter, as SQL over the columns before it; None where it is none.
-        selected: of a selection, per column its SQL over the columns before it; None where it is none.
-        is_zoned: an expression depends on the time zone.
-    """
+    """One call such as `where` or `select` on a view; made by `row_step`."""
 
     relation: Relation
     title: str
@@ -90,12 +74,7 @@ class RowStep:
         return self.kept.get(name)
 
     def apply(self, rows: DataFrame, beside: Sequence[str] = (WEIGHT,)) -> DataFrame:
-        """Return rows with their weights, after the step.
-
-        Args:
-            rows: the columns before it, and those beside them.
-            beside: columns that pass by untouched, behind the others.
-        """
+        """Return rows with their weights, after the step."""
         session = rows.sparkSession
         is_elsewhere = self.is_zoned and session.conf.get(ZONE) != self.zone
         with job_settings(session, {ZONE: self.zone}):
@@ -110,18 +89,7 @@ class RowStep:
 
 
 def row_step(session: SparkSession, before: Relation, call: str, transform: Transform, *, is_internal: bool = False) -> RowStep:
-    """Describe a call, and check it.
-
-    Args:
-        session: analyses it.
-        before: the rows before it.
-        call: the user's text, for messages.
-        transform: what it does to a DataFrame.
-        is_internal: its columns may have names that begin with two underscores.
-
-    Raises:
-        PlanError: Spark cannot make sense of it, it depends on more than the row, or its columns cannot be those of a view.
-    """
+    """Describe a call, and check it."""
     rows = template(session, before)
     try:
         transformed = transform(rows, [])
@@ -169,11 +137,7 @@ def template(session: SparkSession, relation: Relation) -> DataFrame:
 
 
 def _check_facts(facts: StepFacts, call: str) -> None:
-    """Reject expressions that depend on more than the row.
-
-    Raises:
-        PlanError: `NOT_PER_ROW`, `NOT_DETERMINISTIC`.
-    """
+    """Reject expressions that depend on more than the row."""
     if facts.foreign is not None:
         why = _CURES.get(facts.foreign, f"Spark makes a plan with {facts.foreign} of it, which looks at more than one row")
         raise PlanError(

@@ -27,30 +27,7 @@ __all__ = ["SourceStream"]
 
 @dataclass(frozen=True, kw_only=True)
 class SourceStream:
-    """A streaming DataFrame whose rows change a table.
-
-    Args:
-        name: in messages.
-        mode: changelog mode.
-        columns: the columns of the table, in order.
-        keys: its primary key.
-        sequence_by: columns that order the changes of one key.
-        hidden: those among them that are not part of the table.
-        dataframe: the DataFrame as it was given.
-        prepared: columns, hidden columns, then weight, reject code and raw value of each row.
-        schema: Arrow schema of columns and hidden columns.
-        may_reject: rows may be undecodable, or too far ahead of the watermark.
-        operation: what a row does and what orders its changes, as Spark writes the expressions.
-        functions: the user's own functions in the plan of `prepared`.
-        baseline: the rows to start from, with the columns of `prepared`; None to start from nothing.
-        event_time: the column with the time at which a row happened; None: rows have no time.
-        watermark_delay: how far the watermark stays behind the largest of them, in microseconds or in the unit of an integer.
-        max_watermark_jump: how far ahead of the watermark a row may be, in the unit of the delay; None: any distance.
-        control: the last of the hidden columns, where changes may leave columns out or be truncates; None: they are whole.
-        indexes: declared ones.
-        made_of: the stream that it was made of, and what was done to its rows since, where that is known; else it is its own.
-        undecoded: the records that `prepared` is read from, where the driver can read them itself.
-    """
+    """A streaming DataFrame whose rows change a table."""
 
     name: str
     mode: ChangelogMode
@@ -119,7 +96,6 @@ class SourceStream:
 
     @property
     def session(self) -> SparkSession:
-        """Return the session of the stream."""
         return self.dataframe.sparkSession
 
     def explained(self) -> str:
@@ -146,11 +122,7 @@ class SourceStream:
         )
 
     def with_rows(self, change: Callable[[DataFrame], DataFrame]) -> Self:
-        """Return the stream after something was done to its rows, those of its baseline included.
-
-        Args:
-            change: what is done to rows with the columns of `prepared`.
-        """
+        """Return the stream after something was done to its rows, those of its baseline included."""
         baseline = None if self.baseline is None else change(self.baseline)
         return replace(self, prepared=change(self.prepared), baseline=baseline, made_of=None)
 

@@ -23,11 +23,6 @@ _RANKS = {"route": 0, "rows": 2}
 def stage_name(kind: str, number: int, *, side: int = 0) -> str:
     """Return the name of a stage.
 
-    Args:
-        kind: of the stage.
-        number: of the stage, or of the one that a route leads to.
-        side: the input that a route leads to.
-
     >>> stage_name("join", 0), stage_name("join", 2), stage_name("route", 0, side=1), stage_name("aggregate", 1)
     ('join', 'join-2', 'route-right', 'aggregate-1')
     """

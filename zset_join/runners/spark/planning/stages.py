@@ -113,11 +113,7 @@ class Stream(Protocol):
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class StageStep:
-    """A stage of one input behind other steps: an aggregate, DISTINCT, or whatever else takes the rows of one view.
-
-    Args:
-        stage: what it does.
-    """
+    """A stage of one input behind other steps: an aggregate, DISTINCT, or whatever else takes the rows of one view."""
 
     stage: Stage
     functions: ClassVar[tuple[UserFunction, ...]] = ()
@@ -162,19 +158,7 @@ Step = RowStep | StageStep
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class PlannedStage:
-    """One stage of a query, and the use of its answer.
-
-    Args:
-        number: of the stage, in the order of an epoch.
-        stage: what it computes.
-        steps: of Spark, on the rows of its answer.
-        target: the number of the stage that is given its rows; None for the output.
-        side: which input of it they are.
-        streams: which inputs of the stage are streams.
-        name: what its receipts, its histories in commit records and its directories are called; given by `named`.
-        label: the number in such names.
-        shared: the state that it has together with other stages, where it does; given by `sharing`.
-    """
+    """One stage of a query, and the use of its answer."""
 
     number: int
     stage: Stage
@@ -197,7 +181,6 @@ class PlannedStage:
         return self.stage if self.shared is None else self.shared.stage
 
     def state_input(self, side: int) -> int:
-        """Return the input of what has its state that an input of it is."""
         return side if self.shared is None else self.shared.input_of(side)
 
     @property
@@ -251,11 +234,7 @@ def check_rows(
     buckets: int,
     epoch: int,
 ) -> None:
-    """Count the rows that arrived, that stages sent each other, and their receipts.
-
-    Raises:
-        StateError: some are missing.
-    """
+    """Count the rows that arrived, that stages sent each other, and their receipts."""
     everywhere = list(range(buckets))
     for place in places:
         first = place.first_receipts(receipts)
@@ -288,15 +267,7 @@ def _lost(epoch: int, what: str) -> StateError:
 
 
 def hybrid_stages(planned_stages: Sequence[HasStage], options: QueryOptions) -> int:
-    """Return how many stages share the budget of hybrid state.
-
-    Args:
-        planned_stages: of the view.
-        options: of the query.
-
-    Raises:
-        OptionError: groups are to be hybrid, and there are none.
-    """
+    """Return how many stages share the budget of hybrid state."""
     kinds = _kinds(planned_stages)
     if options.table_budget is not None and not kinds["groups"]:
         raise OptionError(
@@ -310,16 +281,7 @@ def hybrid_stages(planned_stages: Sequence[HasStage], options: QueryOptions) -> 
 
 
 def explained_state(planned_stages: Sequence[PlannedStage], options: QueryOptions, *, workers: int) -> list[str]:
-    """Return the line of `explain` for the place of the state.
-
-    Args:
-        planned_stages: of the view.
-        options: of the query; its number of buckets may be unknown.
-        workers: most Python workers that run at once.
-
-    Raises:
-        OptionError: as `hybrid_stages`.
-    """
+    """Return the line of `explain` for the place of the state."""
     stages = hybrid_stages(planned_stages, options)
     budget = options.hot_budget or options.table_budget
     kinds = {kind: _budget_of(kind, options) is not None for kind, number in _kinds(planned_stages).items() if number}

@@ -12,14 +12,7 @@ __all__ = ["StreamPlace", "places_in_order"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamPlace:
-    """Name the place where a stream enters a query.
-
-    Args:
-        name: of the stream.
-        stage: the name of the stage that its rows reach first.
-        side: which input of it they are.
-        behind: names of stages and inputs that they reach later, the same rows as they are.
-    """
+    """Name the place where a stream enters a query."""
 
     name: str
     stage: str
@@ -38,10 +31,6 @@ class StreamPlace:
 
 def places_in_order(names: Sequence[str], order: Sequence[str]) -> list[int]:
     """Return the places of streams in an order; those that it does not name, or not as often, follow as they are.
-
-    Args:
-        names: of the streams, one as often as it is read.
-        order: names.
 
     >>> places_in_order(["a", "b", "a", "c"], ["b", "a", "d"])
     [1, 0, 2, 3]

@@ -31,13 +31,7 @@ __all__ = ["as_input", "spark_step", "step_text", "stepped", "united"]
 
 
 def spark_step(session: SparkSession, before: Relation, step: WhereStep | SelectStep) -> RowStep:
-    """Return a step as Spark's own expressions.
-
-    Args:
-        session: analyses them.
-        before: the rows before it.
-        step: what is done.
-    """
+    """Return a step as Spark's own expressions."""
     if step.condition is not None:
         text = step_text(step.condition, before.schema)
         kept = row_step(session, before, f"where {text}", lambda given, _: given.where(text), is_internal=True)
@@ -46,11 +40,7 @@ def spark_step(session: SparkSession, before: Relation, step: WhereStep | Select
 
 
 def stepped(stream: SourceStream, step: PlanStep) -> SourceStream:
-    """Return a stream after a step.
-
-    Raises:
-        PlanError: a step that is only done behind a stage.
-    """
+    """Return a stream after a step."""
     match step:
         case WhereStep():
             return _kept(stream, step)

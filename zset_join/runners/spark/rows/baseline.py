@@ -62,11 +62,7 @@ _WIDTHS: Mapping[type[DataType], int] = {ByteType: 1, ShortType: 2, IntegerType:
 
 
 def check_overlap(name: str, mode: ChangelogMode, baseline: Any, after_baseline: Any) -> None:
-    """Refuse a combination that could count a change twice, or means nothing.
-
-    Raises:
-        OptionError: `after_baseline` without a baseline, or a baseline of a stream without keys and without it.
-    """
+    """Refuse a combination that could count a change twice, or means nothing."""
     if baseline is None and after_baseline is not None:
         raise OptionError(
             f'"{name}": after_baseline selects the changes that are not in the baseline, and no baseline is given. Pass '
@@ -87,12 +83,7 @@ def check_overlap(name: str, mode: ChangelogMode, baseline: Any, after_baseline:
 
 
 def check_baseline(baseline: Any, name: str, needed: Sequence[str]) -> None:
-    """Reject anything but a batch DataFrame with the needed columns.
-
-    Raises:
-        OptionError: it is something else, or it streams.
-        PlanError: columns are missing.
-    """
+    """Reject anything but a batch DataFrame with the needed columns."""
     if not isinstance(baseline, DataFrame) or baseline.isStreaming:
         what = "streams" if isinstance(baseline, DataFrame) else f"is a {type(baseline).__name__}"
         raise OptionError(
@@ -113,11 +104,7 @@ def check_baseline(baseline: Any, name: str, needed: Sequence[str]) -> None:
 
 
 def in_types_of(stream: DataFrame, baseline: DataFrame, name: str) -> DataFrame:
-    """Return a prepared baseline with the types of the prepared stream; narrower numbers are widened.
-
-    Raises:
-        PlanError: a column has another type.
-    """
+    """Return a prepared baseline with the types of the prepared stream; narrower numbers are widened."""
     columns = []
     for wanted, given in zip(stream.schema, baseline.schema, strict=True):
         is_same = wanted.dataType.simpleString() == given.dataType.simpleString()
@@ -147,20 +134,8 @@ def has_baseline(description: Mapping[str, Any] | None) -> bool:
 def resolve_baselines(
     given: Mapping[str, Any], stored: Mapping[str, Any] | None, *, is_loaded: bool, is_draft: bool = False
 ) -> Mapping[str, Any]:
-    """Return the description under which a query continues: once loaded, a baseline need not be given again.
-
-    Streams are paired by name.
-
-    Args:
-        given: description of the query that starts.
-        stored: description in its checkpoint; None when there is none.
-        is_loaded: epoch 0 is committed.
-        is_draft: what starts is described as it would be in its other mode, which may read a stream twice, or a union as one
-            stream: nothing is refused.
-
-    Raises:
-        StateError: the query began without this baseline, or its baseline is not loaded yet and not given.
-    """
+    """Return the description under which a query continues: once loaded, a baseline need not be given again."""
+    # Streams are paired by name.
     if stored is None:
         return given
     named = {one.get("name"): one for one in stored.get("inputs", ())}
@@ -196,24 +171,13 @@ def _resolved(given: Mapping[str, Any], stored: Mapping[str, Any], *, is_loaded:
 
 
 def with_start(rows: DataFrame, location: str) -> DataFrame:
-    """Add the source without rows that triggers epoch 0.
-
-    Args:
-        rows: the union of both streams.
-        location: `checkpointLocation`.
-
-    Cost: Spark lists a directory with one file per trigger.
-    """
+    """Add the source without rows that triggers epoch 0."""
     make_start(location)
     return with_made_start(rows, location)
 
 
 def make_start(location: str) -> None:
-    """Make the directory that `with_made_start` reads.
-
-    Args:
-        location: `checkpointLocation`.
-    """
+    """Make the directory that `with_made_start` reads."""
     folder = checkpoint_folder(location)
     if not reads_start(folder):
         folder.put(START_FILE, b"")
@@ -225,26 +189,14 @@ def has_start(location: str) -> bool:
 
 
 def needs_start(location: str, spark_location: str, *, is_timed: bool) -> bool:
-    """Return whether a query reads that source: its first epoch needs it, or Spark's own files name it.
-
-    A stage that waits and came with a change of the query is no reason: Spark counts the sources of a checkpoint.
-
-    Args:
-        location: `checkpointLocation`.
-        spark_location: where Spark writes its own files.
-        is_timed: a stage may have rows to emit when time passes.
-    """
+    """Return whether a query reads that source: its first epoch needs it, or Spark's own files name it."""
+    # A stage that waits and came with a change of the query is no reason: Spark counts the sources of a checkpoint.
     has_it = has_start(location) or has_start(spark_location) or has_baseline(stored_description(location))
     return has_it or (is_timed and not has_commits(location))
 
 
 def with_made_start(rows: DataFrame, location: str) -> DataFrame:
-    """Add the source without rows that makes epoch 0 come, where its directory is present.
-
-    Args:
-        rows: the union of all streams.
-        location: `checkpointLocation`.
-    """
+    """Add the source without rows that makes epoch 0 come, where its directory is present."""
     uri = uri_below(location, "zset/start")
     nothing = [F.lit(None).cast(field.dataType).alias(field.name) for field in rows.schema]
     return rows.unionAll(rows.sparkSession.readStream.text(uri).select(*nothing).where(F.lit(False)))

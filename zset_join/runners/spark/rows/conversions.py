@@ -84,10 +84,8 @@ def exact_json(text: str) -> str:
 
 
 def _is_odd(text: str) -> str:
-    """Return the condition that a text is JSON for Spark's parser alone.
-
-    It stops behind the first value, and passes over what follows it; of half a surrogate pair it makes a question mark.
-    """
+    """Return the condition that a text is JSON for Spark's parser alone."""
+    # It stops behind the first value, and passes over what follows it; of half a surrogate pair it makes a question mark.
     counts = [f"length(replace({text}, '{one}', ''))" for one in "{}"]
     may_go_on = f"({text} RLIKE {literal(_GOES_ON)} OR {' <> '.join(counts)})"
     goes_on = f"{may_go_on} AND coalesce(json_array_length(concat('[', {text}, ']')), 0) <> 1"
@@ -110,10 +108,8 @@ def plain_text(text: str) -> str:
 
 
 def plain_string(text: str) -> str:
-    """Return the expression for a text that may be a marked number, or JSON with such numbers, as a STRING.
-
-    A number that a double holds is as Java writes doubles; another one as it was written.
-    """
+    """Return the expression for a text that may be a marked number, or JSON with such numbers, as a STRING."""
+    # A number that a double holds is as Java writes doubles; another one as it was written.
     number = _unmarked(text)
     shown = f"CAST(TRY_CAST({number} AS DOUBLE) AS STRING)"
     digits = [f"replace(regexp_replace({one}, '[eE].*$|[-.]', ''), ' ', '')" for one in (number, shown)]
@@ -213,12 +209,7 @@ def of_nested(text: str, kind: pa.DataType) -> str:
 
 
 def of_variant(variant: str, kind: pa.DataType) -> str:
-    """Return the expression for a VARIANT as a value of a type; NULL where it, or a member of it, is none.
-
-    Args:
-        variant: a name, which is used often.
-        kind: any type that JSON is read as.
-    """
+    """Return the expression for a VARIANT as a value of a type; NULL where it, or a member of it, is none."""
     value, fits = _value_and_fit(variant, kind, 0)
     return f"CASE WHEN {fits} THEN {value} END"
 

@@ -58,14 +58,7 @@ _ROWS_PER_PIECE = 64
 
 @dataclass(frozen=True, slots=True)
 class SlotLayout:
-    """Map each column of each side to its slot.
-
-    Args:
-        types: type of each slot.
-        schemas: schema of each side.
-        slots: per side, the slot of each column.
-        has_raw: rows carry the raw text of what could not be decoded.
-    """
+    """Map each column of each side to its slot."""
 
     types: tuple[pa.DataType, ...]
     schemas: tuple[pa.Schema, ...]
@@ -74,20 +67,12 @@ class SlotLayout:
 
     @property
     def names(self) -> list[str]:
-        """Return the names of the slots."""
         return [f"s{number}" for number in range(len(self.types))]
 
 
 @dataclass(slots=True)
 class Arrivals:
-    """Input of one task.
-
-    Args:
-        deltas: one delta per side, in order of arrival.
-        rejected: per side, rows that were rejected before the shuffle.
-        raw: per side, what could not be decoded in them.
-        receipts: receipts of the tasks before this one.
-    """
+    """Input of one task."""
 
     deltas: list[ZSet]
     rejected: list[ZSet]
@@ -104,11 +89,6 @@ class Arrivals:
 
 def make_layout(*schemas: pa.Schema, has_raw: bool, types: Iterable[pa.DataType] = ()) -> SlotLayout:
     """Assign a slot to every column; columns of equal type on different sides share one.
-
-    Args:
-        schemas: of each side.
-        has_raw: rows carry the raw text of what could not be decoded.
-        types: of slots that are present already.
 
     >>> schema = pa.schema({"a": pa.int64(), "b": pa.string()})
     >>> make_layout(schema, schema, has_raw=False).slots
@@ -143,15 +123,7 @@ def travelling_schema(layout: SlotLayout) -> pa.Schema:
 
 
 def pack_rows(rows: ZSet, layout: SlotLayout, *, side: int, sender: int, sent: int) -> pa.RecordBatch:
-    """Put the rows of one side into slots.
-
-    Args:
-        rows: the rows.
-        layout: how the sides use the slots.
-        side: which side.
-        sender: number of the task that sends them.
-        sent: rows it has sent before.
-    """
+    """Put the rows of one side into slots."""
     count = len(rows)
     columns: dict[str, pa.Array] = {
         "flag": pa.array(np.full(count, side, np.int8)),
@@ -182,12 +154,7 @@ def fitted_batch(schema: pa.Schema, columns: Mapping[str, pa.Array], count: int)
 
 
 def collect_arrivals(batches: Iterable[pa.RecordBatch], layout: SlotLayout) -> Arrivals:
-    """Take the rows of a task apart again.
-
-    Args:
-        batches: columns flag, weight, raw (if the layout has it), the slots, receipt (after a route), order.
-        layout: how the sides use the slots.
-    """
+    """Take the rows of a task apart again."""
     pieces: _Pieces = {}
     receipts: list[str] = []
     for batch in batches:
@@ -204,15 +171,7 @@ def collect_arrivals(batches: Iterable[pa.RecordBatch], layout: SlotLayout) -> A
 
 
 def collect_rows(batches: Iterable[pa.RecordBatch], layout: SlotLayout) -> tuple[list[list[ZSet]], list[str]]:
-    """Take the rows of a task apart again, without joining them: together they may be more than one array can hold.
-
-    Args:
-        batches: as for `collect_arrivals`.
-        layout: how the sides use the slots.
-
-    Returns:
-        Per side, its rows in order, in pieces; and the receipts.
-    """
+    """Take the rows of a task apart again, without joining them: together they may be more than one array can hold."""
     pieces: _Pieces = {}
     receipts: list[str] = []
     for batch in batches:

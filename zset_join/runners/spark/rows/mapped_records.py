@@ -46,22 +46,7 @@ def mapped_records(
     kept: Mapping[str, str],
     source: str,
 ) -> DataFrame:
-    """Return the lines of records: `kept`, `__change`, the columns of the table, `__unavailable`, `__reject`, the metadata.
-
-    Args:
-        records: `value`, and `key`, `topic`, `partition`, `offset` where they are known; key and value as text or bytes.
-        format_name: one of `RECORD_FORMATS`.
-        schema: the columns of the table.
-        keys: its key columns; none for a table without a key.
-        options: of the format.
-        kept: columns of `records`, or these with `_base64`, to the columns of text that they become; NULL for upserts and
-            deletes of whole values.
-        source: what the stream is called, and its table where no option names one.
-
-    Raises:
-        MissingPackageError: DuckDB is not installed here; executors need it too.
-        PlanError: a column is of a type that is not read from JSON.
-    """
+    """Return the lines of records: `kept`, `__change`, the columns of the table, `__unavailable`, `__reject`, the metadata."""
     with needed_for(f'changes "{source}"'):
         from zset_join.sources.json_records import check_types
     check_types(format_name, schema)
@@ -83,20 +68,7 @@ def mapped_records(
 
 @dataclass(frozen=True, kw_only=True)
 class LinesRead:
-    """Read the lines of records; callable, for `mapInArrow`.
-
-    Args:
-        format_name: one of `RECORD_FORMATS`.
-        table: the columns that records have.
-        keys: its key columns.
-        options: of the format.
-        kept: columns that go along, to the columns that they become.
-        source: what the stream is called.
-        lines: the columns of a line.
-
-    Raises:
-        MissingPackageError: DuckDB is not installed where a task runs.
-    """
+    """Read the lines of records; callable, for `mapInArrow`."""
 
     format_name: str
     table: pa.Schema
@@ -111,7 +83,6 @@ class LinesRead:
         return hash((self.format_name, self.keys, self.source))
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Yield the lines of every batch."""
         reader: JsonRecordReader | None = None
         for batch in batches:
             if batch.num_rows:

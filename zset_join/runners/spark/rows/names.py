@@ -43,11 +43,7 @@ def names_clash(names: Sequence[str]) -> list[str]:
 
 
 def check_names(columns: Sequence[str]) -> None:
-    """Refuse columns that Spark would take for one.
-
-    Raises:
-        PlanError: there are such.
-    """
+    """Refuse columns that Spark would take for one."""
     clashing = names_clash(columns)
     if clashing:
         raise PlanError(

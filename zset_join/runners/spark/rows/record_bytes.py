@@ -17,11 +17,9 @@ _BYTES = (pa.binary(), pa.large_binary())
 
 
 def as_texts(records: pa.RecordBatch) -> tuple[pa.Table, Mapping[str, pa.Array]]:
-    """Return records with text in place of bytes, and what is shown of columns some of whose bytes are no UTF-8.
-
-    Those bytes are a text that no format reads. Shown are the column itself, with a mark in place of what is no text,
-    and `{column}_base64`, NULL for bytes that are text.
-    """
+    """Return records with text in place of bytes, and what is shown of columns some of whose bytes are no UTF-8."""
+    # Those bytes are a text that no format reads. Shown are the column itself, with a mark in place of what is no text, and
+    # `{column}_base64`, NULL for bytes that are text.
     shown: dict[str, pa.Array] = {}
     table = pa.Table.from_batches([records])
     for at, field in enumerate(records.schema):

@@ -84,12 +84,7 @@ _CONNECT: Mapping[str, pa.DataType] = {
 
 @dataclass(frozen=True, kw_only=True)
 class RecordTable:
-    """Description of a table, inferred from a sample.
-
-    Args:
-        schema: its columns.
-        keys: its key columns; none where the records have no key.
-    """
+    """Description of a table, inferred from a sample."""
 
     schema: pa.Schema
     keys: tuple[str, ...] = ()
@@ -97,17 +92,7 @@ class RecordTable:
 
 @dataclass(frozen=True, kw_only=True)
 class RecordRows:
-    """Records as rows of their table.
-
-    Args:
-        rows: the rows, with the fields of the format.
-        operation: what each does; what is not a change of one whole row is rejected.
-        order: what orders the changes of a key, as hidden columns.
-        shown: the columns that a user sees.
-        may_be_partial: records of the format may leave columns out, or be truncates.
-        read: the options with all metadata that are read.
-        order_of: the columns of `order`, to the metadata columns they are read from.
-    """
+    """Records as rows of their table."""
 
     rows: DataFrame
     operation: RowOperation
@@ -132,19 +117,7 @@ def records_as_rows(
     *,
     orders_by_offset: bool = True,
 ) -> RecordRows:
-    """Return records as rows of their table.
-
-    Args:
-        df: the records.
-        name: of the stream.
-        format_name: one of `RECORD_FORMATS`.
-        table: its columns and keys.
-        options: of the format.
-        orders_by_offset: offsets order the records of a key, where they are known.
-
-    Raises:
-        PlanError: there is no column `value`, or a key is no column.
-    """
+    """Return records as rows of their table."""
     _check_columns(df, name, format_name, table)
     record = record_format(format_name)
     wanted = dict(options.metadata)
@@ -183,14 +156,7 @@ def records_as_rows(
 
 
 def control_of(records: RecordRows, table: RecordTable, columns: Sequence[str], *, hidden: int) -> Column | None:
-    """Return the omitted columns of rows, as bits; None if no column can be omitted or marked.
-
-    Args:
-        records: the rows.
-        table: whose columns they have.
-        columns: those that the relation has, in its order.
-        hidden: how many more it has.
-    """
+    """Return the omitted columns of rows, as bits; None if no column can be omitted or marked."""
     if not records.may_be_partial or len(columns) + hidden > MOST_COLUMNS:
         return None
     places = {column: at for at, column in enumerate(table.schema.names)}
@@ -198,12 +164,7 @@ def control_of(records: RecordRows, table: RecordTable, columns: Sequence[str], 
 
 
 def reject_partial(reject: Column, control: Column) -> Column:
-    """Return codes for rows that can be no change of a whole row, where nothing fills them.
-
-    Args:
-        reject: the codes of rows that are bad for another reason.
-        control: what rows omit.
-    """
+    """Return codes for rows that can be no change of a whole row, where nothing fills them."""
     return F.coalesce(reject, F.when(control < 0, F.lit("TRUNCATED")).when(control > 0, F.lit("UNAVAILABLE_VALUE")))
 
 
@@ -229,17 +190,7 @@ def _control_column(places: Sequence[int | None]) -> Column:
 
 
 def sampled_table(df: DataFrame, name: str, format_name: str, sample: DataFrame | None) -> RecordTable:
-    """The facts of a table in its records.
-
-    Args:
-        df: the streaming DataFrame; its source is read once, as a batch, where there is no sample.
-        name: of the stream.
-        format_name: one of `RECORD_FORMATS`.
-        sample: a batch DataFrame of records.
-
-    Raises:
-        PlanError: there is no record with a row in it.
-    """
+    """The facts of a table in its records."""
     records = (_batch_of_source(df, name) if sample is None else sample).limit(_SAMPLED_RECORDS)
     record = record_format(format_name)
     values = records.selectExpr("CAST(value AS STRING) AS value").where("value IS NOT NULL")
@@ -299,11 +250,7 @@ def _check_columns(df: DataFrame, name: str, format_name: str, table: RecordTabl
 
 
 def _batch_of_source(df: DataFrame, name: str) -> DataFrame:
-    """Return the source of a stream as a batch.
-
-    Raises:
-        PlanError: it is made of several sources, or of one that has no records in a column `value`.
-    """
+    """Return the source of a stream as a batch."""
     batch = reader_of(df.sparkSession).batch_of_source(df)
     if batch is None or "value" not in batch.columns:
         raise _cannot_sample(name)

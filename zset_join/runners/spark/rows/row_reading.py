@@ -47,15 +47,7 @@ _OLD_ROWS = ("-u", "update_before", "update_preimage")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowOperation:
-    """Operation of one row.
-
-    Args:
-        weight: copies that arrive or go.
-        reject: code of a row whose effect is unknown; NULL for the others.
-        raw: what such a row holds instead.
-        kept: the rows to look at; None for all.
-        used: the columns this is read from.
-    """
+    """Operation of one row."""
 
     weight: Column
     reject: Column | None = None
@@ -66,17 +58,7 @@ class RowOperation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowReading:
-    """Describe how rows become changes of a table.
-
-    Args:
-        mode: changelog mode.
-        columns: the columns of the table.
-        keys: its primary key.
-        sequence: the columns that order the changes of one key; those that are not part of the table with their expression.
-        operation: what a row does; None: each row is one more live row.
-        control: what a row omits; None: all rows are whole.
-        unread: the column that holds for a row, as "CODE:text", that it could not be read, and why; NULL for the others.
-    """
+    """Describe how rows become changes of a table."""
 
     mode: ChangelogMode
     columns: tuple[str, ...]
@@ -152,22 +134,13 @@ class RowReading:
 
 
 def deletes_where(condition: Column, used: frozenset[str]) -> RowOperation:
-    """Return the operation of rows that upsert their key, or delete it where a condition is true.
-
-    Args:
-        condition: the condition; NULL is not true.
-        used: the columns it reads.
-    """
+    """Return the operation of rows that upsert their key, or delete it where a condition is true."""
     weight = F.when(F.coalesce(condition, F.lit(False)), F.lit(-1)).otherwise(F.lit(1))
     return RowOperation(weight=weight.cast("long"), used=used)
 
 
 def weights_in(df: DataFrame, name: str, column: str) -> RowOperation:
-    """Return the operation of rows with a column of weights.
-
-    Raises:
-        PlanError: the column holds no whole numbers.
-    """
+    """Return the operation of rows with a column of weights."""
     kind = df.schema[column].dataType
     if not isinstance(kind, IntegralType):
         raise PlanError(
@@ -194,17 +167,7 @@ def image_of(column: str) -> Column:
 
 
 def row_kinds_in(df: DataFrame, name: str, column: str, *, ignores_old: bool) -> RowOperation:
-    """Return the operation of rows with a column of row kinds.
-
-    Args:
-        df: the rows.
-        name: name of the stream.
-        column: the column.
-        ignores_old: a key names the row an update replaces, so that old rows are omitted.
-
-    Raises:
-        PlanError: the column is no string.
-    """
+    """Return the operation of rows with a column of row kinds."""
     kind = df.schema[column].dataType
     if not isinstance(kind, StringType):
         raise PlanError(

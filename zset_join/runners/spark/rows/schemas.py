@@ -41,15 +41,7 @@ _IN_UTC: dict[str, Any] = (
 
 
 def arrow_schema(schema: StructType, *, relation: str) -> pa.Schema:
-    """Return the Arrow schema in which rows of a DataFrame are kept.
-
-    Args:
-        schema: the DataFrame's.
-        relation: its name, for the message.
-
-    Raises:
-        PlanError: a column has a type that Arrow does not carry.
-    """
+    """Return the Arrow schema in which rows of a DataFrame are kept."""
     fields = []
     for field in schema.fields:
         try:
@@ -78,17 +70,7 @@ def field_type(field: pa.Field) -> DataType:
 
 
 def refuse_collations(schema: pa.Schema, columns: Iterable[str], *, relation: str, use: str) -> None:
-    """Refuse columns with a collation where equality or order matters.
-
-    Args:
-        schema: the columns.
-        columns: those to look at.
-        relation: its name, for the message.
-        use: purpose of the columns, for the message.
-
-    Raises:
-        PlanError: one of them is, or holds, a string that is not compared by its bytes.
-    """
+    """Refuse columns with a collation where equality or order matters."""
     for name in columns:
         collation = _collation(field_type(schema.field(name)))
         if collation is not None:

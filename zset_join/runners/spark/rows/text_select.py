@@ -22,30 +22,12 @@ _MOST_GROUPING_COLUMNS = 100
 
 
 def select_text(rows: DataFrame, texts: Sequence[str]) -> DataFrame:
-    """Return a selection given as SQL texts.
-
-    Args:
-        rows: the rows.
-        texts: one per column, such as "`a b` AS s0"; names quoted.
-
-    Raises:
-        AnalysisException: Spark cannot make sense of one.
-
-    Cost: four calls to the JVM, however many columns there are.
-    """
+    """Return a selection given as SQL texts."""
     return reader_of(rows.sparkSession).select_text(rows, texts)
 
 
 def sums_per_row(rows: DataFrame, names: Sequence[str], sums: Sequence[str]) -> DataFrame:
-    """Return the distinct rows of some columns, with sums of others.
-
-    Args:
-        rows: the rows.
-        names: of the columns that distinguish rows.
-        sums: of the columns to add up; they keep their names.
-
-    Cost: Spark runs out of stack where it groups by a thousand columns, so that many are grouped by as one struct.
-    """
+    """Return the distinct rows of some columns, with sums of others."""
     if len(names) <= _MOST_GROUPING_COLUMNS:
         return rows.groupBy(*map(quoted, names)).agg(*(F.sum(name).alias(name) for name in sums))
     whole = select_text(rows, [f"struct({', '.join(map(quoted, names))}) AS __row", *sums])

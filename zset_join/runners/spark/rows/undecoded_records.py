@@ -31,18 +31,7 @@ _ARROW = {"topic": pa.string(), "partition": pa.int32(), "offset": pa.int64()}
 
 @dataclass(frozen=True, kw_only=True)
 class RecordsRead:
-    """Settings for reading the records of a stream; picklable.
-
-    Args:
-        name: of the stream, and of its table where no option names one.
-        format_name: one of `RECORD_FORMATS`.
-        table: the columns that records have.
-        keys: the key columns.
-        options: what the format leaves open, with all metadata that are needed.
-        schema: the columns of the rows, hidden ones included.
-        order: hidden columns that order the changes of a key, to the metadata column each is read from.
-        control: the hidden column for what a record omits; None: such a record is rejected.
-    """
+    """Settings for reading the records of a stream; picklable."""
 
     name: str
     format_name: str
@@ -56,14 +45,7 @@ class RecordsRead:
 
 @dataclass(frozen=True, kw_only=True)
 class UndecodedRecords:
-    """The records of a stream, beside the rows that Spark would read of them.
-
-    Args:
-        rows: the records, with the columns beside rows that can always be read.
-        schema: the columns of the records.
-        read: what is read of them.
-        prepared: the rows that Spark reads of them; where a stream has others, these records are not its own.
-    """
+    """The records of a stream, beside the rows that Spark would read of them."""
 
     rows: DataFrame = field(repr=False)
     schema: pa.Schema
@@ -72,11 +54,7 @@ class UndecodedRecords:
 
 
 def collected_records(df: DataFrame) -> tuple[DataFrame, pa.Schema] | None:
-    """Return records with the columns beside rows, and the types of their own; None where one is of a type Kafka has not.
-
-    Args:
-        df: with `value`, and `key`, `topic`, `partition`, `offset` where they are known.
-    """
+    """Return records with the columns beside rows, and the types of their own; None where one is of a type Kafka has not."""
     columns, fields = [], []
     for name in IN_RECORD:
         if name not in df.columns:

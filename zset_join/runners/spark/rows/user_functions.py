@@ -46,11 +46,7 @@ def explained_functions(functions: Sequence[UserFunction], version: str | None) 
 def with_functions(
     description: Mapping[str, Any], stored: Mapping[str, Any] | None, functions: Sequence[UserFunction], version: str | None
 ) -> Mapping[str, Any]:
-    """Return the description of a query with its functions, compared with the one in its checkpoint, if there is one yet.
-
-    Raises:
-        StateError: the functions have changed.
-    """
+    """Return the description of a query with its functions, compared with the one in its checkpoint, if there is one yet."""
     given = {"version": version, "names": _names(functions)} if functions or version else None
     before = None if stored is None else stored.get("functions")
     if stored is not None and given != before:

@@ -39,17 +39,7 @@ _Stream = TypeVar("_Stream", bound=_Timed)
 
 
 def with_watermark(stream: _Stream, given: tuple[str, str | int] | None, jump: str | int | None = None) -> _Stream:
-    """Return a stream with its event time, as it was given or as its DataFrame has it.
-
-    Args:
-        stream: the stream.
-        given: the event-time column, and how far the watermark stays behind; None: as the DataFrame has them.
-        jump: how far ahead of the watermark a row may be, in the form of the delay; None: any distance.
-
-    Raises:
-        PlanError: a column that does not exist or no time, or a delay that is none.
-        OptionError: a jump that is no such duration, or without a watermark.
-    """
+    """Return a stream with its event time, as it was given or as its DataFrame has it."""
     watermark = watermark_of(stream.name, stream.schema, stream.columns, stream.dataframe, given)
     if watermark is None and jump is not None:
         raise OptionError(
@@ -65,12 +55,7 @@ def with_watermark(stream: _Stream, given: tuple[str, str | int] | None, jump: s
 
 
 def within_jump(stream: _Stream, jump: int | None) -> _Stream:
-    """Return a stream whose rows may be only so far ahead of its watermark.
-
-    Args:
-        stream: with a watermark.
-        jump: in the unit of its delay; None leaves the stream as it is.
-    """
+    """Return a stream whose rows may be only so far ahead of its watermark."""
     if jump is None:
         return stream
     limited: _Stream = replace(stream, max_watermark_jump=jump, may_reject=True)  # type: ignore[type-var]  # a dataclass
@@ -80,19 +65,7 @@ def within_jump(stream: _Stream, jump: int | None) -> _Stream:
 def watermark_of(
     name: str, schema: pa.Schema, columns: Sequence[str], df: DataFrame, given: tuple[str, str | int] | None
 ) -> tuple[str, int] | None:
-    """Return the event-time column of a stream and its delay; None where it has none.
-
-    Args:
-        name: of the stream.
-        schema: its columns as Arrow types.
-        columns: those of them that are part of the table.
-        df: the DataFrame as it was given.
-        given: by the user.
-
-    Raises:
-        OptionError: it is no pair of a column and a delay.
-        PlanError: a column that does not exist, or is no time.
-    """
+    """Return the event-time column of a stream and its delay; None where it has none."""
     if given is None:
         watermarks = [
             (field.name, int(field.metadata[_DELAY]) * 1000) for field in df.schema.fields if _DELAY in field.metadata
@@ -127,27 +100,14 @@ def watermark_of(
 
 
 def duration_of(given: str | int | None, kind: pa.DataType | None, option: str) -> int | None:
-    """Return a duration in microseconds, or in the unit of an integer time; None stays None.
-
-    Args:
-        given: a text such as "10 seconds"; a whole number where the time is one.
-        kind: the type of the time; None where it is not known.
-        option: what messages call it.
-
-    Raises:
-        OptionError: no such duration.
-    """
+    """Return a duration in microseconds, or in the unit of an integer time; None stays None."""
     if given is None or (kind is not None and pt.is_integer(kind) and isinstance(given, int)):
         return given if given is None else int(given)
     return parse_seconds(given, option=option) * 1_000_000
 
 
 def check_time_type(kind: pa.DataType, *, name: str, column: str) -> None:
-    """Refuse a column that is no time.
-
-    Raises:
-        PlanError: it is none.
-    """
+    """Refuse a column that is no time."""
     if not (pt.is_timestamp(kind) or pt.is_date(kind) or pt.is_integer(kind)):
         raise PlanError(
             f'watermark of "{name}": the column "{column}" has type {kind}; expected a timestamp, a date or an integer.',

@@ -54,13 +54,7 @@ _PLACES_PER_EPOCH = 1 << 34
 
 @dataclass(frozen=True, kw_only=True)
 class BatchSource:
-    """A table of a source.
-
-    Args:
-        form: of its content.
-        table: the columns of the relation, numbered, and `w`; of changes `e` and `n` too.
-        basis: its origin, for the report.
-    """
+    """A table of a source."""
 
     form: SourceForm
     table: DataFrame = field(repr=False)
@@ -87,11 +81,7 @@ def own_source(
     first: PlannedStage,
     side: int,
 ) -> BatchSource:
-    """Return a source from what the checkpoint holds: the rows of an input, as they were logged.
-
-    Raises:
-        OptionError: the log does not reach back to the start, and no snapshot has all its rows.
-    """
+    """Return a source from what the checkpoint holds: the rows of an input, as they were logged."""
     stream, schema = first.streams[side], first.stage.inputs[side].relation.schema
     planned, is_forwarded = first, False
     while has_snapshot(checkpoint, planned) and planned.stage.forwards and planned.target is not None:
@@ -128,19 +118,7 @@ def own_source(
 
 
 class ViewTables:
-    """Run the batch query of a view over the known rows of its sources.
-
-    Args:
-        joined: the view.
-        plan: of its places: every input that streams feed has a source of its own.
-        tables: where its tables are kept while they are read.
-        sources: by the name of a source of its plan.
-        checkpoint: records how far time had come; None: nothing was late and no row waits.
-        chosen: the share of the view that is wanted; None for all of it.
-
-    Raises:
-        PlanError: a part of the view has no batch query, or its answer does not follow from what is known.
-    """
+    """Run the batch query of a view over the known rows of its sources."""
 
     def __init__(
         self,

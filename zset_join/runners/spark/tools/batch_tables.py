@@ -67,12 +67,7 @@ def aligned(rows: DataFrame, schema: pa.Schema, *more: Column) -> DataFrame:
 
 
 class BatchTables:
-    """The views of a batch query while it is read; `close` drops them.
-
-    Args:
-        session: in which they are.
-        steps: the row steps of the plan.
-    """
+    """The views of a batch query while it is read; `close` drops them."""
 
     def __init__(self, session: SparkSession, steps: Steps) -> None:
         self._session = session
@@ -96,15 +91,7 @@ class BatchTables:
         rows.createOrReplaceTempView(name)
 
     def rows_of(self, stage: Stage, inputs: Sequence[DataFrame]) -> DataFrame:
-        """Return the answer of a stage over tables, by the names of its columns.
-
-        Args:
-            stage: the stage.
-            inputs: a table per input, each row as often as it is present; by name, columns that are not there are NULL.
-
-        Raises:
-            PlanError: its answer does not follow from tables alone.
-        """
+        """Return the answer of a stage over tables, by the names of its columns."""
         prefix, tables = table_prefix(), []
         for number, (rows, one) in enumerate(zip(inputs, stage.inputs, strict=True)):
             self.add(f"{prefix}{number}", aligned(rows, one.relation.schema))
@@ -113,12 +100,7 @@ class BatchTables:
         return self._sql(batch_query(stage, tables, scope), _OF_STAGES).toDF(*stage.output.schema.names)
 
     def view(self, query: BatchView, *, filters: Mapping[str, Callable[[DataFrame], DataFrame]] | None = None) -> DataFrame:
-        """Return the rows of the view, its columns numbered; the tables it reads are present.
-
-        Args:
-            query: in Spark's dialect.
-            filters: by the name of a table, which of its rows are wanted.
-        """
+        """Return the rows of the view, its columns numbered; the tables it reads are present."""
         for part in query.parts:
             rows = self._made(part)
             wanted = None if filters is None else filters.get(part.name)

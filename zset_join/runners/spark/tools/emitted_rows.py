@@ -21,16 +21,7 @@ __all__ = ["emitted_rows"]
 
 
 def emitted_rows(runner: EpochRunner, values: Mapping[str, Any], *, most_rows: int) -> tuple[ZSet, int]:
-    """Return distinct rows with their weights, and how many there are, from the first output that can be read back.
-
-    Args:
-        runner: what runs the epochs; they wait.
-        values: columns to the values that they have; None finds NULL.
-        most_rows: rows to return at most.
-
-    Raises:
-        OptionError: `VERIFY_OUTPUT`: no output can be read back.
-    """
+    """Return distinct rows with their weights, and how many there are, from the first output that can be read back."""
     output = runner.query.output
     names = output.schema.names
     with runner.pause():

@@ -67,16 +67,7 @@ def logged_changes(
     *,
     table: str | None,
 ) -> DataFrame:
-    """Return snapshot rows and logged changes of one input as a DataFrame, read by the workers.
-
-    Args:
-        session: reads them.
-        checkpoint: of the query.
-        histories: of the buckets of a stage.
-        schemas: of the inputs of the stage, as they are logged.
-        position: which input.
-        table: the table of a snapshot that holds its rows; None where there are no snapshots.
-    """
+    """Return snapshot rows and logged changes of one input as a DataFrame, read by the workers."""
     schema = pa.schema([*schemas[position], *_CHANGE_FIELDS])
     if not histories:
         return session.createDataFrame([], spark_schema(schema))

@@ -26,14 +26,7 @@ _ARRIVAL = ("__epoch", "__position")
 
 
 def filled_table(changes: DataFrame, relation: Relation, control: str, columns: Sequence[str]) -> DataFrame:
-    """Return the live rows of a table, with `__weight`.
-
-    Args:
-        changes: with the columns of the relation, `__weight`, `__epoch`, `__position`, `__bucket` (a truncate is for its own).
-        relation: in upsert mode.
-        control: the column of it that lists what a row omits.
-        columns: those that are wanted.
-    """
+    """Return the live rows of a table, with `__weight`."""
     left_out = F.coalesce(column_named(control), F.lit(0))
     arrival = [F.col(name) for name in _ARRIVAL]
     sequence = F.struct(*map(column_named, relation.sequence_by)) if relation.sequence_by else F.lit(0)

@@ -87,17 +87,7 @@ class _Past:
 def past_epochs(
     planned_stages: Sequence[PlannedStage], plan: QueryPlan, checkpoint: Checkpoint, options: StageOptions
 ) -> list[PastEpoch]:
-    """Return all epochs of a query.
-
-    Args:
-        planned_stages: of the query.
-        plan: of places.
-        checkpoint: of the query; its epochs wait.
-        options: what operators are built with.
-
-    Raises:
-        StateError: a file is missing or damaged.
-    """
+    """Return all epochs of a query."""
     epochs: defaultdict[int, _Past] = defaultdict(_Past)
     for one in planned_stages:
         for logged in _logged(one, checkpoint, options):

@@ -183,18 +183,7 @@ def _moved(
 def rescaled_stage(
     stage: Stage, session: SparkSession, context: StageContext, numbers: tuple[int, int], folding: StageOptions
 ) -> tuple[dict[str, BucketHistory], int]:
-    """Write snapshots of new buckets of a stage by one Spark job; return the files to list and the number of rows.
-
-    Args:
-        stage: the stage.
-        session: runs the job.
-        context: of the next epoch; what its buckets are made of.
-        numbers: of old buckets, and of new ones.
-        folding: options of the operators.
-
-    Raises:
-        StateError: `ROWS_LOST`, or a file is damaged.
-    """
+    """Write snapshots of new buckets of a stage by one Spark job; return the files to list and the number of rows."""
     old, buckets = numbers
     schemas = _schemas(stage, folding)
     plain = [pa.schema([field for field in schema if field.name != SNAPSHOT_WEIGHT]) for schema in schemas.values()]
@@ -321,11 +310,7 @@ def _table(pieces: list[ZSet], schema: pa.Schema) -> pa.Table:
 
 
 def _with_state(opened: Checkpoint, stages: Mapping[str, Stage]) -> dict[str, Stage]:
-    """Return the stages that have state, by their names.
-
-    Raises:
-        StateError: there is state of a stage that the plan does not have.
-    """
+    """Return the stages that have state, by their names."""
     names = {key.partition("/")[0] for key in opened.histories}
     unknown = sorted(names - set(stages))
     if unknown:

@@ -47,12 +47,7 @@ _ROW = "__row"
 
 @dataclass(frozen=True, kw_only=True)
 class Branch:
-    """A join and the path from it to a view; a view without a union has one.
-
-    Args:
-        path: the join, then the stages behind it up to the view, each with its steps.
-        view_schema: the columns of the view.
-    """
+    """A join and the path from it to a view; a view without a union has one."""
 
     path: tuple[PlannedStage, ...]
     view_schema: pa.Schema = field(repr=False)
@@ -112,13 +107,7 @@ class Branch:
 
 
 def branches_of(stages: Sequence[PlannedStage], rows: Sequence[PlannedStage], schema: pa.Schema) -> tuple[Branch, ...]:
-    """Return the joins that rows are made of, without those behind their sides, each with all that is behind it.
-
-    Args:
-        stages: of the query.
-        rows: those whose answers the rows are.
-        schema: of the rows.
-    """
+    """Return the joins that rows are made of, without those behind their sides, each with all that is behind it."""
     return tuple(Branch(path=path, view_schema=schema) for one in rows for path in _paths(stages, one, ()))
 
 
@@ -154,15 +143,7 @@ def unfollowed(stages: Sequence[PlannedStage], rows: Sequence[PlannedStage]) -> 
 
 @dataclass(frozen=True, kw_only=True)
 class Question:
-    """Read the history of rows from join stages.
-
-    Args:
-        checkpoint: of the query; its epochs wait.
-        options: what its operators are built with.
-        row: what the user requested, for messages.
-        most_rows: rows to report at most, per question.
-        session: evaluates steps.
-    """
+    """Read the history of rows from join stages."""
 
     checkpoint: Checkpoint
     options: StageOptions
@@ -171,17 +152,7 @@ class Question:
     session: SparkSession = field(repr=False)
 
     def find_history(self, branch: Branch, values: pa.Table, *, epochs: Collection[int] | None = None) -> RowHistory:
-        """Return the history of the rows of a join that lead to rows with given values, of some others beside them.
-
-        Args:
-            branch: the join.
-            values: rows with columns of `branch.before`; who leads to one of them is requested.
-            epochs: return what happened in these, with every change of the join keys; None: everything, with the changes that
-                name the rows.
-
-        Raises:
-            OptionError: `ROW_QUESTION`: they are more than `most_rows`.
-        """
+        """Return the history of the rows of a join that lead to rows with given values, of some others beside them."""
         histories = self._histories(branch)
         shown = branch.join.before.schema
         of_join = {after: name for name in shown.names if (after := name_after(branch.row_steps, name)) is not None}
@@ -227,10 +198,8 @@ class Question:
         return results
 
     def shown(self, branch: Branch, history: RowHistory, values: pa.Table) -> RowHistory:
-        """Return a history of join rows as one of the rows behind the row steps, of which those with given values are left.
-
-        Of a group its join rows are left as they are: what is computed for an aggregate shows little of them.
-        """
+        """Return a history of join rows as one of the rows behind the row steps, of which those with given values are left."""
+        # Of a group its join rows are left as they are: what is computed for an aggregate shows little of them.
         lines = _lines(history)
         if not lines or not branch.row_steps:
             return history
@@ -267,11 +236,7 @@ class Question:
         return pa.Table.from_arrays(columns, schema=branch.before.schema), numbers
 
     def _join_rows(self, branch: Branch, values: pa.Table) -> pa.Table:
-        """Return the rows of a join, of now or of earlier, whose result behind its row steps has the values requested.
-
-        Raises:
-            OptionError: `ROW_QUESTION`: they are more than `most_rows`.
-        """
+        """Return the rows of a join, of now or of earlier, whose result behind its row steps has the values requested."""
         left, right = (self._versions(branch, side) for side in (0, 1))
         # Each pair of versions, and each version by itself, as it was before its partner came or after it had gone.
         pairs = [(left, right), (left, right.limit(0)), (left.limit(0), right)]

@@ -55,18 +55,7 @@ _Place = tuple[int, tuple[Any, ...]]
 
 
 def explain_row(view: Placed, runner: EpochRunner, row: Mapping[str, Any], *, most_rows: int) -> RowHistory:
-    """Return which input changes made and unmade the output rows with given values.
-
-    Args:
-        view: the view.
-        runner: what runs its epochs; they wait.
-        row: columns of the output to values.
-        most_rows: rows to report at most, per join.
-
-    Raises:
-        OptionError: `ROW_QUESTION`: no such rows can be requested, or too many are.
-        StateError: the checkpoint cannot be read.
-    """
+    """Return which input changes made and unmade the output rows with given values."""
     wanted = requested_values(view.output.schema, row)
     stages, ends = view.planned_stages, ends_of(view.planned_stages)
     titles = unfollowed(stages, ends)
@@ -96,19 +85,7 @@ def explain_row(view: Placed, runner: EpochRunner, row: Mapping[str, Any], *, mo
 
 
 def _replayed(view: Placed, runner: EpochRunner, row: Mapping[str, Any], why: str, *, most_rows: int) -> RowHistory:
-    """Explain rows of any stage by what the engine would have answered without some changes, in this process.
-
-    Args:
-        view: the view.
-        runner: what runs its epochs; they wait.
-        row: columns of the output to values.
-        why: why the rows are not followed back through joins.
-        most_rows: changes to report at most, per epoch.
-
-    Raises:
-        OptionError: `ROW_QUESTION`: the query cannot be replayed, or more changes made the rows than are listed.
-        StateError: the checkpoint cannot be read.
-    """
+    """Explain rows of any stage by what the engine would have answered without some changes, in this process."""
     plan, stages = plan_of_places(view.query_plan), view.planned_stages
     _check_replayed(why_not_replayed(plan), row, why)
     with runner.pause():
@@ -152,12 +129,7 @@ def _untraced(branch: Branch, wanted: Mapping[str, Any]) -> str | None:
 
 @dataclass(slots=True)
 class _Reasons:
-    """Collect why rows of a view came and went.
-
-    Args:
-        causes: epoch and values of a row to the changes that made it, of all branches.
-        missing_reason: the same to why not all of them are present.
-    """
+    """Collect why rows of a view came and went."""
 
     causes: dict[_Place, tuple[InputChange, ...]]
     missing_reason: dict[_Place, str]
@@ -168,10 +140,6 @@ class Tracing:
 
     A row of a view is followed in the epoch in which it came or went. For a row of a group, the events are those of the rows of
     the join that arrived into the group or left it in that epoch, not those that were present before.
-
-    Args:
-        stages: of the query.
-        question: reads the history from a stage.
     """
 
     def __init__(self, stages: Sequence[PlannedStage], question: Question) -> None:
@@ -181,12 +149,7 @@ class Tracing:
         """What made some rows of a view is older than the log that is kept."""
 
     def traced(self, branch: Branch, events: Sequence[RowEvent]) -> tuple[RowEvent, ...]:
-        """Return events of a join with what made the rows of those of its sides that are views.
-
-        Raises:
-            OptionError: `ROW_QUESTION`: these are too many rows.
-            StateError: the checkpoint cannot be read.
-        """
+        """Return events of a join with what made the rows of those of its sides that are views."""
         traced = tuple(events)
         for side, given in enumerate(branch.join.stage.inputs):
             rows = feeding(self._stages, branch.join.number, side)

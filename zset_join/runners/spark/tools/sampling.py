@@ -49,14 +49,7 @@ _SIDES = ("left", "right")
 
 @dataclass(frozen=True, kw_only=True)
 class Sample:
-    """A share of the rows of a view.
-
-    Args:
-        share: of all hashes, above 0 and up to 1.
-        columns: names of the output columns that are hashed.
-        by_output: these columns as they are hashed, where the columns of a row are numbered.
-        by_input: name of a stream to what is hashed of its rows, for the streams that can be filtered.
-    """
+    """A share of the rows of a view."""
 
     share: float
     columns: tuple[str, ...]
@@ -76,15 +69,7 @@ class Sample:
 
 
 def sample_of(view: Placed, share: Any) -> Sample:
-    """Return a sample of a view.
-
-    Args:
-        view: the view.
-        share: how much of it.
-
-    Raises:
-        OptionError: `VERIFY_SAMPLE`: the share is no fraction above 0 and up to 1, or the view cannot be sampled.
-    """
+    """Return a sample of a view."""
     if isinstance(share, bool) or not isinstance(share, int | float) or not 0 < share <= 1:
         raise OptionError(
             f"sample={share!r}: expected a fraction above 0 and up to 1, such as 0.01; leave it out to check every row.",
@@ -104,12 +89,7 @@ def sample_of(view: Placed, share: Any) -> Sample:
 
 @dataclass(frozen=True, kw_only=True)
 class _KeyPart:
-    """One column of a key, as a view shows it.
-
-    Args:
-        names: the columns of the view that show it; the first that is not NULL counts.
-        kind: the type it is hashed in.
-    """
+    """One column of a key, as a view shows it."""
 
     names: tuple[str, ...]
     kind: pa.DataType
@@ -195,13 +175,7 @@ def _renamed(key: _Key, names: Mapping[str, str]) -> Iterator[_Key]:
 
 
 def _filters(stages: Sequence[PlannedStage], rows: Sequence[PlannedStage], key: _Key) -> dict[_Place, _Key]:
-    """Return the columns of the streams to hash, so that a sample contains all partners of its rows.
-
-    Args:
-        stages: of the query.
-        rows: the stages that make the rows.
-        key: what is hashed of them.
-    """
+    """Return the columns of the streams to hash, so that a sample contains all partners of its rows."""
     names = {name for part in key for name in part.names}
     filters: dict[_Place, _Key] = {}
     for one in rows:
@@ -297,11 +271,7 @@ def _shown_keys(stage: EquiJoin) -> Iterator[list[str]]:
 
 
 def _by_columns(view: Placed, share: float) -> Sample:
-    """Sample by the key of the last stage of one input, or by whole rows.
-
-    Raises:
-        OptionError: no column can be hashed.
-    """
+    """Sample by the key of the last stage of one input, or by whole rows."""
     columns: list[str] = []
     last = ends_of(view.planned_stages)
     if len(last) == 1 and len(last[0].stage.inputs) == 1:

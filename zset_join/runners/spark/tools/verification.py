@@ -48,21 +48,7 @@ def verify(
     most_differences: int = 20,
     sample: float | None = None,
 ) -> VerificationReport:
-    """Compare the output of a query with Spark's batch join.
-
-    Args:
-        joined: the join.
-        runner: what runs its epochs.
-        given: see `given_tables`; none: the tables are read from the checkpoint.
-        actual_df: the emitted rows, with a column `_weight`; for outputs that cannot be read back.
-        most_differences: differing rows to put into the report.
-        sample: a share of the view to check instead of all of it, see `zset_join.runners.spark.tools.sampling`.
-
-    Raises:
-        OptionError: a DataFrame lacks columns, the output cannot be read back and `actual_df` is missing, or the
-            view cannot be sampled.
-        StateError: the checkpoint cannot be read.
-    """
+    """Compare the output of a query with Spark's batch join."""
     chosen = None if sample is None else sample_of(joined, sample)
     session = joined.session
     checkpoint = runner.checkpoint
@@ -111,17 +97,7 @@ def given_tables(
     right_df: DataFrame | None = None,
     tables: Mapping[str, DataFrame] | None = None,
 ) -> dict[str, DataFrame]:
-    """Return the tables that were given, by the names of their streams.
-
-    Args:
-        joined: the join.
-        left_df: the final left table as a batch DataFrame; by name, columns in any order, others are ignored.
-        right_df: the final right table.
-        tables: name of a stream to its final table; for a chain of joins, whose sides are not all streams.
-
-    Raises:
-        OptionError: a table of something that is not a stream.
-    """
+    """Return the tables that were given, by the names of their streams."""
     given = dict(tables or {})
     for (name, is_stream), argument, table in zip(joined.sides, ("left_df", "right_df"), (left_df, right_df), strict=False):
         if table is None:

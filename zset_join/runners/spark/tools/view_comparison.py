@@ -104,15 +104,7 @@ class VerificationReport:
 
 @dataclass(frozen=True, kw_only=True)
 class ExpectedView:
-    """The batch query of a view, its columns numbered.
-
-    Args:
-        view: the view.
-        rows: its rows, with the weight `expected`.
-        tied: returns the rows among which arrival decides, or None where none can be; called only where rows differ.
-        epoch: the last epoch; None before the first.
-        basis: per stream, where its table came from.
-    """
+    """The batch query of a view, its columns numbered."""
 
     view: Placed
     rows: DataFrame
@@ -128,14 +120,7 @@ def compare_outputs(
     *,
     most_differences: int,
 ) -> VerificationReport:
-    """Compare each output with the batch query, which runs once; report the first difference.
-
-    Args:
-        expected: the batch query.
-        emitted: name of an output to its rows, columns numbered, with the weight `actual`.
-        unfit: name of an output to what it can never hold; an output that takes every row has no entry.
-        most_differences: differing rows to put into the report.
-    """
+    """Compare each output with the batch query, which runs once; report the first difference."""
     if len(emitted) > 1:
         expected = replace(expected, rows=expected.rows.cache())
     try:

@@ -39,14 +39,7 @@ _ROWS_PER_STRETCH = 64
 
 @dataclass(frozen=True, kw_only=True)
 class BucketTask:
-    """Answer one epoch of one bucket; callable, for `mapInArrow`.
-
-    Args:
-        tasks: number of a stage to what answers it, in the order of an epoch. All but the last deliver `ToSameTask`.
-        sent_to: the stages that receive rows from other tasks; if there are several, every row names its stage (column
-            `TARGET`). Those that are none of `tasks` are answered behind the expressions.
-        begun: ends the expressions before; None for the first function of a task.
-    """
+    """Answer one epoch of one bucket; callable, for `mapInArrow`."""
 
     tasks: Mapping[int, StageTask]
     sent_to: Sequence[int]

@@ -31,16 +31,7 @@ __all__ = ["ClosingTask"]
 
 @dataclass(frozen=True, kw_only=True)
 class ClosingTask:
-    """Deliver the rows after Spark's expressions over an answer; callable, for `mapInArrow`.
-
-    Args:
-        stage: what its receipt calls it.
-        rows: schema of the rows, without the weight that arrives behind them.
-        chunk_rows: most rows in a piece of the answer.
-        task_buffer: where the receipts of the function before the expressions are.
-        delivery: where the answer goes.
-        first_partition: partition of bucket 0.
-    """
+    """Deliver the rows after Spark's expressions over an answer; callable, for `mapInArrow`."""
 
     stage: str
     rows: pa.Schema

@@ -68,14 +68,7 @@ class Delivery(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class ToOutput:
-    """Write the answer as a part, and yield the receipts.
-
-    Args:
-        parts: writes it.
-        files: the checkpoint.
-        tick: the epoch.
-        rows: schema of the answer.
-    """
+    """Write the answer as a part, and yield the receipts."""
 
     parts: PartWriter
     files: CheckpointFiles
@@ -103,12 +96,7 @@ class ToOutput:
 
 @dataclass(frozen=True, kw_only=True)
 class ToExpressions:
-    """Yield the rows with their weights for Spark's expressions.
-
-    Args:
-        schema: the columns of the answer, in Spark's types, and the weight.
-        task_buffer: where the receipts wait.
-    """
+    """Yield the rows with their weights for Spark's expressions."""
 
     schema: pa.Schema
     task_buffer: TaskBuffer
@@ -129,14 +117,7 @@ class ToExpressions:
 
 @dataclass(frozen=True, kw_only=True)
 class ToStage:
-    """Yield the rows for one input of another stage, brought down to what it needs of them.
-
-    Args:
-        layout: how its inputs travel.
-        side: which of them this is.
-        given: that input.
-        chunk_rows: rows in a piece.
-    """
+    """Yield the rows for one input of another stage, brought down to what it needs of them."""
 
     layout: SlotLayout
     side: int
@@ -145,35 +126,25 @@ class ToStage:
 
     @property
     def schema(self) -> pa.Schema:
-        """Return the columns of rows and receipts that travel."""
         return travelling_schema(self.layout)
 
     @property
     def reduces(self) -> bool:
-        """Return whether rows are brought down."""
         return self.given.reduce is not None
 
     def deliver(self, chunks: Iterator[ZSet], receipt: TaskReceipt) -> Iterator[pa.RecordBatch]:
-        """Yield the rows in slots, and count them."""
         for rows in _reduced(chunks, self.given.reduce) if self.given.reduce is not None else merged(chunks, self.chunk_rows):
             if len(rows):
                 yield pack_rows(rows, self.layout, side=self.side, sender=receipt.bucket, sent=receipt.emitted[0])
                 receipt.emitted[0] += len(rows)
 
     def finish(self, lines: Sequence[str]) -> Iterator[pa.RecordBatch]:
-        """Yield the receipts."""
         yield pack_receipts(lines, self.layout)
 
 
 @dataclass(frozen=True, kw_only=True)
 class ToSameTask:
-    """Pass the rows to the next stage of the same task.
-
-    Args:
-        target: number of that stage.
-        side: which input of it they are.
-        given: that input.
-    """
+    """Pass the rows to the next stage of the same task."""
 
     target: int
     side: int
@@ -186,16 +157,13 @@ class ToSameTask:
 
     @property
     def reduces(self) -> bool:
-        """Return whether rows are brought down."""
         return self.given.reduce is not None
 
     @property
     def schema(self) -> pa.Schema:
-        """Return the columns of that input, and the weight."""
         return pa.schema([*self.rows, pa.field(WEIGHT, pa.int64())])
 
     def deliver(self, chunks: Iterator[ZSet], receipt: TaskReceipt) -> Iterator[pa.RecordBatch]:
-        """Yield the rows as that input has them, and count them."""
         for rows in chunks if self.given.reduce is None else _reduced(chunks, self.given.reduce):
             columns = [as_type(column, kind) for column, kind in zip(rows.rows.columns, self.rows.types, strict=True)]
             yield pa.RecordBatch.from_arrays([*columns, pa.array(rows.weights)], schema=self.schema)
@@ -207,7 +175,6 @@ class ToSameTask:
         return ZSet(pa.RecordBatch.from_arrays(columns, schema=self.rows), np.asarray(weights, dtype=np.int64))
 
     def finish(self, lines: Sequence[str]) -> Iterator[pa.RecordBatch]:  # noqa: ARG002 - for other deliveries
-        """Yield nothing; the last stage of the task takes the receipts of all."""
         yield from ()
 
 

@@ -30,13 +30,7 @@ __all__ = ["FittingParts", "file_unfit_flags"]
 
 @dataclass(frozen=True, slots=True, repr=False)
 class FittingParts:
-    """Write the rows that an output can hold.
-
-    Args:
-        writer: writes them; also gives the way of writing its name.
-        output: what `explain` calls the output.
-        letters: where other rows are set aside; None: such a row is refused.
-    """
+    """Write the rows that an output can hold."""
 
     writer: PartWriter
     output: str
@@ -48,11 +42,7 @@ class FittingParts:
     def write(
         self, files: CheckpointFiles, bucket: int, tick: Tick, schema: pa.Schema, chunks: Iterable[ZSet]
     ) -> list[PartEntry]:
-        """Write the chunks; dead letters are among the parts, in the form `LETTERS`.
-
-        Raises:
-            SinkError: `SINK_VALUE`: a row that does not fit is inserted, and bad input is refused.
-        """
+        """Write the chunks; dead letters are among the parts, in the form `LETTERS`."""
         rejected = Rejected()
         parts = self.writer.write(files, bucket, tick, schema, self._fitting(chunks, rejected, tick.epoch))
         return parts if self.letters is None else [*parts, *self.letters.write(tick, bucket, {self.output: rejected})]

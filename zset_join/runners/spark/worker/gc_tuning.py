@@ -19,11 +19,7 @@ _MOST_TIMES = 8
 
 
 class Spared:
-    """Take the present content out of later collections, where it is much, and at most a few times in a process.
-
-    Attributes:
-        times: how often it has been done.
-    """
+    """Take the present content out of later collections, where it is much, and at most a few times in a process."""
 
     times = 0
 

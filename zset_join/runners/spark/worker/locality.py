@@ -50,11 +50,7 @@ class Locality:
         self._made_for = 0
 
     def begin(self, session: SparkSession) -> None:
-        """Look at the executors there are before an epoch; make the anchor, or rebuild it.
-
-        Args:
-            session: the session of the epoch, without adaptive execution.
-        """
+        """Look at the executors there are before an epoch; make the anchor, or rebuild it."""
         if is_connect(session):
             return
         from zset_join.runners.spark.frames.classic import context

@@ -32,19 +32,7 @@ def with_outside(
     place: EffectPlace,
     counts: dict[str, Any],
 ) -> list[ZSet]:
-    """Return the deltas for the operator of a stage that queries an external table.
-
-    Args:
-        stage: the stage.
-        operator: of the bucket, in the state before the epoch.
-        context: the epoch, and where the checkpoint is.
-        deltas: those of the stage's inputs.
-        place: the bucket.
-        counts: where what was done is counted.
-
-    Raises:
-        LookupFailedError: the external table could not be queried.
-    """
+    """Return the deltas for the operator of a stage that queries an external table."""
     effect = _kept(context).opened(stage, place)
     effect.forget(context.tick.epoch - 1)  # committed, with what was fetched in their logs
     heard = effect.completed(operator, context.tick, deltas)

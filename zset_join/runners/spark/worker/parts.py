@@ -59,12 +59,7 @@ class PartWriter(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ParquetParts:
-    """Write one Parquet file per bucket, in the form a user's function requested.
-
-    Args:
-        form: how weights are shown.
-        key: columns that identify a row of the output, to recognise updates.
-    """
+    """Write one Parquet file per bucket, in the form a user's function requested."""
 
     form: ChangelogForm = "weight"
     key: tuple[str, ...] = ()
@@ -104,11 +99,7 @@ class ParquetParts:
 
 @dataclass(frozen=True, slots=True)
 class ChangelogParts:
-    """Write the files of a Parquet changelog.
-
-    Args:
-        directory: the changelog.
-    """
+    """Write the files of a Parquet changelog."""
 
     directory: str
 
@@ -138,13 +129,7 @@ class ChangelogParts:
 
 @dataclass(frozen=True, slots=True)
 class DeltaParts:
-    """Write the files of a Delta changelog.
-
-    Args:
-        location: the table.
-        form: how weights are shown.
-        key: columns that identify a row of the output, to recognise updates.
-    """
+    """Write the files of a Delta changelog."""
 
     location: str
     form: ChangelogForm = "weight"
@@ -177,10 +162,8 @@ class DeltaParts:
 
 
 def merged(chunks: Iterable[ZSet], rows: int) -> Iterator[ZSet]:
-    """Put small chunks together, in their order, until each has `rows` rows: files and their readers like large batches.
-
-    None is made that has more than `MOST_MERGED_BYTES`, beyond which an array of strings may not hold it.
-    """
+    """Put small chunks together, in their order, until each has `rows` rows: files and their readers like large batches."""
+    # None is made that has more than `MOST_MERGED_BYTES`, beyond which an array of strings may not hold it.
     waiting: list[ZSet] = []
     count = size = 0
     for chunk in chunks:
@@ -198,15 +181,7 @@ def merged(chunks: Iterable[ZSet], rows: int) -> Iterator[ZSet]:
 
 
 def tidied(pieces: Iterator[ZSet], schema: pa.Schema, chunk_rows: int) -> Iterator[ZSet]:
-    """Yield every distinct row once, retractions first; an answer too large to be held, as it comes.
-
-    Args:
-        pieces: the answer, retractions first.
-        schema: of its rows.
-        chunk_rows: most rows in a chunk.
-
-    Cost: the answer in memory, up to `MOST_TIDY_ROWS` rows or `MOST_MERGED_BYTES`, and one hash per row.
-    """
+    """Yield every distinct row once, retractions first; an answer too large to be held, as it comes."""
     held: list[ZSet] = []
     count = size = 0
     for piece in pieces:

@@ -55,11 +55,7 @@ _REASONS = {
 
 
 def undecodable_reasons(raw: Sequence[str | None]) -> tuple[list[str], list[str]]:
-    """Return code and reason of rows whose operation could not be read, in the words of `zset_join.changelog`.
-
-    Args:
-        raw: per row its code, or "code:text" where there was a text (see `normalise`).
-    """
+    """Return code and reason of rows whose operation could not be read, in the words of `zset_join.changelog`."""
     parted = [(reason or "").partition(":") for reason in raw]
     return [code for code, _, _ in parted], [_REASONS[code].format(text) for code, _, text in parted]
 
@@ -83,14 +79,7 @@ def refusal(name: str, key: Sequence[str], rejected: Rejected, tick: Tick) -> Ba
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeadLetters:
-    """Write rejected rows; sent to the workers.
-
-    Args:
-        directory: `deadLetterPath`, a path or a URI.
-        query_id: the query.
-        names: name of each input of a stage whose rows can be set aside.
-        schemas: schema of each of them.
-    """
+    """Write rejected rows; sent to the workers."""
 
     directory: str
     query_id: str
@@ -98,13 +87,7 @@ class DeadLetters:
     schemas: tuple[pa.Schema, ...]
 
     def write(self, tick: Tick, bucket: int, rejected: Mapping[str, Rejected]) -> list[PartEntry]:
-        """Write the rejected rows of one bucket; nothing when there are none.
-
-        Args:
-            tick: the epoch.
-            bucket: the bucket.
-            rejected: name of an input to what was rejected of it.
-        """
+        """Write the rejected rows of one bucket; nothing when there are none."""
         pieces = [self._table(self.names.index(name), rows) for name, rows in rejected.items() if len(rows)]
         if not pieces:
             return []

@@ -22,23 +22,7 @@ __all__ = ["TaskReceipt", "error_of_receipt"]
 
 @dataclass(slots=True, kw_only=True)
 class TaskReceipt(BucketReceipt):
-    """Report one bucket of one stage, and what only a task can report.
-
-    Args:
-        executor: where it ran.
-        rows_in: rows that arrived, per side.
-        retractions_in: those of them that retract or delete.
-        applied: those of them that were passed to the operator.
-        emitted: rows a route sent on, per side.
-        parts: the piece of the answer.
-        quarantined: files of rows set aside.
-        quarantined_rows: how many, per side.
-        late_changes: by input, how many of them are late changes of one that may change.
-        facts: of a stage that is rescaled, the metadata of the tables of its snapshot.
-        buffered: of an append-only join, the bytes that either side holds after the epoch.
-        fan_out: the join key that made the most pairs of the answer, and how many.
-        error: why the bucket gave no answer.
-    """
+    """Report one bucket of one stage, and what only a task can report."""
 
     executor: str = ""
     rows_in: list[int] = field(default_factory=lambda: [0, 0])

@@ -25,15 +25,7 @@ __all__ = ["SharedPlace"]
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class SharedPlace:
-    """Name the state that a stage has together with others.
-
-    Args:
-        name: what the state is called.
-        stage: how it is built: a table, or the first of stages that are the same.
-        place: of the stage among those that have it.
-        readers: the numbers of these stages.
-        index: by what the rows of a table are found; None for another stage.
-    """
+    """Name the state that a stage has together with others."""
 
     name: str
     stage: Stage

@@ -36,13 +36,7 @@ _TRIES = 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskBuffer:
-    """Pass receipts from the first function of a task to the second.
-
-    Args:
-        local_state_dir: `localStateDir`; None for the default place of the host.
-        query_id: the query.
-        name: distinguishes the places of one query where this happens, and its drivers.
-    """
+    """Pass receipts from the first function of a task to the second."""
 
     local_state_dir: str | None
     query_id: str
@@ -63,11 +57,7 @@ class TaskBuffer:
                     raise
 
     def take(self) -> list[str]:
-        """Return the receipts, and remove them.
-
-        Raises:
-            RuntimeError: there are none.
-        """
+        """Return the receipts, and remove them."""
         lines: list[str] = json.loads(self._taken(self._path()))
         return lines
 
@@ -89,11 +79,7 @@ class TaskBuffer:
         self._write(self._path(".arrows"), stream.getvalue())
 
     def take_rows(self) -> Iterator[pa.RecordBatch]:
-        """Yield the rows, and remove them; before the receipts are taken.
-
-        Raises:
-            RuntimeError: there are none.
-        """
+        """Yield the rows, and remove them; before the receipts are taken."""
         yield from pa.ipc.open_stream(pa.py_buffer(self._taken(self._path(".arrows"))))
 
     def _path(self, suffix: str = ".json") -> Path:

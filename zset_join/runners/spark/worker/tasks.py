@@ -60,21 +60,7 @@ class FansOut(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class StageTask:
-    """Answer one epoch of one bucket of a stage; sent to the worker, where a `BucketTask` runs it.
-
-    Args:
-        context: the epoch and what is committed.
-        stage: the stage.
-        options: options of its operators.
-        layout: how its input travels.
-        dead_letters: where bad rows go.
-        delivery: where the answer goes.
-        first_partition: partition of bucket 0.
-        buckets: how many there are.
-        name: what its receipts are called.
-        shared: the state that it has together with other stages; None: it has one of its own.
-        is_tidied: rows may be several times in the answer, and are to be there once.
-    """
+    """Answer one epoch of one bucket of a stage; sent to the worker, where a `BucketTask` runs it."""
 
     context: StageContext
     stage: Stage
@@ -136,16 +122,7 @@ class StageTask:
         receipt.seconds["answer"] = time.perf_counter() - started
 
     def _accept(self, arrivals: Arrivals, receipt: TaskReceipt, operator: DurableOperator) -> list[ZSet]:
-        """Part the rows that can be applied from those that cannot, and put the latter aside.
-
-        Args:
-            arrivals: what the task was given.
-            receipt: where to count.
-            operator: returns the rows that break the contract.
-
-        Raises:
-            BadInputError: there are such rows and the policy is `error`.
-        """
+        """Part the rows that can be applied from those that cannot, and put the latter aside."""
         rejected = [Rejected() for _ in self.stage.inputs]
         for side, given in enumerate(self.stage.inputs):
             rejected[side].add(arrivals.rejected[side], *undecodable_reasons(arrivals.raw[side]))
@@ -195,10 +172,6 @@ class ReplayTask:
     """Answer a committed epoch again whose answer was lost; callable, for `mapInArrow`.
 
     The input comes from the log, so it is the one that was committed, whatever the sources would return now.
-
-    Args:
-        task: the task of the epoch.
-        logs: per bucket that answered, the log file of the epoch.
     """
 
     task: StageTask
@@ -224,11 +197,7 @@ class ReplayTask:
 
 
 def task_bucket(first_partition: int = 0) -> int:
-    """Return the bucket of this task: `repartitionById` sends a row to the partition of that number.
-
-    Args:
-        first_partition: partition of bucket 0; not 0 where the rows of several stages go into one shuffle.
-    """
+    """Return the bucket of this task: `repartitionById` sends a row to the partition of that number."""
     context = TaskContext.get()
     if context is None:
         raise RuntimeError("this function runs inside a Spark task")
@@ -236,11 +205,7 @@ def task_bucket(first_partition: int = 0) -> int:
 
 
 def refuse_in_receipt(receipt: TaskReceipt, error: ZsetJoinError) -> None:
-    """Report an error in the receipt of a task; one that came too late has nobody to read it.
-
-    Raises:
-        ZsetJoinError: the error itself, of an attempt that came too late.
-    """
+    """Report an error in the receipt of a task; one that came too late has nobody to read it."""
     if error.code == TOO_LATE:
         raise error
     receipt.refuse(error)

@@ -43,12 +43,7 @@ _TopicIds = Mapping[str, Mapping[str, str]]
 
 
 class KafkaTopics:
-    """Holds the topics of a query's streams.
-
-    Args:
-        streams: name to DataFrame of every stream; those that do not read Kafka are left alone.
-        location: `checkpointLocation`, for messages.
-    """
+    """Holds the topics of a query's streams."""
 
     def __init__(self, streams: Sequence[tuple[str, DataFrame]], location: str) -> None:
         self._reads = [one for name, rows in streams for one in _reads(name, rows)]
@@ -57,14 +52,6 @@ class KafkaTopics:
         self._clients: dict[tuple[tuple[str, str], ...], Any] = {}
 
     def start(self, known: _TopicIds) -> _TopicIds:
-        """Return the ids at the start of a query.
-
-        Args:
-            known: those of its last epoch; empty before the first.
-
-        Raises:
-            StateError: a topic was rebuilt, or is gone.
-        """
         try:
             return self.check(known)
         except (Py4JJavaError, _NoClientError) as error:
@@ -78,11 +65,6 @@ class KafkaTopics:
             return known
 
     def check_epoch(self, known: _TopicIds) -> _TopicIds:
-        """Return the ids behind the work of an epoch; those of topics that have come are new among them.
-
-        Raises:
-            StateError: a topic was rebuilt, or is gone, or Kafka does not answer.
-        """
         try:
             return self.check(known)
         except Py4JJavaError as error:
@@ -94,12 +76,7 @@ class KafkaTopics:
             ) from error
 
     def check(self, known: _TopicIds) -> _TopicIds:
-        """Request the ids, and compare.
-
-        Raises:
-            StateError: a topic was rebuilt, or is gone.
-            Py4JJavaError: Kafka does not answer.
-        """
+        """Request the ids, and compare."""
         ids: dict[str, dict[str, str]] = {name: dict(topics) for name, topics in known.items()}
         for read in self._reads:
             before = known.get(read.stream, {})
@@ -111,7 +88,6 @@ class KafkaTopics:
         return ids
 
     def close(self) -> None:
-        """Close the connections."""
         clients, self._clients = self._clients, {}
         for client in clients.values():
             client.close()
@@ -169,14 +145,7 @@ class _NoClientError(Exception):
 
 @dataclass(frozen=True, kw_only=True)
 class _Read:
-    """Topics that a stream reads.
-
-    Args:
-        stream: its name.
-        config: of the Kafka client; it is never shown.
-        topics: those it names.
-        pattern: or which names its topics have.
-    """
+    """Topics that a stream reads."""
 
     stream: str
     config: Mapping[str, str] = field(repr=False)

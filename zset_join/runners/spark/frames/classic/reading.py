@@ -31,7 +31,6 @@ _OF_THE_MOMENT = ("Now", "LocalTimestamp")
 
 class _Classic:
     def select_text(self, rows: DataFrame, texts: Sequence[str]) -> DataFrame:
-        """Return a selection; four calls to the JVM, however many columns there are."""
         if any(_BETWEEN in text for text in texts):
             return rows.selectExpr(*texts)
         gateway = _gateway(rows)
