@@ -23,11 +23,9 @@ from zset_join.core.errors import PlanError, SqlError
 from zset_join.core.key_types import storage_type
 from zset_join.core.relation import Relation
 from zset_join.core.tick import Tick
-from zset_join.expressions import lit
-from zset_join.expressions.rows import named
 from zset_join.query import View
 from zset_join.sql.bind.table_functions import Item, QueryContext, column_of, register_table_function
-from zset_join.stages.request import InputRows, StageRequest, TableCall
+from zset_join.stages.request import InputRows, StageRequest
 from zset_join.stages.stage import OutputKey, Stage, StageInput, StageOptions, TableKey, register_stage
 from zset_join.stages.written import read_relation, write_relation
 from zset_join.tools.batch import BatchScope, BatchTable, register_batch_query
@@ -231,11 +229,6 @@ class RepeatedRequest(StageRequest):
     def shown_as(self, name: str, side: int, *, is_of_both: bool) -> str | None:  # noqa: ARG002 - there is one input
         """Return the column as it is."""
         return name
-
-    @property
-    def table_call(self) -> TableCall:
-        """Return the call of the table function that requests it."""
-        return TableCall("repeated", (*map(named, self.key), lit(self.times)))
 
 
 def repeated(view: View, *key: str, times: int) -> View:

@@ -164,9 +164,6 @@ class CurrentVersionsRequest(NamedColumnsRequest):
     def picks_current(self) -> VersionsOf:
         return VersionsOf(self.key, self.delete_column)
 
-    def is_table_of(self, below: Relation) -> bool:
-        return self.delete_column is None and below.primary_key == self.key
-
     def stage(self, inputs: Sequence[InputRows]) -> CurrentVersionsStage:
         (rows,) = inputs
         source = replace(rows.relation, join_key=(), primary_key=self.key)

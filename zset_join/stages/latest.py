@@ -139,9 +139,6 @@ class LatestRequest(NamedColumnsRequest):
     def merges_changes(self) -> bool:
         return self.control is not None
 
-    def is_table_of(self, below: Relation) -> bool:  # noqa: ARG002 - of any rows
-        return True
-
     def stage(self, inputs: Sequence[InputRows]) -> LatestStage:
         hidden = tuple(name for name in inputs[0].hidden if name != self.control)
         return LatestStage(source=replace(inputs[0].relation, join_key=()), hidden=hidden, control=self.control)

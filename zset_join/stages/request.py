@@ -24,7 +24,6 @@ __all__ = [
     "KeyedJoinRequest",
     "NamedColumnsRequest",
     "StageRequest",
-    "TableCall",
     "VersionsBelow",
     "VersionsOf",
     "keyed_rows",
@@ -49,14 +48,6 @@ class InputRows:
     hidden: tuple[str, ...]
     is_derived: bool
     only_adds: bool = False
-
-
-@dataclass(frozen=True)
-class TableCall:
-    """Name a table function of SQL with its operands."""
-
-    name: str
-    operands: tuple[Expression, ...]
 
 
 @dataclass(frozen=True)
@@ -133,15 +124,6 @@ class StageRequest(Protocol):
     @property
     def picks_current(self) -> VersionsOf | None:
         """Return of what it picks the versions that hold now; None for a stage of another kind."""
-        return None
-
-    def is_table_of(self, below: Relation) -> bool:  # noqa: ARG002 - for those that only prepare rows
-        """Return whether SQL, which has tables and no changes, has one name for its answer and for the rows below it."""
-        return False
-
-    @property
-    def table_call(self) -> TableCall | None:
-        """Return the call of the SQL table function that requests this; None where SQL has other syntax for it."""
         return None
 
     def stage(self, inputs: Sequence[InputRows]) -> Stage:

@@ -3,8 +3,7 @@
     FROM TUMBLE(events, at, INTERVAL '10 minutes')          FROM name(events, column, ...)          FROM TABLE(name(...))
 
 The first operand names a table, a view or a query of WITH; a function is given it as an item of FROM and returns the item with
-other rows. One that needs a stage of its own puts it over the view with `View.operate`, and lists in `StageRequest.table_call`
-how it is written.
+other rows. One that needs a stage of its own puts it over the view with `View.operate`.
 """
 
 from __future__ import annotations

@@ -14,14 +14,13 @@ from typing import TYPE_CHECKING, Any, Protocol
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from zset_join.core.errors import PlanError, SqlError
+from zset_join.core.errors import SqlError
 from zset_join.plan.tree import Operate
 from zset_join.query.reading import Reading
 from zset_join.runners.local.pipeline import Pipeline
 from zset_join.runners.local.prepared import PreparedEpoch
 from zset_join.sql.tables.bound import BoundQuery
 from zset_join.sql.tables.catalog import Table
-from zset_join.sql.tables.plan_text import plan_sql
 from zset_join.sql.tables.settings import idle_timeout
 from zset_join.sql.tables.view_groups import GroupView
 from zset_join.stages.aggregate import AggregateRequest
@@ -122,22 +121,8 @@ class Query:
         return self.bound.view.schema
 
     def explain(self) -> str:
-        """Return a description of the query, its state, and its normal form as SQL if it is written in SQL."""
-        plan = self.session.explain(self)
-        try:
-            return f"{plan}\n\nAs SQL: {self.normal_form()}"
-        except PlanError as error:
-            if error.code != "NOT_WRITTEN":
-                raise
-            return plan
-
-    def normal_form(self) -> str:
-        """Return it as SQL of Spark's dialect, every step a SELECT.
-
-        Raises:
-            PlanError: a part has no SQL form, such as a join's setting.
-        """
-        return plan_sql(self.bound.view)
+        """Return a description of the query and its state."""
+        return self.session.explain(self)
 
     def start(self, name: str | None = None) -> Running:
         """Start the query: it begins with the rows of its tables and then follows every change.
