@@ -60,7 +60,7 @@ class Source:
 
     columns: tuple[str, ...]
     types: tuple[pa.DataType, ...]
-    filter: int = -1
+    filter: int = -1  # number of the filter whose rows count, -1 for all rows
 
 
 class StateHeap(Protocol):
@@ -126,15 +126,12 @@ class _Linear:
         self.at = 0
 
     def columns(self) -> list[pa.Field]:
-        """Return the columns in which the words of a group are written down."""
         return [pa.field(f"_zset_{self.at}_{word}", pa.int64()) for word in range(self.words)]
 
     def write(self, lines: Int64s, heap: int) -> list[pa.Array]:  # noqa: ARG002 - part of the protocol
-        """Return these columns for some lines."""
         return [pa.array(np.ascontiguousarray(lines[:, self.at + word])) for word in range(self.words)]
 
     def merge(self, lines: Lines, columns: Sequence[pa.Array]) -> None:
-        """Add words that were written down before."""
         # The count is in a word of its own; what follows is one number.
         self._merge_words(lines, columns[:1], 0)
         self._merge_words(lines, columns[1 : self.words], 1)
@@ -149,7 +146,6 @@ class _Linear:
             add_partial_words(lines.count, lines.entry_of, address, len(columns), lines.line_words, place)
 
     def leftover(self, lines: Lines) -> int:
-        """Return an entry that has no rows but still a sum, or -1."""
         if self.words == 1:
             return -1
         after = lines.after
@@ -220,7 +216,6 @@ class SumOfIntegers(_Linear):
         self._step = 16 if pt.is_decimal(kind) else 8
 
     def add(self, lines: Lines, rows: pa.RecordBatch, weights: Int64s) -> bool:
-        """Add the rows of a delta to `after`; return whether a count may have fallen below 0."""
         array = plain(rows.column(self.source.columns[0]), storage_type(self.source.types[0]))
         array = array if array.type == self._kind else array.cast(self._kind)
         validity, values, start = counted_flags(array)
@@ -290,7 +285,6 @@ class SumOfFloats:
         return self.at + self.words - 1
 
     def add(self, lines: Lines, rows: pa.RecordBatch, weights: Int64s) -> bool:
-        """Add the rows of a delta to `after`; return whether a count may have fallen below 0."""
         array = _as_floats(plain(rows.column(self.source.columns[0]), storage_type(self.source.types[0])))
         validity, values, start = counted_flags(array)
         special = int(floats.count_special(lines.count, validity, values, start))
@@ -316,12 +310,10 @@ class SumOfFloats:
         return 0 if self._owners is None else int(self._owners.ctypes.data)
 
     def columns(self) -> list[pa.Field]:
-        """Return the columns in which the words of a group are written down."""
         words = [pa.field(f"_zset_{self.at}_{word}", pa.int64()) for word in range(self.words - 1)]
         return [*words, pa.field(f"_zset_{self.at}_block", pa.binary())]
 
     def write(self, lines: Int64s, heap: int) -> list[pa.Array]:
-        """Return these columns for some lines."""
         words = [pa.array(np.ascontiguousarray(lines[:, self.at + word])) for word in range(self.words - 1)]
         blocks = np.ascontiguousarray(lines[:, self.block_at])
         offsets = np.empty(len(lines) + 1, np.int32)
@@ -335,7 +327,6 @@ class SumOfFloats:
         return [*words, written]
 
     def merge(self, lines: Lines, columns: Sequence[pa.Array]) -> None:
-        """Add words that were written down before."""
         count, last = lines.count, 1 + floats.WINDOW_WORDS
         for begin, end in ((0, 1), (1, last), (last, self.words - 1)):
             if begin < end:
@@ -364,7 +355,6 @@ class SumOfFloats:
             )
 
     def leftover(self, lines: Lines) -> int:
-        """Return an entry that has no rows but still a sum, or -1."""
         gone = np.flatnonzero(lines.after[:, 0] == 0)
         left = lines.after[gone, self.at + 1 : self.block_at].any(axis=1)
         if left.any():
@@ -372,14 +362,12 @@ class SumOfFloats:
         return int(floats.find_leftover(lines.entries, lines.line_words, lines.after_address, self.block_at, lines.heap))
 
     def store(self, heap: StateHeap, lines: Lines) -> None:
-        """Move the values of `after` that lie outside the lines into the heap."""
         heap.make_heap_room(0 if self._owners is None else 2 * len(self._owners))
         floats.store_float_blocks(
             heap.view, lines.entries, lines.line_words, lines.before_address, lines.after_address, self.block_at, self.squares
         )
 
     def copy(self, old: int, new: int, groups: int, copied: int, state_offset: int) -> None:
-        """Copy the heap values of copied groups from one state to another."""
         floats.copy_float_blocks(old, new, groups, copied, state_offset + 8 * (self.block_at - 1), self.squares)
 
 

@@ -126,7 +126,6 @@ class GroupState:
 
     @property
     def absorbed_epoch(self) -> int:
-        """Return the last epoch that was folded in, -1 when there was none."""
         return int(self._arena.header[s.H_ABSORBED_EPOCH])
 
     @property
@@ -360,7 +359,6 @@ class GroupState:
         self._open(self.directory)
 
     def resident_bytes(self) -> int:
-        """Return the bytes of records, heap, table and scratch."""
         return self.state_bytes() + self._scratch.resident_bytes()
 
     def state_bytes(self, more: int = 0) -> int:

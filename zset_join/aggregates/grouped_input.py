@@ -46,8 +46,8 @@ class PreparedGroups:
     lines: Lines
     rejected: RejectedChanges
     rejected_rows: int
-    contradiction: int
-    rows: pa.RecordBatch
+    contradiction: int  # an entry that has lost its last row but still has a sum, or -1
+    rows: pa.RecordBatch  # rejected ones included
 
 
 class GroupedInput:
@@ -194,7 +194,6 @@ class GroupedInput:
         return readers
 
     def restore(self, tables: Mapping[str, pa.Table | pa.RecordBatchReader]) -> None:
-        """Replace the state by a snapshot. Cost: its rows."""
         self.state.clear()
         self.state.begin()
         ordered = [tables[name] for name in self._tables.names]
@@ -218,11 +217,9 @@ class GroupedInput:
         return self.state.is_current() and (self.hybrid is None or self.hybrid.is_current())
 
     def resident_bytes(self) -> int:
-        """Return the bytes of the state in memory and of the working arrays."""
         return self.state.resident_bytes() + (0 if self.hybrid is None else self.hybrid.resident_bytes())
 
     def close(self) -> None:
-        """Release memory and files."""
         if self.hybrid is not None:
             self.hybrid.close()
         self.state.close()

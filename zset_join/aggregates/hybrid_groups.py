@@ -188,7 +188,6 @@ class HybridGroups:
         return self._bytes_beside() + self._unused.correction(self._held_bytes(), less_bytes=less, more_bytes=more)
 
     def statistics(self) -> Mapping[str, int]:
-        """Return counts for users."""
         return {
             **self._cold.statistics(),
             "hot_groups": self._state.groups,

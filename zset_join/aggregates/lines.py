@@ -26,31 +26,31 @@ Int64s = npt.NDArray[np.int64]
 class Cells:
     """Effect of a delta on the multisets of one accumulator; see `zset_join.kernels.aggregate.cells`."""
 
-    bounds: Int64s
-    keys: int
-    weights: Int64s
-    before: Int64s
-    cell_of: Int64s
-    count: int
-    owners: list[Any] = field(default_factory=list)
+    bounds: Int64s  # `bounds[e] .. bounds[e + 1]` are the cells of entry e
+    keys: int  # address of the key words of the first cell
+    weights: Int64s  # net, of each cell
+    before: Int64s  # copies before the epoch
+    cell_of: Int64s  # of each row of the delta, -1 for none
+    count: int  # of cells
+    owners: list[Any] = field(default_factory=list)  # what the keys point into
 
 
 @dataclass(slots=True)
 class Lines:
     """The entries of one delta."""
 
-    count: int
-    entries: int
-    line_words: int
-    entry_of: Int64s
-    keys: Int64s
+    count: int  # rows of the delta
+    entries: int  # groups it touches
+    line_words: int  # the row count included
+    entry_of: Int64s  # of each row
+    keys: Int64s  # address of a record with the key of each entry
     key_codes: Int64s
-    found: Int64s
-    before: Int64s
-    after: Int64s
-    heap: int
+    found: Int64s  # row number in the state, 0 where new
+    before: Int64s  # lines as the state has them
+    after: Int64s  # with the delta folded in
+    heap: int  # where that of the state starts
     scratch: WorkingArrays
-    group_of: Callable[[int], tuple[Any, ...]]
+    group_of: Callable[[int], tuple[Any, ...]]  # the group key of an entry, for messages
     cells: dict[int, Cells] = field(default_factory=dict)
 
     @property

@@ -39,8 +39,8 @@ _REASONS = {
 class RejectedChanges:
     """The rows of one delta that were omitted."""
 
-    delta: ZSet
-    status: npt.NDArray[Any]
+    delta: ZSet  # all rows
+    status: npt.NDArray[Any]  # per row, one of `zset_join.kernels.rows.changes`
 
     @property
     def kept(self) -> ZSet:

@@ -43,5 +43,4 @@ class WorkingArrays:
         return self._addresses[name], bits
 
     def resident_bytes(self) -> int:
-        """Return the bytes of all arrays kept."""
         return sum(array.nbytes for array in self._arrays.values())

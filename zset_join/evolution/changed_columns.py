@@ -48,9 +48,9 @@ _FLOATS = {16: 11, 32: 24, 64: 53}
 class ColumnWords:
     """Facts about a change of columns that schemas do not show."""
 
-    renamed: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
-    defaults: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    may_narrow: frozenset[str] = frozenset()
+    renamed: Mapping[str, Mapping[str, str]] = field(default_factory=dict)  # by source, names before to names after
+    defaults: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # by source and added column, else NULL
+    may_narrow: frozenset[str] = frozenset()  # sources without a row under the wider types
 
     def __post_init__(self) -> None:
         given: Any
@@ -86,10 +86,10 @@ class ColumnChange:
     """How the columns of one source change."""
 
     source: str
-    step: SelectStep
+    step: SelectStep  # makes rows from before to rows of now
     before: pa.Schema
     after: pa.Schema
-    renamed: Mapping[str, str]
+    renamed: Mapping[str, str]  # names before to names of now
 
     @property
     def touched(self) -> frozenset[str]:
@@ -110,7 +110,6 @@ class ColumnChange:
         return any(isinstance(expression, Cast) for _, expression in self.step.columns)
 
     def to_json(self) -> dict[str, Any]:
-        """Return everything about it, JSON-ready."""
         return {
             "source": self.source,
             "step": self.step.to_json(),
@@ -121,7 +120,6 @@ class ColumnChange:
 
     @classmethod
     def from_json(cls, written: Mapping[str, Any]) -> ColumnChange:
-        """Build from the result of `to_json`."""
         step = read_row_step(written["step"])
         assert isinstance(step, SelectStep)  # noqa: S101 - as it is written
         return cls(

@@ -42,11 +42,11 @@ class ViewDiff:
     """The change of one view."""
 
     name: str
-    status: Status
-    key: tuple[str, ...]
-    before: int | None
-    removed: ZSet
-    added: ZSet
+    status: Status  # `changed` may be without a differing row; `columns`: columns or types differ
+    key: tuple[str, ...]  # before and after; none where it is not known
+    before: int | None  # rows with their copies; None: unchanged, and nobody has counted
+    removed: ZSet  # weights are positive, columns those before
+    added: ZSet  # weights are positive, columns those after
 
     @property
     def delta(self) -> ZSet:
@@ -151,21 +151,21 @@ class ViewDiff:
 class PlanDiff:
     """Difference between the answers of two plans, and the effect of the change."""
 
-    epoch: int | None
+    epoch: int | None  # the last one of both answers; None before the first
     views: Mapping[str, ViewDiff]
-    kept: Sequence[str]
-    rebuilt: Mapping[str, int]
-    dropped: Sequence[str]
-    read: Mapping[str, int]
-    rejected: int = 0
-    late: Mapping[str, int] = field(default_factory=dict)
-    taken: int | None = None
-    ending: Mapping[str, int] = field(default_factory=dict)
-    set_aside: Mapping[str, int] = field(default_factory=dict)
-    ended: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
-    seconds: Mapping[str, float] = field(default_factory=dict)
-    state_bytes: int = 0
-    lags: Sequence[str] = ()
+    kept: Sequence[str]  # stages, as the new plan calls them
+    rebuilt: Mapping[str, int]  # by stage, how many rows it is fed
+    dropped: Sequence[str]  # stages, as the old plan calls them
+    read: Mapping[str, int]  # what rows were read for it, and how many
+    rejected: int = 0  # bad input of the new stages
+    late: Mapping[str, int] = field(default_factory=dict)  # by source, rows that came too late for the plan before
+    taken: int | None = None  # the epoch of the change; None: only the difference was computed
+    ending: Mapping[str, int] = field(default_factory=dict)  # by stage, what a shorter `state_ttl` ends with the next epoch
+    set_aside: Mapping[str, int] = field(default_factory=dict)  # by stage of the plan before, its bad input; it stays so
+    ended: Mapping[str, Mapping[str, int]] = field(default_factory=dict)  # by stage of the plan before, what has left
+    seconds: Mapping[str, float] = field(default_factory=dict)  # by stage that is built
+    state_bytes: int = 0  # more than before; less is negative
+    lags: Sequence[str] = ()  # stages whose newest epoch is in neither of the last two
 
     @property
     def is_empty(self) -> bool:

@@ -57,9 +57,9 @@ class NearRows:
     steps: Sequence[RowStep]
     columns: Sequence[str]
     rows: int
-    gaps: Sequence[str]
-    dropped: NullKeys
-    is_upsert: bool
+    gaps: Sequence[str]  # columns in which no NULL is kept
+    dropped: NullKeys  # rows with such a NULL
+    is_upsert: bool  # upserts are counted whenever they come
 
     @property
     def dropped_text(self) -> str:

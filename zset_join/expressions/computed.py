@@ -50,10 +50,10 @@ Types = Sequence[pa.DataType]
 class Function:
     """A function of the library."""
 
-    type: Callable[[Call, Types], pa.DataType]
+    type: Callable[[Call, Types], pa.DataType]  # given the plain types of the operands
     value: Callable[[Call, Sequence[Vector], pa.DataType], Computed]
     spark: Callable[[Call, Sequence[str]], str]
-    duckdb: Callable[[Call, Sequence[str]], str] | None = None
+    duckdb: Callable[[Call, Sequence[str]], str] | None = None  # None: DuckDB has nothing that means the same
 
 
 def mismatch(node: Expression, types: Types, expected: str, cure: str) -> PlanError:

@@ -336,12 +336,7 @@ class Expression(ABC):
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Column(Expression):
-    """A column of one row, or of the left or right one of a pair.
-
-    Args:
-        side: "left" or "right" of a pair, or "row".
-        name: the column's name in the relation of that side.
-    """
+    """A column of one row, or of the left or right one of a pair."""
 
     side: OneOf["left", "right", "row"]
     name: str
@@ -355,17 +350,11 @@ class Column(Expression):
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Literal(Expression):
-    """A constant.
+    """A constant."""
 
-    Args:
-        value: a Python value that `type` can hold; None is NULL.
-        type: its Arrow type.
-        local: of an instant that was written as a local time, that time; `value` is the instant where the zone is UTC.
-    """
-
-    value: Any
+    value: Any  # None is NULL
     type: pa.DataType
-    local: datetime.datetime | None = None
+    local: datetime.datetime | None = None  # of an instant written as a local time; `value` is that time in UTC
 
     def _accept(self, visitor: ExpressionVisitor[_T], operands: tuple[_T, ...]) -> _T:  # noqa: ARG002 - it has none
         return visitor.visit_literal(self)
@@ -376,12 +365,7 @@ class Literal(Expression):
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Cast(Expression):
-    """A conversion the user requested.
-
-    Args:
-        operand: the value to convert.
-        type: the Arrow type to convert to.
-    """
+    """A conversion the user requested."""
 
     operand: Expression
     type: pa.DataType
@@ -399,14 +383,9 @@ class Cast(Expression):
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Call(Expression):
-    """An operation on other expressions.
+    """An operation on other expressions."""
 
-    Args:
-        operation: a key of `OPERATIONS` or `FUNCTIONS`.
-        operands: of the operation.
-    """
-
-    operation: str
+    operation: str  # a key of `OPERATIONS` or `FUNCTIONS`
     operands: tuple[Expression, ...]
 
     def _accept(self, visitor: ExpressionVisitor[_T], operands: tuple[_T, ...]) -> _T:

@@ -51,9 +51,9 @@ class Vector:
     """A column inside an expression."""
 
     type: pa.DataType
-    values: Any
-    valid: Bools
-    faults: npt.NDArray[np.int32] | None = None
+    values: Any  # n or 1: a NumPy array, or an Arrow array for strings, binaries and decimals
+    valid: Bools  # n or 1, False where the value is NULL
+    faults: npt.NDArray[np.int32] | None = None  # n or 1, 0 where the value could be computed
 
 
 def from_arrow(array: pa.Array | pa.ChunkedArray) -> Vector:

@@ -145,7 +145,6 @@ class CurrentVersions:
         return self._shown.absorbed_epoch
 
     def next_due(self) -> NextDue:
-        """Return when the first version of the future begins to hold."""
         first = None if self._held is None else self._held.first_due()
         return NOTHING_DUE if first is None else NextDue(processing_time_us=first)
 

@@ -52,7 +52,7 @@ class ExpiringInput:
     key: tuple[str, ...]
     key_types: tuple[pa.DataType, ...]
     null_safe: tuple[bool, ...]
-    ttl: TimeToLive | None
+    ttl: TimeToLive | None  # None: rows live until they are retracted
 
 
 @dataclass(slots=True)
@@ -111,7 +111,6 @@ class Expiring:
         return self._inside.absorbed_epoch
 
     def next_due(self) -> NextDue:
-        """Return when rows may expire, or the operator inside is due."""
         firsts = [(rows.first_due(), rows.ttl.by_event_time) for rows in self._kept]
         dues = [NextDue(watermark_us=first) if by_event else NextDue(processing_time_us=first) for first, by_event in firsts]
         return earliest([*dues, due_of(self._inside)])

@@ -62,12 +62,6 @@ class Latest(UpsertTable):
         self._plan = self._side.layout.gather_plan(self._side.relation.field_indices(shown))
 
     def answer(self, tick: Tick, deltas: Sequence[ZSet]) -> Iterator[ZSet]:
-        """Yield the old rows of all keys that change, then the new ones.
-
-        Raises:
-            BadInputError: rows that break the relation's contract, with policy `error`.
-            StateError: `ANSWER_OUTDATED`: read after the state has changed.
-        """
         return self._answers.guarded(self._answer(tick, deltas))
 
     def _answer(self, tick: Tick, deltas: Sequence[ZSet]) -> Iterator[ZSet]:

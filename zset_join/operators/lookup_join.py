@@ -228,7 +228,6 @@ class LookupJoin:
         memo.end_absorb(tick.epoch)
 
     def next_due(self) -> NextDue:
-        """Return when the first parked row wants to be looked up again."""
         due_us = self._memo.next_due_us
         return NOTHING_DUE if due_us is None else NextDue(processing_time_us=due_us)
 

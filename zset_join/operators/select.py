@@ -72,7 +72,6 @@ class Select(StatelessOperator):
         super().__init__([relation], output, on_bad_input=on_bad_input, chunk_rows=chunk_rows)
 
     def mapped(self, deltas: Sequence[ZSet]) -> ZSet:
-        """Return the rows with the selected columns."""
         (delta,) = deltas
         rows = conform(delta.rows, self.inputs[0])
         kept = [rows.column(name) for name in self._sources]

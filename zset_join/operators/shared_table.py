@@ -100,7 +100,6 @@ class TableReader:
         return left, table.with_schema(self._join.inputs[1].schema)
 
     def next_due(self) -> NextDue:
-        """Return when this join must run without input."""
         return due_of(self._join)
 
     def statistics(self) -> dict[str, int]:
@@ -159,7 +158,6 @@ class SharedTable:
         return no_rejections()
 
     def next_due(self) -> NextDue:
-        """Return the earliest of what its readers wait for."""
         return earliest(reader.next_due() for reader in self.readers)
 
     def statistics(self) -> dict[str, int]:

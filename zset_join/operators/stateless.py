@@ -68,7 +68,6 @@ class StatelessOperator(ABC):
 
     @property
     def absorbed_epoch(self) -> int:
-        """Return the last absorbed epoch, -1 if there was none."""
         return self._absorbed_epoch
 
     @abstractmethod
@@ -76,31 +75,18 @@ class StatelessOperator(ABC):
         """Return the mapped deltas of one epoch, consolidated or not."""
 
     def answer(self, tick: Tick, deltas: Sequence[ZSet]) -> Iterator[ZSet]:
-        """Yield the change of the output in chunks of at most `chunk_rows` rows; all retractions come first.
-
-        Raises:
-            BadInputError: a retraction from an append-only input, with policy `error`.
-            StateError: `ANSWER_OUTDATED`: read after the epoch was absorbed.
-        """
         kept = self._without_rejections(tick, deltas)
         if not any(len(delta) for delta in kept):
             return
         yield from self.mapped(kept).tidy_chunks(self._chunk_rows)
 
     def absorb(self, tick: Tick, deltas: Sequence[ZSet]) -> None:
-        """End the epoch.
-
-        Raises:
-            BadInputError: as `answer`.
-            StateError: an epoch that was absorbed before.
-        """
         tick.check_follows(self._absorbed_epoch)
         kept = self._without_rejections(tick, deltas)
         self._rejected_rows += sum(len(delta) for delta in deltas) - sum(len(delta) for delta in kept)
         self._absorbed_epoch = tick.epoch
 
     def rejections(self, tick: Tick, deltas: Sequence[ZSet]) -> pa.Table:  # noqa: ARG002 - part of the protocol
-        """Return the retractions from append-only inputs: `input`, `row`, `weight`, `code`, `reason`."""
         lines = [
             {
                 "input": relation.name,
@@ -115,7 +101,6 @@ class StatelessOperator(ABC):
         return pa.Table.from_pylist(lines, schema=REJECTION_SCHEMA) if lines else no_rejections()
 
     def resident_bytes(self) -> int:
-        """Return 0."""
         return 0
 
     def snapshot(self) -> Mapping[str, pa.Table]:
@@ -124,12 +109,10 @@ class StatelessOperator(ABC):
         return {"stateless": pa.schema({"_zset_weight": pa.int64()}, metadata).empty_table()}
 
     def restore(self, tables: Mapping[str, pa.Table]) -> None:
-        """Go on after the last epoch of a snapshot."""
         metadata = tables["stateless"].schema.metadata or {}
         self._absorbed_epoch = int(metadata.get(_EPOCH_METADATA, b"-1"))
 
     def statistics(self) -> dict[str, int]:
-        """Return the number of rejected rows so far."""
         return {"rejected_rows": self._rejected_rows}
 
     def close(self) -> None:  # noqa: B027 - there is nothing to release

@@ -50,20 +50,13 @@ class TimedJoin:
 
     @property
     def join(self) -> VersionJoin:
-        """Return the join itself."""
         return self._join
 
     @property
     def absorbed_epoch(self) -> int:
-        """Return the last absorbed epoch, -1 if there was none."""
         return self._joins.absorbed_epoch
 
     def answer(self, tick: Tick, deltas: Sequence[ZSet]) -> Iterator[ZSet]:
-        """Yield the change of the join: what is retracted, then what is inserted.
-
-        Raises:
-            BadInputError: rows that break a relation's contract, with policy `error`.
-        """
         self._join.pairs.corrections = 0
         return self._join.answer(tick, deltas)
 
@@ -72,51 +65,35 @@ class TimedJoin:
         return self._join.pairs.corrections if self._join.shape.emit == "eager" else None
 
     def absorb(self, tick: Tick, deltas: Sequence[ZSet]) -> None:
-        """Fold the deltas of one epoch into the state, and free what the watermark has passed.
-
-        Raises:
-            BadInputError: as `answer`; the state is unchanged.
-            StateError: an epoch that was absorbed before.
-        """
         self._joins.absorb(tick, [deltas])
 
     def rejections(self, tick: Tick, deltas: Sequence[ZSet]) -> pa.Table:
-        """Return bad rows and rows that came too late: `input`, `row`, `weight`, `code`, `reason`."""
         return self._join.rejections(tick, deltas)
 
     def next_due(self) -> NextDue:
-        """Return the watermark that the first waiting row needs."""
         due = self._join.next_due()
         return NOTHING_DUE if due is None else NextDue(watermark_us=due)
 
     def resident_bytes(self) -> int:
-        """Return the bytes of memory of the state and of the working arrays."""
         return self._joins.resident_bytes() + self.working_bytes()
 
     def working_bytes(self) -> int:
-        """Return the bytes of the working arrays; there are some only between an answer and its absorption."""
         return self._joins.working_bytes()
 
     def is_current(self) -> bool:
-        """Return whether the mapped files are still those of the directory, whole."""
         return self._joins.is_current()
 
     def statistics(self) -> dict[str, int]:
-        """Return counts: rows kept per input, keys, bytes, and what was late, ignored, answered and freed so far."""
         return self._joins.statistics()
 
     def snapshot(self) -> Mapping[str, pa.Table]:
-        """Return the rows that are kept, as tables `left` (where some are) and `right`."""
         return {name: reader.read_all() for name, reader in self.snapshot_readers().items()}
 
     def snapshot_readers(self) -> Mapping[str, pa.RecordBatchReader]:
-        """Return readers of the tables of `snapshot`, batch by batch, until the state changes."""
         return self._joins.snapshot_readers()
 
     def restore(self, tables: Mapping[str, pa.Table | pa.RecordBatchReader]) -> None:
-        """Replace the state by a snapshot. Cost: its rows."""
         self._joins.restore(tables)
 
     def close(self) -> None:
-        """Unmap the state; the operator cannot be used afterwards."""
         self._joins.close()

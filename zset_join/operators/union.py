@@ -67,7 +67,6 @@ class Union(StatelessOperator):
         super().__init__(relations, output, on_bad_input=on_bad_input, chunk_rows=chunk_rows)
 
     def mapped(self, deltas: Sequence[ZSet]) -> ZSet:
-        """Return the sum."""
         schema = self.output.schema
         parts = [
             ZSet(pa.RecordBatch.from_arrays(conform(delta.rows, relation).columns, schema=schema), delta.weights)

@@ -86,18 +86,11 @@ class UpsertTable:
 
     @property
     def absorbed_epoch(self) -> int:
-        """Return the last absorbed epoch, -1 if there was none."""
         if self._is_closed:
             raise closed("the table")
         return self._side.absorbed_epoch
 
     def absorb(self, tick: Tick, deltas: Sequence[ZSet]) -> None:
-        """Fold the delta of one epoch into the state.
-
-        Raises:
-            BadInputError: as `answer`; the state is unchanged.
-            StateError: an epoch that was absorbed before.
-        """
         tick.check_follows(self.absorbed_epoch)
         (delta,) = deltas
         prepared = None
@@ -118,35 +111,28 @@ class UpsertTable:
         self._side.end_absorb(tick.epoch)
 
     def rejections(self, tick: Tick, deltas: Sequence[ZSet]) -> pa.Table:
-        """Return the rows that break the relation's contract: `input`, `row`, `weight`, `code`, `reason`."""
         (delta,) = deltas
         if len(delta) == 0:
             return no_rejections()
         return rejection_table(self.inputs, [self._prepare(tick, delta)[0]])
 
     def resident_bytes(self) -> int:
-        """Return the bytes of memory of the table, of the index of cold keys and of the working arrays."""
         return self._side.resident_bytes() + (0 if self._hybrid is None else self._hybrid.resident_bytes())
 
     def working_bytes(self) -> int:
-        """Return the bytes of the working arrays alone; they follow the largest epoch, not the state."""
         return self._side.working_bytes()
 
     def is_current(self) -> bool:
-        """Return whether the mapped files are still those of the directory and whole; if so, the state need not be reopened."""
         return self._side.is_current() and (self._hybrid is None or self._hybrid.is_current())
 
     def snapshot(self) -> Mapping[str, pa.Table]:
-        """Return the live rows and tombstones as one table."""
         return {name: reader.read_all() for name, reader in self.snapshot_readers().items()}
 
     def snapshot_readers(self) -> Mapping[str, pa.RecordBatchReader]:
-        """Return readers of the table of `snapshot`, batch by batch, until the state changes."""
         cold = () if self._hybrid is None else (self._hybrid.cold_side(0).scan(), self._hybrid.cold_side(0).scan_tombstones())
         return {self._table: side_reader(self._side, *cold)}
 
     def restore(self, tables: Mapping[str, pa.Table | pa.RecordBatchReader]) -> None:
-        """Replace the state by a snapshot. Cost: its rows."""
         self._prepared = None
         self._answers.outdate()
         if self._hybrid is not None:
@@ -156,11 +142,9 @@ class UpsertTable:
         self._side.end_absorb(snapshot_epoch(tables[self._table]))
 
     def statistics(self) -> dict[str, int]:
-        """Return counts: rows, tombstones and state bytes."""
         return self._side.statistics() | ({} if self._hybrid is None else self._hybrid.statistics())
 
     def close(self) -> None:
-        """Unmap the state; the operator cannot be used afterwards."""
         self._is_closed = True
         self._prepared = None
         self._answers.outdate()

@@ -53,7 +53,6 @@ class Where(StatelessOperator):
         super().__init__([relation], output, on_bad_input=on_bad_input, chunk_rows=chunk_rows)
 
     def mapped(self, deltas: Sequence[ZSet]) -> ZSet:
-        """Return the rows that pass."""
         (delta,) = deltas
         rows = conform(delta.rows, self.inputs[0])
         columns = {name: rows.column(name) for name in references(self.condition)[0]}

@@ -221,7 +221,7 @@ class _Union:
     """A union of feeds."""
 
     parts: tuple[_Feed, ...]
-    steps: tuple[tuple[RowStep, frozenset[str]], ...]
+    steps: tuple[tuple[RowStep, frozenset[str]], ...]  # each with the columns that are read after it
     wanted: frozenset[str]
 
 

@@ -38,9 +38,9 @@ _Seen = tuple[str, frozenset[str]] | None
 class FeedPrint:
     """Identify the rows that a feed passes on, whatever plan it is in."""
 
-    origin: str
+    origin: str  # fingerprint of a source or stage
     steps: tuple[RowStep, ...]
-    text: str
+    text: str  # equal for feeds of the same rows
 
 
 class Fingerprints:

@@ -46,13 +46,12 @@ class PlanSource:
     """Describe where changes enter the plan."""
 
     relation: Relation
-    hidden: tuple[str, ...] = ()
-    has_baseline: bool = False
-    max_watermark_jump: int | None = None
+    hidden: tuple[str, ...] = ()  # columns that only order its changes
+    has_baseline: bool = False  # loaded in epoch 0
+    max_watermark_jump: int | None = None  # in the unit of the delay; not written down, as another run may have another one
 
     @property
     def name(self) -> str:
-        """Return the name for messages and feeds."""
         return self.relation.name
 
     @property
@@ -61,12 +60,10 @@ class PlanSource:
         return tuple(name for name in self.relation.schema.names if name not in self.hidden)
 
     def to_json(self) -> dict[str, Any]:
-        """Return everything about it, JSON-ready."""
         return {"relation": write_relation(self.relation), "hidden": list(self.hidden), "has_baseline": self.has_baseline}
 
     @classmethod
     def from_json(cls, written: Mapping[str, Any]) -> PlanSource:
-        """Build from the result of `to_json`."""
         return cls(
             relation=read_relation(written["relation"]),
             hidden=tuple(written["hidden"]),
@@ -78,16 +75,14 @@ class PlanSource:
 class Feed:
     """Hold where rows come from."""
 
-    origin: str | int
+    origin: str | int  # the name of a source, or the number of a stage
     steps: tuple[RowStep, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
-        """Return everything about it, JSON-ready."""
         return {"origin": self.origin, "steps": [step.to_json() for step in self.steps]}
 
     @classmethod
     def from_json(cls, written: Mapping[str, Any]) -> Feed:
-        """Build from the result of `to_json`."""
         return cls(written["origin"], tuple(map(read_row_step, written["steps"])))
 
 
@@ -95,11 +90,11 @@ class Feed:
 class StageNode:
     """Place a stage in the plan."""
 
-    number: int
+    number: int  # the order of an epoch
     stage: Stage
-    feeds: tuple[tuple[Feed, ...], ...]
+    feeds: tuple[tuple[Feed, ...], ...]  # per input
     own: OwnOptions | None = None
-    since: int = 0
+    since: int = 0  # the epoch at which it came, where its answer depends on that
 
     @property
     def name(self) -> str:
@@ -112,7 +107,7 @@ class PlanView:
     """Name an answer of a plan."""
 
     name: str
-    feeds: tuple[Feed, ...]
+    feeds: tuple[Feed, ...]  # several are a union
 
 
 @dataclass(frozen=True)
@@ -120,16 +115,14 @@ class SharedIndex:
     """Name the joins that look up in one copy of a table; see `zset_join.plan.sharing`."""
 
     name: str
-    columns: tuple[str, ...]
-    readers: tuple[int, ...]
+    columns: tuple[str, ...]  # of the table, by which its rows are found
+    readers: tuple[int, ...]  # numbers of the joins
 
     def to_json(self) -> dict[str, Any]:
-        """Return everything about it, JSON-ready."""
         return {"name": self.name, "columns": list(self.columns), "readers": list(self.readers)}
 
     @classmethod
     def from_json(cls, written: Mapping[str, Any]) -> SharedIndex:
-        """Build from the result of `to_json`."""
         return cls(written["name"], tuple(written["columns"]), tuple(written["readers"]))
 
 
@@ -137,8 +130,8 @@ class SharedIndex:
 class StateNode:
     """Unit with one state, one log and one snapshot: a stage, or a table with the joins that look up in it."""
 
-    number: int
-    name: str
+    number: int  # of the stage, or of the first of the joins
+    name: str  # of its files, and of its lines in commit records
     stage: Stage
     readers: tuple[int, ...]
     own: OwnOptions | None = None

@@ -40,7 +40,7 @@ __all__ = [
 class WhereStep:
     """Keep the rows that fulfil a condition."""
 
-    condition: Expression
+    condition: Expression  # NULL does not pass
     columns: ClassVar[None] = None
 
     @property
@@ -50,11 +50,9 @@ class WhereStep:
 
     @property
     def filters_by(self) -> frozenset[str]:
-        """Return the columns that it reads."""
         return frozenset(columns_read(self.condition))
 
     def output(self, relation: Relation) -> Relation:
-        """Return the rows after it."""
         check_condition(self.condition, relation.schema)
         return relation
 
@@ -63,11 +61,9 @@ class WhereStep:
         return name
 
     def describe(self) -> str:
-        """Return it in words."""
         return f"Where {describe(self.condition)}"
 
     def to_json(self) -> dict[str, Any]:
-        """Return everything about it, JSON-ready."""
         return {"step": "where", "condition": write_expression(self.condition)}
 
     def __eq__(self, other: object) -> bool:
@@ -91,7 +87,6 @@ class SelectStep:
         return frozenset(name for _, expression in self.columns for name in columns_read(expression))
 
     def output(self, relation: Relation) -> Relation:
-        """Return the rows after it."""
         names = [name for name, _ in self.columns]
         if not names or len(set(names)) < len(names):
             raise PlanError(
@@ -141,11 +136,9 @@ class SelectStep:
         return SelectStep(tuple(one for one in self.columns if one[0] in after) or self.columns[:1])
 
     def describe(self) -> str:
-        """Return it in words."""
         return f"Select {', '.join(_described(name, expression) for name, expression in self.columns)}"
 
     def to_json(self) -> dict[str, Any]:
-        """Return everything about it, JSON-ready."""
         return {"step": "select", "columns": [[name, write_expression(expression)] for name, expression in self.columns]}
 
     @staticmethod
@@ -170,13 +163,13 @@ class SelectStep:
 class OpaqueStep:
     """Represent a step that only Spark can do."""
 
-    text: str
-    fingerprint: str
-    reason: str
-    relation: Relation
-    reads: tuple[str, ...] | None = None
-    is_filter: bool = False
-    kept: tuple[tuple[str, str], ...] = ()
+    text: str  # for `explain`
+    fingerprint: str  # differs between two such steps
+    reason: str  # why no tree expresses it
+    relation: Relation  # the rows after it
+    reads: tuple[str, ...] | None = None  # None: any column; this and what follows is not written down
+    is_filter: bool = False  # it passes on all columns of the rows that it keeps
+    kept: tuple[tuple[str, str], ...] = ()  # pairs of a column before it and its name after it
     columns: ClassVar[None] = None
     condition: ClassVar[None] = None
 
@@ -191,7 +184,6 @@ class OpaqueStep:
         return frozenset(self.reads) if self.is_filter and self.reads is not None else None
 
     def output(self, relation: Relation) -> Relation:  # noqa: ARG002 - as the other steps
-        """Return the rows after it."""
         return self.relation
 
     def renamed(self, name: str) -> str | None:
@@ -199,11 +191,9 @@ class OpaqueStep:
         return dict(self.kept).get(name)
 
     def describe(self) -> str:
-        """Return it in words."""
         return f"{self.text} (in Spark only: {self.reason})"
 
     def to_json(self) -> dict[str, Any]:
-        """Return everything about it, JSON-ready."""
         return {
             "step": "opaque",
             "text": self.text,

@@ -92,13 +92,13 @@ def source_of(plan: QueryPlan, feeds: Sequence[Feed]) -> str | None:
 class _Kept:
     """State that a join keeps for its right side."""
 
-    rows: str
+    rows: str  # where they come from
     table: str
     index: str | None
     columns: tuple[str, ...]
-    names: tuple[str, ...]
+    names: tuple[str, ...]  # of the columns, here
     is_using: bool
-    facts: dict[str, Any] = field(default_factory=dict)
+    facts: dict[str, Any] = field(default_factory=dict)  # what else must be the same, with the message where it is not
 
     @classmethod
     def of(cls, plan: QueryPlan, node: StageNode) -> _Kept | None:

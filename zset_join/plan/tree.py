@@ -64,17 +64,14 @@ class Read:
 
     @property
     def children(self) -> tuple[Node, ...]:
-        """Return nothing: it is a leaf."""
         return ()
 
     @property
     def relation(self) -> Relation:
-        """Return its rows."""
         return self.source.relation
 
     @property
     def hidden(self) -> tuple[str, ...]:
-        """Return the columns that only order its changes."""
         return self.source.hidden
 
 
@@ -88,17 +85,14 @@ class Apply:
 
     @property
     def children(self) -> tuple[Node, ...]:
-        """Return the node before it."""
         return (self.child,)
 
     @property
     def takes_upserts(self) -> bool:
-        """Return whether the step can be done to the child's rows as they come."""
         return self.child.relation.mode != "upsert" or keeps_upserts(self.child.relation, self.step)
 
     @cached_property
     def relation(self) -> Relation:
-        """Return the rows after it."""
         return self.step.output(self.child.relation if self.takes_upserts else changelog_of(self.child))
 
     @cached_property
@@ -120,7 +114,6 @@ class Merge:
 
     @property
     def children(self) -> tuple[Node, ...]:
-        """Return the parts."""
         return self.parts
 
     @property
@@ -130,7 +123,6 @@ class Merge:
 
     @cached_property
     def relation(self) -> Relation:
-        """Return all rows."""
         relations = [changelog_of(part) for part in self.parts]
         first = relations[0]
         for relation in relations[1:]:
@@ -163,12 +155,11 @@ class Operate:
 
     request: StageRequest
     inputs: tuple[Node, ...]
-    own: OwnOptions | None = None
-    since: int = 0
+    own: OwnOptions | None = None  # options in place of the pipeline's
+    since: int = 0  # the epoch at which it came, where its answer depends on that
 
     @property
     def children(self) -> tuple[Node, ...]:
-        """Return the inputs."""
         return self.inputs
 
     @property
@@ -205,7 +196,6 @@ class Operate:
 
     @property
     def relation(self) -> Relation:
-        """Return its answer."""
         return self.stage.output
 
 

@@ -30,9 +30,9 @@ class Versioning:
 
     is_versioned: bool
     why: str
-    node: Node
+    node: Node  # of the versions; the rows themselves where they are latest-only
     key: tuple[str, ...] = ()
-    delete_column: str | None = None
+    delete_column: str | None = None  # hidden
     indexes: tuple[str, ...] = ()
 
     @property

@@ -30,11 +30,11 @@ class AsOfOptions:
 
     left_time: str
     right_time: str
-    op: AsOfComparison = ">="
+    op: AsOfComparison = ">="  # of the left time and the right one
     how: str = "inner"
     tie: AsOfTie = "latest_arrival"
-    tolerance: int | None = None
-    residual: Expression | None = None
+    tolerance: int | None = None  # microseconds, or units of an integer time; None: any
+    residual: Expression | None = None  # the nearest row that passes it is selected
     using: bool = False
     output_names: tuple[str, ...] | None = None
 

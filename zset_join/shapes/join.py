@@ -72,11 +72,11 @@ class JoinTerms:
     """Terms of a join of two relations by equal keys."""
 
     how: str = "inner"
-    null_safe: Sequence[bool] | None = None
+    null_safe: Sequence[bool] | None = None  # per key column, `<=>` instead of `=`
     using: bool = False
     residual: Expression | None = None
     hidden: Sequence[Collection[str]] = ((), ())
-    output_names: Sequence[str] | None = None
+    output_names: Sequence[str] | None = None  # hidden columns too
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,7 +86,7 @@ class JoinShape:
     null_safe: tuple[bool, ...]
     key_types: tuple[pa.DataType, ...]
     output: Relation
-    sources: tuple[tuple[str, str], ...]
+    sources: tuple[tuple[str, str], ...]  # per output column, (side, source column)
 
 
 def join_shape(left: Relation, right: Relation, terms: JoinTerms) -> JoinShape:

@@ -49,9 +49,9 @@ class RetryPolicy:
 
     max_retries: int = 0
     delay_us: int = 0
-    padded_first: bool = False
-    max_parked_rows: int = 1_000_000
-    pads_at_limit: bool = False
+    padded_first: bool = False  # shown padded while it waits
+    max_parked_rows: int = 1_000_000  # in one bucket
+    pads_at_limit: bool = False  # beyond it a miss is final; else the epoch is refused
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,11 +59,11 @@ class LookupTerms:
     """Terms of a lookup join, besides the treatment of a miss."""
 
     how: str = "inner"
-    constants: Mapping[str, Any] | None = None
+    constants: Mapping[str, Any] | None = None  # by key column of the external table
     using: bool = False
     residual: Expression | None = None
-    unaskable: Callable[[pa.RecordBatch], Mapping[int, str]] | None = None
-    hidden: Collection[str] = ()
+    unaskable: Callable[[pa.RecordBatch], Mapping[int, str]] | None = None  # by row, why it is bad input; not of deletes
+    hidden: Collection[str] = ()  # probe columns that only order changes
     output_names: Sequence[str] | None = None
 
 
@@ -72,12 +72,12 @@ class ProcessTimeTerms:
     """Terms of a join by processing time."""
 
     how: str = "inner"
-    snapshot: str = "current"
+    snapshot: str = "current"  # with the right changes of the same epoch, or `previous`: without
     null_safe: Sequence[bool] | None = None
     using: bool = False
     residual: Expression | None = None
-    hidden: Collection[str] = ()
-    find_by: Sequence[str] | None = None
+    hidden: Collection[str] = ()  # left columns that only order changes
+    find_by: Sequence[str] | None = None  # columns of the right key that rows are found by; None: all
     output_names: Sequence[str] | None = None
 
 
@@ -87,13 +87,13 @@ class LookupShape:
 
     probe: Relation
     table: Relation
-    constants: tuple[Any, ...]
+    constants: tuple[Any, ...]  # values of the last key columns of the table
     key_schema: pa.Schema
-    lookup_schema: pa.Schema
-    fetched: Relation
+    lookup_schema: pa.Schema  # the same under the names they have in the fetched rows
+    fetched: Relation  # the second input
     joined_schema: pa.Schema
     output_schema: pa.Schema
-    shown: tuple[int, ...]
+    shown: tuple[int, ...]  # positions among the joined columns
 
     @property
     def sources_of_answer(self) -> list[tuple[str, tuple[int, str]]]:

@@ -28,7 +28,7 @@ class NullKeys:
     """Rows that were dropped for NULL in their key."""
 
     rows: int = 0
-    is_counted: bool = True
+    is_counted: bool = True  # no others were dropped
 
     @classmethod
     def of(cls, metadata: Mapping[bytes, bytes] | None) -> NullKeys:

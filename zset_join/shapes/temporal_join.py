@@ -28,10 +28,10 @@ class TemporalOptions:
 
     how: str = "inner"
     emit: Emit = "on_watermark"
-    late: Late | None = None
-    keep_probe_for: int | None = None
-    max_watermark_jump: int | None = None
-    delete_column: str | None = None
+    late: Late | None = None  # of left rows; default: `side_output`, in eager mode `join`
+    keep_probe_for: int | None = None  # microseconds, or units of an integer time, after the watermark
+    max_watermark_jump: int | None = None  # in the same unit; None: any distance
+    delete_column: str | None = None  # boolean, where versions have no primary-key deletes
     residual: Expression | None = None
     using: bool = False
     output_names: tuple[str, ...] | None = None

@@ -34,25 +34,25 @@ class VersionJoinShape:
 
     left: Relation
     right: Relation
-    key: tuple[tuple[str, str], ...]
+    key: tuple[tuple[str, str], ...]  # pairs of columns
     key_types: tuple[pa.DataType, ...]
     times: EventTime
     how: str
     emit: Emit
     late: Late
     schema: pa.Schema
-    sources: tuple[tuple[str, str], ...]
-    residual: Expression | None = None
-    tie_by: tuple[str, ...] = ()
-    tie_descending: bool = False
-    is_mirrored: bool = False
-    is_strict: bool = False
-    reach: int | None = None
-    is_versioned: bool = True
-    delete_column: str | None = None
-    keep_probe_for: int | None = 0
-    refuses_late_changes: bool = False
-    max_watermark_jump: int | None = None
+    sources: tuple[tuple[str, str], ...]  # per output column, (side, source column)
+    residual: Expression | None = None  # an as-of join evaluates it on the nearest rows in turn
+    tie_by: tuple[str, ...] = ()  # right columns that order rows of one time, then the arrival; the last one wins
+    tie_descending: bool = False  # the first one wins instead
+    is_mirrored: bool = False  # look forward in time
+    is_strict: bool = False  # a right row of the very time does not match
+    reach: int | None = None  # how far a right row may be away
+    is_versioned: bool = True  # right rows are versions: a NULL key or time is bad, what is past is freed
+    delete_column: str | None = None  # boolean, on the right; None: rows of weight -1 in upsert mode are DELETEs
+    keep_probe_for: int | None = 0  # after the watermark, of eager left rows; None: as long as they live
+    refuses_late_changes: bool = False  # with policy `error`, a change behind that bound is an error
+    max_watermark_jump: int | None = None  # how far ahead of the watermark a time may be
 
     @property
     def condition_chooses(self) -> bool:

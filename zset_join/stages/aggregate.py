@@ -67,7 +67,6 @@ class _Reduced(Reduction):
 
     @property
     def is_partial(self) -> bool:
-        """Return whether sums are the output, not rows."""
         return self._made.is_partial
 
     @property
@@ -80,26 +79,13 @@ class _Reduced(Reduction):
 
 @dataclass(frozen=True, kw_only=True)
 class AggregateStage(Stage):
-    """Describe an aggregate.
-
-    Args:
-        source: the input, in changelog or append mode.
-        group_by: the key columns; none for one global row.
-        calls: the other columns; none for DISTINCT.
-        reduces: bring rows down before they travel.
-
-    Raises:
-        PlanError: columns or types that cannot be grouped or aggregated (when `output` or `inputs` is computed).
-    """
-
     source: Relation
-    group_by: tuple[str, ...]
-    calls: tuple[AggregateCall, ...]
-    reduces: bool = True
+    group_by: tuple[str, ...]  # none: one global row
+    calls: tuple[AggregateCall, ...]  # none: DISTINCT
+    reduces: bool = True  # whether rows are reduced before the shuffle
 
     @property
     def kind(self) -> str:
-        """Return "aggregate"."""
         return "aggregate"
 
     @cached_property
@@ -111,24 +97,20 @@ class AggregateStage(Stage):
 
     @property
     def is_partial(self) -> bool:
-        """Return whether it receives partial sums instead of rows."""
         return self.reduces and self._reduction.is_partial
 
     @cached_property
     def inputs(self) -> tuple[StageInput, ...]:
-        """Return the one input, bucketed by group."""
         types = tuple(self.source.schema.field(name).type for name in self.group_by)
         reduction = self._reduction if self.reduces else None
         return (StageInput(relation=self.source, key=self.group_by, key_types=types, reduce=reduction),)
 
     @cached_property
     def output(self) -> Relation:
-        """Return its answer: the key columns, which identify a row, and a column per call."""
         return grouped_relation(self.source, self.group_by, self.calls)
 
     @property
     def output_key(self) -> OutputKey:
-        """Return the group key, which is also the bucket key."""
         return OutputKey(columns=self.group_by, bucketed_by=self.group_by)
 
     @property
@@ -142,26 +124,21 @@ class AggregateStage(Stage):
 
     @property
     def answers_distinct_rows(self) -> bool:
-        """Return whether its rows are distinct, by their key."""
         return bool(self.output_key.columns)
 
     @property
     def lists_input(self) -> bool:
-        """Return whether it counts the copies of whole rows, as DISTINCT does."""
         return not self.calls and self.group_by == tuple(self.source.schema.names)
 
     def never_null(self, inputs: Sequence[frozenset[str]]) -> frozenset[str]:
-        """Return the key columns without NULL."""
         return inputs[0] & set(self.group_by)
 
     @cached_property
     def state_tables(self) -> Mapping[str, TableKey]:
-        """Return the groups and a table per multiset, all by group."""
         return dict.fromkeys(table_names(Accumulation(self.source, self.calls)), TableKey(columns=self.group_by))
 
     @property
     def follows_from_rows(self) -> bool:
-        """Return true."""
         return True
 
     @property
@@ -175,7 +152,6 @@ class AggregateStage(Stage):
         return "groups" if self.group_by else None
 
     def passes(self, columns: frozenset[str]) -> frozenset[str]:  # noqa: ARG002 - as the others
-        """Return none: its answer has groups and calls."""
         return frozenset()
 
     def needs(self, shown: Collection[str]) -> tuple[frozenset[str] | None, ...]:  # noqa: ARG002 - all are computed
@@ -185,7 +161,6 @@ class AggregateStage(Stage):
         return (frozenset(self.group_by).union(read, *conditions),)
 
     def build(self, options: StageOptions, directory: str | None) -> DurableOperator:
-        """Return the aggregate of one bucket, of what the reduction leaves."""
         budget = options.table_budget if self.group_by else None
         used = options.of_operator(directory, budget=budget)
         is_cut = self.reduces and not self._reduction.is_partial
@@ -199,14 +174,12 @@ class AggregateStage(Stage):
 
     @property
     def title(self) -> str:
-        """Return the title for `explain`."""
         if not self.calls:
             return f"Distinct {', '.join(self.group_by)}"
         calls = ", ".join(map(repr, self.calls))
         return f"Aggregate by {', '.join(self.group_by)}: {calls}" if self.group_by else f"Aggregate all rows: {calls}"
 
     def explain(self, buckets: int | None) -> list[str]:
-        """Return a description of the aggregates, and of the state per group."""
         single = [call.name for call in self.calls if call.kind in _KEEP_VALUES]
         remembers = "per group its key and sums" if self.group_by else "one row of sums"
         remembers = remembers if self.calls else "every distinct row with its copies"
@@ -216,7 +189,6 @@ class AggregateStage(Stage):
         return [self.title, f"  remembers: {remembers}; {where}"]
 
     def to_json(self) -> dict[str, Any]:
-        """Return everything about the aggregate, JSON-ready."""
         return {
             "kind": self.kind,
             "source": write_relation(self.source),

@@ -33,16 +33,7 @@ __all__ = ["AsOfJoinStage", "AsOfRequest"]
 
 @dataclass(frozen=True, kw_only=True)
 class AsOfJoinStage(TimedJoinStage):
-    """Describe an as-of join; the relations name their join keys.
-
-    Args:
-        left: the rows of the left input.
-        right: the rows of the right input.
-        options: the times, the comparison, ties and tolerance.
-
-    Raises:
-        PlanError: relations that cannot be joined so (when `output` or `inputs` is read).
-    """
+    """A join by time; the relations name their join keys."""
 
     left: Relation
     right: Relation
@@ -50,22 +41,18 @@ class AsOfJoinStage(TimedJoinStage):
 
     @property
     def kind(self) -> str:
-        """Return "as_of_join"."""
         return "as_of_join"
 
     @cached_property
     def shape(self) -> VersionJoinShape:
-        """Return which rows meet, and when."""
         return as_of_shape(self.left, self.right, self.options)
 
     @cached_property
     def output(self) -> Relation:
-        """Return its answer."""
         return as_of_relation(self.shape)
 
     @property
     def state_tables(self) -> Mapping[str, TableKey]:
-        """Return all rows of both sides, by join key."""
         return {
             "left": TableKey(columns=self.inputs[0].key, of_input=0),
             "right": TableKey(columns=self.inputs[1].key, of_input=1),
@@ -80,11 +67,6 @@ class AsOfJoinStage(TimedJoinStage):
         return left, right if self.options.tie == "smallest_key" or self.right.mode == "append" else None
 
     def build(self, options: StageOptions, directory: str | None) -> DurableOperator:
-        """Return the as-of join of one bucket.
-
-        Raises:
-            OptionError: hybrid state is requested.
-        """
         refuse_hybrid(options.hot_budget, title=self.title, option="default_hash_join")
         return AsOfJoin(
             self.left,
@@ -95,14 +77,12 @@ class AsOfJoinStage(TimedJoinStage):
 
     @property
     def title(self) -> str:
-        """Return the title for `explain`."""
         options = self.options
         within = "" if options.tolerance is None else f", within {options.tolerance}"
         nearest = f"nearest {options.left_time} {options.op} {options.right_time}"
         return f"As-of join {options.how} on {self.condition}, {nearest}{within}"
 
     def explain(self, buckets: int | None) -> list[str]:
-        """Return the rule for ties, and the state."""
         where = shown_buckets(buckets, "join key")
         return [
             self.title,
@@ -111,7 +91,6 @@ class AsOfJoinStage(TimedJoinStage):
         ]
 
     def to_json(self) -> dict[str, Any]:
-        """Return everything about the join, JSON-ready."""
         options = self.options
         return {
             "kind": self.kind,

@@ -30,47 +30,30 @@ __all__ = ["CurrentVersionsRequest", "CurrentVersionsStage", "held_versions", "v
 
 @dataclass(frozen=True, kw_only=True)
 class CurrentVersionsStage(Stage):
-    """Describe the table of current versions.
-
-    Args:
-        source: the versions, hidden columns included.
-        key: columns that identify what is versioned.
-        delete_column: a column that marks DELETEs; None: none does.
-        hidden: columns that are in it only to order its changes.
-
-    Raises:
-        PlanError: columns, types or modes that have no current version (when `output` is read or it is built).
-    """
-
-    source: Relation
+    source: Relation  # hidden columns included
     key: tuple[str, ...]
-    delete_column: str | None = None
-    hidden: tuple[str, ...] = ()
+    delete_column: str | None = None  # marks DELETEs
+    hidden: tuple[str, ...] = ()  # columns that only order changes
 
     @property
     def kind(self) -> str:
-        """Return "current_versions"."""
         return "current_versions"
 
     @property
     def inputs(self) -> tuple[StageInput, ...]:
-        """Return the one input, bucketed by key."""
         types = tuple(storage_type(self.source.schema.field(name).type) for name in self.key)
         return (StageInput(relation=self.source, key=self.key, key_types=types),)
 
     @cached_property
     def output(self) -> Relation:
-        """Return the relation of the current rows, keyed."""
         return current_relation(self.source, self.key, self.delete_column, self.hidden)
 
     @property
     def output_key(self) -> OutputKey:
-        """Return the key, which is also the bucket key."""
         return OutputKey(columns=self.key, bucketed_by=self.key)
 
     @property
     def answers_distinct_rows(self) -> bool:
-        """Return whether its rows are distinct, by their key."""
         return bool(self.output_key.columns)
 
     def never_null(self, inputs: Sequence[frozenset[str]]) -> frozenset[str]:
@@ -83,14 +66,12 @@ class CurrentVersionsStage(Stage):
 
     @property
     def state_tables(self) -> Mapping[str, TableKey]:
-        """Return the versions that are kept and, where a clock reaches their times, those of the future, by key."""
         tables = {"rows": TableKey(columns=self.key)}
         future = [HELD, *([HELD_NET] if self.source.mode == "changelog" else [])] if self._has_clock else []
         return {**tables, **{name: TableKey(columns=self.key) for name in future}}
 
     @property
     def waits_for_time(self) -> bool:
-        """Return true: rows may wait for a time, or end by one."""
         return True
 
     @property
@@ -100,7 +81,6 @@ class CurrentVersionsStage(Stage):
 
     @property
     def picks_current(self) -> bool:
-        """Return True."""
         return True
 
     def needs(self, shown: Collection[str]) -> tuple[frozenset[str] | None, ...]:
@@ -112,11 +92,6 @@ class CurrentVersionsStage(Stage):
         return (frozenset(shown).union(self.key, (str(source.event_time),), source.sequence_by, deletes),)
 
     def build(self, options: StageOptions, directory: str | None) -> DurableOperator:
-        """Return the operator of one bucket.
-
-        Raises:
-            OptionError: hybrid state is requested.
-        """
         refuse_hybrid(options.table_budget, title=self.title, option="default_hash_table")
         return CurrentVersions(
             self.source,
@@ -128,19 +103,16 @@ class CurrentVersionsStage(Stage):
 
     @property
     def title(self) -> str:
-        """Return the title for `explain`."""
         moment = "at or before the processing time" if self._has_clock else "(a number, which no clock reaches)"
         named = f'Current versions of "{self.source.name}" by {", ".join(self.key)}'
         return f"{named}: the newest by {self.source.event_time} {moment}"
 
     def explain(self, buckets: int | None) -> list[str]:
-        """Return a description of the output and of the state."""
         only = "all versions, for one may be retracted" if self.source.mode == "changelog" else "the current version, per key"
         future = ", and versions of the future until the processing time reaches them" if self._has_clock else ""
         return [self.title, f"  remembers: {only}{future}; {shown_buckets(buckets, ', '.join(self.key))}"]
 
     def to_json(self) -> dict[str, Any]:
-        """Return everything about it, JSON-ready."""
         return {
             "kind": self.kind,
             "source": write_relation(self.source),

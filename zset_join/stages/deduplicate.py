@@ -29,33 +29,16 @@ __all__ = ["DedupRequest", "DeduplicateStage"]
 
 @dataclass(frozen=True, kw_only=True)
 class DeduplicateStage(Stage):
-    """Describe a dedup.
-
-    Args:
-        source: the input, in append or changelog mode.
-        keys: the columns that identify a key.
-        order_by: the order, as `"t"` or `"price desc"`.
-        keep: `first` in this order, or `last`.
-        n: number of rows per key.
-        input_only_adds: no row of the input is ever retracted, so only shown rows are stored. Derived from the plan, not
-            stored.
-        is_ordered: no two rows of a key are equal in `order_by`, so arrival never decides. Derived from the plan, not stored.
-
-    Raises:
-        PlanError: columns, types or modes that cannot be deduplicated (when `output` is read or it is built).
-    """
-
     source: Relation
     keys: tuple[str, ...]
-    order_by: tuple[str, ...]
+    order_by: tuple[str, ...]  # as `"t"` or `"price desc"`
     keep: Keep = "first"
-    n: int = 1
+    n: int = 1  # rows per key
     input_only_adds: bool = field(default=False, compare=False)
     is_ordered: bool = field(default=False, compare=False)
 
     @property
     def kind(self) -> str:
-        """Return "deduplicate"."""
         return "deduplicate"
 
     @property
@@ -66,7 +49,6 @@ class DeduplicateStage(Stage):
 
     @cached_property
     def output(self) -> Relation:
-        """Return its answer: the columns of its input, keyed by `keys` where one row is shown."""
         check_dedup(self.source, self.keys, self.columns, self.keep, self.n)
         return first_rows_relation(self.source, self.keys, self.columns, self.keep, self.n)
 
@@ -77,16 +59,13 @@ class DeduplicateStage(Stage):
 
     @property
     def output_key(self) -> OutputKey:
-        """Return the key, which is also the bucket key."""
         return OutputKey(columns=self.keys if self.n == 1 else (), bucketed_by=self.keys)
 
     def never_null(self, inputs: Sequence[frozenset[str]]) -> frozenset[str]:
-        """Return the input columns without NULL: rows pass unchanged."""
         return inputs[0]
 
     @property
     def shows_newest(self) -> bool:
-        """Return whether the rows of its answer have an event time."""
         return self.output.event_time is not None
 
     @property
@@ -96,12 +75,10 @@ class DeduplicateStage(Stage):
 
     @property
     def state_tables(self) -> Mapping[str, TableKey]:
-        """Return one table, by key."""
         return {"rows": TableKey(columns=self.keys)}
 
     @property
     def chooses_by_key(self) -> bool:
-        """Return True: it chooses rows per key."""
         return True
 
     def needs(self, shown: Collection[str]) -> tuple[frozenset[str] | None, ...]:
@@ -114,11 +91,6 @@ class DeduplicateStage(Stage):
         return (frozenset(shown).union(self.keys, (one.name for one in self.columns)),)
 
     def build(self, options: StageOptions, directory: str | None) -> DurableOperator:
-        """Return the dedup of one bucket.
-
-        Raises:
-            OptionError: hybrid state is requested.
-        """
         refuse_hybrid(options.table_budget, title=self.title, option="default_hash_table")
         return Deduplicate(
             self.source,
@@ -132,13 +104,11 @@ class DeduplicateStage(Stage):
 
     @property
     def title(self) -> str:
-        """Return the title for `explain`."""
         order = ", ".join(map(str, self.columns))
         shown = f"{self.keep} row" if self.n == 1 else f"{self.keep} {self.n} rows"
         return f"Deduplicate by {', '.join(self.keys)}: the {shown} in order of {order}"
 
     def explain(self, buckets: int | None) -> list[str]:
-        """Return a description of the output and of the state."""
         is_limited = self.input_only_adds or self.source.mode == "append"
         only = "the rows shown" if is_limited else "every live row, for a shown one may be retracted"
         versioned = self.output.event_time is not None
@@ -150,7 +120,6 @@ class DeduplicateStage(Stage):
         ]
 
     def to_json(self) -> dict[str, Any]:
-        """Return everything about the dedup, JSON-ready."""
         return {
             "kind": self.kind,
             "source": write_relation(self.source),

@@ -34,10 +34,10 @@ class EffectPlace:
     """The bucket of a fetch step."""
 
     options: StageOptions
-    name: str
+    name: str  # of the stage in its plan
     bucket: int = 0
-    buckets: int = 1
-    folder: Folder | None = None
+    buckets: int = 1  # share the limits of the query
+    folder: Folder | None = None  # of the checkpoint; None: answers are not written down
 
 
 class Effect(Protocol):

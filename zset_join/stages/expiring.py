@@ -190,26 +190,18 @@ def expiring_stage(stage: Stage, sources: Sequence[Relation], ttls: Sequence[Sta
 
 @dataclass(frozen=True, kw_only=True)
 class ExpiringStage(Stage):
-    """A stage whose input rows expire.
+    """A stage whose input rows expire."""
 
-    Args:
-        inside: the stage, over changelogs.
-        sources: per input, its rows.
-        ttls: per input, how long its rows live; None: until they are retracted.
-    """
-
-    inside: Stage
+    inside: Stage  # over changelogs
     sources: tuple[Relation, ...]
-    ttls: tuple[TimeToLive | None, ...]
+    ttls: tuple[TimeToLive | None, ...]  # per input; None: its rows live until they are retracted
 
     @property
     def kind(self) -> str:
-        """Return "state_ttl"."""
         return "state_ttl"
 
     @property
     def answers_distinct_rows(self) -> bool:
-        """Return whether the inner stage's are distinct too."""
         return super().answers_distinct_rows and self.inside.answers_distinct_rows
 
     @property
@@ -226,7 +218,6 @@ class ExpiringStage(Stage):
 
     @cached_property
     def output(self) -> Relation:
-        """Return the answer of the stage inside."""
         inside = replace(self.inside.output, event_time=None, watermark_delay=None)
         return replace(inside, primary_key=()) if self.forgets else inside
 
@@ -237,7 +228,6 @@ class ExpiringStage(Stage):
         return replace(inside, columns=()) if self.forgets else inside
 
     def never_null(self, inputs: Sequence[frozenset[str]]) -> frozenset[str]:
-        """Return the inner stage's."""
         return self.inside.never_null(inputs)
 
     @property
@@ -254,17 +244,14 @@ class ExpiringStage(Stage):
 
     @property
     def comparisons(self) -> tuple[Comparison, ...]:
-        """Return those of the stage inside."""
         return self.inside.comparisons
 
     @property
     def emits_without_input(self) -> bool:
-        """Return the inner stage's."""
         return self.inside.emits_without_input
 
     @property
     def waits_for_time(self) -> bool:
-        """Return true: rows may wait for a time, or end by one."""
         return True
 
     @property
@@ -274,7 +261,6 @@ class ExpiringStage(Stage):
 
     @property
     def without_expiry(self) -> Stage:
-        """Return the stage inside."""
         return self.inside
 
     @property
@@ -325,11 +311,6 @@ class ExpiringStage(Stage):
         )
 
     def build(self, options: StageOptions, directory: str | None) -> DurableOperator:
-        """Return the operator of one bucket.
-
-        Raises:
-            OptionError: hybrid state is requested.
-        """
         title = self.inside.explain(None)[0]
         refuse_hybrid(options.hot_budget, title=title, option="default_hash_join")
         refuse_hybrid(options.table_budget, title=title, option="default_hash_table")
@@ -345,7 +326,6 @@ class ExpiringStage(Stage):
             raise
 
     def explain(self, buckets: int | None) -> list[str]:
-        """Return the lines of the inner stage, and when rows end."""
         lines = list(self.inside.explain(buckets))
         for source, ttl in zip(self.sources, self.ttls, strict=True):
             if ttl is not None:
@@ -354,7 +334,6 @@ class ExpiringStage(Stage):
         return lines
 
     def to_json(self) -> dict[str, Any]:
-        """Return everything about it, JSON-ready."""
         return {
             "kind": self.kind,
             "inside": self.inside.to_json(),
@@ -387,7 +366,7 @@ class ExpiringRequest(StageRequest):
     """Request a stage whose inputs' rows end by time."""
 
     inside: StageRequest
-    ttls: tuple[StateTtl | None, ...]
+    ttls: tuple[StateTtl | None, ...]  # per input; None: rows live until they are retracted
 
     @property
     def computed_keys(self) -> ComputedKeys:

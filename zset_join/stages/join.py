@@ -52,72 +52,48 @@ _RowKeys = tuple[tuple[str, ...] | None, tuple[str, ...] | None]
 
 @dataclass(frozen=True, kw_only=True)
 class JoinStage(Stage):
-    """Describe a join; the relations name their join keys.
+    """A join of relations that name their join keys."""
 
-    Args:
-        left: the rows of the left input, hidden columns included.
-        right: the rows of the right input.
-        how: inner, left, right, full, left_semi or left_anti.
-        null_safe: per key column, True for `<=>`; none: nowhere.
-        using: both sides name their key columns alike and the output shows them once.
-        residual: a condition over both rows beside the keys, or None.
-        hidden: per input, the columns that are in it only to order its changes.
-        row_keys: per input that is the answer of an earlier stage, the columns that identify a row, NULL being a value; none
-            where that is not known. None for other inputs: there the primary key of the relation does.
-
-    Raises:
-        PlanError: the condition does not fit the columns, or keys that cannot be compared (when `output` or `inputs` is
-            computed).
-    """
-
-    left: Relation
+    left: Relation  # hidden columns included
     right: Relation
     how: str = "inner"
-    null_safe: tuple[bool, ...] = ()
+    null_safe: tuple[bool, ...] = ()  # per key column, True for `<=>`; none: nowhere
     using: bool = False
     residual: Any = None
-    hidden: tuple[tuple[str, ...], tuple[str, ...]] = ((), ())
+    hidden: tuple[tuple[str, ...], tuple[str, ...]] = ((), ())  # per input, the columns that only order its changes
     row_keys: _RowKeys = (None, None)
 
     @property
     def kind(self) -> str:
-        """Return "join"."""
         return "join"
 
     @property
     def flags(self) -> tuple[bool, ...]:
-        """Return, per key column, True for `<=>`."""
         return self.null_safe or (False,) * len(self.left.join_key)
 
     @property
     def relations(self) -> tuple[Relation, Relation]:
-        """Return the rows of both inputs, left first."""
         return self.left, self.right
 
     @property
     def is_append_only(self) -> bool:
-        """Return whether rows are only ever added, on both sides."""
         return self.left.mode == self.right.mode == "append"
 
     @property
     def key_pairs(self) -> tuple[tuple[str, str], ...]:
-        """Return the pairs of columns that are compared."""
         return tuple(zip(self.left.join_key, self.right.join_key, strict=True))
 
     @cached_property
     def shape(self) -> JoinShape:
-        """Return the shape of the join without hidden columns."""
         terms = JoinTerms(how=self.how, null_safe=self.flags, using=self.using, residual=self.residual, hidden=self.hidden)
         return join_shape(self.left, self.right, terms)
 
     @property
     def key_types(self) -> tuple[pa.DataType, ...]:
-        """Return, per key column, the type both sides are compared in."""
         return self.shape.key_types
 
     @cached_property
     def inputs(self) -> tuple[StageInput, ...]:
-        """Return both inputs, bucketed by join key."""
         return tuple(
             StageInput(
                 relation=relation,
@@ -132,7 +108,6 @@ class JoinStage(Stage):
 
     @cached_property
     def output(self) -> Relation:
-        """Return the relation of the answer, hidden columns omitted."""
         whole = self.shape.output
         names = set(whole.schema.names)
         is_behind = any(key is not None for key in self.row_keys)
@@ -146,7 +121,6 @@ class JoinStage(Stage):
 
     @property
     def comparisons(self) -> tuple[Comparison, ...]:
-        """Return the keys, and the columns of the condition."""
         left, right = self.inputs[0].relation, self.inputs[1].relation
         keys = compared_keys(self.inputs, "a key of a join")
         return (*keys, *compared_in_condition(left, right, self.residual))
@@ -206,7 +180,6 @@ class JoinStage(Stage):
 
     @property
     def state_tables(self) -> Mapping[str, TableKey]:
-        """Return the live rows of both sides, each by its join key."""
         return {
             name: TableKey(columns=relation.join_key, of_input=number, is_whole=True)
             for number, (name, relation) in enumerate(zip(_SIDES, self.relations, strict=True))
@@ -214,31 +187,25 @@ class JoinStage(Stage):
 
     @property
     def follows_from_rows(self) -> bool:
-        """Return true."""
         return True
 
     @property
     def is_append_buffer(self) -> bool:
-        """Return whether both sides are append-only."""
         return self.is_append_only
 
     @property
     def cold_state(self) -> Literal["joins"]:
-        """Return "joins"."""
         return "joins"
 
     @property
     def joined(self) -> Joined:
-        """Return the two sides whose columns are in the output."""
         return Joined(left=self.left, right=self.right, how=self.how, using=self.using)
 
     @property
     def equi_join(self) -> JoinStage:
-        """Return itself."""
         return self
 
     def passes(self, columns: frozenset[str]) -> frozenset[str]:
-        """Return the columns, which pass through unchanged."""
         return columns
 
     def needs(self, shown: Collection[str]) -> tuple[frozenset[str] | None, ...]:
@@ -255,7 +222,6 @@ class JoinStage(Stage):
         return tuple(frozenset(read[side]) for side in _SIDES)
 
     def build(self, options: StageOptions, directory: str | None) -> DurableOperator:
-        """Return the hash join of one bucket."""
         limit = options.buffer_limit if self.is_append_only else NO_LIMIT
         is_loaded = options.hot_budget is None and not self.is_append_only
         operator: Any = (LoadedJoin if is_loaded else HashJoin)(
@@ -271,7 +237,6 @@ class JoinStage(Stage):
         return cast("DurableOperator", operator)
 
     def explain(self, buckets: int | None) -> list[str]:
-        """Return the condition and the state of each side."""
         condition = " and ".join(
             f"{left} {'<=>' if safe else '='} {right}" for (left, right), safe in zip(self.key_pairs, self.flags, strict=True)
         )
@@ -288,7 +253,6 @@ class JoinStage(Stage):
         ]
 
     def to_json(self) -> dict[str, Any]:
-        """Return everything about the join, JSON-ready."""
         return {
             "kind": self.kind,
             "left": write_relation(self.left),

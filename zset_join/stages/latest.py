@@ -31,24 +31,12 @@ __all__ = ["LatestRequest", "LatestStage"]
 
 @dataclass(frozen=True, kw_only=True)
 class LatestStage(Stage):
-    """Describe the table of the latest rows of an upsert input.
-
-    Args:
-        source: the changes.
-        hidden: columns of it that only order changes; they are not shown.
-        control: the last column, hidden too, where it holds what a change omits or that it is a truncate.
-
-    Raises:
-        PlanError: an input that is not in upsert mode (when `output` is read).
-    """
-
     source: Relation
-    hidden: tuple[str, ...] = ()
-    control: str | None = None
+    hidden: tuple[str, ...] = ()  # columns that only order changes
+    control: str | None = None  # the last column, hidden too: what a change omits, or that it is a truncate
 
     @property
     def kind(self) -> str:
-        """Return "latest"."""
         return "latest"
 
     @cached_property
@@ -60,18 +48,15 @@ class LatestStage(Stage):
 
     @cached_property
     def output(self) -> Relation:
-        """Return the live rows, as a changelog with their primary key."""
         whole = self.source if self.control is None else without_control(self.source, self.control)
         return latest_rows(whole, self.hidden)
 
     @property
     def output_key(self) -> OutputKey:
-        """Return the primary key, by which its rows are bucketed too."""
         return OutputKey(columns=self.source.primary_key, bucketed_by=self.source.primary_key)
 
     @property
     def answers_distinct_rows(self) -> bool:
-        """Return whether its rows are distinct, by their key."""
         return bool(self.output_key.columns)
 
     def never_null(self, inputs: Sequence[frozenset[str]]) -> frozenset[str]:
@@ -80,7 +65,6 @@ class LatestStage(Stage):
 
     @property
     def follows_from_rows(self) -> bool:
-        """Return true."""
         return True
 
     @property
@@ -94,7 +78,6 @@ class LatestStage(Stage):
         return "routes"
 
     def passes(self, columns: frozenset[str]) -> frozenset[str]:
-        """Return them: rows are chosen by key and order alone."""
         return columns
 
     def needs(self, shown: Collection[str]) -> tuple[frozenset[str] | None, ...]:
@@ -102,7 +85,6 @@ class LatestStage(Stage):
         return (None if self.control is not None else frozenset(shown),)
 
     def build(self, options: StageOptions, directory: str | None) -> DurableOperator:
-        """Return the table of one bucket."""
         used = options.of_operator(directory, budget=options.hot_budget)
         if self.control is None:
             table = LoadedLatest if used.budget is None else Latest
@@ -110,7 +92,6 @@ class LatestStage(Stage):
         return PartialUpserts(self.source, control=self.control, hidden=self.hidden, options=used)
 
     def explain(self, buckets: int | None) -> list[str]:
-        """Return its reason and its state."""
         key = ", ".join(self.source.primary_key)
         why = "an upsert does not carry the old row, and the next stage must retract it"
         if self.control is not None:
@@ -122,7 +103,6 @@ class LatestStage(Stage):
         ]
 
     def to_json(self) -> dict[str, Any]:
-        """Return everything about it, JSON-ready."""
         return {"kind": self.kind, "source": write_relation(self.source), "hidden": list(self.hidden), "control": self.control}
 
 

@@ -56,36 +56,19 @@ __all__ = ["LookupJoinRequest", "LookupJoinStage", "explained_for"]
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class LookupJoinStage(Stage):
-    """Describe a lookup join.
+    """A lookup join."""
 
-    Args:
-        probe: the rows of the stream, with the lookup key as join key, hidden columns included.
-        source: the external table.
-        key: its columns that are looked up by, in the order of the probe's join key; those of `constants` behind them.
-        columns: its columns that are requested, the key among them.
-        hint: how the external table is queried.
-        how: inner or left.
-        constants: values that key columns of the table must have.
-        using: put the key columns once and first.
-        residual: a condition over both rows beside the keys, or None.
-        hidden: columns of the probe that no answer shows.
-        alias: of the table in this join; hints may use its name, too.
-
-    Raises:
-        PlanError: keys, columns or names that do not go together (when `output` is read).
-    """
-
-    probe: Relation
+    probe: Relation  # its join key is the lookup key; hidden columns included
     source: LookupSource
-    key: tuple[str, ...]
-    columns: tuple[str, ...]
-    hint: Lookup = field(default_factory=Lookup)
+    key: tuple[str, ...]  # columns of the table, in the order of the probe's join key, then those of `constants`
+    columns: tuple[str, ...]  # those requested of the table, the key among them
+    hint: Lookup = field(default_factory=Lookup)  # how the external table is queried
     how: str = "inner"
-    constants: Mapping[str, Any] = field(default_factory=dict)
+    constants: Mapping[str, Any] = field(default_factory=dict)  # values that key columns of the table must have
     using: bool = False
     residual: Any = None
-    hidden: tuple[str, ...] = ()
-    alias: str | None = None
+    hidden: tuple[str, ...] = ()  # columns of the probe that no answer shows
+    alias: str | None = None  # of the table in this join; hints may use it, too
 
     def __post_init__(self) -> None:
         unknown = [name for name in (*self.key, *self.columns, *self.constants) if name not in self.source.schema.names]
@@ -100,12 +83,10 @@ class LookupJoinStage(Stage):
 
     @property
     def kind(self) -> str:
-        """Return "lookup_join"."""
         return "lookup_join"
 
     @property
     def parks(self) -> bool:
-        """Return whether a miss waits for another attempt."""
         return self.settings(StageOptions()).parks
 
     @cached_property
@@ -117,7 +98,6 @@ class LookupJoinStage(Stage):
 
     @cached_property
     def shape(self) -> LookupShape:
-        """Return the shape of the join."""
         return LookupShape.of(self.probe, self.table, self.how, constants=self.constants, using=self.using)
 
     def reading(self, shown: Collection[str]) -> LookupJoinStage:
@@ -171,7 +151,6 @@ class LookupJoinStage(Stage):
 
     @cached_property
     def output(self) -> Relation:
-        """Return the relation of the answer, hidden columns omitted."""
         pads = self.settings(StageOptions()).emit_padded_first
         whole = looked_up_relation(self.shape, self.how, residual=self.residual, emits_padded_first=pads)
         shown = pa.schema([column for column in whole.schema if column.name not in self.hidden])
@@ -179,7 +158,6 @@ class LookupJoinStage(Stage):
 
     @property
     def comparisons(self) -> tuple[Comparison, ...]:
-        """Return the keys of the stream and of the table, and the columns of the condition."""
         left, right = self.inputs[0].relation, self.table
         fetch_counts = replace(right, schema=self.source.schema)
         keys = (
@@ -190,7 +168,6 @@ class LookupJoinStage(Stage):
 
     @property
     def output_key(self) -> OutputKey:
-        """Return the lookup key, which bucketed the rows."""
         shown = set(self.output.schema.names)
         key = self.probe.join_key
         return OutputKey(bucketed_by=key if set(key) <= shown else ())
@@ -202,18 +179,15 @@ class LookupJoinStage(Stage):
 
     @property
     def state_tables(self) -> Mapping[str, TableKey]:
-        """Return the live rows and the memo, by lookup key."""
         key = TableKey(columns=self.probe.join_key, of_input=0)
         return {"left": key, "memo": key}
 
     @property
     def waits_for_time(self) -> bool:
-        """Return true: rows may wait for a time, or end by one."""
         return True
 
     @property
     def joined(self) -> Joined:
-        """Return the two sides whose columns are in the output."""
         return Joined(left=self.probe, right=self.table, how=self.how, using=self.using)
 
     @property
@@ -230,11 +204,6 @@ class LookupJoinStage(Stage):
         return sides_read((self.probe.schema, self.table.schema), keys, self.shape.sources_of_answer, shown)[:1]
 
     def build(self, options: StageOptions, directory: str | None) -> DurableOperator:
-        """Return the lookup join of one bucket.
-
-        Raises:
-            OptionError: hybrid state is requested.
-        """
         refuse_hybrid(options.hot_budget, title=self.explain(None)[0], option="default_hash_join")
         return cast("DurableOperator", self._made(options, directory))
 
@@ -262,7 +231,6 @@ class LookupJoinStage(Stage):
         )
 
     def open_effect(self, place: EffectPlace, beside: Effect | None = None) -> Effect:
-        """Return the fetch step of one bucket."""
         more, buckets = place.options.more, place.buckets
         processes = min(buckets, int(more.get("lookup_processes", buckets)))
         settings = self.settings(place.options).share(buckets=buckets, processes=processes)
@@ -279,12 +247,10 @@ class LookupJoinStage(Stage):
         return f'what "{self.source.name}" had when each row came; its journal forgets that once a snapshot has the answers'
 
     def rehearsed(self, operator: DurableOperator, tick: Tick, deltas: Sequence[ZSet]) -> list[ZSet]:
-        """Return the deltas for the operator without external rows; nothing is fetched."""
         join = cast("LookupJoin", operator)
         return [deltas[0], join.fetched_answer(join.keys_to_fetch(tick, deltas[0]), self.table.schema.empty_table())]
 
     def explain(self, buckets: int | None) -> list[str]:
-        """Return the condition, the settings of the lookups, and the state."""
         pairs = [f"{left} = {right}" for left, right in zip(self.probe.join_key, self.key, strict=False)]
         pairs += [f"{name} = {value!r}" for name, value in self.constants.items()]
         condition = " and ".join(pairs) + ("" if self.residual is None else f" and {self.residual!r}")
@@ -365,7 +331,6 @@ class _Fetching:
         return self._fetcher
 
     def close(self) -> None:
-        """Release connections."""
         if self._fetcher is not None:
             self._fetcher.close()
 
@@ -422,15 +387,15 @@ class LookupJoinRequest(NamedColumnsRequest):
     """Request a lookup join."""
 
     source: LookupSource
-    keys: tuple[tuple[Expression, str], ...]
+    keys: tuple[tuple[Expression, str], ...]  # an expression over the row, a column of the table
     columns: tuple[str, ...]
     how: str
     hint: Lookup = field(default_factory=Lookup)
-    constants: Mapping[str, Any] = field(default_factory=dict)
-    using: bool = False
-    condition: Expression | None = None
-    alias: str | None = None
-    name: str | None = None
+    constants: Mapping[str, Any] = field(default_factory=dict)  # values that columns of the table must have
+    using: bool = False  # the answer shows the keys once
+    condition: Expression | None = None  # beside the keys
+    alias: str | None = None  # of the table in this join
+    name: str | None = None  # of the stream, for messages
 
     @property
     def computed_keys(self) -> ComputedKeys:

@@ -45,12 +45,10 @@ class OwnOptions:
         return f"options of its own: {'; '.join(facts)}"
 
     def to_json(self) -> dict[str, Any]:
-        """Return everything about them, JSON-ready."""
         return asdict(self)
 
     @classmethod
     def from_json(cls, written: Mapping[str, Any]) -> Self:
-        """Build from the result of `to_json`."""
         budgets = {name: written[name] for name in ("hot_budget", "table_budget")}
         return cls(
             tombstone_retention_seconds=written["tombstone_retention_seconds"],

@@ -45,38 +45,21 @@ __all__ = ["ProcessTimeJoinRequest", "ProcessTimeJoinStage"]
 
 @dataclass(frozen=True, kw_only=True)
 class ProcessTimeJoinStage(Stage):
-    """Describe a join by processing time; the relations name their join keys.
+    """A join by processing time; the relations name their join keys."""
 
-    Args:
-        left: the rows of the left input, hidden columns included.
-        right: the rows of the right input.
-        how: inner or left.
-        snapshot: `current` or `previous`.
-        null_safe: per key column, True for `<=>`; none: nowhere.
-        using: put the key columns once and first.
-        residual: a condition over both rows beside the keys, or None.
-        hidden: per input, the columns that are in it only to order its changes.
-        index: the declared index of the right table that is looked up in; None: none is.
-        find_by: the columns of that index, part of the right key; none: the whole key.
-
-    Raises:
-        PlanError: keys, columns or names that do not go together (when `output` is read).
-    """
-
-    left: Relation
+    left: Relation  # hidden columns included
     right: Relation
     how: str = "inner"
     snapshot: str = "current"
-    null_safe: tuple[bool, ...] = ()
+    null_safe: tuple[bool, ...] = ()  # per key column, True for `<=>`; none: nowhere
     using: bool = False
     residual: Any = None
-    hidden: tuple[tuple[str, ...], tuple[str, ...]] = ((), ())
-    index: str | None = None
-    find_by: tuple[str, ...] = ()
+    hidden: tuple[tuple[str, ...], tuple[str, ...]] = ((), ())  # per input, the columns that only order its changes
+    index: str | None = None  # the declared index of the right table that is looked up in
+    find_by: tuple[str, ...] = ()  # the columns of that index, part of the right key; none: the whole key
 
     @property
     def kind(self) -> str:
-        """Return "process_time_join"."""
         return "process_time_join"
 
     @property
@@ -109,7 +92,6 @@ class ProcessTimeJoinStage(Stage):
 
     @cached_property
     def output(self) -> Relation:
-        """Return the relation of the answer, hidden columns omitted."""
         whole = process_time_relation(self.shape, self.snapshot, residual=self.residual)
         hidden = {*self.hidden[0], *self.hidden[1], *(f"{name}_right" for name in self.hidden[1])}
         return Relation(
@@ -118,19 +100,16 @@ class ProcessTimeJoinStage(Stage):
 
     @property
     def comparisons(self) -> tuple[Comparison, ...]:
-        """Return the keys, and the columns of the condition."""
         left, right = self.inputs[0].relation, self.inputs[1].relation
         keys = compared_keys(self.inputs, "a key of a join")
         return (*keys, *compared_in_condition(left, right, self.residual))
 
     @property
     def output_key(self) -> OutputKey:
-        """Return the left key, which bucketed the rows."""
         shown, key = set(self.output.schema.names), self.inputs[0].key
         return OutputKey(bucketed_by=key if set(key) <= shown else ())
 
     def never_null(self, inputs: Sequence[frozenset[str]]) -> frozenset[str]:
-        """Return the left columns without NULL; with INNER under `=` also those of the key."""
         matched = set(self.left.join_key) if self.how == "inner" and not any(self._flags) else set()
         return (inputs[0] | matched) & set(self.output.schema.names) & set(self.left.schema.names)
 
@@ -141,7 +120,6 @@ class ProcessTimeJoinStage(Stage):
 
     @property
     def state_tables(self) -> Mapping[str, TableKey]:
-        """Return the live rows of both sides and the memo, by join key."""
         return {
             "left": TableKey(columns=self.inputs[0].key, of_input=0),
             "right": TableKey(columns=self.inputs[1].key, of_input=1),
@@ -150,11 +128,9 @@ class ProcessTimeJoinStage(Stage):
 
     @property
     def joined(self) -> Joined:
-        """Return the two sides whose columns are in the output."""
         return Joined(left=self.left, right=self.right, how=self.how, using=self.using)
 
     def table_use(self, origins: Mapping[str, str]) -> TableUse:  # noqa: ARG002 - as the protocol has it
-        """Return the use of the table of current rows."""
         return TableUse(index=self.index, is_using=self.using, by_event_time=False)
 
     @property
@@ -175,7 +151,6 @@ class ProcessTimeJoinStage(Stage):
         return left if self.left.mode == "append" else None, right
 
     def build(self, options: StageOptions, directory: str | None) -> DurableOperator:
-        """Return the join of one bucket."""
         return cast("DurableOperator", self.made(options, directory))
 
     def made(
@@ -187,11 +162,6 @@ class ProcessTimeJoinStage(Stage):
         output_names: Sequence[str] | None = None,
         table_of: ProcessTimeJoin | None = None,
     ) -> ProcessTimeJoin:
-        """Return the join of one bucket, perhaps over the rows of another one; see `ProcessTimeJoin`.
-
-        Raises:
-            OptionError: hybrid state is requested.
-        """
         refuse_hybrid(options.hot_budget, title=self.explain(None)[0], option="default_hash_join")
         return ProcessTimeJoin(
             self.left,
@@ -212,7 +182,6 @@ class ProcessTimeJoinStage(Stage):
         )
 
     def explain(self, buckets: int | None) -> list[str]:
-        """Return the condition, the relevant moment, and the state."""
         pairs = zip(self.left.join_key, self.right.join_key, self._flags, strict=True)
         condition = " and ".join(f"{left} {'<=>' if safe else '='} {right}" for left, right, safe in pairs)
         condition += "" if self.residual is None else f" and {self.residual!r}"
@@ -231,7 +200,6 @@ class ProcessTimeJoinStage(Stage):
         ]
 
     def to_json(self) -> dict[str, Any]:
-        """Return everything about the join, JSON-ready."""
         return {
             "kind": self.kind,
             "left": write_relation(self.left),

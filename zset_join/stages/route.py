@@ -26,17 +26,12 @@ __all__ = ["RouteRequest", "RouteStage"]
 
 @dataclass(frozen=True, kw_only=True)
 class RouteStage(Stage):
-    """Describe the route of an upsert input; its relation names the join key of the next stage.
-
-    Args:
-        source: the changes.
-    """
+    """The route of an upsert input; its relation names the join key of the next stage."""
 
     source: Relation
 
     @property
     def kind(self) -> str:
-        """Return "route"."""
         return "route"
 
     @cached_property
@@ -62,26 +57,21 @@ class RouteStage(Stage):
 
     @property
     def state_tables(self) -> Mapping[str, TableKey]:
-        """Return one table, by primary key."""
         return {"route": TableKey(columns=self.source.primary_key)}
 
     @property
     def follows_from_rows(self) -> bool:
-        """Return true."""
         return True
 
     @property
     def forwards(self) -> bool:
-        """Return True: its answer is its input."""
         return True
 
     @property
     def cold_state(self) -> Literal["routes"]:
-        """Return "routes"."""
         return "routes"
 
     def passes(self, columns: frozenset[str]) -> frozenset[str]:
-        """Return them: rows are only sent on."""
         return columns
 
     def needs(self, shown: Collection[str]) -> tuple[frozenset[str] | None, ...]:
@@ -89,11 +79,9 @@ class RouteStage(Stage):
         return (frozenset((*shown, *self.source.join_key)),)
 
     def build(self, options: StageOptions, directory: str | None) -> DurableOperator:
-        """Return the route of one bucket."""
         return Route(self.source, options=options.of_operator(directory, budget=options.hot_budget))
 
     def explain(self, buckets: int | None) -> list[str]:  # noqa: ARG002 - the stage behind it prints them
-        """Return its reason and its state."""
         key = self.source.primary_key
         moving = " or ".join(name for name in self.source.join_key if name not in key)
         kept = ", ".join(self.source.join_key + self.source.sequence_by)
@@ -104,7 +92,6 @@ class RouteStage(Stage):
         ]
 
     def to_json(self) -> dict[str, Any]:
-        """Return everything about the route, JSON-ready."""
         return {"kind": self.kind, "source": write_relation(self.source)}
 
 

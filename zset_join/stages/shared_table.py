@@ -36,17 +36,10 @@ MOST_READERS = 7
 
 @dataclass(frozen=True, kw_only=True)
 class SharedTableStage(Stage):
-    """Describe a shared table.
-
-    Args:
-        readers: the joins, all temporal ones by event time or all by processing time, with equal right sides.
-    """
-
-    readers: tuple[Stage, ...]
+    readers: tuple[Stage, ...]  # all temporal, or all by processing time, with equal right sides
 
     @property
     def kind(self) -> str:
-        """Return "shared_table"."""
         return "shared_table"
 
     @cached_property
@@ -66,7 +59,6 @@ class SharedTableStage(Stage):
 
     @property
     def state_tables(self) -> Mapping[str, TableKey]:
-        """Return the rows of the table, and what every reader keeps."""
         right = self.readers[0].inputs[1]
         tables = {"right": TableKey(columns=right.key, of_input=0)}
         for place, reader in enumerate(self.readers):
@@ -78,7 +70,6 @@ class SharedTableStage(Stage):
 
     @property
     def waits_for_time(self) -> bool:
-        """Return true: rows may wait for a time, or end by one."""
         return True
 
     @property
@@ -87,11 +78,6 @@ class SharedTableStage(Stage):
         return any(reader.waits_for_clock for reader in self.readers)
 
     def build(self, options: StageOptions, directory: str | None) -> SharedTable:
-        """Return the table of one bucket, with its readers.
-
-        Raises:
-            OptionError: hybrid state is requested.
-        """
         if isinstance(self.readers[0], TemporalJoinStage):
             return self._of_versions(options, directory)
         joins: list[ProcessTimeJoin] = []
@@ -136,12 +122,10 @@ class SharedTableStage(Stage):
         return self.readers[0].max_watermark_jump
 
     def explain(self, buckets: int | None) -> list[str]:
-        """Return a description."""
         where = shown_buckets(buckets, "key")
         return [f'Table "{self.output.name}", one copy {where}', f"  looked up in by {counted(len(self.readers), 'join')}"]
 
     def to_json(self) -> dict[str, Any]:
-        """Return everything about it, JSON-ready."""
         return {"kind": self.kind, "readers": [reader.to_json() for reader in self.readers]}
 
 

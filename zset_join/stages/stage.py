@@ -81,26 +81,17 @@ class Reduction(Protocol):
 class StageInput:
     """Input of a stage, and the distribution of its rows over the buckets.
 
-    Args:
-        relation: the rows, with event time and watermark delay where they have them.
-        key: the columns that decide the bucket; none: all rows go to bucket 0.
-        key_types: the types they are compared in, one per key column.
-        unmatchable: where a row goes whose key has a NULL that matches nothing: spread `by_identity` (its primary key, or the
-            whole row), or `by_key` like any other.
-        null_safe: with `by_identity`, per key column whether NULL is an ordinary value; none: in no column.
-        keeps_unmatchable: whether the operator uses such a row.
-        reduce: reduction of the rows before the shuffle, or None.
-        everywhere: an integer column; a row with a negative value goes to every bucket. None: no row does.
+    A row whose key has a NULL that matches nothing goes `by_identity` (its primary key, or the whole row) or `by_key`.
     """
 
     relation: Relation
-    key: tuple[str, ...] = ()
-    key_types: tuple[pa.DataType, ...] = ()
+    key: tuple[str, ...] = ()  # decides the bucket; none: all rows go to bucket 0
+    key_types: tuple[pa.DataType, ...] = ()  # the types they are compared in
     unmatchable: Literal["by_identity", "by_key"] = "by_key"
-    null_safe: tuple[bool, ...] = ()
-    keeps_unmatchable: bool = True
-    reduce: Reduction | None = None
-    everywhere: str | None = None
+    null_safe: tuple[bool, ...] = ()  # with `by_identity`: NULL is an ordinary value; none: in no column
+    keeps_unmatchable: bool = True  # whether the operator uses such a row
+    reduce: Reduction | None = None  # before the shuffle
+    everywhere: str | None = None  # an integer column; a row with a negative value goes to every bucket
 
     @property
     def fed(self) -> Relation:
@@ -117,35 +108,21 @@ class StageInput:
 
 @dataclass(frozen=True, kw_only=True)
 class OutputKey:
-    """Key properties of the output rows of a stage, as needed by fusing.
+    """Key properties of the output rows of a stage, as needed by fusing."""
 
-    Args:
-        columns: output columns that identify a row; none where that is not known.
-        bucketed_by: output columns that carry the bucket key of the stage unchanged, in its order; none where they do not.
-        aliases: pairs of a column of `bucketed_by` and another one that shows the same value.
-        padded: groups of output columns that are NULL together in some rows, whatever the key of their bucket.
-    """
-
-    columns: tuple[str, ...] = ()
-    bucketed_by: tuple[str, ...] = ()
-    aliases: tuple[tuple[str, str], ...] = ()
-    padded: tuple[tuple[str, ...], ...] = ()
+    columns: tuple[str, ...] = ()  # identify a row; none where that is not known
+    bucketed_by: tuple[str, ...] = ()  # carry the bucket key unchanged, in its order; none where none do
+    aliases: tuple[tuple[str, str], ...] = ()  # a column of `bucketed_by`, and another one that shows its value
+    padded: tuple[tuple[str, ...], ...] = ()  # columns that are NULL together in some rows, whatever their bucket
 
 
 @dataclass(frozen=True, kw_only=True)
 class TableKey:
-    """Which columns of a snapshot's table decide the bucket of its rows.
+    """Which columns of a snapshot's table decide the bucket of its rows."""
 
-    Args:
-        columns: in the order of the stage's key; none: the table is in bucket 0.
-        of_input: the input whose rows it holds, where the rule for a NULL that matches nothing is that input's; None: NULL is
-            hashed like a value.
-        is_whole: it contains all live rows of that input, with their columns and `_zset_weight`.
-    """
-
-    columns: tuple[str, ...] = ()
-    of_input: int | None = None
-    is_whole: bool = False
+    columns: tuple[str, ...] = ()  # in the order of the stage's key; none: the table is in bucket 0
+    of_input: int | None = None  # its rule for a NULL that matches nothing counts; None: NULL is hashed like a value
+    is_whole: bool = False  # has all live rows of that input, with their columns and `_zset_weight`
 
 
 @dataclass(frozen=True, kw_only=True)

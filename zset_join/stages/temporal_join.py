@@ -40,48 +40,32 @@ __all__ = ["TemporalJoinStage", "TemporalRequest"]
 
 @dataclass(frozen=True, kw_only=True)
 class TemporalJoinStage(TimedJoinStage):
-    """Describe a temporal join; the relations name their join keys, event times and watermarks.
-
-    Args:
-        left: the rows of the left input.
-        right: the versions.
-        options: of the join.
-        is_change_time: the time of a version is that of its change, not a column of the row, so a DELETE has one, too.
-        index: the declared index of the versions that is looked up in; None: none is.
-
-    Raises:
-        PlanError: the rules of temporal joins (when `output` or `inputs` is read).
-    """
+    """A temporal join; the relations name their join keys, event times and watermarks."""
 
     left: Relation
     right: Relation
     options: TemporalOptions = field(default_factory=TemporalOptions)
-    is_change_time: bool = False
-    index: str | None = None
+    is_change_time: bool = False  # the time of a version is that of its change, so a DELETE has one, too
+    index: str | None = None  # the declared index of the versions that is looked up in
 
     @property
     def kind(self) -> str:
-        """Return "temporal_join"."""
         return "temporal_join"
 
     @cached_property
     def shape(self) -> VersionJoinShape:
-        """Return which rows meet, and when."""
         return temporal_shape(self.left, self.right, self.options)
 
     @cached_property
     def output(self) -> Relation:
-        """Return its answer."""
         return temporal_relation(self.shape)
 
     @property
     def state_tables(self) -> Mapping[str, TableKey]:
-        """Return the versions, and the left rows that wait or may be corrected, by key."""
         left = {} if self.options.emit == "once" else {"left": TableKey(columns=self.inputs[0].key, of_input=0)}
         return {**left, "right": TableKey(columns=self.inputs[1].key, of_input=1)}
 
     def table_use(self, origins: Mapping[str, str]) -> TableUse:
-        """Return the use of the table of versions."""
         options, deletes = self.options, self.options.delete_column
         return TableUse(
             index=self.index,
@@ -113,11 +97,6 @@ class TemporalJoinStage(TimedJoinStage):
         return None if is_left_whole else left, None if self.right.mode == "changelog" else right
 
     def build(self, options: StageOptions, directory: str | None) -> DurableOperator:
-        """Return the temporal join of one bucket.
-
-        Raises:
-            OptionError: hybrid state is requested.
-        """
         return self.made(options, directory)
 
     def made(
@@ -129,11 +108,6 @@ class TemporalJoinStage(TimedJoinStage):
         eager_places: int = 0,
         table_of: TemporalJoin | None = None,
     ) -> TemporalJoin:
-        """Return the temporal join of one bucket, perhaps over the versions of another one; see `TemporalJoin`.
-
-        Raises:
-            OptionError: hybrid state is requested.
-        """
         refuse_hybrid(options.hot_budget, title=self.title, option="default_hash_join")
         return TemporalJoin(
             self.left,
@@ -147,7 +121,6 @@ class TemporalJoinStage(TimedJoinStage):
 
     @property
     def max_watermark_jump(self) -> int | None:
-        """Return the lines of its options."""
         return self.options.max_watermark_jump
 
     @property
@@ -165,11 +138,9 @@ class TemporalJoinStage(TimedJoinStage):
 
     @property
     def title(self) -> str:
-        """Return the title for `explain`."""
         return f"Temporal join {self.options.how} on {self.condition}, as of {self.left.event_time}"
 
     def explain(self, buckets: int | None) -> list[str]:
-        """Return the chosen path, and when rows are stored and freed."""
         left, right, options = self.left.name, self.right.name, self.options
         emitted = {
             "once": "answers on arrival with the versions known then; corrects nothing",
@@ -215,7 +186,6 @@ class TemporalJoinStage(TimedJoinStage):
         return ", ".join(f'{size} per row of "{one.name}"' for one, size in zip(kept, sizes, strict=True)) + ", and long texts"
 
     def to_json(self) -> dict[str, Any]:
-        """Return everything about the join, JSON-ready."""
         options = self.options
         return {
             "kind": self.kind,

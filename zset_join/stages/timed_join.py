@@ -19,13 +19,7 @@ __all__ = ["TimedJoinStage"]
 
 
 class TimedJoinStage(Stage):
-    """Describe a join of left rows with the right rows of their key that their time chooses.
-
-    Attributes:
-        left: the rows of the left input.
-        right: the rows of the right input, versions of a temporal join.
-        options: of the join.
-    """
+    """A join of left rows with the right rows of their key that their time chooses."""
 
     left: Relation
     right: Relation
@@ -69,7 +63,6 @@ class TimedJoinStage(Stage):
 
     @property
     def comparisons(self) -> tuple[Comparison, ...]:
-        """Return the keys, and the columns of the condition."""
         left, right = self.inputs[0].relation, self.inputs[1].relation
         keys = compared_keys(self.inputs, "a key of a join")
         return (*keys, *compared_in_condition(left, right, self.options.residual))
@@ -93,7 +86,6 @@ class TimedJoinStage(Stage):
         return False
 
     def never_null(self, inputs: Sequence[frozenset[str]]) -> frozenset[str]:
-        """Return output columns that are never NULL: those of the left side, of an inner join those of both."""
         shape = self.shape
         full = {"left": set(inputs[0]), "right": set(inputs[1]) if shape.how == "inner" else set()}
         if shape.how == "inner":
@@ -104,17 +96,14 @@ class TimedJoinStage(Stage):
 
     @property
     def waits_for_time(self) -> bool:
-        """Return true: rows may wait for a time, or end by one."""
         return True
 
     @property
     def joined(self) -> Joined:
-        """Return the two sides whose columns are in the output."""
         return Joined(left=self.left, right=self.right, how=self.options.how, using=self.options.using)
 
     @property
     def chooses_by_key(self) -> bool:
-        """Return True: it chooses rows per key."""
         return True
 
     @property

@@ -31,22 +31,11 @@ __all__ = ["UnchangedRequest", "UnchangedStage"]
 
 @dataclass(frozen=True, kw_only=True)
 class UnchangedStage(Stage):
-    """Describe rows that are passed on.
-
-    Args:
-        source: the rows, in changelog or append mode.
-        counts: keep every row with its copies, and refuse a retraction of an absent one.
-
-    Raises:
-        PlanError: rows in upsert mode (when the operator is built).
-    """
-
     source: Relation
-    counts: bool = False
+    counts: bool = False  # keep every row with its copies, and refuse a retraction of an absent one
 
     @property
     def kind(self) -> str:
-        """Return "unchanged"."""
         return "unchanged"
 
     @cached_property
@@ -58,7 +47,6 @@ class UnchangedStage(Stage):
 
     @property
     def output(self) -> Relation:
-        """Return the same rows."""
         return replace(self.source, join_key=(), sequence_by=())
 
     @property
@@ -67,7 +55,6 @@ class UnchangedStage(Stage):
         return OutputKey(columns=self.source.primary_key)
 
     def never_null(self, inputs: Sequence[frozenset[str]]) -> frozenset[str]:
-        """Return the columns without NULL."""
         return inputs[0]
 
     @property
@@ -77,21 +64,17 @@ class UnchangedStage(Stage):
 
     @property
     def follows_from_rows(self) -> bool:
-        """Return true: the answer is the input."""
         return True
 
     @property
     def lists_input(self) -> bool:
-        """Return whether it counts the copies of rows."""
         return self.counts
 
     @property
     def cold_state(self) -> Literal["groups"] | None:
-        """Return "groups" where rows are counted."""
         return "groups" if self.counts else None
 
     def passes(self, columns: frozenset[str]) -> frozenset[str]:
-        """Return the columns, which pass through unchanged."""
         return columns
 
     def needs(self, shown: Collection[str]) -> tuple[frozenset[str] | None, ...]:
@@ -99,18 +82,15 @@ class UnchangedStage(Stage):
         return (frozenset(shown),)
 
     def build(self, options: StageOptions, directory: str | None) -> DurableOperator:
-        """Return the operator of one bucket."""
         if self.counts:
             return Counted(self.source, options=options.of_operator(directory, budget=options.table_budget))
         return Unchanged(self.source, on_bad_input=options.on_bad_input, chunk_rows=options.chunk_rows, directory=directory)
 
     def explain(self, buckets: int | None) -> list[str]:
-        """Return a description of the stage."""
         counted = f"every distinct row with its copies; {shown_buckets(buckets, 'row')}"
         return [f'Rows of "{self.source.name}"', f"  remembers: {counted if self.counts else 'nothing'}"]
 
     def to_json(self) -> dict[str, Any]:
-        """Return everything about it, JSON-ready."""
         more = {"counts": True} if self.counts else {}
         return {"kind": self.kind, "source": write_relation(self.source), **more}
 

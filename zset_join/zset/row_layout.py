@@ -68,10 +68,10 @@ class ColumnTable:
 class EncodedRows:
     """Row records of one batch; they are valid as long as `owners` live."""
 
-    address: int
+    address: int  # of the first record
     count: int
-    owners: list[Any]
-    unfit: npt.NDArray[np.bool_] | None = None
+    owners: list[Any]  # what long strings point into, and the buffer of the records
+    unfit: npt.NDArray[np.bool_] | None = None  # rows with a key that does not fit its compared type
 
 
 class RowLayout:

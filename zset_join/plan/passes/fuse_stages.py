@@ -41,10 +41,10 @@ __all__ = ["Fusing", "fuse_stages", "fused_together"]
 class Fusing:
     """Return whether the rows for one input of a stage stay where they are made."""
 
-    target: int
-    side: int
-    senders: tuple[int, ...]
-    why_not: str | None
+    target: int  # number of the stage
+    side: int  # which of its inputs
+    senders: tuple[int, ...]  # numbers of stages
+    why_not: str | None  # why rows are shuffled; None: they are not
 
     def line(self, name: str) -> str:
         """Return the line for `explain`."""
@@ -57,9 +57,9 @@ class Fusing:
 class _KeyColumn:
     """One position of the key that a stage goes by, of the rows that leave it or come to it."""
 
-    columns: tuple[str, ...]
-    type: str
-    holds_null: bool
+    columns: tuple[str, ...]  # of the output: all that show it; of the input: one
+    type: str  # what it is hashed as
+    holds_null: bool  # NULL is hashed like a value
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,7 +69,7 @@ class _Rows:
     number: int
     key: tuple[_KeyColumn, ...]
     never_null: frozenset[str]
-    padded: tuple[frozenset[str], ...]
+    padded: tuple[frozenset[str], ...]  # groups of columns that are NULL together, whatever the bucket
     names: tuple[str, ...]
     has_steps: bool = False
 

@@ -59,7 +59,7 @@ class _Pairs:
     join: JoinRequest
     sides: tuple[Node, Node]
     keys: tuple[tuple[str, str], ...]
-    columns: Mapping[str, tuple[int, str]]
+    columns: Mapping[str, tuple[int, str]]  # per column that the group reads, side and column of the input
     types: Mapping[str, pa.DataType]
 
     @classmethod

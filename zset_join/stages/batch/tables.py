@@ -41,8 +41,8 @@ __all__ = [
 class BatchTimes:
     """How far time had come when the last epoch ended."""
 
-    watermark_us: int | None = None
-    processing_time_us: int | None = None
+    watermark_us: int | None = None  # of the stage
+    processing_time_us: int | None = None  # of the last epoch
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,9 +51,9 @@ class BatchScope:
 
     dialect: Dialect
     times: BatchTimes
-    epochs: str
-    has_all_epochs: bool = True
-    marks: str | None = None
+    epochs: str  # the table of the processing time `t` of every epoch `e`
+    has_all_epochs: bool = True  # else only epochs in which a row arrived
+    marks: str | None = None  # a table of the watermark `before` every epoch `e` and behind it, `mark`
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,8 +62,8 @@ class BatchTable:
 
     name: str
     relation: Relation
-    history: str | None = None
-    versions: tuple[Any, BatchTable] | None = None
+    history: str | None = None  # a table of all changes: `w` the weight, `e` the epoch, `n` the place among all
+    versions: tuple[Any, BatchTable] | None = None  # the stage of current versions, and its input
 
     def column(self, name: str) -> str:
         return column(self.relation.schema, name)
