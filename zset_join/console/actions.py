@@ -10,7 +10,5 @@ __all__ = ["Action"]
 
 @dataclass(frozen=True)
 class Action:
-    """Something that a button of the page does."""
-
     title: str
     run: Callable[[], str]

@@ -34,7 +34,6 @@ def serve_console(
 
 
 def allowed_actions(options: argparse.Namespace, run: Callable[[str, str | None, str | None], int]) -> dict[str, Action]:
-    """Return what the page may do."""
     target = options.replay
     if options.allow_actions != (target is not None):
         raise _refused("expected both --allow-actions and --replay TARGET, or none: no other action exists.")

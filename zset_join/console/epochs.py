@@ -23,8 +23,6 @@ NumbersByName = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EpochSummary:
-    """The numbers of one epoch."""
-
     epoch: int
     at_us: int | None = None
     rows_in: NumbersByName = field(default_factory=dict)
@@ -48,7 +46,6 @@ class EpochSummary:
     fan_out: Any = None
 
     def to_json(self) -> dict[str, Any]:
-        """Return it JSON-ready."""
         return {one.name: getattr(self, one.name) for one in fields(self)}
 
 

@@ -75,7 +75,6 @@ def shown_setting(value: Any) -> Any:
 
 
 def shown_columns(schema: pa.Schema) -> list[str]:
-    """Return the names of columns as the page shows them."""
     return [shown_text(str(name)) for name in schema.names]
 
 
@@ -106,15 +105,12 @@ def typed_values(schema: pa.Schema, where: Mapping[str, str]) -> dict[str, Any]:
 
 
 def matching(rows: pa.RecordBatch | pa.Table, where: Mapping[str, str]) -> pa.Array:
-    """Return which rows have values."""
     return rows_having(rows, typed_values(rows.schema, where))
 
 
 def row_text(row: Mapping[str, Any]) -> dict[str, Any]:
-    """Return one row by the names of its columns."""
     return {shown_text(str(name)): shown(value) for name, value in row.items()}
 
 
 def weighted(rows: Sequence[tuple[Mapping[str, Any], int]]) -> list[list[Any]]:
-    """Return rows with their weights."""
     return [[row_text(row), weight] for row, weight in rows]

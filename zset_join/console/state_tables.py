@@ -32,15 +32,12 @@ _BUCKET, _GROUP_ROWS, _WEIGHT = "_zset_bucket", "_zset_rows", "_zset_weight"
 
 
 class StateTables:
-    """Answer questions about the state of one checkpoint."""
-
     def __init__(self, location: str) -> None:
         self._location = location
         self._lock = threading.Lock()
         self._opened: tuple[int, duckdb.DuckDBPyConnection] | None = None
 
     def rows(self, epoch: int, table: str, where: Mapping[str, str]) -> dict[str, Any]:
-        """Return the rows of a table that have values."""
         with self._lock:
             connection = self._connection(epoch)
             names = self._names(connection)
@@ -106,7 +103,6 @@ class StateTables:
         return self._opened[1]
 
     def close(self) -> None:
-        """Release the memory."""
         with self._lock:
             self._closed()
 

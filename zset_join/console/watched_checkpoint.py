@@ -64,8 +64,6 @@ class QueryAnswers:
 
 
 class WatchedCheckpoint:
-    """Watch one checkpoint."""
-
     def __init__(self, location: str | Path, answers: QueryAnswers | None = None, *, dead_letters: str | None = None) -> None:
         self.location = str(location)
         self._answers, self._letters_path = answers or QueryAnswers(), dead_letters
@@ -219,7 +217,6 @@ class WatchedCheckpoint:
         return metrics_text(self.location)
 
     def close(self) -> None:
-        """Release the cached answers."""
         self._state.close()
 
     def _files(self) -> CheckpointFiles:

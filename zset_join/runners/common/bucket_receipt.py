@@ -22,8 +22,6 @@ __all__ = ["BucketReceipt", "dues_after", "histories_after"]
 
 @dataclass(slots=True, kw_only=True)
 class BucketReceipt:
-    """Report one bucket of one stage."""
-
     stage: str
     bucket: int
     log: LogEntry | None = None

@@ -89,8 +89,6 @@ def _may_move(stage: Stage, number: int, given: StageInput, options: StageOption
 
 @dataclass(slots=True)
 class _Spread:
-    """One epoch, parted."""
-
     tick: Tick
     deltas: tuple[ZSet, ...]
     rows: list[pa.RecordBatch]
@@ -137,15 +135,9 @@ class Bucketed:
 
     @property
     def absorbed_epoch(self) -> int:
-        """Return the last epoch folded in; -1 when fresh."""
         return min(one.absorbed_epoch for one in self.operators)
 
     def answer(self, tick: Tick, deltas: Sequence[ZSet]) -> Iterator[ZSet]:
-        """Yield the change of the output, all retractions first.
-
-        Raises:
-            ZsetJoinError: as the operator of a bucket; of several that raise, that of the first one.
-        """
         spread = self._spread_out(tick, deltas)
         answers = self._answered(spread)
         for sign in (0, 1):
@@ -164,12 +156,6 @@ class Bucketed:
         return retractions, insertions
 
     def absorb(self, tick: Tick, deltas: Sequence[ZSet]) -> None:
-        """Fold the deltas of one epoch into all buckets.
-
-        Raises:
-            ZsetJoinError: as `answer`; no bucket has changed.
-            StateError: an epoch that was absorbed before.
-        """
         tick.check_follows(self.absorbed_epoch)
         spread = self._spread_out(tick, deltas)
         if not spread.is_answered:
@@ -203,7 +189,6 @@ class Bucketed:
         return answers
 
     def rejections(self, tick: Tick, deltas: Sequence[ZSet]) -> pa.Table:
-        """Return the input rows that break their relation's contract: `input`, `row`, `weight`, `code`, `reason`."""
         spread = self._spread_out(tick, deltas)
         names = [relation.name for relation in self.inputs]
         tables = []
@@ -223,20 +208,16 @@ class Bucketed:
         )
 
     def corrections(self) -> int | None:
-        """Return how many earlier answers the last one retracted; None where nothing is corrected ever."""
         counts = [corrections_of(one) for one in self.operators]
         return None if any(count is None for count in counts) else sum(cast("list[int]", counts))
 
     def resident_bytes(self) -> int:
-        """Return the bytes of state held in memory."""
         return sum(one.resident_bytes() for one in self.operators)
 
     def working_bytes(self) -> int:
-        """Return the bytes of the working arrays."""
         return sum(one.working_bytes() for one in self.operators)
 
     def is_current(self) -> bool:
-        """Return whether the mapped files are still those of the directory, and whole."""
         return all(one.is_current() for one in self.operators)
 
     def statistics(self) -> dict[str, int]:
@@ -367,7 +348,6 @@ class _Timed(Bucketed):
     """Run the operators of a stage that may have rows to emit when time passes."""
 
     def next_due(self) -> NextDue:
-        """Return when the first of them must next run."""
         return earliest(due_of(one) for one in self.operators)
 
 
@@ -375,7 +355,6 @@ class _Listing(Bucketed):
     """Run the operators of a stage that can list the rows of its answer."""
 
     def held(self) -> Iterator[ZSet]:
-        """Yield every row of the sum of the answers, the weight being how many rows of the input are behind it."""
         for one in self.operators:
             yield from cast("Any", one).held()
 

@@ -70,7 +70,6 @@ class EventClock:
         active: Mapping[str, int | None],
         now_us: int | None,
     ) -> Watermark:
-        """Return the watermark of a stage after an epoch."""
         known = [sources.get(name) for name in self.counting(number, active, now_us)]
         least = [one for one in known if one is not None]
         return later_of(before, min(least)) if least and len(least) == len(known) else before

@@ -58,11 +58,9 @@ class Parting:
 
     @property
     def absorbed_epoch(self) -> int:
-        """Return the last epoch folded in; -1 when fresh."""
         return self.inner.absorbed_epoch
 
     def answer(self, tick: Tick, deltas: Sequence[ZSet]) -> Iterator[ZSet]:
-        """Return the change of the output, as the operator does."""
         return self.inner.answer(tick, deltas)
 
     def absorb(self, tick: Tick, deltas: Sequence[ZSet]) -> None:
@@ -105,44 +103,34 @@ class Parting:
         return tables, other
 
     def rejections(self, tick: Tick, deltas: Sequence[ZSet]) -> pa.Table:
-        """Return the input rows that break their relation's contract: `input`, `row`, `weight`, `code`, `reason`."""
         return self.inner.rejections(tick, deltas)
 
     def corrections(self) -> int | None:
-        """Return how many earlier answers the last one retracted; None where nothing is corrected ever."""
         return corrections_of(self.inner)
 
     def resident_bytes(self) -> int:
-        """Return the bytes of state held in memory."""
         return self.inner.resident_bytes()
 
     def working_bytes(self) -> int:
-        """Return the bytes of the working arrays."""
         return self.inner.working_bytes()
 
     def is_current(self) -> bool:
-        """Return true: it is in memory."""
         return self.inner.is_current()
 
     def statistics(self) -> dict[str, int]:
-        """Return counts for users."""
         return self.inner.statistics()
 
     def snapshot(self) -> Mapping[str, pa.Table]:
-        """Return the live rows, as one operator would."""
         return self.inner.snapshot()
 
     def snapshot_readers(self) -> Mapping[str, pa.RecordBatchReader]:
-        """Return readers of the tables of `snapshot`, batch by batch, until the state changes."""
         return self.inner.snapshot_readers()
 
     def restore(self, tables: Mapping[str, pa.Table | pa.RecordBatchReader]) -> None:
-        """Replace the state by a snapshot."""
         self.inner.restore(tables)
         self._rows, self._seen = sum(table.num_rows for table in tables.values() if isinstance(table, pa.Table)), 0
 
     def close(self) -> None:
-        """Release the state."""
         self.inner.close()
 
 
@@ -150,7 +138,6 @@ class _Timed(Parting):
     """Run a stage that may have rows to emit when time passes."""
 
     def next_due(self) -> NextDue:
-        """Return when it must next run."""
         return due_of(self.inner)
 
 
@@ -158,7 +145,6 @@ class _Listing(Parting):
     """Run a stage that can list the rows of its answer."""
 
     def held(self) -> Iterator[ZSet]:
-        """Return every row of the sum of the answers, the weight being how many rows of the input are behind it."""
         return cast("Any", self.inner).held()  # type: ignore[no-any-return]
 
 

@@ -31,7 +31,6 @@ class Rejected:
     reasons: list[str] = field(default_factory=list)
 
     def add(self, rows: ZSet, codes: Sequence[str], reasons: Sequence[str]) -> None:
-        """Put rows aside; none is no piece."""
         if len(rows):
             self.rows.append(rows)
             self.codes += codes
@@ -43,8 +42,6 @@ class Rejected:
 
 @dataclass(frozen=True, slots=True)
 class RejectedRows:
-    """Rejected rows of one input or output."""
-
     name: str
     rejected: Rejected
     is_of_source: bool = False

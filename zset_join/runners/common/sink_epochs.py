@@ -43,7 +43,6 @@ class SinkEpochs:
 
     @property
     def name(self) -> str:
-        """Return the name of the sink for messages."""
         return repr(self.sink)
 
     @property

@@ -43,7 +43,6 @@ class StageBucket:
 
     @classmethod
     def of(cls, stage: Stage) -> StageBucket:
-        """Return it, with what an epoch does not recompute."""
         return cls(stage, stage.output.schema, stage.waits_for_time, stage.emits_without_input)
 
     def begins(self, bucket: int, *, is_first: bool) -> bool:

@@ -71,8 +71,6 @@ def _merged(one: EvolutionStart, other: EvolutionStart) -> EvolutionStart:
 
 @dataclass(frozen=True)
 class _Parts:
-    """Parts that a pipeline keeps when its plan changes."""
-
     operators: Mapping[int, DurableOperator]
     known: KnownTimes
     readings: Mapping[str, Reading]

@@ -273,7 +273,6 @@ def repeated(rows: ZSet, schema: pa.Schema) -> pa.Table:
 
 
 def view_not_kept() -> OptionError:
-    """Return the error of a pipeline that does not keep what its views hold."""
     return OptionError(
         "this pipeline was made with keep_view=False and keeps only what it needs; sum its deltas, or remove the option.",
         code="VIEW_NOT_KEPT",

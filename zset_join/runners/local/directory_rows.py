@@ -35,7 +35,6 @@ def input_folder(number: int) -> str:
 
 
 def view_rows(files: CheckpointFiles, history: BucketHistory, schema: pa.Schema) -> Iterator[ZSet]:
-    """Yield the contents of a view, in parts."""
     if history.snapshot is not None:
         table = read_snapshot(files, history.snapshot)["view"]
         weights = single_batch(table.select([WEIGHT])).column(0).to_numpy()

@@ -138,7 +138,6 @@ class PipelineDirectory:
             raise
 
     def _described(self, plan: QueryPlan) -> dict[str, Any]:
-        """Return the description of the directory under a plan."""
         kept = {"keeps_view": self._contents is not None, "keeps_inputs": self._history is not None}
         return {**described_plan(plan), **kept, **self._place.described(stored_description(self.location))}
 
@@ -161,7 +160,6 @@ class PipelineDirectory:
 
     @property
     def query_id(self) -> str:
-        """Return the name of the query in its outputs."""
         return self.checkpoint.query_id
 
     @property
@@ -390,7 +388,6 @@ class PipelineDirectory:
         return reporting_full_disk(f"the directory {self.location} lies", _CURES, outcome, location=self.location)
 
     def put_aside(self, epoch: int, letters: pa.Table) -> None:
-        """Write down the rows of an epoch that broke the contract of their source."""
         write_dead_letters(self._dead_letters, epoch, letters)
 
     def answers(self, record: CommitRecord) -> Mapping[str, ZSet]:
@@ -430,7 +427,6 @@ class PipelineDirectory:
         return view if len(self._plan.views) > 1 else ""
 
     def close(self) -> None:
-        """Release everything, so that the directory can be opened again."""
         try:
             self._stages.release_interrupted()
             close_kept_operators(self.checkpoint.opened_at_ns)

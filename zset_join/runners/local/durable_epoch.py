@@ -28,8 +28,6 @@ __all__ = ["DurableEpoch"]
 
 @dataclass(kw_only=True)
 class DurableEpoch:
-    """One epoch of a pipeline with a directory: stages are opened when they run."""
-
     plan: QueryPlan
     checkpoint: Checkpoint
     options: StageOptions

@@ -34,8 +34,6 @@ __all__ = ["AnsweredEpoch", "Engine", "StageWork"]
 
 @dataclass(frozen=True, slots=True)
 class StageWork:
-    """Progress of one stage in one epoch."""
-
     seconds: float
     rows_in: int
     rows_out: int
@@ -81,7 +79,6 @@ class _View:
         self._empty, self._sums = ZSet.empty(schema), RowSums(schema)
 
     def delta(self, known: dict[str | int, ZSet]) -> ZSet:
-        """Return the change, given those of sources and stages."""
         delta = self._rows.collect(known)
         if not len(delta) or self._is_distinct:
             return delta
@@ -92,8 +89,6 @@ class _View:
 
 
 class Engine:
-    """Run the stages of a plan."""
-
     def __init__(self, plan: QueryPlan, watermarks: Watermarks, *, quarantines: bool = False) -> None:
         self.plan = plan
         self._quarantines = quarantines

@@ -328,7 +328,6 @@ class Evolution:
         return adds_columns(*(plan.output_of(name).schema for plan in (self.origin.plan, self.plan)))
 
     def is_unchanged(self, name: str) -> bool:
-        """Return whether a view of the new plan is that of the plan before."""
         return self._statuses()[name] == "unchanged"
 
     def _same_columns(self, name: str) -> bool:
@@ -438,7 +437,6 @@ class Evolution:
         return {number: self.operator(number) for number in (*self.unbuilt, *self.built)}
 
     def operator(self, number: int) -> DurableOperator:
-        """Return the operator of a state of the new plan, which is kept or was built."""
         return self.built[number] if number in self.built else self.origin.states[self.unbuilt[number]]
 
     def unused(self) -> list[DurableOperator]:
@@ -482,13 +480,11 @@ class Evolution:
         return held
 
     def close(self) -> None:
-        """Drop the built state."""
         for operator in self.built.values():
             operator.close()
         self.built = {}
 
 
 def _budget(state: StateNode, options: StageOptions) -> HotBudget | None:
-    """Return the memory budget of a state; None without a budget."""
     own, kind = state.options(options), state.stage.cold_state
     return None if kind is None else own.table_budget if kind == "groups" else own.hot_budget

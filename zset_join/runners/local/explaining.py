@@ -133,7 +133,6 @@ class _Causes:
     most_changes: int
 
     def find(self) -> list[_Change]:
-        """Return them, by source and place."""
         changes = [(name, at) for name, delta in self.past.deltas.items() for at in range(len(delta))]
         causes: list[_Change] = []
         waiting: list[tuple[list[_Change], list[_Change]]] = []  # changes that matter where others are omitted as well

@@ -59,7 +59,6 @@ class FarTimes:
         return without(delta, bad), RejectedRows(name, rejected, is_of_source=True)
 
     def refuse(self, refused: RejectedRows, epoch: int) -> None:
-        """Raise for the first of these rows."""
         name, (delta,) = refused.name, refused.rejected.rows
         relation = self._sources[name].relation
         shown = relation.primary_key or tuple(relation.schema.names)

@@ -73,7 +73,6 @@ def feeding(plan: QueryPlan, feed: Feed, filters: dict[str | int, Filters] | Non
 
 
 def transforms_of(steps: Sequence[RowStep], relation: Relation) -> list[Transform]:
-    """Return the transformation of steps on the rows of a relation."""
     transforms = []
     for step in steps:
         transforms.append(_transform(step, relation))

@@ -88,7 +88,6 @@ class HeldCounts:
         return {name: counts for name, counts in found.items() if counts}
 
     def bytes_of(self, states: Collection[int]) -> int:
-        """Return the bytes of states, by number."""
         known = self.known()
         return sum(state_bytes(known[state.name]) for state in self.plan.states if state.number in states)
 

@@ -26,8 +26,6 @@ _Value = TypeVar("_Value")
 
 @dataclass(frozen=True, slots=True)
 class PastEpoch:
-    """Holds the input of one epoch."""
-
     epoch: int
     processing_time_us: int | None
     deltas: Mapping[str, ZSet] = field(default_factory=dict)
@@ -36,8 +34,6 @@ class PastEpoch:
 
 
 class InputHistory:
-    """Keep the input."""
-
     def __init__(self) -> None:
         self._epochs: list[PastEpoch] = []
 
@@ -107,7 +103,6 @@ def _renumbered(by_stage: Mapping[int, _Value], stages: Sequence[int]) -> dict[i
 
 
 def inputs_not_kept(what: str) -> OptionError:
-    """Return the error of a call that needs the inputs of a pipeline that does not keep them."""
     return OptionError(
         f"{what} needs every input change, and this pipeline does not keep them. Build it with keep_inputs=True.",
         code="INPUTS_NOT_KEPT",

@@ -42,11 +42,9 @@ class ListedGroups:
     keeps_copies: bool
 
     def __call__(self) -> ZSet:
-        """Return all rows."""
         return ZSet.concat(list(self.chunks()), schema=self.relation.schema)
 
     def chunks(self) -> Iterator[ZSet]:
-        """Yield the rows in bounded chunks."""
         for chunk in cast("ListingOperator", self.operator()).held():
             rows = pa.RecordBatch.from_arrays(chunk.rows.columns, schema=self.relation.schema)
             yield ZSet(rows, chunk.weights if self.keeps_copies else np.ones(len(chunk), np.int64))
@@ -60,7 +58,6 @@ class ListedPairs:
     relation: Relation
 
     def __call__(self) -> ZSet:
-        """Return all rows."""
         return ZSet.concat(list(self.chunks(None)), schema=self.relation.schema)
 
     def chunks(self, columns: Collection[str] | None) -> Iterator[ZSet]:

@@ -21,8 +21,6 @@ Opening = Callable[[ExitStack, list[BucketState]], DurableEpoch]
 
 
 class OpenStages:
-    """Open the stages of one epoch at a time."""
-
     def __init__(self) -> None:
         self._entered: list[BucketState] = []
         self._epoch: DurableEpoch | None = None

@@ -175,8 +175,6 @@ class _Pending:
 
 
 class PipelineOutputs:
-    """The outputs of a pipeline."""
-
     def __init__(self, sinks: Mapping[str, Sequence[Sink]], *, quarantines: bool = False, bare_view: str | None = None) -> None:
         self._sinks = sinks
         self.bare_view = bare_view
@@ -187,7 +185,6 @@ class PipelineOutputs:
         self._altered: list[tuple[AlterableSink, Relation]] = []
 
     def open(self, outputs: Mapping[str, Relation], query_id: str | None, *, altered: Collection[str] = ()) -> None:
-        """Open all sinks."""
         for view, sinks in self._sinks.items():
             for sink in sinks:
                 with self._naming(view):
@@ -364,7 +361,6 @@ class PipelineOutputs:
                     epochs.write(given.epoch, [rows], link)
 
     def close(self) -> None:
-        """Close the opened resources."""
         while self._opened:
             self._opened.pop()[1].sink.close()
 

@@ -326,7 +326,6 @@ class Pipeline(PipelineQuestions, Snapshots, QueryChanges, Generic[Answer]):
         return self._returned(self._reporting_memory(self._committed, prepared, positions or {}, None))
 
     def _returned(self, answers: Mapping[str, ZSet]) -> Answer:
-        """Return answers as callers get them."""
         return cast("Answer", dict(answers) if self._has_several else answers[self.plan.name])
 
     def view(self, name: str | None = None) -> pa.Table:

@@ -532,7 +532,6 @@ class QueryChanges:
 
 
 def readings_of_query(view: View | Mapping[str, View] | PlannedQuery) -> Mapping[str, Reading]:
-    """Return how the rows of the sources of a query are read."""
     if isinstance(view, PlannedQuery):
         return view.readings
     return readings_of(several.bindings_of(view) if isinstance(view, Mapping) else view.bindings)
@@ -566,7 +565,6 @@ def _view_name(what: str, name: str | None, views: Iterable[str]) -> OptionError
 
 
 def _outputs_by_view(plan: QueryPlan, outputs: Any) -> dict[str, Sequence[Sink]]:
-    """Return new outputs by view."""
     if outputs is None or (not isinstance(outputs, Mapping) and not len(outputs)):
         return {}
     names = {view.name for view in plan.views}

@@ -33,7 +33,6 @@ def replay_letters(
 
 
 def no_dead_letters() -> OptionError:
-    """Return the error of a pipeline in memory, which keeps no dead letters of earlier epochs."""
     return OptionError(
         "replay() takes the dead letters of a directory, and this pipeline is in memory. Its attribute dead_letters has those "
         "of the last epoch; step() takes them again.",

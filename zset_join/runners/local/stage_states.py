@@ -101,15 +101,12 @@ class MemoryStates:
         self._is_timed = {number: is_timed(operator) for number, operator in self.operators.items()}
 
     def operator(self, number: int, tick: Tick) -> DurableOperator:  # noqa: ARG002 - as the protocol has it
-        """Return the operator of a stage."""
         return self.operators[number]
 
     def next_due(self, number: int) -> NextDue:
-        """Return when a stage must next run without input."""
         return due_of(self.operators[number]) if self._is_timed[number] else NOTHING_DUE
 
     def completed(self, number: int, operator: DurableOperator, tick: Tick, fed: list[ZSet]) -> list[ZSet]:
-        """Return the deltas for the operator of a stage, external rows among them."""
         node = self._plan.nodes[number]
         if not has_effect(node.stage):
             return fed

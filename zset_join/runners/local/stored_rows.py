@@ -45,8 +45,6 @@ def _none() -> NullKeys:
 
 @dataclass(frozen=True)
 class StoredRows:
-    """Rows that can be read."""
-
     feeds: tuple[FeedPrint, ...]
     relation: Relation
     what: str
@@ -59,7 +57,6 @@ class StoredRows:
 
     @cached_property
     def count(self) -> int:
-        """Return how many there are."""
         return self.counted()
 
     def lacks_only(self, columns: Collection[str]) -> bool:
@@ -168,8 +165,6 @@ def _of_stage(
 
 @dataclass(frozen=True)
 class _Counted:
-    """Count rows of an operator."""
-
     operator: _Operator
     names: tuple[str, ...]
 
@@ -193,13 +188,10 @@ class _NullKeysOf:
 
 @dataclass(frozen=True)
 class _Held:
-    """Read what a view holds."""
-
     contents: Mapping[str, Contents]
     name: str
 
     def count(self) -> int:
-        """Return how many rows it holds."""
         return len(self())
 
     def __call__(self) -> ZSet:

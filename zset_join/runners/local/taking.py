@@ -27,7 +27,6 @@ __all__ = ["RowTaking"]
 
 
 def check_appends(name: str, relation: Relation, delta: ZSet, *, epoch: int) -> None:
-    """Reject retractions from an append-only source."""
     if relation.mode != "append" or not (delta.weights < 0).any():
         return
     row = int(np.flatnonzero(delta.weights < 0)[0])
@@ -41,8 +40,6 @@ def check_appends(name: str, relation: Relation, delta: ZSet, *, epoch: int) -> 
 
 
 class RowTaking:
-    """Read the rows of an epoch."""
-
     def __init__(self, plan: QueryPlan, readings: Mapping[str, Reading], *, is_strict: bool) -> None:
         self._plan = plan
         self._readings = readings

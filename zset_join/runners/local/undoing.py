@@ -42,7 +42,6 @@ UNDO_EPOCHS = 1000
 
 
 def checked_undo_epochs(epochs: int) -> int:
-    """Return the option `undo_epochs`."""
     if isinstance(epochs, bool) or epochs < 0:
         raise OptionError(
             f"undo_epochs={epochs!r} is not a whole number from 0 on: for so many epochs behind a change of the query it can "
@@ -97,7 +96,6 @@ def note_columns_given(checkpoint: Checkpoint) -> None:
 
 
 def nothing_to_undo(where: str, by: str) -> StateError:
-    """Return the error of a query that was never changed."""
     return StateError(
         f"the query in {where} has no change to undo. Change it with {by}.",
         code="NOTHING_TO_UNDO",

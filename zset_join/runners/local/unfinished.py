@@ -24,7 +24,6 @@ _DURABLE: Mapping[EpochOutcome, str] = {
 
 
 def closed() -> StateError:
-    """Return the error of a pipeline that was closed."""
     return StateError("this pipeline was closed. Rebuild it, or open it again from its directory.", code="PIPELINE_BROKEN")
 
 
@@ -40,7 +39,6 @@ def closed_unread(view: str, location: str) -> StateError:
 
 
 def unfinished(epoch: int, outcome: EpochOutcome | None) -> StateError:
-    """Return the error of a pipeline with an epoch that was not taken to its end."""
     if outcome is None:
         what = "failed or was interrupted while it was applied, and this pipeline is in memory: rebuild it from its inputs"
     else:
@@ -49,7 +47,6 @@ def unfinished(epoch: int, outcome: EpochOutcome | None) -> StateError:
 
 
 def out_of_memory(epoch: int, failure: MemoryError, refusal: StateError | None, *, is_taken: bool) -> StateError:
-    """Return the error of an epoch that needs more memory than there is."""
     if refusal is not None:
         what = f"Besides, {refusal.message}"
     elif is_taken:
@@ -65,7 +62,6 @@ def out_of_memory(epoch: int, failure: MemoryError, refusal: StateError | None, 
 
 
 def epoch_gap(epoch: int, expected: int) -> StateError:
-    """Return the error of a step with an epoch that is neither the last nor the next one."""
     return StateError(
         f"step(epoch={epoch}) was called, and the next epoch of this pipeline is {expected}; only that one can be taken, and "
         "the one before be answered again.",

@@ -32,8 +32,6 @@ __all__ = ["KnownTimes", "SourceTime", "Watermarks", "time_values"]
 
 @dataclass(frozen=True, slots=True)
 class SourceTime:
-    """Event time of a source."""
-
     watermark_us: int | None = None
     active_us: int | None = None
     late_rows: int = 0
@@ -41,15 +39,11 @@ class SourceTime:
 
 @dataclass(frozen=True, slots=True)
 class KnownTimes:
-    """Event time of all sources and stages after an epoch."""
-
     sources: Mapping[str, SourceTime]
     stages: tuple[int | None, ...]
 
 
 class Watermarks:
-    """Follow the watermarks of a plan."""
-
     def __init__(self, plan: QueryPlan, *, idle_timeout_us: int | None = None) -> None:
         waited_for = [plan.timed_sources(node.number) for node in plan.nodes]
         self.idle_timeout_us = idle_timeout_us
@@ -148,7 +142,6 @@ def _of_sources(sources: Mapping[str, SourceTime]) -> tuple[dict[str, int | None
 
 
 def _moved(before: SourceTime, times: Any, delay: int, processing_time_us: int | None) -> SourceTime:
-    """Return the event time of a source after rows with these times."""
     if not len(times):
         return SourceTime(before.watermark_us, processing_time_us, before.late_rows)
     late = 0 if before.watermark_us is None else int((times <= before.watermark_us).sum())
