@@ -24,7 +24,7 @@ from property_tests.test_readers import beside, check
 from zset_join.checkpoint.bucket import BucketState
 from zset_join.core.options import HotBudget
 from zset_join.pipeline import Pipeline, appends, changes
-from zset_join.runners.local import directory_listing
+from zset_join.runners.local import snapshots
 from zset_join.runners.local.contents import HeldRows
 from zset_join.runners.local.durable import PipelineDirectory
 from zset_join.stages.stage import StageOptions
@@ -183,7 +183,7 @@ def test_a_reader_beside_the_writer_gets_one_epoch_of_a_directory(tmp_path: Path
     assert listed
 
 
-_rows = directory_listing._rows
+_rows = snapshots._rows
 
 
 def _not_folded(*given: Any) -> ZSet:
@@ -198,7 +198,7 @@ def _folded_and_added(directory: PipelineDirectory, name: str, *given: Any) -> Z
 
 @pytest.mark.parametrize("planted", [_not_folded, _folded_and_added], ids=["left out", "counted twice"])
 def test_the_law_finds_an_epoch_that_is_not_folded_and(planted: Any) -> None:
-    with mock.patch.object(directory_listing, "_rows", planted), pytest.raises(LawBrokenError):
+    with mock.patch.object(snapshots, "_rows", planted), pytest.raises(LawBrokenError):
         lives(epochs_of(["no"] * 6))
 
 

@@ -7,8 +7,8 @@ are in this package.
 
 from __future__ import annotations
 
-from zset_join.console.actions import Action
 from zset_join.console.running import Console, open_console
+from zset_join.console.serving import Action
 from zset_join.console.watched import Watched
 from zset_join.console.watched_checkpoint import QueryAnswers, WatchedCheckpoint
 

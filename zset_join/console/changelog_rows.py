@@ -1,8 +1,8 @@
-"""The newest rows of a query's changelog, from what its checkpoint still has, and from its Parquet changelog.
+"""The newest changes of views, from what the checkpoint of a query and its Parquet changelog still have, and rows it keeps.
 
 The law: nothing is kept or claimed for the page; what a query has cleared away is not shown.
 
-Cost: the files of a few epochs are read, at most `MOST_ROWS` rows of each view are shown.
+Cost: of changes the files of a few epochs, of a view everything that it holds.
 """
 
 from __future__ import annotations
@@ -14,22 +14,25 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from zset_join.checkpoint.added_columns import conformed_rows
 from zset_join.checkpoint.answer_parts import read_arrow_parts
 from zset_join.checkpoint.files import CheckpointFiles
 from zset_join.checkpoint.log import read_log
 from zset_join.checkpoint.reading import CommittedState
-from zset_join.checkpoint.record import CommitRecord, PartEntry
+from zset_join.checkpoint.record import BucketHistory, CommitRecord, PartEntry
+from zset_join.checkpoint.snapshot import read_snapshot
 from zset_join.console.answers import changed_rows
 from zset_join.console.shown import MOST_ROWS, shown_columns, shown_table
-from zset_join.console.view_rows import view_history
 from zset_join.console.watched import Answer
 from zset_join.plan.query_plan import QueryPlan
 from zset_join.sinks.changelog_directory import published_name
 from zset_join.storage.folder import open_folder
+from zset_join.zset import ZSet, single_batch
 
-__all__ = ["changes_of", "logged_changes", "newest"]
+__all__ = ["changes_of", "logged_changes", "newest", "view_rows"]
 
 _MOST_LOGGED = 100
+_VIEW, _WEIGHT = "view", "__weight"
 _PARQUET = ("changelog", "delta", "parquet")
 _SIGNS = ("_weight", "_row_kind", "_change_type")
 _CHANGELOG_WAY = re.compile(r"ChangelogParts\(directory='([^']*)'\)")
@@ -49,7 +52,7 @@ def newest(changes: list[Answer]) -> list[Answer]:
 
 def logged_changes(committed: CommittedState, plan: QueryPlan, view: str, after: int) -> list[Answer]:
     """Return the newest changes of a view that is kept, from its log; changes that a snapshot absorbed are gone."""
-    history = view_history(committed, plan, view)
+    history = _view_history(committed, plan, view)
     schema = plan.output_of(view).schema
     found: list[Answer] = []
     left = MOST_ROWS
@@ -103,6 +106,28 @@ def changes_of(files: CheckpointFiles, plan: QueryPlan, record: CommitRecord) ->
                 }
             )
     return found
+
+
+def _view_history(committed: CommittedState, plan: QueryPlan, view: str) -> BucketHistory | None:
+    """Return the files of a kept view; None if it is not kept or empty."""
+    number = [one.name for one in plan.views].index(view)
+    return committed.histories.get(f"{_VIEW}-{number}/0" if len(plan.views) > 1 else f"{_VIEW}/0")
+
+
+def view_rows(committed: CommittedState, plan: QueryPlan, view: str) -> ZSet:
+    """Return the rows of a kept view, each distinct row with its weight."""
+    schema = plan.output_of(view).schema
+    history = _view_history(committed, plan, view)
+    parts: list[ZSet] = []
+    if history is not None and history.snapshot is not None:
+        table = read_snapshot(committed.files, history.snapshot)["view"]
+        weights = single_batch(table.select([_WEIGHT])).column(0).to_numpy()
+        parts.append(ZSet(conformed_rows(single_batch(table.drop_columns([_WEIGHT])), schema).cast(schema), weights))
+    for log in () if history is None else history.logs:
+        parts += [logged.deltas[0] for logged in read_log(committed.files, log, schemas=[schema])]
+    if not parts:
+        return ZSet.empty(schema)
+    return ZSet.concat(parts, schema=schema).consolidated()
 
 
 def _readable(

@@ -6,8 +6,8 @@ import argparse
 from collections.abc import Callable
 from typing import Any
 
-from zset_join.console.actions import Action
 from zset_join.console.running import open_console
+from zset_join.console.serving import Action
 from zset_join.console.watched_checkpoint import QueryAnswers, WatchedCheckpoint
 from zset_join.core.errors import OptionError
 from zset_join.storage.kept_token import kept_token

@@ -20,9 +20,8 @@ from collections.abc import Mapping
 from types import MappingProxyType, TracebackType
 from typing import Any
 
-from zset_join.console.actions import Action
 from zset_join.console.guarding import Guard
-from zset_join.console.serving import POLL_SECONDS, console_app
+from zset_join.console.serving import POLL_SECONDS, Action, console_app
 from zset_join.console.watched import Watched
 from zset_join.core.errors import OptionError
 from zset_join.core.extras import needed_for

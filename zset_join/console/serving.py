@@ -23,11 +23,11 @@ import logging
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from zset_join.console.actions import Action
 from zset_join.console.shown import shown_text
 from zset_join.console.watched import ANSWERS, Watched
 from zset_join.core.errors import OptionError, StateError, ZsetJoinError
@@ -41,7 +41,7 @@ with needed_for("the console"):
     from starlette.routing import Mount, Route
     from starlette.staticfiles import StaticFiles
 
-__all__ = ["console_app"]
+__all__ = ["Action", "console_app"]
 
 STATIC = Path(__file__).parent / "static"
 POLL_SECONDS = 1.0
@@ -49,6 +49,14 @@ _SHARE, _LONGEST_POLL_SECONDS = 0.01, 5.0
 _LONGEST_QUESTION = 10_000
 _PROMETHEUS = "text/plain; version=0.0.4; charset=utf-8"
 _log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Action:
+    """A button of the page, where `--allow-actions` permits it."""
+
+    title: str
+    run: Callable[[], str]  # returns what was done as one line of text
 
 
 def console_app(

@@ -32,13 +32,12 @@ from zset_join.checkpoint.reading import (
 from zset_join.checkpoint.record import BucketHistory, CommitRecord
 from zset_join.checkpoint.row_history import RowHistory
 from zset_join.console.answers import differences_of, events_of, letters_of, rows_of_view, verdict, waiting_in
-from zset_join.console.changelog_rows import changes_of, logged_changes, newest
+from zset_join.console.changelog_rows import changes_of, logged_changes, newest, view_rows
 from zset_join.console.damage import damage_of, known_records
 from zset_join.console.epochs import EpochSummary, summary_of_record
 from zset_join.console.plan_graph import plan_graph
 from zset_join.console.shown import shown, shown_setting, shown_text, typed_values
 from zset_join.console.state_tables import StateTables
-from zset_join.console.view_rows import keeps_views, view_rows
 from zset_join.console.watched import Answer
 from zset_join.core.errors import OptionError, StateError, ZsetJoinError
 from zset_join.plan.query_plan import QueryPlan
@@ -130,7 +129,7 @@ class WatchedCheckpoint:
     def changes(self, *, after: int = -1) -> Answer:
         committed, plan = self._committed(), query_plan(self.location)
         found: list[Answer] = []
-        if keeps_views(dict(stored_description(self.location) or {})):
+        if self._keeps_views():
             for view in plan.views:
                 found += logged_changes(committed, plan, view.name, after)
         else:
@@ -143,7 +142,7 @@ class WatchedCheckpoint:
 
     def rows(self, table: str | None, where: Mapping[str, str]) -> Answer:
         committed, plan = self._committed(), query_plan(self.location)
-        kept = keeps_views(dict(stored_description(self.location) or {}))
+        kept = self._keeps_views()
         epoch = -1 if committed.last is None else committed.last.epoch
         views = [view.name for view in plan.views] if kept or self._has_readable_views else []
         chosen = table or (views[0] if views else None)
@@ -218,6 +217,9 @@ class WatchedCheckpoint:
 
     def close(self) -> None:
         self._state.close()
+
+    def _keeps_views(self) -> bool:
+        return bool((stored_description(self.location) or {}).get("keeps_view"))
 
     def _files(self) -> CheckpointFiles:
         query_id = stored_query_id(self.location)

@@ -30,8 +30,8 @@ class BucketReceipt:
     statistics: dict[str, int] = field(default_factory=dict)
     corrections: int | None = None
     seconds: dict[str, float] = field(default_factory=dict)
-    due: list[int | None] | None = None
-    is_warm: bool | None = None
+    due: list[int | None] | None = None  # event and processing time, by the state before the epoch; None: it never waits
+    is_warm: bool | None = None  # local state was present, at most one epoch behind; None: nothing to remember
     was_rebuilt: bool = False
 
     @property
@@ -43,7 +43,7 @@ class BucketReceipt:
 def histories_after(
     before: Mapping[str, BucketHistory], receipts: Iterable[BucketReceipt], states: Mapping[str, str]
 ) -> dict[str, BucketHistory]:
-    """Return the histories of the state after an epoch."""
+    """Return the histories after an epoch; `states`: from the name of a stage to that of its state, where they differ."""
     histories = dict(before)
     logs: dict[str, list[LogEntry]] = defaultdict(list)
     for receipt in receipts:

@@ -92,11 +92,11 @@ class _Spread:
     tick: Tick
     deltas: tuple[ZSet, ...]
     rows: list[pa.RecordBatch]
-    buckets: list[npt.NDArray[np.int64]]
-    holders: dict[int, npt.NDArray[Any]]
-    parts: list[list[ZSet]]
-    positions: list[list[npt.NDArray[np.int64]]]
-    is_answered: bool = False
+    buckets: list[npt.NDArray[np.int64]]  # per input, of each row
+    holders: dict[int, npt.NDArray[Any]]  # per input with moving keys, a bit per bucket that may have the row before
+    parts: list[list[ZSet]]  # per bucket, the deltas of its operator, once they are gathered
+    positions: list[list[npt.NDArray[np.int64]]]  # per bucket and input, where its rows were in the delta
+    is_answered: bool = False  # nothing refuses the epoch any more
 
 
 class _Moving:
@@ -221,23 +221,16 @@ class Bucketed:
         return all(one.is_current() for one in self.operators)
 
     def statistics(self) -> dict[str, int]:
-        """Return counts of all buckets together.
-
-        Where keys move there are no `unknown_deletes`: a bucket is given deletes of rows that may be in another one.
-        """
         counts: dict[str, int] = {}
         for operator in self.operators:
             for name, count in operator.statistics().items():
                 counts[name] = counts.get(name, 0) + count
         if self._moving:
-            counts.pop("unknown_deletes", None)
+            counts.pop("unknown_deletes", None)  # a bucket is given deletes of rows that may be in another one
         return counts
 
     def snapshot(self) -> Mapping[str, pa.Table]:
-        """Return the live rows of all buckets, as one operator would; unknown deletes are those that were restored.
-
-        See `statistics`.
-        """
+        """Return the live rows of all buckets, as one operator would; unknown deletes are those that were restored."""
         taken = self._workers.run([one.snapshot for one in self.operators])
         tables = {}
         for name in taken[0]:

@@ -37,20 +37,20 @@ def later_of(before: Watermark, after: Watermark) -> Watermark:
 
 
 class EventClock:
-    """Derive the watermarks of stages from those of sources."""
+    """Derive the watermarks of stages from those of the sources that each waits for."""
 
     def __init__(self, waited_for: Sequence[Sequence[str]], *, idle_timeout_us: int | None = None) -> None:
         self.waited_for = [tuple(names) for names in waited_for]
         self._idle_timeout_us = idle_timeout_us
-        self._began_us: int | None = None
+        self.began_us: int | None = None
 
     def begin(self, now_us: int | None) -> None:
         """Take the processing time of an epoch of this run; silence is counted from the first one."""
-        self._began_us = now_us if self._began_us is None else self._began_us
+        self.began_us = now_us if self.began_us is None else self.began_us
 
     def is_idle(self, active_us: int | None, now_us: int | None) -> bool:
         """Return whether a source has been idle for too long; `active_us`: time of its last rows, None: not in this run."""
-        begin = self._began_us if active_us is None else active_us
+        begin = self.began_us if active_us is None else active_us
         if self._idle_timeout_us is None or now_us is None or begin is None:
             return False
         return now_us - begin >= self._idle_timeout_us
@@ -100,6 +100,6 @@ class EventClock:
             for name, one in known.items():
                 if one is None or one < furthest:
                     active_us = active.get(name)
-                    begin = self._began_us if active_us is None else active_us
+                    begin = self.began_us if active_us is None else active_us
                     times.append((now_us if begin is None else begin) + self._idle_timeout_us)
         return min(times, default=None)

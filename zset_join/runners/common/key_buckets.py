@@ -22,9 +22,8 @@ __all__ = ["KeyBuckets", "MovedKeys"]
 
 _Words = npt.NDArray[np.int64]
 
-_HASH_KEY = (
-    0x2C7A9F35 << 32
-) | 0xFFFFFFFF  # not the seed of any table, so that rows of one bucket spread over all of its slots
+# Not the seed of any table, so that rows of one bucket spread over all of its slots.
+_HASH_KEY = (0x2C7A9F35 << 32) | 0xFFFFFFFF
 
 
 class KeyBuckets:
@@ -68,7 +67,8 @@ class MovedKeys:
     bucket too many costs a look, and none is ever missing: between two calls of `clear` buckets are only added, keys share
     places, and an epoch that is refused leaves what it added.
 
-    of addresses.
+    Memory: a byte, or a word of more than 8 buckets, for each of 8 to 16 times as many places as there were keys; at least
+    `2 ** bits` places.
     """
 
     def __init__(self, buckets: int, *, bits: int = 22) -> None:
@@ -84,7 +84,7 @@ class MovedKeys:
         self._keys = keys
 
     def note(self, hashes: _Words, buckets: _Words) -> None:
-        """Note rows."""
+        """Note rows, by the hashes of their primary keys, and the buckets they go to."""
         places = hashes >> (32 - self._bits)
         for bucket in range(self._buckets):
             self._places[places[buckets == bucket]] |= self._kind(1 << bucket)
@@ -97,8 +97,7 @@ class MovedKeys:
 
     def follow(self, deletes: int) -> bool:
         """Note that so many deletes went to buckets that may have a row; return whether noting all rows again pays off."""
-        # It does where keys share too many places, or where most buckets that may have a row have lost it. Cost: the places,
-        # once for many rows.
+        # It does where keys share too many places, or where most buckets that may have a row have lost it.
         self._followed += deletes
         if self._noted > len(self._places) // 8:
             self._counted, self._noted = int(np.count_nonzero(self._places)), 0

@@ -25,7 +25,7 @@ def count_late_changes(given: Relation, codes: Sequence[str]) -> int:
 
 
 def late_change_counts(found: Iterable[tuple[str, int]], before: Mapping[str, Any]) -> dict[str, dict[str, int]]:
-    """Return the counts of an epoch."""
+    """Return the counts of an epoch, from inputs and their late changes, and the progress of the epoch before."""
     epoch: dict[str, int] = {}
     total: dict[str, int] = dict(before.get(LATE_CHANGES_TOTAL, {}))
     for name, count in found:

@@ -44,7 +44,7 @@ class Rejected:
 class RejectedRows:
     name: str
     rejected: Rejected
-    is_of_source: bool = False
+    is_of_source: bool = False  # none of them reached a stage
     late_changes: int = 0
 
 

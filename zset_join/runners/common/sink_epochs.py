@@ -35,7 +35,7 @@ __all__ = ["SinkEpochs", "add_unfit", "unfit_flags"]
 
 
 class SinkEpochs:
-    """Give the epochs of a query to a sink."""
+    """Give the epochs of a query to a sink, which its owner opens and closes."""
 
     def __init__(self, sink: Sink, *, quarantines: bool = False) -> None:
         self.sink = sink
@@ -44,11 +44,6 @@ class SinkEpochs:
     @property
     def name(self) -> str:
         return repr(self.sink)
-
-    @property
-    def is_selective(self) -> bool:
-        """Return whether there are rows that the sink can never hold."""
-        return isinstance(self.sink, SelectiveSink)
 
     def put_aside(self, epoch: int, chunks: Iterable[ZSet]) -> Rejected:
         """Return the rows of an answered epoch that the sink can never hold, each with its first reason."""

@@ -12,7 +12,7 @@ Cost: beside the operator's own, a few calls per bucket that runs.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -22,14 +22,20 @@ from zset_join.checkpoint.bucket import BucketState
 from zset_join.core.tick import Tick
 from zset_join.runners.common.bucket_receipt import BucketReceipt
 from zset_join.runners.common.rejected import Rejected, RejectedRows, listed, rejected_rows, taken, without
-from zset_join.stages.stage import Stage
+from zset_join.stages.stage import Stage, StageOptions
 from zset_join.zset import ZSet
 from zset_join.zset.protocol import DurableOperator, due_of, is_timed
 
-__all__ = ["GLOBAL_BUCKET", "StageBucket", "log_input", "report", "report_due", "sifted"]
+__all__ = ["GLOBAL_BUCKET", "StageBucket", "check_stages", "log_input", "report", "report_due", "sifted"]
 
 GLOBAL_BUCKET = 0
 """The bucket of a stage without a key, which alone has its rows; what begins alone begins there."""
+
+
+def check_stages(stages: Iterable[Stage], options: StageOptions) -> None:
+    """Refuse stages that cannot be built with the options of the query: a start calls this before it writes a file."""
+    for stage in stages:
+        stage.build(options, None).close()
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +77,7 @@ class StageBucket:
 def sifted(
     operator: DurableOperator, tick: Tick, deltas: Sequence[ZSet], rejected: Sequence[Rejected], *, codes: str
 ) -> list[ZSet]:
-    """Return deltas without the rows an operator would not take, until there are none."""
+    """Return the deltas of the first inputs without the rows that an operator refuses with codes of this beginning."""
     left = list(deltas)
     names = [relation.name for relation in operator.inputs][: len(left)]
     unasked = [ZSet.empty(relation.schema) for relation in operator.inputs[len(left) :]]

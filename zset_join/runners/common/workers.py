@@ -44,7 +44,7 @@ class Workers:
         self._pool: ThreadPoolExecutor | None = None
 
     def run(self, tasks: Sequence[Callable[[], _Result]], *, apart: bool = True) -> list[_Result]:
-        """Run tasks and return their results in order."""
+        """Run tasks, none of which waits for another, and return their results in order."""
         if not apart or self.threads == 1 or len(tasks) < 2:
             return [task() for task in tasks]
         if self._pool is None:

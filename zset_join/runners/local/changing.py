@@ -78,7 +78,7 @@ class _Parts:
 
 
 class ChangingPipeline(Pipeline[dict[str, ZSet]]):
-    """Run several views in this process, and others later."""
+    """Run several views in this process, and others later; the tables of the sources in `whole` hold all rows."""
 
     def __init__(
         self,
@@ -109,7 +109,10 @@ class ChangingPipeline(Pipeline[dict[str, ZSet]]):
         )
 
     def take_over(self, other: ChangingPipeline, *, untouched: Collection[str] = ()) -> None:
-        """Answer the views of another pipeline from now on; that one is of no use afterwards."""
+        """Answer the views of another pipeline from now on; that one is of no use afterwards.
+
+        Both have taken the same rows of their sources; those that are `untouched` have had none.
+        """
         if not self.can_take_over(other):
             raise PlanError(
                 f"the views {list(other.views)} cannot be answered together with {list(self.views)}: they describe a source in "
@@ -146,7 +149,8 @@ class ChangingPipeline(Pipeline[dict[str, ZSet]]):
     ) -> tuple[PlanDiff, PreparedEpoch]:
         """Let the only view begin with the state of views of other pipelines, which stay as they are."""
         # It is `Pipeline.evolve(as_now=True)`: state of equal stages continues, as a copy, and rows that have ended stay so.
-        # Other stages are built from the nearest rows that are kept, there or in the tables.
+        # Other stages are built from the nearest rows that are kept, there or in the tables: by source, all its rows. Of a
+        # source without one no row has come.
         with ExitStack() as stack:
             for other, _ in origins:
                 stack.enter_context(other._watching.lock)

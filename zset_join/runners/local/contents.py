@@ -45,8 +45,8 @@ class Listing:
     """List a view from the state of its stages."""
 
     rows: Callable[[], ZSet]
-    lock: threading.RLock
-    check: Callable[[], None]
+    lock: threading.RLock  # held while an epoch is folded into the state, and while it is read
+    check: Callable[[], None]  # raises where the state cannot be read
 
 
 class _Moment:
@@ -89,7 +89,7 @@ class Contents:
         self._pending: list[ZSet] = []
         self._rows_since = 0  # of deltas since the rows were read, or dropped
         self._newest = _Moment()
-        self._mark: Callable[[], _Moment | None] = _nobody
+        self._mark: Callable[[], _Moment | None] = _nothing
         self._most_rows = _LEAST_ROWS
         self._is_wanted = False
 
@@ -126,8 +126,6 @@ class Contents:
         """Return what is held now, in O(1); later deltas do not change it."""
         if self._consolidated is None:
             return HeldRows(partial(self._rows_at, self._newest))
-        if not self._pending:
-            return HeldRows(partial(_as_they_are, self._consolidated))
         return HeldRows(partial(_summed_first, self._schema, self._consolidated, self._pending, len(self._pending)))
 
     def begin_with(self, stored: Callable[[], ZSet]) -> None:
@@ -137,7 +135,7 @@ class Contents:
     def replace(self, rows: ZSet) -> None:
         """Hold other rows, each once."""
         self._consolidated, self._pending, self._rows_since, self._stored = rows, [], 0, None
-        self._newest, self._mark = _Moment(), _nobody
+        self._newest, self._mark = _Moment(), _nothing
         self._most_rows, self._is_wanted = _LEAST_ROWS, False
 
     def list_by(self, listing: Listing | None) -> None:
@@ -218,16 +216,8 @@ class Contents:
         return _summed(self._schema, [rows, *(-delta for delta in deltas)]) if deltas else rows
 
 
-def _nobody() -> None:
-    return None
-
-
 def _nothing() -> None:
-    """Read what stays, whatever the pipeline does."""
-
-
-def _as_they_are(rows: ZSet) -> ZSet:
-    return rows
+    """Hold no moment, or check nothing."""
 
 
 def _from(moment: _Moment) -> tuple[ZSet | None, list[ZSet]]:
@@ -241,7 +231,7 @@ def _from(moment: _Moment) -> tuple[ZSet | None, list[ZSet]]:
 
 
 def _summed_first(schema: pa.Schema, consolidated: ZSet, pending: Sequence[ZSet], count: int) -> ZSet:
-    return _summed(schema, [consolidated, *pending[:count]])
+    return _summed(schema, [consolidated, *pending[:count]]) if count else consolidated
 
 
 def _summed(schema: pa.Schema, parts: Sequence[ZSet]) -> ZSet:

@@ -9,14 +9,15 @@ repeated writes the same file again.
 A row that a stage refused is present as JSON, with its weight; a record that could not be decoded with its bytes, key and
 value, and its place in Kafka. `zset-join dead-letters` lists them, see `zset_join.tools.dead_letters`.
 
-Memory: the rows of the last epoch.
+Letters that are records can be replayed, exactly once: their places are a position of the epoch that takes them, so that after
+a crash between its commit and the marks the next call marks them.
 """
 
 from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,12 +25,14 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from zset_join.core.errors import OptionError
 from zset_join.core.shown_values import shown_names, shown_value
 from zset_join.runners.common.rejected import Rejected, RejectedRows
 from zset_join.sources.unread import Undecodable
 from zset_join.storage.folder import open_folder
+from zset_join.tools.dead_letters import REPLAYED_POSITION, mark_places, pending_records, places_of, read_letters, records_of
 
-__all__ = ["SCHEMA", "PartlyRead", "dead_letters", "write_dead_letters"]
+__all__ = ["SCHEMA", "PartlyRead", "dead_letters", "no_dead_letters", "replay_letters", "write_dead_letters"]
 
 SCHEMA = pa.schema(
     [
@@ -100,3 +103,28 @@ def write_dead_letters(directory: str | Path, epoch: int, table: pa.Table) -> No
     written = pa.BufferOutputStream()
     pq.write_table(table, written)
     folder.put(name, written.getvalue().to_pybytes())
+
+
+def replay_letters(
+    place: str, positions: Mapping[str, Any], step: Callable[..., Any], *, stream: str | None, code: str | None
+) -> int:
+    """Take the waiting letters of a checkpoint in one epoch; return how many there were."""
+    letters = pending_records(read_letters(place, stream=stream, code=code))
+    before = positions.get(REPLAYED_POSITION, [])
+    if before:
+        mark_places(place, before)
+    if not letters.num_rows:
+        return 0
+    rows = {name: records_of(letters, name) for name in dict.fromkeys(letters["stream"].to_pylist())}
+    marks = places_of(letters)
+    step(rows, positions={REPLAYED_POSITION: marks})
+    mark_places(place, marks)
+    return int(letters.num_rows)
+
+
+def no_dead_letters() -> OptionError:
+    return OptionError(
+        "replay() takes the dead letters of a directory, and this pipeline is in memory. Its attribute dead_letters has those "
+        "of the last epoch; step() takes them again.",
+        code="PIPELINE_DIRECTORY",
+    )

@@ -32,15 +32,15 @@ class DirectoryChange:
     plan: QueryPlan
     watermarks: Watermarks
     contents: Mapping[str, Contents] | None
-    answers: Mapping[str, ZSet]
-    begins: Mapping[str, ZSet]
+    answers: Mapping[str, ZSet]  # the difference; all rows of a view that is new or has other columns
+    begins: Mapping[str, ZSet]  # all rows of the views whose new outputs begin here
     bare_view: str | None
     positions: Mapping[str, Any]
     progress: Mapping[str, Any]
     undo_epochs: int
     note: Any = None
-    is_without_outputs: bool = False
-    cancels: frozenset[str] = frozenset()
+    is_without_outputs: bool = False  # the next start gives outputs the epoch, and those before it that they lack
+    cancels: frozenset[str] = frozenset()  # views that lose columns which no output has been given
 
 
 def described_beside(stored: Mapping[str, Any] | None) -> dict[str, Any]:

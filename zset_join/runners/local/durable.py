@@ -40,17 +40,16 @@ from zset_join.core.read_when_used import ReadWhenUsed
 from zset_join.core.tick import Tick
 from zset_join.plan.query_plan import PlanSource, QueryPlan
 from zset_join.runners.common.bucket_receipt import dues_after, histories_after
-from zset_join.runners.common.start_checks import check_stages
+from zset_join.runners.common.stage_bucket import check_stages
 from zset_join.runners.common.workers import Workers
 from zset_join.runners.local.contents import Contents
 from zset_join.runners.local.dead_letters import write_dead_letters
 from zset_join.runners.local.directory_plans import DirectoryChange, described_plan, digest_of, written_plan
 from zset_join.runners.local.directory_rows import WEIGHT, input_folder, load_inputs, newest_slots, view_folder, view_rows
-from zset_join.runners.local.durable_epoch import DurableEpoch
+from zset_join.runners.local.durable_epoch import DurableEpoch, OpenStages
 from zset_join.runners.local.engine import AnsweredEpoch
 from zset_join.runners.local.evolving import Evolution
 from zset_join.runners.local.history import InputHistory
-from zset_join.runners.local.open_stages import OpenStages
 from zset_join.runners.local.pending_epochs import BEGIN, EARLIER, GivenEpoch, altered_views, pending_epochs
 from zset_join.runners.local.place import Place, claimed, place_of
 from zset_join.runners.local.undoing import void_epochs
@@ -380,7 +379,7 @@ class PipelineDirectory:
         before = BucketHistory()
         if not evolution.begins(name):
             at = [view.name for view in self._plan.views].index(name)
-            before = self.checkpoint.histories.get(f"{self._folder(at)}/0", before)
+            before = self.checkpoint.histories.get(f"{view_folder(self._plan, at)}/0", before)
         log = write_log(self.checkpoint.files, f"log/{folder}-0", tick=tick, deltas=[answer])
         _keep(histories, f"{folder}/0", before.after(log=log))
 
@@ -463,15 +462,11 @@ class PipelineDirectory:
     def _summed(self, name: str, record: CommitRecord | None) -> ZSet:
         schema, number = self._plan.output_of(name).schema, [view.name for view in self._plan.views].index(name)
         histories = {} if record is None else record.histories
-        kept, rows = histories.get(f"{self._folder(number)}/0", BucketHistory()), Contents(schema)
+        kept, rows = histories.get(f"{view_folder(self._plan, number)}/0", BucketHistory()), Contents(schema)
         with progress_line(f"reading view {name} of {self.location}"), self._reporting_full_disk(no_epoch):
             for delta in view_rows(self.checkpoint.files, kept, schema):
                 rows.add(delta)
             return rows.rows()
-
-    def _folder(self, number: int) -> str:
-        """Return the name of a view's log, by its place in the plan."""
-        return view_folder(self._plan, number)
 
     def _log_inputs(self, histories: dict[str, BucketHistory], tick: Tick, deltas: Mapping[str, ZSet]) -> None:
         """Keep the input, where it is to be kept: one line per epoch of the first source, also where that had no rows."""
@@ -492,7 +487,7 @@ class PipelineDirectory:
     ) -> dict[str, LogEntry | None]:
         """Keep what the views hold, as the state of a stage is kept; return the log of the epoch by view."""
         return {
-            name: self._log_view(histories, self._folder(number), contents, tick, answers[name])
+            name: self._log_view(histories, view_folder(self._plan, number), contents, tick, answers[name])
             for number, (name, contents) in enumerate((self._contents or {}).items())
         }
 

@@ -1,12 +1,17 @@
 """One epoch of a pipeline with a directory: stages are opened when they answer, in the state before it.
 
+The law: states are closed by who opened them, or released by who comes next where an interrupt kept that one from it; and who
+reads the stages of an open epoch in another thread has read them before they are closed.
+
 Cost: opening a stage whose local state is present maps its files; folding the last epoch in costs its rows.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
+import sys
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 
 from zset_join.checkpoint.bucket import BucketState, StageContext
@@ -23,7 +28,7 @@ from zset_join.stages.stage import StageOptions
 from zset_join.zset import ZSet
 from zset_join.zset.protocol import NOTHING_DUE, DurableOperator, NextDue, due_of
 
-__all__ = ["DurableEpoch"]
+__all__ = ["DurableEpoch", "OpenStages"]
 
 
 @dataclass(kw_only=True)
@@ -36,8 +41,8 @@ class DurableEpoch:
     effects: Effects
     opened: ExitStack
     tick: Tick
-    entered: list[BucketState]
-    is_read: bool = False
+    entered: list[BucketState]  # gets every state before it is opened
+    is_read: bool = False  # to be read only: no snapshot is written, and no logs are merged
     states: dict[int, BucketState] = field(default_factory=dict)
     contexts: dict[int, StageContext] = field(default_factory=dict)
 
@@ -80,6 +85,7 @@ class DurableEpoch:
         return self.effects.opened(node.stage, place).completed(operator, tick, fed)
 
     def next_due(self, number: int) -> NextDue:
+        # The commit record has it, unless the last epoch had rows for the stage: these are folded in only now.
         key = f"{self.plan.state_of[number].name}/0"
         last = self.checkpoint.last
         if last is None:
@@ -102,3 +108,61 @@ class DurableEpoch:
                 report(state, receipt)
                 receipts.append(receipt)
         return receipts
+
+
+Opening = Callable[[ExitStack, list[BucketState]], DurableEpoch]
+"""Returns an epoch whose states are closed with the stack, and noted in the list before they are opened."""
+
+
+class OpenStages:
+    def __init__(self) -> None:
+        self._entered: list[BucketState] = []
+        self._epoch: DurableEpoch | None = None
+        self._reading = threading.RLock()
+
+    @contextmanager
+    def epoch(self, opening: Opening) -> Iterator[DurableEpoch]:
+        """Open an epoch; its stages can be read until the end."""
+        self.release_interrupted()
+        stack, epoch = ExitStack(), None
+        try:
+            epoch = self._epoch = opening(stack, self._entered)
+            yield epoch
+        except BaseException:
+            with self._reading:
+                self._forget(epoch)
+                stack.__exit__(*sys.exc_info())
+            raise
+        with self._reading:
+            if not self._forget(epoch):  # its states were released since
+                stack.pop_all()
+                return
+            stack.close()
+            self._entered.clear()
+
+    @contextmanager
+    def reading(self, number: int, opening: Opening) -> Iterator[DurableEpoch]:
+        """Open the stages in the state before an epoch, to read them; where it is open, return it."""
+        with self._reading, ExitStack() as stack:
+            epoch = self._epoch
+            if epoch is not None and epoch.tick.epoch == number:
+                yield epoch
+                return
+            self.release_interrupted()
+            yield opening(stack, self._entered)
+            stack.close()
+            self._entered.clear()
+
+    def release_interrupted(self) -> None:
+        """Release the states of an epoch that was interrupted, or is not closed: its own end then finds nothing to close."""
+        self._epoch = None
+        while self._entered:
+            self._entered[-1].release()
+            self._entered.pop()
+
+    def _forget(self, epoch: DurableEpoch | None) -> bool:
+        """Return whether an epoch is the one that is open, and let none be."""
+        if self._epoch is not epoch:
+            return False
+        self._epoch = None
+        return True

@@ -34,8 +34,8 @@ __all__ = ["AnsweredEpoch", "Engine", "StageWork"]
 
 @dataclass(frozen=True, slots=True)
 class StageWork:
-    seconds: float
-    rows_in: int
+    seconds: float  # wall clock, lookups included
+    rows_in: int  # after reductions
     rows_out: int
     inputs: tuple[int, ...] = ()
 
@@ -48,9 +48,9 @@ class AnsweredEpoch:
     processing_time_us: int | None
     answers: Mapping[str, ZSet]
     times: KnownTimes
-    requested: dict[int, tuple[Tick, list[ZSet]]] = field(default_factory=dict)
+    requested: dict[int, tuple[Tick, list[ZSet]]] = field(default_factory=dict)  # the stages that ran, with their deltas
     rejected: list[RejectedRows] = field(default_factory=list)
-    corrections: dict[str, int] = field(default_factory=dict)
+    corrections: dict[str, int] = field(default_factory=dict)  # earlier answers that were retracted, by stage
     work: dict[str, StageWork] = field(default_factory=dict)
     seconds: float = 0.0
 

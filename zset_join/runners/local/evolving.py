@@ -8,19 +8,18 @@ the pipeline answers as one that ran the new query from the start; the sum of th
 new view. Stages with an equal fingerprint keep their state, and are fed nothing.
 
 An evolution is an epoch without input: it takes the next number, and its answer is the difference. What is refused is refused
-before anything changes, outputs included.
-
-With a directory the commit record of that epoch names the new plan, so a kill leaves the old query or the new one, never half.
-See `zset_join.runners.local.rebuilding` for what can be built from what.
+before anything changes, outputs included. With a directory the commit record of that epoch names the new plan, so a kill leaves
+the old query or the new one. See `zset_join.runners.local.rebuilding` for what can be built from what.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
-from functools import partial
 from typing import TypeVar
+
+import pyarrow as pa
 
 from zset_join.core.added_columns import adds_columns
 from zset_join.core.options import HotBudget
@@ -36,55 +35,48 @@ from zset_join.runners.local.held_counts import HeldCounts
 from zset_join.runners.local.history import InputHistory
 from zset_join.runners.local.rebuilding import Rebuilding
 from zset_join.runners.local.rereading import check_reread
-from zset_join.runners.local.shared_parts import part_of_tables, places_of, under_names
 from zset_join.runners.local.stored_rows import StoredRows, stored_inputs, stored_rows
 from zset_join.runners.local.watermarks import KnownTimes, SourceTime, Watermarks
-from zset_join.stages.stage import StageOptions
+from zset_join.stages.stage import Stage, StageOptions
 from zset_join.zset import ZSet
 from zset_join.zset.protocol import DurableOperator
 
-__all__ = ["Evolution", "EvolutionStart", "with_words"]
+__all__ = ["Evolution", "EvolutionStart"]
 
 _Table = TypeVar("_Table")
 
 
-def _same(rows: ZSet) -> ZSet:
-    return rows
-
-
 @dataclass(frozen=True, kw_only=True)
 class EvolutionStart:
-    """The place of a pipeline, as an evolution reads it."""
+    """The place of a pipeline, as an evolution reads it; states by number, contents by view, all else by source."""
 
     plan: QueryPlan
-    epoch: int
-    processing_time_us: int | None
+    epoch: int  # the next one
+    processing_time_us: int | None  # of the last one
     options: StageOptions
     states: Mapping[int, DurableOperator]
     contents: Mapping[str, Contents] | None
     history: InputHistory | None
     known: KnownTimes
-    shapes: Mapping[int, DurableOperator] | None = None
-    gone: Mapping[str, int | None] = field(default_factory=dict)
-    as_now: bool = False
+    shapes: Mapping[int, DurableOperator] | None = None  # the same stages without rows, where reading `states` is to wait
+    gone: Mapping[str, int | None] = field(default_factory=dict)  # dropped sources: rows that a stage held; None: unknown
+    as_now: bool = False  # new stages whose answer depends on arrival are built as if all rows arrived now
     words: ColumnWords = field(default_factory=no_words)
     first_rows: Mapping[str, ZSet] = field(default_factory=dict)
-    options_after: StageOptions | None = None
-    reread: Mapping[str, ZSet] = field(default_factory=dict)
-    counts: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
-    tables: Mapping[str, ZSet] = field(default_factory=dict)
-    is_copied: bool = False
+    options_after: StageOptions | None = None  # other budgets; None: the same
+    reread: Mapping[str, ZSet] = field(default_factory=dict)  # under the columns of the new plan, as `tables`
+    counts: Mapping[str, Mapping[str, int]] = field(default_factory=dict)  # of states at the last commit, by name
+    tables: Mapping[str, ZSet] = field(default_factory=dict)  # all rows, of sources that are kept beside the pipeline
+    is_copied: bool = False  # the pipeline goes on with the plan before, so that no state is taken from it
 
-
-def with_words(origin: EvolutionStart, words: ColumnWords | None) -> EvolutionStart:
-    """Return a place with words for columns of sources; None: none."""
-    return origin if words is None else replace(origin, words=words)
+    def with_words(self, words: ColumnWords | None) -> EvolutionStart:
+        return self if words is None else replace(self, words=words)
 
 
 class Evolution:
     """Compute how a pipeline changes from one plan to another.
 
-    Nothing of the pipeline changes. Closing it drops the built state; after `take` the pipeline owns it.
+    Nothing of the pipeline changes. Closing it drops the built state, unless the pipeline has taken it (`built` is empty then).
     """
 
     def __init__(self, origin: EvolutionStart, plan: QueryPlan) -> None:
@@ -206,7 +198,7 @@ class Evolution:
         """Let joins keep their part of a table that more joins have shared."""
         joins = [self._after.nodes[at] for at in self.plan.state_of[number].readers]
         for old in self.origin.plan.states:
-            places = places_of(joins, [self._before.nodes[at] for at in old.readers]) if old.is_shared else None
+            places = _places_of(joins, [self._before.nodes[at] for at in old.readers]) if old.is_shared else None
             if places is not None:
                 self._places[number] = places
                 if self._is_carried(number, old.number):
@@ -218,7 +210,7 @@ class Evolution:
     def _part(self, number: int, tables: Mapping[str, _Table]) -> Mapping[str, _Table]:
         """Return what a state has of the tables of the one that it continues with."""
         joins = [self.plan.nodes[at].stage for at in self.plan.state_of[number].readers]
-        return part_of_tables(joins, self._places[number], tables) if number in self._places else tables
+        return _part_of_tables(joins, self._places[number], tables) if number in self._places else tables
 
     def _goes_on(self, number: int, old: int) -> bool:
         """Return whether a state has the options that it had, and is fed the same rows with all their columns."""
@@ -253,15 +245,14 @@ class Evolution:
         for name, again in one.reread.items():
             if name in self._before.sources:  # of one that was dropped and comes back nothing is kept to compare with
                 check_reread(name, again, self.plan, rows, self._before.rows(name), self.columns.get(name))
-            feed, what = self._after.feed(Feed(name)), f'the rows that were read again of "{name}"'
-            rows.append(StoredRows((feed,), self.plan.source(name).relation, what, again.__len__, partial(_same, again)))
-        for name, first in one.first_rows.items():
-            feed, what = self._after.feed(Feed(name)), f'the rows that "{name}" begins with'
-            rows.append(StoredRows((feed,), self.plan.source(name).relation, what, first.__len__, partial(_same, first)))
-        for name, table in one.tables.items():
-            feed, what = self._after.feed(Feed(name)), f'the rows of the table "{name}"'
-            rows.append(StoredRows((feed,), self.plan.source(name).relation, what, table.__len__, partial(_same, table)))
+            rows.append(self._all_of(name, again, f'the rows that were read again of "{name}"'))
+        rows += [self._all_of(name, first, f'the rows that "{name}" begins with') for name, first in one.first_rows.items()]
+        rows += [self._all_of(name, table, f'the rows of the table "{name}"') for name, table in one.tables.items()]
         return rows
+
+    def _all_of(self, source: str, rows: ZSet, what: str) -> StoredRows:
+        feed, relation = self._after.feed(Feed(source)), self.plan.source(source).relation
+        return StoredRows((feed,), relation, what, rows.__len__, lambda: rows)
 
     @property
     def _rebuilt(self) -> list[StateNode]:
@@ -421,7 +412,7 @@ class Evolution:
                 tables = self._part(number, self.origin.states[old].snapshot())
                 if number in self._places:
                     wanted = copy.snapshot_readers()
-                    copy.restore({name: under_names(table, wanted[name].schema) for name, table in tables.items()})
+                    copy.restore({name: _under_names(table, wanted[name].schema) for name, table in tables.items()})
                 else:
                     copy.restore(state.stage.carried(self.origin.plan.state_of[old].stage, tables))
             self._new.built = {state.number: self.built[state.number] for state in self._rebuilt if not state.is_shared}
@@ -483,6 +474,33 @@ class Evolution:
         for operator in self.built.values():
             operator.close()
         self.built = {}
+
+
+# A shared table that loses some of its joins: the state of a join is the same whatever other joins look up in its table. Tables
+# are called by the place of a join (left, left_1, ...), columns of the shared one as its first join calls them.
+
+
+def _places_of(joins: Sequence[str], there: Sequence[str]) -> tuple[int, ...] | None:
+    """Return the places of joins among those of a shared table, by their fingerprints; None where one is absent."""
+    known = {text: place for place, text in enumerate(there)}
+    return tuple(known[text] for text in joins) if set(joins) <= known.keys() else None
+
+
+def _part_of_tables(joins: Sequence[Stage], places: Sequence[int], tables: Mapping[str, _Table]) -> dict[str, _Table]:
+    """Return the tables of a snapshot that some joins have, as they are called where no other join is present."""
+    found = {"right": tables["right"]}
+    for place, (join, before) in enumerate(zip(joins, places, strict=True)):
+        found |= {_called(name, place): tables[_called(name, before)] for name in join.state_tables if name != "right"}
+    return found
+
+
+def _under_names(table: pa.Table, schema: pa.Schema) -> pa.Table:
+    """Return a table whose columns are called as in a schema of the same types; it counts what it counted."""
+    return pa.table(table.columns, schema=schema.with_metadata(table.schema.metadata))
+
+
+def _called(name: str, place: int) -> str:
+    return name if place == 0 else f"{name}_{place}"
 
 
 def _budget(state: StateNode, options: StageOptions) -> HotBudget | None:

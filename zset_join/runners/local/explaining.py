@@ -29,10 +29,10 @@ import numpy as np
 
 from zset_join.checkpoint.row_history import InputChange, RowEvent, RowHistory
 from zset_join.core.errors import BadInputError, OptionError, StateError
-from zset_join.core.row_conversion import take_rows
 from zset_join.core.shown_values import counted, shown_names, shown_rows
 from zset_join.core.tick import Tick
 from zset_join.plan.query_plan import QueryPlan
+from zset_join.runners.common.rejected import without
 from zset_join.runners.local.engine import Engine
 from zset_join.runners.local.history import PastEpoch
 from zset_join.runners.local.stage_states import MemoryStates
@@ -161,7 +161,10 @@ class _Causes:
     def _matters(self, left_out: Sequence[_Change], *, is_held: bool = False) -> bool:
         """Return whether the rows come out otherwise without some changes; `is_held`: the watermarks are moved all the same."""
         past = self.past
-        deltas = {name: _without(delta, {at for one, at in left_out if one == name}) for name, delta in past.deltas.items()}
+        deltas = {
+            name: without(delta, np.array([at for one, at in left_out if one == name], np.int64))
+            for name, delta in past.deltas.items()
+        }
         self.watermarks.held = self.times if is_held else None
         try:
             answered = self.engine.answer(self.states, past.epoch, deltas, past.processing_time_us)
@@ -174,13 +177,6 @@ class _Causes:
         finally:
             self.watermarks.held = None
         return _matching(answered.delta, self.row) != self.emitted
-
-
-def _without(delta: ZSet, places: set[int]) -> ZSet:
-    if not places:
-        return delta
-    kept = np.array([at for at in range(len(delta)) if at not in places], np.int64)
-    return ZSet(take_rows(delta.rows, kept), delta.weights[kept])
 
 
 def _matching(delta: ZSet, row: Mapping[str, Any]) -> _Rows:

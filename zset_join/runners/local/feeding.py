@@ -23,7 +23,7 @@ from zset_join.plan.row_steps import OpaqueStep, RowStep, SelectStep, WhereStep
 from zset_join.runners.local.filters import Filters
 from zset_join.zset import ZSet
 
-__all__ = ["Feeding", "Transform", "columns_before", "feeding", "transforms_of"]
+__all__ = ["Feeding", "Transform", "columns_before", "of_schema", "transforms_of"]
 
 Transform = Callable[[ZSet], ZSet]
 
@@ -59,7 +59,7 @@ class Feeding:
             return self.nothing
         if len(parts) == 1:
             return parts[0]
-        return ZSet.concat([_of_schema(part, self.schema) for part in parts], schema=self.schema)
+        return ZSet.concat([of_schema(part, self.schema) for part in parts], schema=self.schema)
 
 
 def feeding(plan: QueryPlan, feed: Feed, filters: dict[str | int, Filters] | None = None) -> list[Transform]:
@@ -156,7 +156,8 @@ def _places(given: pa.Schema, columns: Sequence[str | None], schema: pa.Schema) 
     return places if pa.schema(renamed, given.metadata).equals(schema, check_metadata=True) else None
 
 
-def _of_schema(delta: ZSet, schema: pa.Schema) -> ZSet:
+def of_schema(delta: ZSet, schema: pa.Schema) -> ZSet:
+    """Return rows with the columns of a schema, by name."""
     if delta.schema.equals(schema):
         return delta
     columns = [delta.rows.column(field.name) for field in schema]

@@ -28,9 +28,9 @@ class HeldRows:
 
     stage: str
     rows: int
-    noun: str
-    ended: Mapping[str, int]
-    answered: int
+    noun: str  # `row` or `group`
+    ended: Mapping[str, int]  # rows that have left it since its start, by how they went
+    answered: int  # rows that a temporal join has answered, kept or not
 
     def __str__(self) -> str:
         answered = f" and has answered {self.answered:,}" if self.answered else ""
@@ -43,10 +43,10 @@ class HeldCounts:
 
     plan: QueryPlan
     states: Mapping[int, DurableOperator]
-    counted: Mapping[str, _Counts]
+    counted: Mapping[str, _Counts]  # at the last commit, by the name of a state; for states that wait to be read
 
     def of_sources(self, names: Collection[str | int]) -> list[HeldRows]:
-        """Return what stages that are fed the rows of sources hold of them. Cost: these states are read, where they wait."""
+        """Return what stages that are fed the rows of sources, or answers of stages, hold of them. Cost: these are read."""
         found, there = [], {*self.states}  # `in` would read one
         for state in self.plan.states:
             if state.number not in there:

@@ -28,9 +28,9 @@ _Value = TypeVar("_Value")
 class PastEpoch:
     epoch: int
     processing_time_us: int | None
-    deltas: Mapping[str, ZSet] = field(default_factory=dict)
-    fetched: Mapping[int, ZSet] | None = None
-    watermarks: Mapping[int, int] | None = None
+    deltas: Mapping[str, ZSet] = field(default_factory=dict)  # by source, without empty ones
+    fetched: Mapping[int, ZSet] | None = None  # external rows, by stage; None: not known
+    watermarks: Mapping[int, int] | None = None  # after the epoch, by stage; None: they follow from the rows
 
 
 class InputHistory:
@@ -87,7 +87,7 @@ def rows_under(change: ColumnChange | None, delta: ZSet) -> ZSet:
 
 
 def part_of(history: Iterable[PastEpoch], stages: Sequence[int], sources: Sequence[str]) -> Iterator[PastEpoch]:
-    """Yield the input of some sources, for a plan of some of the stages."""
+    """Yield the input of some sources, for a plan of some of the stages, which are numbered from 0 there."""
     wanted = set(sources)
     for past in history:
         yield replace(

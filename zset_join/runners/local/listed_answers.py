@@ -1,7 +1,5 @@
 """Read a stage's answer, or a view, from the state of its operators instead of the sum of its deltas.
 
-    list_view(plan, view, operators, options)       a function that returns the rows of a view; None: state does not hold them
-
 The law: what is listed is the sum of all answers up to the last absorbed epoch. It holds for a view whose feeds all come from
 stages whose operators list their answer whenever they are read: joins and groups in memory that forget no row and wait for no
 time. Row steps behind them compute what they computed of the deltas.
@@ -39,7 +37,7 @@ class ListedGroups:
 
     operator: Callable[[], DurableOperator]
     relation: Relation
-    keeps_copies: bool
+    keeps_copies: bool  # the weight of a row is the number of input rows behind it; else 1
 
     def __call__(self) -> ZSet:
         return ZSet.concat(list(self.chunks()), schema=self.relation.schema)
@@ -92,7 +90,10 @@ def list_view(
     options: StageOptions,
     opened: Callable[[int], DurableOperator] | None = None,
 ) -> Callable[[], ZSet] | None:
-    """Return a function that lists the rows of a view; None where the state of its stages does not hold them at all times."""
+    """Return a function that lists the rows of a view; None where the state of its stages does not hold them at all times.
+
+    With a directory `operators` have no rows, and `opened` returns the operator of a stage while rows are read.
+    """
     schema, answers = plan.output_of(view.name).schema, dict[int, Callable[[], Iterator[ZSet]]]()
     for feed in view.feeds:
         if isinstance(feed.origin, str):

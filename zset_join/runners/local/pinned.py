@@ -45,7 +45,7 @@ from zset_join.query.several import PlannedQuery
 from zset_join.query.view import View
 from zset_join.runners.local.contents import Contents
 from zset_join.runners.local.directory_rows import load_inputs, view_folder, view_rows
-from zset_join.runners.local.evolving import Evolution, EvolutionStart, with_words
+from zset_join.runners.local.evolving import Evolution, EvolutionStart
 from zset_join.runners.local.held_counts import HeldCounts
 from zset_join.runners.local.history import InputHistory
 from zset_join.runners.local.query_changes import plan_of_program, readings_of_query
@@ -82,7 +82,7 @@ def diff_of_running(
             plan = plan_of_program(view, state.plan)
             again = read_again(reread or {}, readings_of_query(view)) if reread else {}
             check_streams(state.plan, plan, known["description"], view, has_clock=reads_start(files.folder))
-            state = replace(with_words(state, words), plan=with_lookups_of(state.plan, plan), reread=again, as_now=as_now)
+            state = replace(state.with_words(words), plan=with_lookups_of(state.plan, plan), reread=again, as_now=as_now)
             with progress_line("comparing with another query"), closing(Evolution(state, plan)) as evolution:
                 return evolution.diff()
 

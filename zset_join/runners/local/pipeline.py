@@ -44,7 +44,7 @@ from zset_join.runners.common.late_changes import warn_of_late_changes
 from zset_join.runners.common.rejected import RejectedRows
 from zset_join.runners.common.workers import Workers
 from zset_join.runners.local.contents import Contents, repeated
-from zset_join.runners.local.dead_letters import dead_letters
+from zset_join.runners.local.dead_letters import dead_letters, no_dead_letters, replay_letters
 from zset_join.runners.local.directory_plans import plan_of_directory
 from zset_join.runners.local.durable import PipelineDirectory
 from zset_join.runners.local.engine import AnsweredEpoch, Engine
@@ -56,7 +56,6 @@ from zset_join.runners.local.processing_time import processing_time_us
 from zset_join.runners.local.progress import epoch_counts, write_span
 from zset_join.runners.local.query_changes import QueryChanges
 from zset_join.runners.local.questions import PipelineQuestions
-from zset_join.runners.local.replaying import no_dead_letters, replay_letters
 from zset_join.runners.local.saved import SavedState, lasts, load_state, save_state
 from zset_join.runners.local.snapshots import Snapshots
 from zset_join.runners.local.stage_states import MemoryStates, with_long_chunks

@@ -39,11 +39,13 @@ class Place:
     """Storage of a pipeline."""
 
     location: str
-    query_id: str | None = None
-    local_state_dir: str | None
-    local_state_retention_seconds: int | None = None
+    query_id: str | None = None  # the name of the query in its outputs; None: the one that is present, or a new one
+    local_state_dir: str | None  # of mapped files, a cache on this machine's disk; None: in the temporary directory
+    local_state_retention_seconds: int | None = None  # of unused state of others; None: the directory is this query's own
     dead_letters: str
     retain_input_log: bool = False
+    # From the stored description, None where there is none, what the query is recognised by beside its plan; it refuses what
+    # does not fit.
     described: Callable[[Mapping[str, Any] | None], Mapping[str, Any]] = field(default=lambda stored: {})  # noqa: ARG005
 
 

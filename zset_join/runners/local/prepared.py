@@ -31,8 +31,8 @@ class PreparedEpoch:
     answered: AnsweredEpoch
     deltas: Mapping[str, ZSet]
     unread: Sequence[Undecodable]
-    opened: DurableEpoch | None
-    stack: ExitStack | None = None
+    opened: DurableEpoch | None  # None in memory
+    stack: ExitStack | None = None  # closes `opened`
 
     @property
     def answers(self) -> Mapping[str, ZSet]:

@@ -59,11 +59,11 @@ __all__ = ["QueryBefore", "QueryChanges", "plan_of_change", "plan_of_program", "
 class QueryBefore:
     """The query before the last change."""
 
-    epoch: int
-    views: Mapping[str, View] | None
+    epoch: int  # of the change
+    views: Mapping[str, View] | None  # as given; None where it was one, or is read from the directory
     query: PlannedQuery
-    columns: tuple[ColumnChange, ...] = ()
-    options: StageOptions | None = None
+    columns: tuple[ColumnChange, ...] = ()  # what the change did to columns of sources
+    options: StageOptions | None = None  # where the change gave its operators other budgets in this process
 
 
 class QueryChanges:
@@ -140,16 +140,15 @@ class QueryChanges:
         self._check_usable()
         plan, words = plan_of_change(view, self.plan), ColumnWords(renamed=renamed or {}, defaults=defaults or {})
         again = read_again(reread or {}, readings_of_query(view))
-        if self._directory is None:
-            with self._watching.lock:
-                origin = self._origin(self._in_memory("diff()").states, words=words, as_now=as_now)
-                with closing(Evolution(replace(origin, reread=again), plan)) as evolution:
-                    return evolution.diff()
-        with self._directory.epoch(Tick(self.epoch, self._processing_time_us)) as opened:
-            states = {state.number: opened.state(state.number, opened.tick) for state in self.plan.states}
-            origin = self._origin(states, words=words, as_now=as_now)
-            with closing(Evolution(replace(origin, reread=again), plan)) as evolution:
-                return evolution.diff()
+        with ExitStack() as stack:
+            if self._directory is None:
+                stack.enter_context(self._watching.lock)
+                states = self._in_memory("diff()").states
+            else:
+                opened = stack.enter_context(self._directory.epoch(Tick(self.epoch, self._processing_time_us)))
+                states = {state.number: opened.state(state.number, opened.tick) for state in self.plan.states}
+            origin = replace(self._origin(states, words=words, as_now=as_now), reread=again)
+            return stack.enter_context(closing(Evolution(origin, plan))).diff()
 
     @progress_line("changing the query")
     def evolve(
@@ -375,11 +374,8 @@ class QueryChanges:
 
     def _named_views(self) -> Mapping[str, View]:
         if self._views is None and self._has_several:
-            raise _view_name(
-                "undo() restored a query whose views have no names",
-                None,
-                [one.name for one in self.plan.views],
-            )
+            names = [one.name for one in self.plan.views]
+            raise _view_name("undo() restored a query whose views have no names", None, names)
         if self._views is None:
             raise _view_name("views can be added and dropped only in a pipeline of named views", None, ())
         return self._views

@@ -19,7 +19,6 @@ from time import perf_counter
 from typing import cast
 
 import numpy as np
-import pyarrow as pa
 
 from zset_join.core.errors import StateError
 from zset_join.core.relation import Relation
@@ -31,8 +30,8 @@ from zset_join.plan.fingerprints import Fingerprints
 from zset_join.plan.query_plan import Feed
 from zset_join.plan.row_steps import RowStep, SelectStep, relation_after
 from zset_join.runners.common.stage_bucket import StageBucket
-from zset_join.runners.local.feeding import Feeding, columns_before, transforms_of
-from zset_join.runners.local.held_counts import HeldCounts, HeldRows, state_bytes
+from zset_join.runners.local.feeding import Feeding, columns_before, of_schema, transforms_of
+from zset_join.runners.local.held_counts import HeldCounts, state_bytes
 from zset_join.runners.local.stored_rows import Chunks, StoredRows, gaps_of
 from zset_join.shapes.null_keys import NullKeys
 from zset_join.stages.effect import EffectPlace, Effects, has_effect
@@ -68,25 +67,25 @@ class _Part:
 
 @dataclass
 class Rebuilding:
-    """Build stages of a plan."""
+    """Build stages of a plan; stages by number, columns and sources by the name of the source."""
 
     prints: Fingerprints
     kept: Sequence[StoredRows]
-    empty: Collection[str]
+    empty: Collection[str]  # sources of which no row has come
     options: StageOptions
     tick: Tick
-    built: dict[int, DurableOperator] = field(default_factory=dict)
-    as_now: Collection[int] = ()
-    reached: Mapping[int, int] = field(default_factory=dict)
-    dropped: Mapping[str, Collection[str]] = field(default_factory=dict)
-    columns: Mapping[str, ColumnChange] = field(default_factory=dict)
-    before: Fingerprints | None = None
-    held: HeldCounts | None = None
-    measured: Collection[int] = ()
-    fed: dict[int, int] = field(default_factory=dict)
-    seconds: dict[int, float] = field(default_factory=dict)
+    as_now: Collection[int]  # stages that are built as if all their rows arrived now, though their answer depends on when
+    reached: Mapping[int, int]  # the watermarks that the rows of these have reached with that
+    dropped: Mapping[str, Collection[str]]  # columns that the plan before omitted
+    columns: Mapping[str, ColumnChange]  # of sources whose kept rows are to change
+    before: Fingerprints  # of the plan whose rows are kept
+    held: HeldCounts  # of that plan, for refusals
+    measured: Collection[int]  # stages that are filled even for the moment, so that their bytes are counted
+    built: dict[int, DurableOperator] = field(default_factory=dict)  # operators to fill; others are built for the moment
+    fed: dict[int, int] = field(default_factory=dict)  # rows, for the report
+    seconds: dict[int, float] = field(default_factory=dict)  # without the stages before it
     held_bytes: dict[int, int] = field(default_factory=dict)
-    read: dict[str, int] = field(default_factory=dict)
+    read: dict[str, int] = field(default_factory=dict)  # rows, by what they were
     rejected: int = 0
 
     def __post_init__(self) -> None:
@@ -116,7 +115,7 @@ class Rebuilding:
             self.check(feeds, given.relation, f"stage {node.name}", gaps_of(given))
 
     def check(self, feeds: Sequence[Feed], wanted: Relation, reader: str, gaps: Sequence[str] = ()) -> None:
-        """Refuse to read rows that do not exist."""
+        """Refuse to read rows that do not exist; NULL in one of `gaps` makes a row of no use."""
         self._parts(feeds, wanted, reader, gaps)
 
     def _parts(self, feeds: Sequence[Feed], wanted: Relation, reader: str, gaps: Sequence[str]) -> list[_Part]:
@@ -160,31 +159,26 @@ class Rebuilding:
                 )
                 for one in beside
             ]
-            held = [] if self.held is None else self.held.of_sources([feed.origin])
+            held = self.held.of_sources([feed.origin])
             raise no_rows(replace(feed, steps=wants), names, reader, near, self.dropped.get(feed.origin, ()), held)
         self.check_stage(feed.origin)
         return _Part(None, feed=feed)
 
     def _by_time(self, number: int) -> StateError:
         """Return the refusal of a stage that cannot be built, and whose answer nobody lists."""
-        before, beside = self.before or self.prints, self.plan.nodes[number].stage.answers_by
+        before, beside = self.before, self.plan.nodes[number].stage.answers_by
         same = [at for at, text in enumerate(before.nodes) if text == self.prints.nodes[number]]
         alike = [node.number for node in before.plan.nodes if beside is not None and node.stage.answers_by == beside]
         answers = {before.rows(at) for at in same or alike}
         near = [one for one in self.kept if any(feed.origin in answers for feed in one.feeds)]
-        held = [*self._held_upstream(number), *([] if self.held is None else self.held.of_sources(same or alike))]
+        held = [*self.held.of_sources(self.held.upstream(self.plan, number)), *self.held.of_sources(same or alike)]
         shown = {one.what: one.live() for one in near}
         return by_time(self.plan, number, held, shown, was_there=bool(same), had_its_kind=bool(alike))
-
-    def _held_upstream(self, number: int) -> list[HeldRows]:
-        """Return what the plan before holds of the sources from which rows come to a stage."""
-        held = self.held
-        return [] if held is None else held.of_sources(held.upstream(self.plan, number))
 
     def _kept_under(self, feed: Feed) -> tuple[str, tuple[RowStep, ...], list[str]]:
         """Return where rows of an origin are kept, the conversion to present rows, and their earlier columns."""
         change = self.columns.get(feed.origin) if isinstance(feed.origin, str) else None
-        if change is None or self.before is None:
+        if change is None:
             return self.prints.rows(feed.origin), (), self.plan.relation_of(feed.origin).schema.names
         read = columns_wanted(feed.steps)
         columns = tuple(one for one in change.step.columns if read is None or one[0] in read)
@@ -199,7 +193,7 @@ class Rebuilding:
     def rows(self, feeds: Sequence[Feed], wanted: Relation, reader: str, gaps: Sequence[str] = ()) -> ZSet:
         """Return the rows of feeds so far; the arguments are those of `check`."""
         parts = [self._part(part, wanted) for part in self._parts(feeds, wanted, reader, gaps)]
-        return ZSet.concat([_as(part, wanted) for part in parts if len(part)], schema=wanted.schema)
+        return ZSet.concat([of_schema(part, wanted.schema) for part in parts if len(part)], schema=wanted.schema)
 
     def _part(self, part: _Part, wanted: Relation) -> ZSet:
         if part.is_streamed:
@@ -256,7 +250,7 @@ class Rebuilding:
             return ZSet.empty(shown)
         if absorbs and isinstance(operator, FillingOperator) and self._fill(number, operator):
             rows = [ZSet(chunk.rows, np.ones(len(chunk), np.int64)) for chunk in operator.held()]
-            return ZSet.concat([_as(chunk, node.stage.output) for chunk in rows], schema=shown)
+            return ZSet.concat([of_schema(chunk, shown) for chunk in rows], schema=shown)
         for given, feeds in zip(node.stage.inputs, node.feeds, strict=True):
             delta = self.rows(feeds, given.relation, f"stage {node.name}", gaps_of(given))
             fed.append(delta if given.reduce is None else given.reduce.reduce(delta))
@@ -307,7 +301,7 @@ class Rebuilding:
         if first is None:
             return False
         tick = replace(self.tick, watermark_us=self.reached.get(number))
-        self.fed[number] = operator.fill(tick, (_as(chunk, wanted) for chunk in chain([first], chunks)))
+        self.fed[number] = operator.fill(tick, (of_schema(chunk, wanted.schema) for chunk in chain([first], chunks)))
         return True
 
     def _completed(self, number: int, operator: DurableOperator, fed: list[ZSet]) -> list[ZSet]:
@@ -331,11 +325,3 @@ def _fits(there: Relation, wanted: Relation) -> bool:
 
 def _size(part: _Part) -> int:
     return 0 if part.kept is None else part.kept.count
-
-
-def _as(rows: ZSet, wanted: Relation) -> ZSet:
-    """Return rows under the schema that is wanted."""
-    if rows.schema.equals(wanted.schema):
-        return rows
-    columns = [rows.rows.column(name) for name in wanted.schema.names]
-    return ZSet(pa.RecordBatch.from_arrays(columns, schema=wanted.schema), rows.weights)

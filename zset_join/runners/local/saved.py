@@ -39,11 +39,12 @@ _WEIGHT = "__weight"
 class SavedState:
     """Position that a pipeline continues from, besides its operators."""
 
-    epoch: int
-    processing_time_us: int | None
+    epoch: int  # the next one
+    processing_time_us: int | None  # of the last one
     watermarks: Mapping[str, int]
     late_rows: Mapping[str, int]
     contents: Mapping[str, ZSet] | None
+    # Rows that a stage held of each, None: unknown; such a source must not come back as an empty one.
     dropped_sources: Mapping[str, int | None] = field(default_factory=dict)
 
 

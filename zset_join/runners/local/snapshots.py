@@ -2,21 +2,15 @@
 
     pipeline.snapshot().tables()        {"by_city": ..., "by_day": ...}, both after the same epoch
 
-The law: the tables of a snapshot are those of all views after `epoch`, the same inputs in each, whatever the pipeline does
-meanwhile; and no reader ever sees a part of an epoch. An epoch becomes visible by one assignment, after it is committed and all
-views have taken it, and before outputs are given it.
+The law: the tables of a snapshot are those of all views after `epoch`, whatever the pipeline does meanwhile. An epoch becomes
+visible by one assignment, after it is committed and all views have taken it, and before outputs are given it.
 
 A view that is listed from the state of its stages (see `contents`) is listed under the lock of the pipeline, which a step
-holds: a reader waits for the end of the step that runs, at most, and the next step for the reader. All else takes no lock.
+holds. With a directory that folds the last epoch into the state, as the next epoch would; a reader that dies after it leaves
+files as a refused epoch leaves them. A state that holds rows on the disk, or forgets some, is not listed: its log is summed.
 
-Cost: an epoch publishes one object and two references per view, whatever the views hold; taking a snapshot is reading one
-attribute.
-Reading a view of a snapshot lists its rows, or brings together those since the pipeline last did: nothing where that is
-nothing, else a pass over the view's rows; it is done once per snapshot and view, unless two threads read it first at the same
-time.
-Memory: a snapshot copies nothing. While it is held, the rows of its views live on, or the deltas since, at most twice their
-rows, and once they have been read, their tables. `close` keeps what lists the views that were not read: their state, or where
-there is a directory its files.
+Cost: an epoch publishes two references per view. Reading a view lists its rows, or adds up those since the last reading, once
+per snapshot. Memory: while a snapshot is held, the rows of its views live on, or at most twice as many rows of deltas.
 """
 
 from __future__ import annotations
@@ -29,14 +23,15 @@ import pyarrow as pa
 
 from zset_join.plan.query_plan import QueryPlan
 from zset_join.runners.local.contents import Contents, HeldRows, Listing, repeated, view_not_kept
-from zset_join.runners.local.directory_listing import list_view_of_directory
 from zset_join.runners.local.durable import PipelineDirectory
+from zset_join.runners.local.durable_epoch import DurableEpoch
 from zset_join.runners.local.history import InputHistory
 from zset_join.runners.local.listed_answers import list_view
 from zset_join.runners.local.stage_states import MemoryStates, shapes_of
 from zset_join.runners.local.watched import PublishedEpochs
 from zset_join.stages.stage import StageOptions
 from zset_join.zset import ZSet
+from zset_join.zset.protocol import AnswerListingOperator, DurableOperator
 
 __all__ = ["Snapshot", "Snapshots"]
 
@@ -125,7 +120,7 @@ class Snapshots:
                 if memory is not None:
                     rows = list_view(self.plan, self.plan.view(name), memory.operators, options)
                 elif directory is not None:
-                    rows = list_view_of_directory(directory, self.plan, name, shapes, options)
+                    rows = _list_view_of_directory(directory, self.plan, name, shapes, options)
                 contents.list_by(None if rows is None else Listing(rows, self._watching.lock, self._check_usable))
 
     def _leave_views(self) -> set[int]:
@@ -150,3 +145,37 @@ class Snapshots:
                 yield
             finally:
                 self._publish()
+
+
+class _OpenStages:
+    """Return the operators of the stages that are being read, one reader at a time."""
+
+    def __init__(self) -> None:
+        self.epoch: DurableEpoch | None = None
+
+    def __call__(self, number: int) -> DurableOperator:
+        assert self.epoch is not None  # noqa: S101 - set while rows are read
+        return self.epoch.read(number)
+
+
+def _list_view_of_directory(
+    directory: PipelineDirectory, plan: QueryPlan, name: str, shapes: Mapping[int, DurableOperator], options: StageOptions
+) -> Callable[[], ZSet] | None:
+    """Return what `list_view` does, over stages that are opened when rows are read."""
+    view, stages = plan.view(name), _OpenStages()
+    listed = list_view(plan, view, shapes, options, stages)
+    if listed is None:
+        return None
+    origins = [feed.origin for feed in view.feeds if isinstance(feed.origin, int)]
+    return partial(_rows, directory, name, stages, origins, listed)
+
+
+def _rows(directory: PipelineDirectory, name: str, stages: _OpenStages, origins: list[int], listed: Callable[[], ZSet]) -> ZSet:
+    with directory.reading() as stages.epoch:
+        try:
+            operators = [stages(number) for number in origins]
+            if all(one.lists_answer for one in operators if isinstance(one, AnswerListingOperator)):
+                return listed()
+        finally:
+            stages.epoch = None
+    return directory.summed_view(name)

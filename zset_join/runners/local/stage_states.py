@@ -114,11 +114,7 @@ class MemoryStates:
         return self.effects.opened(node.stage, place).completed(operator, tick, fed)
 
     def absorb(self, requested: Mapping[int, tuple[Tick, Sequence[ZSet]]]) -> None:
-        """Fold an epoch in.
-
-        Args:
-            requested: by the number of each stage that ran, its tick and its deltas.
-        """
+        """Fold an epoch in: the ticks and deltas of the stages that ran, by number."""
         fed = {number: deltas for number, (_, deltas) in requested.items()}
         for state in self._plan.states:
             first = next((number for number in state.readers if number in requested), None)
@@ -126,11 +122,7 @@ class MemoryStates:
                 self.states[state.number].absorb(requested[first][0], state.fed(fed))
 
     def close(self, *, keeping: Collection[int] = ()) -> None:
-        """Release all state, and the clients of lookup sources.
-
-        Args:
-            keeping: numbers of states that are still read; they are released with their readers.
-        """
+        """Release all state but that which is still read, and the clients of lookup sources."""
         self.effects.close()
         for number, operator in self.states.items():
             if number not in keeping:

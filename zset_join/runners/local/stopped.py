@@ -43,7 +43,7 @@ from zset_join.runners.local.directory_plans import DirectoryChange, described_b
 from zset_join.runners.local.durable import PipelineDirectory
 from zset_join.runners.local.durable_epoch import DurableEpoch
 from zset_join.runners.local.engine import AnsweredEpoch
-from zset_join.runners.local.evolving import Evolution, EvolutionStart, with_words
+from zset_join.runners.local.evolving import Evolution, EvolutionStart
 from zset_join.runners.local.history import InputHistory
 from zset_join.runners.local.place import Place, place_of
 from zset_join.runners.local.progress import epoch_counts
@@ -67,7 +67,6 @@ __all__ = [
     "check_streams",
     "diff_of_directory",
     "evolve_directory",
-    "not_kept_here",
     "undo_of_directory",
 ]
 
@@ -100,7 +99,10 @@ def evolve_directory(
     reread: Mapping[str, Any] | None = None,
     as_now: bool = False,
 ) -> PlanDiff:
-    """Change the query of a directory. The next start passes missing epochs to the outputs, this change last."""
+    """Change the query of a directory. The next start passes missing epochs to the outputs, this change last.
+
+    That start makes the outputs of the views `new_tables` new, "" being the only view: they begin with all rows.
+    """
     if undo_epochs is not None:
         checked_undo_epochs(undo_epochs)
     _refuse_session(_location(directory))
@@ -137,8 +139,7 @@ def evolve_directory(
 
 
 def undo_of_directory(directory: str | Path, *, new_tables: Collection[str] = ()) -> PlanDiff:
-    """Let a directory be one of the query before its last change: a change like any other, by the same rules."""
-    # A second undo restores the change. Dropped state is rebuilt from stored rows, or the call is rejected.
+    """Let a directory be one of the query before its last change: a change like any other, which a second undo restores."""
     location = _location(directory)
     committed = read_committed(location)
     last = None if committed is None else committed.last
@@ -237,17 +238,11 @@ def _stopped(
                     gone={} if known is None else known.gone,
                     as_now=as_now,
                 )
-                stopped = _Stopped(
-                    plan=plan,
-                    place=place,
-                    origin=origin,
-                    watermarks=watermarks,
-                    opened=opened,
-                )
+                stopped = _Stopped(plan=plan, place=place, origin=origin, watermarks=watermarks, opened=opened)
                 plan = plan_of_program(view, plan)
                 again = read_again(reread or {}, readings_of_query(view)) if reread else {}
                 check_streams(stopped.plan, plan, described, view, has_clock=reads_start(checkpoint_folder(location)))
-                origin = replace(with_words(origin, words), plan=with_lookups_of(stopped.plan, plan), reread=again)
+                origin = replace(origin.with_words(words), plan=with_lookups_of(stopped.plan, plan), reread=again)
                 with closing(Evolution(origin, plan)) as evolution:
                     yield stopped, evolution
 
@@ -263,23 +258,21 @@ def _place(location: str, temporary: str) -> Place:
 def check_kept_here(location: str, described: Mapping[str, Any]) -> None:
     """Refuse a checkpoint whose state is not that of a pipeline."""
     if "keeps_view" not in described:
-        raise not_kept_here(location)
-
-
-def not_kept_here(location: str) -> OptionError:
-    """Return the error of a checkpoint whose state is not that of a pipeline."""
-    return OptionError(
-        f"{location} is the checkpoint of a query whose state lies in Spark's executors; it is not changed here. "
-        "Stop it and run zset-join evolve, or start its program and call query.evolve(view).",
-        code="NOT_FROM_HERE",
-        what="evolve",
-    )
+        raise OptionError(
+            f"{location} is the checkpoint of a query whose state lies in Spark's executors; it is not changed here. "
+            "Stop it and run zset-join evolve, or start its program and call query.evolve(view).",
+            code="NOT_FROM_HERE",
+            what="evolve",
+        )
 
 
 def check_streams(
     before: QueryPlan, after: QueryPlan, described: Mapping[str, Any], query: Any = None, *, has_clock: bool = False
 ) -> None:
-    """Refuse to change the streams of a query inside Spark, whose own files name them; a pipeline's may change."""
+    """Refuse to change the streams of a query inside Spark, whose own files name them; a pipeline's may change.
+
+    `has_clock`: its files name the source that brings epochs without input, since its first query waited.
+    """
     if "inputs" not in described:
         return
     operations = {one["name"]: list(one["operation"]) for one in described["inputs"] if "operation" in one}

@@ -47,13 +47,13 @@ def _none() -> NullKeys:
 class StoredRows:
     feeds: tuple[FeedPrint, ...]
     relation: Relation
-    what: str
-    counted: Callable[[], int]
+    what: str  # where they are, for messages
+    counted: Callable[[], int]  # keys that are remembered as deleted among them
     read: Callable[[], ZSet]
-    gaps: tuple[str, ...] = ()
-    dropped: Callable[[], NullKeys] = _none
-    chunks: Chunks | None = None
-    counted_live: Callable[[], int] | None = None
+    gaps: tuple[str, ...] = ()  # columns in which none of them is NULL, because such rows were of no use
+    dropped: Callable[[], NullKeys] = _none  # how many such rows there were
+    chunks: Chunks | None = None  # where they are many, and computed while they are read
+    counted_live: Callable[[], int] | None = None  # None: all live
 
     @cached_property
     def count(self) -> int:
@@ -81,7 +81,7 @@ def stored_rows(
     history: Iterable[PastEpoch] | None,
     shapes: Mapping[int, DurableOperator] | None = None,
 ) -> list[StoredRows]:
-    """Return all rows that a pipeline still has."""
+    """Return all rows that a pipeline still has; with `shapes`, the same stages without rows, `operators` are read later."""
     plan, found = prints.plan, list[StoredRows]()
     for state in plan.states:
         if not state.is_shared:
@@ -181,9 +181,7 @@ class _NullKeysOf:
     name: str
 
     def __call__(self) -> NullKeys:
-        one = self.operator()
-        readers = one.rows_readers() if isinstance(one, UnorderedOperator) else one.snapshot_readers()
-        return NullKeys.of(readers[self.name].schema.metadata)
+        return NullKeys.of(_reader(self.operator(), self.name).schema.metadata)
 
 
 @dataclass(frozen=True)
@@ -207,9 +205,7 @@ class _Table:
     relation: Relation
 
     def __call__(self) -> ZSet:
-        one = self.operator()
-        readers = one.rows_readers() if isinstance(one, UnorderedOperator) else one.snapshot_readers()
-        table = readers[self.name].read_all()
+        table = _reader(self.operator(), self.name).read_all()
         weights = table.column(_WEIGHT).to_numpy().astype(np.int64)
         columns = {name: table.column(name).combine_chunks() for name in self.relation.schema.names}
         place, is_gone = 0, pa.array(weights == 0)
@@ -218,6 +214,11 @@ class _Table:
             columns[name], place = pc.if_else(is_gone, order, columns[name]), place + words
         rows = single_batch(pa.table(columns).cast(self.relation.schema))
         return ZSet(rows, np.where(weights == 0, np.int64(-1), weights))
+
+
+def _reader(operator: DurableOperator, table: str) -> pa.RecordBatchReader:
+    readers = operator.rows_readers() if isinstance(operator, UnorderedOperator) else operator.snapshot_readers()
+    return readers[table]
 
 
 def _from_words(table: pa.Table, kind: pa.DataType, place: int) -> tuple[pa.Array, int]:

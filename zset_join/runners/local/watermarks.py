@@ -1,9 +1,8 @@
 """How far event time has come: per source, and per stage the smallest of the sources that reach it.
 
 The law: a watermark is the largest event time seen minus the delay, and never goes back (semantics 16). A stage's tick carries
-the one before the epoch's rows, against which late is measured, and the one after, against which is released. A source that has
-been silent for `idle_timeout` of processing time, counted from the first epoch of this run at the earliest, does not hold the
-others up; it counts again with its next row.
+the one before the epoch's rows, against which late is measured, and the one after, against which is released. See `EventClock`
+for sources that are silent.
 
 Remembers three numbers per source; a checkpoint keeps them in its commit records.
 
@@ -33,8 +32,8 @@ __all__ = ["KnownTimes", "SourceTime", "Watermarks", "time_values"]
 @dataclass(frozen=True, slots=True)
 class SourceTime:
     watermark_us: int | None = None
-    active_us: int | None = None
-    late_rows: int = 0
+    active_us: int | None = None  # processing time of its last rows
+    late_rows: int = 0  # rows so far that arrived at or before the watermark of their epoch
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +48,6 @@ class Watermarks:
         self.idle_timeout_us = idle_timeout_us
         self._clock = EventClock(waited_for, idle_timeout_us=idle_timeout_us)
         self._now_us: int | None = None
-        self._began_us: int | None = None
         self._timed = {
             source.name: (source.relation.event_time, source.relation.watermark_delay)
             for source in plan.sources
@@ -61,6 +59,7 @@ class Watermarks:
                 for name in plan.timed_sources(node.number):
                     self._jumps[name] = min(self._jumps.get(name, (1 << 62, 0)), (node.stage.max_watermark_jump, node.number))
         self._names = [stage_watermark(node.name) for node in plan.nodes]
+        # After the last epoch that counts.
         self.known = KnownTimes(dict.fromkeys(self._timed, SourceTime()), (None,) * len(plan.nodes))
 
     def after(self, deltas: Mapping[str, ZSet], processing_time_us: int | None) -> KnownTimes:
@@ -68,7 +67,6 @@ class Watermarks:
         if not self._timed:
             return self.known
         self._clock.begin(processing_time_us)
-        self._began_us = processing_time_us if self._began_us is None else self._began_us
         self._now_us = processing_time_us
         sources = dict(self.known.sources)
         for name, before in self.known.sources.items():
@@ -95,8 +93,7 @@ class Watermarks:
         """Return the watermarks of another plan, which continues from what is known; silence is counted as before."""
         following = Watermarks(plan, idle_timeout_us=self.idle_timeout_us)
         following.known, following._now_us = known, self._now_us
-        following._began_us = self._began_us
-        following._clock.begin(self._began_us)
+        following._clock.begin(self._clock.began_us)
         return following
 
     def _believed(self, name: str, times: Any) -> Any:

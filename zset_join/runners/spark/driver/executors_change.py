@@ -30,7 +30,7 @@ from zset_join.evolution.differences import PlanDiff
 from zset_join.query.several import PlannedQuery
 from zset_join.runners.common.late_changes import late_change_counts
 from zset_join.runners.local.directory_plans import described_plan, written_plan
-from zset_join.runners.local.evolving import Evolution, with_words
+from zset_join.runners.local.evolving import Evolution
 from zset_join.runners.local.query_changes import plan_of_program, readings_of_query
 from zset_join.runners.local.rereading import read_again
 from zset_join.runners.local.undoing import void_epochs
@@ -269,7 +269,7 @@ class ChangedCheckpoint:
         with leased_state(self.location, lease_seconds=LEASE_SECONDS) as state:
             plan = plan_of_program(query, state.start.plan)
             state.check(plan, query)
-            origin = replace(with_words(state.start_for(plan), terms.words), reread=again, as_now=terms.as_now)
+            origin = replace(state.start_for(plan).with_words(terms.words), reread=again, as_now=terms.as_now)
             with closing(Evolution(origin, plan)) as evolution:
                 after = form(state, evolution, stored)
                 _check_order(stored, after.description)

@@ -51,7 +51,7 @@ from zset_join.evolution.same_lookups import with_lookups_of
 from zset_join.plan.query_plan import QueryPlan
 from zset_join.query.several import PlannedQuery
 from zset_join.query.view import View
-from zset_join.runners.local.evolving import Evolution, EvolutionStart, with_words
+from zset_join.runners.local.evolving import Evolution, EvolutionStart
 from zset_join.runners.local.query_changes import plan_of_program, readings_of_query
 from zset_join.runners.local.rereading import read_again
 from zset_join.runners.local.stage_states import operators_of, shapes_of
@@ -105,7 +105,7 @@ def diff_of_executors(
     with leased_state(location, lease_seconds=lease_seconds, on_pinned=on_pinned) as state:
         plan = plan_of_program(query, state.start.plan)
         state.check(plan, query)
-        start = with_words(state.start_for(plan), words)
+        start = state.start_for(plan).with_words(words)
         start = replace(start, reread=read_again(reread, readings_of_query(query)) if reread else {}, as_now=as_now)
         with closing(Evolution(start, plan)) as evolution:
             return evolution.diff()

@@ -29,7 +29,7 @@ from zset_join.checkpoint.record import LATE_ROWS_TOTAL, CommitRecord
 from zset_join.core.shown_values import shown_value
 from zset_join.core.tick import Tick
 from zset_join.runners.common.event_clock import EventClock, stage_watermark
-from zset_join.runners.common.start_checks import check_stages
+from zset_join.runners.common.stage_bucket import check_stages
 from zset_join.runners.spark.planning.stages import PlannedStage
 from zset_join.runners.spark.rows.layout import REJECTED, TARGET, SlotLayout
 from zset_join.stages import StageOptions
