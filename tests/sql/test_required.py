@@ -77,9 +77,9 @@ def test_a_line_of_a_file_without_its_value_stops_the_query_or_is_put_aside(
 
 @pytest.mark.parametrize(
     ("columns", "aside"),
-    [({"k": [1, 2, 3], "v": [2, None, 4]}, [2]), ({"k": [1, 2], "v": ["x", None]}, [1, 2]), ({"k": [1, 2]}, [1, 2])],
+    [({"k": [1, 2, 3], "v": [2, None, 4]}, [2]), ({"k": [1, 2], "v": ["x", None]}, [1, 2])],
 )
-def test_a_row_of_parquet_or_of_a_header_without_its_column_is_put_aside(
+def test_a_row_of_parquet_or_of_a_header_without_its_value_is_put_aside(
     columns: dict[str, list[Any]], aside: list[int], tmp_path: Path
 ) -> None:
     (tmp_path / "parquet").mkdir()

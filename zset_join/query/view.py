@@ -238,17 +238,14 @@ class View(Rows):
             how: inner or left.
             as_of: the column of this view with the time, by default its event time; or `PROCESSING_TIME`, where changes of the
                 other view emit nothing.
-            emit: by event time: `on_watermark` waits and answers once, `eager` answers at once and corrects, `once` answers at
-                once and for good.
-            late: by event time, the treatment of rows behind the watermark, or behind `keep_probe_for` where rows may change:
-                `side_output`, `drop` or `join`.
+            emit: by event time: `on_watermark` waits, `eager` answers at once and corrects, `once` at once and for good.
+            late: by event time, for rows behind the watermark, or behind `keep_probe_for` where rows may change: `side_output`,
+                `drop` or `join`.
             keep_probe_for: by event time, how long after the watermark rows are kept for corrections, in eager mode. Default:
                 rows that may change as long as they live, others not at all. A change behind it is an error without `late`.
-            max_watermark_jump: by event time, how far ahead of the watermark a time may be; a row further ahead is bad input
-                and moves no watermark. Default: any distance.
+            max_watermark_jump: how far ahead of the watermark a time may be (any); a row further ahead is bad input.
             delete_column: by event time: a boolean column of the versions that marks DELETEs, where they have no keys.
-            is_change_time: by event time: the time of a version is that of its change, not a column of the row; silences the
-                warning about deletes.
+            is_change_time: the time of a version is that of its change, not of the row; silences a warning about deletes.
             snapshot: by processing time: `current` joins with the right changes of the same epoch, `previous` without them.
             null_safe: by processing time: compare with `<=>` instead of `=`, for all key columns or one flag each.
             condition: further condition on a pair, over `left(...)` and `right(...)`.
