@@ -20,9 +20,7 @@ from zset_join.expressions import Expression, left, right
 from zset_join.operators.aggregate import Aggregate
 from zset_join.operators.distinct import Distinct
 from zset_join.operators.join import HashJoin
-from zset_join.operators.select import Select
-from zset_join.operators.union import Union
-from zset_join.operators.where import Where
+from zset_join.operators.stateless import Select, Union, Where
 from zset_join.shapes.aggregate import AggregateCall
 from zset_join.zset import ZSet
 from zset_join.zset.protocol import Operator

@@ -14,7 +14,7 @@ from property_tests.laws import LawBrokenError
 from property_tests.profiles import profile_name
 from property_tests.stored_once import views_equal_themselves_alone
 from zset_join.core.errors import ZsetJoinError
-from zset_join.plan.passes import store_once
+from zset_join.plan.passes import share_nodes
 from zset_join.runners.local import filters
 
 CASES = {"push": 12, "scout": 200, "nightly": 2000}
@@ -30,7 +30,7 @@ def test_readers_of_one_table_answer_what_each_answers_alone(tmp_path: Path, las
     assert rows > 10
 
 
-_over, _general, _passes = store_once._over, filters._general, filters._Shape.passes
+_over, _general, _passes = share_nodes._over, filters._general, filters._Shape.passes
 
 
 def _by_first(shape: Any, columns: Any, length: int) -> Any:
@@ -38,17 +38,17 @@ def _by_first(shape: Any, columns: Any, length: int) -> Any:
 
 
 BUGS: dict[str, tuple[Any, str, Callable[..., Any]]] = {
-    "a table keeps what its first reader needs": (store_once, "_common", lambda readers: len(readers[0].parts)),
-    "a table is kept per reader": (store_once, "_reader", lambda node: None),
-    "what is above a table is left out": (store_once, "_over", lambda table, apply: table),
-    "what orders changes is shown": (store_once, "_over", lambda table, apply: _kept(table, apply)),
-    "parts of any condition are the same": (store_once, "_is_same", lambda one, other: True),
+    "a table keeps what its first reader needs": (share_nodes, "_common", lambda readers: len(readers[0].parts)),
+    "a table is kept per reader": (share_nodes, "_reader", lambda node: None),
+    "what is above a table is left out": (share_nodes, "_over", lambda table, apply: table),
+    "what orders changes is shown": (share_nodes, "_over", lambda table, apply: _kept(table, apply)),
+    "parts of any condition are the same": (share_nodes, "_is_same", lambda one, other: True),
     "all literals are those of the first reader": (filters._Shape, "passes", _by_first),
 }
 
 
 def _kept(table: Any, apply: Any) -> Any:
-    return store_once.replace(apply, child=table)
+    return share_nodes.replace(apply, child=table)
 
 
 @pytest.mark.parametrize("bug", BUGS)

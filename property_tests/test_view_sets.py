@@ -15,7 +15,7 @@ from property_tests.profiles import profile_name
 from property_tests.view_sets import views_equal_their_queries
 from zset_join.core.errors import PlanError
 from zset_join.pipeline import Pipeline
-from zset_join.plan.passes import share_equal
+from zset_join.plan.passes import share_nodes
 from zset_join.plan.tree import Apply, Operate
 
 CASES = {"push": 2, "scout": 40, "nightly": 400}
@@ -30,7 +30,7 @@ def test_every_view_of_a_set_equals_its_query_and_stages_appear_once(tmp_path: P
     assert rows > 10
 
 
-_identity = share_equal._identity
+_identity = share_nodes._identity
 BUGS: dict[str, Callable[[Any], Any]] = {
     "no stage is shared": lambda node: id(node) if isinstance(node, Operate) else _identity(node),
     "all stages of one input are shared": lambda node: (
@@ -42,7 +42,7 @@ BUGS: dict[str, Callable[[Any], Any]] = {
 
 @pytest.mark.parametrize("bug", BUGS)
 def test_the_law_finds_views_that_share_too_little_or_too_much(bug: str) -> None:
-    with mock.patch.object(share_equal, "_identity", BUGS[bug]), pytest.raises((LawBrokenError, PlanError)):
+    with mock.patch.object(share_nodes, "_identity", BUGS[bug]), pytest.raises((LawBrokenError, PlanError)):
         sum(views_equal_their_queries(seed, None) for seed in range(20))
 
 

@@ -14,9 +14,7 @@ from property_tests.strategies import make_knobs
 from zset_join.core.relation import Relation
 from zset_join.core.tick import Tick
 from zset_join.operators.distinct import Distinct
-from zset_join.operators.select import Select
-from zset_join.operators.union import Union
-from zset_join.operators.where import Where
+from zset_join.operators.stateless import Select, Union, Where
 from zset_join.shapes.operator_options import OperatorOptions
 from zset_join.testing import reference as oracle
 from zset_join.zset import ZSet

@@ -29,9 +29,7 @@ if TYPE_CHECKING:
     from zset_join.operators.aggregate import Aggregate
     from zset_join.operators.distinct import Distinct
     from zset_join.operators.join import HashJoin
-    from zset_join.operators.select import Select
-    from zset_join.operators.union import Union
-    from zset_join.operators.where import Where
+    from zset_join.operators.stateless import Select, Union, Where
     from zset_join.shapes.aggregate import AggregateCall
     from zset_join.shapes.operator_options import OperatorOptions
     from zset_join.zset import ZSet
@@ -53,13 +51,13 @@ else:
         "PlanError": "zset_join.core.errors",
         "Relation": "zset_join.core.relation",
         "ResourceError": "zset_join.core.errors",
-        "Select": "zset_join.operators.select",
+        "Select": "zset_join.operators.stateless",
         "SinkError": "zset_join.core.errors",
         "StateError": "zset_join.core.errors",
         "Tick": "zset_join.core.tick",
-        "Union": "zset_join.operators.union",
+        "Union": "zset_join.operators.stateless",
         "WeightOverflowError": "zset_join.core.errors",
-        "Where": "zset_join.operators.where",
+        "Where": "zset_join.operators.stateless",
         "ZSet": "zset_join.zset",
         "ZsetJoinError": "zset_join.core.errors",
     }

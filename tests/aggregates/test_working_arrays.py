@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from zset_join.aggregates.working_arrays import WorkingArrays
+from zset_join.aggregates.lines import WorkingArrays
 
 
 def test_a_name_keeps_its_array() -> None:

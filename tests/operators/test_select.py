@@ -8,7 +8,7 @@ import pytest
 from tests.epochs import Epochs, delete, insert
 from zset_join.core.errors import PlanError
 from zset_join.core.relation import Relation
-from zset_join.operators.select import Select
+from zset_join.operators.stateless import Select
 from zset_join.zset.protocol import Operator
 
 SALES = Relation(

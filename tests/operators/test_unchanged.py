@@ -11,7 +11,7 @@ from tests.epochs import Epochs, delete, insert
 from zset_join.core.errors import StateError
 from zset_join.core.relation import Relation
 from zset_join.core.tick import Tick
-from zset_join.operators.unchanged import Unchanged
+from zset_join.operators.stateless import Unchanged
 from zset_join.zset import ZSet
 from zset_join.zset.protocol import DurableOperator
 

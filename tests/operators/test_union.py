@@ -9,7 +9,7 @@ from tests.epochs import Epochs, delete, insert
 from zset_join.core.errors import PlanError
 from zset_join.core.relation import Relation
 from zset_join.operators.distinct import Distinct
-from zset_join.operators.union import Union
+from zset_join.operators.stateless import Union
 from zset_join.zset.protocol import Operator
 
 SCHEMA = pa.schema({"x": pa.int64(), "s": pa.string()})

@@ -12,7 +12,7 @@ from zset_join.core.relation import Relation
 from zset_join.core.tick import Tick
 from zset_join.expressions import left
 from zset_join.operators.aggregate import Aggregate
-from zset_join.operators.where import Where
+from zset_join.operators.stateless import Where
 from zset_join.zset.protocol import Operator
 
 SALES = Relation(name="sales", schema=pa.schema({"shop": pa.string(), "price": pa.int64()}), mode="changelog")

@@ -13,8 +13,7 @@ import pytest
 from zset_join.expressions import col, lit
 from zset_join.lookup import ArrowSource
 from zset_join.pipeline import PROCESSING_TIME, Pipeline, appends, changes
-from zset_join.plan.passes.number_stages import number_stages
-from zset_join.plan.planner import passes, plan_query
+from zset_join.plan.planner import number_stages, passes, plan_query
 from zset_join.plan.query_plan import QueryPlan
 from zset_join.plan.tree import Views, drawn
 

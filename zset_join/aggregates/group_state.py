@@ -23,8 +23,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from zset_join.aggregates.accumulators import Accumulator
-from zset_join.aggregates.lines import Int64s, Lines
-from zset_join.aggregates.working_arrays import WorkingArrays
+from zset_join.aggregates.lines import Int64s, Lines, WorkingArrays
 from zset_join.core.errors import StateError
 from zset_join.core.row_conversion import shown_floats
 from zset_join.core.shown_values import shown_key

@@ -16,8 +16,8 @@ from dataclasses import replace
 from typing import Any
 
 from zset_join.plan.query_plan import QueryPlan, StageNode
-from zset_join.plan.unnamed import text_of
 from zset_join.stages.effect import has_effect
+from zset_join.stages.written import text_of
 
 __all__ = ["with_lookups_of"]
 

@@ -12,6 +12,9 @@ unique (it may be a prefix of the right primary key): then a left row meets seve
 weights multiply. NULL in a key matches nothing, unless `null_safe`. With `"previous"` the rows of the first epoch match
 nothing.
 
+Joins that share one table of right rows (`LatestJoins`) each answer as with rows of their own: all see the state before the
+epoch; then every join stores what is its own, the first one the right rows too.
+
 Known limits. INNER and LEFT. The right side is its latest rows, whatever their event time.
 
 Source: Flink's processing-time temporal join, Timeplus' lookup of a versioned stream.
@@ -22,6 +25,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -34,7 +38,6 @@ from zset_join.expressions import Expression
 from zset_join.expressions import left as left_column
 from zset_join.expressions import right as right_column
 from zset_join.operators.join_steps import columns_compared
-from zset_join.operators.latest_joins import LatestJoins
 from zset_join.shapes.lookup import LookupShape, ProcessTimeTerms, process_time_relation
 from zset_join.shapes.operator_options import OperatorOptions
 from zset_join.state.join.latest_table import LatestTable
@@ -58,9 +61,10 @@ from zset_join.state.rows.side import PreparedSide, SideState
 from zset_join.state.rows.side_changes import NetChanges, SideChanges
 from zset_join.state.rows.side_rules import SideRules
 from zset_join.state.rows.side_snapshot import restore_side, side_reader, snapshot_epoch
+from zset_join.state.rows.usage import check_same_epoch
 from zset_join.zset import ZSet
 
-__all__ = ["ProcessTimeJoin"]
+__all__ = ["LatestJoin", "LatestJoins", "ProcessTimeJoin"]
 
 Int64s = npt.NDArray[np.int64]
 
@@ -350,3 +354,77 @@ class ProcessTimeJoin:
 
 def _all_of(conditions: Sequence[Expression]) -> Expression | None:
     return reduce(lambda one, other: one & other, conditions) if conditions else None
+
+
+class LatestJoin(Protocol):
+    """A request to one join."""
+
+    sides: Mapping[str, SideState]
+
+    def resolve(self, tick: Tick, deltas: Sequence[ZSet]) -> None:
+        """Find out what the deltas of an epoch change, and refuse bad rows."""
+        ...
+
+    def fold(self, tick: Tick, deltas: Sequence[ZSet]) -> None:
+        """Store the epoch resolved last."""
+        ...
+
+    def end_absorb(self, epoch: int) -> None:
+        """Mark its state as complete."""
+        ...
+
+    def own_readers(self) -> Mapping[str, pa.RecordBatchReader]:
+        """Return readers of its tables."""
+        ...
+
+    def restore_own(self, tables: Mapping[str, pa.Table | pa.RecordBatchReader]) -> None:
+        """Replace its state by a snapshot."""
+        ...
+
+
+class LatestJoins:
+    """Own the state of joins; the first one owns the right rows."""
+
+    def __init__(self, joins: Sequence[LatestJoin]) -> None:
+        self.joins = tuple(joins)
+        self._sides = {name: side for join in joins for name, side in join.sides.items()}
+        sides = list(self._sides.values())
+        check_same_epoch((side.absorbed_epoch for side in sides), sides[0].directory)
+
+    @property
+    def absorbed_epoch(self) -> int:
+        return next(iter(self._sides.values())).absorbed_epoch
+
+    def absorb(self, tick: Tick, deltas: Sequence[Sequence[ZSet]]) -> None:
+        tick.check_follows(self.absorbed_epoch)
+        for join, given in zip(self.joins, deltas, strict=True):
+            join.resolve(tick, given)
+        for side in self._sides.values():
+            side.begin_absorb()
+        for join, given in reversed(list(zip(self.joins, deltas, strict=True))):  # who owns the right rows comes last
+            join.fold(tick, given)
+        for join in self.joins:
+            join.end_absorb(tick.epoch)
+
+    def snapshot_readers(self) -> Mapping[str, pa.RecordBatchReader]:
+        return {name: reader for join in self.joins for name, reader in join.own_readers().items()}
+
+    def restore(self, tables: Mapping[str, pa.Table | pa.RecordBatchReader]) -> None:
+        for join in self.joins:
+            join.restore_own(tables)
+
+    def statistics(self) -> dict[str, int]:
+        return {name: count for side in self._sides.values() for name, count in side.statistics().items()}
+
+    def resident_bytes(self) -> int:
+        return sum(side.resident_bytes() for side in self._sides.values())
+
+    def working_bytes(self) -> int:
+        return sum(side.working_bytes() for side in self._sides.values())
+
+    def is_current(self) -> bool:
+        return all(side.is_current() for side in self._sides.values())
+
+    def close(self) -> None:
+        for side in self._sides.values():
+            side.close()

@@ -23,9 +23,8 @@ from functools import cached_property
 from zset_join.expressions.rows import columns_read, plain_column
 from zset_join.plan.query_plan import Feed, QueryPlan, StageNode
 from zset_join.plan.row_steps import RowStep, SelectStep
-from zset_join.plan.unnamed import text_of, words_of
 from zset_join.stages.effect import EffectStage
-from zset_join.stages.written import write_relation
+from zset_join.stages.written import text_of, words_of, write_relation
 
 __all__ = ["FeedPrint", "Fingerprints", "compared_fingerprints"]
 

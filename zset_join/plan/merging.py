@@ -1,4 +1,4 @@
-"""One more view for a plan that runs, and one less: stages stay what they are, and so keep their state.
+"""One more view for a plan that runs, one less, or one alone: stages stay what they are, and so keep their state.
 
     merged, places = merged_plan(running, added)      the stages of `running` first, as they are; those of `added` behind them
     left, places = plan_without(merged, "by_day")     the stages that serve no other view are gone
@@ -20,7 +20,7 @@ from zset_join.plan.fingerprints import Fingerprints
 from zset_join.plan.query_plan import Feed, QueryPlan, SharedIndex, StageNode
 from zset_join.plan.row_steps import OpaqueStep
 
-__all__ = ["are_mergeable", "merged_plan", "plan_without"]
+__all__ = ["are_mergeable", "merged_plan", "one_view", "plan_without"]
 
 
 def are_mergeable(plan: QueryPlan, added: QueryPlan) -> bool:
@@ -113,3 +113,34 @@ def _moved(feeds: Iterable[Feed], places: Mapping[int, int]) -> tuple[Feed, ...]
 
 def _index(index: SharedIndex, places: Mapping[int, int]) -> SharedIndex:
     return replace(index, readers=tuple(places[number] for number in index.readers))
+
+
+def one_view(plan: QueryPlan, name: str | None = None) -> QueryPlan:
+    """Return the plan of one view."""
+    view = plan.view(name)
+    if len(plan.views) == 1:
+        return plan
+    stages = plan.stages_of(view.name)
+    numbers = {number: at for at, number in enumerate(stages)}
+
+    def renumbered(feeds: Iterable[Feed]) -> tuple[Feed, ...]:
+        return tuple(feed if isinstance(feed.origin, str) else replace(feed, origin=numbers[feed.origin]) for feed in feeds)
+
+    nodes = tuple(
+        replace(plan.nodes[number], number=at, feeds=tuple(map(renumbered, plan.nodes[number].feeds)))
+        for number, at in numbers.items()
+    )
+    read = {feed.origin for node in nodes for feeds in node.feeds for feed in feeds} | {feed.origin for feed in view.feeds}
+    shared = (replace(index, readers=tuple(numbers[one] for one in index.readers if one in numbers)) for index in plan.shared)
+    return QueryPlan(
+        sources=tuple(source for source in plan.sources if source.name in read),
+        nodes=nodes,
+        views=(replace(view, feeds=renumbered(view.feeds)),),
+        shared=tuple(filter(_has_several_readers, shared)),
+        copies=tuple((numbers[number], why) for number, why in plan.copies if number in numbers),
+        keep_state=plan.keep_state,
+    )
+
+
+def _has_several_readers(index: SharedIndex) -> bool:
+    return len(index.readers) > 1

@@ -10,27 +10,17 @@ from typing import get_args
 from zset_join.core.errors import OptionError
 from zset_join.core.frames import own_frames
 from zset_join.core.options import KeepState
-from zset_join.plan.passes.choose_fast_paths import choose_fast_paths
-from zset_join.plan.passes.count_rows import count_rows
-from zset_join.plan.passes.derive_keys import derive_keys
-from zset_join.plan.passes.fuse_steps import fuse_steps
-from zset_join.plan.passes.insert_routes import insert_routes
-from zset_join.plan.passes.normalise_upserts import normalise_upserts
-from zset_join.plan.passes.number_stages import number_stages
-from zset_join.plan.passes.one_reader import one_reader
-from zset_join.plan.passes.pass_on_sources import pass_on_sources
+from zset_join.plan.passes.do_less import choose_fast_paths, fuse_steps, push_columns
+from zset_join.plan.passes.prepare_inputs import count_rows, derive_keys, normalise_upserts
 from zset_join.plan.passes.prune_columns import prune_columns
-from zset_join.plan.passes.push_columns import push_columns
-from zset_join.plan.passes.reduce_first import reduce_first
-from zset_join.plan.passes.share_equal import share_equal
-from zset_join.plan.passes.share_versions import share_versions
-from zset_join.plan.passes.store_once import store_once
+from zset_join.plan.passes.share_nodes import share_equal, share_versions, store_once
+from zset_join.plan.passes.spread_stages import insert_routes, one_reader, pass_on_sources, reduce_first
 from zset_join.plan.passes.sum_pairs import sum_pairs
-from zset_join.plan.query_plan import QueryPlan
+from zset_join.plan.query_plan import Feed, PlanSource, PlanView, QueryPlan, StageNode
 from zset_join.plan.sharing import share_tables
-from zset_join.plan.tree import Root
+from zset_join.plan.tree import Apply, Merge, Node, Operate, Read, Root, Views
 
-__all__ = ["passes", "plan_query"]
+__all__ = ["number_stages", "passes", "plan_query"]
 
 
 def passes(
@@ -78,3 +68,33 @@ def plan_query(
         for run in passes(buckets=buckets, is_spread=is_spread, keep_state=keep_state, whole=whole):
             root = run(root)
         return replace(share_tables(number_stages(root, name), same), keep_state=keep_state)
+
+
+def number_stages(root: Root, name: str) -> QueryPlan:
+    """Return the plan of a tree."""
+    sources: dict[int, PlanSource] = {}
+    nodes: list[StageNode] = []
+    numbers: dict[int, int] = {}
+
+    def feeds(node: Node) -> tuple[Feed, ...]:
+        match node:
+            case Read(source):
+                sources[id(source)] = source
+                return (Feed(source.name),)
+            case Apply(child, step):
+                return tuple(replace(feed, steps=(*feed.steps, step)) for feed in feeds(child))
+            case Merge(parts):
+                return tuple(feed for part in parts for feed in feeds(part))
+            case Operate():
+                return (Feed(placed(node)),)
+
+    def placed(node: Operate) -> int:
+        if id(node) not in numbers:
+            fed = tuple(map(feeds, node.inputs))
+            numbers[id(node)] = len(nodes)
+            nodes.append(StageNode(len(nodes), node.stage, fed, node.own, node.since))
+        return numbers[id(node)]
+
+    named = zip(root.names, root.parts, strict=True) if isinstance(root, Views) else ((name, root),)
+    views = tuple(PlanView(one, feeds(part)) for one, part in named)
+    return QueryPlan(tuple(sources.values()), tuple(nodes), views)

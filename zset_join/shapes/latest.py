@@ -1,8 +1,8 @@
-"""Shape of the table of the latest rows of an upsert input."""
+"""Shapes of tables with one row per key: the latest rows of an upsert input, and the current ones of versions."""
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 import pyarrow as pa
@@ -10,9 +10,11 @@ import pyarrow as pa
 from zset_join.core.errors import PlanError
 from zset_join.core.key_types import check_key_type
 from zset_join.core.relation import Relation
+from zset_join.shapes.deduplicate import OrderColumn, check_dedup
+from zset_join.shapes.event_time import EventTime, time_column
 from zset_join.shapes.kept_types import check_kept
 
-__all__ = ["MOST_COLUMNS", "TRUNCATE", "latest_rows", "without_control"]
+__all__ = ["MOST_COLUMNS", "TRUNCATE", "current_relation", "latest_rows", "without_control"]
 
 MOST_COLUMNS = 63
 """How many columns a control word has bits for."""
@@ -56,3 +58,15 @@ def without_control(relation: Relation, control: str) -> Relation:
             relation=relation.name,
         )
     return replace(relation, schema=pa.schema(fields))
+
+
+def current_relation(versions: Relation, key: Sequence[str], delete_column: str | None, hidden: Sequence[str] = ()) -> Relation:
+    """Return the current rows: the columns of the versions but for marks and hidden ones, one row per key."""
+    time = time_column(versions, role="versioned side")
+    EventTime([versions], [time])  # refuses types without an order
+    order = [OrderColumn(name, descending=True) for name in dict.fromkeys((time, *versions.sequence_by))]
+    rows = replace(versions, primary_key=(), sequence_by=(), join_key=(), mode="append")
+    check_dedup(rows, key, order, "first", 1)
+    left_out = {*hidden, delete_column}
+    fields = [field.with_nullable(True) for field in versions.schema if field.name not in left_out]
+    return Relation(name=f"{versions.name}_now", schema=pa.schema(fields), primary_key=tuple(key), mode="changelog")

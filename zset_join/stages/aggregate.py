@@ -29,9 +29,9 @@ from zset_join.operators.aggregate import Aggregate
 from zset_join.shapes.aggregate import AggregateCall, grouped_relation
 from zset_join.stages.batch.dialect import Dialect
 from zset_join.stages.batch.tables import BatchScope, BatchTable, expression_sql, one_side, register_batch_query
-from zset_join.stages.comparisons import Comparison
 from zset_join.stages.request import InputRows, StageRequest
 from zset_join.stages.stage import (
+    Comparison,
     OutputKey,
     Reduction,
     Stage,

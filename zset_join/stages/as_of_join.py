@@ -21,9 +21,8 @@ from zset_join.shapes.version_join import VersionJoinShape
 from zset_join.stages.batch.dialect import Dialect
 from zset_join.stages.batch.tables import BatchScope, BatchTable, register_batch_query
 from zset_join.stages.batch.versions import chosen_rows, equal_keys, has_arrivals, rest_of_on, row_copies
-from zset_join.stages.memory_only import refuse_hybrid
 from zset_join.stages.request import InputRows, NamedColumnsRequest
-from zset_join.stages.stage import StageOptions, TableKey, register_stage
+from zset_join.stages.stage import StageOptions, TableKey, refuse_hybrid, register_stage
 from zset_join.stages.timed_join import TimedJoinStage
 from zset_join.stages.written import read_relation, write_relation
 from zset_join.zset.protocol import DurableOperator

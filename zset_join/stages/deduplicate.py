@@ -17,10 +17,18 @@ from zset_join.operators.deduplicate import Deduplicate
 from zset_join.shapes.deduplicate import Keep, OrderColumn, check_dedup, first_rows_relation
 from zset_join.stages.batch.tables import BatchScope, BatchTable, register_batch_query
 from zset_join.stages.batch.versions import has_arrivals, row_copies
-from zset_join.stages.comparisons import Comparison
-from zset_join.stages.memory_only import refuse_hybrid
 from zset_join.stages.request import InputRows, NamedColumnsRequest, VersionsBelow
-from zset_join.stages.stage import OutputKey, Stage, StageInput, StageOptions, TableKey, compared_keys, register_stage
+from zset_join.stages.stage import (
+    Comparison,
+    OutputKey,
+    Stage,
+    StageInput,
+    StageOptions,
+    TableKey,
+    compared_keys,
+    refuse_hybrid,
+    register_stage,
+)
 from zset_join.stages.written import read_relation, write_relation
 from zset_join.zset.protocol import DurableOperator
 

@@ -23,11 +23,19 @@ from zset_join.core.relation import Relation
 from zset_join.operators.expiring import Expiring, ExpiringInput
 from zset_join.shapes.event_time import EventTime
 from zset_join.stages.batch.tables import BatchScope, BatchTable, batch_query, register_batch_query, tied_query
-from zset_join.stages.comparisons import Comparison
 from zset_join.stages.join import JoinStage
-from zset_join.stages.memory_only import refuse_hybrid
 from zset_join.stages.request import ComputedKeys, InputRows, StageRequest
-from zset_join.stages.stage import OutputKey, Stage, StageInput, StageOptions, TableKey, read_stage, register_stage
+from zset_join.stages.stage import (
+    Comparison,
+    OutputKey,
+    Stage,
+    StageInput,
+    StageOptions,
+    TableKey,
+    read_stage,
+    refuse_hybrid,
+    register_stage,
+)
 from zset_join.stages.written import read_relation, write_relation
 from zset_join.state.time.expiring_rows import TimeToLive, ended_by, later
 from zset_join.zset.protocol import DurableOperator

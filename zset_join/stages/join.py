@@ -26,16 +26,17 @@ from zset_join.operators.join import HashJoin
 from zset_join.shapes.join import JoinShape, JoinTerms, join_shape, joined_schema, output_key
 from zset_join.stages.batch.dialect import Dialect
 from zset_join.stages.batch.tables import BatchScope, BatchTable, expression_sql, register_batch_query
-from zset_join.stages.comparisons import Comparison, compared_in_condition
 from zset_join.stages.request import InputRows, KeyedJoinRequest
 from zset_join.stages.stage import (
     NO_LIMIT,
+    Comparison,
     Joined,
     OutputKey,
     Stage,
     StageInput,
     StageOptions,
     TableKey,
+    compared_in_condition,
     compared_keys,
     register_stage,
 )

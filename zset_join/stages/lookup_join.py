@@ -33,9 +33,7 @@ from zset_join.lookup.sources import EpochSource, read_source
 from zset_join.operators.lookup_join import LookupJoin
 from zset_join.shapes.lookup import LookupShape, LookupTerms, RetryPolicy, looked_up_relation
 from zset_join.stages.batch.tables import BatchScope, BatchTable, register_batch_query
-from zset_join.stages.comparisons import Comparison, compared_in_condition
 from zset_join.stages.effect import CHANGEABLE, Effect, EffectPlace
-from zset_join.stages.memory_only import refuse_hybrid
 from zset_join.stages.request import (
     ComputedKeys,
     InputRows,
@@ -45,7 +43,19 @@ from zset_join.stages.request import (
     keys_to_compute,
     sides_read,
 )
-from zset_join.stages.stage import Joined, OutputKey, Stage, StageInput, StageOptions, TableKey, compared_keys, register_stage
+from zset_join.stages.stage import (
+    Comparison,
+    Joined,
+    OutputKey,
+    Stage,
+    StageInput,
+    StageOptions,
+    TableKey,
+    compared_in_condition,
+    compared_keys,
+    refuse_hybrid,
+    register_stage,
+)
 from zset_join.stages.written import read_relation, write_relation
 from zset_join.storage.folder import Folder
 from zset_join.zset import ZSet

@@ -22,11 +22,10 @@ from zset_join.shapes.join import joined_schema
 from zset_join.shapes.lookup import LookupShape, ProcessTimeTerms, process_time_relation
 from zset_join.stages.batch.dialect import Dialect
 from zset_join.stages.batch.tables import BatchScope, BatchTable, expression_sql, newest_first, register_batch_query
-from zset_join.stages.comparisons import Comparison, compared_in_condition
 from zset_join.stages.current_versions import CurrentVersionsStage, held_versions, version_columns
-from zset_join.stages.memory_only import refuse_hybrid
 from zset_join.stages.request import InputRows, KeyedJoinRequest, NamedColumnsRequest, keyed_rows, sides_read
 from zset_join.stages.stage import (
+    Comparison,
     Joined,
     OutputKey,
     Stage,
@@ -34,7 +33,9 @@ from zset_join.stages.stage import (
     StageOptions,
     TableKey,
     TableUse,
+    compared_in_condition,
     compared_keys,
+    refuse_hybrid,
     register_stage,
 )
 from zset_join.stages.written import read_relation, write_relation

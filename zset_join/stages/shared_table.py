@@ -19,8 +19,7 @@ import pyarrow as pa
 from zset_join.core.relation import Relation
 from zset_join.core.shown_values import counted, shown_buckets
 from zset_join.expressions.rows import with_columns_called
-from zset_join.operators.latest_joins import LatestJoins
-from zset_join.operators.process_time_join import ProcessTimeJoin
+from zset_join.operators.process_time_join import LatestJoins, ProcessTimeJoin
 from zset_join.operators.shared_table import SharedTable
 from zset_join.operators.temporal_join import TemporalJoin
 from zset_join.stages.process_time_join import ProcessTimeJoinStage

@@ -33,19 +33,20 @@ from typing import Any, Literal, Protocol, runtime_checkable
 
 import pyarrow as pa
 
-from zset_join.core.errors import PlanError
+from zset_join.core.errors import OptionError, PlanError
 from zset_join.core.extensions import load_extensions
 from zset_join.core.options import BufferLimit, HotBudget
 from zset_join.core.relation import Relation
+from zset_join.expressions import references
 from zset_join.shapes.join import JoinShape
 from zset_join.shapes.null_keys import NULL_KEYS, NullKeys
 from zset_join.shapes.operator_options import OperatorOptions
-from zset_join.stages.comparisons import Comparison
 from zset_join.zset import ZSet
 from zset_join.zset.protocol import DurableOperator
 
 __all__ = [
     "NO_LIMIT",
+    "Comparison",
     "EquiJoin",
     "Joined",
     "OutputKey",
@@ -55,8 +56,10 @@ __all__ = [
     "StageOptions",
     "TableKey",
     "TableUse",
+    "compared_in_condition",
     "compared_keys",
     "read_stage",
+    "refuse_hybrid",
     "register_stage",
 ]
 
@@ -522,3 +525,35 @@ def read_stage(fields: Mapping[str, Any]) -> Stage:
             kind=kind,
         )
     return _readers[kind](fields)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Comparison:
+    """Name columns that a stage compares."""
+
+    relation: Relation
+    columns: Sequence[str]
+    use: str
+
+
+def compared_in_condition(left: Relation, right: Relation, condition: Any) -> tuple[Comparison, ...]:
+    """Return the columns that a condition over two rows reads; None reads nothing."""
+    if condition is None:
+        return ()
+    read = references(condition)
+    return tuple(
+        Comparison(relation=relation, columns=tuple(columns), use="part of a condition")
+        for relation, columns in zip((left, right), read, strict=True)
+    )
+
+
+def refuse_hybrid(budget: HotBudget | None, *, title: str, option: str) -> None:
+    """Refuse a budget of hybrid state."""
+    if budget is not None:
+        raise OptionError(
+            f'{option}="hybrid" is not supported for "{title}": what it remembers is in memory, or in mapped files. '
+            f'Leave it at "memory", and bound the state by a watermark, a state_ttl or fewer rows.',
+            code="HYBRID_NOT_OFFERED",
+            option=option,
+            stage=title,
+        )

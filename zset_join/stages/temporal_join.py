@@ -22,12 +22,12 @@ from zset_join.shapes.version_join import VersionJoinShape
 from zset_join.stages.batch.dialect import Dialect
 from zset_join.stages.batch.tables import BatchScope, BatchTable, newest_first, register_batch_query
 from zset_join.stages.batch.versions import chosen_rows, equal_keys, rest_of_on, row_copies, there_in
-from zset_join.stages.memory_only import refuse_hybrid
 from zset_join.stages.request import InputRows, NamedColumnsRequest
 from zset_join.stages.stage import (
     StageOptions,
     TableKey,
     TableUse,
+    refuse_hybrid,
     register_stage,
 )
 from zset_join.stages.timed_join import TimedJoinStage

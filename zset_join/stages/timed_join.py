@@ -11,9 +11,8 @@ from zset_join.expressions import references
 from zset_join.shapes.as_of_join import AsOfOptions
 from zset_join.shapes.temporal_join import TemporalOptions
 from zset_join.shapes.version_join import VersionJoinShape
-from zset_join.stages.comparisons import Comparison, compared_in_condition
 from zset_join.stages.request import sides_read
-from zset_join.stages.stage import Joined, OutputKey, Stage, StageInput, compared_keys
+from zset_join.stages.stage import Comparison, Joined, OutputKey, Stage, StageInput, compared_in_condition, compared_keys
 
 __all__ = ["TimedJoinStage"]
 

@@ -19,7 +19,7 @@ from zset_join.core.key_types import storage_type
 from zset_join.core.relation import Relation
 from zset_join.core.shown_values import shown_buckets
 from zset_join.operators.distinct import Counted
-from zset_join.operators.unchanged import Unchanged
+from zset_join.operators.stateless import Unchanged
 from zset_join.stages.batch.tables import register_batch_query, same_rows
 from zset_join.stages.request import InputRows, StageRequest, shown_only
 from zset_join.stages.stage import OutputKey, Stage, StageInput, StageOptions, TableKey, register_stage

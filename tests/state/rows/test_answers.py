@@ -20,9 +20,7 @@ from zset_join.operators.distinct import Distinct
 from zset_join.operators.join import HashJoin
 from zset_join.operators.latest import Latest
 from zset_join.operators.route import Route
-from zset_join.operators.select import Select
-from zset_join.operators.union import Union
-from zset_join.operators.where import Where
+from zset_join.operators.stateless import Select, Union, Where
 from zset_join.shapes.aggregate import AggregateCall
 from zset_join.shapes.operator_options import OperatorOptions
 from zset_join.state.rows.answers import Answers

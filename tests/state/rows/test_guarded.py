@@ -13,9 +13,7 @@ from zset_join.core.errors import PlanError, StateError
 from zset_join.core.tick import Tick
 from zset_join.expressions import left
 from zset_join.operators.partial_upserts import PartialUpserts
-from zset_join.operators.select import Select
-from zset_join.operators.union import Union
-from zset_join.operators.where import Where
+from zset_join.operators.stateless import Select, Union, Where
 from zset_join.stages import Stage, StageOptions
 from zset_join.zset import ZSet
 

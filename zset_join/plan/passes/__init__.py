@@ -1,4 +1,4 @@
-"""The passes that turn a query as it was written into a plan: one file each, each small and none with state.
+"""The passes that turn a query as it was written into a plan: each small and none with state.
 
 Order matters and is in `zset_join.plan.planner`. A pass takes a tree and gives a tree that means the same.
 """

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from zset_join.checkpoint.row_history import RowHistory
 from zset_join.core.notebook import html_progress
 from zset_join.core.progress_line import progress_line
-from zset_join.plan.one_view import one_view
+from zset_join.plan.merging import one_view
 from zset_join.plan.query_plan import QueryPlan
 from zset_join.runners.local.contents import Contents, view_not_kept
 from zset_join.runners.local.durable import PipelineDirectory

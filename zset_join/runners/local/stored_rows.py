@@ -23,12 +23,12 @@ from zset_join.aggregates.value_codecs import codec_of
 from zset_join.core.relation import Relation
 from zset_join.plan.fingerprints import FeedPrint, Fingerprints
 from zset_join.plan.query_plan import Feed, PlanSource, StateNode
-from zset_join.plan.unnamed import text_of
 from zset_join.runners.local.contents import Contents
 from zset_join.runners.local.history import PastEpoch
 from zset_join.runners.local.listed_answers import Chunks, ListedGroups, ListedPairs
 from zset_join.shapes.null_keys import NullKeys
 from zset_join.stages.stage import StageInput, StageOptions
+from zset_join.stages.written import text_of
 from zset_join.zset import ZSet, single_batch
 from zset_join.zset.protocol import AnswerListingOperator, DurableOperator, ListingOperator, UnorderedOperator
 

@@ -15,8 +15,8 @@ from typing import Any
 
 from zset_join.checkpoint.other_mode import StatePair
 from zset_join.plan.query_plan import Feed, QueryPlan, StageNode
-from zset_join.plan.unnamed import text_of
 from zset_join.stages import Stage
+from zset_join.stages.written import text_of
 
 __all__ = ["mode_pairs"]
 

@@ -1,16 +1,19 @@
-"""Store a keyed source once: filters and projections of several readers are above its table, those of a single one below it.
+"""What is needed several times is one node: tables of keyed sources, current versions, and the common parts of several views.
 
     latest(where a > 1 (t)), latest(where a > 2 (t))      ->  where a > 1 (latest(t)), where a > 2 (latest(t))
 
-The law: every reader is given the same changes. What all readers begin with stays below the table, a condition part by part, so
-the table holds no row that no reader needs.
+`store_once`. The law: every reader is given the same changes. What all readers begin with stays below the table, a condition
+part by part, so the table holds no row that no reader needs. A join keeps its side by its own key and is fed upserts; it is no
+reader of the table.
 
-A join keeps its side by its own key and is fed upserts; it is no reader of the table.
+`share_equal`. Nodes are equal where what they do is written alike and they are over the same nodes; names of relations are only
+in messages and do not count. What cannot be compared is never equal: a step only Spark can do, lookups through another object.
+A query of one view is left as it was written: its checkpoints have its stages one by one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Hashable, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
 from itertools import takewhile
@@ -19,11 +22,13 @@ from zset_join.expressions import Expression
 from zset_join.expressions.rows import conjuncts
 from zset_join.expressions.tree import Call
 from zset_join.plan.query_plan import PlanSource
-from zset_join.plan.row_steps import SelectStep, WhereStep
-from zset_join.plan.tree import Apply, Node, Operate, Read, Root, each_node, rebuilt
+from zset_join.plan.row_steps import OpaqueStep, SelectStep, WhereStep
+from zset_join.plan.tree import Apply, Merge, Node, Operate, Read, Root, Views, each_node, rebuilt
+from zset_join.stages.effect import EffectStage
 from zset_join.stages.latest import LatestRequest
+from zset_join.stages.written import text_of, write_relation
 
-__all__ = ["store_once"]
+__all__ = ["share_equal", "share_versions", "store_once"]
 
 
 @dataclass(frozen=True)
@@ -109,3 +114,50 @@ def _over(table: Node, apply: Apply) -> Node:
     if isinstance(step, SelectStep):
         step = SelectStep(tuple(one for one in step.columns if one[0] not in apply.hidden))
     return replace(apply, child=table, step=step, hides=())
+
+
+def share_equal(root: Root) -> Root:
+    """Return a tree of several views in which equal nodes are one."""
+    if not isinstance(root, Views):
+        return root
+    known: dict[Hashable, Node] = {}
+    return rebuilt(root, lambda node: known.setdefault(_identity(node), node))
+
+
+def _identity(node: Node) -> Hashable:
+    """Return an identity of nodes whose children are shared already."""
+    children = tuple(map(id, node.children))
+    match node:
+        case Read(source):
+            return "read", text_of(source.to_json(), names=True), source.max_watermark_jump
+        case Apply():
+            is_opaque = isinstance(node.step, OpaqueStep)
+            return "apply", id(node) if is_opaque else text_of(node.step.to_json()), node.hides, children
+        case Merge():
+            return "merge", children
+        case Operate():
+            stage = node.stage
+            external = id(getattr(stage, "source", stage)) if isinstance(stage, EffectStage) else None
+            output = text_of(write_relation(stage.output))
+            return type(node), text_of(stage.to_json()), output, node.hidden, external, node.own, node.since, children
+
+
+def share_versions(root: Root) -> Root:
+    """Return a tree in which equal current versions are one node."""
+    known: dict[Hashable, Node] = {}
+
+    def change(node: Node) -> Node:
+        if not isinstance(node, Operate) or node.request.picks_current is None:
+            return node
+        return known.setdefault((node.request, _rows_of(node.inputs[0])), node)
+
+    return rebuilt(root, change)
+
+
+def _rows_of(node: Node) -> Hashable:
+    """Return an identity of rows: a node, and the steps behind it by value."""
+    steps: list[Hashable] = []
+    while isinstance(node, Apply):
+        steps.append((node.step, node.hides))
+        node = node.child
+    return id(node), tuple(steps)
