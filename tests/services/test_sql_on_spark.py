@@ -19,7 +19,7 @@ from tools.servers.maven_jars import SPARK_KAFKA, jars_of
 from tools.servers.postgres_server import PostgresServer
 from zset_join.sources.kafka import KafkaSource
 from zset_join.sql import connect
-from zset_join.sql.tables.generated_rows import GeneratedRows
+from zset_join.sql.tables.table_sources import GeneratedRows
 
 PIPELINE = """
 CREATE TABLE orders (id INT, customer STRING, total INT, at BIGINT METADATA FROM 'offset', twice AS total * 2) WITH (

@@ -10,7 +10,7 @@ import pytest
 
 from zset_join.cli import main
 from zset_join.sql import connect
-from zset_join.sql.shell import completions, prompt
+from zset_join.sql.commands import completions, prompt
 
 PIPELINE = """
 CREATE TABLE orders (id INT, customer STRING, total INT)

@@ -74,8 +74,6 @@ class ExternalRows(NamedTuple):
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class ViewColumn(Column):
-    """A column of a certain view."""
-
     node: Node
     view: str
 
@@ -86,8 +84,6 @@ class TextColumn(Column):
 
 
 class NamedColumn(NamedTuple):
-    """An expression, and the name it is shown by."""
-
     name: str
     expression: Expression
 

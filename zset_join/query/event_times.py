@@ -27,7 +27,6 @@ _UNIT_US = {
 
 
 def with_watermark(relation: Relation, watermark: tuple[str, Any]) -> Relation:
-    """Return a relation with event time."""
     timed = replace(relation, event_time=watermark[0])
     return replace(timed, watermark_delay=duration(watermark[1], timed.schema.field(watermark[0]).type, relation.name))
 

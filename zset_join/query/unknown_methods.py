@@ -56,7 +56,6 @@ _AGGREGATES = ("pivot", "apply", "applyInPandas", "applyInArrow", "cogroup")
 
 
 def missing_on_view(name: str) -> AttributeError:
-    """Return the error for an attribute that a view has not."""
     cure = _ON_VIEW.get(name)
     if cure is None:
         return AttributeError(f"a view has no attribute {name!r}")
@@ -64,7 +63,6 @@ def missing_on_view(name: str) -> AttributeError:
 
 
 def missing_on_grouped(name: str) -> AttributeError:
-    """Return the error for an attribute that grouped rows have not."""
     if name not in _AGGREGATES:
         return AttributeError(f"grouped rows have no attribute {name!r}")
     return MissingMethodError(

@@ -39,8 +39,6 @@ _Record = tuple[int, bytes]
 
 @dataclass(frozen=True)
 class CsvForm:
-    """How CSV is written."""
-
     delimiter: str = ","
     quote: str = '"'
     null: str = ""

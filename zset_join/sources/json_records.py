@@ -41,9 +41,8 @@ from zset_join.conversions import read_texts
 from zset_join.core.errors import PlanError
 from zset_join.core.extras import needed_for
 from zset_join.sources.exact_records import ExactRecords
-from zset_join.sources.json_texts import read_json_texts
+from zset_join.sources.json_texts import NestedValues, read_json_texts
 from zset_join.sources.json_values import parsed_json, text_of_value
-from zset_join.sources.nested_values import NestedValues
 from zset_join.sources.ordinary_records import ordinary_reader
 from zset_join.zset import single_batch
 
@@ -139,7 +138,6 @@ class JsonRecordReader:
         return self.format, self.schema, self.keys, self.options, self._source
 
     def read(self, records: pa.Table | pa.RecordBatch) -> ReadRecords:
-        """Read records."""
         table = pa.Table.from_batches([records]) if isinstance(records, pa.RecordBatch) else records
         table, undecodable = self._as_text(table)
         if self._ordinary is None:
@@ -239,7 +237,6 @@ class JsonRecordReader:
             self._connection.unregister(_RECORDS)
 
     def close(self) -> None:
-        """Release the database."""
         self._connection.close()
 
 
@@ -302,8 +299,6 @@ def duckdb_type(data_type: pa.DataType) -> str | None:
 
 
 class _DuckDBDialect(Dialect):
-    """DuckDB's words."""
-
     def __init__(self, *, counts_days: bool, has_marks: bool) -> None:
         self._counts_days, self._has_marks = counts_days, has_marks
 

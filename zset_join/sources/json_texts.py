@@ -11,7 +11,7 @@ Cost: a few passes in Arrow; value by value only what is written out of the ordi
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import pyarrow as pa
@@ -22,7 +22,7 @@ from zset_join.changelog.formats.record_sql import FIRST_DAY, LAST_DAY, first_an
 from zset_join.conversions import Converted, convert_values, read_texts, whole
 from zset_join.sources.json_values import json_values, parsed_json
 
-__all__ = ["read_json_texts"]
+__all__ = ["NestedValues", "read_json_texts"]
 
 _WHOLE = r"^-?[0-9]+$"
 
@@ -118,3 +118,35 @@ def _micros(numbers: pa.Array, kind: pa.DataType) -> pa.Array:
     valid = numbers.is_valid().to_numpy(zero_copy_only=False)
     micros = np.floor_divide(numbers.fill_null(0).to_numpy(zero_copy_only=False), 1000)
     return pa.array(micros, mask=~valid).cast(kind)
+
+
+class NestedValues:
+    """The nested values of one type that a query has read; a text that holds no value, and NULL, have no place.
+
+    >>> lists = NestedValues(pa.list_(pa.int64()))
+    >>> lists.at(lists(pa.array(["[1]", "no list", "[2,null]"]))).to_pylist()
+    [[1], None, [2, None]]
+    """
+
+    def __init__(self, kind: pa.DataType) -> None:
+        self._kind = kind
+        self._read: list[pa.Array] = []
+        self._count = 0
+
+    def __call__(self, texts: Any) -> pa.Array:
+        """Return the places of values in texts of JSON."""
+        array = pa.concat_arrays(texts.chunks) if isinstance(texts, pa.ChunkedArray) else texts
+        values = read_json_texts(array, self._kind).values
+        places = np.arange(self._count, self._count + len(values))
+        self._read.append(values)
+        self._count += len(values)
+        return pa.array(places, mask=np.asarray(pc.is_null(values)))
+
+    def at(self, places: pa.Array) -> pa.Array:
+        """Return the values at some places."""
+        values = pa.concat_arrays(self._read) if self._read else pa.nulls(0, self._kind)
+        return values.take(places)
+
+    def clear(self) -> None:
+        """Forget the values of a query."""
+        self._read, self._count = [], 0

@@ -162,7 +162,6 @@ class KafkaSource:
         }
 
     def close(self) -> None:
-        """Close the connection."""
         consumer, self._consumer = self._consumer, None
         if consumer is not None:
             consumer.close()

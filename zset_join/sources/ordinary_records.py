@@ -55,8 +55,6 @@ def ordinary_reader(
 
 @dataclass(frozen=True)
 class OrdinaryRecords:
-    """Read the ordinary ones among records."""
-
     record: RecordFormat
     schema: pa.Schema
     keys: tuple[str, ...]

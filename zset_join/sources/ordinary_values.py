@@ -171,8 +171,6 @@ class _Bytes:
 
 @dataclass(frozen=True)
 class _Struct:
-    """A struct."""
-
     kind: pa.StructType
     parts: tuple[OrdinaryValue, ...]
 
@@ -191,8 +189,6 @@ class _Struct:
 
 @dataclass(frozen=True)
 class _List:
-    """A list."""
-
     kind: pa.ListType
     member: OrdinaryValue
 

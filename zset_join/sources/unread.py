@@ -40,19 +40,16 @@ class UnreadText:
 
     @property
     def code(self) -> str:
-        """Return the error code."""
         return "UNDECODABLE_RECORD" if self.column is None else "UNDECODABLE_VALUE"
 
     @property
     def reason(self) -> str:
-        """Return the error as text."""
         if self.column is None:
             return f"it is no {self.expected}"
         return f'the value of "{self.column}" cannot be read as {self.expected}'
 
     @property
     def shown(self) -> str:
-        """Return the error and the beginning of the text."""
         return f"{self.reason}: {self.text[:_SHOWN].decode('utf-8', errors='replace')}"
 
 

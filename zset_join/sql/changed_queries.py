@@ -36,7 +36,6 @@ _DECLARES = re.compile(
 
 
 def views_of_file(path: str, plan: QueryPlan, *, dialect: str) -> View | Mapping[str, View]:
-    """Return the query of a file."""
     statements = list(split(file_text(path), dialect=dialect))
     declared = {match[1].lower() for one in statements if (match := _DECLARES.match(one.sql)) is not None}
     selected: list[Query] = []

@@ -20,12 +20,26 @@ from typing import TextIO
 import pyarrow as pa
 
 from zset_join.core.errors import SqlError, ZsetJoinError
+from zset_join.core.extras import needed_for
+from zset_join.sql.bind.aggregation import AGGREGATES
 from zset_join.sql.session import Session
 from zset_join.sql.tables.results import Message, Query, Running
+from zset_join.sql.tables.settings import SETTINGS
 from zset_join.sql_expressions.dialects import split
+from zset_join.sql_expressions.scalars import SCALAR_FUNCTIONS
 from zset_join.zset import ZSet
 
-__all__ = ["CheckingSession", "check_file", "explain_file", "file_text", "run_shell", "show", "write_lines"]
+__all__ = [
+    "CheckingSession",
+    "check_file",
+    "completions",
+    "explain_file",
+    "file_text",
+    "prompt",
+    "run_shell",
+    "show",
+    "write_lines",
+]
 
 
 class CheckingSession(Session):
@@ -65,7 +79,6 @@ def _checked(path: str, dialect: str) -> Iterator[Message | Query]:
 
 
 def show(result: Message | Query | Running, stream: TextIO) -> None:
-    """Print the result of a statement."""
     if isinstance(result, Message):
         _print(str(result), stream)
     else:
@@ -92,8 +105,6 @@ def _print(text: str, stream: TextIO) -> None:
 
 def run_shell(*, dialect: str) -> int:
     """Read statements from the terminal until the end of input; a statement ends with a semicolon."""
-    from zset_join.sql.shell import prompt
-
     with Session(dialect=dialect) as session:
         consoles: list[Running] = []
         for text in prompt(session):
@@ -115,3 +126,45 @@ def run_shell(*, dialect: str) -> int:
             except ZsetJoinError as error:
                 _print(str(error), sys.stderr)
     return 0
+
+
+_WORDS = (
+    "CREATE TABLE", "CREATE STREAM", "CREATE MUTABLE STREAM", "CREATE VIEW", "CREATE MATERIALIZED VIEW", "DESCRIBE", "DROP",
+    "EMIT CHANGELOG", "EXPLAIN", "FOR SYSTEM_TIME AS OF", "FROM", "FULL JOIN", "GROUP BY", "HAVING", "INSERT INTO", "JOIN",
+    "LEFT JOIN", "ON", "PRIMARY KEY", "SELECT", "SET", "SETTINGS", "SHOW TABLES", "UNION ALL",
+    "VALUES", "WATERMARK FOR", "WHERE",
+)  # fmt: skip
+
+
+def completions(session: Session) -> list[str]:
+    """Return completions: keywords, names of the session, functions, settings."""
+    columns = [column for table in session.catalog.tables.values() for column in table.schema.names]
+    return sorted({*_WORDS, *session.catalog.relations(), *columns, *SCALAR_FUNCTIONS, *AGGREGATES.values(), *SETTINGS})
+
+
+def prompt(session: Session) -> Iterator[str]:
+    """Yield statements as they are typed, until the end of input."""
+    if not sys.stdin.isatty():
+        for statement in split(sys.stdin.read(), dialect=session.dialect):
+            yield statement.sql
+        return
+    with needed_for("the shell of zset-join sql"):
+        from prompt_toolkit import PromptSession
+        from prompt_toolkit.completion import DynamicCompleter, WordCompleter
+        from prompt_toolkit.history import FileHistory
+
+    completer = DynamicCompleter(lambda: WordCompleter(completions(session), ignore_case=True, sentence=False))
+    typed: PromptSession[str] = PromptSession(history=FileHistory(str(Path.home() / ".zset_join_history")), completer=completer)
+    lines: list[str] = []
+    while True:
+        try:
+            line = typed.prompt("zset-join> " if not lines else "       ...> ")
+        except KeyboardInterrupt:
+            lines = []
+            continue
+        except EOFError:
+            return
+        lines.append(line)
+        if line.rstrip().endswith(";"):
+            yield "\n".join(lines)
+            lines = []

@@ -58,7 +58,6 @@ def run_file(
     spark: Callable[[], Any] | None = None,
     output: TextIO | None = None,
 ) -> int:
-    """Run the statements of a file."""
     if engine != "spark" and trigger is not None:
         raise OptionError(
             "--trigger belongs to --engine spark; in process an epoch runs as soon as rows arrive.", code="ENGINE"
@@ -134,8 +133,6 @@ def _step(session: Session, next_look: float) -> tuple[bool, float]:
 
 
 class _Progress:
-    """Print the progress of the queries periodically."""
-
     def __init__(self, session: Session, seconds: float, stream: TextIO) -> None:
         self._session = session
         self._seconds = seconds

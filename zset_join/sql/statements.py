@@ -26,8 +26,7 @@ from zset_join.sql.ddl.indexes import create_index, drop_index
 from zset_join.sql.ddl.like_clauses import find_like, model_of
 from zset_join.sql.ddl.showing import check_kind, describe, kind_named, show, use
 from zset_join.sql.ddl.sink_statements import columns_of, create_sink, written_table
-from zset_join.sql.ddl.views import alter, create_materialized_view, create_view, refuse_both, release
-from zset_join.sql.dml.pausing import pause, resume
+from zset_join.sql.ddl.views import alter, create_materialized_view, create_view, pause, refuse_both, release, resume
 from zset_join.sql.dml.query_statements import bind_query, bound_by
 from zset_join.sql.dml.update_delete import delete, update
 from zset_join.sql.dml.writing import fitted, retracts, writer_of
@@ -86,7 +85,6 @@ _ALONE = frozenset({"CATALOG", "DATABASE", "INDEX", "SCHEMA"})
 
 
 def execute(session: StatementContext, statement: Statement) -> Message | Query:
-    """Run one statement."""
     try:
         with own_frames():
             return _executed(session, statement)

@@ -179,7 +179,6 @@ class Statement:
 
     @property
     def sql(self) -> str:
-        """Return the text of the statement."""
         return self.written[self.tokens[0].start : self.tokens[-1].end + 1]
 
     def sql_from(self, index: int) -> str:
@@ -200,7 +199,6 @@ class Statement:
 
 
 def dialect_named(name: str) -> type[StreamSql]:
-    """Return a dialect."""
     dialect = DIALECTS.get(str(name).lower())
     if dialect is None:
         raise OptionError(

@@ -38,8 +38,6 @@ Sides = Mapping[str, tuple[str, pa.Schema]]
 
 
 class BoundText(NamedTuple):
-    """Meaning of a text."""
-
     title: str
     tree: Expression | None
 

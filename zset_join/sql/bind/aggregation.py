@@ -55,7 +55,6 @@ def has_aggregates(node: exp.Select) -> bool:
 
 
 def has_grouping_sets(node: exp.Select) -> bool:
-    """Return whether a SELECT groups by several sets."""
     group = node.args.get("group")
     return group is not None and (
         any(isinstance(one, SEVERAL_SETS) for one in group.expressions)

@@ -27,7 +27,6 @@ __all__ = ["is_shown", "keep_first", "limit_of", "limits_of", "read_row_number",
 def read_row_number(
     node: exp.Alias, chosen: Sequence[tuple[str, Expression]], binder: ScalarBinder, query: QueryContext
 ) -> tuple[FirstRows, list[tuple[str, Expression]]]:
-    """Read a ROW_NUMBER() of a SELECT list."""
     window = node.this
     keys, order = window.args.get("partition_by") or [], window.args.get("order")
     if order is None:
@@ -135,7 +134,6 @@ def take_first(item: Item, counts: Sequence[int], at: Position, *, is_shown: boo
 
 
 def keep_first(view: View, first_rows: FirstRows, count: int, at: Position) -> View:
-    """Return the first rows of each key."""
     try:
         return view.dedup(keys=first_rows.keys, order_by=first_rows.order_by, n=count, state_ttl=first_rows.state_ttl)
     except PlanError as error:

@@ -26,7 +26,6 @@ from zset_join.plan.conditions import together
 from zset_join.query import View
 from zset_join.sql.bind.binding import QueryContext, conjuncts_of, subquery_of, where_all
 from zset_join.sql.bind.first_rows import is_shown, limits_of, take_first
-from zset_join.sql.bind.join_steps import KEEPS_LEFT, KEEPS_RIGHT, SHOWS_LEFT, SIDES, Step, padded
 from zset_join.sql.bind.outer_columns import Brought, brought_columns, outer_columns
 from zset_join.sql.bind.scopes import Item, Merged, Scope, on_side
 from zset_join.sql.bind.semi_joins import matched
@@ -41,6 +40,47 @@ from zset_join.sql_expressions.positions import check_distinct, near, pick
 from zset_join.sql_expressions.scalars import ScalarBinder
 
 __all__ = ["JoinPlanner"]
+
+_SIDES = {
+    ("", ""): "inner", ("", "INNER"): "inner", ("", "CROSS"): "inner", ("LEFT", ""): "left", ("LEFT", "OUTER"): "left",
+    ("RIGHT", ""): "right", ("RIGHT", "OUTER"): "right", ("FULL", ""): "full", ("FULL", "OUTER"): "full", ("", "OUTER"): "full",
+    ("LEFT", "SEMI"): "left_semi", ("", "SEMI"): "left_semi", ("LEFT", "ANTI"): "left_anti", ("", "ANTI"): "left_anti",
+}  # fmt: skip
+_KEEPS_LEFT = frozenset({"inner", "right", "left_semi"})
+_KEEPS_RIGHT = frozenset({"inner", "left", "left_semi", "left_anti"})
+_SHOWS_LEFT = frozenset({"left_semi", "left_anti"})
+
+
+@dataclass
+class _Step:
+    item: Item
+    node: exp.Join
+    how: str
+    version: Version | None = None
+    on: list[exp.Expr] = field(default_factory=list)
+    using: list[Expression] = field(default_factory=list)
+    merged: dict[str, Merged] = field(default_factory=dict)
+
+    @property
+    def is_comma(self) -> bool:
+        """Return whether its condition is to be looked for in WHERE."""
+        return self.node.args.get("on") is None and not self.node.args.get("using")
+
+    @property
+    def is_timed(self) -> bool:
+        return self.version is not None or self.item.time_expression is not None or bool(self.node.args.get("method"))
+
+
+def _padded(items: Sequence[Item], steps: Sequence[_Step]) -> set[str]:
+    """Return the items whose conditions cannot be evaluated before the joins: those that are padded, or read as of a time."""
+    fixed = {step.item.alias for step in steps if step.is_timed}
+    fixed |= {item.alias for item in items if item.lookup is not None}
+    for place, step in enumerate(steps):
+        if step.how in {"left", "full"}:
+            fixed.add(step.item.alias)
+        if step.how in {"right", "full"}:
+            fixed |= {item.alias for item in items[: place + 1]}
+    return fixed
 
 
 @dataclass
@@ -57,7 +97,6 @@ class JoinPlanner:
     state_ttls: StateTtls = field(default_factory=StateTtls)
 
     def plan(self, node: exp.Select) -> tuple[Scope, View, list[exp.Expr]]:
-        """Return the items in sight, the joined rows, and the conditions that are still to be evaluated."""
         self.hints = read_hints(node, self.query.warnings)
         scope = Scope(self.query.statement, outer=self.outer)
         first = self._item(argument(node, "from_").this)
@@ -80,7 +119,7 @@ class JoinPlanner:
         conjuncts = conjuncts_of(where.this if where is not None else None)
         conjuncts = self._first_rows(node, conjuncts, scope.items, steps)
         self._rename(scope)
-        unseen = [step.item for step in steps if step.how in SHOWS_LEFT]
+        unseen = [step.item for step in steps if step.how in _SHOWS_LEFT]
         scope.items = [item for item in scope.items if not any(item is one for one in unseen)]
         scope.unseen = tuple(unseen)
         self._merge(scope, steps)
@@ -91,7 +130,7 @@ class JoinPlanner:
         view, joined = first.view.alias(first.alias), [first]
         for step in self._in_order(first, steps, conjuncts, scope):
             view, conjuncts = self._joined(view, joined, step, conjuncts, scope)
-            joined += [] if step.how in SHOWS_LEFT else [step.item]
+            joined += [] if step.how in _SHOWS_LEFT else [step.item]
         self._check_hints(steps)
         self.state_ttls.check_used(scope.items, self.query.warnings)
         first.reads = first.reads.union(*(item.reads for item in unseen))
@@ -101,7 +140,6 @@ class JoinPlanner:
         return scope, view, conjuncts
 
     def within(self, ctes: Mapping[str, BoundQuery], outer: Scope, view: View | None = None) -> JoinPlanner:
-        """Return the planner of a query within this one."""
         return JoinPlanner(self.query, ctes, outer, view)
 
     def _item(self, node: exp.Expr) -> Item:
@@ -177,12 +215,12 @@ class JoinPlanner:
         item.view = versions_of(item, function.time, function.key)
         return item
 
-    def _step(self, join: exp.Join) -> Step:
+    def _step(self, join: exp.Join) -> _Step:
         query = self.query
         if (join.args.get("method") or "").upper() == "NATURAL":
             raise SqlError("NATURAL joins change when columns are added; write USING.", code="NOT_OFFERED", at=query.at(join))
         sides = ((join.side or "").upper(), (join.kind or "").upper())
-        how = SIDES.get(sides)
+        how = _SIDES.get(sides)
         if how is None:
             raise SqlError(f"{' '.join(sides)} JOIN is not supported.", code="NOT_OFFERED", at=query.at(join))
         item = self._item(join.this)
@@ -202,14 +240,13 @@ class JoinPlanner:
                 at=query.at(join.this),
                 name=item.alias,
             )
-        return Step(item, join, how, read, conjuncts_of(join.args.get("on")))
+        return _Step(item, join, how, read, conjuncts_of(join.args.get("on")))
 
     def emit(self) -> Any:
-        """Return when a temporal join by event time answers."""
         default = "eager" if self.query.statement.dialect == "laminardb" else "on_watermark"
         return self.query.settings.get("temporal_join_emit", default)
 
-    def _check_hints(self, steps: Sequence[Step]) -> None:
+    def _check_hints(self, steps: Sequence[_Step]) -> None:
         """Warn of a hint that no join has taken: its table is not looked up here, or has another hint by its alias."""
         looked_up = [step.item for step in steps if step.item.lookup is not None]
         named_here = {name for item in looked_up for name in (item.alias, getattr(item.lookup, "name", ""))}
@@ -234,10 +271,10 @@ class JoinPlanner:
                 )
 
     @staticmethod
-    def _in_order(first: Item, steps: Sequence[Step], conjuncts: Sequence[exp.Expr], scope: Scope) -> list[Step]:
+    def _in_order(first: Item, steps: Sequence[_Step], conjuncts: Sequence[exp.Expr], scope: Scope) -> list[_Step]:
         """Return the joins, and of those between commas first what is tied to an item before."""
         ties = [scope.aliases_of(one) for one in conjuncts if isinstance(one, exp.EQ | exp.NullSafeEQ)]
-        ordered: list[Step] = []
+        ordered: list[_Step] = []
         waiting, joined = list(steps), {first.alias}
         while waiting:
             run = list(itertools.takewhile(lambda step: step.is_comma and step.how == "inner" and not step.is_timed, waiting))
@@ -248,7 +285,7 @@ class JoinPlanner:
             joined.add(chosen.item.alias)
         return ordered
 
-    def _check_commas(self, steps: Sequence[Step]) -> None:
+    def _check_commas(self, steps: Sequence[_Step]) -> None:
         """Refuse RIGHT and FULL joins behind a comma: they come before it, whatever is written first."""
         behind = False
         for step in steps:
@@ -262,18 +299,18 @@ class JoinPlanner:
                 )
 
     def _first_rows(
-        self, node: exp.Select, conjuncts: list[exp.Expr], items: Sequence[Item], steps: Sequence[Step]
+        self, node: exp.Select, conjuncts: list[exp.Expr], items: Sequence[Item], steps: Sequence[_Step]
     ) -> list[exp.Expr]:
         """Take the first rows of each key where WHERE or ON bounds them, before all else; return the other conditions."""
-        behind = padded(items, steps)
+        behind = _padded(items, steps)
         for item in items:
             if item.first_rows is None:
                 continue
             own = next((step for step in steps if step.item is item), None)
             limits: list[tuple[exp.Expr, int]] = []
-            if item.alias not in behind and (own is None or own.how not in SHOWS_LEFT):
+            if item.alias not in behind and (own is None or own.how not in _SHOWS_LEFT):
                 limits += limits_of(conjuncts, item, items)
-            if own is not None and own.how in KEEPS_RIGHT and not own.is_timed:
+            if own is not None and own.how in _KEEPS_RIGHT and not own.is_timed:
                 limits += limits_of(own.on, item, items)
             taken = {id(one) for one, _ in limits}
             at = self.query.at(limits[0][0] if limits else node)
@@ -296,7 +333,7 @@ class JoinPlanner:
             item.view = item.view.select({mine.get(name, name): named(name) for name in item.view.columns})
             item.columns = {name: mine.get(physical, physical) for name, physical in item.columns.items()}
 
-    def _correlated_on(self, scope: Scope, steps: Sequence[Step]) -> list[exp.Expr]:
+    def _correlated_on(self, scope: Scope, steps: Sequence[_Step]) -> list[exp.Expr]:
         """Take the conditions that read the query around this one out of ON: of an inner join they are those of WHERE."""
         if self.outer is None:
             return []
@@ -319,7 +356,7 @@ class JoinPlanner:
         seen = Scope(scope.statement, [*scope.items, *scope.unseen])
         return self.outer is not None and bool(outer_columns(conjunct, seen, self.outer))
 
-    def _bring(self, scope: Scope, first: Item, steps: list[Step], conjuncts: Sequence[exp.Expr]) -> None:
+    def _bring(self, scope: Scope, first: Item, steps: list[_Step], conjuncts: Sequence[exp.Expr]) -> None:
         """Join the columns of the query around, where ON of a join that is not inner reads them."""
         on = [one for step in steps if step.how != "inner" for one in step.on]
         if self.outer is None or self.outer_view is None or not any(self.is_outer(one, scope) for one in on):
@@ -333,7 +370,7 @@ class JoinPlanner:
         seen = Scope(scope.statement, [*scope.items, *scope.unseen])
         self.brought = brought_columns(every, seen, self.outer, self.outer_view)
         scope.items.insert(1, self.brought.item)
-        steps.insert(0, Step(self.brought.item, exp.Join(this=exp.Table(this=exp.to_identifier(first.alias))), "inner"))
+        steps.insert(0, _Step(self.brought.item, exp.Join(this=exp.Table(this=exp.to_identifier(first.alias))), "inner"))
 
     def _correlated(self, conjuncts: list[exp.Expr], scope: Scope) -> list[exp.Expr]:
         """Set those conditions aside that read the query around this one."""
@@ -342,11 +379,11 @@ class JoinPlanner:
         self.correlated = [one for one in conjuncts if self.is_outer(one, scope)]
         return [one for one in conjuncts if one not in self.correlated]
 
-    def _pushed(self, conjuncts: list[exp.Expr], scope: Scope, steps: Sequence[Step]) -> list[exp.Expr]:
+    def _pushed(self, conjuncts: list[exp.Expr], scope: Scope, steps: Sequence[_Step]) -> list[exp.Expr]:
         """Evaluate conditions over one item before the joins, where no join pads its rows."""
         if not steps:
             return conjuncts
-        fixed = padded([*scope.items[:1], *(step.item for step in steps)], steps)
+        fixed = _padded([*scope.items[:1], *(step.item for step in steps)], steps)
         kept = []
         pushed: dict[str, list[Expression]] = {}
         for conjunct in conjuncts:
@@ -363,7 +400,7 @@ class JoinPlanner:
         return kept
 
     def _joined(
-        self, view: View, joined: list[Item], step: Step, conjuncts: list[exp.Expr], scope: Scope
+        self, view: View, joined: list[Item], step: _Step, conjuncts: list[exp.Expr], scope: Scope
     ) -> tuple[View, list[exp.Expr]]:
         node, item = step.node, step.item
         on = step.on
@@ -403,7 +440,6 @@ class JoinPlanner:
     def equi_join(
         self, view: View, right: View, trees: Sequence[Expression], how: str, node: exp.Expr, *, state_ttl: Any = None
     ) -> View:
-        """Join two views on conditions over `left(...)` and `right(...)`."""
         condition = together(list(trees))
         at = self.query.at(node)
         crossed = (
@@ -424,15 +460,15 @@ class JoinPlanner:
         kept: list[Expression] = []
         for tree in trees:
             left_names, right_names = references(tree)
-            if left_names and not right_names and how in KEEPS_LEFT:
+            if left_names and not right_names and how in _KEEPS_LEFT:
                 view = view.where(tree)
-            elif right_names and not left_names and how in KEEPS_RIGHT:
+            elif right_names and not left_names and how in _KEEPS_RIGHT:
                 right = right.where(tree)
             else:
                 kept.append(tree)
         return view, right, kept
 
-    def _merge(self, scope: Scope, steps: Sequence[Step]) -> None:
+    def _merge(self, scope: Scope, steps: Sequence[_Step]) -> None:
         """Let the columns of USING represent those of both sides, from one join to the next."""
         lefts = scope.items[:1]
         for step in steps:
@@ -441,13 +477,13 @@ class JoinPlanner:
             using = step.node.args.get("using") or []
             check_distinct([one.name for one in using], "USING", self.query.at(step.node))
             merged = [self._using(left, step, name) for name in using]
-            if step.how in SHOWS_LEFT:
+            if step.how in _SHOWS_LEFT:
                 continue
             scope.merged = dict(merged)
             scope.merged.update((name, one) for name, one in step.merged.items() if name not in scope.merged)
             lefts = [*lefts, step.item]
 
-    def _using(self, left: Scope, step: Step, name: exp.Expr) -> tuple[str, Merged]:
+    def _using(self, left: Scope, step: _Step, name: exp.Expr) -> tuple[str, Merged]:
         """Note the equality of a USING column; return its meaning afterwards."""
         column = exp.Column(this=name if isinstance(name, exp.Identifier) else exp.to_identifier(name.name))
         place, theirs = left.search(column), pick(step.item.columns, column.name)

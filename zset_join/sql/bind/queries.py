@@ -53,8 +53,6 @@ class _Apart:
 
 @dataclass
 class QueryBinder:
-    """Bind the queries of one statement."""
-
     catalog: Catalog
     statement: Statement
     settings: Mapping[str, str]

@@ -101,7 +101,6 @@ class Scope:
     unseen: tuple[Item, ...] = ()
 
     def item(self, alias: str) -> Item | None:
-        """Return the item of a name."""
         return pick({item.alias: item for item in self.items}, alias)
 
     def find(self, node: exp.Column) -> tuple[Item, str]:
@@ -175,7 +174,6 @@ class Scope:
         return places[0] if places else None
 
     def row_column(self, node: exp.Column) -> Expression:
-        """Return a column of the joined row."""
         item, name = self.find(node)
         merged = None if node.table else pick(self.merged, node.name)
         return Column("row", name) if merged is None or item is not merged.item else merged.tree

@@ -49,7 +49,6 @@ class Version:
 
     @classmethod
     def of(cls, node: exp.Expr | None, item: Item, query: QueryContext) -> Version | None:
-        """Read a version clause."""
         if node is None:
             return None
         is_time = str(node.args.get("this")) == "TIMESTAMP"

@@ -41,7 +41,6 @@ _MICROSECOND = datetime.timedelta(microseconds=1)
 
 
 def names_one_table(call: exp.Anonymous) -> bool:
-    """Return whether the only operand of a table function is a name."""
     return len(call.expressions) == 1 and isinstance(call.expressions[0], exp.Column)
 
 

@@ -75,7 +75,6 @@ class _Declared:
         self.given.add(what)
 
     def set_key(self, names: tuple[str, ...], at: Position) -> None:
-        """Take the primary key."""
         self.refuse_second("PRIMARY KEY", "Name all its columns in one: PRIMARY KEY (a, b).", at)
         self.primary_key = names
 

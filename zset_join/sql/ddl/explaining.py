@@ -35,7 +35,6 @@ _WITH_QUERY = frozenset({"(", "CREATE", "INSERT", "SELECT", "WITH"})
 def explain(
     session: StatementContext, statement: Statement, run: Callable[[StatementContext, Statement], Message | Query]
 ) -> Message:
-    """Run EXPLAIN."""
     reader = Reader(statement, 1)
     styles = [] if reader.has("PLAN", "FOR") else _styles(reader)
     begin = reader.index

@@ -27,7 +27,6 @@ __all__ = ["create_index", "drop_index", "index_lines", "show_indexes"]
 
 
 def create_index(session: StatementContext, reader: Reader) -> Message:
-    """Run CREATE INDEX [IF NOT EXISTS] name ON table (column, ...)."""
     catalog = session.catalog
     may_exist = reader.has("IF", "NOT", "EXISTS")
     at = reader.statement.place(reader.index)
@@ -60,7 +59,6 @@ def create_index(session: StatementContext, reader: Reader) -> Message:
 
 
 def drop_index(session: StatementContext, reader: Reader) -> Message:
-    """Run DROP INDEX [IF EXISTS] name."""
     may_lack = reader.has("IF", "EXISTS")
     at = reader.statement.place(reader.index)
     name = reader.name("the name of the index")
@@ -77,7 +75,6 @@ def drop_index(session: StatementContext, reader: Reader) -> Message:
 
 
 def show_indexes(session: StatementContext, reader: Reader) -> Message:
-    """Run SHOW INDEXES [FROM table]."""
     listed = list(session.catalog.indexes.values())
     if any(reader.has(word) for word in ("FROM", "IN", "ON")):
         at = reader.statement.place(reader.index)

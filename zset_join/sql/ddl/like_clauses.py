@@ -38,8 +38,6 @@ _STRATEGIES = ("EXCLUDING", "INCLUDING", "OVERWRITING")
 
 @dataclass(frozen=True)
 class LikeClause:
-    """The position of LIKE, and its options."""
-
     name: str
     name_index: int
     end: int
@@ -78,7 +76,6 @@ def _clause(reader: Reader) -> LikeClause:
 
 
 def model_of(table: Table, clause: LikeClause) -> Model:
-    """Return the copied parts of a table."""
     times = [ColumnDefinition(name, PROCESSING_TIME_TYPE, is_processing_time=True) for name in table.processing_times]
     columns = tuple(column for column in (*table.columns, *times) if _is_taken(column, table, clause.taken))
     names = {column.name for column in columns}

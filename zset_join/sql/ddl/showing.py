@@ -29,7 +29,6 @@ __all__ = ["check_kind", "declaration", "describe", "kind_named", "show", "use"]
 
 
 def show(session: StatementContext, statement: Statement) -> Message:
-    """Run SHOW."""
     words = " ".join(statement.words[1:]).split()
     what = words[0] if words else ""
     catalog = session.catalog
@@ -103,7 +102,6 @@ def kind_named(reader: Reader) -> str | None:
 
 
 def check_kind(catalog: Catalog, name: str, kind: str | None, *, at: Position) -> None:
-    """Refuse a name of another kind than given."""
     # TABLE, STREAM, SOURCE and SINK are one kind where rows are read and written; a materialized view is a VIEW, too.
     view = pick(catalog.views, name)
     if view is not None:

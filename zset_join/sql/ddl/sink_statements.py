@@ -163,7 +163,6 @@ def _check_table_options(table: Table, options: dict[str, str], query: Query, *,
 
 
 def written_table(session: StatementContext, reader: Reader) -> Table:
-    """Read the name of a table and return it."""
     at = reader.statement.place(reader.index)
     name = reader.name("the name of a table")
     entry = session.catalog.find(name, at=at)

@@ -39,7 +39,6 @@ LAYOUTS = frozenset({"DISTRIBUTED", "DISTRIBUTED BY", "PARTITIONED", "PARTITIONE
 
 
 def add_options(options: dict[str, str], more: Mapping[str, str], statement: Statement, at: Position) -> None:
-    """Add options of a statement to those that were written before."""
     for name, value in more.items():
         if name in options:
             raise SqlError(f"'{name}' is given twice. Keep one.", code="SAID_TWICE", at=at, name=name)

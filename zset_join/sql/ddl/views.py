@@ -3,6 +3,7 @@
     CREATE [OR REPLACE] VIEW v AS SELECT ...               a name for a query
     CREATE [OR REPLACE] MATERIALIZED VIEW v AS SELECT ...  a query that runs
     ALTER [MATERIALIZED] VIEW v AS SELECT ...              another query under the name
+    PAUSE, RESUME MATERIALIZED VIEW v                      one view that cannot be answered does not stop the others
 
 The law: behind ALTER and OR REPLACE the view, and every query that reads it, holds what it would hold had the new text been
 there from the start. Readers of their changes get new minus old, as one epoch. All follow or none: what one of them is
@@ -33,7 +34,7 @@ from zset_join.sql.tables.settings import unplanned
 from zset_join.sql_expressions.dialects import Statement
 from zset_join.sql_expressions.positions import Position, SqlWarning, check_distinct, near
 
-__all__ = ["alter", "create_materialized_view", "create_view", "refuse_both", "release"]
+__all__ = ["alter", "create_materialized_view", "create_view", "pause", "refuse_both", "release", "resume"]
 
 
 def refuse_both(replaces: bool, may_exist: bool, *, at: Position) -> None:
@@ -300,3 +301,41 @@ def _check_indexes(catalog: Catalog, view: NamedView, *, at: Position) -> None:
             at=at,
             name=view.name,
         )
+
+
+# A paused view takes nothing and shows what it held; behind RESUME it holds what it would hold without the pause, and readers
+# of its changes get the difference as one epoch.
+
+
+def pause(session: StatementContext, statement: Statement) -> Message:
+    running = _view_that_runs(session, statement)
+    if running.is_paused:
+        return Message(f"{running.name} is paused already")
+    session.pause(running)
+    return Message(f"{running.name} is paused")
+
+
+def resume(session: StatementContext, statement: Statement) -> Message:
+    running = _view_that_runs(session, statement)
+    if not running.is_paused:
+        return Message(f"{running.name} runs already")
+    session.resume(running)
+    return Message(f"{running.name} goes on")
+
+
+def _view_that_runs(session: StatementContext, statement: Statement) -> Running:
+    reader = Reader(statement, 1)
+    reader.expect("MATERIALIZED", "VIEW")
+    at = statement.place(reader.index)
+    name = reader.name("the name of the view")
+    reader.end()
+    known = {view.name for view in session.catalog.views.values() if view.is_materialized}
+    found = [running for running in session.running if running.name in known and running.name == name]
+    if not found:
+        raise SqlError(
+            f'there is no materialized view "{name}" that runs.{near(name, sorted(known))}',
+            code="UNKNOWN_TABLE",
+            at=at,
+            name=name,
+        )
+    return found[0]

@@ -86,8 +86,6 @@ class Accepted:
 
 @dataclass(frozen=True)
 class _Answered:
-    """An epoch of a pipeline, answered."""
-
     pipeline: Pipeline[Any]
     queries: Sequence[Running]
     rows: dict[str, Any]
@@ -122,7 +120,6 @@ class SharedEpoch(ExitStack):
         first: Mapping[Running, Mapping[str, Any]] | None = None,
         changed: Mapping[Running, PreparedEpoch] | None = None,
     ) -> None:
-        """Compute the answers of all queries."""
         self.accepted = {name: Accepted(rows) for name, rows in given.items()}
         try:
             self._answer(first or {}, changed or {})
@@ -135,7 +132,6 @@ class SharedEpoch(ExitStack):
             self._answer(first or {}, changed or {})
 
     def commit(self) -> None:
-        """Take the epoch everywhere."""
         for pipeline, prepared in self._tables:
             pipeline.commit(prepared)
         for one in self.prepared:

@@ -28,7 +28,6 @@ __all__ = ["delete", "update"]
 
 
 def delete(session: StatementContext, statement: Statement) -> Message:
-    """Run DELETE FROM t [WHERE ...]."""
     reader = Reader(statement, 1)
     reader.expect("FROM")
     table = _table(session, reader)
@@ -39,7 +38,6 @@ def delete(session: StatementContext, statement: Statement) -> Message:
 
 
 def update(session: StatementContext, statement: Statement) -> Message:
-    """Run UPDATE t SET a = ..., ... [WHERE ...]."""
     reader = Reader(statement, 1)
     table = _table(session, reader)
     reader.expect("SET")

@@ -34,7 +34,6 @@ _TIMES = frozenset({"date", "timestamp", "instant"})
 
 
 def retracts(query: Query) -> bool:
-    """Return whether a query ever retracts a row."""
     return query.bound.view.node.relation.mode != "append"
 
 
@@ -90,7 +89,6 @@ def _is_assignable(source: pa.DataType, target: pa.DataType) -> bool:
 
 
 def writer_of(session: StatementContext, table: Table, query: Query, *, at: Position) -> SinkWriter | TableWriter:
-    """Return the writer of the deltas of a query into a table."""
     if is_outside(table):
         key = table.primary_key or query.bound.view.node.relation.primary_key
         sink = sink_of(table, retracts=retracts(query), query_key=key)
@@ -145,6 +143,5 @@ class TableWriter:
             self.session.insert(self.table.name, self.rows(delta))
 
     def rows(self, delta: ZSet) -> pa.Table | ZSet:
-        """Return a delta in the form of the table."""
         rows = pa.RecordBatch.from_arrays(delta.rows.columns, names=list(self.names))
         return pa.Table.from_batches([rows]) if self.table.mode == "append" else ZSet(rows, delta.weights)

@@ -29,7 +29,6 @@ _NAMES = ("BIGINT", "BOOLEAN", "BYTES", "DATE", "DECIMAL", "DOUBLE", "FLOAT", "I
 
 
 def read_type(reader: Reader) -> pa.DataType:
-    """Read a type and return it."""
     place = reader.statement.place(reader.index)
     word = reader.name("a type").upper()
     if word in {"NULLABLE", "LOW_CARDINALITY"} and reader.has("("):

@@ -16,8 +16,6 @@ __all__ = ["Hints", "read_hints"]
 
 @dataclass
 class Hints:
-    """Hints of a SELECT."""
-
     lookups: dict[str, dict[str, str]] = field(default_factory=dict)
     state_ttls: dict[str, str] = field(default_factory=dict)
     used: set[str] = field(default_factory=set)

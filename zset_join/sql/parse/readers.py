@@ -45,7 +45,6 @@ class Reader:
         return True
 
     def expect(self, *words: str) -> None:
-        """Read these words."""
         if not self.has(*words):
             self.fail(f"expected {' '.join(words)}")
 
@@ -55,7 +54,6 @@ class Reader:
             self.fail("expected the end")
 
     def fail(self, what: str) -> None:
-        """Refuse the next token."""
         here = f'"{self.statement.shown(self.index)}"' if not self.is_done else "the end"
         raise SqlError(f"{what}, found {here}.", code="SQL_SYNTAX", at=self.statement.place(self.index))
 

@@ -69,7 +69,6 @@ class Declaration:
         return replace(self, sql=sql, dialect=dialect, settings=settings, created=created or "", earlier=(*self.earlier, step))
 
     def is_same(self, other: Declaration) -> bool:
-        """Return whether another one declares the same."""
         return (self.sql, self.dialect, dict(self.settings), self.query, self.table) == (
             other.sql,
             other.dialect,

@@ -46,12 +46,10 @@ from zset_join.sql.dml.writing import table_written
 from zset_join.sql.runtime.declarations import Declaration
 from zset_join.sql.runtime.durable_changes import DurableChanges
 from zset_join.sql.runtime.durable_plan import BASE, ROWS
-from zset_join.sql.runtime.durable_queries import DurableQuery, OwnView, is_fed, sink_of
-from zset_join.sql.runtime.held_rows import held_relation
+from zset_join.sql.runtime.durable_queries import DurableQuery, OwnView, held_relation, is_fed, sink_of
 from zset_join.sql.runtime.written_tables import read_with_writers
-from zset_join.sql.tables.catalog import Table
+from zset_join.sql.tables.catalog import Table, refuse_our_columns
 from zset_join.sql.tables.file_names import file_name
-from zset_join.sql.tables.reserved_columns import refuse_our_columns
 from zset_join.sql.tables.results import Query, Running, has_row_of_nothing, sorted_rows
 from zset_join.sql.tables.settings import driver_options, idle_timeout, stage_options
 from zset_join.sql.tables.view_groups import GroupView
@@ -69,8 +67,6 @@ _PAUSE = "PAUSE MATERIALIZED VIEW lets the others take rows that one view cannot
 
 
 class DirectoryRuntime(DurableChanges):
-    """Run queries in this process, in a directory; as any `Runtime`."""
-
     # ---------------------------------------------------------------- queries
 
     def start(self, query: Query, *, name: str | None, output: Callable[[ZSet], None] | None) -> Running:
@@ -242,7 +238,6 @@ class DirectoryRuntime(DurableChanges):
         running.pipeline.pause()
 
     def snapshot(self, query: Query) -> pa.Table:
-        """Return the result of a query over the contents of its tables."""
         known = [name for name in sorted(query.bound.reads) if f"{ROWS}{name}" in self._views]
         if (self._reads_state(query) or any(len(self.catalog.tables[name].hidden) for name in known)) and self.pipeline.epoch:
             view = self._fed(read_with_writers(self.as_run(query, self.came_at(query)), self._written(), self._added))
@@ -289,7 +284,6 @@ class DirectoryRuntime(DurableChanges):
     # ---------------------------------------------------------------- epochs
 
     def check_insert(self, table: Table) -> None:
-        """Refuse rows for a table that its connector fills."""
         if not self.is_inserted(table):
             raise SqlError(
                 f'"{table.name}" is filled by its connector; insert into a table without one.',
@@ -325,7 +319,6 @@ class DirectoryRuntime(DurableChanges):
         return done
 
     def advance_due(self) -> bool:
-        """Let an epoch pass if the pipeline is due; return whether it was."""
         if not any(one.is_due(self._clock()) for one in self.running if not one.is_paused):
             return False
         self._take({}, self._clock())

@@ -27,10 +27,7 @@ __all__ = ["DurableChanges"]
 
 
 class DurableChanges(DurablePlan):
-    """Change queries of a pipeline in a directory."""
-
     def change(self, change: QueryChange, *, is_preview: bool) -> list[str]:
-        """Let queries become others, all or none; see `Session.change`."""
         for running, query in change.queries.items():
             self._check_options(query)
             refuse_replaced_rows(running, query)

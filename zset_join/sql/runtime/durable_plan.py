@@ -31,8 +31,7 @@ from zset_join.sql.runtime.declarations import (
     table_of,
     with_queries,
 )
-from zset_join.sql.runtime.durable_queries import DurableQuery, PipelineOfQueries, is_fed, sink_of
-from zset_join.sql.runtime.held_rows import held_view
+from zset_join.sql.runtime.durable_queries import DurableQuery, PipelineOfQueries, held_view, is_fed, sink_of
 from zset_join.sql.runtime.in_directory import claim_directory, declarations_named
 from zset_join.sql.runtime.in_process import ProcessRuntime
 from zset_join.sql.runtime.written_tables import read_with_writers, rows_for
@@ -226,7 +225,6 @@ class DurablePlan(ProcessRuntime):
 
     @property
     def pipeline(self) -> Pipeline[dict[str, ZSet]]:
-        """Return the pipeline."""
         assert self._pipeline is not None  # noqa: S101 - `restore` comes first
         return self._pipeline
 
@@ -416,7 +414,6 @@ class DurablePlan(ProcessRuntime):
         return [*self.running, *self._stopped]
 
     def explain(self, query: Query) -> str:
-        """Return a description of a query and of its state."""
         return self.as_run(query).plan(keep_state=driver_options(self._settings).keep_state).explain(buckets=1)
 
     def _fed(self, view: View) -> View:

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
-from zset_join.core.relation import Relation
+from zset_join.changelog import AppendFormat
+from zset_join.core.relation import ChangelogMode, Relation
+from zset_join.plan.query_plan import PlanSource
+from zset_join.plan.tree import Read
+from zset_join.query import View
+from zset_join.query.reading import Reading
 from zset_join.runners.local.pipeline import Pipeline
 from zset_join.sinks.sink import Sink
 from zset_join.sql.runtime.declarations import QueryNote
@@ -16,7 +21,7 @@ from zset_join.sql.tables.view_groups import GroupView
 from zset_join.stages.written import write_relation
 from zset_join.zset import ZSet
 
-__all__ = ["DurableQuery", "OwnView", "PipelineOfQueries", "is_fed", "sink_of"]
+__all__ = ["DurableQuery", "OwnView", "PipelineOfQueries", "held_relation", "held_view", "is_fed", "sink_of"]
 
 
 class PipelineOfQueries:
@@ -44,8 +49,6 @@ class OwnView(GroupView):
 
 @dataclass(eq=False)
 class DurableQuery(Running):
-    """A query of the pipeline."""
-
     is_restored: bool = False
     held: Relation | None = None
 
@@ -62,3 +65,20 @@ def sink_of(output: object) -> Sink | None:
 def is_fed(running: Running) -> bool:
     """Return whether a query writes rows that replace one another in its table: it never retracts, and the table has a key."""
     return running.writer is not None and bool(running.writer.table.primary_key) and not running.retracts
+
+
+# A paused query is replaced in the pipeline by a source of the rows that it held, so its outputs continue: they get nothing
+# while it is paused, and the difference by the epoch of RESUME.
+
+
+def held_relation(view: Relation, source: str) -> Relation:
+    """Return the rows of a source that has the columns, the key and the time of a view, and changes only by what it is fed."""
+    # It has no watermark, so that it holds up nobody's.
+    mode: ChangelogMode = "append" if view.mode == "append" else "changelog"
+    return replace(view, name=source, join_key=(), sequence_by=(), mode=mode, watermark_delay=None)
+
+
+def held_view(relation: Relation) -> View:
+    source = PlanSource(relation=relation)
+    reading = Reading(source=source, given=relation.schema, changelog_format=AppendFormat())
+    return View(node=Read(source), name=relation.name, bindings=(reading,))

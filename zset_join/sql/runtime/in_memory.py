@@ -44,8 +44,6 @@ _SNAPSHOT = "(snapshot)"
 
 
 class MemoryRuntime(ProcessRuntime):
-    """Run queries in memory."""
-
     def __init__(
         self,
         catalog: Catalog,

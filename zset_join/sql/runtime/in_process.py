@@ -28,8 +28,6 @@ __all__ = ["ProcessRuntime", "change_lines", "refuse_other_columns", "refuse_rep
 
 
 class ProcessRuntime(Runtime):
-    """Run queries in this process; as any `Runtime`."""
-
     def __init__(self, catalog: Catalog, *, dialect: str, clock: Callable[[], int] | None, keep_inputs: bool = False) -> None:
         super().__init__(catalog, dialect=dialect, clock=clock)
         self.claims: dict[str, KeyClaims] = {}
@@ -79,7 +77,6 @@ class ProcessRuntime(Runtime):
         return started(node, since=since, own=None if own == own_of(known) else own, others=others)
 
     def close(self) -> None:
-        """End all queries."""
         for running in list(self.running):
             self.stop(running)
         for claims in self.claims.values():
@@ -115,7 +112,6 @@ class ProcessRuntime(Runtime):
         return self._claims_begun(writer.table, held)
 
     def claims_of(self, name: str) -> KeyClaims | None:
-        """Return which keys of a table are claimed; None where no running query claims any."""
         table = self.catalog.tables.get(name)
         is_claimed = any(one.writes == name and one.retracts for one in self.running)
         if name not in self.claims and is_claimed and table is not None and table.primary_key:

@@ -110,7 +110,6 @@ class Runtime(ABC):
         return len(given) if isinstance(given, ZSet) else int(given.num_rows)
 
     def completed(self, table: Table, rows: pa.Table | ZSet, now_us: int) -> pa.Table | ZSet:
-        """Return rows with all columns of a table."""
         return completed(table, rows, now_us, self.dialect, self.catalog.zone)
 
     def rows_again(self, table: Table, place: Callable[[], str]) -> pa.Table:
@@ -133,7 +132,6 @@ class Runtime(ABC):
         return complete
 
     def table(self, name: str) -> Table:
-        """Return a table."""
         return self.catalog.tables[name]
 
     @abstractmethod
@@ -150,7 +148,6 @@ class Runtime(ABC):
         yield
 
     def writer_id(self) -> str | None:
-        """Return under which id the statement that runs writes outside; None for a new one."""
         return None
 
     @abstractmethod
@@ -164,16 +161,13 @@ class Runtime(ABC):
         """Run a query; see `Session.start`."""
 
     @abstractmethod
-    def stop(self, running: Running) -> None:
-        """End a query that runs."""
+    def stop(self, running: Running) -> None: ...
 
     @abstractmethod
-    def pause(self, running: Running) -> None:
-        """Pause a query until `resume`."""
+    def pause(self, running: Running) -> None: ...
 
     @abstractmethod
-    def resume(self, running: Running) -> None:
-        """Let a query catch up, and continue."""
+    def resume(self, running: Running) -> None: ...
 
     @abstractmethod
     def change(self, change: QueryChange, *, is_preview: bool) -> list[str]:
@@ -188,7 +182,6 @@ class Runtime(ABC):
         """Return the result of a query over the contents of its tables."""
 
     def explain(self, query: Query) -> str:
-        """Return a description of a query and of its state."""
         return query.bound.view.plan().explain(buckets=1)
 
     def view_of(self, query: Query) -> Any:

@@ -37,13 +37,12 @@ from zset_join.runners.spark.api.table_streams import (
 from zset_join.runners.spark.frames.facts import is_connect
 from zset_join.runners.spark.planning.source_stream import SourceStream
 from zset_join.runners.spark.rows.watermark import within_jump
-from zset_join.sql.tables.catalog import Catalog, ColumnDefinition, Table
+from zset_join.sql.tables.catalog import Catalog, ColumnDefinition, Table, refuse_our_columns
 from zset_join.sql.tables.connectors import holds_records
 from zset_join.sql.tables.file_names import file_name
 from zset_join.sql.tables.file_order import NAME_WORDS
 from zset_join.sql.tables.files import csv_options
 from zset_join.sql.tables.records import record_form, record_options, start_of
-from zset_join.sql.tables.reserved_columns import refuse_our_columns
 from zset_join.sql_expressions.dialects import Statement
 from zset_join.sql_expressions.scalars import ScalarBinder
 from zset_join.storage import local
@@ -101,7 +100,6 @@ class SparkTables:
         return within_jump(known[1], source.max_watermark_jump)
 
     def forget(self, name: str) -> None:
-        """Forget a table."""
         self.dataframes.pop(name, None)
         self._streams.pop(name, None)
         self._written.pop(name, None)

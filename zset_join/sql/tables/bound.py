@@ -46,5 +46,4 @@ class BoundQuery:
 
     @property
     def columns(self) -> list[str]:
-        """Return the names of its columns."""
         return self.view.columns if self.shown is None else list(self.shown)

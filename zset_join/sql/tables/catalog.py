@@ -10,6 +10,7 @@ A table with a primary key over files has hidden columns beside those it shows, 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -18,7 +19,7 @@ from typing import Any, Literal
 import pyarrow as pa
 from sqlglot import exp
 
-from zset_join.core.errors import SqlError
+from zset_join.core.errors import PlanError, SqlError
 from zset_join.lookup.source import LookupSource
 from zset_join.query import View, appends, changes
 from zset_join.sql.tables.bound import BoundQuery
@@ -34,6 +35,7 @@ __all__ = [
     "Table",
     "TableIndex",
     "TemporalFunction",
+    "refuse_our_columns",
 ]
 
 Mode = Literal["append", "upsert", "changelog"]
@@ -44,8 +46,6 @@ PROCESSING_TIME_TYPE = pa.timestamp("us", tz="UTC")
 
 @dataclass(frozen=True)
 class ColumnDefinition:
-    """One column of a table."""
-
     name: str
     type: pa.DataType
     computed: exp.Expr | None = None
@@ -148,8 +148,6 @@ class Table:
 
 @dataclass(frozen=True)
 class NamedView:
-    """A view: a query under a name."""
-
     name: str
     query: BoundQuery
     sql: str
@@ -181,8 +179,6 @@ class TableIndex:
 
 
 class Catalog:
-    """Catalog of names."""
-
     def __init__(self) -> None:
         self.indexes: dict[str, TableIndex] = {}
         self.tables: dict[str, Table] = {}
@@ -305,3 +301,21 @@ class Catalog:
         for entries in kept:
             entries.pop(name, None)
         self.indexes = {one.name: one for one in self.indexes.values() if one.relation != name}
+
+
+_OURS = re.compile(
+    r"_stored_weight|_unread_reason|_file_order_\d+|__(time|value|place|corrupt|(value_|text|of_)\d+)", re.IGNORECASE
+)
+
+
+def refuse_our_columns(table: Table) -> None:
+    """Refuse columns of a user that are named as those that hold how a row was read, or its number of copies."""
+    columns = [name for name in table.schema.names if _OURS.fullmatch(name)]
+    if columns:
+        raise PlanError(
+            f'the table "{table.name}" has columns {columns}, names that the library keeps for itself beside the rows of a '
+            "table; rename them.",
+            code="RESERVED_COLUMN",
+            name=table.name,
+            columns=columns,
+        )

@@ -61,7 +61,6 @@ def list_files(table: Table) -> list[Path]:
 
 
 def read_file(table: Table, file: Path) -> pa.Table:
-    """Return the rows of a file."""
     rows, unread = _read(table, file, is_first_enough=True)
     if unread:
         first = unread[0]

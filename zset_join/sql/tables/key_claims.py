@@ -106,7 +106,6 @@ class KeyClaims:
         self._pipeline.step({"claims": delta})
 
     def close(self) -> None:
-        """Release the counts."""
         self._pipeline.close()
         self._others.close()
 

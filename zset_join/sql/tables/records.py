@@ -44,7 +44,6 @@ def texts_of(records: pa.Table) -> pa.Table:
 
 
 def record_form(table: Table) -> str:
-    """Return the format of a topic's records."""
     return form_of(table.options)
 
 

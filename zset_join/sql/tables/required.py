@@ -27,7 +27,6 @@ __all__ = ["check_required", "required_value"]
 
 
 def check_required(table: Table, rows: pa.Table, weights: Any = None) -> None:
-    """Refuse rows that have NULL where the table has a value."""
     for column in table.columns:
         if not column.is_required or not rows.column(column.name).null_count:
             continue

@@ -285,7 +285,6 @@ class QueryChange:
 
 
 def changelog_schema(schema: pa.Schema) -> pa.Schema:
-    """Return the columns of a changelog."""
     name = DELTA if DELTA not in schema.names else "_delta"
     return pa.schema([*schema, pa.field(name, pa.int64())])
 

@@ -64,7 +64,6 @@ class SinkWriter:
         return self.sink.last_epoch() is None
 
     def __call__(self, delta: ZSet) -> None:
-        """Write the next epoch."""
         rows = pa.RecordBatch.from_arrays(delta.rows.columns, schema=self._schema)
         self.sink.write(self._epoch, [ZSet(rows, delta.weights)] if len(delta) else [])
         self._epoch += 1

@@ -14,7 +14,10 @@ commits it with the epoch that took the rows, so a session that is opened again 
 
 from __future__ import annotations
 
+import json
+import random
 import time
+import zlib
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -25,7 +28,7 @@ import pyarrow as pa
 
 from zset_join.changelog.formats import METADATA
 from zset_join.connectors.tables import local_path_of
-from zset_join.core.errors import PlanError, SqlError
+from zset_join.core.errors import PlanError, SqlError, StateError
 from zset_join.expressions import Call, Cast, Literal
 from zset_join.expressions.rows import named
 from zset_join.query import View, changes
@@ -33,19 +36,18 @@ from zset_join.query.records import records
 from zset_join.runners.local.dead_letters import PartlyRead
 from zset_join.sql.tables.catalog import Catalog, NamedView, Table, TemporalFunction
 from zset_join.sql.tables.connectors import form_of
+from zset_join.sql.tables.file_names import file_name
 from zset_join.sql.tables.files import list_files, part_file, read_file, read_records
-from zset_join.sql.tables.generated_rows import GeneratedRows
-from zset_join.sql.tables.read_names import ReadNames
 from zset_join.sql.tables.records import has_records, puts_aside, record_options
 from zset_join.sql.tables.required import required_value
 from zset_join.sql.tables.topic_rows import TopicRows
 from zset_join.sql_expressions.dialects import Statement
 from zset_join.sql_expressions.positions import Position
 from zset_join.sql_expressions.scalars import ScalarBinder
-from zset_join.storage.local import modified_at
+from zset_join.storage import local
 from zset_join.zset import ZSet
 
-__all__ = ["DecodingCatalog", "TableSource", "decoded_rows", "has_source", "recorded_rows", "source_of"]
+__all__ = ["DecodingCatalog", "GeneratedRows", "TableSource", "decoded_rows", "has_source", "recorded_rows", "source_of"]
 
 _CONNECTORS = ("datagen", "filesystem", "kafka", "upsert-kafka")
 _SETTLED_SECONDS = 2.0
@@ -106,7 +108,6 @@ class DecodingCatalog(Catalog):
         self._rows_of = rows_of
 
     def add(self, entry: Table | NamedView | TemporalFunction, *, at: Position | None = None, replace: bool = False) -> None:
-        """Give something its name; see `Catalog.add`."""
         if isinstance(entry, Table):
             rows = self._rows_of(entry, self._dialect)
             if rows is not None:
@@ -181,7 +182,7 @@ class _Files(TableSource):
         self._listed_at = None
 
     def poll(self, *, wait_seconds: float) -> tuple[pa.Table | ZSet | PartlyRead | None, Any]:  # noqa: ARG002 - as the protocol has it
-        changed_at = modified_at(local_path_of(self._table.name, self._table.options))
+        changed_at = local.modified_at(local_path_of(self._table.name, self._table.options))
         if not self._waiting and (changed_at is None or changed_at != self._listed_at):
             is_settled = changed_at is not None and time.time() - changed_at > _SETTLED_SECONDS
             self._listed_at = changed_at if is_settled else None
@@ -204,5 +205,116 @@ class _Files(TableSource):
         rows = self._completed(self._table, read.rows)
         return PartlyRead(rows, read.unread) if read.unread.num_rows else rows
 
-    def close(self) -> None:
-        """Do nothing."""
+    def close(self) -> None: ...
+
+
+_MOST_ROWS = 100_000
+
+
+class GeneratedRows:
+    """Source of generated rows; its position is the number of polls.
+
+    `fields.c.kind` is random or sequence (with `start`), `min`, `max` and `length` bound what is random.
+    """
+
+    def __init__(self, table: Table, completed: Callable[[Table, pa.Table], pa.Table]) -> None:
+        self._table = table
+        self._completed = completed
+        self.open(None)
+
+    def open(self, position: Any) -> None:
+        self._chance = random.Random(int(self._table.options.get("seed", "0")))  # noqa: S311 - rows to try things out
+        self._left = int(self._table.options["number-of-rows"])
+        self._made = self._polls = 0
+        for _ in range(0 if position is None else int(position["polls"])):
+            self._next()
+
+    def poll(self, *, wait_seconds: float) -> tuple[pa.Table | None, Any]:  # noqa: ARG002 - as the protocol has it
+        rows = self._next()
+        return None if rows is None else self._completed(self._table, rows), {"polls": self._polls}
+
+    def close(self) -> None: ...
+
+    def _next(self) -> pa.Table | None:
+        count = min(self._left, _MOST_ROWS, int(self._table.options.get("rows-per-second", "10000")))
+        if count <= 0:
+            return None
+        rows = {one.name: self._column(one.name, one.type, count) for one in self._table.columns if one.is_given}
+        self._left -= count
+        self._made += count
+        self._polls += 1
+        return pa.table(rows)
+
+    def _column(self, name: str, kind: pa.DataType, count: int) -> pa.Array:
+        options = {
+            option.removeprefix(f"fields.{name}."): value
+            for option, value in self._table.options.items()
+            if option.startswith(f"fields.{name}.")
+        }
+        if options.get("kind") == "sequence":
+            start = int(options.get("start", "1")) + self._made
+            return pa.array(range(start, start + count)).cast(kind)
+        low, high = int(options.get("min", "0")), int(options.get("max", "100"))
+        numbers = [self._chance.randint(low, high) for _ in range(count)]
+        if pa.types.is_string(kind):
+            length = int(options.get("length", "4"))
+            letters = "abcdefghijklmnopqrstuvwxyz"
+            return pa.array(["".join(self._chance.choices(letters, k=length)) for _ in range(count)], kind)
+        if pa.types.is_boolean(kind):
+            return pa.array([number % 2 == 0 for number in numbers])
+        whole = pa.array(numbers, pa.int32() if pa.types.is_date(kind) else pa.int64())
+        return whole.cast(kind)
+
+
+class ReadNames:
+    """Names of the read files of a table, beside the state so that no commit record repeats them: a name per line, as JSON.
+
+    A position is how many names there are and a checksum of them. A name is on the disk before the position that counts it is
+    committed; names behind the committed position are cut off when the session is opened again.
+
+    Memory: the names. Known limit: they are kept for good, also of files that were removed.
+    """
+
+    def __init__(self, directory: Path | None, table: str) -> None:
+        self._path = None if directory is None else directory / f"{file_name(table)}.names"
+        self._table = table
+        self._names: dict[str, None] = {}
+        self._checksum = 0
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._names
+
+    @property
+    def position(self) -> dict[str, int]:
+        """Return how far it has been read."""
+        return {"names": len(self._names), "crc32": self._checksum}
+
+    def open(self, position: Mapping[str, Any] | None) -> None:
+        """Go back to a position; None is the beginning."""
+        count = 0 if position is None else int(position["names"])
+        lines: list[bytes] = []
+        if self._path is not None:
+            lines = (local.read_bytes(self._path) or b"").split(b"\n")[:-1][:count]
+        elif count <= len(self._names):  # in memory: an error sets the query back to where it was
+            lines = [json.dumps(name).encode() for name in self._names][:count]
+        kept = b"".join(line + b"\n" for line in lines)
+        if len(lines) != count or (position is not None and zlib.crc32(kept) != position["crc32"]):
+            raise StateError(
+                f'the names of the files of table "{self._table}" that this query has read are missing or damaged: '
+                f"{self._path}. Restore the whole directory of the session, or begin with a new one.",
+                code="DAMAGED_FILE",
+                table=self._table,
+                file=str(self._path),
+            )
+        self._names, self._checksum = {json.loads(line): None for line in lines}, zlib.crc32(kept)
+        if self._path is not None:
+            local.make_directories(self._path.parent)
+            local.write_atomic(self._path, kept)
+
+    def add(self, name: str) -> None:
+        """Add a name; it is on the disk when this returns."""
+        line = json.dumps(name).encode() + b"\n"
+        if self._path is not None:
+            local.append(self._path, line)
+        self._names[name] = None
+        self._checksum = zlib.crc32(line, self._checksum)

@@ -50,7 +50,6 @@ class ViewGroup:
         other.views = {}
 
     def drop(self, name: str) -> None:
-        """End a query."""
         if self.views.pop(name, None) is not None:
             self.pipeline.drop(name)
 
@@ -87,7 +86,6 @@ class GroupView:
 
     @property
     def whole(self) -> Pipeline[dict[str, ZSet]]:
-        """Return the pipeline that answers it."""
         return self.group.pipeline
 
     @property
@@ -102,7 +100,6 @@ class GroupView:
 
     @property
     def readings(self) -> Mapping[str, Reading]:
-        """Return how the rows of each of its sources are read."""
         return {name: self.group.pipeline.readings[name] for name in self.sources}
 
     @property
@@ -112,11 +109,9 @@ class GroupView:
 
     @property
     def dead_letters(self) -> pa.Table:
-        """Return the rows of the last epoch that were set aside."""
         return self.group.pipeline.dead_letters
 
     def view(self) -> pa.Table:
-        """Return its contents."""
         return repeated(self.contents(), self.schema)
 
     def seen(self) -> Callable[[], pa.Table]:
@@ -126,7 +121,6 @@ class GroupView:
         return partial(self.group.pipeline.snapshot().table, self._name)
 
     def contents(self) -> ZSet:
-        """Return its contents, each distinct row with its weight."""
         return self.group.pipeline.contents(self._name) if self._held is None else self._held
 
     def answer_of(self, answers: Mapping[str, ZSet]) -> ZSet:
@@ -172,7 +166,6 @@ class GroupView:
         return self.group.pipeline.next_due()
 
     def verify(self) -> Any:
-        """Compare it with the batch query over everything that arrived."""
         return self.group.pipeline.verify(view=self._name)
 
     def explain_row(self, row: Mapping[str, Any], *, most_changes: int = 100) -> Any:
@@ -180,5 +173,4 @@ class GroupView:
         return self.group.pipeline.explain_row(row, view=self._name, most_changes=most_changes)
 
     def close(self) -> None:
-        """End it."""
         self.group.drop(self._name)
