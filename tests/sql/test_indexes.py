@@ -49,8 +49,8 @@ def test_a_table_under_two_aliases_of_a_statement_is_kept_once(time: str, sessio
         "INSERT INTO rates VALUES ('EUR', 2, TIMESTAMP '2026-01-01 00:00:00'), ('USD', 3, TIMESTAMP '2026-01-01 00:00:00')"
     )
     session.sql("INSERT INTO rates VALUES ('EUR', 9, TIMESTAMP '2026-01-01 00:00:01')")
-    session.sql("INSERT INTO orders VALUES (1, 'EUR', 'USD', TIMESTAMP '2026-01-01 00:00:01')")
-    session.sql("INSERT INTO orders VALUES (2, 'USD', 'EUR', TIMESTAMP '2026-01-01 00:00:01')")
+    at = "TIMESTAMP '2026-01-01 00:00:01'"
+    session.sql(f"INSERT INTO orders VALUES (1, 'EUR', 'USD', {at}), (2, 'USD', 'EUR', {at})")
 
     reported = session.sql(TWICE.format(time=time)).explain()
 
