@@ -36,8 +36,8 @@ class GivenRows:
     """The rows that convert, and those that do not."""
 
     batch: pa.RecordBatch
-    unfit: pa.Table | None = None
-    refusal: BadInputError | None = None
+    unfit: pa.Table | None = None  # per other row `row` as JSON, `code` and `reason`
+    refusal: BadInputError | None = None  # of the first of them; None where all convert
 
     def whole(self) -> pa.RecordBatch:
         """Return the rows where all of them convert."""

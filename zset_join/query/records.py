@@ -64,8 +64,8 @@ class RecordReading(Reading):
     """How records become changes."""
 
     reader: JsonRecordReader
-    position: str | None = None
-    dead_letters: Callable[[pa.Table], None] | None = None
+    position: str | None = None  # orders the changes of a key; None where the user names one, or nothing can
+    dead_letters: Callable[[pa.Table], None] | None = None  # takes unreadable records; None: they fail the epoch
 
     def delta(self, rows: Any) -> ZSet:
         if isinstance(rows, ZSet):

@@ -28,7 +28,7 @@ class PlannedQuery:
 
     plan: QueryPlan
     readings: Mapping[str, Reading]
-    has_several: bool = False
+    has_several: bool = False  # made of a mapping of views, whose answers go by their names
     inputs: tuple[Mapping[str, Any], ...] = ()
 
 

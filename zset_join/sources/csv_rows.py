@@ -41,7 +41,7 @@ _Record = tuple[int, bytes]
 class CsvForm:
     delimiter: str = ","
     quote: str = '"'
-    null: str = ""
+    null: str = ""  # besides the empty field
 
 
 def _parse_options(form: CsvForm) -> pc.ParseOptions:

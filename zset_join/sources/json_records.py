@@ -62,11 +62,11 @@ _NOT_UTF8 = "bytes that are no UTF-8"
 class ReadRecords:
     """Result of reading n records."""
 
-    rows: pa.RecordBatch
-    changes: pa.Array
-    unavailable: np.ndarray
-    rejects: pa.Array
-    records: np.ndarray
+    rows: pa.RecordBatch  # the columns of the table, then those of the metadata; a row per line
+    changes: pa.Array  # per line `upsert`, `delete` or `truncate`; NULL for a line that cannot be read
+    unavailable: np.ndarray  # int64, per line the columns that were not sent, as bits
+    rejects: pa.Array  # per line the error code, for a bad value followed by the name of its column; else NULL
+    records: np.ndarray  # int64, the record that each line comes from
 
 
 class JsonRecordReader:

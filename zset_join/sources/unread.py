@@ -33,10 +33,10 @@ _RECORDS = pa.schema(
 class UnreadText:
     """A text that is no row."""
 
-    number: int
+    number: int  # of a file, the line it begins in, from 1; of texts, its number among them, from 0
     text: bytes
     expected: str
-    column: str | None = None
+    column: str | None = None  # None where the text is no row at all
 
     @property
     def code(self) -> str:
@@ -58,7 +58,7 @@ class Undecodable:
     """Undecodable input of a source."""
 
     source: str
-    records: pa.Table
+    records: pa.Table  # `code`, `reason`, and `key`, `value`, `topic`, `partition`, `offset` of a record, or `row` as JSON
 
 
 def unread_records(unread: Sequence[UnreadText], *, topic: str) -> pa.Table:

@@ -37,7 +37,6 @@ __all__ = [
     "file_text",
     "prompt",
     "run_shell",
-    "show",
     "write_lines",
 ]
 
@@ -51,24 +50,22 @@ class CheckingSession(Session):
         return super().start(query, name=name)
 
 
-def check_file(path: str, *, dialect: str, output: TextIO | None = None) -> int:
+def check_file(path: str, *, dialect: str) -> int:
     """Parse, bind and plan every statement of a file; print what each query keeps, and write nothing."""
-    stream = output or sys.stdout
     for number, result in enumerate(_checked(path, dialect), 1):
         if isinstance(result, Query):
             kept = [line.strip() for line in result.explain().splitlines() if "remembers" in line]
-            _print(f"{number}: query of {', '.join(result.columns)}; {'; '.join(kept) or 'remembers: nothing'}", stream)
+            _print(f"{number}: query of {', '.join(result.columns)}; {'; '.join(kept) or 'remembers: nothing'}", sys.stdout)
         else:
-            _print(f"{number}: {result}", stream)
+            _print(f"{number}: {result}", sys.stdout)
     return 0
 
 
-def explain_file(path: str, *, dialect: str, output: TextIO | None = None) -> int:
+def explain_file(path: str, *, dialect: str) -> int:
     """Print the plan of every query of a file."""
-    stream = output or sys.stdout
     for result in _checked(path, dialect):
         if isinstance(result, Query):
-            _print(result.explain(), stream)
+            _print(result.explain(), sys.stdout)
     return 0
 
 
@@ -76,13 +73,6 @@ def _checked(path: str, dialect: str) -> Iterator[Message | Query]:
     with CheckingSession(dialect=dialect) as session:
         for statement in split(file_text(path), dialect=dialect):
             yield session.run(statement)
-
-
-def show(result: Message | Query | Running, stream: TextIO) -> None:
-    if isinstance(result, Message):
-        _print(str(result), stream)
-    else:
-        write_lines(result.table(), stream)
 
 
 def write_lines(table: pa.Table, stream: TextIO) -> None:
@@ -116,8 +106,10 @@ def run_shell(*, dialect: str) -> int:
                     _print(
                         f"{running.name}: {', '.join(running.query.columns)}; its changes are printed as they come", sys.stdout
                     )
+                elif isinstance(result, Message):
+                    _print(str(result), sys.stdout)
                 else:
-                    show(result, sys.stdout)
+                    write_lines(result.table(), sys.stdout)
                 for running in consoles:
                     lines = running.changelog()
                     if lines.num_rows:

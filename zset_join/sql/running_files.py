@@ -28,7 +28,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, TextIO
+from typing import Any
 
 from zset_join.core.errors import OptionError
 from zset_join.sinks.printed import PrintSink
@@ -56,26 +56,24 @@ def run_file(
     trigger: str | None = None,
     progress_seconds: float = 10.0,
     spark: Callable[[], Any] | None = None,
-    output: TextIO | None = None,
 ) -> int:
     if engine != "spark" and trigger is not None:
         raise OptionError(
             "--trigger belongs to --engine spark; in process an epoch runs as soon as rows arrive.", code="ENGINE"
         )
-    stream = output or sys.stdout
     statements = split(file_text(path), dialect=dialect)
     session = Session(
         engine=engine, dialect=dialect, spark=_session_of(engine, spark), directory=directory, allow_env=allow_env
     )
-    progress = _Progress(session, progress_seconds, sys.stderr)
+    progress = _Progress(session, progress_seconds)
     with session, _stopping():
         session.runtime.run_as(once=once, trigger=trigger)
         try:
-            bounded = _run_statements(session, statements, stream)
+            bounded = _run_statements(session, statements)
             session.read(wait_seconds=_LAST_SECONDS)
             for query in bounded:
-                write_lines(query.table(), stream)
-            stream.flush()
+                write_lines(query.table(), sys.stdout)
+            sys.stdout.flush()
             next_look = 0.0
             while not once and session.running:
                 moved, next_look = _step(session, next_look)
@@ -94,7 +92,7 @@ def _session_of(engine: str, spark: Callable[[], Any] | None) -> Any:
     return spark() if engine == "spark" and spark is not None else None
 
 
-def _run_statements(session: Session, statements: Sequence[Statement], stream: TextIO) -> list[Query]:
+def _run_statements(session: Session, statements: Sequence[Statement]) -> list[Query]:
     """Run statements; return the queries that end."""
     bounded: list[Query] = []
     names = _StatementNames()
@@ -102,7 +100,7 @@ def _run_statements(session: Session, statements: Sequence[Statement], stream: T
         with session.once(names.of(statement)):
             result = session.run(statement)
         if isinstance(result, Query) and not result.bound.is_bounded:
-            session.start(result, output=PrintSink(stream=stream))
+            session.start(result, output=PrintSink(stream=sys.stdout))
         elif isinstance(result, Query):
             bounded.append(result)
     return bounded
@@ -133,10 +131,9 @@ def _step(session: Session, next_look: float) -> tuple[bool, float]:
 
 
 class _Progress:
-    def __init__(self, session: Session, seconds: float, stream: TextIO) -> None:
+    def __init__(self, session: Session, seconds: float) -> None:
         self._session = session
         self._seconds = seconds
-        self._stream = stream
         self._next = time.monotonic() + seconds
         self._told: dict[str, Any] = {}
 
@@ -149,7 +146,7 @@ class _Progress:
             progress = running.progress()
             if progress is not None and self._told.get(running.name) != progress:
                 self._told[running.name] = progress
-                print(json.dumps(progress), file=self._stream)
+                print(json.dumps(progress), file=sys.stderr)  # noqa: T201 - a program's output
 
 
 @contextmanager

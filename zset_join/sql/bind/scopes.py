@@ -37,18 +37,18 @@ class Item:
 
     alias: str
     view: View
-    columns: dict[str, str]
-    table: Table | None = None
+    columns: dict[str, str]  # names in the statement, to those in the view
+    table: Table | None = None  # that it reads directly
     processing_times: frozenset[str] = frozenset()
     first_rows: FirstRows | None = None
-    number: str | None = None
+    number: str | None = None  # name of the ROW_NUMBER(), once its first rows are taken
     is_bounded: bool = False
     reads: frozenset[str] = frozenset()
     shown: tuple[str, ...] | None = None
-    time_expression: exp.Expr | None = None
+    time_expression: exp.Expr | None = None  # argument of a temporal table function
     lookup: LookupSource | None = None
     relation: str | None = None
-    node: Node | None = None
+    node: Node | None = None  # rows of `relation`, whatever is done to them here
 
     @property
     def listed(self) -> tuple[str, ...]:
@@ -87,7 +87,7 @@ class Merged:
     item: Item
     name: str
     tree: Expression
-    aliases: frozenset[str]
+    aliases: frozenset[str]  # items whose columns of this name it represents
 
 
 @dataclass

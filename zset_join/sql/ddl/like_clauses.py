@@ -40,7 +40,7 @@ _STRATEGIES = ("EXCLUDING", "INCLUDING", "OVERWRITING")
 class LikeClause:
     name: str
     name_index: int
-    end: int
+    end: int  # the token behind the clause
     taken: frozenset[str]
 
 

@@ -75,8 +75,8 @@ class Accepted:
     """Rows of a table that every query can evaluate."""
 
     rows: Rows
-    aside: Mapping[str, pa.Table] = field(default_factory=dict)
-    places: Mapping[str, Sequence[int]] = field(default_factory=dict)
+    aside: Mapping[str, pa.Table] = field(default_factory=dict)  # by query, the rows that failed in it
+    places: Mapping[str, Sequence[int]] = field(default_factory=dict)  # by query, their numbers among all that arrived
 
     def of(self, queries: Sequence[Running]) -> Rows | PartlyRead:
         """Return the input of the pipeline of queries: the query that a row failed in lists it."""
@@ -90,7 +90,7 @@ class _Answered:
     queries: Sequence[Running]
     rows: dict[str, Any]
     prepared: PreparedEpoch
-    is_taken: bool = False
+    is_taken: bool = False  # the pipeline has taken it already: it is of queries that have become others
 
     def reached(self) -> list[Running]:
         """Return the queries that the epoch is one of: rows reach them, or they have rows to emit without."""
@@ -104,8 +104,8 @@ class SharedEpoch(ExitStack):
 
     def __init__(self, session: EpochContext, now_us: int) -> None:
         super().__init__()
-        self.prepared: list[_Answered] = []
-        self.accepted: dict[str, Accepted] = {}
+        self.prepared: list[_Answered] = []  # in the order in which they are committed
+        self.accepted: dict[str, Accepted] = {}  # what was given, without the rows that were set aside
         self.tables: frozenset[str] = frozenset()
         self._session = session
         self._now_us = now_us
@@ -117,8 +117,8 @@ class SharedEpoch(ExitStack):
         self,
         given: Mapping[str, Rows],
         *,
-        first: Mapping[Running, Mapping[str, Any]] | None = None,
-        changed: Mapping[Running, PreparedEpoch] | None = None,
+        first: Mapping[Running, Mapping[str, Any]] | None = None,  # queries with an epoch in any case, and their input
+        changed: Mapping[Running, PreparedEpoch] | None = None,  # each in a pipeline of its own, and its change
     ) -> None:
         self.accepted = {name: Accepted(rows) for name, rows in given.items()}
         try:
@@ -229,7 +229,7 @@ class SharedEpoch(ExitStack):
             claims.check_others(rows, claimed, origin)
 
 
-def accepted_rows(running: Iterable[Running], name: str, rows: Rows, *, refuses: bool = False) -> Accepted:
+def accepted_rows(running: Iterable[Running], name: str, rows: Rows) -> Accepted:
     """Return the rows of a table without those for which the own steps of a query that puts bad input aside raise."""
     aside: dict[str, pa.Table] = {}
     places: dict[str, list[int]] = {}
@@ -237,7 +237,7 @@ def accepted_rows(running: Iterable[Running], name: str, rows: Rows, *, refuses:
     for one in running:
         reading = one.reading_of(name)
         is_lenient = stage_options(one.query.settings).on_bad_input == "quarantine"
-        if name not in one.reads or one.is_paused or reading is None or not (is_lenient or refuses):
+        if name not in one.reads or one.is_paused or reading is None or not is_lenient:
             continue
         try:
             failing = failing_rows(one.query.bound.view.plan(), reading, rows)
@@ -245,8 +245,6 @@ def accepted_rows(running: Iterable[Running], name: str, rows: Rows, *, refuses:
             if error.code != "SPARK_ONLY_STEP":
                 raise
             continue  # only Spark can evaluate it, and Spark raises
-        if failing and not is_lenient:
-            raise named_error(failing[min(failing)], [one])
         new = {place: error for place, error in failing.items() if place not in bad}
         if new:
             aside[one.name] = unread_rows(rows, new, one.name)

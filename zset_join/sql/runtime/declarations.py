@@ -50,13 +50,13 @@ class Declaration:
     sql: str = ""
     dialect: str = ""
     settings: Mapping[str, str] = field(default_factory=dict)
-    query: str | None = None
+    query: str | None = None  # under which name a program started it; None for a statement that was run
     table: Mapping[str, Any] | None = None
-    paused: Mapping[str, Any] | None = None
-    since: int = 0
+    paused: Mapping[str, Any] | None = None  # the source in its place until RESUME, see `held_relation`; None while it runs
+    since: int = 0  # the epoch at which its query came, where its tables had rows
     stopped: bool = False
-    created: str = ""
-    earlier: tuple[Mapping[str, Any], ...] = ()
+    created: str = ""  # the statement that makes the present content, where `sql` only changes what was there
+    earlier: tuple[Mapping[str, Any], ...] = ()  # oldest first; `sql`, `dialect`, `settings` of each
 
     @property
     def steps(self) -> list[Declaration]:
@@ -101,7 +101,7 @@ class Catalogued:
     declared: tuple[Declaration, ...] = ()
     views: tuple[str, ...] = ()
     settings: Mapping[str, str] = field(default_factory=dict)
-    is_own: bool = False
+    is_own: bool = False  # this user wrote all of it, at this place
 
     def variables(self) -> set[str]:
         """Return the variables of the environment that statements name; a spelling with escapes is not found."""

@@ -56,7 +56,7 @@ _CATALOG = ("tables", "views", "functions", "sinks", "indexes")
 class DurablePlan(ProcessRuntime):
     """Keep a pipeline in a directory that is one of the tables and queries of a session."""
 
-    _layout = 2
+    _layout = 2  # one pipeline; 3: one whose files and topics Spark reads
     keeps_statements = True
 
     def __init__(

@@ -49,8 +49,8 @@ class OwnView(GroupView):
 
 @dataclass(eq=False)
 class DurableQuery(Running):
-    is_restored: bool = False
-    held: Relation | None = None
+    is_restored: bool = False  # it was present when the session was opened, and nobody has started it again
+    held: Relation | None = None  # while it is paused, the source that has its place in the pipeline
 
     def noted(self) -> QueryNote:
         """Return its note for the declaration."""

@@ -38,11 +38,11 @@ from zset_join.runners.spark.frames.facts import is_connect
 from zset_join.runners.spark.planning.source_stream import SourceStream
 from zset_join.runners.spark.rows.watermark import within_jump
 from zset_join.sql.tables.catalog import Catalog, ColumnDefinition, Table, refuse_our_columns
-from zset_join.sql.tables.connectors import holds_records
+from zset_join.sql.tables.connectors import form_of, holds_records
 from zset_join.sql.tables.file_names import file_name
 from zset_join.sql.tables.file_order import NAME_WORDS
 from zset_join.sql.tables.files import csv_options
-from zset_join.sql.tables.records import record_form, record_options, start_of
+from zset_join.sql.tables.records import record_options, start_of
 from zset_join.sql_expressions.dialects import Statement
 from zset_join.sql_expressions.scalars import ScalarBinder
 from zset_join.storage import local
@@ -149,7 +149,7 @@ class SparkTables:
             words = NAME_WORDS if table.is_ordered_by_file else 0
             rows = file_rows(self._spark, path, read_as, given, options=more, name_words=words)
         else:
-            form = record_form(table)
+            form = form_of(table.options)
             topic, start = table.options["topic"], start_of(table, ("earliest", "latest"))
             records = kafka_records(self._spark, kafka_config(table.options), topic, start=start, name=table.name)
             if form != "json":
@@ -161,7 +161,7 @@ class SparkTables:
     def _of_records(
         self, table: Table, relation: Relation, records: Any, given: pa.Schema, *, orders_by_offset: bool = True
     ) -> SourceStream:
-        options, form = record_options(table), record_form(table)
+        options, form = record_options(table), form_of(table.options)
         stream = changed_stream(
             records,
             name=table.name,

@@ -58,6 +58,8 @@ def rows_for(table: Table, view: View, names: Sequence[str], dialect: str) -> Vi
 
 def read_with_writers(view: View, writers: Mapping[str, Sequence[View]], added: Mapping[str, Collection[str]]) -> View:
     """Return a query that reads what queries write into tables as well."""
+    # `added` lists by table the columns that it got later; a selection without these goes before the union, so that what is
+    # behind it is fed what it was fed before.
     written = {source.name for source in view.plan().sources} & writers.keys()
     if not written:
         return view

@@ -18,9 +18,9 @@ class FirstRows:
 
     name: str
     keys: tuple[str, ...]
-    order_by: tuple[str, ...]
+    order_by: tuple[str, ...]  # as `t` or `price desc`
     state_ttl: StateTtl | None = None
-    place: int = 0
+    place: int = 0  # columns of the SELECT list before it
 
 
 @dataclass(frozen=True, eq=False)
@@ -29,15 +29,14 @@ class BoundQuery:
 
     view: View
     reads: frozenset[str]
-    is_bounded: bool = False
+    is_bounded: bool = False  # it reads what is stored, and ends
     shows_delta: bool = False
-    order_by: tuple[tuple[str, bool, bool], ...] = ()
+    order_by: tuple[tuple[str, bool, bool], ...] = ()  # column, is descending, NULLs come first
     limit: int | None = None
     first_rows: FirstRows | None = None
-    warnings: tuple[str, ...] = ()
     shown: tuple[str, ...] | None = None
     names: frozenset[str] = frozenset()
-    processing_times: frozenset[str] = frozenset()
+    processing_times: frozenset[str] = frozenset()  # names in its SELECT list
 
     @property
     def virtual(self) -> list[str]:

@@ -48,8 +48,8 @@ PROCESSING_TIME_TYPE = pa.timestamp("us", tz="UTC")
 class ColumnDefinition:
     name: str
     type: pa.DataType
-    computed: exp.Expr | None = None
-    metadata: str | None = None
+    computed: exp.Expr | None = None  # from the other columns of an arriving row
+    metadata: str | None = None  # the metadata field it is filled from
     is_processing_time: bool = False
     is_required: bool = False
     default: pa.Scalar | None = None
@@ -74,15 +74,15 @@ class Table:
     columns: tuple[ColumnDefinition, ...]
     mode: Mode
     primary_key: tuple[str, ...] = ()
-    watermark: tuple[str, int] | None = None
+    watermark: tuple[str, int] | None = None  # event-time column, delay in microseconds
     options: Mapping[str, str] = field(default_factory=dict)
     settings: Mapping[str, str] = field(default_factory=dict)
-    delta_column: str | None = None
+    delta_column: str | None = None  # its -1 deletes
     lookup: LookupSource | None = None
-    version_column: str | None = None
-    processing_times: tuple[str, ...] = ()
+    version_column: str | None = None  # its larger value wins among changes of a key; None: the later change
+    processing_times: tuple[str, ...] = ()  # no columns: names for FOR SYSTEM_TIME AS OF alone
     is_ordered_by_file: bool = False
-    added: tuple[str, ...] = ()
+    added: tuple[str, ...] = ()  # columns that it got later
 
     @property
     def schema(self) -> pa.Schema:
@@ -152,8 +152,8 @@ class NamedView:
     query: BoundQuery
     sql: str
     is_materialized: bool = False
-    columns: tuple[str, ...] = ()
-    again: Callable[[], BoundQuery] | None = None
+    columns: tuple[str, ...] = ()  # names that its declaration gives the columns; empty: those of the query
+    again: Callable[[], BoundQuery] | None = None  # binds it to what names represent now
 
 
 @dataclass(frozen=True)

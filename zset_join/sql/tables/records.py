@@ -9,10 +9,10 @@ import pyarrow as pa
 from zset_join.changelog.formats import RecordOptions
 from zset_join.core.errors import SqlError
 from zset_join.sql.tables.catalog import Table
-from zset_join.sql.tables.connectors import encodings_of, form_of, holds_records, metadata_of
+from zset_join.sql.tables.connectors import encodings_of, holds_records, metadata_of
 from zset_join.sql.tables.settings import stage_options
 
-__all__ = ["has_records", "puts_aside", "record_form", "record_options", "start_of", "texts_of"]
+__all__ = ["has_records", "puts_aside", "record_options", "start_of", "texts_of"]
 
 
 def has_records(table: Table) -> bool:
@@ -41,10 +41,6 @@ def texts_of(records: pa.Table) -> pa.Table:
             for name in ("key", "value", "topic", "partition", "offset")
         }
     )
-
-
-def record_form(table: Table) -> str:
-    return form_of(table.options)
 
 
 def start_of(table: Table, offered: tuple[str, ...]) -> str:

@@ -19,8 +19,8 @@ from zset_join.connectors.tables import kafka_config
 from zset_join.core.errors import BadInputError
 from zset_join.runners.local.dead_letters import PartlyRead
 from zset_join.sql.tables.catalog import Table
-from zset_join.sql.tables.connectors import metadata_of
-from zset_join.sql.tables.records import puts_aside, record_form, start_of, texts_of
+from zset_join.sql.tables.connectors import form_of, metadata_of
+from zset_join.sql.tables.records import puts_aside, start_of, texts_of
 
 if TYPE_CHECKING:
     from zset_join.sources.kafka import KafkaSource
@@ -40,7 +40,7 @@ class TopicRows:
         start_of(table, ("earliest",))
         self._table = table
         self._completed = completed
-        self._form = record_form(table)
+        self._form = form_of(table.options)
         self._given = pa.schema([one.field for one in table.columns if one.is_given and one.metadata is None])
         self._source: KafkaSource | None = None
         self._is_lenient = puts_aside(settings or {})
