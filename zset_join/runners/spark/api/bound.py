@@ -42,7 +42,6 @@ class BoundTransform:
 
 
 def bindings_of(steps: Sequence[BoundTransform], streams: Mapping[str, SourceStream]) -> Bindings:
-    """Return the bindings of the names of a plan."""
     return Bindings(streams, {id(one.step): one.bound for one in steps})
 
 

@@ -36,19 +36,13 @@ class ChangeableWriter(Protocol):
     """Interface of a writer that a change of the query uses."""
 
     @property
-    def session(self) -> SparkSession:
-        """Return the session of its streams."""
-        ...
+    def session(self) -> SparkSession: ...
 
     @property
-    def planned(self) -> PlannedQuery:
-        """Return the query as the driver runs it."""
-        ...
+    def planned(self) -> PlannedQuery: ...
 
     @property
-    def chosen_sinks(self) -> Mapping[str, Sequence[ChosenSink]]:
-        """Return the outputs that were chosen, by view."""
-        ...
+    def chosen_sinks(self) -> Mapping[str, Sequence[ChosenSink]]: ...
 
     def changed_to(self, other: Any) -> Any:
         """Return a writer of another query with the options of this one."""
@@ -70,9 +64,7 @@ class ChangeableWriter(Protocol):
         """Return the view that a client of Spark Connect has of the query on executors; nothing is started."""
         ...
 
-    def start(self) -> Any:
-        """Start the query, and return it."""
-        ...
+    def start(self) -> Any: ...
 
     def start_behind_change(self, given_through: int | None) -> Any:
         """Start the query, and return it."""
@@ -176,7 +168,6 @@ class ChangingQuery:
 
     @property
     def has_ended(self) -> bool:
-        """Return whether a change counts, so that the epochs of before have come to an end."""
         return self._epochs.has_ended
 
     def changed(
@@ -220,7 +211,6 @@ class ChangingOnExecutors:
 
     @property
     def has_ended(self) -> bool:
-        """Return whether a change counts, so that the epochs of before have come to an end."""
         return self._epochs.has_ended
 
     def changed(
@@ -255,7 +245,6 @@ class ChangingOnExecutors:
 
 
 def _writer_of(view: Any, runs: ChangeableWriter) -> ChangeableWriter:
-    """Return the writer of the new query."""
     other: ChangeableWriter = planned_writer(view)
     if other is runs or other.session is not runs.session:
         raise PlanError(

@@ -70,7 +70,6 @@ class Grouping:
 
     @classmethod
     def of(cls, rows: Any, columns: Sequence[Any], named_keys: Mapping[str, Expression]) -> Grouping:
-        """Group a view."""
         given = columns[0] if len(columns) == 1 and isinstance(columns[0], list | tuple) else columns
         wanted = []
         for one in given:
@@ -215,7 +214,6 @@ class _Lowering:
         return self._computed[-1][0]
 
     def _text(self, column: Column) -> str:
-        """Return an argument as Spark's SQL."""
         return self._analysed(column, "agg").text
 
     def _analysed(self, column: Column, function: str) -> ReadExpression:
@@ -281,7 +279,6 @@ def _of_mapping(given: Mapping[str, str]) -> list[AggregateExpression]:
 
 
 def _selecting(column: Column) -> Transform:
-    """Return the selection of one column."""
     return lambda rows, _: rows.select(column)
 
 

@@ -312,7 +312,6 @@ def start_query(
     *,
     checkpoint_location: str,
 ) -> JoinQuery:
-    """Start the query."""
     # A checkpoint that exists is opened before Spark starts; for a new one Spark chooses the id first.
     gate = _Gate(runner)
     known_id = stored_query_id(checkpoint_location)

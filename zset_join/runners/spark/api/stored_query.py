@@ -49,19 +49,13 @@ class QueryRunner(Protocol):
     heartbeat: Heartbeat | None
 
     @property
-    def schema(self) -> pa.Schema:
-        """Return the columns of the output."""
-        ...
+    def schema(self) -> pa.Schema: ...
 
     @property
-    def options(self) -> QueryOptions:
-        """Return the options of the query."""
-        ...
+    def options(self) -> QueryOptions: ...
 
     @property
-    def dead_letters(self) -> str:
-        """Return the path of dead letters."""
-        ...
+    def dead_letters(self) -> str: ...
 
     def __call__(self, batch: DataFrame, epoch: int) -> None:
         """Run one epoch."""
@@ -75,9 +69,7 @@ class QueryRunner(Protocol):
         """Finish a start that passed all checks."""
         ...
 
-    def explanation(self) -> str:
-        """Return the text that `explain` prints."""
-        ...
+    def explanation(self) -> str: ...
 
     def failure_of(self, error: BaseException) -> ZsetJoinError | None:
         """Return the library's error for one of Spark or Python; None if there is none."""
@@ -118,9 +110,7 @@ class QueryTools(Protocol):
         """Return how the answers of another query would differ; see `StoredQuery.diff`."""
         ...
 
-    def dead_letters(self, **chosen: Any) -> pa.Table:
-        """Return the dead letters; see `StoredQuery.dead_letters`."""
-        ...
+    def dead_letters(self, **chosen: Any) -> pa.Table: ...
 
     def view_rows(self, view: str, values: Mapping[str, Any], *, most_rows: int) -> tuple[ZSet, int]:
         """Return rows that an output holds; see `StoredQuery.view_rows`."""

@@ -141,7 +141,6 @@ def sequence_columns(
 
 
 def column_names(df: DataFrame, given: Any, argument: str, name: str) -> tuple[str, ...]:
-    """Return column names as the DataFrame spells them."""
     if given is None:
         return ()
     wanted = [given] if isinstance(given, str | Column) else list(given)
@@ -175,7 +174,6 @@ def check_known(df: DataFrame, columns: Sequence[str], argument: str, name: str)
 
 
 def parsed_condition(df: DataFrame, text: str, argument: str, name: str) -> Column:
-    """Return SQL text as a Column."""
     try:
         df.selectExpr(text)
     except (AnalysisException, ParseException) as error:

@@ -78,7 +78,6 @@ class ColumnText:
 
 
 def schema_of(rows: DataFrame, name: str) -> pa.Schema:
-    """Return the columns of a DataFrame as Arrow types."""
     schema = arrow_schema(rows.schema, relation=name)
     refuse_collated(schema, name)
     return schema
@@ -291,7 +290,6 @@ def with_columns(rows: DataFrame, columns: Sequence[ColumnText]) -> DataFrame:
 
 
 def table_stream(rows: DataFrame, relation: Relation, *, delta_column: str | None = None) -> SourceStream:
-    """Return the stream of a table."""
     weight = STORED_WEIGHT if STORED_WEIGHT in rows.columns else None
     own = [name for name in (weight, delta_column) if name is not None]
     name, keys = relation.name, list(relation.primary_key)

@@ -32,12 +32,10 @@ _ON_WRITER: Mapping[str, str] = {
 
 
 def missing_on_view(name: str) -> AttributeError:
-    """Return the error for an attribute that a view has not."""
     return _missing("view", name, _ON_VIEW.get(name), is_of_spark=hasattr(DataFrame, name))
 
 
 def missing_on_writer(name: str) -> AttributeError:
-    """Return the error for an attribute that a writer has not."""
     return _missing("writer of a view", name, _ON_WRITER.get(name), is_of_spark=hasattr(DataStreamWriter, name))
 
 

@@ -499,7 +499,6 @@ class _PlacedView:
 
     @property
     def session(self) -> SparkSession:
-        """Return the session of its streams."""
         return self.placed.session
 
 

@@ -30,27 +30,18 @@ _MOST_ROWS = 200
 class WatchableQuery(Protocol):
     """The questions to a query; see `StoredQuery`."""
 
-    def verify(self) -> Any:
-        """Compare the emitted rows with a batch query."""
-        ...
+    def verify(self) -> Any: ...
 
-    def explain_row(self, row: Mapping[str, Any], *, most_rows: int = ...) -> RowHistory:
-        """Return where a row comes from."""
-        ...
+    def explain_row(self, row: Mapping[str, Any], *, most_rows: int = ...) -> RowHistory: ...
 
-    def diff(self, view: Any) -> PlanDiff:
-        """Return how the answers of another query would differ."""
-        ...
+    def diff(self, view: Any) -> PlanDiff: ...
 
-    def view_rows(self, view: str, values: Mapping[str, Any], *, most_rows: int = ...) -> tuple[ZSet, int]:
-        """Return rows that an output holds."""
-        ...
+    def view_rows(self, view: str, values: Mapping[str, Any], *, most_rows: int = ...) -> tuple[ZSet, int]: ...
 
 
 def open_query_console(
     query: WatchableQuery, options: QueryOptions, dead_letters: str, *, port: int, other: Any = None
 ) -> Console:
-    """Serve the page about a query inside Spark."""
     with needed_for("console()"):
         from zset_join.console import QueryAnswers, WatchedCheckpoint, open_console
     location = options.checkpoint_location

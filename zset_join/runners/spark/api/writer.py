@@ -115,17 +115,14 @@ class JoinStreamWriter:
 
     @property
     def placed(self) -> PlacedQuery:
-        """Return the query as executors run it."""
         return self._query.placed
 
     @property
     def udf_version(self) -> str | None:
-        """Return the option `udfVersion`."""
         return QueryOptions.draft(self._query_options).udf_version
 
     @property
     def session(self) -> SparkSession:
-        """Return the session of its streams."""
         return self._query.session
 
     def option(self, name: str, value: Any) -> JoinStreamWriter:
@@ -314,11 +311,9 @@ class JoinStreamWriter:
         return started
 
     def on_executors(self) -> EpochRunner:
-        """Return the runner of the query on executors; nothing is opened."""
         return self._prepared()[0]
 
     def served(self) -> ServedExecutorQuery:
-        """Return the view that a client of Spark Connect has of the query on executors; nothing is started."""
         return self._handle(*self._prepared()[:2])
 
     def start_behind_change(self, given_through: int | None) -> JoinQuery:
@@ -382,7 +377,6 @@ class JoinStreamWriter:
 
     @property
     def chosen_sinks(self) -> Mapping[str, Sequence[ChosenSink]]:
-        """Return the outputs that were chosen, by view."""
         return {view: chosen for view, chosen in self._sinks.items() if chosen}
 
     @property
@@ -506,7 +500,6 @@ class JoinStreamWriter:
         return lookup_options(self._query.session, self._options, stages, buckets)
 
     def _here(self) -> DriverQuery:
-        """Return the query as the driver runs it."""
         return self._on_driver(QueryOptions.draft(self._query_options).keep_state)
 
     def _of_driver(self) -> bool:

@@ -12,17 +12,13 @@ __all__ = ["WrittenQuery"]
 
 
 class WrittenQuery(Protocol):
-    """The written view, or several."""
-
     @property
     def name(self) -> str:
         """Return the name for messages."""
         ...
 
     @property
-    def session(self) -> SparkSession:
-        """Return the session of its streams."""
-        ...
+    def session(self) -> SparkSession: ...
 
     @property
     def placed(self) -> PlacedQuery:

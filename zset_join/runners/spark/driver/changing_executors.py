@@ -61,7 +61,6 @@ def _evolved(
     terms: ChangeTerms,
     gives_difference: bool,
 ) -> PlanDiff:
-    """Change a query whose lock is held; the arguments are those of `evolve_executors`."""
     checkpoint = runner.checkpoint
     last = None if checkpoint is None else checkpoint.last
     if checkpoint is None or last is None:

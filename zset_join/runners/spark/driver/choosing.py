@@ -41,8 +41,6 @@ Mode = Literal["driver", "executors"]
 
 @dataclass(frozen=True)
 class Choice:
-    """The chosen mode."""
-
     mode: Mode
     reason: str
 
@@ -58,7 +56,6 @@ def stored_mode(location: str) -> Mode | None:
 def chosen_mode(
     options: QueryOptions, *, has_place: bool, plan: Callable[[], object], expected: Callable[[], Expectation]
 ) -> Choice:
-    """Return where the epochs of a query run."""
     if options.spark_checkpoint_location is not None and options.execution != "executors":
         return Choice("driver", "sparkCheckpointLocation goes with the driver")
     return _checked(_choice(options, has_place, plan, expected), options)

@@ -25,7 +25,6 @@ class ChosenSink:
 
     @property
     def sink(self) -> Sink:
-        """Return the sink."""
         if self._made is None:
             self._made = sink(self._connector or "", **self._options)
         return self._made

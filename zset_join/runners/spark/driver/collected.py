@@ -89,7 +89,6 @@ class CollectedLayout:
 
 
 def collected_layout(streams: Mapping[str, SourceStream], *, baselines: bool = False) -> CollectedLayout:
-    """Return how the rows of streams are in the collected table."""
     read = [None if baselines else stream.records_read for stream in streams.values()]
     has_raw = any(stream.may_reject and not records for stream, records in zip(streams.values(), read, strict=True))
     layout = make_layout(*(_schema(stream, baselines=baselines) for stream in streams.values()), has_raw=has_raw)
@@ -101,7 +100,6 @@ def _schema(stream: SourceStream, *, baselines: bool) -> pa.Schema:
 
 
 def united_rows(layout: CollectedLayout, rows: Mapping[str, DataFrame]) -> DataFrame:
-    """Return rows of sources as they are collected."""
     parts = [_of_stream(layout, flag, rows[name]) for flag, name in enumerate(layout.names) if name in rows]
     united = parts[0]
     for part in parts[1:]:

@@ -42,8 +42,6 @@ _PARTITION_BITS = 33
 
 @dataclass
 class _Cursor:
-    """Walk over the rows of partitions."""
-
     counts: dict[int, int]
     partition: int = 0
     row: int = 0
@@ -66,7 +64,6 @@ class _Cursor:
 
 
 def collected_table(rows: DataFrame, epoch: int, max_bytes: int) -> pa.Table:
-    """Return rows as one table."""
     table = _arrow(rows, epoch)
     _check(table.num_rows, table.nbytes, epoch, max_bytes)
     return table

@@ -39,12 +39,10 @@ class DriverQuery:
 
     @property
     def session(self) -> SparkSession:
-        """Return the session of the streams."""
         return next(iter(self.streams.values())).session
 
     @property
     def layout(self) -> CollectedLayout:
-        """Return how the rows of the sources are collected."""
         return collected_layout(self.streams)
 
     @property
@@ -59,7 +57,6 @@ class DriverQuery:
 
     @property
     def planned(self) -> PlannedQuery:
-        """Return the query of a pipeline."""
         inputs = [{"name": one.name, "operation": list(one.operation)} for one in self.streams.values()]
         return collected_query(self.plan, inputs, has_several=self.has_several)
 
@@ -76,8 +73,6 @@ def collected_query(plan: QueryPlan, inputs: Sequence[Mapping[str, Any]], *, has
 def driver_query(
     root: Root, sources: Mapping[int, SourceStream], bindings: Bindings, *, name: str, keep_state: KeepState = "all"
 ) -> DriverQuery:
-    """Return a query as the driver runs it."""
-
     def stream(source: PlanSource) -> SourceStream:
         return sources[id(source)]
 

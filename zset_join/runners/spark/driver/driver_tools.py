@@ -141,7 +141,6 @@ def _readable(epochs: DriverEpochs, view: str | None = None) -> dict[str, Callab
 
 
 def _emitted_rows(lines: pa.Table, schema: pa.Schema) -> ZSet:
-    """Return the emitted rows, in the columns of the view: a changelog in its form, or the rows of a view."""
     missing = [name for name in schema.names if name not in lines.column_names]
     if missing:
         raise OptionError(f"what was emitted lacks the columns {missing}.", code="VERIFY_TABLE", missing=missing)

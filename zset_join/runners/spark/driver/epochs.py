@@ -139,7 +139,6 @@ class DriverEpochs:
 
     @property
     def location(self) -> str:
-        """Return `checkpointLocation`."""
         return self.settings.options.checkpoint_location
 
     @property
@@ -149,22 +148,18 @@ class DriverEpochs:
 
     @property
     def options(self) -> QueryOptions:
-        """Return the options of the query."""
         return self.settings.options
 
     @property
     def dead_letters(self) -> str:
-        """Return the path of dead letters."""
         return self.settings.dead_letters
 
     @property
     def _sinks(self) -> dict[str, list[Sink]]:
-        """Return the outputs of each view, by its name."""
         return {view: [one.sink for one in chosen] for view, chosen in self.settings.sinks.items()}
 
     @property
     def is_open(self) -> bool:
-        """Return whether the checkpoint is held."""
         return self._pipeline is not None
 
     @property
@@ -273,7 +268,6 @@ class DriverEpochs:
             raise
 
     def failure_of(self, error: BaseException) -> StateError | None:
-        """Return the library's error for one of Spark or Python; None if there is none."""
         return disk_failure(error, self.location, self._last_outcome) or lost_records(error, self.location)
 
     def close(self) -> None:
@@ -298,7 +292,6 @@ class DriverEpochs:
 
     @contextmanager
     def pause(self) -> Iterator[None]:
-        """Keep epochs from running."""
         with self.lock:
             yield
 

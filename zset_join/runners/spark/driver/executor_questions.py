@@ -57,18 +57,12 @@ class SentRunner(Protocol):
     """A query on executors as it travels."""
 
     @property
-    def options(self) -> QueryOptions:
-        """Return the options of the query."""
-        ...
+    def options(self) -> QueryOptions: ...
 
-    def runner(self, session: SparkSession | None) -> EpochRunner:
-        """Return what runs its epochs."""
-        ...
+    def runner(self, session: SparkSession | None) -> EpochRunner: ...
 
 
 class ServedExecutorTools(ToolsOfServed):
-    """Answer questions about a query of the server that runs on executors."""
-
     def __init__(self, query: ServedHandle, settings: SentRunner) -> None:
         super().__init__(query)
         self._query = query
@@ -167,7 +161,6 @@ class _Answer:
     is_patient: bool
 
     def __call__(self, batch: DataFrame, epoch: int) -> None:  # noqa: ARG002 - there is one
-        """Answer it, if it is still there."""
         location, session = self.settings.options.checkpoint_location, batch.sparkSession
         opened: EpochRunner | Exception
         try:

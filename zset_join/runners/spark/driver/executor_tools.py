@@ -22,8 +22,6 @@ __all__ = ["ExecutorTools"]
 
 
 class ExecutorTools:
-    """Answer questions about a query that runs on executors."""
-
     def __init__(self, runner: EpochRunner) -> None:
         self._runner = runner
 

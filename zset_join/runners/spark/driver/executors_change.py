@@ -59,7 +59,6 @@ class ExecutorsForm:
     on_driver: OtherMode
 
     def to_json(self) -> dict[str, Any]:
-        """Return it JSON-ready."""
         return {"description": self.description, "plan": self.plan, "on_driver": asdict(self.on_driver)}
 
 
@@ -91,7 +90,6 @@ def planned_form(
 
 
 def _stored_form(description: Mapping[str, Any], plan: Mapping[str, Any], state: ExecutorsState) -> ExecutorsForm:
-    """Return the form of the query that a checkpoint has."""
     return ExecutorsForm(description=description, plan=plan, on_driver=state.other)
 
 
@@ -118,7 +116,6 @@ class ExecutorsChange:
 
     @property
     def tick(self) -> Tick:
-        """Return the epoch that the change takes."""
         return Tick(self._last.epoch + 1, self._last.processing_time_us)
 
     @property

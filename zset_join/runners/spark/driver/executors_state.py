@@ -210,7 +210,6 @@ def _tables(
 
 
 def _other_mode(location: str, committed: CommittedState) -> OtherMode:
-    """Return the query on the driver."""
     description, other = stored_description(location) or {}, read_other_mode(committed.files.folder)
     if other is None or other.of != description_digest(description):
         other = _noted(committed)

@@ -28,8 +28,6 @@ _COMPRESSED = {".parquet": 4, ".orc": 4, ".gz": 8, ".zst": 8, ".snappy": 3, ".av
 
 @dataclass(frozen=True)
 class Expectation:
-    """The expected size of a state."""
-
     size: int | None
     reason: str
 

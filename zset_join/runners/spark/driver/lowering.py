@@ -116,7 +116,6 @@ class _SteppedRows:
         return list(self._before.schema.names)
 
     def add(self, step: PlanStep, hides: tuple[str, ...], bound: Mapping[int, BoundStep]) -> None:
-        """Do one more step."""
         session, before = self._stream.session, self._before
         match step:
             case OpaqueStep():
@@ -168,7 +167,6 @@ class _SteppedRows:
         self._before = step.relation
 
     def stream(self, name: str) -> SourceStream:
-        """Return the rows after all steps as a stream."""
         visible, stream = self._visible, self._stream
         extra = [one for one in dict.fromkeys([*self._kept.values(), *self._flags]) if one not in visible]
         named_by = {self._kept[one] for one in self._needed}

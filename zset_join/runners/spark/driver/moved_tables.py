@@ -79,7 +79,6 @@ class MovedTables:
         return stage.regrouped(name, table, epoch=self.epoch, metadata=metadata)
 
     def _schemas(self, stage: Stage) -> dict[str, pa.Schema]:
-        """Return the columns of each table of a snapshot."""
         operator = stage.build(self.options, None)
         try:
             return {name: table.schema.remove_metadata() for name, table in operator.snapshot().items()}

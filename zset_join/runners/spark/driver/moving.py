@@ -132,7 +132,6 @@ def move(checkpoint: str | Path, *, execution: str, local_state_dir: str | None 
 
 
 def _other_mode(opened: Checkpoint, location: str, description: Mapping[str, Any], execution: str) -> OtherMode:
-    """Return the query in the new mode."""
     other = read_other_mode(opened.files.folder)
     if other is None or other.of != description_digest(description) or other.mode != execution:
         raise StateError(

@@ -101,7 +101,6 @@ def start_on_server(session: SparkSession, location: str, spark_location: str, *
 
 
 def _collected(rows: DataFrame) -> list[Row]:
-    """Return the rows of an answer."""
     try:
         return rows.collect()
     except PySparkException as error:
@@ -156,7 +155,6 @@ def unpacked(content: bytes) -> Any:
 
 
 def table_bytes(table: pa.Table) -> bytes:
-    """Return a table as bytes, in Arrow's stream format."""
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, table.schema) as writer:
         writer.write_table(table)
@@ -164,7 +162,6 @@ def table_bytes(table: pa.Table) -> bytes:
 
 
 def table_of(content: bytes) -> pa.Table:
-    """Return the table that bytes hold."""
     return pa.ipc.open_stream(content).read_all()
 
 

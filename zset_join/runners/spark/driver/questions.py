@@ -69,15 +69,12 @@ WAITS = "waits"
 
 @dataclass(frozen=True)
 class Question:
-    """A question about a query."""
-
     about: str
     given: Mapping[str, Any]
     rows: bytes | None = None
     put_at: float = 0.0
 
     def answered(self, epochs: DriverEpochs) -> Any:
-        """Return the answer, from what runs the epochs."""
         tools, given = DriverTools(epochs), dict(self.given)
         if self.about in CHANGES:
             return changed(self.about, given, epochs)
@@ -243,7 +240,6 @@ def _read(folder: Folder, name: str) -> Question | None:
 
 
 def answer_question(folder: Folder, name: str, answer: Callable[[Question], Any], has_ended: Callable[[], bool]) -> None:
-    """Answer a question, and put the answer where the client looks for it."""
     question = _read(folder, name)
     if question is None:
         return

@@ -28,7 +28,6 @@ _UNREAD = pa.schema([at for at in DEAD_LETTERS if at.name not in {"epoch", "sour
 
 
 def rows_taken(name: str, rows: SourceRows, key: Sequence[str], epoch: int, *, on_bad_input: str) -> ZSet | PartlyRead:
-    """Return the rows of a source."""
     if not len(rows.rejected):
         return rows.delta
     rejected = Rejected()

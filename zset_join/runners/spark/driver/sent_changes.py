@@ -31,29 +31,24 @@ _Written = Mapping[str, Any]
 
 
 def written_query(query: PlannedQuery) -> _Written:
-    """Return a query of the driver as plain values."""
     inputs = [dict(one) for one in query.inputs]
     return {"plan": json.dumps(query.plan.to_json()), "inputs": json.dumps(inputs), "has_several": query.has_several}
 
 
 def read_query(written: _Written) -> PlannedQuery:
-    """Return the query that was written."""
     plan, inputs = QueryPlan.from_json(json.loads(written["plan"])), json.loads(written["inputs"])
     return collected_query(plan, inputs, has_several=written["has_several"])
 
 
 def written_outputs(outputs: Mapping[str, Sequence[ChosenSink]]) -> _Written:
-    """Return new outputs by view as plain values."""
     return {view: [_written_output(view, one) for one in chosen] for view, chosen in outputs.items()}
 
 
 def read_outputs(written: _Written) -> dict[str, list[ChosenSink]]:
-    """Return the outputs that were written."""
     return {view: [ChosenSink(None, connector, options) for connector, options in chosen] for view, chosen in written.items()}
 
 
 def written_diff(diff: PlanDiff) -> _Written:
-    """Return a difference as plain values."""
     return {
         "epoch": diff.epoch,
         "views": {name: _written_view(view) for name, view in diff.views.items()},
@@ -74,7 +69,6 @@ def written_diff(diff: PlanDiff) -> _Written:
 
 
 def read_diff(written: _Written) -> PlanDiff:
-    """Return the difference that was written."""
     views = {name: _read_view(name, view) for name, view in written["views"].items()}
     return PlanDiff(**{**written, "views": views})
 

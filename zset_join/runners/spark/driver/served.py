@@ -67,7 +67,6 @@ class ServedEpochs:
         return (ServedEpochs, (self.settings, self.baseline, self.other))
 
     def __call__(self, batch: DataFrame, epoch: int) -> None:
-        """Run one epoch."""
         if self._epochs is None:
             compile_rest_in_background()
             check_mode(self.settings.options.checkpoint_location, "driver")
@@ -96,11 +95,9 @@ class ServedQuery(ServedHandle):
 
     @property
     def schema(self) -> pa.Schema:
-        """Return the columns of the only view."""
         return self.settings.query.plan.output.schema
 
     def explanation(self) -> str:
-        """Return the text that `explain` prints."""
         return DriverEpochs(self.settings).explanation(budget_of(self.session, self.options))
 
     def backup(self, directory: str | Path) -> Savepoint:

@@ -38,9 +38,7 @@ class Changing(Protocol):
         """Return whether a change counts."""
         ...
 
-    def close(self) -> None:
-        """Release the checkpoint."""
-        ...
+    def close(self) -> None: ...
 
 
 @contextmanager

@@ -72,8 +72,6 @@ __all__ = [
 
 
 class ServedWriter(Protocol):
-    """The writer of a query."""
-
     def served(self) -> ServedExecutorQuery:
         """Return the view that a client has of it on executors."""
         ...
@@ -104,7 +102,6 @@ class ExecutorSettings:
     needs_session: bool
 
     def runner(self, session: SparkSession | None) -> EpochRunner:
-        """Return what runs the epochs, on the server."""
         query, tagged, more, outputs = unpacked_with_frames(self.content, session)
         if tagged.baseline is not None and not has_commits(self.options.checkpoint_location):
             # Resolved in the time zone that the client chose, before the settings of a job count.
@@ -135,7 +132,6 @@ class ServedExecutorEpochs:
         return (ServedExecutorEpochs, (self.settings, self.other))
 
     def __call__(self, batch: DataFrame, epoch: int) -> None:
-        """Run one epoch."""
         if self._runner is None:
             self._runner = self._started(batch.sparkSession)
         self._runner(batch, epoch)
@@ -175,11 +171,9 @@ class ServedExecutorQuery(ServedHandle):
 
     @property
     def schema(self) -> pa.Schema:
-        """Return the columns of the view."""
         return self._here.schema
 
     def explanation(self) -> str:
-        """Return the text that `explain` prints."""
         return self._here.explanation()
 
     def backup(self, directory: str | Path) -> Savepoint:
@@ -215,7 +209,6 @@ class ServedExecutorQuery(ServedHandle):
         return diff
 
     def tools(self) -> ServedExecutorTools:
-        """Return what answers questions about the query."""
         return ServedExecutorTools(self, self.settings)
 
 

@@ -46,14 +46,10 @@ class ServedSettings(Protocol):
     """What a client sends of its query."""
 
     @property
-    def options(self) -> QueryOptions:
-        """Return the options of the query."""
-        ...
+    def options(self) -> QueryOptions: ...
 
     @property
-    def dead_letters(self) -> str:
-        """Return where rows that were set aside are written."""
-        ...
+    def dead_letters(self) -> str: ...
 
 
 def _is_not_active() -> bool:
@@ -79,12 +75,10 @@ class ServedHandle:
 
     @property
     def options(self) -> QueryOptions:
-        """Return the options of the query."""
         return self.settings.options
 
     @property
     def dead_letters(self) -> str:
-        """Return the path of dead letters."""
         return self.settings.dead_letters
 
     def __call__(self, batch: DataFrame, epoch: int) -> None:
@@ -102,7 +96,6 @@ class ServedHandle:
         """Return: the server begins the query with the first epoch."""
 
     def failure_of(self, error: BaseException) -> ZsetJoinError | None:
-        """Return the error of this library that an error of the server's carries as text; None where there is none."""
         return _failure_of(error)
 
     def close(self) -> None:

@@ -12,8 +12,6 @@ __all__ = ["SourceRows"]
 
 @dataclass(frozen=True)
 class SourceRows:
-    """Rows of one source in an epoch."""
-
     delta: ZSet
     rejected: ZSet
     raw: Sequence[str]

@@ -209,14 +209,12 @@ class StagedRows:
 
     @cached_property
     def _stored_names(self) -> dict[str, str]:
-        """Return the stored names of the columns."""
         slots = self._layout.slots
         columns = zip(slots.slots[0], slots.schemas[0].names, strict=True)
         return {slots.names[slot]: stored_name(name) for slot, name in columns}
 
     @cached_property
     def _rows(self) -> DataFrame:
-        """Return the rows as Spark collects them."""
         return united_rows(self._layout, {self._stream.name: self._stream.collected})
 
     # ---------------------------------------------------------------- the query

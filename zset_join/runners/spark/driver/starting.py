@@ -65,7 +65,6 @@ def driver_epochs(
     name: str,
     more: Mapping[str, Any],
 ) -> DriverEpochs:
-    """Return the runner of a query on the driver."""
     location, place = options.checkpoint_location, dead_letters_place(options, "dead-letters")
     shared = max(1, hybrid_stages(query.plan.nodes, options))
     stage_options = StageOptions(

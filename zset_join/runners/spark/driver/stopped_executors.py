@@ -61,8 +61,6 @@ __all__ = ["evolve_stopped_executors", "undo_stopped_executors"]
 
 
 class PlannedWriter(Protocol):
-    """The writer of the new query."""
-
     @property
     def planned(self) -> PlannedQuery:
         """Return it as the driver runs it."""
@@ -74,9 +72,7 @@ class PlannedWriter(Protocol):
         ...
 
     @property
-    def udf_version(self) -> str | None:
-        """Return the option `udfVersion`."""
-        ...
+    def udf_version(self) -> str | None: ...
 
 
 @progress_line("changing the query")

@@ -54,17 +54,14 @@ class DeltaChangelogOutput(TaskFiles):
         return all(folder.size(part.file.name) == part.file.bytes for part in record.parts)
 
     def publish(self, session: SparkSession, files: CheckpointFiles, record: CommitRecord) -> None:  # noqa: ARG002 - for other outputs
-        """Commit the files."""
         written = [DataFile(part.file.name, part.file.bytes, part.file.rows) for part in record.parts]
         self._changelog.commit_parts(record.epoch, written, link=record.link)
 
     def contents(self, session: SparkSession) -> DataFrame | None:
-        """Let Spark read the files of the newest version."""
         log = self._changelog.log
         return read_lines(session, [log.folder.uri(file.name) for file in log.files()], self._rows, self._changelog.form)
 
     def at_rest(self) -> tuple[str, ...]:
-        """Return its directory."""
         return (self._changelog.log.location,)
 
     def _writer(self, relation: Relation) -> PartWriter:

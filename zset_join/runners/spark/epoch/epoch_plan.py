@@ -48,8 +48,6 @@ _BEFORE_ALL_ROWS = 1 << 62
 
 @dataclass(frozen=True, kw_only=True)
 class EpochPlan:
-    """Build the job of one epoch."""
-
     fused_stages: Sequence[FusedStages]
     tagged: TaggedStreams
     checkpoint: Checkpoint
@@ -73,7 +71,6 @@ class EpochPlan:
         return rows.repartitionById(self.buckets, F.col("bucket"))
 
     def receipts(self, shuffled: DataFrame) -> DataFrame:
-        """Return the plan of an epoch."""
         sent: dict[FusedStages | None, list[tuple[int, DataFrame]]] = {}
         for one in self.fused_stages:
             given = self._rows(one, shuffled, sent.pop(one, []))
@@ -100,7 +97,6 @@ class EpochPlan:
         return _whole(answered)
 
     def _rows(self, one: FusedStages, shuffled: DataFrame, sent: Sequence[tuple[int, DataFrame]]) -> DataFrame:
-        """Return the input of fused stages, in their buckets."""
         if not sent:
             return self.locality.pin(self.tagged.rows_of(shuffled, one.fed))
         layouts = self._layouts(one)
@@ -136,7 +132,6 @@ class EpochPlan:
 
     @cached_property
     def planned_stages(self) -> list[PlannedStage]:
-        """Return the planned stages of the query, in the order of an epoch."""
         return sorted((planned for one in self.fused_stages for planned in one.members), key=lambda planned: planned.number)
 
     @cached_property
@@ -175,7 +170,6 @@ class EpochPlan:
         return frozenset(due_buckets)
 
     def _opened(self, planned: PlannedStage, tick: Tick) -> StageContext:
-        """Return the context that the tasks of a stage open."""
         readers = 1 if planned.shared is None else len(planned.shared.readers)
         return replace(self.checkpoint.stage(planned.state_name, tick), readers=readers)
 
@@ -265,7 +259,6 @@ class EpochPlan:
         return ToExpressions(schema=with_weight, task_buffer=self._task_buffer(planned))
 
     def _delivery_outside(self, planned: PlannedStage) -> Delivery:
-        """Return where the rows go that leave fused stages."""
         if planned.target is None:
             return ToOutput(parts=self.parts, files=self.checkpoint.files, tick=self.tick, rows=planned.after.schema)
         layout = self._layouts(self._fused_with(planned.target))[planned.target]
@@ -305,7 +298,6 @@ def dead_letters_of(planned_stages: Sequence[PlannedStage], directory: str, quer
 
 
 def _whole(frames: Sequence[DataFrame]) -> DataFrame:
-    """Return the rows of all, in their order."""
     return reduce(DataFrame.unionAll, frames)
 
 

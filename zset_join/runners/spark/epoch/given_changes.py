@@ -38,8 +38,6 @@ _CHANGE, _BEGIN, _EARLIER = "change", "begin", "earlier"
 
 @dataclass(frozen=True, kw_only=True)
 class GivenChange:
-    """An epoch in which the query changed."""
-
     record: CommitRecord
     is_neutral: bool
     adds_columns: bool

@@ -25,8 +25,6 @@ _PREFIX = "start/beat-"
 
 
 class Heartbeat:
-    """Put empty files when they are due."""
-
     def __init__(self, folder: Folder, next_due: Callable[[], tuple[int, int] | None]) -> None:
         self._folder = folder
         self._next_due = next_due
@@ -35,7 +33,6 @@ class Heartbeat:
         self._thread = threading.Thread(target=self._run, name="zset_join-heartbeat", daemon=True)
 
     def start(self) -> None:
-        """Begin."""
         self._thread.start()
 
     def wake(self) -> None:
@@ -43,7 +40,6 @@ class Heartbeat:
         self._wakes.set()
 
     def stop(self) -> None:
-        """End, and wait for it."""
         self._is_stopped.set()
         self._wakes.set()
         if self._thread.is_alive():

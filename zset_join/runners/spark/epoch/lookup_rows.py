@@ -22,14 +22,10 @@ class NamedStage(Protocol):
     """A stage of a query, wherever it runs."""
 
     @property
-    def name(self) -> str:
-        """Return the name of its state."""
-        ...
+    def name(self) -> str: ...
 
     @property
-    def stage(self) -> Stage:
-        """Return the stage."""
-        ...
+    def stage(self) -> Stage: ...
 
 
 def keep_epoch_rows(stages: Iterable[NamedStage], folder: Folder, tick: Tick) -> None:

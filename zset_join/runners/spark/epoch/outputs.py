@@ -64,9 +64,7 @@ class Output(Protocol):
         """Return the writer of a task's share of the answer."""
         ...
 
-    def describe(self) -> str:
-        """Return the title for `explain`."""
-        ...
+    def describe(self) -> str: ...
 
     def open(self, relation: Relation, query_id: str, *, may_lack_columns: bool = False) -> None:
         """Attach it to the query.
@@ -128,18 +126,12 @@ class Output(Protocol):
         """Close its files until their next use, and return where they lie; nothing where it is not made of files."""
         ...
 
-    def close(self) -> None:
-        """Release it."""
-        ...
+    def close(self) -> None: ...
 
 
 class ChosenOutput(Output, Protocol):
-    """An output of a user's choice."""
-
     @property
-    def sink(self) -> Sink:
-        """Return the sink for epochs on the driver."""
-        ...
+    def sink(self) -> Sink: ...
 
 
 class SinkBackedOutput(ChosenOutput, Protocol):
@@ -177,7 +169,6 @@ class ChangesOfSinks:
     """Give the change of a query to the sink of an output; for outputs that have one."""
 
     def check_altered(self: SinkBackedOutput, relation: Relation) -> None:
-        """Return the answer of the sink."""
         check_sink_altered(self.sink, relation)
 
     def give_change(
@@ -187,7 +178,6 @@ class ChangesOfSinks:
         record: CommitRecord,
         rows: ZSet,
     ) -> dict[str, Rejected]:
-        """Write the epoch."""
         return given_by_sink(self.sink, self.describe(), record, rows, quarantines=self.quarantines)
 
 
@@ -211,19 +201,15 @@ class SinkOutput(ChangesOfSinks):
 
     @property
     def sink(self) -> Sink:
-        """Return the sink."""
         return self._sink
 
     def describe(self) -> str:
-        """Return the sink's own words."""
         return repr(self._sink)
 
     def open(self, relation: Relation, query_id: str, *, may_lack_columns: bool = False) -> None:
-        """Open the sink."""
         open_sink(self._sink, relation, query_id, may_lack_columns=may_lack_columns)
 
     def has(self, record: CommitRecord) -> bool:
-        """Return the answer of the sink."""
         return has_epoch(self._sink, record.epoch, record.link)
 
     def lacking(self, record: CommitRecord) -> tuple[str, ...]:
@@ -232,11 +218,9 @@ class SinkOutput(ChangesOfSinks):
         return () if forgets or self.has(record) else (self.describe(),)
 
     def can_publish(self, files: CheckpointFiles, record: CommitRecord) -> bool:
-        """Look whether all part files are whole."""
         return _are_there(files, record)
 
     def publish(self, session: SparkSession, files: CheckpointFiles, record: CommitRecord) -> None:  # noqa: ARG002 - for other outputs
-        """Write the epoch."""
         self._epochs.write(record.epoch, read_arrow_parts(files, record.parts), record.link)
 
     def put_aside(self, files: CheckpointFiles, record: CommitRecord) -> dict[str, Rejected]:
@@ -249,17 +233,14 @@ class SinkOutput(ChangesOfSinks):
         return self._epochs.unfit(rows)
 
     def contents(self, session: SparkSession) -> DataFrame | None:
-        """Read the sink, when it can be read."""
         read: Callable[[], pa.Table] | None = getattr(self._sink, "read", None)
         return None if read is None else session.createDataFrame(read())
 
     def at_rest(self) -> tuple[str, ...]:
-        """Return the answer of the sink, where it has one."""
         rest: Callable[[], tuple[str, ...]] | None = getattr(self._sink, "at_rest", None)
         return () if rest is None else rest()
 
     def close(self) -> None:
-        """Close the sink."""
         self._sink.close()
 
 
@@ -281,15 +262,12 @@ class TaskFiles(ChangesOfSinks, ABC):
 
     @property
     def sink(self) -> Sink:
-        """Return the changelog."""
         return self._sink
 
     def describe(self) -> str:
-        """Return path and form."""
         return self._described
 
     def open(self, relation: Relation, query_id: str, *, may_lack_columns: bool = False) -> None:
-        """Make or check the changelog."""
         self._rows = relation.schema
         self._sink.open(relation, query_id, may_lack_columns=may_lack_columns)
         letters = DeadLetters(
@@ -298,11 +276,9 @@ class TaskFiles(ChangesOfSinks, ABC):
         self.parts = FittingParts(self._writer(relation), self._described, letters if self.quarantines else None)
 
     def has(self, record: CommitRecord) -> bool:
-        """Look into the changelog."""
         return self._sink.has(record.epoch, record.link)
 
     def lacking(self, record: CommitRecord) -> tuple[str, ...]:
-        """Look into the changelog."""
         return () if self.has(record) else (self.describe(),)
 
     def put_aside(self, files: CheckpointFiles, record: CommitRecord) -> dict[str, Rejected]:  # noqa: ARG002 - for other outputs
@@ -314,7 +290,6 @@ class TaskFiles(ChangesOfSinks, ABC):
         return file_unfit_flags(rows)
 
     def close(self) -> None:
-        """Close the changelog."""
         self._sink.close()
 
     @abstractmethod
@@ -332,19 +307,15 @@ class ChangelogOutput(TaskFiles):
         super().__init__(sink, f"Parquet changelog {self._directory} ({form})", ChangelogParts(self._directory))
 
     def can_publish(self, files: CheckpointFiles, record: CommitRecord) -> bool:  # noqa: ARG002 - for other outputs
-        """Look whether all parts are still staged."""
         return are_staged(self._directory, record.epoch, _part_files(record))
 
     def publish(self, session: SparkSession, files: CheckpointFiles, record: CommitRecord) -> None:  # noqa: ARG002 - for other outputs
-        """Make the epoch visible."""
         commit_epoch(self._directory, record.epoch, _part_files(record), link=record.link)
 
     def contents(self, session: SparkSession) -> DataFrame | None:
-        """Read the committed epochs."""
         return read_lines(session, committed_files(self._directory), self._rows, self._form)
 
     def at_rest(self) -> tuple[str, ...]:
-        """Return its directory."""
         return (self._directory,)
 
     def _writer(self, relation: Relation) -> PartWriter:  # noqa: ARG002 - its parts are the same for every relation
@@ -365,16 +336,13 @@ class FunctionOutput:
 
     @property
     def form(self) -> ChangelogForm:
-        """Return how weights are shown in the lines."""
         return self._form
 
     @property
     def sink(self) -> Sink:
-        """Return the sink that calls the function on the driver."""
         return FrameSink(self)
 
     def describe(self) -> str:
-        """Return the function's name."""
         return f"function {getattr(self._function, '__qualname__', repr(self._function))} ({self._form})"
 
     def open(
@@ -384,7 +352,6 @@ class FunctionOutput:
         *,
         may_lack_columns: bool = False,  # noqa: ARG002 - as above
     ) -> None:
-        """Learn the columns."""
         self._schema = encoded_schema(relation.schema, format_named(self._form))
         self.parts = ParquetParts(self._form, relation.primary_key)
 
@@ -397,11 +364,9 @@ class FunctionOutput:
         return ()
 
     def can_publish(self, files: CheckpointFiles, record: CommitRecord) -> bool:
-        """Look whether all part files are whole."""
         return _are_there(files, record)
 
     def publish(self, session: SparkSession, files: CheckpointFiles, record: CommitRecord) -> None:
-        """Call the function."""
         self.give(self.answer(session, files, record), record.epoch, None if record.link is None else record.link.digest)
 
     def check_altered(self, relation: Relation) -> None:
@@ -410,14 +375,12 @@ class FunctionOutput:
     def give_change(
         self, session: SparkSession, files: CheckpointFiles, record: CommitRecord, rows: ZSet
     ) -> dict[str, Rejected]:
-        """Call the function."""
         tick = Tick(record.epoch, record.processing_time_us)
         parts = self.parts.write(files, 0, tick, rows.schema, retractions_first(rows))
         self.publish(session, files, replace(record, parts=tuple(parts)))
         return {}
 
     def give(self, rows: DataFrame, epoch: int, digest: str | None) -> None:
-        """Call the function with the lines of an epoch, and with the epoch's digest where it takes one."""
         if self._takes_chain:
             self._function(rows, epoch, chain=digest)
         else:

@@ -226,23 +226,19 @@ class EpochRunner:
             )
 
     def explanation(self) -> str:
-        """Return the text that `explain` prints."""
         with explained_for(self.operator_options.more):
             return self.query.query_explanation(self._output.describe(), replace(self.options, buckets=self.buckets))
 
     @property
     def output(self) -> Output:
-        """Return where answers go."""
         return self._output
 
     @property
     def relation(self) -> Relation:
-        """Return the relation of the answer."""
         return self.query.output
 
     @property
     def schema(self) -> pa.Schema:
-        """Return the columns of the output."""
         return self.relation.schema
 
     def __call__(self, batch: DataFrame, epoch: int) -> None:
@@ -264,7 +260,6 @@ class EpochRunner:
             raise
 
     def failure_of(self, error: BaseException) -> StateError | None:
-        """Return the library's error for one of Spark or Python; None if there is none."""
         location = self.options.checkpoint_location
         return disk_failure(error, location, self._outcome) or lost_records(error, location)
 
@@ -474,7 +469,6 @@ class EpochRunner:
         )
 
     def _settings(self, session: SparkSession) -> Mapping[str, str]:
-        """Return the settings of a job."""
         has_steps = any(planned.steps for planned in self.query.planned_stages)
         return {**self._wanted, **all_rows_settings(session)} if has_steps else self._wanted
 

@@ -43,7 +43,6 @@ class SharedParts:
     def write(
         self, files: CheckpointFiles, bucket: int, tick: Tick, schema: pa.Schema, chunks: Iterable[ZSet]
     ) -> list[PartEntry]:
-        """Write the chunks, once per way."""
         given = chunks if len(self.writers) == 1 else [chunk for chunk in chunks if len(chunk)]
         return [
             replace(part, way=way)

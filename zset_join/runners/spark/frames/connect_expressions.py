@@ -192,7 +192,6 @@ def plain_name(expression: Any) -> tuple[str, str] | None:
 
 
 def quoted(name: str) -> str:
-    """Return a column name as SQL spells it."""
     return "`" + name.replace("`", "``") + "`"
 
 
@@ -221,8 +220,6 @@ def name_parts(identifier: str) -> list[str]:
 
 @dataclass(frozen=True)
 class CallInText:
-    """A call of a function, written as SQL."""
-
     name: str
     arguments: tuple[str, ...]
     is_distinct: bool

@@ -36,8 +36,6 @@ _MANY = 1 << 16
 
 @dataclass(frozen=True, slots=True)
 class FoundFunction:
-    """A function of the user's in a plan."""
-
     name: str
     command: bytes | None
 
@@ -126,9 +124,7 @@ class FrameReader(Protocol):
         """
         ...
 
-    def expression(self, rows: DataFrame, column: Column) -> ReadExpression:
-        """Return the facts of an expression over a row."""
-        ...
+    def expression(self, rows: DataFrame, column: Column) -> ReadExpression: ...
 
     def paths(self, rows: DataFrame) -> list[str] | None:
         """Return the paths of the files that rows are read from; None where a source is none of files, or is not known."""
@@ -155,7 +151,6 @@ def is_connect(session: SparkSession) -> bool:
 
 
 def reader_of(session: SparkSession) -> FrameReader:
-    """Return the plan reader of a session."""
     name = "connect" if is_connect(session) else "classic.reading"
     return cast("FrameReader", importlib.import_module(f"zset_join.runners.spark.frames.{name}").READER)
 

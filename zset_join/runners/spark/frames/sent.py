@@ -17,13 +17,11 @@ __all__ = ["frame_bytes", "frame_of", "packed_with_frames", "unpacked_with_frame
 
 
 def frame_bytes(rows: DataFrame) -> bytes:
-    """Return the plan of a DataFrame."""
     frame = cast("Any", rows)
     return bytes(frame._plan.to_proto(frame.sparkSession.client).SerializeToString())
 
 
 def frame_of(content: bytes, session: SparkSession) -> DataFrame:
-    """Return the DataFrame with a plan."""
     from pyspark.sql.connect.dataframe import DataFrame as ConnectFrame
     from pyspark.sql.connect.plan import LogicalPlan
     from pyspark.sql.connect.proto import Plan

@@ -17,14 +17,10 @@ class NamedRows(Protocol):
     """A stream of a query."""
 
     @property
-    def name(self) -> str:
-        """Return the name for messages."""
-        ...
+    def name(self) -> str: ...
 
     @property
-    def dataframe(self) -> DataFrame:
-        """Return the DataFrame as it was given."""
-        ...
+    def dataframe(self) -> DataFrame: ...
 
 
 class Topics(Protocol):
@@ -38,9 +34,7 @@ class Topics(Protocol):
         """Return the ids behind the work of an epoch."""
         ...
 
-    def close(self) -> None:
-        """Close the connections."""
-        ...
+    def close(self) -> None: ...
 
 
 class _NoTopics:
@@ -57,7 +51,6 @@ class _NoTopics:
 
 
 def topics_of(streams: Sequence[NamedRows], location: str, *, is_served: bool) -> Topics:
-    """Return the topics of streams."""
     if is_served:
         return _NoTopics()
     from zset_join.runners.spark.frames.classic.kafka_topics import KafkaTopics

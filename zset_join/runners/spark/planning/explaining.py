@@ -17,13 +17,10 @@ __all__ = ["explained_query"]
 def explained_query(
     planned_stages: Sequence[PlannedStage], fusings: Sequence[Fusing], *, buckets: int | None = None
 ) -> list[str]:
-    """Return a query as lines, the output first."""
     return _Explanation(planned_stages, fusings, buckets).rows(None, 0)
 
 
 class _Explanation:
-    """Write lines; see `explained_query`."""
-
     def __init__(self, planned_stages: Sequence[PlannedStage], fusings: Sequence[Fusing], buckets: int | None) -> None:
         self._stages = planned_stages
         self._fusings = {(one.target, one.side): one for one in fusings}

@@ -19,7 +19,6 @@ _PRUNE_FILTERS = "org.apache.spark.sql.catalyst.optimizer.PruneFilters"
 
 
 def wanted_settings(max_records_per_batch: int, *, is_routed: bool) -> dict[str, str]:
-    """Return the settings of a job."""
     wanted = {
         "spark.sql.adaptive.enabled": "false",
         "spark.sql.execution.arrow.maxRecordsPerBatch": str(max_records_per_batch),

@@ -26,9 +26,7 @@ class Placed(Protocol):
     """A query whose stages are placed."""
 
     @property
-    def output(self) -> Relation:
-        """Return the columns of the view."""
-        ...
+    def output(self) -> Relation: ...
 
     @property
     def planned_stages(self) -> tuple[PlannedStage, ...]:
@@ -41,9 +39,7 @@ class Placed(Protocol):
         ...
 
     @property
-    def session(self) -> SparkSession:
-        """Return the session of the streams."""
-        ...
+    def session(self) -> SparkSession: ...
 
 
 def ends_of(planned_stages: Sequence[PlannedStage]) -> list[PlannedStage]:
@@ -73,5 +69,4 @@ def kept_by(stage: Stage) -> Mapping[str, str]:
 
 
 def visible_columns_of(stream: Stream) -> list[str]:
-    """Return the columns of the table of a stream."""
     return [name for name in stream.schema.names if name not in stream.hidden]

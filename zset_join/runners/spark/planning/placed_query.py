@@ -82,7 +82,6 @@ class PlacedQuery:
 
     @property
     def columns(self) -> list[str]:
-        """Return the names of the columns of the view."""
         return list(self.output.schema.names)
 
     @cached_property

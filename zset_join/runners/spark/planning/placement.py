@@ -58,7 +58,6 @@ class Bindings:
 
     @property
     def session(self) -> SparkSession:
-        """Return the session of the streams."""
         return next(iter(self.streams.values())).session
 
 

@@ -70,7 +70,6 @@ class RowStep:
     stage: ClassVar[None] = None
 
     def renamed(self, name: str) -> str | None:
-        """Return the name of a column after it; None where it does not leave as it came."""
         return self.kept.get(name)
 
     def apply(self, rows: DataFrame, beside: Sequence[str] = (WEIGHT,)) -> DataFrame:

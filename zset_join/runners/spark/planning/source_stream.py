@@ -73,23 +73,19 @@ class SourceStream:
 
     @property
     def described(self) -> dict[str, Any]:
-        """Return its description in a checkpoint, JSON-ready."""
         described: dict[str, Any] = {"name": self.name, "operation": list(self.operation)}
         return {**described, **({"baseline": True} if self.baseline is not None else {})}
 
     @property
     def row_source(self) -> object:
-        """Return an object that identifies the rows, independent of names."""
         return self.prepared
 
     @property
     def origin(self) -> tuple[SourceStream, tuple[RowStep, ...]]:
-        """Return the stream that it was made of, and what was done to its rows since."""
         return (self, ()) if self.made_of is None else self.made_of
 
     @property
     def identity(self) -> Hashable:
-        """Return its identity among streams, independent of names."""
         rows = (id(self.prepared), None if self.baseline is None else id(self.baseline))
         times = (self.event_time, self.watermark_delay, self.max_watermark_jump)
         return (*rows, *times, self.mode, self.keys, self.sequence_by, self.hidden)
@@ -99,7 +95,6 @@ class SourceStream:
         return self.dataframe.sparkSession
 
     def explained(self) -> str:
-        """Return the lines of `explain` for the stream."""
         facts: list[str] = [self.mode]
         if self.keys:
             facts.append(f"keys=[{', '.join(self.keys)}]")
@@ -109,7 +104,6 @@ class SourceStream:
         return f'Input "{self.name}" {" ".join(facts)} columns=[{", ".join(self.columns)}]{beginning}'
 
     def relation(self, join_key: Sequence[str]) -> Relation:
-        """Return the description the engine works with."""
         return Relation(
             name=self.name,
             schema=self.schema,

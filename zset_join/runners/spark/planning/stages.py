@@ -53,18 +53,14 @@ class HasStage(Protocol):
     """A stage in its place, wherever it runs."""
 
     @property
-    def stage(self) -> Stage:
-        """Return the stage."""
-        ...
+    def stage(self) -> Stage: ...
 
 
 class Stream(Protocol):
     """Source input of a stage: the rows of a streaming DataFrame, ready to be sent to their buckets."""
 
     @property
-    def name(self) -> str:
-        """Return the name for messages."""
-        ...
+    def name(self) -> str: ...
 
     @property
     def prepared(self) -> DataFrame:
@@ -77,9 +73,7 @@ class Stream(Protocol):
         ...
 
     @property
-    def schema(self) -> pa.Schema:
-        """Return its columns."""
-        ...
+    def schema(self) -> pa.Schema: ...
 
     @property
     def may_reject(self) -> bool:
@@ -120,12 +114,10 @@ class StageStep:
 
     @property
     def relation(self) -> Relation:
-        """Return the rows after it."""
         return self.stage.output
 
     @property
     def title(self) -> str:
-        """Return the title for `explain`."""
         return self.stage.explain(None)[0]
 
     def facts(self, buckets: int | None) -> list[str]:
@@ -133,7 +125,6 @@ class StageStep:
         return [line.strip() for line in self.stage.explain(buckets)[1:]]
 
     def renamed(self, name: str) -> str | None:
-        """Return the name of a column after it; None where it does not leave as it came."""
         return name if name in self.stage.output_key.bucketed_by else None
 
     @property
@@ -148,7 +139,6 @@ class StageStep:
 
     @property
     def description(self) -> tuple[str, ...]:
-        """Return its description in a checkpoint."""
         return (self.title, *(f"{field.name}: {field.type}" for field in self.relation.schema))
 
 

@@ -40,7 +40,6 @@ def spark_step(session: SparkSession, before: Relation, step: WhereStep | Select
 
 
 def stepped(stream: SourceStream, step: PlanStep) -> SourceStream:
-    """Return a stream after a step."""
     match step:
         case WhereStep():
             return _kept(stream, step)

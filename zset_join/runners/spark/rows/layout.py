@@ -72,8 +72,6 @@ class SlotLayout:
 
 @dataclass(slots=True)
 class Arrivals:
-    """Input of one task."""
-
     deltas: list[ZSet]
     rejected: list[ZSet]
     raw: list[list[str | None]]

@@ -23,7 +23,6 @@ def quoted(name: str) -> str:
 
 
 def literal(text: str) -> str:
-    """Return a string of Spark SQL."""
     return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
 
 

@@ -84,16 +84,12 @@ _CONNECT: Mapping[str, pa.DataType] = {
 
 @dataclass(frozen=True, kw_only=True)
 class RecordTable:
-    """Description of a table, inferred from a sample."""
-
     schema: pa.Schema
     keys: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
 class RecordRows:
-    """Records as rows of their table."""
-
     rows: DataFrame
     operation: RowOperation
     order: tuple[tuple[str, Column], ...]
@@ -117,7 +113,6 @@ def records_as_rows(
     *,
     orders_by_offset: bool = True,
 ) -> RecordRows:
-    """Return records as rows of their table."""
     _check_columns(df, name, format_name, table)
     record = record_format(format_name)
     wanted = dict(options.metadata)
@@ -190,7 +185,6 @@ def _control_column(places: Sequence[int | None]) -> Column:
 
 
 def sampled_table(df: DataFrame, name: str, format_name: str, sample: DataFrame | None) -> RecordTable:
-    """The facts of a table in its records."""
     records = (_batch_of_source(df, name) if sample is None else sample).limit(_SAMPLED_RECORDS)
     record = record_format(format_name)
     values = records.selectExpr("CAST(value AS STRING) AS value").where("value IS NOT NULL")

@@ -47,8 +47,6 @@ _OLD_ROWS = ("-u", "update_before", "update_preimage")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowOperation:
-    """Operation of one row."""
-
     weight: Column
     reject: Column | None = None
     raw: Column | None = None
@@ -140,7 +138,6 @@ def deletes_where(condition: Column, used: frozenset[str]) -> RowOperation:
 
 
 def weights_in(df: DataFrame, name: str, column: str) -> RowOperation:
-    """Return the operation of rows with a column of weights."""
     kind = df.schema[column].dataType
     if not isinstance(kind, IntegralType):
         raise PlanError(
@@ -167,7 +164,6 @@ def image_of(column: str) -> Column:
 
 
 def row_kinds_in(df: DataFrame, name: str, column: str, *, ignores_old: bool) -> RowOperation:
-    """Return the operation of rows with a column of row kinds."""
     kind = df.schema[column].dataType
     if not isinstance(kind, StringType):
         raise PlanError(

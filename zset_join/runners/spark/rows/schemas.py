@@ -98,12 +98,10 @@ def nullable_type(declared: pa.DataType) -> pa.DataType:
 
 
 def spark_schema(schema: pa.Schema) -> StructType:
-    """Return the Spark schema of Arrow rows."""
     return StructType([StructField(field.name, field_type(field), field.nullable) for field in schema])
 
 
 def spark_type(declared: pa.DataType) -> DataType:
-    """Return the Spark type of an Arrow type."""
     return from_arrow_type(declared, prefer_timestamp_ntz=True)
 
 

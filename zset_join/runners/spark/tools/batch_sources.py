@@ -54,8 +54,6 @@ _PLACES_PER_EPOCH = 1 << 34
 
 @dataclass(frozen=True, kw_only=True)
 class BatchSource:
-    """A table of a source."""
-
     form: SourceForm
     table: DataFrame = field(repr=False)
     basis: str

@@ -86,7 +86,6 @@ class BatchTables:
             self._session.catalog.dropTempView(self._names.pop())
 
     def add(self, name: str, rows: DataFrame) -> None:
-        """Give a table of the query."""
         self._names.append(name)
         rows.createOrReplaceTempView(name)
 

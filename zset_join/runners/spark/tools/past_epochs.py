@@ -87,7 +87,6 @@ class _Past:
 def past_epochs(
     planned_stages: Sequence[PlannedStage], plan: QueryPlan, checkpoint: Checkpoint, options: StageOptions
 ) -> list[PastEpoch]:
-    """Return all epochs of a query."""
     epochs: defaultdict[int, _Past] = defaultdict(_Past)
     for one in planned_stages:
         for logged in _logged(one, checkpoint, options):

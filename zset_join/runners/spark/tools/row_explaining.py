@@ -55,7 +55,6 @@ _Place = tuple[int, tuple[Any, ...]]
 
 
 def explain_row(view: Placed, runner: EpochRunner, row: Mapping[str, Any], *, most_rows: int) -> RowHistory:
-    """Return which input changes made and unmade the output rows with given values."""
     wanted = requested_values(view.output.schema, row)
     stages, ends = view.planned_stages, ends_of(view.planned_stages)
     titles = unfollowed(stages, ends)

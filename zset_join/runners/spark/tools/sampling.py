@@ -69,7 +69,6 @@ class Sample:
 
 
 def sample_of(view: Placed, share: Any) -> Sample:
-    """Return a sample of a view."""
     if isinstance(share, bool) or not isinstance(share, int | float) or not 0 < share <= 1:
         raise OptionError(
             f"sample={share!r}: expected a fraction above 0 and up to 1, such as 0.01; leave it out to check every row.",

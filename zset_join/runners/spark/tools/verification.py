@@ -97,7 +97,6 @@ def given_tables(
     right_df: DataFrame | None = None,
     tables: Mapping[str, DataFrame] | None = None,
 ) -> dict[str, DataFrame]:
-    """Return the tables that were given, by the names of their streams."""
     given = dict(tables or {})
     for (name, is_stream), argument, table in zip(joined.sides, ("left_df", "right_df"), (left_df, right_df), strict=False):
         if table is None:
@@ -159,5 +158,4 @@ def numbered_rows(emitted: DataFrame, output: Relation) -> DataFrame:
 
 
 def _typed(joined: PlacedQuery, rows: DataFrame) -> DataFrame:
-    """Return the rows of a view in the types of its columns."""
     return rows.select(*(F.col(f"c{n}").cast(spark_type(at.type)).alias(f"c{n}") for n, at in enumerate(joined.output.schema)))

@@ -79,7 +79,6 @@ class ToOutput:
 
     @property
     def schema(self) -> pa.Schema:
-        """Return one column, the receipt."""
         return RECEIPTS
 
     def deliver(self, chunks: Iterator[ZSet], receipt: TaskReceipt) -> Iterator[pa.RecordBatch]:
@@ -90,7 +89,6 @@ class ToOutput:
         yield from ()
 
     def finish(self, lines: Sequence[str]) -> Iterator[pa.RecordBatch]:
-        """Yield the receipts."""
         yield pa.RecordBatch.from_pydict({"receipt": list(lines)}, schema=RECEIPTS)
 
 
@@ -103,7 +101,6 @@ class ToExpressions:
     reduces = False
 
     def deliver(self, chunks: Iterator[ZSet], receipt: TaskReceipt) -> Iterator[pa.RecordBatch]:  # noqa: ARG002 - for other deliveries
-        """Yield the rows."""
         for chunk in chunks:
             columns: dict[str, Any] = dict(zip(chunk.schema.names, chunk.rows.columns, strict=True))
             columns[WEIGHT] = pa.array(chunk.weights)

@@ -42,7 +42,6 @@ class FittingParts:
     def write(
         self, files: CheckpointFiles, bucket: int, tick: Tick, schema: pa.Schema, chunks: Iterable[ZSet]
     ) -> list[PartEntry]:
-        """Write the chunks; dead letters are among the parts, in the form `LETTERS`."""
         rejected = Rejected()
         parts = self.writer.write(files, bucket, tick, schema, self._fitting(chunks, rejected, tick.epoch))
         return parts if self.letters is None else [*parts, *self.letters.write(tick, bucket, {self.output: rejected})]
@@ -63,5 +62,4 @@ class FittingParts:
 
 
 def file_unfit_flags(rows: pa.RecordBatch) -> npt.NDArray[np.bool_]:
-    """Return which rows no file can hold."""
     return unfit_flags(rows, unfit_values(rows, within_microseconds))

@@ -41,8 +41,6 @@ _LEAST_EXECUTORS = 2
 
 
 class Locality:
-    """Keep the anchor of one query."""
-
     def __init__(self, buckets: int) -> None:
         self._buckets = buckets
         self._anchor: DataFrame | None = None
@@ -75,7 +73,6 @@ class Locality:
         self._holders = set(executors)
 
     def close(self) -> None:
-        """Release the anchor."""
         if self._anchor is not None:
             anchor, self._anchor = self._anchor, None
             from zset_join.runners.spark.frames.classic.context import GATEWAY_ERRORS

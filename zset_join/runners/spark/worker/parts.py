@@ -67,7 +67,6 @@ class ParquetParts:
     def write(
         self, files: CheckpointFiles, bucket: int, tick: Tick, schema: pa.Schema, chunks: Iterable[ZSet]
     ) -> list[PartEntry]:
-        """Write the chunks; all at once where updates must be recognised."""
         counted = CountedChunks(chunks)
         first = next(counted, None)
         if first is None:
@@ -111,7 +110,6 @@ class ChangelogParts:
         schema: pa.Schema,  # noqa: ARG002 - the changelog has its own schema
         chunks: Iterable[ZSet],
     ) -> list[PartEntry]:
-        """Write the chunks into the staging area of the changelog."""
         counted = CountedChunks(chunks)
         first = next(counted, None)
         if first is None:

@@ -39,7 +39,6 @@ class TaskReceipt(BucketReceipt):
     error: dict[str, Any] | None = None
 
     def to_json(self) -> str:
-        """Return the line."""
         return json.dumps(
             {
                 "stage": self.stage,
@@ -71,7 +70,6 @@ class TaskReceipt(BucketReceipt):
 
     @classmethod
     def from_json(cls, line: str) -> TaskReceipt:
-        """Build from a line."""
         fields = json.loads(line)
         fields["log"] = None if fields["log"] is None else LogEntry.from_json(fields["log"])
         fields["snapshot"] = None if fields["snapshot"] is None else SnapshotEntry.from_json(fields["snapshot"])

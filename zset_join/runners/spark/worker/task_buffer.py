@@ -43,7 +43,6 @@ class TaskBuffer:
     name: str
 
     def leave(self, lines: Sequence[str]) -> None:
-        """Write the receipts down."""
         self._write(self._path(), json.dumps(list(lines)).encode())
 
     def _write(self, path: Path, data: bytes | pa.Buffer) -> None:
@@ -57,7 +56,6 @@ class TaskBuffer:
                     raise
 
     def take(self) -> list[str]:
-        """Return the receipts, and remove them."""
         lines: list[str] = json.loads(self._taken(self._path()))
         return lines
 

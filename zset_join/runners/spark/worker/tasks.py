@@ -101,11 +101,9 @@ class StageTask:
 
     @property
     def build(self) -> Callable[[str], DurableOperator]:
-        """Return the constructor of the operator over a directory."""
         return partial((self.stage if self.shared is None else self.shared.stage).build, self.options)
 
     def read_by(self, state: BucketState) -> DurableOperator:
-        """Return the operator that answers for the stage, of what has the state."""
         return state.operator if self.shared is None else self.shared.read_by(state.operator)
 
     def answer(self, state: BucketState, inputs: Sequence[ZSet], receipt: TaskReceipt) -> Iterator[pa.RecordBatch]:

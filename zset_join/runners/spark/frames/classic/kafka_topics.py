@@ -43,8 +43,6 @@ _TopicIds = Mapping[str, Mapping[str, str]]
 
 
 class KafkaTopics:
-    """Holds the topics of a query's streams."""
-
     def __init__(self, streams: Sequence[tuple[str, DataFrame]], location: str) -> None:
         self._reads = [one for name, rows in streams for one in _reads(name, rows)]
         self._location = location
@@ -76,7 +74,6 @@ class KafkaTopics:
             ) from error
 
     def check(self, known: _TopicIds) -> _TopicIds:
-        """Request the ids, and compare."""
         ids: dict[str, dict[str, str]] = {name: dict(topics) for name, topics in known.items()}
         for read in self._reads:
             before = known.get(read.stream, {})

@@ -165,7 +165,6 @@ READER: FrameReader = _Classic()
 
 
 def analysed(rows: DataFrame) -> Any:
-    """Return the analysed plan of a DataFrame."""
     return rows._jdf.queryExecution().analyzed()
 
 
@@ -183,12 +182,10 @@ def nodes_of(plan: Any) -> Iterator[Any]:
 
 
 def sequence(items: Any) -> list[Any]:
-    """Return the items of a Scala sequence."""
     return [items.apply(at) for at in range(items.size())]
 
 
 def class_name(node: Any) -> str:
-    """Return the class of an object of Spark's."""
     return str(node.getClass().getSimpleName())
 
 
