@@ -6,7 +6,9 @@ A running query answers through its handle; epochs wait meanwhile. One that does
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import fields
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Protocol
@@ -15,10 +17,12 @@ import pyarrow as pa
 from pyspark.sql import DataFrame
 
 from zset_join.checkpoint.leases import LEASE_SECONDS
-from zset_join.core.errors import ZsetJoinError
+from zset_join.checkpoint.reading import stored_query_id
+from zset_join.core.errors import StateError, ZsetJoinError
+from zset_join.core.extras import needed_for
+from zset_join.core.options import QueryOptions
 from zset_join.core.progress_line import progress_line
 from zset_join.runners.spark.api.other_queries import planned_writer
-from zset_join.runners.spark.api.watched import open_query_console
 from zset_join.runners.spark.epoch.heartbeat import Heartbeat
 from zset_join.runners.spark.epoch.progress import ProgressLog
 from zset_join.zset import ZSet
@@ -295,3 +299,54 @@ class StoredQuery:
             OptionError: the port is taken.
         """
         return open_query_console(self, self._runner.options, self._runner.dead_letters, port=port, other=diff)
+
+
+# Opening and reading the page changes nothing. Epochs wait while a view is verified, a row is explained, or an output is read.
+_MOST_ROWS = 200
+
+
+class WatchableQuery(Protocol):
+    """The questions to a query; see `StoredQuery`."""
+
+    def verify(self) -> Any: ...
+
+    def explain_row(self, row: Mapping[str, Any], *, most_rows: int = ...) -> RowHistory: ...
+
+    def diff(self, view: Any) -> PlanDiff: ...
+
+    def view_rows(self, view: str, values: Mapping[str, Any], *, most_rows: int = ...) -> tuple[ZSet, int]: ...
+
+
+def open_query_console(
+    query: WatchableQuery, options: QueryOptions, dead_letters: str, *, port: int, other: Any = None
+) -> Console:
+    with needed_for("console()"):
+        from zset_join.console import QueryAnswers, WatchedCheckpoint, open_console
+    location = options.checkpoint_location
+    if stored_query_id(location) is None:
+        raise StateError(
+            f"there is no checkpoint in {location} that this process can read. Where Spark runs on another machine, run "
+            f"zset-join console {location} there.",
+            code="NO_CHECKPOINT",
+            checkpoint=location,
+        )
+
+    def verified(view: str | None, on_step: Callable[[str], None]) -> Any:  # noqa: ARG001 - a report is of all outputs
+        on_step("epochs wait; running the batch query over all input, and comparing it with the outputs")
+        begun = time.perf_counter()
+        report = query.verify()
+        on_step(f"compared in {time.perf_counter() - begun:.1f} s")
+        return report
+
+    answers = QueryAnswers(
+        verify=verified,
+        explain_row=lambda view, row: query.explain_row(row),  # noqa: ARG005 - of the only view
+        view_rows=lambda view, values: query.view_rows(view, values, most_rows=_MOST_ROWS),
+        diff=None if other is None else lambda: query.diff(other),
+        options={one.name: _plain(getattr(options, one.name)) for one in fields(options)},
+    )
+    return open_console(WatchedCheckpoint(location, answers, dead_letters=dead_letters), port=port)
+
+
+def _plain(value: Any) -> Any:
+    return value if value is None or isinstance(value, bool | int | float | str) else repr(value)

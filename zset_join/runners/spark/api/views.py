@@ -38,8 +38,7 @@ from zset_join.runners.spark.api.stream_arguments import check_stream_name
 from zset_join.runners.spark.api.unknown_methods import missing_on_view
 from zset_join.runners.spark.api.writer import JoinStreamWriter
 from zset_join.runners.spark.driver.driver_query import DriverQuery, driver_query
-from zset_join.runners.spark.planning.collations import refuse_compared_collations
-from zset_join.runners.spark.planning.placed_query import PlacedQuery
+from zset_join.runners.spark.planning.placed_query import PlacedQuery, refuse_compared_collations
 from zset_join.runners.spark.planning.placement import BoundStep, bound_plan
 from zset_join.runners.spark.planning.row_steps import Transform, row_step
 from zset_join.runners.spark.planning.source_stream import SourceStream

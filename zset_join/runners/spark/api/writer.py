@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, NoReturn, cast
+from typing import Any, NoReturn, Protocol, cast
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.readwriter import DataStreamWriter
@@ -33,16 +33,13 @@ from zset_join.runners.spark.api.query import (
     start_served_executors,
 )
 from zset_join.runners.spark.api.stored_query import QueryRunner, QueryTools, StoredQuery
-from zset_join.runners.spark.api.triggers import checked_trigger
 from zset_join.runners.spark.api.unknown_methods import missing_on_writer, not_for_views
-from zset_join.runners.spark.api.written_query import WrittenQuery
-from zset_join.runners.spark.driver.choosing import Choice, choice_of_connect, chosen_mode
+from zset_join.runners.spark.driver.choosing import Choice, choice_of_connect, chosen_mode, expected_state
 from zset_join.runners.spark.driver.chosen_sink import ChosenSink
 from zset_join.runners.spark.driver.driver_query import DriverQuery
 from zset_join.runners.spark.driver.driver_tools import DriverTools
 from zset_join.runners.spark.driver.epochs import DriverEpochs
 from zset_join.runners.spark.driver.executor_tools import ExecutorTools
-from zset_join.runners.spark.driver.expecting import expected_state
 from zset_join.runners.spark.driver.on_server import refuse_missing
 from zset_join.runners.spark.driver.other_modes import OtherModes
 from zset_join.runners.spark.driver.served import ServedQuery, budget_of
@@ -81,6 +78,25 @@ from zset_join.stages import Stage
 from zset_join.stages.lookup_join import explained_for
 
 __all__ = ["JoinStreamWriter"]
+
+
+class WrittenQuery(Protocol):
+    @property
+    def name(self) -> str:
+        """Return the name for messages."""
+        ...
+
+    @property
+    def session(self) -> SparkSession: ...
+
+    @property
+    def placed(self) -> PlacedQuery:
+        """Return it as executors run it.
+
+        Raises:
+            OptionError: they do not run it.
+        """
+        ...
 
 
 class JoinStreamWriter:
@@ -522,3 +538,28 @@ class JoinStreamWriter:
         self._outputs.append(output)
         self._sinks.setdefault(self._view, []).append(sink or ChosenSink(output.sink))
         return self
+
+
+def checked_trigger(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the only argument of `trigger` that is given."""
+    given = {name: value for name, value in arguments.items() if value is not None}
+    if len(given) != 1:
+        raise OptionError(
+            f"trigger takes exactly one of processingTime, once, availableNow; got {given or 'none'}.",
+            code="TRIGGER",
+            value=repr(given),
+        )
+    ((name, value),) = given.items()
+    if name == "continuous":
+        raise OptionError(
+            f'trigger(continuous={value!r}): a join answers epoch by epoch. Use trigger(processingTime="1 second").',
+            code="TRIGGER",
+            value=value,
+        )
+    if value is False:
+        raise OptionError(f"trigger({given}): the value must be True.", code="TRIGGER", value=repr(given))
+    if name == "processingTime" and not str(value).strip():
+        raise OptionError(
+            f'trigger(processingTime={value!r}): expected an interval such as "5 seconds".', code="TRIGGER", value=value
+        )
+    return given

@@ -12,22 +12,25 @@ The budget is `driverMemory`, else half of what the machine, or the container th
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
+from urllib.parse import unquote, urlparse
 
 from zset_join.checkpoint.local_state import default_local_state_dir
 from zset_join.checkpoint.reading import stored_description
 from zset_join.core.errors import OptionError, PlanError, StateError
 from zset_join.core.options import QueryOptions
-from zset_join.runners.spark.driver.expecting import Expectation
 from zset_join.runners.spark.driver.memory import memory_bytes
+from zset_join.runners.spark.frames.facts import reader_of
+from zset_join.runners.spark.planning.source_stream import SourceStream
 
 __all__ = [
     "Choice",
     "choice_of_connect",
     "chosen_mode",
+    "expected_state",
     "memory_budget",
     "refuse_first_rows",
     "refuse_larger_state",
@@ -170,3 +173,54 @@ def refuse_outgrown(held: int, options: QueryOptions, epoch: int) -> None:
             held=held,
             limit=budget,
         )
+
+
+# What is not known is not guessed. Known are the bytes of streams and baselines of local files, with a factor for compressed
+# ones; nothing is known of other streams. Cost: one look at every file of a local directory.
+_COMPRESSED = {".parquet": 4, ".orc": 4, ".gz": 8, ".zst": 8, ".snappy": 3, ".avro": 2}
+
+
+@dataclass(frozen=True)
+class Expectation:
+    size: int | None
+    reason: str
+
+    def __str__(self) -> str:
+        return self.reason if self.size is None else f"expected {self.size:,} bytes of state, {self.reason}"
+
+
+def expected_state(streams: Mapping[str, SourceStream]) -> Expectation:
+    """Return how large the state of a query is expected to be, whose streams are given by the names of its sources."""
+    known: dict[str, int] = {}
+    for name, stream in streams.items():
+        frames = [stream.dataframe, *([] if stream.baseline is None else [stream.baseline])]
+        sizes = [_files_size(paths) for frame in frames if (paths := reader_of(frame.sparkSession).paths(frame)) is not None]
+        if sizes:
+            known[name] = sum(sizes)
+    unknown = [name for name in streams if name not in known]
+    if not known:
+        return Expectation(None, f"nothing is known of the size of {', '.join(unknown)}")
+    rest = f"; nothing is known of {', '.join(unknown)}" if unknown else ""
+    return Expectation(sum(known.values()), f"by the files of {', '.join(known)}{rest}")
+
+
+def _files_size(paths: Iterable[str]) -> int:
+    return sum(_weight(file) for path in paths for file in _files(path))
+
+
+def _files(path: str) -> Iterable[Path]:
+    url = urlparse(path)
+    if url.scheme not in ("", "file"):
+        return ()
+    place = Path(unquote(url.path) if url.scheme else path)
+    if any(sign in str(place) for sign in "*?["):
+        matching = Path(place.anchor or ".").glob(str(place.relative_to(place.anchor)))
+        return [inner for one in matching for inner in _files(str(one))]
+    if place.is_dir():
+        return [one for one in place.rglob("*") if one.is_file() and not one.name.startswith(("_", "."))]
+    return [place] if place.is_file() else ()
+
+
+def _weight(file: Path) -> int:
+    factor = max((times for suffix, times in _COMPRESSED.items() if suffix in file.suffixes), default=1)
+    return file.stat().st_size * factor

@@ -25,8 +25,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - PySpark's own habit
 
 from zset_join.core.row_conversion import take_rows
-from zset_join.runners.spark.driver.record_decoder import RecordDecoder
-from zset_join.runners.spark.driver.source_rows import SourceRows
+from zset_join.runners.spark.driver.record_decoder import RecordDecoder, SourceRows
 from zset_join.runners.spark.planning.source_stream import SourceStream
 from zset_join.runners.spark.rows.layout import SlotLayout, as_type, make_layout
 from zset_join.runners.spark.rows.names import quoted

@@ -56,8 +56,8 @@ from zset_join.runners.spark.driver.chosen_sink import ChosenSink
 from zset_join.runners.spark.driver.collected import CollectedLayout
 from zset_join.runners.spark.driver.collecting import collected_slices, collected_table, first_tables
 from zset_join.runners.spark.driver.memory import refuse_without_memory
+from zset_join.runners.spark.driver.record_decoder import SourceRows
 from zset_join.runners.spark.driver.rows_taken import rows_taken, together
-from zset_join.runners.spark.driver.source_rows import SourceRows
 from zset_join.runners.spark.driver.spark_files import SparkFiles
 from zset_join.runners.spark.epoch.changed_batches import check_same_batch, epoch_before, has_ended
 from zset_join.runners.spark.epoch.disk_failures import disk_failure

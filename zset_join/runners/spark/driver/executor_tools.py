@@ -56,6 +56,6 @@ class ExecutorTools:
         return read_letters(options.checkpoint_location, path=options.dead_letter_path, **chosen)
 
     def view_rows(self, view: str, values: Mapping[str, Any], *, most_rows: int) -> tuple[ZSet, int]:  # noqa: ARG002 - the only one
-        from zset_join.runners.spark.tools.emitted_rows import emitted_rows
+        from zset_join.runners.spark.tools.verification import emitted_rows
 
         return emitted_rows(self._runner, values, most_rows=most_rows)

@@ -25,16 +25,16 @@ import pyarrow as pa
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - PySpark's own habit
 
-from zset_join.core.errors import PlanError
-from zset_join.core.relation import ChangelogMode
+from zset_join.core.errors import PlanError, ZsetJoinError
+from zset_join.core.relation import ChangelogMode, Relation
+from zset_join.expressions import Expression
 from zset_join.expressions.rows import named
-from zset_join.expressions.zones import is_utc
+from zset_join.expressions.zones import expression_in_zone, is_utc
 from zset_join.plan.query_plan import PlanSource, QueryPlan
 from zset_join.plan.row_steps import OpaqueStep, SelectStep, WhereStep
 from zset_join.plan.row_steps import RowStep as PlanStep
 from zset_join.plan.tree import Apply, Merge, Node, Operate, Read, Root, changelog_of, each_root, without_order
 from zset_join.plan.zones import in_zone, node_in_zone
-from zset_join.runners.spark.driver.translated import translated
 from zset_join.runners.spark.planning.job_settings import job_settings
 from zset_join.runners.spark.planning.placement import BoundStep
 from zset_join.runners.spark.planning.row_steps import ZONE, RowStep
@@ -290,3 +290,46 @@ def _plan_source(stream: SourceStream) -> PlanSource:
         has_baseline=stream.baseline is not None,
         max_watermark_jump=stream.max_watermark_jump,
     )
+
+
+# Spark's analyser writes every implicit cast down, so a text means in `zset_join.sql_expressions`, which are Spark's dialect
+# under ANSI mode, what the Column means in Spark. A step whose columns would have other types is left to Spark.
+def translated(step: OpaqueStep, bound: BoundStep, before: Relation) -> WhereStep | SelectStep | str:
+    """Return a step of Spark's own as a step of a plan; else why it cannot be one."""
+    written = bound.step
+    if written.tree is not None:
+        return written.tree
+    if written.is_zoned and written.zone != "UTC":
+        return f"it depends on the time zone, and the session's is {written.zone}"
+    try:
+        done = _step(written, before)
+        if done is None:
+            return "it is more than one filter or one selection"
+        after = done.output(before).schema
+    except ZsetJoinError as error:
+        return error.message.splitlines()[0]
+    wanted = step.output(before).schema
+    if after.names != wanted.names:
+        return f"its columns would be {after.names}"
+    for ours, theirs in zip(after, wanted, strict=True):
+        if not ours.type.equals(theirs.type):
+            return f'its column "{ours.name}" would be of type {ours.type}, and is of type {theirs.type} in Spark'
+    return done
+
+
+def _step(written: RowStep, before: Relation) -> WhereStep | SelectStep | None:
+    from zset_join.sql_expressions.texts import bound_text, with_between
+
+    sides = {"row": (before.name, before.schema)}
+
+    def tree(text: str) -> Expression:
+        found = bound_text(with_between(text), sides).tree
+        if found is None:
+            raise ZsetJoinError(f"{text} is not an expression")
+        return expression_in_zone(found, {"row": before.schema}, "UTC")  # Spark writes instants so
+
+    if written.condition is not None:
+        return WhereStep(tree(written.condition))
+    if written.selected is None:
+        return None
+    return SelectStep(tuple((name, tree(text)) for name, text in written.selected))

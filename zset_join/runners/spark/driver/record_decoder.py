@@ -13,7 +13,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -22,7 +23,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from zset_join.core.row_conversion import take_rows
-from zset_join.runners.spark.driver.source_rows import SourceRows
 from zset_join.runners.spark.rows.layout import as_type
 from zset_join.runners.spark.rows.record_bytes import as_texts
 from zset_join.runners.spark.rows.undecoded_records import IN_RECORD, RecordsRead
@@ -32,7 +32,15 @@ from zset_join.zset import ZSet
 if TYPE_CHECKING:
     from zset_join.sources.json_records import JsonRecordReader, ReadRecords
 
-__all__ = ["RecordDecoder"]
+__all__ = ["RecordDecoder", "SourceRows"]
+
+
+@dataclass(frozen=True)
+class SourceRows:
+    delta: ZSet
+    rejected: ZSet
+    raw: Sequence[str]
+
 
 _CONTROL = re.compile(r"(?<!\\)((?:\\\\)*)\\u00([01][0-9a-f])")
 _FIRST = -1

@@ -15,7 +15,7 @@ from zset_join.runners.local.dead_letters import SCHEMA as DEAD_LETTERS
 from zset_join.runners.local.dead_letters import PartlyRead
 from zset_join.runners.spark.driver.collected import CollectedLayout
 from zset_join.runners.spark.driver.memory import refuse_without_memory
-from zset_join.runners.spark.driver.source_rows import SourceRows
+from zset_join.runners.spark.driver.record_decoder import SourceRows
 from zset_join.runners.spark.planning.source_stream import SourceStream
 from zset_join.runners.spark.worker.quarantine import refusal, undecodable_reasons
 from zset_join.tools.dead_letters import record_in

@@ -26,13 +26,12 @@ from zset_join.checkpoint.record import CommitRecord
 from zset_join.core.relation import Relation
 from zset_join.core.tick import Tick
 from zset_join.runners.spark.planning.buffer_limit import QueryBuffer
-from zset_join.runners.spark.planning.fused_stages import FusedStages
 from zset_join.runners.spark.planning.normalise import TaggedStreams, stage_bucket
+from zset_join.runners.spark.planning.placed_query import FusedStages
 from zset_join.runners.spark.planning.stages import PlannedStage
 from zset_join.runners.spark.rows.layout import TARGET, WEIGHT, SlotLayout, make_layout
 from zset_join.runners.spark.rows.schemas import arrow_schema, spark_schema
-from zset_join.runners.spark.worker.bucket_task import BucketTask
-from zset_join.runners.spark.worker.closing_task import ClosingTask
+from zset_join.runners.spark.worker.bucket_task import BucketTask, ClosingTask
 from zset_join.runners.spark.worker.deliveries import Delivery, ToExpressions, ToOutput, ToSameTask, ToStage
 from zset_join.runners.spark.worker.locality import Locality
 from zset_join.runners.spark.worker.parts import PartWriter

@@ -29,8 +29,15 @@ from zset_join.runners.common.rejected import Rejected
 from zset_join.runners.common.sink_epochs import SinkEpochs
 from zset_join.runners.spark.epoch.frame_sink import FrameSink
 from zset_join.runners.spark.rows.schemas import spark_schema
-from zset_join.runners.spark.worker.fitting_parts import FittingParts, file_unfit_flags
-from zset_join.runners.spark.worker.parts import ArrowParts, ChangelogParts, ParquetParts, PartWriter, read_arrow_parts
+from zset_join.runners.spark.worker.parts import (
+    ArrowParts,
+    ChangelogParts,
+    FittingParts,
+    ParquetParts,
+    PartWriter,
+    file_unfit_flags,
+    read_arrow_parts,
+)
 from zset_join.runners.spark.worker.quarantine import DeadLetters
 from zset_join.sinks.altering import AlterableSink
 from zset_join.sinks.parquet_changelog import ParquetChangelogSink, PartFile, are_staged, commit_epoch, committed_files

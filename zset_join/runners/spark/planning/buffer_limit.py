@@ -26,8 +26,8 @@ from zset_join.core.errors import OptionError, ResourceError
 from zset_join.core.options import BufferLimit
 from zset_join.core.tick import Tick
 from zset_join.runners.spark.planning.stages import PlannedStage
-from zset_join.runners.spark.worker.buffered_bytes import AppendBuffer
 from zset_join.runners.spark.worker.receipts import TaskReceipt
+from zset_join.runners.spark.worker.tasks import AppendBuffer
 from zset_join.stages import StageOptions
 from zset_join.state.join.append_buffer import buffer_full
 from zset_join.zset import ZSet

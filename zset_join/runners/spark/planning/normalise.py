@@ -24,8 +24,7 @@ from pyspark.sql.types import DataType
 
 from zset_join.core.relation import Relation
 from zset_join.runners.common.stage_bucket import GLOBAL_BUCKET
-from zset_join.runners.spark.planning.stages import PlannedStage, Stream
-from zset_join.runners.spark.planning.stream_places import places_in_order
+from zset_join.runners.spark.planning.stages import PlannedStage, Stream, places_in_order
 from zset_join.runners.spark.rows.baseline import union
 from zset_join.runners.spark.rows.layout import RECEIPT_FLAG, REJECTED, TARGET, SlotLayout, assign_slots, make_layout
 from zset_join.runners.spark.rows.names import quoted

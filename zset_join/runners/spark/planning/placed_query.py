@@ -16,26 +16,26 @@ from pyspark.sql import SparkSession
 
 from zset_join.core.options import QueryOptions
 from zset_join.core.relation import Relation
-from zset_join.plan.passes.fuse_stages import Fusing
+from zset_join.plan.passes.fuse_stages import Fusing, fuse_stages, fused_together
 from zset_join.plan.query_plan import Feed, QueryPlan
 from zset_join.plan.sharing import prepared_alike
 from zset_join.runners.spark.frames.facts import is_connect, parallelism
 from zset_join.runners.spark.planning.buffer_limit import explained_limit
-from zset_join.runners.spark.planning.collations import refuse_compared_collations
 from zset_join.runners.spark.planning.explaining import explained_query
-from zset_join.runners.spark.planning.fused_stages import FusedStages, fused_stages_of, fusings_of
+from zset_join.runners.spark.planning.normalise import hashed_name
 from zset_join.runners.spark.planning.placement import Bindings, placed_stages
 from zset_join.runners.spark.planning.source_stream import SourceStream
 from zset_join.runners.spark.planning.stage_names import stage_name
-from zset_join.runners.spark.planning.stages import PlannedStage, explained_state, named
-from zset_join.runners.spark.planning.stream_places import places_in_order
+from zset_join.runners.spark.planning.stages import PlannedStage, explained_state, named, places_in_order
+from zset_join.runners.spark.rows.schemas import refuse_collations
 from zset_join.runners.spark.rows.user_functions import UserFunction, explained_functions
 from zset_join.runners.spark.worker.shared_place import SharedPlace
+from zset_join.stages import Stage
 from zset_join.stages.effect import unchangeable
 from zset_join.stages.shared_table import SharedTableStage
 from zset_join.stages.written import read_schema
 
-__all__ = ["PlacedQuery"]
+__all__ = ["FusedStages", "PlacedQuery", "refuse_compared_collations"]
 
 _WHOLE_CHANGES = frozenset({"latest", "route", "unchanged"})
 """Stages whose answer is the table of the stream before them."""
@@ -237,3 +237,51 @@ def _with_shown_columns(described: Any) -> Any:
 
 def _shown_columns(written: str) -> list[str]:
     return [f"{field.name}: {field.type}{'' if field.nullable else ' not null'}" for field in read_schema(written)]
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class FusedStages:
+    """Stages that run in one task of a bucket."""
+
+    members: tuple[PlannedStage, ...]  # in the order of an epoch; the rows of the last one leave the task
+
+    @property
+    def last(self) -> PlannedStage:
+        return self.members[-1]
+
+    @property
+    def functions(self) -> tuple[tuple[PlannedStage, ...], ...]:
+        """Return the members by Python function: expressions of Spark are between one and the next."""
+        behind: dict[int | None, int] = {self.last.number: 0}
+        for one in reversed(self.members[:-1]):
+            behind[one.number] = behind[one.target] + bool(one.steps)
+        return tuple(
+            tuple(one for one in self.members if behind[one.number] == at) for at in sorted(set(behind.values()), reverse=True)
+        )
+
+    @property
+    def fed(self) -> tuple[int, ...]:
+        """Return the numbers of its stages that streams feed."""
+        return tuple(one.number for one in self.members if one.streams)
+
+
+def fusings_of(plan: QueryPlan) -> tuple[Fusing, ...]:
+    return fuse_stages(plan, hashed=hashed_name)  # keys as Spark hashes them
+
+
+def fused_stages_of(
+    plan: QueryPlan, planned_stages: Sequence[PlannedStage], fusings: Sequence[Fusing]
+) -> tuple[FusedStages, ...]:
+    """Return the stages of a query, those together that are fused, in the order of an epoch."""
+    groups = fused_together(plan, fusings)
+    return tuple(FusedStages(members=tuple(planned_stages[number] for number in numbers)) for numbers in groups)
+
+
+# What Spark would compare under a collation, the engine does not take: it compares strings by their bytes. Checked are keys,
+# conditions, and the arguments of aggregates but counts, which only test whether a value is present.
+def refuse_compared_collations(stage: Stage) -> None:
+    """Refuse a stage that compares or orders strings under a collation."""
+    for one in stage.comparisons:
+        schema = one.relation.schema
+        columns = [column for column in one.columns if column in schema.names]
+        refuse_collations(schema, columns, relation=one.relation.name, use=one.use)

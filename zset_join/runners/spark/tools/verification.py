@@ -20,6 +20,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - PySpark's own habit
 
@@ -30,13 +31,15 @@ from zset_join.runners.spark.planning.placed_query import PlacedQuery
 from zset_join.runners.spark.planning.source_stream import SourceStream
 from zset_join.runners.spark.rows.names import column_named
 from zset_join.runners.spark.rows.schemas import field_type, spark_type
+from zset_join.runners.spark.rows.text_select import sums_per_row
 from zset_join.runners.spark.tools.batch_sources import BatchSource, ViewTables, given_source, own_source, sources_of
 from zset_join.runners.spark.tools.batch_tables import BatchTables, steps_of
 from zset_join.runners.spark.tools.past_epochs import plan_of_places
 from zset_join.runners.spark.tools.sampling import sample_of
 from zset_join.runners.spark.tools.view_comparison import ExpectedView, VerificationReport, compare_outputs
+from zset_join.zset import ZSet, single_batch
 
-__all__ = ["given_tables", "numbered_rows", "verify"]
+__all__ = ["emitted_rows", "given_tables", "numbered_rows", "verify"]
 
 
 def verify(
@@ -159,3 +162,21 @@ def numbered_rows(emitted: DataFrame, output: Relation) -> DataFrame:
 
 def _typed(joined: PlacedQuery, rows: DataFrame) -> DataFrame:
     return rows.select(*(F.col(f"c{n}").cast(spark_type(at.type)).alias(f"c{n}") for n, at in enumerate(joined.output.schema)))
+
+
+def emitted_rows(runner: EpochRunner, values: Mapping[str, Any], *, most_rows: int) -> tuple[ZSet, int]:
+    """Return distinct rows with their weights, and how many there are, from the first output that can be read back."""
+    output = runner.query.output
+    names = output.schema.names
+    with runner.pause():
+        emitted = runner.contents(runner.query.session)
+        if not emitted:
+            raise OptionError("no output of this query can be read back.", code="VERIFY_OUTPUT")
+        rows = numbered_rows(next(iter(emitted.values())), output)
+        for name, value in values.items():
+            rows = rows.where(F.col(f"c{names.index(name)}").eqNullSafe(F.lit(value)))
+        summed = sums_per_row(rows, [f"c{at}" for at in range(len(names))], ["actual"]).where("actual <> 0")
+        found = summed.limit(most_rows).toArrow()
+        total = found.num_rows if found.num_rows < most_rows else summed.count()
+    weights = single_batch(found.select(["actual"])).column(0).to_numpy().astype(np.int64)
+    return ZSet(single_batch(found.drop_columns(["actual"]).rename_columns(names)), weights), total

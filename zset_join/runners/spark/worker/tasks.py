@@ -27,26 +27,43 @@ from pyspark import TaskContext
 from zset_join.checkpoint.bucket import BucketState, StageContext
 from zset_join.checkpoint.log import LogEntry, read_log
 from zset_join.core.errors import ZsetJoinError
+from zset_join.core.tick import Tick
 from zset_join.runners.common.late_changes import LATE, count_late_changes
 from zset_join.runners.common.rejected import Rejected
 from zset_join.runners.common.stage_bucket import StageBucket, log_input, report, report_due, sifted
 from zset_join.runners.spark.rows.layout import Arrivals, SlotLayout
-from zset_join.runners.spark.worker.buffered_bytes import AppendBuffer, note_of_buffer
 from zset_join.runners.spark.worker.deliveries import Delivery
 from zset_join.runners.spark.worker.locality import executor_name
-from zset_join.runners.spark.worker.lookup_fetch import with_outside
 from zset_join.runners.spark.worker.parts import merged, tidied
 from zset_join.runners.spark.worker.quarantine import DeadLetters, refusal, undecodable_reasons
 from zset_join.runners.spark.worker.receipts import TaskReceipt
 from zset_join.runners.spark.worker.shared_place import SharedPlace
 from zset_join.stages import Stage, StageOptions
-from zset_join.stages.effect import EffectPlace, has_effect
+from zset_join.stages.effect import EffectPlace, Effects, has_effect
+from zset_join.state.join.append_buffer import BufferedEpoch
 from zset_join.zset import ZSet
 from zset_join.zset.protocol import DurableOperator, corrections_of, is_timed
 
-__all__ = ["TOO_LATE", "ReplayTask", "StageTask", "refuse_in_receipt", "task_bucket"]
+__all__ = ["TOO_LATE", "AppendBuffer", "ReplayTask", "StageTask", "refuse_in_receipt", "task_bucket"]
 
 TOO_LATE = "STALE_ATTEMPT"
+
+# The fetch steps of lookups, by query: a Python worker keeps their connections and caches between epochs. Every process has its
+# share of `max_connections`; its buckets, of which it runs one at a time, use the same ones.
+_opened: dict[str, tuple[int, Effects]] = {}
+
+
+@runtime_checkable
+class AppendBuffer(Protocol):
+    """An operator that may only ever buffer rows, and counts the bytes of them."""
+
+    def buffered(self, tick: Tick, deltas: Sequence[ZSet]) -> BufferedEpoch | None:
+        """Return its bytes after an epoch; None if its inputs change."""
+        ...
+
+    def largest_key(self, tick: Tick, deltas: Sequence[ZSet]) -> tuple[tuple[Any, ...], int, int] | None:
+        """Return the key that holds the most bytes, its rows and its bytes."""
+        ...
 
 
 @runtime_checkable
@@ -72,7 +89,7 @@ class StageTask:
     buckets: int = 1
     name: str
     shared: SharedPlace | None = None
-    is_tidied: bool = False
+    is_tidied: bool = False  # rows may be several times in the answer, and are to be there once
 
     def run(self, arrivals: Arrivals, receipt: TaskReceipt) -> Iterator[pa.RecordBatch]:
         """Yield the delivery's output for the answer to these rows; the receipt holds the rest."""
@@ -111,7 +128,8 @@ class StageTask:
         started = time.perf_counter()
         operator, tick = self.read_by(state), self.context.tick
         if isinstance(operator, AppendBuffer):
-            receipt.buffered = note_of_buffer(operator.buffered(tick, inputs))
+            buffered = operator.buffered(tick, inputs)
+            receipt.buffered = None if buffered is None else {"held": buffered.after}
         chunks = self.bucket.answer(operator, tick, inputs)
         chunks = tidied(chunks, self.bucket.shown, self.options.chunk_rows) if self.is_tidied else chunks
         yield from self.delivery.deliver(merged(chunks, self.options.chunk_rows), receipt)
@@ -144,7 +162,7 @@ class StageTask:
         return inputs
 
     def _with_what_is_outside(self, inputs: list[ZSet], receipt: TaskReceipt, operator: DurableOperator) -> list[ZSet]:
-        """Return the deltas with the rows of the external table, where a stage queries it; a retry reads the journal."""
+        # What is received is in the checkpoint's journal before it is used: a retried task, or a twin, sends no query again.
         if not has_effect(self.stage):
             return inputs
         place = EffectPlace(
@@ -154,7 +172,11 @@ class StageTask:
             buckets=self.buckets,
             folder=self.context.files.folder,
         )
-        return with_outside(self.stage, operator, self.context, inputs, place, receipt.statistics)
+        effect = _kept_effects(self.context).opened(self.stage, place)
+        effect.forget(self.context.tick.epoch - 1)  # committed, with what was fetched in their logs
+        completed = effect.completed(operator, self.context.tick, inputs)
+        receipt.statistics.update(effect.counts())
+        return completed
 
     def _fan_out(self, operator: DurableOperator) -> dict[str, Any] | None:
         """Return the key that made the most pairs of the answer; a value that JSON has no type for is reported as text."""
@@ -207,3 +229,12 @@ def refuse_in_receipt(receipt: TaskReceipt, error: ZsetJoinError) -> None:
     if error.code == TOO_LATE:
         raise error
     receipt.refuse(error)
+
+
+def _kept_effects(context: StageContext) -> Effects:
+    # Those of an earlier start of the query are closed.
+    opened_at_ns, effects = _opened.get(context.query_id, (context.opened_at_ns, Effects()))
+    if opened_at_ns != context.opened_at_ns:
+        effects.close()
+    _opened[context.query_id] = context.opened_at_ns, effects
+    return effects
