@@ -27,11 +27,7 @@ from zset_join.runners.spark.api.stored_query import QueryRunner, QueryTools, St
 from zset_join.runners.spark.driver.epochs import DriverSettings
 from zset_join.runners.spark.driver.on_server import on_server, refuse_missing
 from zset_join.runners.spark.driver.served import ServedEpochs, ServedQuery, ServedTools, refuse_served
-from zset_join.runners.spark.driver.served_executors import (
-    ServedExecutorEpochs,
-    ServedExecutorQuery,
-    refuse_served_executors,
-)
+from zset_join.runners.spark.driver.served_executors import ServedExecutorEpochs, ServedExecutorQuery, refuse_served_executors
 from zset_join.runners.spark.driver.spark_files import restored_files
 
 if TYPE_CHECKING:

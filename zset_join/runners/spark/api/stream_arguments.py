@@ -79,11 +79,7 @@ def check_combination(
     name: str, keys: Any, sequence_by: Any, apply_as_deletes: Any, weight_column: Any, row_kind_column: Any
 ) -> None:
     """Refuse arguments of `changes` that contradict each other, or are incomplete."""
-    arguments = {
-        "apply_as_deletes": apply_as_deletes,
-        "weight_column": weight_column,
-        "row_kind_column": row_kind_column,
-    }
+    arguments = {"apply_as_deletes": apply_as_deletes, "weight_column": weight_column, "row_kind_column": row_kind_column}
     given = [argument for argument, value in arguments.items() if value is not None]
     if len(given) > 1:
         raise OptionError(

@@ -55,13 +55,7 @@ from zset_join.runners.spark.planning.source_stream import SourceStream
 from zset_join.runners.spark.rows.baseline import NULL_AFTER_BASELINE, check_baseline, check_overlap, in_types_of, used_columns
 from zset_join.runners.spark.rows.layout import WEIGHT
 from zset_join.runners.spark.rows.names import first_line, quoted
-from zset_join.runners.spark.rows.record_streams import (
-    RecordTable,
-    control_of,
-    declared_schema,
-    records_as_rows,
-    sampled_table,
-)
+from zset_join.runners.spark.rows.record_streams import RecordTable, control_of, declared_schema, records_as_rows, sampled_table
 from zset_join.runners.spark.rows.row_reading import (
     CONTROL,
     RAW,

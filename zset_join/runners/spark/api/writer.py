@@ -25,13 +25,7 @@ from zset_join.core.options import KeepState, QueryOptions
 from zset_join.query.several import PlannedQuery
 from zset_join.runners.spark.api.changing_query import ChangingOnExecutors, ChangingQuery, RunnerHere
 from zset_join.runners.spark.api.lookup_defaults import is_lookup_option, job_defaults, lookup_options
-from zset_join.runners.spark.api.query import (
-    JoinQuery,
-    attached_on_server,
-    start_query,
-    start_served,
-    start_served_executors,
-)
+from zset_join.runners.spark.api.query import JoinQuery, attached_on_server, start_query, start_served, start_served_executors
 from zset_join.runners.spark.api.stored_query import QueryRunner, QueryTools, StoredQuery
 from zset_join.runners.spark.api.unknown_methods import missing_on_writer, not_for_views
 from zset_join.runners.spark.driver.choosing import Choice, choice_of_connect, chosen_mode, expected_state

@@ -142,12 +142,7 @@ def _places(rows: pa.Table, route: pa.Table, key: Sequence[str]) -> tuple[np.nda
     left = _comparable(rows.select(list(key))).append_column(_AT, pa.array(np.arange(rows.num_rows)))
     same = pa.schema([rows.schema.field(name) for name in key])
     right = _comparable(route.select(list(key)).cast(same)).append_column(_OTHER, pa.array(np.arange(route.num_rows)))
-    found = left.join(
-        right,
-        list(key),
-        join_type="inner",
-        use_threads=False,
-    )
+    found = left.join(right, list(key), join_type="inner", use_threads=False)
     return found.column(_AT).to_numpy(), found.column(_OTHER).to_numpy()
 
 

@@ -18,13 +18,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from zset_join.checkpoint.changed_plans import ChangedPlan
 from zset_join.checkpoint.checkpoint import Checkpoint
 from zset_join.checkpoint.owner import Ownership
-from zset_join.checkpoint.reading import (
-    checkpoint_folder,
-    no_checkpoint,
-    read_committed,
-    stored_description,
-    stored_query_id,
-)
+from zset_join.checkpoint.reading import checkpoint_folder, no_checkpoint, read_committed, stored_description, stored_query_id
 from zset_join.core.errors import SinkError, StateError
 from zset_join.core.progress_line import progress_line
 from zset_join.evolution.changed_columns import ChangeTerms, ColumnWords
@@ -41,13 +35,7 @@ from zset_join.runners.local.undoing import (
     nothing_to_undo,
     words_back,
 )
-from zset_join.runners.spark.driver.executors_change import (
-    ChangedCheckpoint,
-    ExecutorsForm,
-    FormOf,
-    form_before,
-    planned_form,
-)
+from zset_join.runners.spark.driver.executors_change import ChangedCheckpoint, ExecutorsForm, FormOf, form_before, planned_form
 from zset_join.runners.spark.driver.executors_state import ExecutorsState
 from zset_join.runners.spark.epoch.given_changes import carried_parts, unseen_epochs
 from zset_join.runners.spark.epoch.offsets import is_completed

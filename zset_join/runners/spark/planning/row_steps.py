@@ -30,13 +30,7 @@ from zset_join.runners.spark.rows.names import first_line, names_clash
 from zset_join.runners.spark.rows.schemas import arrow_schema, spark_schema
 from zset_join.runners.spark.rows.user_functions import UserFunction, functions_in
 
-__all__ = [
-    "ZONE",
-    "RowStep",
-    "Transform",
-    "row_step",
-    "template",
-]
+__all__ = ["ZONE", "RowStep", "Transform", "row_step", "template"]
 
 ZONE = "spark.sql.session.timeZone"
 """The setting by which expressions of times are analysed."""

@@ -19,15 +19,7 @@ from typing import Any
 import pyarrow as pa
 from pyspark.errors import PySparkException
 from pyspark.sql.pandas.types import from_arrow_type, to_arrow_type
-from pyspark.sql.types import (
-    ArrayType,
-    DataType,
-    DayTimeIntervalType,
-    MapType,
-    StringType,
-    StructField,
-    StructType,
-)
+from pyspark.sql.types import ArrayType, DataType, DayTimeIntervalType, MapType, StringType, StructField, StructType
 
 from zset_join.core.errors import PlanError
 
