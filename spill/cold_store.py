@@ -46,7 +46,7 @@ class ColdRows:
     codes: Int64s
     subcodes: Int64s
     rows: pa.LargeBinaryArray
-    places: Int64s
+    places: Int64s  # in the store, for `remove`; empty for rows that come from elsewhere
 
     def __len__(self) -> int:
         return len(self.codes)

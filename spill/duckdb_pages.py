@@ -110,7 +110,7 @@ _inherited: list[duckdb.DuckDBPyConnection] = []
 
 
 class DuckDBFile:
-    """Open a DuckDB file for the stores of one bucket."""
+    """Open a DuckDB file for the stores of one bucket; what does not fit memory goes to `<path>.temporary`."""
 
     def __init__(self, path: str | Path, *, memory_bytes: int, temporary_bytes: int = 1 << 33, keeps_lock: bool = True) -> None:
         if memory_bytes < _LEAST_MEMORY_BYTES:
@@ -187,7 +187,6 @@ class DuckDBFile:
         return perform(kind, self.path, act)
 
     def execute(self, statement: str) -> None:
-        """Run a statement."""
         with self._as_os_errors():
             self._perform("database_write", lambda: self._connection.execute(statement))
 
@@ -200,19 +199,16 @@ class DuckDBFile:
         self._connection.unregister(_INCOMING)
 
     def begin(self) -> None:
-        """Begin a transaction; one that could not be undone is undone first."""
         if self._is_within:
             self.rollback()
         self.execute("BEGIN TRANSACTION")
         self._is_within = True
 
     def end(self) -> None:
-        """Commit the transaction that was begun."""
         self.execute("COMMIT")
         self._is_within = False
 
     def rollback(self) -> None:
-        """Undo the transaction that was begun."""
         # A COMMIT that failed has rolled back already.
         with contextlib.suppress(duckdb.TransactionException):
             self.execute("ROLLBACK")
@@ -236,7 +232,6 @@ class DuckDBFile:
             self.save()
 
     def save(self) -> None:
-        """Write everything to the file."""
         if self._unsaved:
             self.execute("CHECKPOINT cold")
             self._unsaved, self._unsaved_bytes = False, 0
@@ -247,7 +242,6 @@ class DuckDBFile:
         self._unsaved = True
 
     def file_bytes(self) -> int:
-        """Return the size of the file."""
         return Path(self.path).stat().st_size
 
     def resident_bytes(self) -> int:

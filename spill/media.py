@@ -18,7 +18,6 @@ _PART_FOR_DUCKDB = 4
 
 
 def require_medium(medium: str) -> None:
-    """Refuse a medium that is not installed."""
     if medium == "duckdb" and not _is_installed("duckdb"):
         raise MissingPackageError(
             'cold_store="duckdb" needs the package duckdb, which is not installed: pip install '

@@ -15,7 +15,6 @@ __all__ = ["open_stores"]
 
 
 def open_stores(medium: str, directory: Path, *, max_hot_bytes: int | None = None) -> ColdStores:
-    """Return the stores of a directory on a medium."""
     if medium == "files":
         return FileStores(directory)
     require_medium(medium)

@@ -24,9 +24,10 @@ __all__ = ["PageWriter", "Pages", "ReadPages", "damaged_page", "damaged_run"]
 class ReadPages:
     """Pages in memory."""
 
-    addresses: Int64s
+    addresses: Int64s  # valid as long as `owner` lives
     owner: Any
-    read_bytes: int
+    read_bytes: int  # gaps included
+    # Of mapped files; the pages of a window are present from `open_window` to `close_window`.
     windows: Int64s = field(default_factory=lambda: np.empty((0, WINDOW_WORDS), np.int64))
 
 

@@ -29,8 +29,6 @@ _GROUP = 1 << 17  # pairs that are written at once
 
 
 class PairRun:
-    """Open one run of pairs."""
-
     def __init__(self, place: Path, number: int, pages: Pages, *, rows: int) -> None:
         self.number = number
         self.rows = self.live = rows
@@ -52,7 +50,6 @@ class PairRun:
         self._line = (address + 8 * filter_words, self._page_count, rows, address, filter_words)
 
     def line(self) -> tuple[int, ...]:
-        """Return the view of the run for kernels, valid until it is closed."""
         return self._line
 
     def check(self) -> None:
@@ -135,7 +132,6 @@ class PairRunWriter:
         self._filter(words)
 
     def _filter(self, words: Int64s) -> None:
-        """Write the words of the filter that no later pair has bits in."""
         last = int(filter_word(int(words[-1]) >> 32, self._filter_words))
         bits = np.zeros(last - self._filter_begin + 1, np.int64)
         bits[0] = self._filter_rest[0]

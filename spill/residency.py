@@ -54,7 +54,7 @@ class ResidencyPolicy:
 
     max_hot_bytes: int | None = None
     max_hot_keys: int | None = None
-    slack: float = 0.1
+    slack: float = 0.1  # part of the budget that is freed beyond what is needed, so that spilling is rare
 
     def __post_init__(self) -> None:
         for option in ("max_hot_bytes", "max_hot_keys"):

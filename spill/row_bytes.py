@@ -34,12 +34,11 @@ LINK_BYTES = 8
 class UnpackedRows:
     """Row records, valid as long as this lives."""
 
-    address: int
+    address: int  # of the first record
     count: int
-    owners: tuple[Any, ...]
+    owners: tuple[Any, ...]  # the memory of the records, and of the long strings they point to
 
     def refs(self, stride: int) -> Int64s:
-        """Return the address of each record."""
         return self.address + stride * np.arange(self.count, dtype=np.int64)
 
     def words(self, offset: int, stride: int) -> Int64s:

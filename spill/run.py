@@ -45,7 +45,7 @@ class LyingRows:
 
     codes: Int64s
     subcodes: Int64s
-    addresses: Int64s
+    addresses: Int64s  # of the bytes of each row
     lengths: Int64s
 
     @classmethod
@@ -106,8 +106,6 @@ def in_order(codes: Int64s, subcodes: Int64s | None) -> Int64s:
 
 
 class Run:
-    """Open one run."""
-
     def __init__(
         self,
         directory: Path,
@@ -160,6 +158,7 @@ class Run:
         return self._long_codes
 
     def release(self, pages: int | None = None) -> None:
+        # The bits of removed rows stay: they are few, and to write to a mapped page again costs several microseconds.
         if pages is None:
             pages, rows = len(self.directory), self.rows
         else:
@@ -190,8 +189,6 @@ class Run:
 
 
 class RunWriter:
-    """Write one run from rows that arrive in order."""
-
     def __init__(self, directory: Path, number: int, pages: Pages, *, wide: bool) -> None:
         self._target = (directory, number, pages)
         self._wide = wide
@@ -263,7 +260,6 @@ class RunWriter:
 
     @property
     def rows(self) -> int:
-        """Return how many rows were added."""
         return self._rows
 
     def finish(self) -> Run:
@@ -293,7 +289,6 @@ def _removed_bytes(rows: int) -> int:
 
 
 def mapped(path: str, *, is_written: bool) -> mmap.mmap:
-    """Map a whole file, shared, to be read or also written."""
 
     def act() -> mmap.mmap:
         descriptor = os.open(path, (os.O_RDWR if is_written else os.O_RDONLY) | os.O_CLOEXEC)

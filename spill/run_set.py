@@ -231,7 +231,6 @@ class RunSet(ABC, Generic[R]):
 
     @property
     def epoch(self) -> int:
-        """Return the epoch of the last `commit`; -1 when there was none."""
         return self._epoch
 
     @contextmanager
@@ -310,7 +309,6 @@ class RunSet(ABC, Generic[R]):
         )
 
     def tidy(self) -> None:
-        """Merge runs where there are many, and rewrite those that have lost most of their rows."""
         while True:
             live, rows = [run.live for run in self._runs], [run.rows for run in self._runs]
             positions = runs_to_merge(live, rows, self.fanout)
@@ -333,7 +331,6 @@ class RunSet(ABC, Generic[R]):
             raise self._unwritable(error) from error
 
     def commit(self, epoch: int) -> None:
-        """Declare the store whole, at the end of `epoch`."""
         try:
             self._pages.commit()
             self._epoch = epoch
@@ -342,17 +339,14 @@ class RunSet(ABC, Generic[R]):
             raise self._unwritable(error) from error
 
     def clear(self) -> None:
-        """Forget all rows."""
         self._drop(list(self._runs))
 
     # ---------------------------------------------------------------- numbers
 
     def row_count(self) -> int:
-        """Return how many rows there are."""
         return sum(run.live for run in self._runs)
 
     def disk_bytes(self) -> int:
-        """Return the bytes of pages and index on disk."""
         return self._pages.disk_bytes() + sum(run.file_bytes() for run in self._runs)
 
     def release(self) -> None:
@@ -373,7 +367,6 @@ class RunSet(ABC, Generic[R]):
         return self._index_bytes - self.staying_bytes() if self._keeps_index and not self.keep_index else 0
 
     def close(self) -> None:
-        """Release files and memory."""
         self._close_runs()
         self._pages.close()
 

@@ -43,8 +43,8 @@ class _Revision:
     """Rows of a run that another one, hidden until then, is to replace."""
 
     old: Run
-    new: Run
-    replaced: list[tuple[int, npt.NDArray[np.uint8]]]
+    new: Run  # hidden until then
+    replaced: list[tuple[int, npt.NDArray[np.uint8]]]  # a byte of `Run.removed`, and bits to be set there and behind
 
 
 class RunStore(RunSet[Run]):
@@ -68,7 +68,6 @@ class RunStore(RunSet[Run]):
         return self._some(0, len(self._runs))
 
     def _some(self, begin: int, end: int) -> Runs:
-        """Return some runs, to look into."""
         if (begin, end) not in self._looked_into:
             runs = self._runs[begin:end]
             self._looked_into[begin, end] = Runs(runs, self._pages, wide=self._wide, place=str(self._directory))
@@ -147,19 +146,16 @@ class RunStore(RunSet[Run]):
                 yield rows
 
     def stream(self, code: int, chunk_bytes: int = _CHUNK_BYTES) -> Iterator[ColdRows]:
-        """Yield all rows of one code in chunks of about `chunk_bytes`."""
         wanted = Wanted(np.array([code], np.int64), None)
         yield from (rows for rows in self._find_in_portions(wanted, group_bytes=chunk_bytes) if len(rows))
 
     def scan(self, chunk_bytes: int = _CHUNK_BYTES) -> Iterator[ColdRows]:
-        """Yield all rows, in chunks of about `chunk_bytes`."""
         with self._reading():
             for rows, places in self._index.scan(chunk_bytes, keep_index=self.keep_index):
                 if len(rows):
                     yield gathered(rows, places)
 
     def bytes_of(self, codes: Int64s) -> Int64s:
-        """Return for each code the bytes that would be read for it, 0 when it surely has no row."""
         ascending, inverse = np.unique(np.ascontiguousarray(codes, np.int64), return_inverse=True)
         code_bytes: Int64s = self._measured(ascending)[inverse]
         return code_bytes
@@ -189,7 +185,6 @@ class RunStore(RunSet[Run]):
     # ---------------------------------------------------------------- changing
 
     def put(self, rows: ColdRows) -> None:
-        """Add rows: all of them, or none and an error."""
         if len(rows) == 0:
             return
         with self._written_run() as writer:
@@ -255,7 +250,6 @@ class RunStore(RunSet[Run]):
             self._revisions.append(_Revision(old, new, replaced))
 
     def exchange(self) -> None:
-        """Replace all rows that were revised by what was written for them. Cost: a bit each."""
         revisions, self._revisions = self._revisions, []
         for revision in revisions:
             for begin, bits in revision.replaced:
@@ -265,13 +259,11 @@ class RunStore(RunSet[Run]):
             revision.old.live -= revision.new.rows
 
     def forget_revised(self) -> None:
-        """Clear the entries of revised rows."""
         revisions, self._revisions = self._revisions, []
         if revisions:
             self._drop([revision.new for revision in revisions])
 
     def clear(self) -> None:
-        """Forget all rows."""
         self._revisions = []
         super().clear()
 
@@ -290,7 +282,6 @@ class RunStore(RunSet[Run]):
     # ---------------------------------------------------------------- numbers
 
     def statistics(self) -> dict[str, int]:
-        """Return counts: rows, runs and bytes now; fetches, pages, bytes and rows since the store was opened."""
         return {
             "rows": self.row_count(),
             "runs": len(self._runs),

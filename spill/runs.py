@@ -31,8 +31,6 @@ _LEAST_PAGES = 1 << 8  # a single code may have many
 
 
 class Runs:
-    """Look into runs."""
-
     def __init__(self, runs: Sequence[Run], pages: Pages, *, wide: bool, place: str) -> None:
         self._runs = tuple(runs)
         self._pages = pages

@@ -55,7 +55,6 @@ def _can_match(rows: ColdRows) -> npt.NDArray[np.bool_]:
 
 
 def matchable_rows(rows: ColdRows) -> ColdRows:
-    """Return the rows whose key can match."""
     return rows.chosen(_can_match(rows))
 
 
@@ -80,7 +79,6 @@ class ColdSide:
         return [self._rows, *keys, *tombstones]
 
     def row_count(self) -> int:
-        """Return the number of cold rows."""
         return self._rows.row_count()
 
     def tombstone_count(self) -> int:
@@ -98,7 +96,6 @@ class ColdSide:
         return self._rows.fetch_parts(codes, named)
 
     def find_tombstones(self, prepared: PreparedSide, missing: Int64s) -> Iterator[ColdRows]:
-        """Yield the cold tombstones that some rows of a delta name, by position in the delta."""
         return iter(()) if self._tombstones is None else self._tombstones.find(prepared.identity_codes[missing])
 
     def find_keys(self, codes: Int64s) -> Iterator[ColdRows]:
@@ -137,7 +134,6 @@ class ColdSide:
         return numbers
 
     def take_tombstones(self, cold_rows: ColdRows, stamp: int) -> None:
-        """Move tombstones that were found into memory."""
         if self._tombstones is not None and len(cold_rows):
             self._tombstones.take(cold_rows, stamp)
 
@@ -163,6 +159,7 @@ class ColdSide:
 
     def revise(self, codes: Int64s, revised: Callable[[ColdRows, UnpackedRows], npt.NDArray[np.bool_]]) -> None:
         """Write some rows of some join hashes, whose key can match, as they will be; until `exchange` they stay as they are."""
+        # `revised` changes records, though neither keys nor sizes, and returns which.
         layout = self.side.layout
 
         def packed(old_rows: ColdRows) -> ColdRows:
@@ -178,11 +175,9 @@ class ColdSide:
         self._rows.revise(codes, packed)
 
     def exchange(self) -> None:
-        """Replace all rows that were revised by what was written for them."""
         self._rows.exchange()
 
     def forget_revised(self) -> None:
-        """Clear the entries of revised rows."""
         self._rows.forget_revised()
 
     def _packed(self, numbers: Int64s, codes: Int64s, subcodes: Int64s) -> Iterator[ColdRows]:
@@ -211,7 +206,6 @@ class ColdSide:
             self._keys.put(subcodes[unknown], codes[unknown])
 
     def tidy(self) -> None:
-        """Merge runs, so that fetching stays fast and the disk small."""
         self._rows.tidy()
         if self._keys is not None:
             if self._keys.row_count() > _MOST_ENTRIES * (self.row_count() + self.hot.live_rows) + SPARE_ENTRIES:
@@ -233,23 +227,20 @@ class ColdSide:
             yield _entries_of(held)
 
     def keep_index(self, keep: bool, window: int) -> None:
-        """Return whether the index of the cold rows may stay in this process; if not, let it leave now and later."""
+        """Set whether the index of cold rows may stay in this process; else release it, and `window` bytes are in at a time."""
         for store in self._stores:
             store.keep_index, store.index_window = keep, window
             if not keep:
                 store.release()
 
     def commit(self, epoch: int) -> None:
-        """Declare the stores whole, at the end of `epoch`."""
         for store in self._stores:
             store.commit(epoch)
 
     def is_current(self) -> bool:
-        """Return whether the stores are still as this process left them."""
         return all(store.is_current() for store in self._stores)
 
     def clear(self) -> None:
-        """Forget all cold rows."""
         self.hot.forget_entries()
         for cold in [self._rows, self._keys, self._tombstones]:
             if cold is not None:
@@ -259,7 +250,6 @@ class ColdSide:
 
     @property
     def epochs(self) -> set[int]:
-        """Return the epochs of the last commits."""
         return {store.epoch for store in self._stores}
 
     def scan(self) -> Iterator[UnpackedRows]:
@@ -268,7 +258,6 @@ class ColdSide:
             yield self.hot.unpack(rows)
 
     def scan_tombstones(self) -> Iterator[UnpackedRows]:
-        """Yield all cold tombstones as records, about a MB at a time."""
         return iter(()) if self._tombstones is None else self._tombstones.scan()
 
     def scan_codes(self) -> Iterator[tuple[Int64s, UnpackedRows]]:
@@ -334,7 +323,6 @@ class ColdSide:
         return {f"{self.side.name}_{name}": value for name, value in counts.items()}
 
     def close(self) -> None:
-        """Release the files."""
         for store in self._stores:
             store.close()
 

@@ -47,8 +47,6 @@ class FoundRows:
 
 
 class ColdTables:
-    """Keep rows of some tables."""
-
     def __init__(
         self,
         relation: str,
@@ -83,11 +81,9 @@ class ColdTables:
         return self._store.epoch
 
     def commit(self, epoch: int) -> None:
-        """Declare the rows whole, at the end of an epoch."""
         self._store.commit(epoch)
 
     def is_current(self) -> bool:
-        """Return whether the rows are still as this process left them."""
         return self._store.is_current() and self._stores.is_current()
 
     def find(self, codes: Int64s) -> FoundRows | None:
@@ -135,7 +131,6 @@ class ColdTables:
             yield self._of_table(chunk, table)
 
     def clear(self) -> None:
-        """Forget all rows."""
         self._store.clear()
 
     def keep_index(self, keep: bool, window: int) -> None:
@@ -145,7 +140,6 @@ class ColdTables:
             self._store.release()
 
     def index_bytes(self) -> int:
-        """Return the bytes of memory that finding rows takes."""
         return self._store.resident_bytes()
 
     def resident_bytes(self) -> int:
@@ -198,17 +192,16 @@ class BusyGroups:
         self._clock = 0.0
 
     def touch(self, owner: object, numbers: Int64s) -> None:
-        """Note that groups were touched."""
+        # Another owner has other groups under the same numbers, which count from 1; 0 is none.
         numbers = numbers[numbers > 0]
         self._follow(owner, int(numbers.max(initial=0)))
         self._scores[numbers - 1] = self._policy.touched(self._scores[numbers - 1], self._clock)
 
     def limit_bytes(self, max_bytes: int | None) -> None:
-        """Set how many bytes groups in memory may take."""
         self._policy = replace(self._policy, max_hot_bytes=max_bytes)
 
     def victims(self, owner: object, sizes: npt.NDArray[Any]) -> Int64s:
-        """Return the positions of the records to spill. They are taken for gone."""
+        """Return the positions of the records to spill, which are taken for gone; a negative size is no group."""
         self._follow(owner, len(sizes))
         chosen = self._policy.victims(self._scores[: len(sizes)], sizes)
         spilled = int(sizes[chosen].sum(dtype=np.int64))
@@ -217,14 +210,12 @@ class BusyGroups:
         return chosen
 
     def exceeds(self, groups: int, size: int) -> bool:
-        """Return whether so many groups of so many bytes are too much."""
         policy = self._policy
         return (policy.max_hot_keys is not None and groups > policy.max_hot_keys) or (
             policy.max_hot_bytes is not None and size > policy.max_hot_bytes
         )
 
     def resident_bytes(self) -> int:
-        """Return the bytes of what is remembered."""
         return self._scores.nbytes
 
     def _follow(self, owner: object, records: int) -> None:

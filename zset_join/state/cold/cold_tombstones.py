@@ -37,8 +37,6 @@ _PACKED_BYTES = 1 << 20
 
 
 class ColdTombstones:
-    """Own the cold tombstones of one side."""
-
     def __init__(self, side: SideState, hot: HotRows, stores: ColdStores, owner: Mapping[str, str | int]) -> None:
         self._side = side
         self._hot = hot
@@ -69,7 +67,7 @@ class ColdTombstones:
         self.counts["fetched_tombstones"] += len(remembered)
 
     def spill(self, count: int, piece_bytes: int, below_stamp: int | None) -> int:
-        """Move the oldest tombstones out of memory, piece by piece; return how many."""
+        """Move the oldest tombstones out of memory, but none that an epoch from `below_stamp` on names; return how many."""
         numbers = self._hot.oldest_tombstones(count, below_stamp)
         size = max(1, piece_bytes // self._hot.bytes_per_row())
         for begin in range(0, len(numbers), size):
@@ -115,7 +113,6 @@ class ColdTombstones:
             yield self._hot.unpack(self._remembered(rows))
 
     def clear(self) -> None:
-        """Forget all."""
         self.store.clear()
         self._pieces, self._expired = [], 0
 

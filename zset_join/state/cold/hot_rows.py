@@ -39,13 +39,11 @@ _SLOT_BYTES = 18  # a table takes 13 to 26 bytes per key; a side without chains 
 
 
 class HotRows:
-    """Move rows of one side."""
-
     def __init__(self, side: SideState, *, has_entries: bool = False) -> None:
         self._side = side
         self._arena = side.arena
         self._has_entries = has_entries
-        self.has_places = False
+        self.has_places = False  # some row may still lie unchanged in the cold store
         self._bytes_beside = _BYTES_BESIDE + 8 * has_entries + _SLOT_BYTES * (1 + side.has_identity)
         self._scores = np.empty(0, np.float32)
         self._stamps = np.empty(0, np.int32)
@@ -90,12 +88,10 @@ class HotRows:
 
     @property
     def live_rows(self) -> int:
-        """Return the number of live rows in memory."""
         return self._side.arena.live_rows
 
     @property
     def tombstones(self) -> int:
-        """Return the number of tombstones in memory."""
         return int(self._side.header[s.H_TOMBSTONES])
 
     def row_bytes(self) -> int:
@@ -108,7 +104,6 @@ class HotRows:
         return self._side.layout.stride + self._bytes_beside
 
     def bytes_of(self, cold_rows: ColdRows) -> int:
-        """Return the bytes that rows on disk will take."""
         return cold_rows.row_bytes + len(cold_rows) * self.bytes_per_row()
 
     def unreckoned_bytes(self, more: int) -> int:
@@ -149,18 +144,15 @@ class HotRows:
     # ---------------------------------------------------------------- moving
 
     def unpack(self, rows: ColdRows) -> UnpackedRows:
-        """Return cold rows as records."""
         return unpack_rows(rows.rows, stride=self._side.layout.stride, variables=self._side.variables_address)
 
     def make_room(self, rows: UnpackedRows) -> None:
-        """Make room for records."""
         side = self._side
         heap_bytes = heap_bytes_needed(rows.address, side.layout.stride, rows.count, side.variables_address)
         side.make_room(rows.count, int(heap_bytes))
         self.follow(rows.count)
 
     def reserve(self, rows: int) -> None:
-        """Make room for so many records without long values."""
         self._side.make_room(rows, 0)
         self.follow(rows)
 
@@ -261,7 +253,6 @@ class HotRows:
         tombstones.drop_tombstones(self._side.view, numbers, identity_codes, self._side.variables_address)
 
     def resident_bytes(self) -> int:
-        """Return the bytes of what is beside the records."""
         return self._scores.nbytes + self._stamps.nbytes + self._places.nbytes + self._entries.nbytes
 
 

@@ -139,7 +139,6 @@ class HybridRows:
         self._give_back()
 
     def _bring_in(self, prepared: Sequence[PreparedSide | None]) -> None:
-        """Move into memory what the kernels will look at."""
         self._fetch_named(prepared)
 
     def _make_room(self, delta_rows: int) -> bool:
@@ -162,7 +161,6 @@ class HybridRows:
         return is_first
 
     def _foresee(self) -> None:
-        """Set the limits for an epoch like the one that is fetched or was absorbed."""
         expected = [max(self._delta_rows, side.taken_rows) for side in self._opened]
         self._unreckoned = sum(side.hot.unreckoned_bytes(more) for side, more in zip(self._opened, expected, strict=True))
         self._limit.foresee(
@@ -423,7 +421,6 @@ class HybridRows:
         return sum(side.index_bytes() for side in self._opened)
 
     def _spill(self, victims: Sequence[tuple[Int64s, npt.NDArray[np.int32]]]) -> None:
-        """Move rows out of memory, piece by piece."""
         piece_bytes = self._piece_bytes()
         for side, (positions, sizes) in zip(self._opened, victims, strict=False):
             begin = 0
@@ -509,11 +506,9 @@ class HybridRows:
             raise self._unspilled
 
     def is_current(self) -> bool:
-        """Return whether the cold stores are still as this process left them; another process may have absorbed epochs."""
         return not self._is_moving and all(side.is_current() for side in self._opened) and self._stores.is_current()
 
     def cold_side(self, number: int) -> ColdSide:
-        """Return the cold rows of a side."""
         return self._opened[number]
 
     # ---------------------------------------------------------------- numbers

@@ -64,8 +64,7 @@ class _Tally:
 def largest_key(
     sides: Sequence[SideState], accepted: Sequence[PreparedSide | None], cold: Sequence[ColdSide] = ()
 ) -> _Largest | None:
-    """Return the key whose rows of both sides have the most bytes; its rows and bytes."""
-    # None where no row has a key that can match.
+    """Return the key whose rows of both sides have the most bytes, its rows and bytes; None without a key that can match."""
     hot = [_live_rows(side) for side in sides]
     hot += [_new_rows(side, prepared) for side, prepared in zip(sides, accepted, strict=True) if prepared is not None]
     scanned = (_cold_rows(side.side, codes, rows) for side in cold for codes, rows in side.scan_codes())
@@ -83,7 +82,6 @@ def largest_key(
 
 
 def _summed(parts: Iterable[_Rows]) -> tuple[_Numbers, _Numbers]:
-    """Return the hashes of keys and the bytes of their rows."""
     codes, sums = np.empty(0, np.int64), np.empty(0, np.int64)
     waiting: list[_Rows] = []
     for part in parts:

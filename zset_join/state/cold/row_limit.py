@@ -57,13 +57,12 @@ class RowLimit:
     def foresee(
         self,
         *,
-        delta_rows: int,
+        delta_rows: int,  # of both sides
         working_bytes: int,
-        unreckoned_bytes: int,
+        unreckoned_bytes: int,  # of tables and arrays beside the rows
         index_bytes: int = 0,
-        shared_budgets: tuple[int, int] = (1, 0),
+        shared_budgets: tuple[int, int] = (1, 0),  # states with this budget in the process, and their budgets together
     ) -> None:
-        """Set the limits for an epoch."""
         budget = self._budget_bytes
         if budget is None:
             return

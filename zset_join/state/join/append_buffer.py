@@ -24,9 +24,7 @@ __all__ = ["AppendBuffer", "BufferedEpoch", "buffer_full"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BufferedEpoch:
-    """Bytes of the left and of the right side of an append-only join, before and after an epoch."""
-
-    before: tuple[int, int]
+    before: tuple[int, int]  # bytes of the left and of the right side
     after: tuple[int, int]
 
 

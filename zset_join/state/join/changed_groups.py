@@ -52,12 +52,12 @@ _MOST_KEPT_CHANGES = 1 << 15  # or output rows: more than a MB or two is worth g
 
 
 class OutputArrays:
-    """Record addresses of either side and weights of output rows, filled by steps."""
+    """Record addresses of either side and weights of output rows; `words` may have lines for the positions of changes too."""
 
     def __init__(self, rows: int, *, with_changes: bool = False) -> None:
         self.rows = rows
         # Not from NumPy, which requests huge pages: each line would take 2 MB as soon as one row is in it.
-        lines = 5 if with_changes else 3
+        lines = 5 if with_changes else 3  # the last two: position of either change, -1 for an unchanged row
         self._memory = mmap.mmap(-1, 8 * lines * rows, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         self.words: npt.NDArray[np.int64] = np.frombuffer(self._memory, np.int64).reshape(lines, rows)
         self.addresses = tuple(int(line.ctypes.data) for line in self.words)
@@ -106,13 +106,13 @@ class ChangedKey:
     """One join key and its changes on one side."""
 
     side: int
-    row: KeyRow
+    row: KeyRow  # one that has the key
     code: int
-    positions: npt.NDArray[np.int64]
-    refs: npt.NDArray[np.int64]
-    before: npt.NDArray[np.int64]
+    positions: npt.NDArray[np.int64]  # of the changes, among those of the side in its part
+    refs: npt.NDArray[np.int64]  # record address of each change
+    before: npt.NDArray[np.int64]  # weight of each before the epoch
     after: npt.NDArray[np.int64]
-    was: int
+    was: int  # 1 if the side had rows of the key before, else 0; where the join reads degrees off it
     remains: int
 
 
@@ -138,12 +138,12 @@ class ChangedGroups:
         self._pair_cursor_at = int(self._pair_cursor.ctypes.data)
         self._marks: list[npt.NDArray[np.uint8]] = [np.zeros(0, np.uint8), np.zeros(0, np.uint8)]
         self._marked = True
-        self.is_tight = False
+        self.is_tight = False  # memory is short: what large epochs take is given back
         self._bounds = np.zeros(3, np.int64)
         self._entered = (0, 0, 0)
         self._most = [0, 0]  # changes ever listed, and sorted into parts: what is behind has taken no memory
         self.parts = 0
-        self.counts = (0, 0)
+        self.counts = (0, 0)  # of changes, on either side
 
     def list_changes(self, prepared: Sequence[PreparedSide | None]) -> None:
         """List the changes of an epoch and sort them into parts. Cost: the changes."""

@@ -18,12 +18,11 @@ __all__ = ["JoinParts"]
 
 @dataclass(frozen=True, slots=True)
 class JoinParts:
-    """Inputs and output of the steps of a join."""
-
     sides: Sequence[SideState]
     groups: ChangedGroups
-    cold: Sequence[ColdSide]
-    one_sided: tuple[int, int]
+    cold: Sequence[ColdSide]  # per side; none without a budget
+    one_sided: tuple[int, int]  # per side, what the join shows of its rows alone (0: nothing)
     pairs: bool
+    # Which pairs of left and right record addresses pass the rest of the condition.
     passes: Callable[[Any, Any], npt.NDArray[np.bool_]]
     output: OutputArrays

@@ -29,8 +29,6 @@ _ALIGNED = 64
 
 
 class JoinedRows:
-    """Gather output columns."""
-
     def __init__(self, left: SideState, right: SideState, schema: pa.Schema, sources: Sequence[tuple[str, str]]) -> None:
         self._left, self._right, self._schema = left, right, schema
         self._plan: list[tuple[int, int]] = []
@@ -58,6 +56,7 @@ class JoinedRows:
 
     def gather(self, left_refs: int, right_refs: int, count: int, *, keeps_none: bool = False) -> pa.RecordBatch:
         """Return the output rows of `count` pairs whose record addresses are at two addresses; 0 is a padded side."""
+        # `keeps_none`: memory is counted, so Arrow should keep none of batches that are gone.
         allocate = from_c_library if keeps_none else pa.allocate_buffer
         if self._few is not None and 0 < count <= _MOST_FEW:
             return self._few.gather(left_refs, right_refs, count, allocate)
@@ -78,7 +77,7 @@ class JoinedRows:
     def batches(
         self, left_refs: int, right_refs: int, begin: int, count: int, *, keeps_none: bool
     ) -> Iterator[tuple[int, pa.RecordBatch]]:
-        """Yield output rows in as few batches as hold their strings, each with the place of its first row."""
+        """Yield output rows from pair `begin` on in as few batches as hold their strings, each with its first row's place."""
         try:
             rows = self.gather(left_refs + 8 * begin, right_refs + 8 * begin, count, keeps_none=keeps_none)
         except OverflowError:
@@ -91,7 +90,6 @@ class JoinedRows:
         yield begin, rows
 
     def resident_bytes(self) -> int:
-        """Return the bytes of the working array."""
         return 0 if self._few is None else self._few.resident_bytes()
 
 
@@ -119,7 +117,6 @@ class _FewRows:
         self._filled_at = 0
 
     def gather(self, left_refs: int, right_refs: int, count: int, allocate: Allocate) -> pa.RecordBatch:
-        """Return the output rows of `count` pairs, as `JoinedRows.gather` does."""
         places = self._enter((count - 1).bit_length())
         refs, message, head = (left_refs, right_refs), self._message, self._message.head_bytes
         nulls, sizes = self._plans[0].fill(left_refs, count)
@@ -144,7 +141,6 @@ class _FewRows:
         return pa.ipc.read_record_batch(made, self._schema)
 
     def resident_bytes(self) -> int:
-        """Return the bytes of the working array."""
         return self._filled.nbytes
 
     def _enter(self, bits: int) -> _Places:

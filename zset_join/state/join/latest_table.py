@@ -56,10 +56,8 @@ class LatestTable:
         return self._resolved
 
     def absorb(self, changes: NetChanges | None, processing_time_us: int | None) -> None:
-        """Store the resolved epoch."""
         self._delta = self._resolved = None
         self.changes.absorb(changes, processing_time_us)
 
     def forget_epoch(self) -> None:
-        """Release the resolved epoch."""
         self._delta = self._resolved = None

@@ -27,8 +27,6 @@ __all__ = ["ListedRows"]
 
 
 class ListedRows:
-    """List the output of a join."""
-
     def __init__(
         self,
         sides: Sequence[SideState],

@@ -63,9 +63,7 @@ def first_arrival(epoch: int) -> int:
 
 @dataclass(slots=True)
 class Retracted:
-    """Lines that rows which go leave behind."""
-
-    numbers: Int64s = field(default_factory=lambda: _NONE)
+    numbers: Int64s = field(default_factory=lambda: _NONE)  # of the lines
     copies: Int64s = field(default_factory=lambda: _NONE)
 
     def copies_of(self, numbers: Int64s) -> Int64s:
@@ -79,8 +77,6 @@ class Retracted:
 
 
 class MatchMemo:
-    """Remember lines."""
-
     def __init__(
         self,
         name: str,
@@ -108,7 +104,6 @@ class MatchMemo:
 
     @property
     def parked_rows(self) -> int:
-        """Return how many lines wait."""
         return self._parked
 
     @property
@@ -117,7 +112,6 @@ class MatchMemo:
         return self._dues[0] if self._dues and self._parked else None
 
     def word(self, column: str, numbers: Int64s) -> Int64s:
-        """Return a hidden column of some lines."""
         words: Int64s = self.lines.words(column)[numbers - 1]
         return words
 
@@ -166,7 +160,6 @@ class MatchMemo:
         return Retracted(numbers[per_line > 0], per_line[per_line > 0])
 
     def rows(self, numbers: Int64s) -> pa.RecordBatch:
-        """Return the joined rows of some lines."""
         return self.lines.gather(numbers, self.joined_names)
 
     def emitted(self, chunk_rows: int) -> Iterator[tuple[pa.RecordBatch, Int64s]]:
@@ -211,7 +204,6 @@ class MatchMemo:
         due_us: int = 0,
         attempts: Int64s | None = None,
     ) -> None:
-        """Remember lines."""
         count = rows.num_rows
         if not count:
             return
@@ -231,7 +223,6 @@ class MatchMemo:
             self._note(due_us, numbers[waits])
 
     def end_absorb(self, epoch: int) -> None:
-        """Mark the memo as whole again, with an epoch folded in."""
         numbering = self.lines.side.numbering
         self.lines.side.end_absorb(epoch)
         self._indexed_epoch = epoch
@@ -239,7 +230,6 @@ class MatchMemo:
             self._index()
 
     def restore(self, table: pa.Table | pa.RecordBatchReader) -> None:
-        """Replace the lines by a snapshot."""
         self.lines.restore(table)
         self._index()
 

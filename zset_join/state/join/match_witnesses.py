@@ -31,9 +31,9 @@ class _Keys:
     """Keys that the changes of one side name."""
 
     of: int
-    codes: Int64s
-    names: Int64s
-    lacking: npt.NDArray[np.bool_]
+    codes: Int64s  # ascending
+    names: Int64s  # records, as in `zset_join.kernels.join.match_witnesses`
+    lacking: npt.NDArray[np.bool_]  # no row of the key is in memory that stays
 
     def keep(self, kept: npt.NDArray[np.bool_]) -> None:
         """Forget all others."""
@@ -41,8 +41,6 @@ class _Keys:
 
 
 class MatchWitnesses:
-    """Find rows that represent others."""
-
     def __init__(self, opened: Sequence[ColdSide]) -> None:
         self._opened = opened
         self._came = self._expected = np.zeros((2, 2), np.int64)  # per side, rows and bytes of memory

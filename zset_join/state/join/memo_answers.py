@@ -34,16 +34,14 @@ class Shows(Protocol):
 
 @dataclass(slots=True)
 class MemoLines:
-    """Lines to remember once the epoch is absorbed."""
-
-    rows: pa.RecordBatch
+    rows: pa.RecordBatch  # joined; the right columns are NULL where there is no right row
     copies: Int64s
     kinds: Int64s
     arrivals: Int64s
     attempts: Int64s
     due_us: int = 0
-    over_limit: int = 0
-    times: Int64s | None = None
+    over_limit: int = 0  # rows that should have waited, for which there was no room
+    times: Int64s | None = None  # right copies each represents; None: one
 
 
 @dataclass(slots=True)
@@ -54,7 +52,6 @@ class Answer:
     is_plain: bool
 
     def chunks(self, chunk_rows: int) -> Iterator[ZSet]:
-        """Yield them in chunks."""
         if not self.is_plain:
             yield from self.rows.tidy_chunks(chunk_rows)
             return
@@ -69,7 +66,6 @@ def as_answer(
     inserted: tuple[pa.RecordBatch, Int64s, npt.NDArray[np.bool_]],
     is_plain: bool,
 ) -> Answer:
-    """Put an answer together."""
     rows, copies, emitted = inserted
     if not emitted.all():
         rows, copies = take_rows(rows, np.flatnonzero(emitted)), copies[emitted]

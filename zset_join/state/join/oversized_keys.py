@@ -35,22 +35,20 @@ _NONE = np.empty(0, np.int64)
 
 
 class OversizedKeys:
-    """Choose the keys that are left on disk."""
-
     def __init__(self, opened: Sequence[ColdSide], fetched_by_own: Sequence[bool], budget: HotBudget) -> None:
         self._opened = opened
         self._fetched_by_own = tuple(fetched_by_own)
+        # Per side: a key with so many bytes on disk stays there whatever room there is.
         self.least_bytes = [_least_bytes(side, budget) for side in opened]
         self.forget()
 
     def begin(self) -> None:
-        """Begin to fetch, perhaps not for the first time."""
         self.codes = [_NONE, _NONE]
 
     def forget(self) -> None:
         """Clear the remainder after an epoch was absorbed."""
-        self.codes = [_NONE, _NONE]
-        self.streams = [False, False]
+        self.codes = [_NONE, _NONE]  # per side, the join hashes whose rows stay on disk, ascending
+        self.streams = [False, False]  # per side, whether what is on disk of other requested keys passes through memory
         self._asked = [_NONE, _NONE]  # codes that were left since an epoch was absorbed
         self._witnesses = [_NONE, _NONE]  # numbers of rows that were brought in for them; in memory, unless spilled meanwhile
 

@@ -55,8 +55,6 @@ class _Rows:
 
 
 class OversizedRows:
-    """Stream the rows of long keys."""
-
     def __init__(self, parts: JoinParts) -> None:
         self._cold = parts.cold
         self._one_sided = parts.one_sided
@@ -140,6 +138,8 @@ class OversizedRows:
         self, key: ChangedKey, changes: Int64s, deltas: Int64s, flips: Int64s, rows: _Rows, shown: int, sign: int
     ) -> Iterator[Pairs]:
         """Yield the pairs of some changes and rows, and the rows that arrive or go alone."""
+        # `deltas` is 0 where a change makes no pair of this sign; `flips` is as `_flips`, `shown` the same for the rows; both
+        # are 0 where rows have no degrees.
         gains = np.zeros(len(rows.refs), np.int64)
         for own, left, right, passes in self._judged(key, changes, rows.refs):
             if rows.degrees is not None:
@@ -180,6 +180,7 @@ def one_of_each(
     clock: float,
 ) -> ColdRows | None:
     """Find one row on disk of each join key that some deltas change and that has one of some hashes; None if there are none."""
+    # A key needs no row if one of `witnesses` (row numbers) has it and does not change. Rows that deltas name are in memory.
     pieces: list[ColdRows] = []
     cold = opened[number]
     named = [

@@ -18,13 +18,11 @@ __all__ = ["PreparedEpoch"]
 
 @dataclass(slots=True)
 class PreparedEpoch:
-    """One epoch, resolved."""
-
     tick: Tick
     deltas: tuple[ZSet, ZSet]
-    sides: tuple[PreparedSide | None, PreparedSide | None]
+    sides: tuple[PreparedSide | None, PreparedSide | None]  # None for an empty delta
     rejected: int
     buffered: BufferedEpoch | None = None
-    oversized_codes: tuple[npt.NDArray[np.int64], ...] = ()
-    streams: tuple[bool, ...] = ()
+    oversized_codes: tuple[npt.NDArray[np.int64], ...] = ()  # per side, hashes of keys whose rows stay on disk
+    streams: tuple[bool, ...] = ()  # per side, whether rows on disk are read as they are needed
     judged: JudgedEpoch = field(default_factory=JudgedEpoch)

@@ -27,8 +27,6 @@ _Words = npt.NDArray[np.int64]
 
 
 class ResidualDegrees:
-    """Collect the degrees of one side in one part of an epoch."""
-
     def __init__(self, side: SideState, kind: int, begin: int, changes: _Words) -> None:
         self._side = side
         self._kind = kind
@@ -59,7 +57,6 @@ class ResidualDegrees:
             self._touched_gain.append(gains)
 
     def finish(self) -> None:
-        """Sum up what was added, and keep what `store` writes."""
         touched = np.concatenate([np.zeros(0, np.int64), *self._touched])
         touched, inverse = np.unique(touched, return_inverse=True)
         gains = np.zeros(len(touched), np.int64)
@@ -78,7 +75,6 @@ class ResidualDegrees:
         del self._refs, self._numbers, self._before, self._after, self._gained, self._touched, self._touched_gain
 
     def _one_sided(self, degrees_before: _Words, degrees_after: _Words, touched_before: _Words) -> tuple[_Words, _Words]:
-        """Return record addresses and weights of the single rows that the join now emits."""
         shown_before, shown_after = (shown_by_degree(self._kind, degrees) for degrees in (degrees_before, degrees_after))
         weights = self._after * shown_after - self._before * shown_before
         touched_refs = self._side.first_record + (self.touched - 1) * self._side.layout.stride

@@ -51,14 +51,12 @@ class _JudgedPart:
 class JudgedEpoch:
     """The results for the pairs of an epoch so far, by part, and which rows are not in memory."""
 
-    streams: tuple[bool, ...] = ()
-    oversized_codes: tuple[_Words, ...] = ()
+    streams: tuple[bool, ...] = ()  # per side, whether what is on disk of the keys that change on the other side passes
+    oversized_codes: tuple[_Words, ...] = ()  # per side, hashes of keys that are streamed instead
     parts: dict[int, _JudgedPart] = field(default_factory=dict)
 
 
 class ResidualPairs:
-    """Judge the candidate pairs of epochs."""
-
     def __init__(self, parts: JoinParts, streamed: StreamedRows, oversized: OversizedRows, *, chunk_rows: int) -> None:
         self._sides = parts.sides
         self._groups = parts.groups

@@ -49,8 +49,6 @@ class StreamedGroup:
 
 
 class StreamedRows:
-    """Pair rows that pass through memory."""
-
     def __init__(self, parts: JoinParts) -> None:
         self._groups = parts.groups
         self._cold = parts.cold

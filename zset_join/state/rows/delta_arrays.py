@@ -35,8 +35,6 @@ _LEAST_ROWS = 256
 
 
 class DeltaArrays:
-    """Own the arrays of a delta view."""
-
     def __init__(self, stride: int) -> None:
         self.words: npt.NDArray[np.int64] = np.zeros(d.DELTA_WORDS, np.int64)
         self.address = int(self.words.ctypes.data)

@@ -40,10 +40,8 @@ class _Guard:
 
 
 def guarded(title: str) -> Callable[[_Class], _Class]:
-    """Return a class decorator that guards operators."""
 
     def guard_of(operator: Any, name: str) -> _Guard:
-        """Return the guard of an operator that is open."""
         guard: _Guard | None = operator.__dict__.get(name)
         if guard is None:
             guard = operator.__dict__.setdefault(name, _Guard())

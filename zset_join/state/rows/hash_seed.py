@@ -74,9 +74,9 @@ class HashTables:
     7
     """
 
-    directory: str | None = None
-    hash_bits: int = 32
-    hash_seed: int | None = None
+    directory: str | None = None  # of mapped files; None keeps everything in memory
+    hash_bits: int = 32  # fewer than 32 force collisions
+    hash_seed: int | None = None  # the same for all tables that are compared; None: that of `directory`, else a new one
 
     @classmethod
     def of(cls, options: OperatorOptions) -> HashTables:

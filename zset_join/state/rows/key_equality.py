@@ -15,11 +15,9 @@ __all__ = ["KeyRow", "equal_keys"]
 
 @dataclass(frozen=True, slots=True)
 class KeyRow:
-    """A row that has a key."""
-
     side: SideState
-    ref: int
-    owner: object = None
+    ref: int  # address of its record, which this object keeps alive
+    owner: object = None  # of the record, where nothing else keeps it in memory
 
 
 def equal_keys(key: KeyRow, side: SideState, refs: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:

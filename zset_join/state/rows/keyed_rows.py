@@ -37,8 +37,6 @@ Matches = tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]
 
 
 class KeyFinder:
-    """Find the rows of a side by their join key."""
-
     def __init__(self, side: SideState, key_types: Sequence[pa.DataType], null_safe: Sequence[bool]) -> None:
         names = side.relation.join_key
         schema = pa.schema([pa.field(name, kind) for name, kind in zip(names, key_types, strict=True)])
@@ -128,16 +126,13 @@ class KeyedRows:
         return numbers
 
     def remove(self, numbers: npt.NDArray[np.int64]) -> None:
-        """Forget rows by number, each named once."""
         if len(numbers):
             self.side.evict(np.ascontiguousarray(numbers, np.int64))
 
     def find(self, keys: pa.RecordBatch) -> Matches:
-        """Return every pair of a requested key and a row that has it."""
         return self._finder.find(keys)
 
     def gather(self, numbers: npt.NDArray[np.int64], columns: Sequence[str] | None = None) -> pa.RecordBatch:
-        """Return some columns (default all) of rows by number."""
         names = tuple(self.relation.schema.names if columns is None else columns)
         if names not in self._plans:
             self._plans[names] = self.side.layout.gather_plan(self.relation.field_indices(names))
@@ -162,15 +157,12 @@ class KeyedRows:
         return self.side.weights(numbers)
 
     def set_weights(self, numbers: npt.NDArray[np.int64], weights: npt.NDArray[np.int64]) -> None:
-        """Give rows other weights."""
         self.side.record_words("<i8", c.WEIGHT, self.ends)[numbers - 1] = weights
 
     def clear(self) -> None:
-        """Forget everything."""
         self.side.clear()
 
     def reader(self) -> pa.RecordBatchReader:
-        """Return a reader of a snapshot of the rows, batch by batch."""
         return side_reader(self.side)
 
     def restore(self, table: pa.Table | pa.RecordBatchReader) -> None:
@@ -178,5 +170,4 @@ class KeyedRows:
         restore_side(self.side, table)
 
     def close(self) -> None:
-        """Unmap the rows."""
         self.side.close()

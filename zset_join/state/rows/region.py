@@ -166,7 +166,6 @@ def _map_file(path: str, capacity: int) -> tuple[mmap.mmap, tuple[int, int], int
 
 
 def _opened(path: str, flags: int = 0) -> int:
-    """Open a file to be mapped."""
     try:
         return os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | flags, 0o600)
     except OSError as error:

@@ -56,7 +56,6 @@ def _reason(relation: Relation, status: int) -> tuple[str, str]:
 
 
 def no_rejections() -> pa.Table:
-    """Return the empty table of rejections."""
     return REJECTION_SCHEMA.empty_table()
 
 

@@ -27,8 +27,6 @@ _MAX_ROWS = (1 << 32) - 2
 
 
 class RowArena:
-    """Store row records."""
-
     def __init__(self, layout: RowLayout, *, directory: str | None, name: str) -> None:
         self.layout = layout
         self._header_region = Region(s.HEADER_WORDS * 8, _path(directory, name, "header"), grows=False)
@@ -66,7 +64,6 @@ class RowArena:
         self.header[s.H_ABSORBED_EPOCH :] = other.header[s.H_ABSORBED_EPOCH :]
 
     def write_view(self, view: npt.NDArray[np.int64]) -> None:
-        """Fill in the arena's part of a side view."""
         view[s.ROWS] = self._rows.address
         view[s.STRIDE] = self.layout.stride
         view[s.HEAP] = self._heap.address
@@ -100,7 +97,7 @@ class RowArena:
         return self.record_bytes() - used * self.layout.stride + self.heap_bytes() - int(header[s.H_HEAP_USED])
 
     def is_sparse(self, *, tight: bool = False) -> bool:
-        """Return whether the dead outnumber the living, so that compacting pays."""
+        """Return whether the dead outnumber the living, so that compacting pays; `tight`: memory is short."""
         header = self.header
         used = int(header[s.H_LIVE_ROWS]) + int(header[s.H_TOMBSTONES])
         share, spare_rows, spare_bytes = (1.5, 1 << 14, 1 << 20) if tight else (2.0, 1 << 16, 8 << 20)
@@ -110,12 +107,10 @@ class RowArena:
         )
 
     def give_back(self) -> None:
-        """Give back the memory behind the last record and behind the last block."""
         self._rows.release(self.record_bytes())
         self._heap.release(self.heap_bytes())
 
     def is_current(self) -> bool:
-        """Return whether the mapped files are still those of the directory."""
         return all(region.is_current() for region in (self._header_region, self._rows, self._heap))
 
     def relocate(self, directory: str) -> None:

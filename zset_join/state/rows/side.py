@@ -74,17 +74,14 @@ class PreparedSide:
 
     @property
     def count(self) -> int:
-        """Return the number of rows of the delta."""
         return self.encoded.count
 
     @property
     def status(self) -> Any:
-        """Return the status of every row."""
         return self.arrays.line(d.D_STATUS)
 
     @property
     def join_codes(self) -> Any:
-        """Return the hash of every row's join key."""
         return self.arrays.line(d.D_JOIN_CODES)
 
     @property
@@ -94,7 +91,6 @@ class PreparedSide:
 
     @property
     def identity_codes(self) -> Any:
-        """Return the hash of every row's identity, where rows have one."""
         return self.arrays.line(d.D_IDENTITY_CODES)
 
     @property
@@ -104,7 +100,6 @@ class PreparedSide:
 
     @property
     def first_of(self) -> Any:
-        """Return the first row of every entry."""
         return self.arrays.line(d.D_FIRST_OF)
 
     @property
@@ -137,7 +132,8 @@ class SideState:
         self._hash_key = tables.hash_key
         self._retention_us = rules.tombstone_retention_us
         self.has_identity = relation.mode != "append"
-        self.numbering = 0
+        self.numbering = 0  # another number whenever rows have got other numbers
+        # Called before records move, with their positions before and after, and how many are left.
         self.on_compacting: Callable[[npt.NDArray[np.int64], npt.NDArray[np.int64], int], None] | None = None
         self.arranges = rules.arranges
         self._is_hybrid = rules.is_hybrid
@@ -228,7 +224,6 @@ class SideState:
 
     @property
     def header(self) -> npt.NDArray[np.int64]:
-        """Return the header words of the arena."""
         return self.arena.header
 
     @property
@@ -294,12 +289,10 @@ class SideState:
         prepared.entries, prepared.stale, _, prepared.rejected = arrays.words[d.D_ENTRIES : d.D_REJECTED + 1].tolist()
 
     def _set_status(self, prepared: PreparedSide, marked: npt.NDArray[np.bool_], status: int) -> None:
-        """Give the marked rows a status, unless they have another one already."""
         own = prepared.status[: prepared.count]
         own[marked & (own == ch.OK)] = status
 
     def _refuse_nulls(self, prepared: PreparedSide, nulls: int, sequence: list[pa.Array]) -> None:
-        """Give the rows with a NULL in their primary key or their sequence a bad status."""
         count = prepared.count
         if self.relation.mode == "upsert":
             if nulls:
@@ -330,7 +323,6 @@ class SideState:
     # ---------------------------------------------------------------- writing
 
     def begin_absorb(self) -> None:
-        """Mark the state as being written."""
         self.header[s.H_DIRTY] = 1
 
     def end_absorb(self, epoch: int) -> None:
@@ -407,7 +399,6 @@ class SideState:
         return live, addresses[self.tombstone_numbers() - 1]
 
     def tombstone_numbers(self) -> npt.NDArray[np.int64]:
-        """Return the numbers of the tombstones, oldest first."""
         numbers = np.empty(int(self.header[s.H_TOMBSTONES]), np.int64)
         list_tombstones(self.view, np.empty(0, np.int32), 0, numbers)
         return numbers
@@ -421,7 +412,6 @@ class SideState:
         return np.ndarray((count,), dtype, buffer=records, offset=offset, strides=(self.layout.stride,))
 
     def refs_of(self, numbers: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        """Return the record addresses of some rows, by row number."""
         return self.first_record + (numbers - 1) * self.layout.stride
 
     def sizes_of(self, refs: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
@@ -431,7 +421,6 @@ class SideState:
         return sizes
 
     def degrees(self, numbers: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        """Return the stored degrees of some rows, by row number."""
         return self.record_words("<i8", self.layout.degree_offset, int(self.header[s.H_ROWS_END]))[numbers - 1]
 
     @property
@@ -440,7 +429,6 @@ class SideState:
         return int(self._view[s.ROWS])
 
     def weights(self, numbers: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        """Return the weights of some rows, by row number."""
         return self.record_words("<i8", c.WEIGHT, int(self.header[s.H_ROWS_END]))[numbers - 1]
 
     @property
@@ -465,11 +453,9 @@ class SideState:
 
     @property
     def variables_address(self) -> int:
-        """Return the address of the table of columns that may have bytes on the heap."""
         return self._variables.address
 
     def statistics(self) -> dict[str, int]:
-        """Return counts by name, prefixed with the name of the side."""
         return {
             f"{self.name}_rows": int(self.header[s.H_LIVE_ROWS]),
             **({f"{self.name}_keys": int(self.header[s.H_JOIN_COUNT])} if self.arranges else {}),
@@ -478,7 +464,6 @@ class SideState:
         }
 
     def store_degrees(self, numbers: npt.NDArray[np.int64], degrees: npt.NDArray[np.int64]) -> None:
-        """Write the degrees of some rows, by row number."""
         self.record_words("<i8", self.layout.degree_offset, int(self.header[s.H_ROWS_END]))[numbers - 1] = degrees
 
     def is_current(self) -> bool:
@@ -495,7 +480,6 @@ class SideState:
         return self._arrays.resident_bytes()
 
     def clear(self) -> None:
-        """Forget everything."""
         for part in (self.arrangement, self.primary_keys, self.arena):
             part.close(remove=self.directory is not None)
         self._open(self.directory)
@@ -518,7 +502,6 @@ class SideState:
         return self.arrangement.table_bytes(keys if self.arranges else 0) + identities
 
     def resident_bytes(self) -> int:
-        """Return the bytes of records, heap, tables and scratch."""
         return self.state_bytes() + self.working_bytes()
 
     def state_bytes(self) -> int:

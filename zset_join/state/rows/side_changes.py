@@ -26,23 +26,19 @@ __all__ = ["NetChanges", "SideChanges"]
 
 @dataclass(slots=True)
 class NetChanges:
-    """Rows that go, and rows that arrive."""
-
     prepared: PreparedSide
-    lost: pa.RecordBatch
+    lost: pa.RecordBatch  # rows that go, or lose copies
     lost_copies: npt.NDArray[np.int64]
-    new: pa.RecordBatch
+    new: pa.RecordBatch  # in the order they came
     new_copies: npt.NDArray[np.int64]
-    touched: npt.NDArray[np.int64]
-    touched_copies: npt.NDArray[np.int64]
+    touched: npt.NDArray[np.int64]  # numbers of the state rows that change
+    touched_copies: npt.NDArray[np.int64]  # present afterwards
     touched_gains: npt.NDArray[np.bool_]
-    after_refs: npt.NDArray[np.int64]
+    after_refs: npt.NDArray[np.int64]  # records of the changed rows that are present afterwards
     after_copies: npt.NDArray[np.int64]
 
 
 class SideChanges:
-    """Resolve the deltas of one side."""
-
     def __init__(self, side: SideState, *, stores: bool) -> None:
         self.side = side
         self.stores = stores
@@ -84,5 +80,4 @@ class SideChanges:
         return pa.RecordBatch.from_arrays(columns, schema=self.schema)
 
     def absorb(self, changes: NetChanges | None, processing_time_us: int | None) -> None:
-        """Store the resolved epoch."""
         self.side.absorb(None if changes is None or not self.stores else changes.prepared, processing_time_us)

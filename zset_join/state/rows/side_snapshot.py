@@ -67,7 +67,8 @@ def side_reader(
     keeps_order: bool = True,
 ) -> pa.RecordBatchReader:
     """Return the live rows and tombstones, with what they remember in columns that start with `_zset_`."""
-    # Batches are made while they are read; the side must not change meanwhile.
+    # Batches are made while they are read; the side must not change meanwhile. `keeps_order`: rows of one key come in the order
+    # in which they were linked, as a snapshot has them; else as they are in memory, in half the time.
     facts = _facts(side.absorbed_epoch, side.ignored) | null_keys(side).metadata()
     schema = _snapshot_schema(side).with_metadata(facts)
     return pa.RecordBatchReader.from_batches(schema, _batches(side, cold, cold_tombstones, keeps_order))
@@ -126,7 +127,6 @@ def _as_batch(side: SideState, refs: _Words, heap: int, is_tombstone: bool) -> p
 
 
 def _words_of(refs: _Words, offset: int) -> _Words:
-    """Return one word of each record."""
     words = np.empty(len(refs), np.int64)
     _read_words(int(refs.ctypes.data), offset, words)
     return words

@@ -27,8 +27,6 @@ _SLOTS_AT_ONCE = 1 << 18
 
 
 class SlotTable:
-    """Own the slots of one table."""
-
     def __init__(
         self, header: npt.NDArray[np.int64], count_word: int, bits_word: int, *, directory: str | None, name: str
     ) -> None:
@@ -54,12 +52,10 @@ class SlotTable:
 
     @property
     def bits(self) -> int:
-        """Return the binary logarithm of the number of slots."""
         return int(self._header[self._bits_word])
 
     @property
     def count(self) -> int:
-        """Return the number of keys."""
         return int(self._header[self._count_word])
 
     def make_room(self, keys: int) -> bool:
@@ -118,7 +114,6 @@ class SlotTable:
         self._directory = directory
 
     def close(self, *, remove: bool = False) -> None:
-        """Unmap the slots."""
         self._slots.close(remove=remove)
 
 

@@ -132,11 +132,12 @@ class UnusedMemory:
         pa.default_memory_pool().release_unused()
 
     def correction(self, held_bytes: int, *, less_bytes: int = 0, more_bytes: int = 0) -> int:
-        """Return how much more, or less, is in memory than the caller is known to hold, about."""
-        # It is what the process has beyond what all hold and what it had when the first of them began. The process may have
+        """Return how many bytes more, or less, are in memory than the caller is known to hold, about; 0 if unknown."""
+        # `less_bytes` of what it holds may be absent (mapped files nobody looked at), `more_bytes` present beyond it. The
+        # result is what the process has beyond what all hold and what it had when the first of them began. The process may have
         # grown or shrunk for another reason: so it is not more than what allocators report as free and what may come on top,
-        # and not less than what may be missing. What is more counts for all who watch in equal parts, what is less by what
-        # each may miss.
+        # and not less than what may be missing. What is more counts for all who watch in equal parts, what is less by what each
+        # may miss.
         self._note(held_bytes)
         if self.close.alive:
             self._unsure[id(self)] = less_bytes, more_bytes

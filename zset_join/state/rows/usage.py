@@ -18,7 +18,6 @@ __all__ = ["check_deltas", "check_same_epoch", "check_tables", "closed", "make_d
 
 
 def check_deltas(operator: str, inputs: Sequence[Relation], deltas: Sequence[ZSet]) -> None:
-    """Refuse another number of deltas than an operator has inputs."""
     if len(deltas) != len(inputs):
         raise PlanError(
             f"{operator} has {len(inputs)} inputs ({', '.join(relation.name for relation in inputs)}) and was given "
@@ -44,7 +43,6 @@ def check_same_epoch(epochs: Iterable[int], directory: str | None) -> None:
 def check_tables(
     operator: str, wanted: Mapping[str, Sequence[str]], tables: Mapping[str, pa.Table | pa.RecordBatchReader]
 ) -> None:
-    """Reject tables that are not a snapshot of the operator."""
     for name, columns in wanted.items():
         missing = ["all of it"] if name not in tables else [one for one in columns if one not in tables[name].schema.names]
         if missing:
@@ -58,7 +56,6 @@ def check_tables(
 
 
 def closed(operator: str) -> StateError:
-    """Return the error of an operator that is used after `close`."""
     return StateError(
         f"{operator} was closed; make a new one, which resumes from the same directory.",
         code="OPERATOR_CLOSED",
@@ -67,7 +64,6 @@ def closed(operator: str) -> StateError:
 
 
 def make_directory(directory: str | None) -> None:
-    """Make the directory of an operator where it is missing."""
     if directory is None:
         return
     try:

@@ -19,8 +19,6 @@ __all__ = ["DueHeap"]
 
 
 class DueHeap:
-    """Own a heap of (time, number)."""
-
     def __init__(self, header: npt.NDArray[np.int64], word: int, *, directory: str | None, name: str) -> None:
         path = None if directory is None else str(Path(directory) / f"{name}.due")
         self._header, self._word, self._is_file = header, word, directory is not None
@@ -28,12 +26,10 @@ class DueHeap:
 
     @property
     def address(self) -> int:
-        """Return its address; changes when it grows."""
         return self._region.address
 
     @property
     def length(self) -> int:
-        """Return how many entries wait."""
         return int(self._header[self._word])
 
     @length.setter
@@ -45,7 +41,6 @@ class DueHeap:
         self._header = header
 
     def make_room(self, entries: int) -> None:
-        """Make room for so many more entries."""
         self._region.ensure(16 * (self.length + entries))
 
     def first(self) -> int | None:
@@ -63,17 +58,14 @@ class DueHeap:
             room = min(4 * room, self.length)
 
     def push(self, time: int, numbers: npt.NDArray[np.int64]) -> None:
-        """Add entries of one time."""
         self.make_room(len(numbers))
         self.length = int(d.push_all(self.address, self.length, time, numbers))
 
     def push_each(self, times: npt.NDArray[np.int64], numbers: npt.NDArray[np.int64]) -> None:
-        """Add entries, each with its time."""
         self.make_room(len(numbers))
         self.length = int(d.push_each(self.address, self.length, times, numbers))
 
     def pop(self, time: int, due: int) -> None:
-        """Take out what is due at a time, of which there is so much."""
         if due:
             self.length = int(d.pop_due(self.address, self.length, time, due))
 
@@ -81,9 +73,7 @@ class DueHeap:
         return 16 * self.length
 
     def is_current(self) -> bool:
-        """Return whether the mapped file is still that of the directory."""
         return self._region.is_current()
 
     def close(self, *, remove: bool = False) -> None:
-        """Unmap it."""
         self._region.close(remove=remove and self._is_file)

@@ -34,8 +34,6 @@ _LENGTH, _FIRST_COUNT = 0, 1
 
 
 class Expiries:
-    """Own the times of the rows of a side."""
-
     def __init__(self, side: SideState, *, directory: str | None, name: str) -> None:
         self._side, self._directory, self._name = side, directory, name
         side.on_compacting = self._renumber
@@ -66,20 +64,16 @@ class Expiries:
             self._heap.rebind(self._header)  # it moved with the bytes in it
 
     def count(self, place: int, amount: int) -> None:
-        """Add to one of the counters that are kept here for the owner."""
         self._header[_FIRST_COUNT + place] += amount
 
     def counts(self, places: int) -> list[int]:
-        """Return the first counters."""
         counts: list[int] = self._header[_FIRST_COUNT : _FIRST_COUNT + places].tolist()
         return counts
 
     def set_counts(self, counts: list[int]) -> None:
-        """Replace the first counters."""
         self._header[_FIRST_COUNT : _FIRST_COUNT + len(counts)] = counts
 
     def times(self, numbers: _Words) -> _Words:
-        """Return when rows expire."""
         times: _Words = self._line(0)[numbers]
         return times
 
@@ -104,7 +98,6 @@ class Expiries:
         return are_live
 
     def forget(self, numbers: _Words) -> None:
-        """Remove the times of rows that go."""
         if len(numbers):
             self._make_room()
             self._line(0)[numbers] = -NEVER
@@ -145,7 +138,6 @@ class Expiries:
         self._heap.push_each(np.ascontiguousarray(times[ends]), np.ascontiguousarray(numbers[ends]))
 
     def restore(self, numbers: _Words, times: _Words) -> None:
-        """Give rows their times back."""
         self.begin(numbers)
         self.raise_to(numbers, times)
 
@@ -166,7 +158,6 @@ class Expiries:
         return 16 * int(self._side.header[s.H_ROWS_END]) + self._heap.resident_bytes()
 
     def is_current(self) -> bool:
-        """Return whether the mapped files are still those of the directory."""
         return self._region.is_current() and self._heap.is_current()
 
     def clear(self) -> None:
@@ -176,6 +167,5 @@ class Expiries:
         self._open()
 
     def close(self) -> None:
-        """Unmap everything."""
         self._region.close()
         self._heap.close()

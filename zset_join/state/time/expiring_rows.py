@@ -53,13 +53,11 @@ _TIMES, _COUNTS = "_zset_expires", b"zset_join.expired"
 
 @dataclass(frozen=True, kw_only=True)
 class TimeToLive:
-    """Describe how long the rows of an input live."""
-
-    after: int
-    by_event_time: bool = False
-    by_key: bool = False
-    reads: bool = False
-    forgets: bool = False
+    after: int  # microseconds, or in the unit of an integer event time
+    by_event_time: bool = False  # else by processing time
+    by_key: bool = False  # the rows of a key live as long as the newest of them
+    reads: bool = False  # a change of another input begins the time of the rows with its key again
+    forgets: bool = False  # rows that expire are not retracted
 
 
 def later(table: pa.Table, by: int) -> pa.Table:
@@ -87,26 +85,21 @@ class _Keys:
 
 @dataclass(slots=True)
 class ExpiringEpoch:
-    """Effect of one epoch on the rows of an input."""
-
-    answered: ZSet
-    stored: ZSet
+    answered: ZSet  # the delta to answer
+    stored: ZSet  # the delta to fold in
     changes: NetChanges | None = None
-    expired: _Words = field(default_factory=lambda: _NONE)
-    due: _Words = field(default_factory=lambda: _NONE)
-    due_times: _Words = field(default_factory=lambda: _NONE)
+    expired: _Words = field(default_factory=lambda: _NONE)  # row numbers
+    due: _Words = field(default_factory=lambda: _NONE)  # numbers of the rows that were looked at
+    due_times: _Words = field(default_factory=lambda: _NONE)  # when each of them expires, as far as is known now
     keys: _Keys | None = None
-    counts: tuple[int, int, int] = (0, 0, 0)
+    counts: tuple[int, int, int] = (0, 0, 0)  # as `COUNTERS`
 
     @property
     def prepared(self) -> PreparedSide | None:
-        """Return the resolved delta."""
         return None if self.changes is None else self.changes.prepared
 
 
 class ExpiringRows:
-    """Own the rows of one input and when they expire."""
-
     def __init__(
         self,
         relation: Relation,
@@ -151,12 +144,10 @@ class ExpiringRows:
 
     @property
     def sides(self) -> list[SideState]:
-        """Return the sides, to mark them as being written."""
         return [self.side] if self._keys is None else [self.side, self._keys.side]
 
     @property
     def tables(self) -> list[str]:
-        """Return the names of the tables of its snapshot."""
         return [self.name] if self._keys is None else [self.name, f"{self.name}_keys"]
 
     # ---------------------------------------------------------------- reading
@@ -250,7 +241,6 @@ class ExpiringRows:
         return None if now is None else now + self._after
 
     def _touched(self, tick: Tick, new: pa.RecordBatch, own: _Words, read: pa.RecordBatch | None) -> _Keys | None:
-        """Return the keys that are written or read, each once."""
         if self._keys is None:
             return None
         rows, times = [], []
@@ -316,7 +306,6 @@ class ExpiringRows:
     # ---------------------------------------------------------------- writing
 
     def absorb(self, tick: Tick, epoch: ExpiringEpoch) -> None:
-        """Store the resolved epoch."""
         changes, now = epoch.changes, self._now(tick)
         gone = _NONE
         if changes is not None:
@@ -338,7 +327,6 @@ class ExpiringRows:
             self._expiries.count(place, amount)
 
     def _new_numbers(self, prepared: PreparedSide) -> _Words:
-        """Return the numbers of the rows that were absent before."""
         numbers = prepared.numbers
         if self.relation.mode == "append":
             return np.array(numbers[: prepared.count][prepared.status[: prepared.count] == 0], np.int64)
@@ -390,7 +378,6 @@ class ExpiringRows:
         return first if first is None or self._time is None else self._time.as_watermark(first)
 
     def statistics(self) -> dict[str, int]:
-        """Return counts: live rows, and `COUNTERS`."""
         counted = zip(COUNTERS, self._expiries.counts(len(COUNTERS)), strict=True)
         rows = int(self.side.header[s.H_LIVE_ROWS])
         return {f"{self.name}_rows": rows, **{f"{self.name}_{name}": count for name, count in counted}}
@@ -404,26 +391,22 @@ class ExpiringRows:
         return readers
 
     def restore(self, tables: Mapping[str, pa.Table | pa.RecordBatchReader]) -> None:
-        """Replace the state by a snapshot; `SideState.end_absorb` is the caller's."""
         table = _restore_timed(self.side, self._expiries, tables[self.name])
         self._expiries.set_counts(json.loads((table.schema.metadata or {}).get(_COUNTS, b"[0, 0, 0]")))
         if self._keys is not None:
             _restore_timed(self._keys.side, self._key_expiries, tables[f"{self.name}_keys"])
 
     def resident_bytes(self) -> int:
-        """Return the bytes of rows, keys and times."""
         size = self.side.resident_bytes() + self._expiries.resident_bytes()
         if self._keys is not None:
             size += self._keys.side.resident_bytes() + self._key_expiries.resident_bytes()
         return size
 
     def is_current(self) -> bool:
-        """Return whether the mapped files are still those of the directory, whole."""
         times = [self._expiries] if self._keys is None else [self._expiries, self._key_expiries]
         return all(side.is_current() for side in self.sides) and all(one.is_current() for one in times)
 
     def close(self) -> None:
-        """Unmap everything."""
         self.side.close()
         self._expiries.close()
         if self._keys is not None:

@@ -21,8 +21,6 @@ _LEAST_KEYS, _LEAST_ROWS = 4096, 8192
 
 
 class ExpiringRuns:
-    """Free rows of one input as the watermark passes them."""
-
     def __init__(
         self, rows: VersionedRows, keys: KeyRuns, *, keeps_newest: bool, first_word: int, directory: str | None
     ) -> None:
@@ -86,7 +84,6 @@ class ExpiringRuns:
         return self._due.resident_bytes() + self._forget.resident_bytes()
 
     def is_current(self) -> bool:
-        """Return whether the mapped files are still those of the directory."""
         return self._due.is_current() and self._forget.is_current()
 
     def reopen(self) -> None:
@@ -95,6 +92,5 @@ class ExpiringRuns:
         self._open()
 
     def close(self, *, remove: bool = False) -> None:
-        """Unmap everything."""
         self._due.close(remove=remove)
         self._forget.close(remove=remove)

@@ -29,18 +29,15 @@ _AT_ONCE = 1 << 16
 
 @dataclass(slots=True)
 class Transitions:
-    """The transitions of left rows."""
-
-    refs: _Words
-    befores: _Words
+    refs: _Words  # record addresses of left rows
+    befores: _Words  # what each was joined with
     afters: _Words
     weights: _Words
-    corrects: bool = False
-    corrected: slice = field(default_factory=lambda: slice(0))
+    corrects: bool = False  # only the right side has changed: the left rows were present before and stay
+    corrected: slice = field(default_factory=lambda: slice(0))  # their positions among the transitions
 
     @classmethod
     def added(cls, parts: Sequence[Transitions]) -> Transitions:
-        """Return several as one."""
         if len(parts) == 1:
             return parts[0]
         names = ("refs", "befores", "afters", "weights")
@@ -55,8 +52,6 @@ class Transitions:
 
 
 class JoinedPairs:
-    """Gather the lines of an answer."""
-
     def __init__(
         self,
         shape: VersionJoinShape,

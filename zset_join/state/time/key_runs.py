@@ -38,22 +38,19 @@ _NONE_FORGOTTEN = -(1 << 63)
 
 @dataclass(slots=True)
 class KeyGroups:
-    """The keys of one epoch."""
-
     count: int
     table: _Words
-    bits: int
-    reps: _Words
+    bits: int  # binary logarithm of the size of `table`
+    reps: _Words  # address of the key record of each group
     codes: _Words
-    numbers: _Words
-    group_of: list[_Words]
+    numbers: _Words  # in the state, 0 for a new key
+    group_of: list[_Words]  # per input and row; -1 where its key can never match
+    # Per input, rows whose key does not fit the type keys are compared in; None when all do.
     unfit: list[npt.NDArray[np.bool_] | None]
     _owners: list[Any] = field(default_factory=list)
 
 
 class KeyRuns:
-    """Own the keys."""
-
     def __init__(
         self,
         key_types: Sequence[pa.DataType],
@@ -209,21 +206,17 @@ class KeyRuns:
         return int(r.drop_empty_keys(self.view, self._variables.address, numbers, len(numbers), self.runs))
 
     def resident_bytes(self) -> int:
-        """Return the bytes of records, blocks and table."""
         return self.arena.record_bytes() + self.arena.heap_bytes() + self.table.table_bytes()
 
     def is_current(self) -> bool:
-        """Return whether the mapped files are still those of the directory, whole."""
         return self.arena.is_current() and self.table.is_current() and self.header[s.H_DIRTY] == 0
 
     def clear(self) -> None:
-        """Forget everything."""
         self.table.close(remove=self.directory is not None)
         self.arena.close(remove=self.directory is not None)
         self._open()
 
     def close(self) -> None:
-        """Unmap everything."""
         self.table.close()
         self.arena.close()
         self._release()

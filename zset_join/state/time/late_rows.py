@@ -20,10 +20,8 @@ __all__ = ["Arrivals", "Passed", "mark_late"]
 
 @dataclass(frozen=True, slots=True)
 class Arrivals:
-    """The rows of one input in an epoch."""
-
     times: npt.NDArray[np.int64]
-    status: npt.NDArray[np.uint8]
+    status: npt.NDArray[np.uint8]  # as in `zset_join.kernels.rows.changes`; late rows are marked in it
     weights: npt.NDArray[np.int64]
     rows: pa.RecordBatch
 
@@ -32,9 +30,9 @@ class Arrivals:
 class Passed:
     """The times that were past before an epoch."""
 
-    watermark: int
-    horizon: int
-    refuses: bool
+    watermark: int  # before the epoch
+    horizon: int  # up to which rows were past
+    refuses: bool  # every version up to there is marked, for an error
 
 
 def mark_late(

@@ -34,8 +34,6 @@ def _changes(right: PreparedRows) -> tuple[Any, ...]:
 
 
 class NearestPassing:
-    """Search the right rows that a condition chooses."""
-
     def __init__(self, keys: KeyRuns, left: VersionedRows, right: VersionedRows, pairs: JoinedPairs, reach: int) -> None:
         self._keys, self._left, self._right, self._pairs, self._reach = keys, left, right, pairs, reach
 
@@ -44,7 +42,6 @@ class NearestPassing:
         return self._keys.view, self._right.place, self._right.view  # views move when a state is cleared
 
     def transitions(self, epoch: VersionEpoch, left: PreparedRows, gone: tuple[_Words, _Words], come: DueRows) -> Transitions:
-        """Return the transitions of an epoch."""
         groups = np.repeat(np.arange(epoch.groups.count), np.diff(left.removed_begin))
         past = DueRows(gone[0], epoch.groups.numbers[groups], groups, gone[1])
         kept = self._touched(epoch, left)

@@ -25,7 +25,6 @@ NULL_WORD = -(1 << 63)
 
 
 def count_order_words(schema: pa.Schema, columns: Sequence[str], *, relation: str) -> int:
-    """Return how many words these columns give."""
     return count_sequence_words([schema.field(name).type for name in columns], relation=relation, columns=columns)
 
 

@@ -28,11 +28,9 @@ _H_DUE_LENGTH = 42
 
 @dataclass(slots=True)
 class DueRows:
-    """Rows to be looked up."""
-
-    refs: _Words
-    keys: _Words
-    groups: _Words
+    refs: _Words  # record addresses
+    keys: _Words  # number of the key of each, 0 where the state has none
+    groups: _Words  # group of each in this epoch, -1 for none
     weights: _Words
 
 

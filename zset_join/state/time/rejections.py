@@ -62,8 +62,6 @@ _CODES = {
 
 
 class GivenRows:
-    """The rows of one input in one epoch, with the status of each."""
-
     def __init__(self, relation: Relation, delta: ZSet, key: Sequence[str], status: npt.NDArray[np.uint8]) -> None:
         self.relation, self.delta, self.key, self.status = relation, delta, tuple(key), status
 
@@ -72,7 +70,6 @@ class GivenRows:
         return int(((self.status > ch.LAST_HARMLESS) & (self.status < _FIRST_LATE)).sum())
 
     def reason_of(self, row: int) -> tuple[str, str]:
-        """Return code and reason of a row."""
         code, text = _CODES[int(self.status[row])]
         return code, text.format(event_time=self.relation.event_time, key=list(self.key))
 

@@ -33,8 +33,6 @@ _SNAPSHOT_ROWS = 1 << 16
 
 
 class RowStore:
-    """Own the rows of one input."""
-
     def __init__(
         self,
         schema: pa.Schema,
@@ -70,7 +68,6 @@ class RowStore:
 
     @property
     def live_rows(self) -> int:
-        """Return how many rows are kept."""
         return self.arena.live_rows
 
     def make_room(self, rows: int, heap_bytes: int) -> None:
@@ -120,7 +117,6 @@ class RowStore:
         return np.ndarray((count,), dtype, buffer=records, offset=offset, strides=(self.layout.stride,))
 
     def snapshot_batches(self) -> Iterator[pa.RecordBatch]:
-        """Yield the rows; the state must not change meanwhile."""
         schema, plan = self.snapshot_schema(), self.layout.gather_plan(range(len(self.schema)))
         refs = self.live_refs()
         end = int(self.arena.header[s.H_ROWS_END])
@@ -151,18 +147,14 @@ class RowStore:
             yield rows.to_batches()[0], weights, ~arrivals if self._latest_first else arrivals, marks.astype(np.uint8)
 
     def resident_bytes(self) -> int:
-        """Return the bytes of records and long values."""
         return self.arena.record_bytes() + self.arena.heap_bytes()
 
     def is_current(self) -> bool:
-        """Return whether the mapped files are still those of the directory."""
         return self.arena.is_current()
 
     def clear(self) -> None:
-        """Forget everything."""
         self.arena.close(remove=self._directory is not None)
         self._open()
 
     def close(self) -> None:
-        """Unmap everything."""
         self.arena.close()

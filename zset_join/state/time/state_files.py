@@ -32,7 +32,6 @@ def fingerprint(*facts: object) -> int:
 
 
 def open_arena(layout: RowLayout, facts: Sequence[object], *, directory: str | None, name: str) -> RowArena:
-    """Open the arena of a layout, or make it."""
     arena = RowArena(layout, directory=directory, name=name)
     own = fingerprint(name, layout.schema, layout.stride, layout.sequence_words, *facts)
     if arena.header[s.H_FINGERPRINT] == 0:

@@ -29,8 +29,6 @@ RestorePart = Callable[[RowStore, pa.RecordBatch, npt.NDArray[np.int64], npt.NDA
 
 
 class TimedState:
-    """Own the state of an operator."""
-
     def __init__(
         self,
         keys: KeyRuns,
@@ -48,11 +46,9 @@ class TimedState:
 
     @property
     def absorbed_epoch(self) -> int:
-        """Return the last epoch folded in, -1 when there was none."""
         return int(self.keys.header[s.H_ABSORBED_EPOCH])
 
     def begin(self) -> None:
-        """Mark the state as being written."""
         self.keys.header[s.H_DIRTY] = 1
 
     def end(self, epoch: int) -> None:
@@ -63,11 +59,9 @@ class TimedState:
         self.keys.header[s.H_DIRTY] = 0
 
     def count(self, name: str, amount: int) -> None:
-        """Add to a counter."""
         self.keys.header[_FIRST_COUNT + self.counters.index(name)] += amount
 
     def counts(self) -> dict[str, int]:
-        """Return all counters."""
         first = _FIRST_COUNT
         return dict(zip(self.counters, self.keys.header[first : first + len(self.counters)].tolist(), strict=True))
 
@@ -81,11 +75,9 @@ class TimedState:
         }
 
     def resident_bytes(self) -> int:
-        """Return the bytes of memory."""
         return self.keys.resident_bytes() + sum(rows.resident_bytes() for rows in self.inputs)
 
     def is_current(self) -> bool:
-        """Return whether the mapped files are still those of the directory, whole."""
         return self.keys.is_current() and all(rows.is_current() for rows in self.inputs)
 
     def snapshot_readers(self) -> Mapping[str, pa.RecordBatchReader]:
@@ -101,7 +93,6 @@ class TimedState:
         }
 
     def restore(self, tables: Mapping[str, pa.Table | pa.RecordBatchReader], take: RestorePart) -> None:
-        """Replace the state by a snapshot. Cost: its rows."""
         self.clear()
         self.begin()
         epoch = -1
@@ -120,7 +111,6 @@ class TimedState:
         self.end(epoch)
 
     def clear(self) -> None:
-        """Forget everything."""
         self.keys.clear()
         for rows in self.inputs:
             rows.clear()
@@ -128,7 +118,6 @@ class TimedState:
             self._on_cleared()
 
     def close(self) -> None:
-        """Unmap everything."""
         self.keys.close()
         for rows in self.inputs:
             rows.close()

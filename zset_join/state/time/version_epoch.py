@@ -19,15 +19,13 @@ __all__ = ["VersionEpoch"]
 
 @dataclass(slots=True)
 class VersionEpoch:
-    """Effect of an epoch."""
-
     tick: Tick
     deltas: tuple[ZSet, ZSet]
     groups: KeyGroups
     right: PreparedRows
-    left: PreparedRows | None
-    left_address: int
-    left_times: npt.NDArray[np.int64]
+    left: PreparedRows | None  # None where left rows are not kept in runs
+    left_address: int  # of the records of the left rows
+    left_times: npt.NDArray[np.int64]  # that the left rows request
     given: tuple[GivenRows, GivenRows]
     counts: dict[str, int] = field(default_factory=dict)
-    owners: list[Any] = field(default_factory=list)
+    owners: list[Any] = field(default_factory=list)  # keep what addresses point to

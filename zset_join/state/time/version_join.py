@@ -57,8 +57,7 @@ _H_RIGHT_DUE, _H_LEFT_DUE = 32, 34  # of the header of the keys; each takes two 
 
 
 class VersionJoin:
-    """Join by key and time."""
-
+    # `place` is among the joins that share the right rows of `table_of`; `eager_places` of them may have runs of left rows.
     def __init__(
         self,
         shape: VersionJoinShape,
@@ -135,7 +134,6 @@ class VersionJoin:
         return first is not None and passed is not None and first <= passed
 
     def _first_answers(self, epoch: VersionEpoch) -> Transitions:
-        """Return the final output for left rows."""
         parts = []
         passed = self.shape.times.of_watermark(epoch.tick.watermark_us)
         now = epoch.given[0].status == ch.OK
@@ -384,11 +382,10 @@ class VersionJoin:
     # ---------------------------------------------------------------- writing; called by `VersionJoins`
 
     def resolve(self, tick: Tick, deltas: Sequence[ZSet]) -> None:
-        """Find out what the deltas of an epoch change."""
         self._refuse(self._prepare(tick, deltas))
 
     def fold(self, tick: Tick, deltas: Sequence[ZSet]) -> tuple[_Words, dict[str, int]]:
-        """Store the resolved epoch, including right rows that it owns, and free rows that the watermark has passed."""
+        """Store the resolved epoch, with right rows that it owns, free past ones; return possibly empty keys, and counts."""
         epoch = self._prepare(tick, deltas)
         rejected = list(epoch.given)
         if not self._owns_table:  # keys that another join has stored have their numbers now
@@ -468,12 +465,10 @@ class VersionJoin:
 
     @property
     def kept(self) -> list[RowStore]:
-        """Return the rows that are its own."""
         own: list[RowStore] = [self.right] if self._owns_table else []
         return own if self.left is None else [self.left, *own]
 
     def forget_epoch(self) -> None:
-        """Release the prepared epoch."""
         self._prepared = None
 
     def retract(

@@ -41,15 +41,15 @@ class PreparedRows:
     """Effect of the rows of an epoch on one `VersionedRows`."""
 
     count: int
-    address: int
+    address: int  # of the records
     weights: _Words
     status: npt.NDArray[np.uint8]
     deletes: npt.NDArray[np.uint8]
-    left: _Words
-    begin: _Words
-    order: _Words
-    removed_begin: _Words
-    removed_at: _Words
+    left: _Words  # weight of each new row after what this epoch retracted of it; 0 for other rows
+    begin: _Words  # where the new rows of each group begin in `order`
+    order: _Words  # the new rows, by group and in order
+    removed_begin: _Words  # where the list of what is taken off the entries of each group's run begins
+    removed_at: _Words  # positions in the run
     removed_weight: _Words
     group_of: _Words
     owners: list[Any]
@@ -62,19 +62,15 @@ class PreparedRows:
 
 @dataclass(frozen=True, slots=True)
 class NewRows:
-    """Rows of an epoch, or of a snapshot."""
-
     rows: pa.RecordBatch
-    order: Sequence[_Words]
-    weights: _Words
-    status: npt.NDArray[np.uint8]
-    deletes: npt.NDArray[np.uint8] | None = None
-    arrivals: _Words | None = None
+    order: Sequence[_Words]  # the order words of each row, without the arrival
+    weights: _Words  # below 0 a retraction
+    status: npt.NDArray[np.uint8]  # rows that are not OK are omitted; retractions of what is not there are marked in it
+    deletes: npt.NDArray[np.uint8] | None = None  # which rows are DELETEs; None: none is
+    arrivals: _Words | None = None  # of each row; None: they come now
 
 
 class VersionedRows(RowStore):
-    """Own the rows of one input that are looked up by key and time."""
-
     def __init__(
         self,
         schema: pa.Schema,
@@ -162,7 +158,6 @@ class VersionedRows(RowStore):
     # ---------------------------------------------------------------- writing
 
     def wanted(self, prepared: PreparedRows) -> _Marks:
-        """Return which groups get a row."""
         return prepared.begin[1:] > prepared.begin[:-1]
 
     def run_bytes(self, prepared: PreparedRows, groups: KeyGroups) -> int:
