@@ -91,11 +91,18 @@ class ChangeableEpochs(Protocol):
         *,
         as_now: bool = False,
     ) -> PlanDiff:
-        """Change the query between two epochs; see `DriverEpochs.evolve`."""
+        """Change the query between two epochs; outputs get the difference, and this object takes no epoch any more.
+
+        New outputs are given by view; one without keeps its own. For the rest see `Pipeline.evolve`. Where the change does not
+        count, the query continues as it was.
+        """
         ...
 
     def undo(self, *, has_streams: bool = False) -> tuple[PlanDiff, PlannedQuery]:
-        """Go back to the query before the last change; see `DriverEpochs.undo`."""
+        """Go back to the query before the last change, as `evolve`; return the difference, and that query.
+
+        Without `has_streams`, a change that gave streams other columns is refused (`EVOLVE_STREAM`).
+        """
         ...
 
 

@@ -122,12 +122,7 @@ class QueryTools(Protocol):
 
 
 class StoredQuery:
-    """Questions to a stored query; a context manager, so that the checkpoint is released.
-
-    Args:
-        runner: of its epochs, attached to its checkpoint.
-        tools: answer questions about the query.
-    """
+    """Questions to a stored query; a context manager, so that the checkpoint is released."""
 
     def __init__(self, runner: QueryRunner, tools: QueryTools) -> None:
         self._runner = runner

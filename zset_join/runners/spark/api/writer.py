@@ -85,11 +85,7 @@ class WrittenQuery(Protocol):
 
     @property
     def placed(self) -> PlacedQuery:
-        """Return it as executors run it.
-
-        Raises:
-            OptionError: they do not run it.
-        """
+        """Return it as executors run it; refuse where they cannot."""
         ...
 
 

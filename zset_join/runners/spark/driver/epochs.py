@@ -168,16 +168,7 @@ class DriverEpochs:
         return self.settings.query.plan.output.schema
 
     def attach(self, query_id: str | None, session: SparkSession | None = None) -> None:
-        """Open checkpoint and outputs, and give the outputs the last epoch where they lack it.
-
-        Args:
-            query_id: Spark's; None where it keeps none.
-            session: for outputs that are given DataFrames; default: the one that is active.
-
-        Raises:
-            StateError: the checkpoint does not fit, or is in use.
-            SinkError: an output does not fit.
-        """
+        """Open checkpoint and outputs, and give the outputs the last epoch where they lack it."""
         given = self.settings
         self._query_id = query_id or ""
         options = given.options
@@ -210,11 +201,7 @@ class DriverEpochs:
         )
 
     def _check_topics(self, positions: Mapping[str, Any]) -> None:
-        """Compare the ids of Kafka topics with those of the last epoch.
-
-        Raises:
-            StateError: `SOURCE_LOST_ROWS`: a topic was deleted and created again, or is gone.
-        """
+        """Compare the ids of Kafka topics with those of the last epoch."""
         self._topic_ids = positions if self.topics is None else self.topics.start(positions)
 
     def begin(self) -> None:
@@ -224,11 +211,6 @@ class DriverEpochs:
         self.progress.publish(self._query_id)
 
     def explanation(self, budget: int | None = None) -> str:
-        """Return the text that `explain` prints.
-
-        Args:
-            budget: bytes of state that the query may have; default: by the memory of this machine.
-        """
         budget = memory_budget(self.options) if budget is None else budget
         outputs = [repr(sink) for sinks in self._sinks.values() for sink in sinks]
         return "\n".join(
@@ -246,11 +228,6 @@ class DriverEpochs:
         return None if pipeline is None or due_us is None else (pipeline.epoch - 1, due_us)
 
     def __call__(self, batch: DataFrame, epoch: int) -> None:
-        """Run one epoch.
-
-        Raises:
-            ZsetJoinError: whatever is wrong with input, state or output; see `Pipeline.step`.
-        """
         try:
             with self.lock:
                 if self.has_ended:
@@ -304,18 +281,6 @@ class DriverEpochs:
         *,
         as_now: bool = False,
     ) -> PlanDiff:
-        """Change the query between two epochs; outputs get the difference. This object takes no epoch any more.
-
-        Args:
-            query: the new one.
-            outputs: new outputs by view; one that has none here keeps its own.
-            words: what schemas do not show of columns of streams that change.
-            reread: as for `Pipeline.evolve`.
-            as_now: as for `Pipeline.evolve`.
-
-        Raises:
-            ZsetJoinError: as `Pipeline.evolve`; where the change does not count, the query continues as it was.
-        """
         with self.lock:
             sinks = {view: [one.sink for one in chosen] for view, chosen in outputs.items() if chosen}
             given = sinks if query.has_several else [sink for chosen in sinks.values() for sink in chosen]
@@ -333,15 +298,6 @@ class DriverEpochs:
             )
 
     def undo(self, *, has_streams: bool = False) -> tuple[PlanDiff, PlannedQuery]:
-        """Go back to the query before the last change, as `evolve`; return the difference, and that query.
-
-        Args:
-            has_streams: the caller has the streams of the query before, whose columns may be others.
-
-        Raises:
-            StateError: `EVOLVE_STREAM`: the change gave streams other columns, and the caller does not have those of before.
-            ZsetJoinError: as `Pipeline.undo` and `evolve`; where the change does not count, the query continues as it was.
-        """
         with self.lock:
             query = self.opened().query_before().query
             if not has_streams:
@@ -378,11 +334,6 @@ class DriverEpochs:
             return backup(self.location, directory, outputs=tuple(places), is_held=self.is_open)
 
     def opened(self) -> Pipeline[Any]:
-        """Return the pipeline.
-
-        Raises:
-            StateError: `NOT_ATTACHED`: the checkpoint is not held.
-        """
         if self._pipeline is None:
             raise StateError("the query was not attached to its checkpoint", code="NOT_ATTACHED")
         return self._pipeline
@@ -464,11 +415,6 @@ class DriverEpochs:
         yield from ((table, settings.layout) for table in first)
 
     def _rows(self, parted: Mapping[str, SourceRows], epoch: int) -> dict[str, Any]:
-        """Return the input of the pipeline.
-
-        Raises:
-            BadInputError: rows that cannot be read, and bad input is refused.
-        """
         return {name: self._of_source(name, rows, epoch) for name, rows in parted.items()}
 
     def _of_source(self, name: str, rows: SourceRows, epoch: int) -> Any:

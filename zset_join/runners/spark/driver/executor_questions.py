@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
-import numpy as np
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
@@ -25,7 +24,7 @@ from zset_join.core.options import QueryOptions
 from zset_join.runners.spark.driver.changing_executors import evolve_executors, undo_executors
 from zset_join.runners.spark.driver.executor_tools import ExecutorTools
 from zset_join.runners.spark.driver.executors_state import diff_of_executors
-from zset_join.runners.spark.driver.on_server import on_server, once_free, table_bytes, table_of
+from zset_join.runners.spark.driver.on_server import on_server, once_free, table_bytes
 from zset_join.runners.spark.driver.questions import (
     WAITS,
     Question,
@@ -41,10 +40,8 @@ from zset_join.runners.spark.driver.served_changes import CHANGES, ended_by_chan
 from zset_join.runners.spark.driver.served_handle import ServedHandle, ToolsOfServed, compared
 from zset_join.runners.spark.epoch.runner import EpochRunner
 from zset_join.runners.spark.frames.sent import frame_bytes, frame_of, unpacked_with_frames
-from zset_join.zset import ZSet, single_batch
 
 if TYPE_CHECKING:
-    from zset_join.checkpoint.row_history import RowHistory
     from zset_join.query.several import PlannedQuery
     from zset_join.runners.spark.tools.view_comparison import VerificationReport
 
@@ -83,14 +80,6 @@ class ServedExecutorTools(ToolsOfServed):
         sent["tables"] = None if tables is None else {name: frame_bytes(rows) for name, rows in tables.items()}
         found: VerificationReport = self._answer("verify", {**sent, "most_differences": most_differences, "sample": sample})
         return found
-
-    def explain_row(self, row: Mapping[str, Any], *, most_rows: int) -> RowHistory:
-        found: RowHistory = self._answer("explain_row", {"row": dict(row), "most_rows": most_rows})
-        return found
-
-    def view_rows(self, view: str, values: Mapping[str, Any], *, most_rows: int) -> tuple[ZSet, int]:
-        content, weights, count = self._answer("view_rows", {"view": view, "values": dict(values), "most_rows": most_rows})
-        return ZSet(single_batch(table_of(content)), np.asarray(weights, np.int64)), count
 
     def _compared(self, query: PlannedQuery, lease_seconds: float, *, as_now: bool) -> Callable[[], Any]:
         location, written = self._options.checkpoint_location, written_query(query)

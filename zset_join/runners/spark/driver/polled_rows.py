@@ -59,7 +59,7 @@ class PolledRows:
         is_kept: bool = True,
         is_endless: bool = False,
         trigger: str | None = None,
-        max_bytes: Callable[[], int],
+        max_bytes: Callable[[], int],  # of a batch in Arrow; 0: any
         check: Callable[[], None] = lambda: None,
     ) -> None:
         self._stream = stream

@@ -72,7 +72,7 @@ class Question:
     about: str
     given: Mapping[str, Any]
     rows: bytes | None = None
-    put_at: float = 0.0
+    put_at: float = 0.0  # in seconds of the server's clock
 
     def answered(self, epochs: DriverEpochs) -> Any:
         tools, given = DriverTools(epochs), dict(self.given)

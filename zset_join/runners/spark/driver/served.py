@@ -15,7 +15,6 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
@@ -29,7 +28,7 @@ from zset_join.runners.spark.driver.choosing import memory_budget
 from zset_join.runners.spark.driver.chosen_sink import ChosenSink
 from zset_join.runners.spark.driver.driver_tools import refuse_given
 from zset_join.runners.spark.driver.epochs import DriverEpochs, DriverSettings, spark_query_id
-from zset_join.runners.spark.driver.on_server import on_server, once_free, table_of
+from zset_join.runners.spark.driver.on_server import on_server, once_free
 from zset_join.runners.spark.driver.other_modes import has_other_mode, write_draft
 from zset_join.runners.spark.driver.questions import Question, QuestionWatch, answer_of, opened_for_a_look
 from zset_join.runners.spark.driver.sent_changes import read_diff, read_query, written_outputs, written_query
@@ -41,11 +40,9 @@ from zset_join.runners.spark.epoch.heartbeat import Heartbeat
 from zset_join.runners.spark.frames.facts import is_connect
 from zset_join.runners.spark.frames.sent import frame_of
 from zset_join.tools.savepoint import Savepoint
-from zset_join.zset import ZSet, single_batch
 
 if TYPE_CHECKING:
     from zset_join.checkpoint.other_mode import OtherMode
-    from zset_join.checkpoint.row_history import RowHistory
     from zset_join.evolution.changed_columns import ColumnWords
     from zset_join.evolution.differences import PlanDiff
     from zset_join.query.several import PlannedQuery
@@ -185,15 +182,6 @@ class ServedTools(ToolsOfServed):
         refuse_given(given)
         found: VerificationReport = self._answer("verify", {"most_differences": most_differences}, actual_df)
         return found
-
-    def explain_row(self, row: Mapping[str, Any], *, most_rows: int) -> RowHistory:
-        found: RowHistory = self._answer("explain_row", {"row": dict(row), "most_rows": most_rows})
-        return found
-
-    def view_rows(self, view: str, values: Mapping[str, Any], *, most_rows: int) -> tuple[ZSet, int]:
-        given = {"view": view, "values": dict(values), "most_rows": most_rows}
-        content, weights, count = self._answer("view_rows", given)
-        return ZSet(single_batch(table_of(content)), np.asarray(weights, np.int64)), count
 
     def _compared(self, query: PlannedQuery, lease_seconds: float, *, as_now: bool) -> Any:
         compare = diff_of_running if self._is_active() else diff_wherever

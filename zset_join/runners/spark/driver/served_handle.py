@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
+import numpy as np
 import pyarrow as pa
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
@@ -28,8 +29,10 @@ from zset_join.runners.spark.driver.spark_files import copied_end
 from zset_join.runners.spark.epoch.heartbeat import Heartbeat
 from zset_join.runners.spark.epoch.progress import ProgressLog
 from zset_join.tools.dead_letters import read_letters
+from zset_join.zset import ZSet, single_batch
 
 if TYPE_CHECKING:
+    from zset_join.checkpoint.row_history import RowHistory
     from zset_join.evolution.differences import PlanDiff
     from zset_join.query.several import PlannedQuery
 
@@ -52,18 +55,13 @@ class ServedSettings(Protocol):
     def dead_letters(self) -> str: ...
 
 
-def _is_not_active() -> bool:
-    """Return that a query does not run which was not started."""
-    return False
-
-
 @dataclass(eq=False)
 class ServedHandle:
     """A client's view of a query whose epochs run on the server."""
 
     settings: ServedSettings
     session: SparkSession
-    is_active: Callable[[], bool] = _is_not_active
+    is_active: Callable[[], bool] = lambda: False
     error: BaseException | None = None
     heartbeat: Heartbeat | None = None
     has_ended: bool = False
@@ -82,11 +80,6 @@ class ServedHandle:
         return self.settings.dead_letters
 
     def __call__(self, batch: DataFrame, epoch: int) -> None:
-        """Refuse: epochs run on the server.
-
-        Raises:
-            PlanError: always.
-        """
         raise PlanError(f"epoch {epoch} of {batch} runs on the server, not in this client.", code="SPARK_CONNECT")
 
     def attach(self, query_id: str) -> None:
@@ -116,11 +109,7 @@ class ServedHandle:
 
 
 class ToolsOfServed(ABC):
-    """Answer questions about a query of the server, wherever its epochs run.
-
-    Args:
-        query: the client's view of it.
-    """
+    """Answer questions about a query of the server, wherever its epochs run."""
 
     def __init__(self, query: ServedHandle) -> None:
         self._session = query.session
@@ -130,11 +119,7 @@ class ToolsOfServed(ABC):
     def diff(
         self, query: PlannedQuery, *, lease_seconds: float, reread: Mapping[str, Any] | None = None, as_now: bool = False
     ) -> PlanDiff:
-        """Return how the answers of another query would differ, by a job; rows that differ travel. See `StoredQuery.diff`.
-
-        Raises:
-            OptionError: `NOT_FROM_HERE`: a stream is to be read again.
-        """
+        """Return how the answers of another query would differ, by a job; rows that differ travel. See `StoredQuery.diff`."""
         refuse_reread("diff", reread)
         return read_diff(on_server(self._session, self._compared(query, lease_seconds, as_now=as_now)))
 
@@ -146,6 +131,18 @@ class ToolsOfServed(ABC):
             return table_bytes(read_letters(location, path=path, **chosen))
 
         return table_of(on_server(self._session, letters))
+
+    def explain_row(self, row: Mapping[str, Any], *, most_rows: int) -> RowHistory:
+        found: RowHistory = self._answer("explain_row", {"row": dict(row), "most_rows": most_rows})
+        return found
+
+    def view_rows(self, view: str, values: Mapping[str, Any], *, most_rows: int) -> tuple[ZSet, int]:
+        content, weights, count = self._answer("view_rows", {"view": view, "values": dict(values), "most_rows": most_rows})
+        return ZSet(single_batch(table_of(content)), np.asarray(weights, np.int64)), count
+
+    @abstractmethod
+    def _answer(self, about: str, given: Mapping[str, Any]) -> Any:
+        """Return the answer of the server to a question."""
 
     @abstractmethod
     def _compared(self, query: PlannedQuery, lease_seconds: float, *, as_now: bool) -> Callable[[], Any]:

@@ -6,8 +6,7 @@
 The law: at a start the directory holds what the checkpoint has of Spark's files, and nothing else of them. Before an epoch is
 committed, what Spark has planned it from is in the checkpoint: so a run that lost its disk plans the epoch again with the same
 input, or continues behind it. A copy never replaces another: a second driver that planned the same epoch is refused. Each start
-leaves a mark of its own in the directory; a run that finds another's copies and removes nothing more, for what that start has
-emptied is not what Spark has removed.
+leaves a mark of its own in the directory; a run that finds the mark of another one copies and removes nothing more.
 
 Limits: the processes of Spark's server see one directory: on one machine any, on several a volume. What Spark notes at the end
 of a run, that its last epoch is done, is copied by the process that started the query; over Spark Connect by a job of the

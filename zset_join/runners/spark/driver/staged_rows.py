@@ -67,7 +67,7 @@ class StagedRows:
         is_kept: bool = True,
         most_waiting: Callable[[], int] | None = None,
         trigger: str | None = None,
-        max_bytes: Callable[[], int],
+        max_bytes: Callable[[], int],  # of a batch in Arrow; 0: any
     ) -> None:
         self._stream = stream
         self._location = location

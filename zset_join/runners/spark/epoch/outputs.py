@@ -74,29 +74,15 @@ class Output(Protocol):
     def describe(self) -> str: ...
 
     def open(self, relation: Relation, query_id: str, *, may_lack_columns: bool = False) -> None:
-        """Attach it to the query.
-
-        Args:
-            relation: the rows it is given.
-            query_id: the query.
-            may_lack_columns: see `AlterableSink`; `give_change` adds them.
-        """
+        """Attach it to the query; columns that it may lack (`AlterableSink`) are added by `give_change`."""
         ...
 
     def has(self, record: CommitRecord) -> bool:
-        """Return whether a committed epoch is in it already.
-
-        Raises:
-            SinkError: the output took another epoch of this number, or of the one before it.
-        """
+        """Return whether a committed epoch is in it already; refuse another epoch of this number, or of the one before."""
         ...
 
     def lacking(self, record: CommitRecord) -> tuple[str, ...]:
-        """Return the titles of outputs without a committed epoch, for `explain`; one that keeps no epochs is not among them.
-
-        Raises:
-            SinkError: see `has`.
-        """
+        """Return the titles of outputs without a committed epoch, for `explain`; one that keeps no epochs is not among them."""
         ...
 
     def can_publish(self, files: CheckpointFiles, record: CommitRecord) -> bool:
@@ -108,21 +94,13 @@ class Output(Protocol):
         ...
 
     def check_altered(self, relation: Relation) -> None:
-        """Refuse columns that the open output cannot be given; see `AlterableSink`.
-
-        Raises:
-            SinkError: `EVOLVE_OUTPUT`.
-        """
+        """Refuse columns that the open output cannot be given; see `AlterableSink`."""
         ...
 
     def give_change(
         self, session: SparkSession, files: CheckpointFiles, record: CommitRecord, rows: ZSet
     ) -> dict[str, Rejected]:
-        """Take the answer of an epoch in which the query changed, which is beside the parts that tasks write.
-
-        Returns:
-            Rows that were set aside, by what `explain` calls the output.
-        """
+        """Take the answer of an epoch in which the query changed; return what was set aside, by the name in `explain`."""
         ...
 
     def contents(self, session: SparkSession) -> DataFrame | None:
@@ -160,11 +138,7 @@ class SelectiveOutput(Output, Protocol):
     dead_letter_path: str
 
     def put_aside(self, files: CheckpointFiles, record: CommitRecord) -> dict[str, Rejected]:
-        """Return the rows of an answered epoch that the output can never hold, by what `explain` calls it.
-
-        Raises:
-            SinkError: `SINK_VALUE`: such a row is inserted, and bad input is refused.
-        """
+        """Return the rows of an answered epoch that the output can never hold, by what `explain` calls it, or refuse them."""
         ...
 
     def unfit(self, rows: pa.RecordBatch) -> npt.NDArray[np.bool_]:
@@ -252,13 +226,7 @@ class SinkOutput(ChangesOfSinks):
 
 
 class TaskFiles(ChangesOfSinks, ABC):
-    """Let the tasks write the files of a changelog; a subclass commits them.
-
-    Args:
-        sink: the changelog.
-        described: what `explain` calls it.
-        parts: what writes a task's piece.
-    """
+    """Let the tasks write the files of a changelog; a subclass commits them."""
 
     def __init__(self, sink: ParquetChangelogSink | DeltaChangelogSink, described: str, parts: PartWriter) -> None:
         self._sink = sink

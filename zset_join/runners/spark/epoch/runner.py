@@ -110,7 +110,7 @@ class EpochRunner:
         self._tagged = tagged
         self.options = options
         self.buckets = buckets
-        self._output = output
+        self.output = output
         if isinstance(output, SelectiveOutput):
             output.quarantines = options.on_bad_input == "quarantine"
             output.dead_letter_path = dead_letter_path
@@ -164,12 +164,12 @@ class EpochRunner:
         """Give outputs the difference of changes of the query that no batch has followed; functions, at every start."""
         for change in given_changes(checkpoint, self.schema):
             record, files = change.record, checkpoint.files
-            if self._output.has(record):
+            if self.output.has(record):
                 continue
             if not change.is_neutral:
-                self._output.publish(self.query.session, files, record)
+                self.output.publish(self.query.session, files, record)
             else:
-                rejected = self._output.give_change(self.query.session, files, record, change.rows(files))
+                rejected = self.output.give_change(self.query.session, files, record, change.rows(files))
                 publish_dead_letters(self.dead_letters, self._letters(checkpoint, record.epoch, rejected))
 
     def _open(self, query_id: str) -> None:
@@ -189,7 +189,7 @@ class EpochRunner:
             begins=False,
         )
         adds = any(change.adds_columns for change in given_changes(checkpoint, self.schema))
-        self._output.open(self.relation, query_id, may_lack_columns=adds)
+        self.output.open(self.relation, query_id, may_lack_columns=adds)
         self.is_open = True
         self.operator_options = replace(self.operator_options, hash_seed=seed_of_query(query_id))
         self._topic_ids = self._topics.start({} if checkpoint.last is None else checkpoint.last.positions)
@@ -211,9 +211,9 @@ class EpochRunner:
         """Refuse an output without the last epoch, unless Spark gives that epoch again, or it is a change of the query."""
         changed = checkpoint.changed
         if changed is not None and changed.epoch == last.epoch:
-            self._output.lacking(next(given_changes(checkpoint, self.schema)).record)
+            self.output.lacking(next(given_changes(checkpoint, self.schema)).record)
             return
-        lacking = self._output.lacking(last)
+        lacking = self.output.lacking(last)
         batch = last.epoch - (0 if changed is None else changed.changes)
         if lacking and is_completed(self.options.checkpoint_location, batch):
             raise SinkError(
@@ -227,11 +227,7 @@ class EpochRunner:
 
     def explanation(self) -> str:
         with explained_for(self.operator_options.more):
-            return self.query.query_explanation(self._output.describe(), replace(self.options, buckets=self.buckets))
-
-    @property
-    def output(self) -> Output:
-        return self._output
+            return self.query.query_explanation(self.output.describe(), replace(self.options, buckets=self.buckets))
 
     @property
     def relation(self) -> Relation:
@@ -242,7 +238,6 @@ class EpochRunner:
         return self.relation.schema
 
     def __call__(self, batch: DataFrame, epoch: int) -> None:
-        """Run one epoch."""
         try:
             with self.lock, self._owned().reporting_lost_ownership():
                 if self.has_ended:
@@ -267,7 +262,7 @@ class EpochRunner:
         """Close the output and release the checkpoint, once no epoch runs."""
         with self.lock:
             try:
-                self._output.close()
+                self.output.close()
                 self.is_open = False
             finally:
                 if self.owner is not None:
@@ -282,28 +277,28 @@ class EpochRunner:
             if self.is_open:
                 yield
                 return
-            self._output.open(self.relation, self._opened().query_id)
+            self.output.open(self.relation, self._opened().query_id)
             try:
                 yield
             finally:
-                self._output.close()
+                self.output.close()
 
     def backup(self, directory: str | Path) -> Savepoint:
         """Copy checkpoint and output between two epochs, also after the query has stopped."""
         with self.pause():
-            outputs = self._output.at_rest()
+            outputs = self.output.at_rest()
             return backup(self.options.checkpoint_location, directory, outputs=outputs, is_held=self.is_open)
 
     def contents(self, session: SparkSession) -> dict[str, DataFrame]:
         """Return all answers in every output that can be read back, while paused, by what `explain` calls it."""
-        if isinstance(self._output, SeveralOutputs):
-            return self._output.readable(session)
-        rows = self._output.contents(session)
-        return {} if rows is None else {self._output.describe(): rows}
+        if isinstance(self.output, SeveralOutputs):
+            return self.output.readable(session)
+        rows = self.output.contents(session)
+        return {} if rows is None else {self.output.describe(): rows}
 
     def selective_output(self, name: str) -> SelectiveOutput | None:
         """Return the output of a name in `contents`, where there are rows that it can never hold; "" names all."""
-        output = self._output.named(name) if name and isinstance(self._output, SeveralOutputs) else self._output
+        output = self.output.named(name) if name and isinstance(self.output, SeveralOutputs) else self.output
         return output if isinstance(output, SelectiveOutput) else None
 
     def _outcome(self) -> EpochOutcome:
@@ -333,13 +328,13 @@ class EpochRunner:
             self._topic_ids = self._topics.check_epoch(self._topic_ids)
             record = checkpoint.commit(replace(answered, offsets=offsets, positions=self._topic_ids))
             seconds["commit"] = time.perf_counter() - committing
-        elif not self._output.has(record) and not self._output.can_publish(checkpoint.files, record):
+        elif not self.output.has(record) and not self.output.can_publish(checkpoint.files, record):
             # Its parts are lost; the state before it and its logged input are still there, and give the same answer.
             record = checkpoint.take_replay(self._replay(batch.sparkSession, record, seconds))
         publish_dead_letters(self.dead_letters, record.quarantined)
         publishing = time.perf_counter()
-        if not self._output.has(record):
-            self._output.publish(batch.sparkSession, checkpoint.files, record)
+        if not self.output.has(record):
+            self.output.publish(batch.sparkSession, checkpoint.files, record)
         finished = time.perf_counter()
         seconds |= {"output": finished - publishing, "total": finished - started}
         rounded = {name: round(value, 4) for name, value in seconds.items()}
@@ -358,9 +353,9 @@ class EpochRunner:
 
     def checked_output(self, checkpoint: Checkpoint, answered: CommitRecord) -> CommitRecord:
         """Refuse, or set aside, the rows of an answer that the output can never hold, before the epoch is committed."""
-        if not isinstance(self._output, SelectiveOutput):
+        if not isinstance(self.output, SelectiveOutput):
             return answered
-        rejected = self._output.put_aside(checkpoint.files, answered)
+        rejected = self.output.put_aside(checkpoint.files, answered)
         if not rejected:
             return answered
         letters = self._letters(checkpoint, answered.epoch, rejected)
@@ -460,7 +455,7 @@ class EpochRunner:
             tick=tick,
             buckets=buckets,
             options=self.operator_options,
-            parts=self._output.parts,
+            parts=self.output.parts,
             dead_letters=dead_letters_of(planned_stages, self.dead_letters, checkpoint.query_id),
             buffer=self.buffer,
             local_state_dir=self.options.local_state_dir,

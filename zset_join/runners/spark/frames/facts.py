@@ -105,23 +105,11 @@ class FrameReader(Protocol):
         ...
 
     def step(self, rows: DataFrame, transformed: DataFrame) -> StepFacts:
-        """Return the effect of a call on rows.
-
-        Args:
-            rows: before it.
-            transformed: after it.
-
-        Raises:
-            AnalysisException: Spark cannot make sense of it.
-        """
+        """Return the effect of a call on rows, which `transformed` are after; Spark refuses what it cannot analyse."""
         ...
 
     def aggregate(self, rows: DataFrame, column: Column) -> AggregateFacts | None:
-        """Return the aggregate that a Column calls; None where it is not one aggregate function by itself.
-
-        Raises:
-            AnalysisException: Spark cannot make sense of it.
-        """
+        """Return the aggregate that a Column calls; None where it is not one aggregate function by itself."""
         ...
 
     def expression(self, rows: DataFrame, column: Column) -> ReadExpression: ...
@@ -135,13 +123,7 @@ class FrameReader(Protocol):
         ...
 
     def type_of_json(self, texts: DataFrame) -> StructType:
-        """Return the type of JSON texts, as Spark infers it.
-
-        Args:
-            texts: a batch DataFrame with one column of strings.
-
-        Cost: a job over all of them.
-        """
+        """Return the type of JSON texts, as Spark infers it; a job over all of them, which are one column of strings."""
         ...
 
 

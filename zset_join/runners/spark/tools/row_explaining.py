@@ -1,21 +1,17 @@
 """Answer `query.explain_row`: the history of output rows, from what the checkpoint keeps of the join stages.
 
-Of a view that does more than join, a row is given by the columns of its own output. They are followed back through its steps:
+The columns that a row is given by are followed back through the steps of the view:
 
-- a column that is a column of the join, whatever it was renamed to, narrows the search to rows of the join as it is now;
-- a computed column (`withColumn`, `select`) does not show where its value came from. Is nothing else requested, then every row
-  version that the log keeps is joined by Spark, the steps are applied, and the join rows whose result has the value are
-  explained about;
+- a column of the join, under whatever name, narrows the search to rows of the join as it is now;
+- a computed column does not show where its value came from: where nothing else is requested, every row version in the log is
+  joined by Spark, and the join rows whose result has the value are explained;
 - a group key leads to the rows of the join that are in the group, as they came and went.
-
-A row that time retracted (`state_ttl`) left without a change; the event records it.
 
 Rows of a view that another stage makes (a join by time, a lookup join, a dedup, groups of a stream), and rows requested by what
 an aggregate made, are explained as a pipeline in process explains its own: all that arrived is replayed (`past_epochs`). Where
 such a view is a side of a join, its rows are reported as not followed.
 
-Behind a union every branch is searched. In a chain of joins a change of the last join may be a row of a view; what made it is
-searched for in the join behind that view in the same way, and so on down to the streams (`Tracing`).
+Behind a union every branch is searched; a side of a join that is a view is followed down to the streams (`Tracing`).
 
 The law: what is reported as emitted are rows that the engine answers: those whose result has the values requested, when Spark's
 own expressions are applied, and for a view without groups this result.

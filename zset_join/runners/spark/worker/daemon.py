@@ -1,21 +1,17 @@
 """The process Spark forks Python workers from, with the engine already in it.
 
-Spark starts one daemon per executor and forks a worker from it for every task that finds none idle. A worker that must
-import the engine and load its compiled kernels first pays for it with every fork, and workers end when they were idle for a
-minute: with a trigger every two minutes that is every epoch. Here the daemon has paid already.
+Spark starts one daemon per executor and forks a worker from it for every task that finds none idle; workers end when they are
+idle for a minute. A worker that must import the engine and load its compiled kernels pays for it with every fork.
 
-    spark.python.daemon.module = zset_join.runners.spark.worker.daemon    (when the session is made; `cluster_settings` has it)
+    spark.python.daemon.module = zset_join.runners.spark.worker.daemon   (when the session is made; `cluster_settings` has it)
 
-The law: nothing else changes. The rest of this process is PySpark's own daemon, and work that has nothing to do with the
-engine runs as before. Kernels that are not compiled on this host yet are left to the first task, so that nobody else waits
-for them; if one cannot be loaded, the daemon reports it on its standard error, and the task that needs it fails with the
-reason.
+The law: nothing else changes; the rest of this process is PySpark's own daemon. Kernels that are not compiled yet are left to
+the first task; one that cannot be loaded is reported on standard error, and the task that needs it fails.
 
 Memory: that of the imported engine, about 150 MB of address space that all workers of an executor share.
 
-Limits: `zset_join` must be importable by the workers' Python, else no Python worker of the session starts. Arrow keeps one
-thread for its allocator, which is rebuilt after a fork; no other thread runs when a worker is forked. Not on Windows,
-where Spark forks no workers.
+Limits: `zset_join` must be importable by the workers' Python, else no Python worker of the session starts. Not on Windows:
+Spark forks no workers there. When a worker is forked, the only other thread is that of Arrow's allocator, which is rebuilt.
 """
 
 from __future__ import annotations

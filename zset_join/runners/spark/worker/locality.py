@@ -1,19 +1,14 @@
 """Let every bucket come back to the executor that has its state.
 
-Spark gives a task to any free executor. An *anchor* is a cached row per bucket; when the rows of an epoch are joined with it,
-Spark prefers for each bucket the executor that holds its cached row. That takes no shuffle of its own, because
-both sides are divided alike, and only public API: `repartitionById`, `cache`, and the hint `shuffle_hash`.
+An *anchor* is a cached row per bucket; when the rows of an epoch are joined with it, Spark prefers for each bucket the executor
+that holds its cached row. That takes no shuffle of its own, because both sides are divided alike.
 
 The law: it is a preference. Whether it was followed changes no answer; a bucket that runs elsewhere rebuilds its state there
 from the checkpoint, and its receipt records it (a miss).
 
-On where there is more than one executor, off on a local master, where it would cost and gain nothing, and
-over Spark Connect, where executors cannot be counted. The
-anchor is rebuilt when half of the places are empty, as after executors have come; all buckets may move then.
-
-What it needs besides: `spark.shuffle.reduceLocality.enabled=false`, or Spark also prefers the hosts that wrote most of the
-shuffle; `spark.scheduler.minRegisteredResourcesRatio=1.0`, or the anchor is made before all executors are present. Both
-are read when a session is made; `zset_join.spark.cluster_settings` has them.
+It is off on a local master, and over Spark Connect, where executors cannot be counted. The anchor is rebuilt when half of the
+places are empty, as after executors have come; all buckets may move then. It needs `zset_join.spark.cluster_settings`: without
+these, Spark also prefers the hosts that wrote most of the shuffle, and the anchor is made before all executors are present.
 
 Cost: one small job when a query starts, and a hash probe per row and stage.
 """

@@ -1,17 +1,13 @@
 """Buffer for the receipts of a task and the rows of its later stages, across Spark's expressions.
 
-Where expressions come after a stage, a Spark task consists of two Python functions with Spark's own operators between
-them. Between the two go rows of the table and nothing else: a receipt among them would have to survive every filter, and a
-user's function would be called with it. So the first function leaves its receipts in a file of the host, and the second takes
-them once it has been given all rows; both run in one task, so on one host, and the first has ended by then.
-
-Where stages are fused although expressions are between them, rows came to the first function that a stage behind the
-expressions needs. They wait in a second file, as they came.
+Where expressions come after a stage, a Spark task consists of two Python functions with Spark's own operators between them. A
+receipt among their rows would have to survive every filter. So the first function leaves its receipts in a file of the host,
+and the second, in the same task, takes them once it has been given all rows. Rows that a fused stage behind the expressions
+needs wait in a second file.
 
 The law: `take` returns what `leave` was given in the same attempt of the same task, or raises, and Spark tries the task again.
 
-Bounds: one small file per running task, and one with the rows that wait, gone when they are taken; the death of a worker
-between the two functions leaves them behind.
+Limits: the death of a worker between the two functions leaves the files behind.
 """
 
 from __future__ import annotations
