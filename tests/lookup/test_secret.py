@@ -14,7 +14,7 @@ import pyarrow as pa
 import pytest
 
 from tests.lookup.shown import forms_of, run_and_show
-from zset_join.core.errors import OptionError
+from zset_join.core.errors import OptionError, StateError
 from zset_join.lookup import FunctionSource, HttpSource, Lookup, PostgresSource, RedisSource, Secret
 
 SCHEMA = pa.schema({"id": pa.int64(), "name": pa.string()})
@@ -159,6 +159,8 @@ def test_a_header_that_names_its_secret_survives_json_and_one_that_was_given_doe
     assert again.headers == {**given, "X-Api-Key": Secret("given")}
     with pytest.raises(OptionError, match="given in memory and is lost"):
         again.headers["X-Api-Key"].value()
+    with pytest.raises(StateError, match="ENV_NOT_ALLOWED"):
+        again.headers["X-Auth"].value()
 
 
 @pytest.mark.parametrize("secret", [Secret.env("NOT_SET_ANYWHERE"), Secret.file("/not/there")])

@@ -16,7 +16,7 @@ from zset_join.cli import main
 from zset_join.core.errors import PlanError, StateError
 from zset_join.evolution.refusals import of_taken_rows
 from zset_join.expressions import col
-from zset_join.lookup import ArrowSource
+from zset_join.lookup import ArrowSource, HttpSource, Secret
 from zset_join.pipeline import Pipeline, changes
 from zset_join.pipeline import functions as F  # noqa: N812 - as PySpark users import theirs
 from zset_join.runners.local.outputs import PipelineOutputs
@@ -260,6 +260,40 @@ def test_a_lookup_of_a_stopped_directory_is_kept_where_its_source_is_described_a
         assert ("lookup_join-0" in diff.kept, list(diff.rebuilt)) == (True, ["aggregate-1"])
         with pytest.raises(StateError, match="EVOLVE_BY_TIME"):
             compare(str(tmp_path / "dir"), looked_up("who", "others"))
+
+
+def test_a_reopened_directory_undoes_through_the_lookups_of_its_program_and_reads_no_secret_that_only_it_names(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CRM_TOKEN", "hush")
+    table = pa.table({"who": ["a", "b"], "name": ["Ada", "Bob"]})
+    crm = HttpSource(name="crm", schema=table.schema, url="https://crm.example/{who}", token=Secret.env("CRM_TOKEN"))
+
+    def counted(source: Any, column: str) -> Any:
+        return {"v": ORDERS.lookup_join(source, on="who", columns=["name"]).groupBy(column).agg(F.count().alias("n"))}
+
+    for place, before, after in (
+        (
+            "kept",
+            counted(ArrowSource(name="names", table=table), "name"),
+            counted(ArrowSource(name="names", table=table), "who"),
+        ),
+        ("gone", counted(crm, "name"), {"v": ORDERS.groupBy("who").agg(F.count().alias("n"))}),
+    ):
+        with Pipeline(before, tmp_path / place, keep_inputs=True) as pipeline:
+            pipeline.step({"orders": ROWS["orders"]} if place == "kept" else {})
+        evolve_directory(tmp_path / place, after)
+        with Pipeline(after, tmp_path / place, keep_inputs=True) as again:
+            if place == "kept":
+                assert "lookup_join-0" in again.undo().kept
+                again.step({"orders": [{"id": 9, "who": "a", "total": 1}]})
+                assert held(again, "v") == [("Ada", 4), ("Bob", 3)]
+                continue
+            with pytest.raises(StateError, match=r"Secret.allowed\(\['CRM_TOKEN'\]\)") as refused:
+                again.undo()
+            assert refused.value.code == "ENV_NOT_ALLOWED"
+            with Secret.allowed(["CRM_TOKEN"]), pytest.raises(StateError, match="EVOLVE_BY_TIME"):
+                again.undo()
 
 
 def test_of_lookups_that_are_described_alike_each_keeps_its_own_rows_or_the_change_is_refused(tmp_path: Path) -> None:

@@ -5,18 +5,21 @@
     Secret.given("...")                     held in memory by the program that made it
 
 The law: `repr`, `str`, JSON and errors never show the value. What is written down is where it comes from; one that was `given`
-is written as just that, so a checkpoint cannot connect without the program.
+is written as just that, so a checkpoint cannot connect without the program. A plan that is read from a directory chooses where
+its secrets are sent, so theirs are read only inside `Secret.allowed`.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote, quote_plus
 
-from zset_join.core.errors import OptionError
+from zset_join.core.errors import OptionError, StateError
 from zset_join.core.hidden_settings import holds_password, holds_user
 
 __all__ = [
@@ -28,6 +31,8 @@ __all__ = [
     "without_secrets",
 ]
 
+_allowed: ContextVar[Collection[str] | None] = ContextVar("allowed", default=())
+
 
 class Secret:
     """Name a password or token.
@@ -36,14 +41,16 @@ class Secret:
         origin: `env`, `file` or `given`.
         place: name of the variable, or path.
         value: the given value.
+        is_allowed: whether it may be read.
 
     >>> Secret.given("hunter2"), Secret.env("CRM_PASSWORD")
     (Secret(given), Secret(env CRM_PASSWORD))
     """
 
-    __slots__ = ("_value", "origin", "place")
+    __slots__ = ("_value", "is_allowed", "origin", "place")
 
-    def __init__(self, origin: str, place: str = "", value: str | None = None) -> None:
+    def __init__(self, origin: str, place: str = "", value: str | None = None, *, is_allowed: bool = True) -> None:
+        self.is_allowed = is_allowed
         self.origin = origin
         self.place = place
         self._value = value
@@ -63,12 +70,24 @@ class Secret:
         """Return a secret with a value; prefer `env` or `file`, which outlive the program."""
         return cls("given", "", value)
 
+    @staticmethod
+    @contextmanager
+    def allowed(places: Collection[str] | None) -> Iterator[None]:
+        """Let plans that are read from a directory in this block use the variables and files of these names; None: all."""
+        token = _allowed.set(places)
+        try:
+            yield
+        finally:
+            _allowed.reset(token)
+
     def value(self) -> str:
         """Return the value.
 
         Raises:
             OptionError: the variable or file does not exist.
+            StateError: `ENV_NOT_ALLOWED`: the plan of a directory names it, and this process has not confirmed it.
         """
+        self.check_allowed()
         if self.origin == "env" and self.place in os.environ:
             return os.environ[self.place]
         if self.origin == "file" and Path(self.place).is_file():
@@ -86,14 +105,26 @@ class Secret:
             place=self.place,
         )
 
+    def check_allowed(self) -> None:
+        """Refuse a secret that only the plan in a directory names."""
+        if not self.is_allowed:
+            raise StateError(
+                f"the plan in a directory looks rows up with a secret of this process, {self!r}, and chooses where it is sent. "
+                f"Change to that query with evolve(), given the query itself; or read the plan (zset-join plan) and confirm "
+                f"the name around the call: with Secret.allowed([{self.place!r}]).",
+                code="ENV_NOT_ALLOWED",
+                names=[self.place],
+            )
+
     def to_json(self) -> dict[str, str]:
         """Return its origin."""
         return {"origin": self.origin, "place": self.place}
 
     @classmethod
     def from_json(cls, fields: Mapping[str, Any]) -> Secret:
-        """Build from the result of `to_json`; a given secret has no value afterwards."""
-        return cls(fields["origin"], fields["place"])
+        """Build from the result of `to_json`; a given secret has no value afterwards, others as `allowed` states."""
+        names = _allowed.get()
+        return cls(fields["origin"], fields["place"], is_allowed=names is None or fields["place"] in {"", *names})
 
     def __repr__(self) -> str:
         return f"Secret({self.origin}{' ' if self.place else ''}{self.place})"
@@ -151,7 +182,7 @@ def without_secrets(text: str, *secrets: Secret | None) -> str:
         if secret is not None:
             try:
                 value = secret.value()
-            except OptionError:
+            except (OptionError, StateError):
                 continue
             escaped = repr(value)[1:-1]
             for shown in sorted(

@@ -300,7 +300,7 @@ class QueryChanges:
         changed = None if self._directory is None else self._directory.checkpoint.changed
         before = self._before
         if before is None and self._directory is not None and changed is not None and changed.changes:
-            query = query_before(self._directory.checkpoint, self._readings, has_several=self._has_several)
+            query = query_before(self._directory.checkpoint, self._readings, self.plan, has_several=self._has_several)
             before = QueryBefore(changed.epoch, self._views_as_in(query.plan), query, columns_of_change(changed))
         if before is None:
             raise nothing_to_undo("this pipeline" if self._directory is None else self._directory.location, "evolve()")

@@ -13,10 +13,13 @@ from zset_join.checkpoint.reading import plan_before
 from zset_join.core.errors import OptionError, StateError
 from zset_join.core.shown_values import counted
 from zset_join.evolution.changed_columns import ColumnChange, ColumnWords
+from zset_join.evolution.same_lookups import with_lookups_of
 from zset_join.expressions.rows import named, rewritten
+from zset_join.lookup.secret import secrets_of
 from zset_join.plan.query_plan import PlanSource, QueryPlan
 from zset_join.query.reading import Reading
 from zset_join.query.several import PlannedQuery
+from zset_join.stages.effect import has_effect
 
 if TYPE_CHECKING:
     from zset_join.checkpoint.changed_plans import ChangedPlan
@@ -131,11 +134,14 @@ def _columns_gone(source: str, why: str) -> StateError:
     )
 
 
-def query_before(checkpoint: Checkpoint, readings: Mapping[str, Reading], *, has_several: bool) -> PlannedQuery:
-    """Return the query before the last change, as the directory has it written down."""
+def query_before(checkpoint: Checkpoint, readings: Mapping[str, Reading], now: QueryPlan, *, has_several: bool) -> PlannedQuery:
+    """Return the query before the last change, as the directory has it written down, with the lookups of the present one."""
     last = checkpoint.last
     assert last is not None  # noqa: S101 - it has changed behind an epoch
-    plan = QueryPlan.from_json(plan_before(checkpoint.files.folder, last)["plan"])
+    plan = with_lookups_of(QueryPlan.from_json(plan_before(checkpoint.files.folder, last)["plan"]), now)
+    for source in [getattr(node.stage, "source", None) for node in plan.nodes if has_effect(node.stage)]:
+        for secret in secrets_of(source):
+            secret.check_allowed()
     missing = [source.name for source in plan.sources if source.name not in readings]
     if missing:
         raise StateError(
