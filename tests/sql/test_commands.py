@@ -5,8 +5,13 @@ from __future__ import annotations
 import io
 import json
 from pathlib import Path
+from unittest import mock
 
 import pytest
+from prompt_toolkit.application import create_app_session
+from prompt_toolkit.history import FileHistory
+from prompt_toolkit.input import create_pipe_input
+from prompt_toolkit.output import DummyOutput
 
 from zset_join.cli import main
 from zset_join.sql import connect
@@ -119,6 +124,26 @@ def test_completion_has_words_names_and_settings(monkeypatch: pytest.MonkeyPatch
 
         assert {"SELECT", "orders", "customer", "max_hot_keys", "sum"} <= set(completions(session))
         assert list(prompt(session)) == ["SELECT 1", "SELECT 2"]
+
+
+def test_the_history_of_the_prompt_keeps_no_statement_with_a_literal_secret(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setattr("sys.stdin", mock.Mock(isatty=lambda: True))
+    written = "CREATE TABLE a (k INT) WITH (\n'password' = '${ENV:CRM}'\n);"
+    hidden = [
+        "CREATE TABLE b (k INT) WITH (\n'password' =\n'hush'\n);",
+        "CREATE USER me OPTIONS (password 'hush');",
+        "SELECT k FROM t /*+ OPTIONS('api-key'='hush') */;",
+        "SET url = 'https://me:hush@crm/';",
+        "SET x = ${ENV:CRM} 'hush unread;",
+    ]
+    with create_pipe_input() as keys, create_app_session(input=keys, output=DummyOutput()), connect() as session:
+        keys.send_text("\r".join([*hidden, written]).replace("\n", "\r") + "\r\x04")
+        assert list(prompt(session)) == [*hidden, written]
+    kept = FileHistory(str(tmp_path / ".zset_join_history")).load_history_strings()
+    assert [*kept][::-1] == written.split("\n")
 
 
 def test_run_goes_on_until_it_is_stopped_and_reads_files_that_come(

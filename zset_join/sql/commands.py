@@ -12,20 +12,23 @@ A changelog is printed as lines of JSON, the weight as `_tp_delta`.
 from __future__ import annotations
 
 import json
+import re
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TextIO
 
 import pyarrow as pa
+from sqlglot.errors import SqlglotError
 
 from zset_join.core.errors import SqlError, ZsetJoinError
 from zset_join.core.extras import needed_for
+from zset_join.core.hidden_settings import holds_password, is_secret_name
 from zset_join.sql.bind.aggregation import AGGREGATES
 from zset_join.sql.session import Session
 from zset_join.sql.tables.results import Message, Query, Running
 from zset_join.sql.tables.settings import SETTINGS
-from zset_join.sql_expressions.dialects import split
+from zset_join.sql_expressions.dialects import dialect_named, split
 from zset_join.sql_expressions.scalars import SCALAR_FUNCTIONS
 from zset_join.zset import ZSet
 
@@ -39,6 +42,8 @@ __all__ = [
     "run_shell",
     "write_lines",
 ]
+
+_BY_REFERENCE = re.compile(r"""[\w.'"`-]+\s*=\s*'\$\{ENV:\w+\}'""")
 
 
 class CheckingSession(Session):
@@ -135,7 +140,7 @@ def completions(session: Session) -> list[str]:
 
 
 def prompt(session: Session) -> Iterator[str]:
-    """Yield statements as they are typed, until the end of input."""
+    """Yield statements as they are typed, until the end of input; the history keeps none that may hold a literal secret."""
     if not sys.stdin.isatty():
         for statement in split(sys.stdin.read(), dialect=session.dialect):
             yield statement.sql
@@ -143,10 +148,12 @@ def prompt(session: Session) -> Iterator[str]:
     with needed_for("the shell of zset-join sql"):
         from prompt_toolkit import PromptSession
         from prompt_toolkit.completion import DynamicCompleter, WordCompleter
-        from prompt_toolkit.history import FileHistory
+        from prompt_toolkit.history import FileHistory, InMemoryHistory
 
     completer = DynamicCompleter(lambda: WordCompleter(completions(session), ignore_case=True, sentence=False))
-    typed: PromptSession[str] = PromptSession(history=FileHistory(str(Path.home() / ".zset_join_history")), completer=completer)
+    kept = FileHistory(str(Path.home() / ".zset_join_history"))
+    earlier = InMemoryHistory(list(kept.load_history_strings())[::-1])
+    typed: PromptSession[str] = PromptSession(history=earlier, completer=completer)
     lines: list[str] = []
     while True:
         try:
@@ -158,5 +165,19 @@ def prompt(session: Session) -> Iterator[str]:
             return
         lines.append(line)
         if line.rstrip().endswith(";"):
-            yield "\n".join(lines)
+            text = "\n".join(lines)
+            if not _may_hold_secret(text, session.dialect):
+                for one in filter(str.strip, lines):
+                    kept.store_string(one)
+            yield text
             lines = []
+
+
+def _may_hold_secret(text: str, dialect: str) -> bool:
+    """Return whether a text has a secret name, but for one that is assigned a variable of the environment, or a password."""
+    rest = _BY_REFERENCE.sub("", text)
+    try:
+        words = [token.text for token in dialect_named(dialect)().tokenize(rest)]
+    except SqlglotError:
+        return True
+    return holds_password(rest) or any(is_secret_name(word) for word in [*words, *re.findall(r"[\w.-]+", rest)])
