@@ -69,7 +69,6 @@ def postgres_url(url: str, *, at: Position | None = None) -> SplitResult:
 
 
 def duckdb_output(table: WrittenTable) -> Request:
-    """Return the view in a DuckDB file that a table is."""
     options = table.options
     return "duckdb", {"path": options["path"], "table": options.get("table-name", table.name), "key": list(table.key)}
 

@@ -163,7 +163,6 @@ def condition_on(given: Any, name: str, schema: pa.Schema, argument: str) -> Exp
 
 
 def schema_given(text: str) -> pa.Schema:
-    """Return the columns that a text lists."""
     from zset_join.sql_expressions.texts import schema_of
 
     return schema_of(text)

@@ -60,7 +60,6 @@ def table_of(rows: Any) -> pa.Table | None:
 
 
 def given_rows(rows: Any, given: pa.Schema, source: str, names: Sequence[str]) -> GivenRows:
-    """Return rows as columns of the types of a source."""
     columns = _columns(rows, given, source)
     lengths = {len(column) for column in columns.values()}
     if len(lengths) > 1:

@@ -212,7 +212,6 @@ class _Lowering(Generic[_R]):
         self._computed: list[tuple[str, Expression]] = []
 
     def call(self, given: Any) -> AggregateCall:
-        """Return the call for one aggregate."""
         if isinstance(given, AggregateCall):
             return given
         if not isinstance(given, Aggregated):
@@ -244,7 +243,6 @@ class _Lowering(Generic[_R]):
         return replace(self._rows, node=Apply(self._rows.node, SelectStep(tuple(columns))))
 
     def _argument(self, given: str | Expression, function: str) -> str:
-        """Return the column that holds an argument."""
         name = given if isinstance(given, str) else plain_column(given)
         if name is None:
             return self._column(given, _ARGUMENT) if isinstance(given, Expression) else given

@@ -215,7 +215,6 @@ class RecordReading(Reading):
         return not {"key", "value"} & given.keys() and not any(map(_is_column, given.values()))
 
     def _as_record(self, given: Any) -> Mapping[str, Any]:
-        """Return a record as a dict of `_GIVEN`."""
         if isinstance(given, str | bytes):
             return {"value": _text(given)}
         if isinstance(given, Mapping):

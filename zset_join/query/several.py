@@ -45,7 +45,6 @@ def planned(
 
 
 def plan_of(views: Mapping[str, Rows], *, keep_state: KeepState = "all", whole: Collection[str] = ()) -> QueryPlan:
-    """Return the plan of several views."""
     if not views or not all(str(name).strip() for name in views):
         raise OptionError(
             f"a pipeline of several views takes a mapping from names to views, and was given the names {list(views)}; "
@@ -59,7 +58,6 @@ def plan_of(views: Mapping[str, Rows], *, keep_state: KeepState = "all", whole: 
 
 
 def bindings_of(views: Mapping[str, Rows]) -> tuple[Binding, ...]:
-    """Return the bindings of the sources of all views."""
     found: dict[str, tuple[str, Binding]] = {}
     merged: list[Binding] = []
     for name, view in views.items():

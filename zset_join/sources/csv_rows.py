@@ -45,7 +45,6 @@ class CsvForm:
 
 
 def _parse_options(form: CsvForm) -> pc.ParseOptions:
-    """Return how pyarrow parts CSV into fields."""
     return pc.ParseOptions(delimiter=form.delimiter, quote_char=form.quote, newlines_in_values=True)
 
 

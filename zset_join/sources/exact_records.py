@@ -32,8 +32,6 @@ _TRAILING = r",[ \t\r\n]*[\]}]"
 
 
 class ExactRecords:
-    """Prepare the records of one format."""
-
     def __init__(self, connection: Any, record: RecordFormat) -> None:
         self._connection = connection
         rows = [".".join(path) for path in dict.fromkeys([record.row, record.deleted, record.old, record.moved]) if path]

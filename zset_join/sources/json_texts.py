@@ -143,10 +143,8 @@ class NestedValues:
         return pa.array(places, mask=np.asarray(pc.is_null(values)))
 
     def at(self, places: pa.Array) -> pa.Array:
-        """Return the values at some places."""
         values = pa.concat_arrays(self._read) if self._read else pa.nulls(0, self._kind)
         return values.take(places)
 
     def clear(self) -> None:
-        """Forget the values of a query."""
         self._read, self._count = [], 0

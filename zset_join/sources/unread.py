@@ -31,8 +31,6 @@ _RECORDS = pa.schema(
 
 @dataclass(frozen=True)
 class UnreadText:
-    """A text that is no row."""
-
     number: int  # of a file, the line it begins in, from 1; of texts, its number among them, from 0
     text: bytes
     expected: str
@@ -55,8 +53,6 @@ class UnreadText:
 
 @dataclass(frozen=True)
 class Undecodable:
-    """Undecodable input of a source."""
-
     source: str
     records: pa.Table  # `code`, `reason`, and `key`, `value`, `topic`, `partition`, `offset` of a record, or `row` as JSON
 

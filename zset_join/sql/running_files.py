@@ -12,9 +12,8 @@ The law: with a directory, a pipeline that was stopped or killed continues where
 twice and none is missing, where its sinks are exactly-once; statements that inserted rows insert them once. A printed line may
 come again.
 
-Known limits: in process and without a directory everything is in memory, so a pipeline that runs again begins again, and writes
-only to what is empty.
-A file is read once, by its name.
+Known limits: in process and without a directory a pipeline that runs again begins again, and writes only to what is empty. A
+file is read once, by its name.
 """
 
 from __future__ import annotations

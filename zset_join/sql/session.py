@@ -182,7 +182,6 @@ class Session:
 
     @_reporting_full_disk
     def _restore(self) -> None:
-        """Restore the session as it was closed."""
         self.runtime.restore(self._run_again)
 
     def _run_again(self, text: str, dialect: str, query: str | None, variables: Collection[str] | None) -> None:

@@ -182,11 +182,9 @@ class Statement:
         return self.written[self.tokens[0].start : self.tokens[-1].end + 1]
 
     def sql_from(self, index: int) -> str:
-        """Return the text of the statement from a token on."""
         return self.written[self.tokens[index].start : self.tokens[-1].end + 1]
 
     def shown(self, index: int) -> str:
-        """Return a token as errors show it."""
         token = self.tokens[index]
         shown = self.text[token.start : token.end + 1]
         return token.text if shown == self.written[token.start : token.end + 1] else shown
@@ -294,7 +292,6 @@ def check_quotes(statement: Statement, tokens: Sequence[Token]) -> None:
 
 
 def parse_query(statement: Statement, tokens: tuple[Token, ...]) -> exp.Expr:
-    """Parse tokens of a statement as a query."""
     node = _parsed(statement, tokens)
     if not isinstance(node, exp.Query):
         raise SqlError(
@@ -304,7 +301,6 @@ def parse_query(statement: Statement, tokens: tuple[Token, ...]) -> exp.Expr:
 
 
 def parse_expression(statement: Statement, tokens: tuple[Token, ...], *, is_item: bool = False) -> exp.Expr:
-    """Parse tokens of a statement as an expression."""
     if not tokens:
         raise SqlError("an expression is missing here.", code="SQL_SYNTAX", at=statement.place(len(statement.tokens)))
     prefix = dialect_named(statement.dialect)().tokenize("SELECT ")

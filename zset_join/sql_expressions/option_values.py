@@ -41,7 +41,6 @@ def replaced(text: str, spans: Iterable[Span], by: str) -> str:
 
 
 def shown_unread(text: str, tokenize: Tokenize) -> str:
-    """Return a text that is no tokens, as it is shown."""
     quote = _QUOTE.search(text)
     begin = len(text) if quote is None else quote.start()
     try:

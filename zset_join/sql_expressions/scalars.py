@@ -78,8 +78,6 @@ class ScalarBinder:
 
     @classmethod
     def over(cls, schema: pa.Schema, statement: Statement) -> ScalarBinder:
-        """Return a binder over one row of a schema."""
-
         def resolve(node: exp.Column) -> Expression:
             column = pick({name: name for name in schema.names}, node.name)
             if column is None:

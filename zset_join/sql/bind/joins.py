@@ -85,8 +85,6 @@ def _padded(items: Sequence[Item], steps: Sequence[_Step]) -> set[str]:
 
 @dataclass
 class JoinPlanner:
-    """Plan the FROM and WHERE of one SELECT."""
-
     query: QueryContext
     ctes: Mapping[str, BoundQuery]
     outer: Scope | None

@@ -193,7 +193,6 @@ def _in_words_of_sql(error: PlanError, view: View, item: Item) -> str:
 def as_of_join(
     planner: JoinContext, view: View, step: TimedStep, trees: Sequence[Expression], match: Expression | None
 ) -> View:
-    """Join with the nearest row."""
     at = planner.query.at(step.node.this)
     ordered = [match] if match is not None else [tree for tree in trees if _order_of(tree) is not None]
     if len(ordered) != 1 or _order_of(ordered[0]) is None:

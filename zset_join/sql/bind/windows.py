@@ -45,7 +45,6 @@ def names_one_table(call: exp.Anonymous) -> bool:
 
 
 def windowed(item: Item, call: exp.Anonymous, query: QueryContext) -> Item:
-    """Return an item of FROM with the windows of its rows."""
     at = query.at(call)
     kind, operands = call.name.upper(), call.expressions
     spans_wanted = 1 if kind == "TUMBLE" else 2

@@ -3,17 +3,9 @@
     CREATE TABLE t (WATERMARK FOR at AS at - INTERVAL '5' SECOND) WITH ('topic' = 'new') LIKE s (EXCLUDING OPTIONS)
 
 The columns of `s` come first, those in brackets behind them. INCLUDING, EXCLUDING or OVERWRITING with a
-word of this table choose what else is copied; as in Flink, INCLUDING ALL and OVERWRITING OPTIONS by default.
+word choose what else is copied; as in Flink, INCLUDING ALL and OVERWRITING OPTIONS by default.
 
-| word | what |
-|---|---|
-| `CONSTRAINTS` | the primary key |
-| `GENERATED` | computed columns, PROCTIME() among them |
-| `METADATA` | columns METADATA FROM |
-| `OPTIONS` | those of WITH |
-| `WATERMARKS` | the watermark |
-| `DISTRIBUTION`, `PARTITIONS` | nothing: tables have none here |
-| `ALL` | all of these |
+OPTIONS are those of WITH; DISTRIBUTION and PARTITIONS are nothing, as tables have none here.
 
 Edge case: a clause that is given again replaces the copied one, with INCLUDING too.
 """

@@ -38,7 +38,6 @@ __all__ = ["alter", "create_materialized_view", "create_view", "pause", "refuse_
 
 
 def refuse_both(replaces: bool, may_exist: bool, *, at: Position) -> None:
-    """Refuse OR REPLACE with IF NOT EXISTS."""
     if replaces and may_exist:
         raise SqlError("OR REPLACE rebuilds it, IF NOT EXISTS leaves it as it is. Keep one of them.", code="SAID_TWICE", at=at)
 

@@ -31,7 +31,7 @@ def delete(session: StatementContext, statement: Statement) -> Message:
     reader = Reader(statement, 1)
     reader.expect("FROM")
     table = _table(session, reader)
-    rows = _stored(session, statement, reader, table, _columns(table))
+    rows = _stored(session, statement, reader, table, table.shown)
     if rows.num_rows:
         session.insert(table.name, ZSet(single_batch(rows), np.full(rows.num_rows, -1, np.int64)))
     return Message(f"{counted(rows.num_rows, 'row')} from {table.name}")
@@ -45,10 +45,10 @@ def update(session: StatementContext, statement: Statement) -> Message:
     while True:
         at = statement.place(reader.index)
         name = reader.name("a column")
-        column = pick({one: one for one in _columns(table)}, name)
+        column = pick({one: one for one in table.shown}, name)
         if column is None:
             raise SqlError(
-                f'"{table.name}" has no column {name}.{near(name, _columns(table))}', code="UNKNOWN_COLUMN", at=at, name=name
+                f'"{table.name}" has no column {name}.{near(name, table.shown)}', code="UNKNOWN_COLUMN", at=at, name=name
             )
         if column in table.primary_key:
             raise SqlError(
@@ -61,7 +61,7 @@ def update(session: StatementContext, statement: Statement) -> Message:
         if not reader.has(","):
             break
     # Old and new values of the same rows, side by side: one query.
-    names = _columns(table)
+    names = table.shown
     both = _stored(session, statement, reader, table, names, given)
     old = both.select(list(range(len(names)))).rename_columns(names)
     new = both.select(list(range(len(names), 2 * len(names)))).rename_columns(names)
@@ -90,16 +90,12 @@ def _table(session: StatementContext, reader: Reader) -> Table:
     return entry
 
 
-def _columns(table: Table) -> list[str]:
-    return [column.name for column in table.columns if column.name != table.delta_column]
-
-
 def _stored(
     session: StatementContext,
     statement: Statement,
     reader: Reader,
     table: Table,
-    names: list[str],
+    names: tuple[str, ...],
     given: dict[str, exp.Expr] | None = None,
 ) -> pa.Table:
     """Return stored rows that the condition is true for, with new values behind the old ones where some are given."""

@@ -45,7 +45,6 @@ def default_of(statement: Statement, tokens: tuple[Token, ...], kind: pa.DataTyp
 def constant(
     binder: ScalarBinder, statement: Statement, tokens: tuple[Token, ...], kind: pa.DataType, place: str, zone: str = "UTC"
 ) -> Any:
-    """Return a constant as a value of a column."""
     node = parse_expression(statement, tokens)
     tree = binder.bind(node)
     check_consumed(node, statement.text, _place(statement, tokens))

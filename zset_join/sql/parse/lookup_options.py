@@ -1,14 +1,5 @@
 """Lookup options of a declared external table: `'lookup.*'` in WITH, by Flink's names and by ours.
 
-| Flink's option | ours |
-|---|---|
-| `lookup.cache` | `none`, `partial`, `full` |
-| `lookup.partial-cache.max-rows`, `lookup.cache.max-rows` | `cache-max-rows` |
-| `lookup.partial-cache.expire-after-write`, `lookup.cache.ttl` | `cache-ttl` |
-| `lookup.partial-cache.cache-missing-key`, `lookup.cache.caching-missing-key` | `cache-missing` |
-| `lookup.full-cache.periodic-reload.interval` | `reload-interval` |
-| `lookup.max-retries` | `error-attempts`, which counts the first call too |
-
 Any other `lookup.x` is our option `x`, as in a LOOKUP hint. The older `lookup.cache.max-rows` with `lookup.cache.ttl` request a
 partial cache by themselves. A hint of a query wins over its table, the table over the settings of the session.
 """

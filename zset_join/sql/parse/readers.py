@@ -26,7 +26,6 @@ class Reader:
 
     @property
     def is_done(self) -> bool:
-        """Return whether all tokens are read."""
         return self.index >= len(self.tokens)
 
     def has(self, *words: str) -> bool:
@@ -97,7 +96,6 @@ class Reader:
         return token.text
 
     def string(self, what: str) -> str:
-        """Read a text in quotes."""
         if self.is_done or self.tokens[self.index].token_type != TokenType.STRING:
             self.fail(f"expected {what} in quotes")
         return self.value()

@@ -33,7 +33,6 @@ def completed(table: Table, rows: pa.Table | ZSet, now_us: int, dialect: str, zo
 def completed_table(
     table: Table, given: pa.Table, now_us: int, dialect: str, weights: Any = None, zone: str = "UTC"
 ) -> pa.Table:
-    """Return rows with all columns of a table."""
     known = table.schema.names
     hidden = table.hidden.names
     unknown = [name for name in given.column_names if name not in known and name not in hidden]

@@ -64,7 +64,6 @@ class Declaration:
         return [*(Declaration(names=self.names, **one) for one in self.earlier), self]
 
     def changed(self, sql: str, dialect: str, settings: Mapping[str, str], created: str | None) -> Declaration:
-        """Return it as changed by another statement."""
         step = {"sql": self.sql, "dialect": self.dialect, "settings": dict(self.settings)}
         return replace(self, sql=sql, dialect=dialect, settings=settings, created=created or "", earlier=(*self.earlier, step))
 

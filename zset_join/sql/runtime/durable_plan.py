@@ -216,7 +216,6 @@ class DurablePlan(ProcessRuntime):
             self._stopped.append(running)
 
     def is_inserted(self, table: Table) -> bool:
-        """Return whether rows of a table come by INSERT."""
         return table.options.get("connector") in {None, "memory"}
 
     def _is_given_again(self, table: Table) -> bool:

@@ -53,7 +53,6 @@ class DurableQuery(Running):
     held: Relation | None = None  # while it is paused, the source that has its place in the pipeline
 
     def noted(self) -> QueryNote:
-        """Return its note for the declaration."""
         return QueryNote(paused=None if self.held is None else write_relation(self.held), since=self.since)
 
 

@@ -1,10 +1,5 @@
 """A session on Spark: one pipeline with one checkpoint on the driver, whose files, topics and DataFrames Spark reads.
 
-    session = zset_join.sql.connect(engine="spark", spark=spark, directory="/data/session")
-    session.register("orders", orders_df, keys="order_id")          # a streaming DataFrame, a batch one, or rows
-    session.sql("CREATE TABLE out (...) WITH ('connector' = 'duckdb', 'path' = 'out.duckdb', 'table-name' = 'revenue')")
-    session.sql("INSERT INTO out SELECT customer, sum(total) FROM orders GROUP BY customer")
-
 It is the session in a directory, see `durable`, with other sources: a table that Spark reads is one streaming query of Spark,
 which collects and decodes its rows, however many views read the table. Its batches are epochs of all views.
 
@@ -219,7 +214,6 @@ class SparkRuntime(DirectoryRuntime):
         return running
 
     def _take(self, rows: Mapping[str, Any], now_us: int, **more: Any) -> None:
-        """Take rows of tables as one epoch."""
         if rows:  # time that passes may end state
             refuse_larger_state(self._directory / "pipeline" / "local", driver_options(self.catalog.settings))
         super()._take(rows, now_us, **more)

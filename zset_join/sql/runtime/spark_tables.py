@@ -56,8 +56,6 @@ Held = Callable[[Table], "tuple[int, pa.Table | ZSet | None]"]
 
 
 class SparkTables:
-    """Return the tables of a session as streams."""
-
     def __init__(self, spark: Any, catalog: Catalog, *, dialect: str, directory: Path, held: Held) -> None:
         self.dataframes: dict[str, Any] = {}
         self._spark = spark
@@ -87,7 +85,6 @@ class SparkTables:
         return table
 
     def stream(self, source: PlanSource) -> SourceStream:
-        """Return the stream of a table that a plan reads."""
         name = source.name
         table = self._catalog.tables.get(name)
         if table is None:

@@ -97,5 +97,4 @@ def read_with_writers(view: View, writers: Mapping[str, Sequence[View]], added: 
 
 
 def _picks(step: SelectStep) -> bool:
-    """Return whether a selection picks columns, as they are."""
     return all(plain_column(expression) == name for name, expression in step.columns)

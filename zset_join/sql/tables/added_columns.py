@@ -34,7 +34,6 @@ def default_tree(column: ColumnDefinition) -> Literal:
 
 
 def with_columns_added(table: Table, columns: tuple[ColumnDefinition, ...]) -> Table:
-    """Return a table with columns behind those that it has."""
     names = tuple(column.name for column in columns)
     return replace(table, columns=(*table.columns, *columns), added=(*table.added, *names))
 

@@ -65,7 +65,6 @@ def registered(name: str, rows: Any, *, keys: tuple[str, ...], watermark: tuple[
 
 
 def arrow_table(rows: Any) -> pa.Table:
-    """Return rows as an Arrow table."""
     if isinstance(rows, pa.Table):
         return rows
     try:

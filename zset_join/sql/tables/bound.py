@@ -25,8 +25,6 @@ class FirstRows:
 
 @dataclass(frozen=True, eq=False)
 class BoundQuery:
-    """A query that can run."""
-
     view: View
     reads: frozenset[str]
     is_bounded: bool = False  # it reads what is stored, and ends

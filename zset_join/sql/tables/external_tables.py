@@ -27,13 +27,13 @@ __all__ = ["external_source"]
 
 def external_source(name: str, schema: pa.Schema, options: Mapping[str, str], *, at: Position) -> LookupSource:
     """Return the external table that a declaration describes; nothing is connected yet."""
-    connector = options["connector"]
-    looked_up: Any = _redis(name, schema, options) if connector == "redis" else _jdbc(name, schema, options, at)
-    source: LookupSource = looked_up
+    source: LookupSource = (
+        _redis(name, schema, options) if options["connector"] == "redis" else _jdbc(name, schema, options, at)
+    )
     return source
 
 
-def _redis(name: str, schema: pa.Schema, options: Mapping[str, str]) -> Any:
+def _redis(name: str, schema: pa.Schema, options: Mapping[str, str]) -> LookupSource:
     from zset_join.lookup.sources.redis import RedisSource
 
     return RedisSource(

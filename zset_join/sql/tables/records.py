@@ -16,7 +16,6 @@ __all__ = ["has_records", "puts_aside", "record_options", "start_of", "texts_of"
 
 
 def has_records(table: Table) -> bool:
-    """Return whether a table is fed records of changes."""
     return table.word != "SINK" and holds_records(table.options)
 
 

@@ -1,30 +1,6 @@
 """Settings of a session by SET and of a query by SETTINGS: their values, and the operator options.
 
-| setting | values |
-|---|---|
-| `default_hash_join`, `default_hash_table` | `memory`, `hybrid` |
-| `max_hot_keys`, `max_hot_bytes` | a number; without both, 256 MiB of hybrid state stay in memory |
-| `execution` | `driver`, `auto`: as a session on Spark runs; `executors`: what `Query.explain` shows; a start is refused |
-| `cold_store` | `files`, `duckdb`: where the rest of hybrid state lies |
-| `driver_memory` | bytes of state that a session on Spark may have; half of the memory |
-| `max_delta_bytes` | bytes of rows that a batch of Spark's may have; 1 GiB, `0`: any |
-| `max_waiting_batches` | batches that may wait for a session over Spark Connect in a run without end; 16, `0`: any |
-| `driver_threads` | threads that work on an epoch of a session with a directory or on Spark, 1 to 64 |
-| `keep_state` | `all`; `needed`: joins and groups of such a session store only the columns that views read |
-| `snapshot_after_bytes` | bytes of input after which such a session writes a snapshot of its state |
-| `join_max_buffered_bytes` | a number |
-| `join_buffer_policy` | `abort`, `spill` |
-| `on_bad_input` | `error`, `quarantine` |
-| `tombstone_retention` | a duration, such as `2 days` |
-| `table.exec.async-lookup.output-mode`, `.buffer-capacity`, `.timeout` | defaults of LOOKUP hints |
-| `state_ttl`, `table.exec.state.ttl` | a duration after which what joins, groups and first rows remember ends; `0` never |
-| `state_ttl_by` | `processing`, `event` |
-| `state_ttl_on_expire` | `retract`, `forget` |
-| `state_ttl_refreshed_by` | `write`, `read` |
-| `max_watermark_jump` | a duration; a row that is further ahead of the watermark of its table is bad input |
-| `temporal_join_emit` | `on_watermark`, `eager`, `once`: when a join by event time answers |
-| `keep_probe_for` | a duration; how long after the watermark rows are kept for corrections where that is `eager` |
-| `idle_timeout`, `table.exec.source.idle-timeout` | a duration after which a silent source holds no watermark up |
+The settings and their values are listed in docs/reference/sql.md.
 
 A name that is not among them is an error that lists the near ones.
 """
@@ -122,7 +98,6 @@ def _spelled(name: str) -> str:
 
 
 def known_setting(name: str, *, at: Position | None = None) -> str:
-    """Return a setting's name as it is known."""
     known = {one.lower(): one for one in SETTINGS}
     if name.lower() not in known:
         raise SqlError(f"the setting '{name}' is not known.{near(name, SETTINGS)}", code="UNKNOWN_SETTING", at=at, name=name)
@@ -153,7 +128,6 @@ def check_setting(name: str, value: str, *, at: Position | None = None) -> str:
 
 
 def stage_options(settings: Mapping[str, str]) -> StageOptions:
-    """Return the operator options from the settings of a query."""
     join, table = settings.get("default_hash_join", "memory"), settings.get("default_hash_table", "memory")
     limits = (_number(settings, "max_hot_keys"), _number(settings, "max_hot_bytes"))
     if limits == (None, None):
@@ -243,7 +217,6 @@ def state_ttl_of(settings: Mapping[str, str]) -> StateTtl | None:
 
 
 def lookup_defaults(settings: Mapping[str, str]) -> dict[str, str]:
-    """Return the options of lookups that settings give."""
     prefix = "table.exec.async-lookup."
     return {own: settings[prefix + name].lower() for name, own in _OF_LOOKUPS.items() if prefix + name in settings}
 

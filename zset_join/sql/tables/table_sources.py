@@ -66,7 +66,6 @@ def source_of(
     settings: Mapping[str, str] | None = None,
     names: Path | None = None,
 ) -> TableSource:
-    """Return the source of the rows of a table."""
     connector = table.options.get("connector")
     if connector == "filesystem" and table.word != "SINK":
         return _Files(table, completed, ReadNames(names, table.name), is_lenient=puts_aside(settings or {}))

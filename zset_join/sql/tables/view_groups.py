@@ -135,7 +135,6 @@ class GroupView:
         return self._caught_up
 
     def pause(self) -> None:
-        """Leave the group with what it holds."""
         self._held, self._is_paused = self.contents(), True
         self.close()
 
