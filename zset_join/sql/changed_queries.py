@@ -42,7 +42,7 @@ def views_of_file(path: str, plan: QueryPlan, *, dialect: str) -> View | Mapping
     with CheckingSession(dialect=dialect) as session:
         for source in plan.sources:
             if source.name.lower() not in declared:
-                bound = BoundQuery(_view(source), frozenset({source.name}), names=frozenset({source.name}))
+                bound = BoundQuery(_view(source), frozenset({source.name}))
                 session.catalog.add(NamedView(source.name, bound, f"the source {source.name}"))
         for statement in statements:
             result = session.run(statement)
