@@ -60,6 +60,7 @@ def _is_whole(address: int, size: int, page: int, rows: int, wide: bool) -> bool
 @kernel
 def list_rows(addresses: Any, run: Any, pages: Any, wide: bool, found: Any) -> int:
     """List the living rows of some pages of a run; return how many, or -1 - position of a page that is damaged."""
+    # `run` is a line of `RUN_WORDS`; `found` has five lines: code, subcode, address, length, place.
     count = 0
     first_place = run[RUN_NUMBER] << ROW_BITS
     for index in range(len(pages)):
@@ -103,7 +104,9 @@ def take_rows(
     content: Any,
 ) -> int:
     """Copy the wanted living rows out of some pages; return how many, or -1 - position of a page that is damaged."""
-    # Windows are opened one after the other, and none is open in the end.
+    # Windows are opened one after the other, and none is open in the end. `windows` are lines of `WINDOW_WORDS`, `runs` of
+    # `RUN_WORDS`; `codes` and `subcodes` are wanted and ascend. `found` has five lines and a word more than the pages have
+    # rows: code, subcode, place, where the row begins in `content` (and the last ends), scratch.
     count = 0
     window, behind = 0, 0
     copied = 0

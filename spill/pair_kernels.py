@@ -56,6 +56,7 @@ def _filter_bits(first: int) -> int:
 @kernel
 def fill_filter(pairs: Any, words: int, begin: int, bits: Any) -> None:
     """Set the bits of some pairs in words of a filter."""
+    # `pairs` and `bits` are words; `begin` is the number of the first word in `bits` among the `words` of the filter.
     for pair in range(len(pairs)):
         first = pairs[pair] >> 32
         bits[filter_word(first, words) - begin] |= _filter_bits(first)
@@ -97,7 +98,9 @@ def find_pair_pages(
     runs: Any, firsts: Any, cursor: Any, page_runs: Any, pages: Any, wanted_firsts: Any, wanted_pages: Any, guesses: Any
 ) -> tuple[int, int]:
     """List the pages that may hold pairs with some first numbers, run by run, ascending and each once, and what to look for."""
-    # Stops when a list is full; called again with the same cursor it continues.
+    # Stops when a list is full; called again with the same cursor it continues. `firsts` are less 2^31 and ascend. `cursor` is
+    # at first 0, 0, -1: run, next wanted, page to look at next; the run ends as their number. Of each look-up (their number is
+    # returned second), `wanted_pages` gets the position of its page among those listed.
     count = 0
     lookups = 0
     run, wanted, resumed = cursor[0], cursor[1], cursor[2]
@@ -157,6 +160,7 @@ def take_pairs(
 ) -> int:
     """Copy the wanted pairs out of some pages; return how many, or -1 - position of a page that is damaged."""
     # Windows are opened one after the other, and none is open in the end.
+    # `wanted_*` and `guesses` are as `find_pair_pages` left them; `found` gets the pairs as words.
     count = 0
     window, behind = 0, 0
     checked = -1

@@ -91,6 +91,9 @@ def find_windows(
     windows: Any,
 ) -> int:
     """Find the windows that have many of the wanted pages, and that the host has in memory; return how many."""
+    # Pages ascend by file and place. A window of a file is taken if it has a wanted page in `spreads[file]` bytes. `mappings`
+    # are addresses (0: not mapped). `windows` gets per window the first page and the one behind the last, and address and bytes
+    # to open and to close: a host that maps a page maps others around it too.
     count = 0
     first = 0
     vector = np.empty(3, np.int64)
@@ -125,6 +128,9 @@ def plan_reads(
     places: Any,
 ) -> tuple[int, int, int]:
     """Turn the pages outside windows into ranges of bytes, neighbours in one."""
+    # The result is how many ranges there are, their bytes, and the bytes of pages in windows. `places` gets of each page its
+    # address in a window, or -1 - its position once the ranges are behind one another. What is between near pages (`gap_bytes`)
+    # is read too.
     ranges = 0
     total = 0
     mapped = 0
@@ -199,6 +205,7 @@ def read_ranges(descriptors: Any, files: Any, begins: Any, ends: Any, target: in
 @kernel
 def read_ranges_cached(descriptors: Any, files: Any, begins: Any, ends: Any, target: int, vector: Any, late: Any) -> int:
     """Read ranges as `read_ranges` does: first those the host has in memory, while the disk fetches all others at once."""
+    # `vector` is two words of scratch, `late` one per range.
     place = target
     waiting = 0
     vector_place = vector.ctypes.data

@@ -123,6 +123,7 @@ def _flip_removed(removed: int, row: int) -> None:
 @kernel
 def erase_places(runs: Any, places: Any, erased: Any) -> int:
     """Mark rows as removed, by place; return -1, or the position of a place that holds no row, and then nothing was done."""
+    # `erased` gets, per run, how many rows went; `places` may repeat.
     run = 0
     for index in range(len(places)):
         row = places[index] & ROW_MASK
@@ -141,6 +142,7 @@ def erase_places(runs: Any, places: Any, erased: Any) -> int:
 @kernel
 def restore_places(runs: Any, places: Any, restored: Any, added: Any) -> int:
     """Undo the removal of rows whose run is still there; return -1, or the position of one that was not removed."""
+    # `restored` gets, per row, whether it is back, `added`, per run, how many are; nothing is back after an error.
     run = 0
     bad = -1
     for index in range(len(places)):
@@ -268,7 +270,9 @@ def find_pages(
     first_wanted: Any,
 ) -> int:
     """List the pages that may hold some wanted codes or pairs, run by run, ascending and each once; return how many."""
-    # Stops when `pages` is full or the pages take `most_bytes`; called again with the same cursor it continues.
+    # Stops when `pages` is full or the pages take `most_bytes`; called again with the same cursor it continues. One page is
+    # always listed. `cursor` is at first 0, 0, 0, -1, 0: run, next wanted, page to look at next, last page listed, and rows of
+    # the listed pages; the run ends as their number. `first_wanted` gets the first of the wanted that each page may hold.
     count = 0
     listed_bytes = 0
     run, wanted, resumed, last = cursor[0], cursor[1], cursor[2], cursor[3]

@@ -45,6 +45,7 @@ def order_subcodes(codes: Any, subcodes: Any, order: Any, large: Any) -> int:
 @kernel
 def cut_pages(codes: Any, lengths: Any, row_head_bytes: int, page_rows: Any, page_ends: Any) -> int:
     """Cut ordered rows into pages; return how many."""
+    # `page_rows` gets the position of the first row of each page, and the end; `page_ends` counts from the first page.
     pages = 0
     total = 0
     filled = 0
@@ -79,6 +80,7 @@ def fill_pages(
     page_ends: Any,
 ) -> None:
     """Write the pages between two entries of `page_rows` one after the other; `page_ends` gets where each ends."""
+    # `addresses` and `lengths` are of the bytes of all rows; `target` is an address, from which `page_ends` counts.
     place = target
     for page in range(len(page_rows) - 1):
         begin, end = page_rows[page], page_rows[page + 1]
@@ -114,6 +116,7 @@ def index_pages(
     directory: Any,
 ) -> None:
     """Fill in the directory of pages that `fill_pages` has written."""
+    # `first_row` and `first_byte` are where these pages begin in the run; `code_before` is the last code of a page before them.
     for page in range(len(page_rows) - 1):
         first = page_rows[page]
         continues = 0
@@ -141,6 +144,8 @@ def gather_bytes(sources: Any, lengths: Any, target: int, offsets: Any) -> None:
 @kernel
 def merge_chunks(chunks: Any, codes: Any, subcodes: Any, addresses: Any, lengths: Any) -> int:
     """Merge chunks of ordered rows until one of them is used up that is not the last of its run; return the rows."""
+    # A chunk is a line: addresses of the codes, subcodes, addresses and lengths of its rows; the next row, which is brought
+    # forward, the number of rows, and whether it is the last of its run.
     count = 0
     while True:
         best = -1

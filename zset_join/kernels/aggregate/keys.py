@@ -119,7 +119,6 @@ def first_not_below(run: int, count: int, step: int, heap: int, key: int, key_he
 
 @kernel
 def copy_key(target: int, source: int, words: int) -> None:
-    """Copy key words as they are."""
     for word in range(words):
         store_u64(target + word * 8, load_u64(source + word * 8))
 

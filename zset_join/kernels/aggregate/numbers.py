@@ -27,8 +27,6 @@ __all__ = [
     "add_shifted",
     "add_words",
     "divide_words",
-    "float_bits",
-    "float_of_bits",
     "is_below",
     "multiply_add",
     "multiply_add_wide",
@@ -128,26 +126,6 @@ def _unsigned_float(typing_context: Any, value: Any) -> tuple[Any, Callable[...,
     return types.float64(types.int64), generate
 
 
-@intrinsic
-def float_bits(typing_context: Any, value: Any) -> tuple[Any, Callable[..., Any]]:
-    """Return the bits of a float as a word."""
-
-    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        return builder.bitcast(args[0], _I64)
-
-    return types.int64(types.float64), generate
-
-
-@intrinsic
-def float_of_bits(typing_context: Any, value: Any) -> tuple[Any, Callable[..., Any]]:
-    """Return the float with these bits."""
-
-    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        return builder.bitcast(args[0], ir.DoubleType())
-
-    return types.float64(types.int64), generate
-
-
 @kernel
 def unsigned_below(left: int, right: int) -> bool:
     """Compare two words without sign."""
@@ -210,7 +188,6 @@ def add_shifted(address: int, words: int, value: int, factor: int, shift: int) -
 
 @kernel
 def negate_words(address: int, words: int) -> None:
-    """Change the sign of a number."""
     carry = 1
     for word in range(words):
         value = ~load_u64(address + word * 8)

@@ -318,10 +318,8 @@ def store_cells(
     spare: int,
 ) -> tuple[int, int, int]:
     """Fold the cells of the entries from `first` on, beginning with cell `resume`, into their multisets."""
-    # Besides the arguments of `match_cells`: `limit` is the heap offset below which there is room, `spare` has room for a
-    # full leaf and all cells.
-    # Returns `(entry, cell, bytes)`: where to continue, with at least so many bytes of heap more; entry is `entries` at the
-    # end.
+    # As `match_cells`, and: below heap offset `limit` there is room, and in `spare` for a full leaf and all cells. The result
+    # is where to continue (entry, `entries` at the end, and cell), and with how many bytes of heap more at least.
     heap, header = word(view, HEAP), word(view, HEADER)
     step = 8 * words + 8
     capacity = leaf_capacity(words)

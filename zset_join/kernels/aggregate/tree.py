@@ -83,13 +83,11 @@ def is_directory(root: int) -> bool:
 
 @kernel
 def root_offset(root: int) -> int:
-    """Return the heap offset of what a root points to."""
     return (root >> 1) - 1
 
 
 @kernel
 def directory_count(heap: int, root: int) -> int:
-    """Return the number of leaves."""
     if root == 0:
         return 0
     return load_u64(heap + root_offset(root)) if is_directory(root) else 1
@@ -103,7 +101,6 @@ def leaf_line(heap: int, root: int, leaf: int, words: int) -> int:
 
 @kernel
 def leaf_address(heap: int, root: int, leaf: int, words: int) -> int:
-    """Return the address of a leaf's values."""
     if is_directory(root):
         return heap + load_u64(leaf_line(heap, root, leaf, words) + words * 8)
     return heap + root_offset(root)

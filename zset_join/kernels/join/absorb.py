@@ -271,7 +271,6 @@ def _absorb_moved(view: int, delta: int) -> None:
 
 @kernel
 def _absorb_inserted(view: int, delta: int) -> None:
-    """Store new rows."""
     entries, count = word(delta, D_INSERTED_DELETED), word(delta, D_INSERTED)
     after_of, codes, identity_codes = word(delta, D_AFTER_OF), word(delta, D_JOIN_CODES), word(delta, D_IDENTITY_CODES)
     variables, numbers = word(delta, D_VARIABLES), word(delta, D_NUMBERS)
@@ -413,7 +412,6 @@ def absorb_weights(view: int, delta: int) -> None:
 
 @kernel
 def absorb_appends(view: int, delta: int) -> None:
-    """Store every accepted row."""
     header, variables = word(view, HEADER), word(delta, D_VARIABLES)
     codes, count = word(delta, D_JOIN_CODES), word(delta, D_COUNT)
     slots, bits = word(view, JOIN_SLOTS), word(view, JOIN_BITS)

@@ -200,7 +200,6 @@ def _find_heads(epoch: int, side: int, groups: int) -> None:
 
 @kernel
 def in_changed_set(number: int, marks: int) -> bool:
-    """Return whether a state row is among the changed ones."""
     return (load_u8(marks + shift_right(number, 3)) >> (number & 7)) & 1 != 0
 
 

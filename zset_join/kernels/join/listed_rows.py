@@ -41,6 +41,10 @@ def emit_listed_rows(
     capacity: int,
 ) -> int:
     """Append the join's output for rows of one side at `filled`; return the new fill position."""
+    # `own` and `other` are side views; `own` is walked from the record at `first` on, `kind` is what the join shows of its rows
+    # alone (0: nothing). `cursor` is the address of two words: the record, and the row of the other side to continue with (0:
+    # the first); it is done when the record is behind the last, OVERFLOW in the first word ends it. `out_*` are addresses; a
+    # row alone gets 0 in `out_other`.
     stride, heap, degree = word(own, STRIDE), word(own, HEAP), word(own, DEGREE_OFFSET)
     rows, other_stride, other_heap = word(other, ROWS), word(other, STRIDE), word(other, HEAP)
     slots, bits = word(other, JOIN_SLOTS), word(other, JOIN_BITS)

@@ -64,6 +64,8 @@ def mark_lacking(
     view: int, own_columns: int, of: int, columns: int, codes: Any, names: Any, replaced: Any, lacking: Any
 ) -> None:
     """Mark a record of each key of which no row is in memory that stays."""
+    # `view` is the side whose rows are looked at, `of` the side whose changes name the keys. `names` are records by their hash,
+    # which ascends in `codes`; `replaced` are ascending numbers of rows that the epoch replaces or retracts.
     heap = word(of, HEAP)
     for at in range(len(codes)):
         ref = _record(of, names[at])
@@ -78,6 +80,8 @@ def choose_witnesses(
     view: int, columns: int, codes: Any, refs: Any, order: Any, replaced: Any, firsts: Any, chosen: Any
 ) -> None:
     """Mark one record of each key among rows of a side, and choose it where no row of the key is in memory that stays."""
+    # `refs` are record addresses, `order` their positions by hash. `firsts` gets a flag for the first record of each key,
+    # `chosen` for each that is to come into memory.
     heap = word(view, HEAP)
     begin = 0
     for at in range(len(order)):
@@ -105,7 +109,7 @@ def record_witnesses(
     names: Any,
     lacking: Any,
 ) -> None:
-    """Take the mark from the keys of which a row was found; arguments as above."""
+    """Take the mark from the keys of which a row was found; arguments as those of `mark_lacking` and `choose_witnesses`."""
     heap, own_heap = word(of, HEAP), word(view, HEAP)
     key = 0 if len(order) == 0 else _first_at_least(codes[order[0]], key_codes)
     for at in range(len(order)):

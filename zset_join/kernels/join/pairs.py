@@ -99,7 +99,7 @@ def is_wanted(weight: int, sign: int) -> bool:
 @kernel
 def _load_block(epoch: int, side: int, position: int) -> tuple[int, int, int]:
     """Copy addresses and weights of up to BLOCK_ROWS unchanged rows of a side's chain, from row number `position` on."""
-    # Returns how many, where the chain continues (0: it ends), and the largest weight.
+    # The result is how many, where the chain continues (0: it ends), and the largest weight.
     view = side_word(epoch, side, S_VIEW)
     rows, stride = word(view, ROWS), word(view, STRIDE)
     marks, check = side_word(epoch, side, S_CHANGED), side_word(epoch, side, S_COUNT) != 0

@@ -81,7 +81,9 @@ def emit_streamed_rows(
     filled: int,
 ) -> int:
     """Append the output of some rows of a side at `filled`; return how far the output is filled."""
-    # Where the output notes changes, -1 is noted for the row and the position of its change for the partner.
+    # Where the output notes changes, -1 is noted for the row and the position of its change for the partner. `records` is the
+    # address of the first row, `kind` what the join shows of rows alone of the side. `cursor`: the row, and its change (-1: the
+    # first; -2: only the row alone is left); done when the row is behind the last, OVERFLOW in the first word ends it.
     other = 1 - side
     stride = word(side_word(epoch, side, S_VIEW), STRIDE)
     first, next_change, refs = side_word(epoch, other, S_FIRST), word(epoch, E_NEXT_CHANGE), word(epoch, E_REFS)

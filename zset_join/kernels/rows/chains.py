@@ -36,6 +36,8 @@ def count_matches(
     ends: Any,
 ) -> int:
     """Find the first row of each record's chain, and where the matches of each record end; return how many there are."""
+    # The records that name a key lie from address `keys` on. `codes` (words) and `unmatchable` (bytes) are addresses of
+    # scratch, one per record. `heads` gets row numbers (0: none), `ends` the number of matches of this and all former records.
     hash_rows(keys, key_stride, count, key_columns, word(view, HASH_KEY), codes, unmatchable)
     slots, bits = word(view, JOIN_SLOTS), word(view, JOIN_BITS)
     rows, stride, heap = word(view, ROWS), word(view, STRIDE), word(view, HEAP)

@@ -108,7 +108,7 @@ _AHEAD_ROW = 12
 @kernel
 def hash_delta(view: int, delta: int, has_identity: bool, is_append: bool) -> tuple[int, int, int]:
     """Hash the join key (and the identity) of every row and give every row its first status."""
-    # Returns how many rows have a join key that can never match, how many a NULL in their identity, and how many a weight
+    # The result is how many rows have a join key that can never match, how many a NULL in their identity, and how many a weight
     # that is 0 or, in an append-only input, negative.
     rows, count, stride, mask = word(delta, D_ROWS), word(delta, D_COUNT), word(view, STRIDE), word(view, HASH_KEY)
     weights, status = word(delta, D_WEIGHTS), word(delta, D_STATUS)
@@ -215,7 +215,7 @@ def clear_marks(changes: int, count: int, marks: int) -> None:
 def changes_of_upserts(view: int, delta: int, drop_unmatchable: bool, base: int, changes: int, marks: int) -> int:
     """Look every entry up in the state, list what changes, retraction before insertion, and plan what absorbing will do."""
     # `last_of` becomes -1 where the state is newer, `after_of` is the row that is live after the epoch (-1: none, or the
-    # entry was too old). Adds up the entries that were too old and the deletes that met no live row. Returns the position
+    # entry was too old). Adds up the entries that were too old and the deletes that met no live row. The result is the position
     # after the last change.
     rows, count, entries = word(delta, D_ROWS), word(delta, D_COUNT), word(delta, D_ENTRIES)
     identity_codes, identity_columns = word(delta, D_IDENTITY_CODES), word(delta, D_IDENTITY_COLUMNS)

@@ -38,7 +38,6 @@ def _size_class(size: int) -> int:
 
 @kernel
 def class_bytes(size_class: int) -> int:
-    """Return the size of the blocks of a class."""
     if size_class <= 16:
         return size_class << 4
     return (5 + (size_class - 17) % 4) * (64 << (size_class - 17) // 4)
@@ -61,7 +60,6 @@ def allocate_block(heap: int, header: int, length: int) -> int:
 
 @kernel
 def free_block(heap: int, header: int, offset: int, length: int) -> None:
-    """Give a block back."""
     size = block_bytes(length)
     store_u64(header + H_HEAP_USED * 8, load_u64(header + H_HEAP_USED * 8) - size)
     head = header + (H_FREE_BLOCKS + _size_class(size)) * 8

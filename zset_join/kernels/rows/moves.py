@@ -72,8 +72,8 @@ def _touch(position: int, stamps: Any, scores: Any, stamp: int, now: Any) -> Non
 
 @kernel
 def _touch_chain(view: int, number: int, stamps: Any, scores: Any, stamp: int, now: Any) -> int:
-    """Touch the rows of a chain, as `_touch`; rows of one chain often have one score, so the last one is remembered."""
-    # Returns how many rows there are.
+    """Touch the rows of a chain, as `_touch`, and return how many there are."""
+    # Rows of one chain often have one score, so the last one is remembered.
     rows, stride = word(view, ROWS), word(view, STRIDE)
     known = now
     touched = now + np.float32(1)
@@ -94,7 +94,6 @@ def _touch_chain(view: int, number: int, stamps: Any, scores: Any, stamp: int, n
 
 @kernel
 def touch_rows(numbers: Any, stamps: Any, scores: Any, stamp: int, now: Any) -> None:
-    """Touch rows by number; 0 is none."""
     for index in range(len(numbers)):
         if numbers[index] > 0:
             _touch(numbers[index] - 1, stamps, scores, stamp, now)

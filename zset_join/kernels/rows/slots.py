@@ -78,7 +78,6 @@ def find_key_slot(
 
 @kernel
 def slot_number(slots: int, position: int) -> int:
-    """Return the row number of a slot."""
     return load_u64(slots + position * 8) & _LOW
 
 
@@ -102,7 +101,6 @@ def find_key(
 
 @kernel
 def prefetch_slot(slots: int, bits: int, code: int) -> None:
-    """Request the slot of a hash."""
     prefetch(slots + home_of(code, bits) * 8)
 
 
@@ -137,7 +135,6 @@ def find_row_slot(slots: int, bits: int, code: int, number: int) -> int:
 
 @kernel
 def insert_slot(slots: int, bits: int, code: int, number: int) -> None:
-    """Add a row number under a hash; the caller has made room."""
     mask = (1 << bits) - 1
     position = home_of(code, bits)
     while load_u64(slots + position * 8) != 0:

@@ -104,7 +104,6 @@ def give_row(view: int, number: int) -> None:
 
 @kernel
 def free_values(view: int, variables: int, row: int) -> None:
-    """Give the heap blocks of a record back."""
     for column in range(column_count(variables)):
         slot = row + field(variables, column, OFFSET)
         length = load_u32(slot)
@@ -193,14 +192,12 @@ def leave_alone(view: int, number: int, code: int) -> None:
 
 @kernel
 def insert_identity(view: int, number: int, code: int) -> None:
-    """Put a row into the identity table."""
     insert_slot(word(view, IDENTITY_SLOTS), word(view, IDENTITY_BITS), code, number)
     add_to_word(word(view, HEADER), H_IDENTITY_COUNT, 1)
 
 
 @kernel
 def forget_identity(view: int, code: int, number: int) -> None:
-    """Take a row out of the identity table."""
     position = find_row_slot(word(view, IDENTITY_SLOTS), word(view, IDENTITY_BITS), code, number)
     remove_slot(word(view, IDENTITY_SLOTS), word(view, IDENTITY_BITS), position)
     add_to_word(word(view, HEADER), H_IDENTITY_COUNT, -1)

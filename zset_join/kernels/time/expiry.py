@@ -87,6 +87,7 @@ def expire(
     """Free past entries of due runs, of at most `most` keys; no more of them once `most_rows` are freed."""
     # Versions go when there is a newer one at or before the horizon; a DELETE that is the newest is to be forgotten at
     # `forget_time`, which its key then holds at byte `forget_at`.
+    # The result is the length of the heap, and how many rows were freed, keys touched, and DELETEs are to be forgotten.
     freed, count, forgets, popped = 0, 0, 0, 0
     while freed < most_rows and popped < most:
         begin, until = popped, min(popped + _AT_ONCE, most)
@@ -156,6 +157,7 @@ def forget_deletes(
     touched: Any,
 ) -> tuple[int, int, int]:
     """Forget DELETEs that come first and whose time to be remembered is over."""
+    # The result is the length of the heap, how many keys were touched, and the newest time of a DELETE that was forgotten.
     count, newest = 0, -NEVER
     while length > 0 and count < most and load_u64(heap) <= now:
         due, number = load_u64(heap), load_u64(heap + 8)

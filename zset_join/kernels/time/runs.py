@@ -99,13 +99,11 @@ _LOW = 0xFFFFFFFF
 
 @kernel
 def key_address(keys: int, number: int) -> int:
-    """Return the record of a key by its number."""
     return word(keys, ROWS) + (number - 1) * word(keys, STRIDE)
 
 
 @kernel
 def row_address(side: int, number: int) -> int:
-    """Return the record of a row by its number."""
     return word(side, ROWS) + (number - 1) * word(side, STRIDE)
 
 
@@ -117,13 +115,11 @@ def run_base(keys: int, key: int, at: int) -> int:
 
 @kernel
 def run_length(key: int, at: int) -> int:
-    """Return the number of entries of a run."""
     return load_u32(key + at + 8)
 
 
 @kernel
 def set_run_length(key: int, at: int, length: int) -> None:
-    """Set the number of entries of a run."""
     store_u32(key + at + 8, length)
 
 
@@ -300,8 +296,7 @@ def retract_rows(
 ) -> int:
     """Find the rows that each retraction retracts: rows of the state, oldest first, then rows that arrived in this epoch."""
     # `left` is what is left of the weight of each new row; `removed_*` lists what is taken off the entries of each group's
-    # run, by position. A retraction of more than there is gets the status `absent` and takes nothing. Return how many of
-    # these there are.
+    # run, by position. A retraction of more than there is gets the status `absent` and takes nothing; these are counted.
     stride, words_at, words = word(side, STRIDE), word(side, SEQUENCE_OFFSET), word(side, SEQUENCE_WORDS) - 1
     heap = word(side, HEAP)
     removed, bad = 0, 0

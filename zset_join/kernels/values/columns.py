@@ -81,7 +81,6 @@ HEAP_BIT = -(1 << 63)
 
 @kernel
 def column_count(columns: int) -> int:
-    """Return the number of columns of a column table."""
     return load_u64(columns)
 
 

@@ -72,7 +72,6 @@ def _seed(hash_key: int) -> int:
 
 @kernel
 def _factor(hash_key: int) -> int:
-    """Return an odd factor."""
     return _ODD_1 ^ ((shift_right(hash_key, 32) * _ODD_4) << 1)
 
 
@@ -108,7 +107,6 @@ def _short_word(address: int, kind: int, width: int) -> int:
 
 @kernel
 def is_null(row: int, columns: int, column: int) -> bool:
-    """Return whether a column of a row record is NULL."""
     return (load_u8(row + field(columns, column, NULL_BYTE)) & field(columns, column, NULL_MASK)) != 0
 
 

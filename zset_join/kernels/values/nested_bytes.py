@@ -100,6 +100,8 @@ def put_variable(
     source_ends: _Int64s,
 ) -> None:
     """Append one part of varying length to every valid slot, and write where it ends."""
+    # `filled` is how much of each slot is in use. The end goes to `end_position` in the slot, and counts from behind
+    # `head_bytes`.
     for row in range(len(starts)):
         if valid[row]:
             length = source_ends[row] - source_starts[row]
