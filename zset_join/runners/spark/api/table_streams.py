@@ -101,7 +101,7 @@ def file_rows(
     given: pa.Schema,
     *,
     options: Mapping[str, str] | None = None,
-    name_words: int = 0,
+    name_words: int = 0,  # of eight bytes of its name, which order the rows of a key by their file; 0: they are not
 ) -> DataFrame:
     """Return the rows of files, a file an epoch, with the time each was written."""
     # Spark reads a large file in several parts at once, and keeps the order of rows within a part. So rows that are ordered

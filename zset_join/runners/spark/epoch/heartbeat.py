@@ -46,7 +46,7 @@ class Heartbeat:
             self._thread.join()
 
     def beat_if_due(self, now_us: int) -> float | None:
-        """Put a file when a time has come."""
+        """Put a file when a time has come; else return the seconds until then, None where only another epoch can bring one."""
         next_due = self._next_due()
         if next_due is None:
             return None

@@ -47,7 +47,7 @@ def packed_with_frames(value: Any) -> bytes:
 
 def unpacked_with_frames(content: bytes, session: SparkSession | None) -> Any:
     """Return the object that `packed_with_frames` was given."""
-    return _Unpacker(io.BytesIO(content), session).load()
+    return _Unpacker(io.BytesIO(content), session).load()  # from a client that may run code in this process anyway
 
 
 class _Packer(CloudPickler):

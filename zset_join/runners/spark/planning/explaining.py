@@ -27,7 +27,7 @@ class _Explanation:
         self._buckets = buckets
 
     def rows(self, target: int | None, side: int) -> list[str]:
-        """Return the function for the rows of an input, or of the output."""
+        """Return the lines for the rows of an input, or of the output."""
         senders = [one for one in self._stages if (one.target, one.side) == (target, side)]
         if len(senders) == 1:
             return self._chain(senders[0])

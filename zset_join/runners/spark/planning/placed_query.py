@@ -23,6 +23,7 @@ from zset_join.runners.spark.frames.facts import is_connect, parallelism
 from zset_join.runners.spark.planning.buffer_limit import explained_limit
 from zset_join.runners.spark.planning.explaining import explained_query
 from zset_join.runners.spark.planning.normalise import hashed_name
+from zset_join.runners.spark.planning.placed import forwards_rows
 from zset_join.runners.spark.planning.placement import Bindings, placed_stages
 from zset_join.runners.spark.planning.source_stream import SourceStream
 from zset_join.runners.spark.planning.stage_names import stage_name
@@ -37,9 +38,6 @@ from zset_join.stages.written import read_schema
 
 __all__ = ["FusedStages", "PlacedQuery", "refuse_compared_collations"]
 
-_WHOLE_CHANGES = frozenset({"latest", "route", "unchanged"})
-"""Stages whose answer is the table of the stream before them."""
-
 
 @dataclass(frozen=True, kw_only=True)
 class PlacedQuery:
@@ -47,8 +45,8 @@ class PlacedQuery:
 
     plan: QueryPlan
     bindings: Bindings = field(repr=False)
-    shares_tables: bool = True
-    order: tuple[str, ...] = ()
+    shares_tables: bool = True  # by joins that look up in them; not in the checkpoint of a version that did not
+    order: tuple[str, ...] = ()  # of streams, in which Spark reads them; empty: that of the stages
 
     def in_order(self, names: Sequence[str]) -> PlacedQuery:
         """Return it with its streams in an order, by which Spark's own files number them; as it is where others are named."""
@@ -100,7 +98,7 @@ class PlacedQuery:
         found = []
         for side, given in enumerate(end.stage.inputs):
             before = [one for one in self.planned_stages if (one.target, one.side) == (end.number, side)]
-            through = [one for one in before if one.stage.kind in _WHOLE_CHANGES and one.streams]
+            through = [one for one in before if forwards_rows(one.stage) and one.streams]
             stream = end.streams.get(side) or (through[0].streams[0] if len(before) == len(through) == 1 else None)
             found.append((given.relation.name if stream is None else stream.name, stream is not None))
         return tuple(found)

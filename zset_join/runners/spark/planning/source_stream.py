@@ -39,12 +39,12 @@ class SourceStream:
     prepared: DataFrame = field(repr=False)
     schema: pa.Schema = field(repr=False)
     may_reject: bool = False
-    operation: tuple[str, ...] = ()
+    operation: tuple[str, ...] = ()  # what a row does and what orders its changes, as Spark writes the expressions
     functions: tuple[UserFunction, ...] = field(default=(), repr=False)
     baseline: DataFrame | None = field(default=None, repr=False)
     event_time: str | None = None
-    watermark_delay: int | None = None
-    max_watermark_jump: int | None = None
+    watermark_delay: int | None = None  # in microseconds, or in the unit of an integer event time
+    max_watermark_jump: int | None = None  # in the unit of the delay; None: any distance
     control: str | None = None
     indexes: tuple[TableIndex, ...] = field(default=(), repr=False)
     made_of: tuple[SourceStream, tuple[RowStep, ...]] | None = field(default=None, repr=False)

@@ -153,11 +153,7 @@ def fitted_batch(schema: pa.Schema, columns: Mapping[str, pa.Array], count: int)
 
 def collect_arrivals(batches: Iterable[pa.RecordBatch], layout: SlotLayout) -> Arrivals:
     """Take the rows of a task apart again."""
-    pieces: _Pieces = {}
-    receipts: list[str] = []
-    for batch in batches:
-        if batch.num_rows:
-            _sort_into(batch, pieces, receipts)
+    pieces, receipts = _pieces_of(batches)
     deltas, rejected, raw = [], [], []
     for side in range(len(layout.schemas)):
         rows = _in_order(pieces.get(side, []))
@@ -170,13 +166,18 @@ def collect_arrivals(batches: Iterable[pa.RecordBatch], layout: SlotLayout) -> A
 
 def collect_rows(batches: Iterable[pa.RecordBatch], layout: SlotLayout) -> tuple[list[list[ZSet]], list[str]]:
     """Take the rows of a task apart again, without joining them: together they may be more than one array can hold."""
+    pieces, receipts = _pieces_of(batches)
+    sides = range(len(layout.schemas))
+    return [[_side_rows(rows, layout, side) for rows in _stretches(pieces.get(side, []))] for side in sides], receipts
+
+
+def _pieces_of(batches: Iterable[pa.RecordBatch]) -> tuple[_Pieces, list[str]]:
     pieces: _Pieces = {}
     receipts: list[str] = []
     for batch in batches:
         if batch.num_rows:
             _sort_into(batch, pieces, receipts)
-    sides = range(len(layout.schemas))
-    return [[_side_rows(rows, layout, side) for rows in _stretches(pieces.get(side, []))] for side in sides], receipts
+    return pieces, receipts
 
 
 def _stretches(pieces: list[tuple[int, pa.RecordBatch]]) -> list[pa.RecordBatch]:

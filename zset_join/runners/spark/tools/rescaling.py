@@ -8,9 +8,8 @@
 The law: the query answers afterwards what it would have answered, row for row as a Z-set. Until the record is there nothing has
 changed: a process that dies on the way leaves the old state. Nothing is removed before the query has committed its next epoch.
 
-The rows of a join key come out of one old bucket and go into one new one, in the order in which they were linked. Tombstones
-keep their sequence and their time; what expires meanwhile goes in the query's next epochs. A row goes by the columns that are
-kept of it, which are those the stream hashes (`Stage.state_tables`). A table without a key stays where it is.
+The rows of a join key come out of one old bucket and go into one new one, in the order in which they were linked; tombstones
+keep sequence and time. A row goes by the columns the stream hashes (`Stage.state_tables`). A table without a key stays.
 
 Memory: a worker holds the rows of one old bucket, then of one new one, as Arrow data. Disk: a second set of snapshots.
 

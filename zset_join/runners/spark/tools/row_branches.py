@@ -54,7 +54,6 @@ class Branch:
 
     @property
     def join(self) -> PlannedStage:
-        """Return the stage that makes the rows of the join."""
         return self.path[0]
 
     @cached_property
@@ -67,12 +66,10 @@ class Branch:
 
     @property
     def row_steps(self) -> tuple[RowStep, ...]:
-        """Return the steps before the next stage."""
         return self.join.steps
 
     @property
     def is_grouped(self) -> bool:
-        """Return whether the view is made of groups."""
         return len(self.path) > 1
 
     @property

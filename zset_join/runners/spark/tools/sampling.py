@@ -4,18 +4,16 @@ A sample is a condition over an output row: the hash of some of its columns fall
 what was emitted and on what the batch query gives, so every row in the sample is compared exactly, and no row by half.
 
 Which columns, best first:
-- a key that the view still shows (unchanged by expressions, a group key of every aggregate), by which inputs can be filtered
-  before they are joined, which is what makes a sample cheap: the join key of one of the joins, or the primary key of a stream.
-  Of several that by which most streams can be filtered, and of these the one that is nearest to the output;
+- a key that the view still shows, by which inputs can be filtered before they are joined: the key of one of the joins, or the
+  primary key of a stream. Of several that by which most streams can be filtered, then the one nearest to the output;
 - the group key of the last aggregate, as far as the view shows it: Spark filters before it aggregates, where it can;
 - all columns but floats, which may differ in their last digits: only the comparison becomes smaller.
 
 Whether a stream can be filtered is followed from the view down through its stages. A condition on the join key filters both
-sides of a join. One on other columns filters the side they come from, unless the join pads that side: a NULL that represents a
-missing row proves nothing about the rows that are present. Where several stages feed one input it is followed into every one.
-Of a dedup, an as-of or a temporal join only the key by which it chooses rows is followed, on every side: among fewer rows it
-would choose others. Joins whose rows end and joins by processing time let no condition through. A stream that reaches the view
-in several places is filtered where all of them request the same.
+sides of a join. One on other columns filters the side they come from, unless the join pads that side. Of a dedup, an as-of or
+a temporal join only the key by which it chooses rows is followed: among fewer rows it would choose others. Joins whose rows end
+and joins by processing time let no condition through. A stream that reaches the view in several places is filtered where all of
+them request the same.
 
 The law: the difference found in a sample is the difference found without one, restricted to the rows of the sample. The hash
 is another one than that of the buckets, so a sample has its share of every bucket.

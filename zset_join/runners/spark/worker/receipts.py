@@ -34,7 +34,7 @@ class TaskReceipt(BucketReceipt):
     quarantined_rows: list[int] = field(default_factory=lambda: [0, 0])
     late_changes: dict[str, int] = field(default_factory=dict)
     facts: dict[str, dict[str, str]] = field(default_factory=dict)
-    buffered: dict[str, Any] | None = None
+    buffered: dict[str, Any] | None = None  # bytes of either side after the epoch, of an append-only join
     fan_out: dict[str, Any] | None = None
     error: dict[str, Any] | None = None
 
