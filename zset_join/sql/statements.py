@@ -20,10 +20,9 @@ from zset_join.core.errors import PlanError, SqlError
 from zset_join.core.frames import own_frames
 from zset_join.core.shown_values import counted
 from zset_join.sql.ddl.adding_columns import declared_again
-from zset_join.sql.ddl.definitions import Model, read_table
+from zset_join.sql.ddl.definitions import Model, find_like, model_of, read_table
 from zset_join.sql.ddl.explaining import explain
 from zset_join.sql.ddl.indexes import create_index, drop_index
-from zset_join.sql.ddl.like_clauses import find_like, model_of
 from zset_join.sql.ddl.showing import check_kind, describe, kind_named, show, use
 from zset_join.sql.ddl.sink_statements import columns_of, create_sink, written_table
 from zset_join.sql.ddl.views import alter, create_materialized_view, create_view, pause, refuse_both, release, resume
@@ -68,8 +67,6 @@ _ELSEWHERE = {
     "TRUNCATE": "Write DELETE FROM t.",
     "VALUES": "Write INSERT INTO t VALUES ...",
     "ANALYZE": "Statistics do not exist.",
-}
-_OF_CLUSTERS = {
     "ADD": "There are no jars: a column that the source brings, or a UDF inside Spark through the fluent API.",
     "CALL": "Procedures do not exist.",
     "GRANT": "Rights are those of the process and of the systems it reads and writes.",
@@ -101,9 +98,8 @@ def execute(session: StatementContext, statement: Statement) -> Message | Query:
 def _executed(session: StatementContext, statement: Statement) -> Message | Query:
     first = (statement.words[0].split() or [""])[0]
     run = _RUN.get(first)
-    cures = {**_ELSEWHERE, **_OF_CLUSTERS}
-    if run is None and first in cures:
-        raise SqlError(f"{first} is not supported. {cures[first]}", code="NOT_OFFERED", at=statement.place(0))
+    if run is None and first in _ELSEWHERE:
+        raise SqlError(f"{first} is not supported. {_ELSEWHERE[first]}", code="NOT_OFFERED", at=statement.place(0))
     if run is None:
         raise SqlError(
             f"a statement does not begin with {statement.words[0]}.{near(first, _WORDS)}",
