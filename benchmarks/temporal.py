@@ -29,9 +29,8 @@ import pyarrow as pa
 
 from benchmarks.machine import describe_machine
 from zset_join import Relation, Tick, ZSet
-from zset_join.operators.as_of_join import AsOfJoin
 from zset_join.operators.process_time_join import ProcessTimeJoin
-from zset_join.operators.temporal_join import TemporalJoin
+from zset_join.operators.timed_join import AsOfJoin, TemporalJoin
 from zset_join.shapes.as_of_join import AsOfOptions
 from zset_join.shapes.temporal_join import TemporalOptions
 

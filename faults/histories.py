@@ -31,7 +31,7 @@ from zset_join.expressions import left, right
 from zset_join.operators.aggregate import Aggregate
 from zset_join.operators.first_load import LoadedJoin
 from zset_join.operators.join import HashJoin
-from zset_join.operators.route import Route
+from zset_join.operators.upsert_table import Route
 from zset_join.shapes.operator_options import OperatorOptions
 from zset_join.testing.reference import Counts, Side, batch_join, lay_out, resolve, row_identity
 from zset_join.zset import ZSet

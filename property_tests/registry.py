@@ -33,8 +33,7 @@ from zset_join.core.tick import Tick
 from zset_join.expressions import Expression, left, right
 from zset_join.operators.first_load import LoadedJoin
 from zset_join.operators.join import HashJoin
-from zset_join.operators.latest import Latest
-from zset_join.operators.route import Route
+from zset_join.operators.upsert_table import Latest, Route
 from zset_join.shapes.operator_options import OperatorOptions
 from zset_join.testing.comparison import EmittedRows, IllegalAnswerError
 from zset_join.testing.reference import Counts, row_identity

@@ -24,7 +24,7 @@ from zset_join.core.relation import Relation
 from zset_join.core.tick import Tick
 from zset_join.expressions import Expression
 from zset_join.operators.join import HashJoin
-from zset_join.operators.route import Route
+from zset_join.operators.upsert_table import Route
 from zset_join.testing.reference import row_identity
 from zset_join.zset import ZSet
 

@@ -20,7 +20,7 @@ from tests.built import built
 from zset_join.core.relation import Relation
 from zset_join.core.tick import Tick
 from zset_join.operators.join import HashJoin
-from zset_join.operators.route import Route
+from zset_join.operators.upsert_table import Route
 from zset_join.state.cold import cold_tombstones
 from zset_join.testing.comparison import exact_tables, total
 from zset_join.zset import ZSet

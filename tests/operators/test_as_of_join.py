@@ -12,7 +12,7 @@ from tests.epochs import Epochs, delete, delta_of, insert, lines_of
 from zset_join import Relation, Tick
 from zset_join.core.errors import OptionError, PlanError
 from zset_join.expressions import left, right
-from zset_join.operators.as_of_join import AsOfJoin
+from zset_join.operators.timed_join import AsOfJoin
 from zset_join.shapes.as_of_join import AsOfOptions
 from zset_join.testing.comparison import EmittedRows, exact_tables
 from zset_join.testing.reference_temporal import LiveRows, Nearest, TimedRow, batch_as_of

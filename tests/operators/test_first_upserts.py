@@ -14,7 +14,7 @@ from tests.built import built
 from zset_join import Relation, Tick, ZSet
 from zset_join.core.errors import BadInputError, StateError
 from zset_join.operators.first_upserts import LoadedLatest
-from zset_join.operators.latest import Latest
+from zset_join.operators.upsert_table import Latest
 from zset_join.state.rows.side import SideState
 from zset_join.testing.comparison import exact_tables
 

@@ -24,7 +24,7 @@ from zset_join.core.options import HotBudget
 from zset_join.core.tick import Tick
 from zset_join.expressions import left, right
 from zset_join.operators.aggregate import Aggregate
-from zset_join.operators.route import Route
+from zset_join.operators.upsert_table import Route
 from zset_join.shapes.operator_options import OperatorOptions
 from zset_join.state.rows.unused_memory import CAN_REPORT
 

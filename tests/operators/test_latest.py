@@ -7,7 +7,7 @@ import pytest
 
 from tests.built import built
 from zset_join import BadInputError, PlanError, Relation, Tick, ZSet
-from zset_join.operators.latest import Latest
+from zset_join.operators.upsert_table import Latest
 
 SCHEMA = pa.schema({"id": pa.int64(), "name": pa.string(), "v": pa.int64()})
 LONG = "a name that does not fit into twelve bytes"

@@ -13,7 +13,7 @@ from tests.epochs import Epochs, delete, delta_of, upsert
 from zset_join.core.errors import StateError
 from zset_join.core.relation import Relation
 from zset_join.core.tick import Tick
-from zset_join.operators.route import Route
+from zset_join.operators.upsert_table import Route
 from zset_join.shapes.operator_options import OperatorOptions
 
 ORDERS = Relation(

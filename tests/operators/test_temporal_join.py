@@ -12,7 +12,7 @@ from tests.epochs import Change, delete, delta_of, insert, lines_of, upsert
 from zset_join import Relation, Tick
 from zset_join.core.errors import BadInputError, KeyTypeError, PlanError
 from zset_join.expressions import right
-from zset_join.operators.temporal_join import TemporalJoin
+from zset_join.operators.timed_join import TemporalJoin
 from zset_join.shapes.temporal_join import TemporalOptions
 
 ORDERS = Relation(

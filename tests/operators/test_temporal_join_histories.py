@@ -11,7 +11,7 @@ from property_tests.temporal_history import TemporalHistory
 from tests.epochs import delta_of, lines_of
 from zset_join import Relation, Tick
 from zset_join.expressions import left, right
-from zset_join.operators.temporal_join import TemporalJoin
+from zset_join.operators.timed_join import TemporalJoin
 from zset_join.shapes.operator_options import OperatorOptions
 from zset_join.shapes.temporal_join import TemporalOptions
 from zset_join.testing.comparison import EmittedRows, exact_tables

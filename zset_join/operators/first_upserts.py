@@ -26,7 +26,7 @@ from zset_join.core.tick import Tick
 from zset_join.kernels.rows import side as s
 from zset_join.kernels.rows.epoch import CHANGE_WORDS
 from zset_join.operators.first_load import PART_CHANGES, PARTS
-from zset_join.operators.latest import Latest
+from zset_join.operators.upsert_table import Latest
 from zset_join.shapes.operator_options import OperatorOptions
 from zset_join.state.rows.guarded import guarded
 from zset_join.state.rows.hash_seed import HashTables

@@ -5,7 +5,7 @@ a retraction becomes the retraction of what its insertion became, as long as the
 that have become equal add up; a row that leaves one input of a union and enters another in one epoch emits nothing. NULL does
 not pass a condition. Columns of a union go by position, as in Spark; the names are those of the first input.
 
-Remembers the number of the last epoch (`Unchanged` in its directory, where it has one). Cost: the rows of the delta, each hashed
+Remembers the number of the last epoch (`Unchanged` in its directory, if it has one). Cost: the rows of the delta, each hashed
 once, so that rows that have become equal are netted and retractions come first.
 """
 

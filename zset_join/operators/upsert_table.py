@@ -1,14 +1,26 @@
-"""A table of upserts by primary key, for operators that need the old row of a key.
+"""Tables of upserts by primary key: `Latest` turns upserts into a changelog, `Route` sends them where their join key belongs.
 
 The law: what an epoch changes is read off the table before it; `absorb` writes exactly that. Sequences are settled here: of two
 changes of a key the larger sequence wins, a tie the later arrival; a deleted key leaves a tombstone for a while.
 
-Remembers per primary key the given columns; with a budget the busy rows in memory and the others on disk.
+`Latest`: after every epoch the sum of all answers holds the live row of every primary key, once. A row that is replaced by an
+equal one emits nothing, however its sequence moved. Of several changes of a key in one epoch only the first row before and the
+last one after are emitted. A delete of an unknown key is counted and emits nothing. Columns that only order changes are hidden.
+
+`Route`: upserts are keyed by primary key, a join is partitioned by join key. When pk=1 moves from key A to key B, the two live
+in different partitions and only a table by primary key has A. Applied in order, the output leaves the same rows behind as the
+input; every delete carries the join key its row had. Per primary key and epoch at most one delete and one upsert come out, the
+delete first, without a sequence.
+
+Remembers per primary key the given columns (of a route the keys alone), the sequence, and for deleted keys a tombstone; with a
+budget the busy rows in memory and the others on disk.
+
+Source: Flink's upsert normalisation (ChangelogNormalize), and its shuffle of a stream-stream join.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeAlias
 
@@ -16,15 +28,17 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from zset_join.core.errors import StateError
+from zset_join.core.errors import PlanError, StateError
 from zset_join.core.key_types import check_key_type
 from zset_join.core.relation import Relation
-from zset_join.core.row_conversion import conform
+from zset_join.core.row_conversion import conform, take_rows
 from zset_join.core.tick import Tick
 from zset_join.kernels.rows.epoch import CHANGE_WORDS
+from zset_join.shapes.latest import latest_rows
 from zset_join.shapes.operator_options import OperatorOptions
 from zset_join.state.cold.hybrid_rows import HybridRows
 from zset_join.state.rows.answers import Answers
+from zset_join.state.rows.guarded import guarded
 from zset_join.state.rows.hash_seed import HashTables
 from zset_join.state.rows.rejected_rows import describe_rejection, no_rejections, rejection_table
 from zset_join.state.rows.side import PreparedSide, SideState
@@ -33,7 +47,7 @@ from zset_join.state.rows.side_snapshot import restore_side, side_reader, snapsh
 from zset_join.state.rows.usage import closed, make_directory
 from zset_join.zset import ZSet
 
-__all__ = ["UpsertTable"]
+__all__ = ["Latest", "Route", "UpsertTable"]
 
 _REF, _BEFORE = 0, 2  # words of a change
 _Refs: TypeAlias = tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]
@@ -190,3 +204,111 @@ class UpsertTable:
     def _refuse_bad_input(self, prepared: PreparedSide, tick: Tick) -> None:
         if prepared.rejected and self.on_bad_input == "error":
             raise describe_rejection(self.inputs, [prepared], tick)
+
+
+@guarded("the table")
+class Latest(UpsertTable):
+    """Emit the old and the new row of every key that changes.
+
+    >>> schema = pa.schema({"id": pa.int64(), "name": pa.string()})
+    >>> latest = Latest(Relation(name="customers", schema=schema, primary_key=("id",), mode="upsert"))
+    >>> latest.absorb(Tick(0), [ZSet.of({"id": [1], "name": ["Ada"]}, schema=schema)])
+    >>> renamed = [ZSet.of({"id": [1], "name": ["Ada L."]}, schema=schema)]
+    >>> [row for chunk in latest.answer(Tick(1), renamed) for row in chunk.to_pylist()]
+    [((1, 'Ada'), -1), ((1, 'Ada L.'), 1)]
+    """
+
+    def __init__(
+        self,
+        relation: Relation,
+        *,
+        hidden: Collection[str] = (),
+        options: OperatorOptions = OperatorOptions(),
+    ) -> None:
+        output = latest_rows(relation, hidden)
+        shown = output.schema.names
+        super().__init__(
+            relation,
+            output,
+            table="latest",
+            kept=relation.schema.names,
+            compared=shown,
+            options=options,
+        )
+        self._plan = self._side.layout.gather_plan(self._side.relation.field_indices(shown))
+
+    def answer(self, tick: Tick, deltas: Sequence[ZSet]) -> Iterator[ZSet]:
+        return self._answers.guarded(self._answer(tick, deltas))
+
+    def _answer(self, tick: Tick, deltas: Sequence[ZSet]) -> Iterator[ZSet]:
+        (delta,) = deltas
+        if len(delta) == 0:
+            return
+        prepared, old_and_new = self._prepare(tick, delta)
+        self._refuse_bad_input(prepared, tick)
+        for refs, weight in zip(old_and_new, (-1, 1), strict=True):
+            for columns in self._in_chunks(prepared, refs, self._plan):
+                rows = pa.RecordBatch.from_arrays(columns, schema=self.output.schema)
+                yield ZSet(rows, np.full(rows.num_rows, weight, np.int64))
+
+
+@guarded("the route")
+class Route(UpsertTable):
+    """Send every change to the partition of its join key.
+
+    >>> schema = pa.schema({"id": pa.int64(), "k": pa.string()})
+    >>> route = Route(Relation(name="r", schema=schema, join_key=("k",), primary_key=("id",), mode="upsert"))
+    >>> route.absorb(Tick(0), [ZSet.of({"id": [1], "k": ["A"]}, schema=schema)])
+    >>> moved = [ZSet.of({"id": [1], "k": ["B"]}, schema=schema)]
+    >>> [row for chunk in route.answer(Tick(1), moved) for row in chunk.to_pylist()]
+    [((1, 'A'), -1), ((1, 'B'), 1)]
+    """
+
+    def __init__(
+        self,
+        relation: Relation,
+        *,
+        options: OperatorOptions = OperatorOptions(),
+    ) -> None:
+        if relation.mode != "upsert" or not relation.join_key:
+            raise PlanError(
+                f'relation "{relation.name}" is in {relation.mode} mode with join key {list(relation.join_key)}; only upserts '
+                "by primary key with a join key need a route.",
+                code="ROUTE_NOT_NEEDED",
+                relation=relation.name,
+            )
+        nullable = pa.schema([field.with_nullable(True) for field in relation.schema])
+        self._keys = tuple(dict.fromkeys((*relation.primary_key, *relation.join_key)))
+        super().__init__(
+            relation,
+            replace(relation, schema=nullable, sequence_by=()),
+            table="route",
+            kept=tuple(dict.fromkeys((*self._keys, *relation.sequence_by))),
+            compared=self._keys,
+            options=options,
+        )
+        self._key_plan = self._side.layout.gather_plan(self._side.relation.field_indices(self._keys))
+
+    def answer(self, tick: Tick, deltas: Sequence[ZSet]) -> Iterator[ZSet]:
+        return self._answers.guarded(self._answer(tick, deltas))
+
+    def _answer(self, tick: Tick, deltas: Sequence[ZSet]) -> Iterator[ZSet]:
+        (delta,) = deltas
+        if len(delta) == 0:
+            return
+        prepared, (old, _) = self._prepare(tick, delta)
+        self._refuse_bad_input(prepared, tick)
+        # An unchanged key is no change, but its payload passes on: `after_of` names the row that won.
+        upserts = np.sort(prepared.after_of[: prepared.entries])
+        upserts = upserts[upserts >= 0]
+        for keys in self._in_chunks(prepared, old, self._key_plan):
+            by_name = dict(zip(self._keys, keys, strict=True))
+            count = len(keys[0])
+            columns = [
+                by_name[field.name] if field.name in by_name else pa.nulls(count, field.type) for field in self.output.schema
+            ]
+            yield ZSet(pa.RecordBatch.from_arrays(columns, schema=self.output.schema), np.full(count, -1, np.int64))
+        rows = conform(delta.rows, self.inputs[0])
+        for begin in range(0, len(upserts), self._chunk_rows):
+            taken = take_rows(rows, upserts[begin : begin + self._chunk_rows])
+            yield ZSet(pa.RecordBatch.from_arrays(taken.columns, schema=self.output.schema), np.ones(taken.num_rows, np.int64))

@@ -15,7 +15,7 @@ import pyarrow.types as pt
 from zset_join.core.relation import Relation
 from zset_join.core.shown_values import shown_buckets
 from zset_join.expressions.written import read_expression, write_expression
-from zset_join.operators.as_of_join import AsOfJoin
+from zset_join.operators.timed_join import AsOfJoin
 from zset_join.shapes.as_of_join import AsOfOptions, as_of_relation, as_of_shape
 from zset_join.shapes.version_join import VersionJoinShape
 from zset_join.stages.batch.dialect import Dialect

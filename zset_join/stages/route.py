@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 from zset_join.core.key_types import storage_type
 from zset_join.core.relation import Relation
-from zset_join.operators.route import Route
+from zset_join.operators.upsert_table import Route
 from zset_join.stages.batch.tables import register_batch_query, same_rows
 from zset_join.stages.request import InputRows, StageRequest
 from zset_join.stages.stage import OutputKey, Stage, StageInput, StageOptions, TableKey, register_stage

@@ -21,7 +21,7 @@ from zset_join.core.shown_values import counted, shown_buckets
 from zset_join.expressions.rows import with_columns_called
 from zset_join.operators.process_time_join import LatestJoins, ProcessTimeJoin
 from zset_join.operators.shared_table import SharedTable
-from zset_join.operators.temporal_join import TemporalJoin
+from zset_join.operators.timed_join import TemporalJoin
 from zset_join.stages.process_time_join import ProcessTimeJoinStage
 from zset_join.stages.stage import OutputKey, Stage, StageInput, StageOptions, TableKey, read_stage, register_stage
 from zset_join.stages.temporal_join import TemporalJoinStage

@@ -16,7 +16,7 @@ from zset_join.core.shown_values import shown_buckets
 from zset_join.expressions import Expression
 from zset_join.expressions.written import read_expression, write_expression
 from zset_join.kernels.time.runs import ENTRY
-from zset_join.operators.temporal_join import TemporalJoin
+from zset_join.operators.timed_join import TemporalJoin
 from zset_join.shapes.temporal_join import TemporalOptions, temporal_relation, temporal_shape
 from zset_join.shapes.version_join import VersionJoinShape
 from zset_join.stages.batch.dialect import Dialect

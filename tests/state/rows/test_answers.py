@@ -18,9 +18,8 @@ from zset_join.operators.aggregate import Aggregate
 from zset_join.operators.deduplicate import Deduplicate
 from zset_join.operators.distinct import Distinct
 from zset_join.operators.join import HashJoin
-from zset_join.operators.latest import Latest
-from zset_join.operators.route import Route
 from zset_join.operators.stateless import Select, Union, Where
+from zset_join.operators.upsert_table import Latest, Route
 from zset_join.shapes.aggregate import AggregateCall
 from zset_join.shapes.operator_options import OperatorOptions
 from zset_join.state.rows.answers import Answers

@@ -16,7 +16,7 @@ from zset_join.core.relation import Relation
 from zset_join.operators.aggregate import Aggregate
 from zset_join.operators.deduplicate import Deduplicate
 from zset_join.operators.join import HashJoin
-from zset_join.operators.route import Route
+from zset_join.operators.upsert_table import Route
 from zset_join.shapes.aggregate import AggregateCall
 from zset_join.shapes.operator_options import OperatorOptions
 from zset_join.state.rows.directory_lock import locked_outside

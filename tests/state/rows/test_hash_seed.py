@@ -21,7 +21,7 @@ from zset_join.core.tick import Tick
 from zset_join.operators.aggregate import Aggregate
 from zset_join.operators.distinct import Distinct
 from zset_join.operators.join import HashJoin
-from zset_join.operators.route import Route
+from zset_join.operators.upsert_table import Route
 from zset_join.shapes.aggregate import AggregateCall
 from zset_join.shapes.operator_options import OperatorOptions
 from zset_join.shapes.temporal_join import TemporalOptions

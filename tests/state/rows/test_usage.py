@@ -15,7 +15,7 @@ from zset_join.core.relation import Relation
 from zset_join.core.tick import Tick
 from zset_join.operators.aggregate import Aggregate
 from zset_join.operators.join import HashJoin
-from zset_join.operators.route import Route
+from zset_join.operators.upsert_table import Route
 from zset_join.zset import ZSet
 
 SCHEMA = pa.schema({"id": pa.int64(), "k": pa.int64()})
