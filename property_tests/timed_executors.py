@@ -247,7 +247,6 @@ def _dealing() -> Iterator[None]:
         for bucket in range(numbers[1]):
             tables = {
                 name: stage.regrouped(
-                    name,
                     _rows_of(table, stage.state_tables[name].columns, bucket),
                     epoch=epoch,
                     metadata=[] if bucket else [dict(table.schema.metadata or {})],

@@ -27,13 +27,13 @@ def test_tables_of_several_snapshots_become_one_whose_counts_are_their_sums():
     table = pa.table({"id": [1]})
     before = [{b"zset_join.absorbed_epoch": b"3", b"counts": b"[1, 2]", b"late": b"4"}, {b"counts": b"[10, 20]", b"late": b"5"}]
 
-    made = RouteStage(source=ORDERS).regrouped("route", table, epoch=7, metadata=before)
+    made = RouteStage(source=ORDERS).regrouped(table, epoch=7, metadata=before)
 
     assert made.schema.metadata == {b"zset_join.absorbed_epoch": b"7", b"counts": b"[11, 22]", b"late": b"9"}
 
 
 def test_a_table_without_counts_has_only_its_epoch():
-    made = RouteStage(source=ORDERS).regrouped("route", pa.table({"id": [1]}), epoch=7, metadata=[])
+    made = RouteStage(source=ORDERS).regrouped(pa.table({"id": [1]}), epoch=7, metadata=[])
 
     assert made.schema.metadata == {b"zset_join.absorbed_epoch": b"7"}
 

@@ -78,7 +78,6 @@ class Accumulation:
         ]
 
     def input_columns(self) -> tuple[str, ...]:
-        """Return the input columns that are read."""
         columns: dict[str, None] = {}
         for call in self.calls:
             columns.update(dict.fromkeys(call.columns))

@@ -54,8 +54,6 @@ class _GroupLayout(RowLayout):
 
 
 class GroupState:
-    """Keep groups."""
-
     def __init__(
         self,
         relation: str,
@@ -129,7 +127,6 @@ class GroupState:
 
     @property
     def groups(self) -> int:
-        """Return the number of groups that have rows."""
         return int(self._arena.header[s.H_LIVE_ROWS])
 
     @property
@@ -286,7 +283,6 @@ class GroupState:
 
     @property
     def fingerprint(self) -> int:
-        """Return a number that changes with everything the bytes of the state depend on."""
         return self._fingerprint
 
     def make_heap_room(self, size: int) -> int:
@@ -351,7 +347,6 @@ class GroupState:
             self._table.relocate(self.directory)
 
     def clear(self) -> None:
-        """Forget everything."""
         remove = self.directory is not None
         self._table.close(remove=remove)
         self._arena.close(remove=remove)

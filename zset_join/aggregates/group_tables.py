@@ -55,12 +55,10 @@ class GroupTables:
         self.names = table_names(accumulation)
 
     def schemas(self) -> list[pa.Schema]:
-        """Return the columns of each table."""
         nothing = np.empty(0, np.int64)
         return [table.schema for table in self.written(nothing, np.empty((0, self._state.line_words), np.int64))]
 
     def written(self, refs: Int64s, lines: Int64s) -> list[pa.Table]:
-        """Return groups as tables."""
         heap = self._state.heap_address
         columns = [*self._keys(refs), pa.array(np.ascontiguousarray(lines[:, 0]))]
         fields = [*self._state.schema, pa.field(PARTIAL_WEIGHT, pa.int64())]

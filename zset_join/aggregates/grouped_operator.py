@@ -254,8 +254,6 @@ class GroupedOperator:
 
 
 class GroupedOutput:
-    """Build answers."""
-
     def __init__(self, state: GroupState, results: Sequence[Result], schema: pa.Schema, chunk_rows: int) -> None:
         self._state, self._results, self._schema, self._chunk_rows = state, tuple(results), schema, chunk_rows
 

@@ -53,8 +53,6 @@ _WRITING_BYTES_OF_VALUES = 8 << 20  # and beyond that, where groups keep values 
 
 
 class HybridGroups:
-    """Bring groups in and spill them."""
-
     def __init__(self, state: GroupState, tables: GroupTables, budget: HotBudget) -> None:
         self._state = state
         self._tables = tables
@@ -82,7 +80,6 @@ class HybridGroups:
             )
 
     def fetch(self, rows: pa.RecordBatch, count: int) -> None:
-        """Bring in the groups of some rows."""
         if self._is_moving:
             raise StateError(
                 "groups were being moved between memory and disk when this process was interrupted, or what lay on the disk "

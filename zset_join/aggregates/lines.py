@@ -53,16 +53,13 @@ class Lines:
 
     @property
     def before_address(self) -> int:
-        """Return the address of the first line of `before`."""
         return int(self.before.ctypes.data)
 
     @property
     def after_address(self) -> int:
-        """Return the address of the first line of `after`."""
         return int(self.after.ctypes.data)
 
     def reset(self) -> None:
-        """Take `after` back to `before`."""
         self.after[:] = self.before
         self.cells.clear()
 

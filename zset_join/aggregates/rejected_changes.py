@@ -52,7 +52,6 @@ class RejectedChanges:
 
     @property
     def positions(self) -> list[int]:
-        """Return the positions of the bad rows."""
         return np.flatnonzero(self.status > ch.LAST_HARMLESS).tolist()
 
 

@@ -106,7 +106,6 @@ class ColumnChange:
 
     @property
     def is_widened(self) -> bool:
-        """Return whether a column gets another type."""
         return any(isinstance(expression, Cast) for _, expression in self.step.columns)
 
     def to_json(self) -> dict[str, Any]:

@@ -169,7 +169,6 @@ class PlanDiff:
 
     @property
     def is_empty(self) -> bool:
-        """Return whether no view differs."""
         return all(view.is_empty for view in self.views.values())
 
     def answers(self, names: Iterable[str]) -> dict[str, ZSet]:
@@ -272,7 +271,6 @@ class PlanDiff:
 
 
 def difference(name: str, before: tuple[Relation, ZSet] | None, after: tuple[Relation, ZSet] | None) -> ViewDiff:
-    """Return the change of a view."""
     if before is None and after is None:
         raise ValueError("a view is there before or after")
     if before is None or after is None:

@@ -176,7 +176,6 @@ def by_time(
 
 
 def source_changed(name: str, held: Sequence[Held] = ()) -> StateError:
-    """Return the error of a source that is described otherwise than before."""
     return StateError(
         f'the source "{name}" is described otherwise than before{_shown(held)}. Describe it as before, or give it another '
         "name, under which it begins without rows.",
@@ -187,7 +186,6 @@ def source_changed(name: str, held: Sequence[Held] = ()) -> StateError:
 
 
 def source_dropped(name: str, rows: int | None) -> StateError:
-    """Return the error of a source that an earlier change has dropped."""
     held = "" if rows is None else f" (a stage held {rows:,} of them)"
     return StateError(
         f'the source "{name}" was dropped from this pipeline, and its rows with it{held}. Let it be read again, with reread= '

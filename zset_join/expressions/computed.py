@@ -48,8 +48,6 @@ Types = Sequence[pa.DataType]
 
 @dataclass(frozen=True)
 class Function:
-    """A function of the library."""
-
     type: Callable[[Call, Types], pa.DataType]  # given the plain types of the operands
     value: Callable[[Call, Sequence[Vector], pa.DataType], Computed]
     spark: Callable[[Call, Sequence[str]], str]
@@ -57,7 +55,6 @@ class Function:
 
 
 def mismatch(node: Expression, types: Types, expected: str, cure: str) -> PlanError:
-    """Return the refusal of operands."""
     given_types = " and ".join(str(kind) for kind in types)
     return PlanError(
         f"{describe(node)} is given {given_types}; it takes {expected}. {cure}",

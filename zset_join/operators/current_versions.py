@@ -295,7 +295,6 @@ class CurrentVersions:
 
 
 def _rows_of_the_future(relation: Relation, name: str, tables: HashTables) -> ExpiringRows:
-    """Return the store of rows whose time has not been reached."""
     to_live = TimeToLive(after=0, by_event_time=True)
     return ExpiringRows(relation, to_live, key=(), key_types=(), null_safe=(), name=name, tables=tables)
 

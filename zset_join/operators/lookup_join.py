@@ -181,7 +181,6 @@ class LookupJoin:
 
     @property
     def parked_rows(self) -> int:
-        """Return how many rows wait for another attempt."""
         return self._memo.parked_rows
 
     def keys_to_fetch(self, tick: Tick, delta: ZSet) -> pa.RecordBatch:

@@ -146,17 +146,6 @@ class TimedJoin:
 class AsOfJoin(TimedJoin):
     """Join each left row with the nearest right row.
 
-    Args:
-        left: the left input, with a join key, in append or changelog mode.
-        right: the right input, with a join key as long, in append or changelog mode.
-        options: see `AsOfOptions`.
-        options: how it runs, and where its state lies.
-
-    Raises:
-        PlanError: relations that cannot be joined so, or options (`OptionError`) that are not allowed.
-        KeyTypeError: keys or times that cannot be compared.
-        StateError: the directory has other content.
-
     >>> import pyarrow as pa
     >>> from zset_join import Tick, ZSet
     >>> schema = pa.schema({"k": pa.string(), "t": pa.int64()})
@@ -189,20 +178,7 @@ class AsOfJoin(TimedJoin):
 class TemporalJoin(TimedJoin):
     """Join each left row with the version that was valid at its time.
 
-    Args:
-        left: the left input, with an event time and a join key; append-only, in eager mode also in changelog mode.
-        right: the versions: with an event time, a primary key that is part of the join key, and in any mode. In upsert mode
-            weight -1 is a DELETE at its time; in changelog mode it retracts a version.
-        options: see `TemporalOptions`.
-        options: how it runs, and where its state lies.
-        place: among the joins that share the versions.
-        eager_places: how many of these places may have runs of left rows.
-        table_of: the join whose versions are shared; None: they are its own.
-
-    Raises:
-        PlanError: relations that cannot be joined so, or options (`OptionError`) that are not allowed.
-        KeyTypeError: keys or times that cannot be compared.
-        StateError: the directory has other content.
+    Weight -1 is a DELETE of a version at its time in upsert mode; in changelog mode it retracts a version.
 
     >>> import pyarrow as pa
     >>> from zset_join import Tick, ZSet
@@ -224,9 +200,9 @@ class TemporalJoin(TimedJoin):
         terms: TemporalOptions = TemporalOptions(),
         *,
         options: OperatorOptions = OperatorOptions(),
-        place: int = 0,
-        eager_places: int = 0,
-        table_of: TemporalJoin | None = None,
+        place: int = 0,  # among the joins that share the versions
+        eager_places: int = 0,  # how many of these places may have runs of left rows
+        table_of: TemporalJoin | None = None,  # the join whose versions are shared
     ) -> None:
         check_join(left, right, terms.how, None, terms.using)
         self.options = terms
@@ -243,14 +219,8 @@ class TemporalJoin(TimedJoin):
         self._chunk_rows = options.chunk_rows
 
     def answer(self, tick: Tick, deltas: Sequence[ZSet]) -> Iterator[ZSet]:
-        """Yield the change of the join: what is retracted, then what is inserted.
-
-        A version that is replaced by one which differs in hidden columns alone emits nothing. Cost, where versions have such
-        columns and `eager` corrects: the answer of an epoch is in memory once.
-
-        Raises:
-            BadInputError: rows that break a relation's contract, with policy `error`.
-        """
+        """Yield the change of the join; a version replaced by one that differs in hidden columns alone emits nothing."""
+        # Cost, where versions have such columns and `eager` corrects: the answer of an epoch is in memory once.
         answer = super().answer(tick, deltas)
         return self._without_equals(answer) if self.options.hidden[1] and self.options.emit == "eager" else answer
 

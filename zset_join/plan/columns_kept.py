@@ -218,8 +218,6 @@ class _Read:
 
 @dataclass(frozen=True)
 class _Union:
-    """A union of feeds."""
-
     parts: tuple[_Feed, ...]
     steps: tuple[tuple[RowStep, frozenset[str]], ...]  # each with the columns that are read after it
     wanted: frozenset[str]

@@ -43,8 +43,6 @@ class FeedPrint:
 
 
 class Fingerprints:
-    """The fingerprints of a plan."""
-
     def __init__(
         self, plan: QueryPlan, changed: Mapping[str, AbstractSet[str]] | None = None, marks: _Marks | None = None
     ) -> None:

@@ -116,7 +116,6 @@ def _index(index: SharedIndex, places: Mapping[int, int]) -> SharedIndex:
 
 
 def one_view(plan: QueryPlan, name: str | None = None) -> QueryPlan:
-    """Return the plan of one view."""
     view = plan.view(name)
     if len(plan.views) == 1:
         return plan

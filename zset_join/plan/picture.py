@@ -28,7 +28,6 @@ class _Box(NamedTuple):
 
 
 def plan_svg(plan: Any) -> str:
-    """Return the picture of a `QueryPlan`."""
     boxes: dict[str, _Box] = {}
     for source in plan.sources:
         names = ", ".join(source.visible)

@@ -56,7 +56,6 @@ def plan_query(
     keep_state: KeepState = "all",
     whole: Collection[str] = (),
 ) -> QueryPlan:
-    """Return the plan of a query."""
     if keep_state not in get_args(KeepState):
         raise OptionError(
             f'keep_state={keep_state!r} is not one of {list(get_args(KeepState))}; "needed" leaves out the columns of '
@@ -71,7 +70,6 @@ def plan_query(
 
 
 def number_stages(root: Root, name: str) -> QueryPlan:
-    """Return the plan of a tree."""
     sources: dict[int, PlanSource] = {}
     nodes: list[StageNode] = []
     numbers: dict[int, int] = {}

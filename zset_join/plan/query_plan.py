@@ -88,8 +88,6 @@ class Feed:
 
 @dataclass(frozen=True)
 class StageNode:
-    """Place a stage in the plan."""
-
     number: int  # the order of an epoch
     stage: Stage
     feeds: tuple[tuple[Feed, ...], ...]  # per input
@@ -104,8 +102,6 @@ class StageNode:
 
 @dataclass(frozen=True)
 class PlanView:
-    """Name an answer of a plan."""
-
     name: str
     feeds: tuple[Feed, ...]  # several are a union
 
@@ -137,7 +133,6 @@ class StateNode:
     own: OwnOptions | None = None
 
     def options(self, given: StageOptions) -> StageOptions:
-        """Return the options of its operator, derived from those of the pipeline."""
         return given if self.own is None else self.own.over(given)
 
     @property

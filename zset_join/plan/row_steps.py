@@ -83,7 +83,6 @@ class SelectStep:
 
     @property
     def needs(self) -> frozenset[str]:
-        """Return the columns that it reads; its answer has no others."""
         return frozenset(name for _, expression in self.columns for name in columns_read(expression))
 
     def output(self, relation: Relation) -> Relation:
@@ -246,7 +245,6 @@ def read_row_step(written: Mapping[str, Any]) -> RowStep:
 
 
 def relation_after(relation: Relation, steps: tuple[RowStep, ...]) -> Relation:
-    """Return the rows after some steps."""
     for step in steps:
         relation = step.output(relation)
     return relation

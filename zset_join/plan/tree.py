@@ -58,8 +58,6 @@ __all__ = [
 
 @dataclass(frozen=True, eq=False)
 class Read:
-    """Read a source."""
-
     source: PlanSource
 
     @property
@@ -151,8 +149,6 @@ class Merge:
 
 @dataclass(frozen=True, eq=False)
 class Operate:
-    """Run a stage."""
-
     request: StageRequest
     inputs: tuple[Node, ...]
     own: OwnOptions | None = None  # options in place of the pipeline's
@@ -169,16 +165,10 @@ class Operate:
 
     @property
     def computed_keys(self) -> ComputedKeys:
-        """Return per input the columns that must be computed before it."""
         return self.request.computed_keys or ((),) * len(self.inputs)
 
     @cached_property
     def stage(self) -> Stage:
-        """Return the stage.
-
-        Raises:
-            PlanError: the inputs do not fit.
-        """
         with own_frames():
             rows = [
                 self._rows_of(place, node, keys)
@@ -317,7 +307,6 @@ def each_node(root: Root) -> Iterator[Root]:
 
 
 def sources_of(root: Root) -> tuple[PlanSource, ...]:
-    """Return the sources of a tree, each once."""
     return tuple({id(node.source): node.source for node in each_node(root) if isinstance(node, Read)}.values())
 
 

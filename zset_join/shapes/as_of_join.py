@@ -26,8 +26,6 @@ AsOfTie = Literal["latest_arrival", "smallest_key"]
 
 @dataclass(frozen=True, kw_only=True)
 class AsOfOptions:
-    """The options of an as-of join."""
-
     left_time: str
     right_time: str
     op: AsOfComparison = ">="  # of the left time and the right one

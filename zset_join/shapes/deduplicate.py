@@ -67,7 +67,6 @@ def check_dedup(
     keep: str,
     n: int,
 ) -> None:
-    """Reject invalid arguments of a dedup."""
     if not keys or not order_by:
         raise PlanError(
             f'the dedup of "{relation.name}" needs keys (they distinguish rows, got {list(keys)}) and order_by (which of '

@@ -31,7 +31,6 @@ _DECIMAL_DIGITS = 18
 
 
 def time_column(relation: Relation, *, role: str) -> str:
-    """Return the event-time column of an input."""
     if relation.event_time is None:
         raise PlanError(
             f'relation "{relation.name}" has no event time, and as the {role} of a join by event time it needs one. Name the '

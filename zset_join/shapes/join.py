@@ -81,8 +81,6 @@ class JoinTerms:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JoinShape:
-    """Describe the shape of a join."""
-
     null_safe: tuple[bool, ...]
     key_types: tuple[pa.DataType, ...]
     output: Relation
@@ -90,7 +88,6 @@ class JoinShape:
 
 
 def join_shape(left: Relation, right: Relation, terms: JoinTerms) -> JoinShape:
-    """Return the shape of a join."""
     how = terms.how
     flags = check_join(left, right, how, terms.null_safe, terms.using)
     key_types = compared_types(left, right, tuple(zip(left.join_key, right.join_key, strict=True)))

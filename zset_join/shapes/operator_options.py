@@ -47,7 +47,6 @@ class OperatorOptions:
     buffer_limit: BufferLimit = field(default_factory=BufferLimit)
 
     def __post_init__(self) -> None:
-        """Reject invalid values."""
         if self.on_bad_input not in ("error", "quarantine"):
             raise OptionError(
                 f'on_bad_input={self.on_bad_input!r} is unknown; use "error" or "quarantine".',

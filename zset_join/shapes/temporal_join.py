@@ -24,8 +24,6 @@ __all__ = ["TemporalOptions", "temporal_relation", "temporal_shape"]
 
 @dataclass(frozen=True, kw_only=True)
 class TemporalOptions:
-    """The options of a temporal join."""
-
     how: str = "inner"
     emit: Emit = "on_watermark"
     late: Late | None = None  # of left rows; default: `side_output`, in eager mode `join`

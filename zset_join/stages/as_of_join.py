@@ -109,8 +109,6 @@ class AsOfJoinStage(TimedJoinStage):
 
 @dataclass(frozen=True, eq=False)
 class AsOfRequest(NamedColumnsRequest):
-    """Request an as-of join."""
-
     keys: tuple[tuple[str, str], ...]
     options: AsOfOptions
     names: tuple[str, str] = ("left", "right")

@@ -44,13 +44,7 @@ class Effect(Protocol):
     """The fetch step of one bucket of one stage, opened once per worker."""
 
     def completed(self, operator: DurableOperator, tick: Tick, deltas: Sequence[ZSet]) -> list[ZSet]:
-        """Return the deltas for the operator.
-
-        Args:
-            operator: in the state before the epoch.
-            tick: the epoch.
-            deltas: those of the stage's inputs.
-        """
+        """Return the deltas for the operator, which is in the state before the epoch."""
         ...
 
     def forget(self, through_epoch: int) -> None:
@@ -75,12 +69,7 @@ class EffectStage(Protocol):
         ...
 
     def open_effect(self, place: EffectPlace, beside: Effect | None = None) -> Effect:
-        """Return the fetch step of one bucket.
-
-        Args:
-            place: the bucket.
-            beside: the step of another bucket in this process; both use the same connections.
-        """
+        """Return the fetch step of one bucket; it uses the connections of the one `beside` it in this process."""
         ...
 
 
@@ -119,16 +108,13 @@ class Effects:
         return effect
 
     def forget(self, through_epoch: int) -> None:
-        """Drop the journal of epochs that are committed and logged."""
         for effect in self._opened.values():
             effect.forget(through_epoch)
 
     def counts(self) -> dict[str, dict[str, int]]:
-        """Return the counts, by stage."""
         return {name: dict(effect.counts()) for (name, _), effect in self._opened.items()}
 
     def close(self) -> None:
-        """Release all connections."""
         opened, self._opened = self._opened, {}
         for effect in opened.values():
             effect.close()

@@ -145,14 +145,7 @@ class StateTtl:
 
 
 def state_ttls(given: Any, inputs: int) -> tuple[StateTtl | None, ...]:
-    """Return the values of `state_ttl=`, per input.
-
-    Args:
-        given: a duration or a `StateTtl` for all inputs, a pair (left, right) of them or None, or None.
-        inputs: their number.
-
-    Raises:
-        OptionError: it is none of these.
+    """Return the values of `state_ttl=`, per input: of a duration or `StateTtl` for all, or of one each.
 
     >>> state_ttls(("1 day", None), 2)[1] is None
     True
@@ -173,17 +166,8 @@ def state_ttls(given: Any, inputs: int) -> tuple[StateTtl | None, ...]:
 
 
 def expiring_stage(stage: Stage, sources: Sequence[Relation], ttls: Sequence[StateTtl | None]) -> Stage:
-    """Return a stage whose input rows expire; the stage itself if none does.
-
-    Args:
-        stage: over changelogs wherever rows end.
-        sources: per input its rows as they come, in append or changelog mode, with event time.
-        ttls: per input.
-
-    Raises:
-        PlanError: an input has no event time where one is needed.
-        OptionError: an option that does not fit the stage.
-    """
+    """Return a stage whose input rows expire, given over changelogs wherever they do; the stage itself if none does."""
+    # The sources are the rows as they come, in append or changelog mode, with event time.
     if all(ttl is None for ttl in ttls):
         return stage
     timed = [

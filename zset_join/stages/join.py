@@ -285,8 +285,6 @@ class JoinStage(Stage):
 
 @dataclass(frozen=True, eq=False)
 class JoinRequest(KeyedJoinRequest):
-    """Request a join: inner, left, right, full, left_semi or left_anti."""
-
     def stage(self, inputs: Sequence[InputRows]) -> JoinStage:
         left, right = self.sides(inputs, _keyed)
         return JoinStage(

@@ -66,8 +66,6 @@ __all__ = ["LookupJoinRequest", "LookupJoinStage", "explained_for"]
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class LookupJoinStage(Stage):
-    """A lookup join."""
-
     probe: Relation  # its join key is the lookup key; hidden columns included
     source: LookupSource
     key: tuple[str, ...]  # columns of the table, in the order of the probe's join key, then those of `constants`
@@ -111,11 +109,7 @@ class LookupJoinStage(Stage):
         return LookupShape.of(self.probe, self.table, self.how, constants=self.constants, using=self.using)
 
     def reading(self, shown: Collection[str]) -> LookupJoinStage:
-        """Return the join that requests no more columns of the table than are read of its answer; itself where it does already.
-
-        Args:
-            shown: the columns of the answer that are read.
-        """
+        """Return the join that requests no more columns of the table than are read of its answer; perhaps itself."""
         count = len(self.probe.schema)
         places = zip(self.shape.shown, self.shape.output_schema.names, strict=True)
         needed = {self.table.schema.names[at - count] for at, name in places if at >= count and name in shown}
@@ -133,9 +127,7 @@ class LookupJoinStage(Stage):
     def settings(self, options: StageOptions, *, warns: bool = False) -> LookupSettings:
         """Return the settings of the lookups, after the options of the job (`more["lookup"]`).
 
-        Args:
-            options: of the query.
-            warns: about hints without effect, once, when the stage is made.
+        `warns`: about hints without effect, once, when the stage is made.
         """
         defaults = options.more.get("lookup")
         if defaults is not None and not isinstance(defaults, Lookup):
@@ -394,8 +386,6 @@ class _LookupEffect:
 
 @dataclass(frozen=True, eq=False)
 class LookupJoinRequest(NamedColumnsRequest):
-    """Request a lookup join."""
-
     source: LookupSource
     keys: tuple[tuple[Expression, str], ...]  # an expression over the row, a column of the table
     columns: tuple[str, ...]

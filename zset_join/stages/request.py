@@ -91,29 +91,16 @@ class StageRequest(Protocol):
     def shown_as(self, name: str, side: int, *, is_of_both: bool) -> str | None:  # noqa: ARG002 - for those that show columns
         """Return the name in the answer of an input's column; None if the answer does not contain it unchanged.
 
-        Args:
-            name: of the column.
-            side: the input, from 0.
-            is_of_both: another input shows a column of that name.
+        `is_of_both`: another input shows a column of that name.
         """
         return None
 
     def reading(self, stage: Stage, shown: Collection[str]) -> StageRequest:  # noqa: ARG002 - for those that leave columns out
-        """Return the request of a stage that does no more than what these columns of its answer need; itself where it is that.
-
-        Args:
-            stage: what it requests.
-            shown: the columns.
-        """
+        """Return the request of a stage that does no more than these columns of its answer need; itself where it is that."""
         return self
 
     def versions_below(self, source: Relation, output: Relation) -> VersionsBelow | None:  # noqa: ARG002 - subclasses use it
-        """Return whether the rows of its input are versions of its answer; None for a stage of another kind.
-
-        Args:
-            source: the rows of its input.
-            output: its answer.
-        """
+        """Return whether the rows of its input are versions of its answer; None for a stage of another kind."""
         return None
 
     @property
@@ -127,11 +114,7 @@ class StageRequest(Protocol):
         return None
 
     def stage(self, inputs: Sequence[InputRows]) -> Stage:
-        """Return the stage over inputs like these; their hidden columns are not shown.
-
-        Raises:
-            PlanError: the inputs do not fit.
-        """
+        """Return the stage over inputs like these; their hidden columns are not shown."""
         ...
 
 
@@ -223,12 +206,7 @@ class KeyedJoinRequest(StageRequest):
         return replace(self, keys=pairs_computed(self.keys))
 
     def sides(self, inputs: Sequence[InputRows], keyed: Callable[[InputRows, tuple[str, ...]], Relation]) -> list[Relation]:
-        """Return the rows of both sides by their keys, under names that differ.
-
-        Args:
-            inputs: both inputs, left first.
-            keyed: returns the rows of an input by a key.
-        """
+        """Return the rows of both sides by their keys, under names that differ."""
         left, right = (
             keyed(rows, tuple(str(plain_column(pair[side])) for pair in self.keys)) for side, rows in enumerate(inputs)
         )

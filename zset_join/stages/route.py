@@ -26,8 +26,6 @@ __all__ = ["RouteRequest", "RouteStage"]
 
 @dataclass(frozen=True, kw_only=True)
 class RouteStage(Stage):
-    """The route of an upsert input; its relation names the join key of the next stage."""
-
     source: Relation
 
     @property

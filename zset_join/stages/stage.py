@@ -223,11 +223,7 @@ class Stage(Protocol):
         return self
 
     def needs(self, shown: Collection[str]) -> tuple[frozenset[str] | None, ...]:  # noqa: ARG002 - for those that need fewer
-        """Return, per input, the columns that it reads so that these columns of its answer come about; None: all.
-
-        Args:
-            shown: the columns of the answer.
-        """
+        """Return, per input, the columns that it reads so that these columns of its answer come about; None: all."""
         return (None,) * len(self.inputs)
 
     @property
@@ -293,11 +289,7 @@ class Stage(Protocol):
         return False
 
     def table_use(self, origins: Mapping[str, str]) -> TableUse | None:  # noqa: ARG002 - for those that look up in one
-        """Return the use of a table that other joins may share; None without such a table.
-
-        Args:
-            origins: from column names of its second input to their names before renaming.
-        """
+        """Return the use of a table that other joins may share; `origins`: its column names before renaming."""
         return None
 
     @property
@@ -324,12 +316,7 @@ class Stage(Protocol):
         return self.to_json()
 
     def carried(self, before: Stage, tables: Mapping[str, pa.Table]) -> Mapping[str, pa.Table]:  # noqa: ARG002 - for overrides
-        """Return the snapshot with which its operator continues from that of a stage that differs from it in options.
-
-        Args:
-            before: the other stage; `lasting` is the same.
-            tables: the snapshot of its operator.
-        """
+        """Return the snapshot with which its operator continues from that of a stage of the same `lasting`, `before`."""
         return tables
 
     def ended_when_carried(
@@ -342,11 +329,7 @@ class Stage(Protocol):
     ) -> Mapping[str, int]:
         """Return by table how many rows live now, and end with the next epoch if its operator continues as `carried`.
 
-        Args:
-            before: the other stage; `lasting` is the same.
-            tables: readers of the snapshot of its operator; only tables with times are read.
-            processing_time_us: the present one, or None.
-            watermark_us: of now.
+        Times are those of now. Only tables with times are read.
         """
         return {}
 
@@ -385,15 +368,8 @@ class Stage(Protocol):
         """
         return False
 
-    def regrouped(self, name: str, table: pa.Table, *, epoch: int, metadata: Sequence[Mapping[bytes, bytes]]) -> pa.Table:  # noqa: ARG002 - for those that have tables of several kinds
-        """Return rows out of several snapshots as one table of a snapshot.
-
-        Args:
-            name: of the table.
-            table: its rows; those of one key in their old order.
-            epoch: the epoch it is at.
-            metadata: of the tables whose counts this one continues with; what is JSON in it is added up.
-        """
+    def regrouped(self, table: pa.Table, *, epoch: int, metadata: Sequence[Mapping[bytes, bytes]]) -> pa.Table:
+        """Return rows out of several snapshots, those of a key in their old order, as one table; counts in metadata add up."""
         return table.replace_schema_metadata({**_summed(metadata), _EPOCH: str(epoch).encode()})
 
     def build(self, options: StageOptions, directory: str | None) -> DurableOperator:
@@ -509,11 +485,7 @@ def register_stage(kind: str, read: Callable[[Mapping[str, Any]], Stage]) -> Non
 
 
 def read_stage(fields: Mapping[str, Any]) -> Stage:
-    """Build a stage from what `to_json` gave.
-
-    Raises:
-        PlanError: a kind of stage that this version does not have.
-    """
+    """Build a stage from what `to_json` gave."""
     kind = fields.get("kind")
     if kind not in _readers:
         load_extensions()
@@ -529,8 +501,6 @@ def read_stage(fields: Mapping[str, Any]) -> Stage:
 
 @dataclass(frozen=True, kw_only=True)
 class Comparison:
-    """Name columns that a stage compares."""
-
     relation: Relation
     columns: Sequence[str]
     use: str
@@ -548,7 +518,6 @@ def compared_in_condition(left: Relation, right: Relation, condition: Any) -> tu
 
 
 def refuse_hybrid(budget: HotBudget | None, *, title: str, option: str) -> None:
-    """Refuse a budget of hybrid state."""
     if budget is not None:
         raise OptionError(
             f'{option}="hybrid" is not supported for "{title}": what it remembers is in memory, or in mapped files. '

@@ -212,8 +212,6 @@ def _written(residual: Expression | None) -> Any:
 
 @dataclass(frozen=True, eq=False)
 class TemporalRequest(NamedColumnsRequest):
-    """Request a temporal join by event time."""
-
     keys: tuple[tuple[str, str], ...]
     as_of: str
     version_key: tuple[str, ...]

@@ -43,12 +43,7 @@ class TimedJoinStage(Stage):
         )
 
     def read_of_sides(self, shown: Collection[str], more: Sequence[Collection[str]]) -> tuple[frozenset[str], ...]:
-        """Return, per side, what these columns of the answer need of it: keys, times, the rest of ON, and what shows.
-
-        Args:
-            shown: columns of the answer.
-            more: per side, columns that are read beside them.
-        """
+        """Return, per side, what these columns of the answer need: keys, times, the rest of ON, what shows, and `more`."""
         shape = self.shape
         keys = [{*relation.join_key, *extra} for relation, extra in zip((self.left, self.right), more, strict=True)]
         if self.options.residual is not None:

@@ -47,7 +47,6 @@ class Fusing:
     why_not: str | None  # why rows are shuffled; None: they are not
 
     def line(self, name: str) -> str:
-        """Return the line for `explain`."""
         if self.why_not is None:
             return f'fused: rows of "{name}" are already in the bucket of their key'
         return f"not fused: {self.why_not}"
@@ -64,8 +63,6 @@ class _KeyColumn:
 
 @dataclass(frozen=True, kw_only=True)
 class _Rows:
-    """Properties of the rows that leave a stage."""
-
     number: int
     key: tuple[_KeyColumn, ...]
     never_null: frozenset[str]

@@ -237,7 +237,7 @@ class Bucketed:
             parts = [one[name] for one in taken]
             metadata = [part.schema.metadata or {} for part in parts]
             table = pa.concat_tables([part.replace_schema_metadata(None) for part in parts])
-            table = self.stage.regrouped(name, table, epoch=self.absorbed_epoch, metadata=metadata)
+            table = self.stage.regrouped(table, epoch=self.absorbed_epoch, metadata=metadata)
             if self.stage.state_tables[name].of_input in self._moving:
                 table = with_unknown_deletes(table, self._unknown_deletes.get(name, 0))
             tables[name] = table
@@ -264,7 +264,7 @@ class Bucketed:
             for bucket in range(self._buckets):
                 rows = table.take(pa.array(np.flatnonzero(buckets == bucket))).replace_schema_metadata(None)
                 facts = [metadata] if bucket == 0 else [_without_counts(metadata)]  # what is counted is counted once
-                parts[bucket][name] = self.stage.regrouped(name, rows, epoch=snapshot_epoch(table), metadata=facts)
+                parts[bucket][name] = self.stage.regrouped(rows, epoch=snapshot_epoch(table), metadata=facts)
         self._workers.run([partial(one.restore, part) for one, part in zip(self.operators, parts, strict=True)])
         for number in self._moving:
             self._note_rows(number)

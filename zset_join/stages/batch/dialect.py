@@ -33,7 +33,6 @@ class Dialect:
 
     @property
     def is_spark(self) -> bool:
-        """Return whether it is Spark's."""
         return self.name == "spark"
 
     @property
@@ -47,7 +46,6 @@ class Dialect:
         return "monotonically_increasing_id()" if self.is_spark else "row_number() OVER ()"
 
     def type_name(self, kind: pa.DataType) -> str:
-        """Return the name of a type."""
         return type_name(kind, self.name)
 
     def repeated(self, source: str, copies: str) -> str:
@@ -80,14 +78,7 @@ class Dialect:
         return f"{time} {sign} {size if self.is_spark or pt.is_integer(kind) else f'to_microseconds({size})'}"
 
     def distinct(self, columns: Sequence[str], more: str, source: str, having: str = "") -> str:
-        """Return the distinct rows of some columns, with aggregates.
-
-        Args:
-            columns: the columns that distinguish rows.
-            more: the aggregates, as SQL.
-            source: FROM what.
-            having: which of them; default: all.
-        """
+        """Return the distinct rows of some columns, with aggregates."""
         passing = f" HAVING {having}" if having else ""
         if self.is_spark and len(columns) > _MOST_GROUPING_COLUMNS:  # Spark runs out of stack by a thousand
             listed = ", ".join(columns)
@@ -97,7 +88,6 @@ class Dialect:
         return f"SELECT {', '.join(columns)}, {more} FROM {source} GROUP BY ALL{passing}"
 
     def count_distinct(self, columns: Sequence[str]) -> str:
-        """Return the number of distinct values of columns."""
         if len(columns) == 1 or self.is_spark:
             return f"count(DISTINCT {', '.join(columns)})"
         return f"count(DISTINCT ({', '.join(columns)}))"

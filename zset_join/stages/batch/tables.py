@@ -92,7 +92,6 @@ def register_batch_query(kind: str, query: BatchQuery, *, tied: TiedQuery | None
 
 
 def batch_query(stage: Stage, inputs: Sequence[BatchTable], scope: BatchScope) -> str:
-    """Return the batch query of a stage."""
     if stage.kind not in _QUERIES:
         load_extensions()
     query = _QUERIES.get(stage.kind)

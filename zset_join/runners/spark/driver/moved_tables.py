@@ -57,7 +57,7 @@ class MovedTables:
                 alone = NullKeys(_live(keys) - _live(table))  # only the route remembers them, whatever has counted them
                 metadata = [*({**one, **NullKeys().metadata()} for one in metadata), alone.metadata()]
                 table = joined(table, keys, schemas[name], key)
-            tables[name] = self._regrouped(stage, name, table.cast(schemas[name]), metadata)
+            tables[name] = self._regrouped(stage, table.cast(schemas[name]), metadata)
         return tables
 
     def to_executors(self, pair: StatePair) -> dict[str, StateTables]:
@@ -74,13 +74,13 @@ class MovedTables:
                 table, remembered = parted(table, schemas[name], self._schemas(of_route)["route"], gaps_of(given))
                 dropped = NullKeys.summed(metadata) + NullKeys(rows - table.num_rows)  # those that only the route remembers
                 metadata = [{**one, **NullKeys().metadata()} for one in metadata]
-                made[route] = {"route": self._regrouped(of_route, "route", remembered, metadata)}
+                made[route] = {"route": self._regrouped(of_route, remembered, metadata)}
                 metadata = [dropped.metadata()]
-            tables[name] = self._regrouped(stage, name, table.cast(schemas[name]), metadata)
+            tables[name] = self._regrouped(stage, table.cast(schemas[name]), metadata)
         return {**made, pair.executors: tables}
 
-    def _regrouped(self, stage: Stage, name: str, table: pa.Table, metadata: list[dict[bytes, bytes]]) -> pa.Table:
-        return stage.regrouped(name, table, epoch=self.epoch, metadata=metadata)
+    def _regrouped(self, stage: Stage, table: pa.Table, metadata: list[dict[bytes, bytes]]) -> pa.Table:
+        return stage.regrouped(table, epoch=self.epoch, metadata=metadata)
 
     def _schemas(self, stage: Stage) -> dict[str, pa.Schema]:
         operator = stage.build(self.options, None)

@@ -267,7 +267,7 @@ class _WriteBuckets:
             metadata = [_bytes_of(reader.facts[name]) for reader in readers if name in reader.facts]
             table = _table(rows[side], schema)
             receipt.rows_in[side] = table.num_rows
-            tables[name] = self.stage.regrouped(name, table, epoch=self.epoch, metadata=metadata)
+            tables[name] = self.stage.regrouped(table, epoch=self.epoch, metadata=metadata)
         receipt.snapshot = write_snapshot(
             self.context.files,
             f"snapshot/{self.context.stage}-{receipt.bucket}",
