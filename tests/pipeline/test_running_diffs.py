@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +20,9 @@ from zset_join.core.errors import OptionError, StateError
 from zset_join.lookup import ArrowSource
 from zset_join.pipeline import Pipeline
 from zset_join.pipeline import functions as F  # noqa: N812 - as PySpark users import theirs
-from zset_join.runners.local.pinned import diff_of_running
-from zset_join.runners.local.stopped import check_streams
+from zset_join.runners.local.pinned import diff_of_running, diff_wherever
+from zset_join.runners.local.stopped import check_streams, evolve_directory
+from zset_join.storage.operations import Operation, observe
 
 
 def _held(directory: Path) -> list[Path]:
@@ -111,6 +115,24 @@ def test_the_command_names_the_epoch_that_it_compares_at(tmp_path: Path, capsys:
     assert printed.out.startswith("after epoch 0: keeps 1 of 2 stages")
     assert "comparing" not in later.err
     assert later.out.startswith("after epoch 1:")
+
+
+def test_a_directory_that_is_only_read_is_compared_once_its_query_has_stopped(tmp_path: Path) -> None:
+    def refusing(operation: Operation, act: Callable[[], Any]) -> Any:
+        is_below = operation.path.startswith(str(tmp_path / "dir"))
+        if is_below and operation.kind not in {"list", "modified", "open", "read", "size"}:
+            raise OSError(errno.EROFS, os.strerror(errno.EROFS), operation.path)
+        return act()
+
+    with Pipeline(BY_CITY, tmp_path / "dir") as pipeline:
+        pipeline.step(ROWS)
+        expected = list(pipeline.diff(LARGE).lines())
+        with observe(refusing), pytest.raises(StateError, match=r"STORAGE_FAILED.*the lease"):
+            diff_wherever(str(tmp_path / "dir"), LARGE)
+    with observe(refusing):
+        assert list(diff_wherever(str(tmp_path / "dir"), LARGE).lines()) == expected
+        with pytest.raises(OptionError, match=r"DIRECTORY.*may write"):
+            evolve_directory(tmp_path / "dir", LARGE)
 
 
 def test_a_query_inside_spark_does_not_begin_to_wait_for_a_processing_time_in_place() -> None:

@@ -7,6 +7,8 @@ after each commit, before it removes a file; files of an epoch go at the commit 
 So a reader that has written its lease, and then sees no record newer than the next epoch's, was in time; else it takes a newer
 epoch. The owner removes leases that have run out: a reader that died holds nothing up for longer than that.
 
+Where nothing can be written, a query that has stopped is read without a lease.
+
 Clocks of reader and owner must agree to a few seconds, as for `zset_join.checkpoint.owner`.
 
 Cost: one file per lease; one listing per epoch that leaves files behind.
@@ -14,6 +16,7 @@ Cost: one file per lease; one listing per epoch that leaves files behind.
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import socket
@@ -23,6 +26,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from zset_join.checkpoint.files import CheckpointFiles
+from zset_join.checkpoint.owner import owner_seen
 from zset_join.checkpoint.reading import read_last
 from zset_join.checkpoint.record import CommitRecord
 from zset_join.core.errors import OptionError, StateError
@@ -33,6 +37,7 @@ __all__ = ["LEASES", "LEASE_SECONDS", "leased_names", "leased_record"]
 LEASES = "leases"
 LEASE_SECONDS = 600.0
 _TIMES = 5
+_NOT_WRITABLE = frozenset({errno.EROFS, errno.EACCES, errno.EPERM})
 
 
 @contextmanager
@@ -49,9 +54,10 @@ def leased_record(files: CheckpointFiles, seconds: float = LEASE_SECONDS) -> Ite
     if record is None:
         yield None
         return
+    is_held = False
     try:
         for _ in range(_TIMES):
-            _write(files, name, record, until)
+            is_held = _write(files, name, record, until)
             newest = read_last(files)
             if newest is None or newest.epoch <= record.epoch + 1:
                 break
@@ -70,7 +76,8 @@ def leased_record(files: CheckpointFiles, seconds: float = LEASE_SECONDS) -> Ite
                 raise _expired(files, record, seconds) from error
             raise
     finally:
-        files.folder.remove(name)
+        if is_held:
+            files.folder.remove(name)
 
 
 def leased_names(folder: Folder) -> set[str]:
@@ -93,13 +100,17 @@ def leased_names(folder: Folder) -> set[str]:
     return held
 
 
-def _write(files: CheckpointFiles, name: str, record: CommitRecord, until: float) -> None:
+def _write(files: CheckpointFiles, name: str, record: CommitRecord, until: float) -> bool:
+    """Write a lease; return whether one is needed: a stopped query on a disk that is only read removes no file."""
     names = sorted(record.state_files() | {part.file.name for part in record.parts})
     reader = {"host": socket.gethostname(), "pid": os.getpid()}
     lease = {"epoch": record.epoch, "until": until, "reader": reader, "files": names}
     try:
         files.folder.put(name, json.dumps(lease).encode())
     except OSError as error:
+        seen = owner_seen(files.folder) if error.errno in _NOT_WRITABLE else None
+        if seen is not None and seen[1] in {"stopped", "gone"}:
+            return False
         raise StateError(
             f"the lease {files.uri(name)}, which keeps the files of epoch {record.epoch} while they are read, cannot be "
             f"written: {error}. Let this process write below {files.uri(LEASES)}, stop the query, or read a copy of the "
@@ -107,6 +118,7 @@ def _write(files: CheckpointFiles, name: str, record: CommitRecord, until: float
             code="STORAGE_FAILED",
             location=files.folder.location,
         ) from error
+    return True
 
 
 def _expired(files: CheckpointFiles, record: CommitRecord, seconds: float) -> StateError:

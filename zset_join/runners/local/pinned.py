@@ -33,7 +33,7 @@ from zset_join.checkpoint.reading import (
     reads_start,
 )
 from zset_join.checkpoint.record import BucketHistory, CommitRecord
-from zset_join.core.errors import StateError
+from zset_join.core.errors import OptionError, StateError
 from zset_join.core.progress_line import progress_line
 from zset_join.core.read_when_used import ReadWhenUsed
 from zset_join.core.tick import Tick
@@ -100,8 +100,8 @@ def diff_wherever(
     """Return `diff_of_directory`, or `diff_of_running` for a directory in use."""
     try:
         return diff_of_directory(directory, view, words=words, reread=reread, as_now=as_now)
-    except StateError as error:
-        if error.code != "CHECKPOINT_IN_USE":
+    except (OptionError, StateError) as error:
+        if error.code not in {"CHECKPOINT_IN_USE", "DIRECTORY"}:  # in use, or only read
             raise
     return diff_of_running(
         directory, view, words=words, reread=reread, as_now=as_now, lease_seconds=lease_seconds, on_pinned=on_pinned
