@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from zset_join.runners.spark.driver.served_executors import ServedExecutorQuery
     from zset_join.runners.spark.epoch.runner import EpochRunner
 
-__all__ = ["ChangeableOnExecutors", "ChangeableWriter", "ChangingOnExecutors", "ChangingQuery", "RunnerHere"]
+__all__ = ["ChangingOnExecutors", "ChangingQuery", "RunnerHere"]
 
 
 class ChangeableWriter(Protocol):

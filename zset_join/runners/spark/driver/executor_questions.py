@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from zset_join.query.several import PlannedQuery
     from zset_join.runners.spark.tools.view_comparison import VerificationReport
 
-__all__ = ["SentRunner", "ServedExecutorTools", "answer_of_executors", "answered_by"]
+__all__ = ["ServedExecutorTools", "answer_of_executors", "answered_by"]
 
 _UNTAKEN_SECONDS, _IN_USE_SECONDS, _LOST_SECONDS = 5.0, 60.0, 60.0
 

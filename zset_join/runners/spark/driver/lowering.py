@@ -45,7 +45,7 @@ from zset_join.runners.spark.rows.row_reading import RAW, REJECT, WEIGHT
 from zset_join.runners.spark.rows.schemas import arrow_schema
 from zset_join.stages.latest import LatestRequest
 
-__all__ = ["LoweredTree", "lowered", "refuse_spark_steps"]
+__all__ = ["lowered", "refuse_spark_steps"]
 
 _CURE = 'Write it as an expression of zset_join.expressions, or run the query with option("execution", "executors")'
 _BESIDE = (WEIGHT, REJECT, RAW)

@@ -60,10 +60,8 @@ if TYPE_CHECKING:
     from zset_join.tools.savepoint import Savepoint
 
 __all__ = [
-    "ExecutorSettings",
     "ServedExecutorEpochs",
     "ServedExecutorQuery",
-    "StoredFacts",
     "handle_of",
     "refuse_served_executors",
     "served_executor_rows",

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from zset_join.evolution.differences import PlanDiff
     from zset_join.query.several import PlannedQuery
 
-__all__ = ["ServedHandle", "ServedSettings", "ToolsOfServed", "compared", "refuse_reread"]
+__all__ = ["ServedHandle", "ToolsOfServed", "compared", "refuse_reread"]
 
 _log = logging.getLogger("zset_join.epochs")
 

@@ -34,7 +34,7 @@ from zset_join.runners.spark.planning.stages import PlannedStage
 from zset_join.runners.spark.rows.layout import REJECTED, TARGET, SlotLayout
 from zset_join.stages import StageOptions
 
-__all__ = ["EventTimes", "as_number"]
+__all__ = ["EventTimes"]
 
 _MICROSECONDS_PER_DAY = 86_400_000_000
 

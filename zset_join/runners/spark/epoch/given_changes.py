@@ -27,7 +27,7 @@ from zset_join.core.tick import Tick
 from zset_join.runners.spark.epoch.changed_batches import epoch_before
 from zset_join.zset import ZSet
 
-__all__ = ["MOST_UNSEEN", "NEUTRAL", "GivenChange", "carried_parts", "given_changes", "neutral_parts", "unseen_epochs"]
+__all__ = ["NEUTRAL", "carried_parts", "given_changes", "neutral_parts", "unseen_epochs"]
 
 MOST_UNSEEN = 8
 """How many changes outputs may lack."""

@@ -56,8 +56,6 @@ __all__ = [
     "SelectiveOutput",
     "SinkOutput",
     "TaskFiles",
-    "check_sink_altered",
-    "given_by_sink",
     "read_lines",
     "weighted",
 ]

@@ -31,7 +31,7 @@ from zset_join.runners.spark.epoch.outputs import Output, SelectiveOutput
 from zset_join.runners.spark.worker.parts import PartWriter
 from zset_join.zset import ZSet
 
-__all__ = ["SeveralOutputs", "SharedParts"]
+__all__ = ["SeveralOutputs"]
 
 
 @dataclass(frozen=True)

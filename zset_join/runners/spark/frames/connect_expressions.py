@@ -24,7 +24,6 @@ with needed_for("Spark Connect"):
     from sqlglot import expressions as sql
 
 __all__ = [
-    "CallInText",
     "call_in_text",
     "called",
     "columns_of",

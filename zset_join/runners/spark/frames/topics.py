@@ -7,7 +7,7 @@ from typing import Protocol
 
 from pyspark.sql import DataFrame
 
-__all__ = ["NamedRows", "TopicIds", "Topics", "topics_of"]
+__all__ = ["TopicIds", "Topics", "topics_of"]
 
 TopicIds = Mapping[str, Mapping[str, str]]
 """Name of a stream to its topics, each with its id."""

@@ -33,17 +33,7 @@ from zset_join.runners.spark.rows.schemas import spark_type
 from zset_join.runners.spark.rows.text_select import select_text
 from zset_join.stages import StageInput
 
-__all__ = [
-    "TaggedStreams",
-    "hash_bucket",
-    "hashed_name",
-    "hashed_type",
-    "hashed_types",
-    "row_bucket",
-    "slot_bucket",
-    "stage_bucket",
-    "tag",
-]
+__all__ = ["TaggedStreams", "hashed_name", "hashed_type", "slot_bucket", "stage_bucket", "tag"]
 
 
 _MOST_DECIMAL_DIGITS = 38

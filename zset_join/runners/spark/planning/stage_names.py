@@ -13,7 +13,7 @@ the first stage is without a number where it is a join, and a route has that of 
 
 from __future__ import annotations
 
-__all__ = ["JOIN_STAGE", "rows_stage", "stage_name", "stage_order"]
+__all__ = ["rows_stage", "stage_name", "stage_order"]
 
 JOIN_STAGE = "join"
 _SIDES = ("left", "right")

@@ -25,15 +25,10 @@ __all__ = [
     "exact_json",
     "json_value",
     "of_json",
-    "of_nested",
     "of_parsed",
     "of_text",
-    "of_variant",
     "parsed_json",
     "parsed_type",
-    "plain_string",
-    "plain_text",
-    "struct_fields",
     "text_of_parsed",
 ]
 

@@ -47,7 +47,7 @@ from zset_join.runners.spark.rows.schemas import arrow_schema
 from zset_join.runners.spark.rows.undecoded_records import IN_RECORD
 from zset_join.shapes.latest import MOST_COLUMNS, TRUNCATE
 
-__all__ = ["RecordRows", "RecordTable", "control_of", "declared_schema", "records_as_rows", "reject_partial", "sampled_table"]
+__all__ = ["RecordTable", "control_of", "declared_schema", "records_as_rows", "reject_partial", "sampled_table"]
 
 _POSITION, _OFFSET, _BAD = "__position", "__offset", "__line_reject"
 _RECORD = "__record_"

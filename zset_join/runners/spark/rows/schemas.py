@@ -23,7 +23,7 @@ from pyspark.sql.types import ArrayType, DataType, DayTimeIntervalType, MapType,
 
 from zset_join.core.errors import PlanError
 
-__all__ = ["arrow_schema", "field_type", "nullable_type", "refuse_collations", "spark_schema", "spark_type"]
+__all__ = ["arrow_schema", "field_type", "refuse_collations", "spark_schema", "spark_type"]
 
 _SPARK_TYPE = b"zset_join.spark_type"
 _IN_UTC: dict[str, Any] = (

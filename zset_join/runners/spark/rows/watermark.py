@@ -17,7 +17,7 @@ from pyspark.sql import DataFrame
 from zset_join.core.errors import OptionError, PlanError
 from zset_join.core.options import parse_seconds
 
-__all__ = ["check_time_type", "duration_of", "watermark_of", "with_watermark", "within_jump"]
+__all__ = ["duration_of", "watermark_of", "with_watermark", "within_jump"]
 
 _DELAY = "spark.watermarkDelayMs"
 

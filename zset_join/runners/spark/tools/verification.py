@@ -39,7 +39,7 @@ from zset_join.runners.spark.tools.sampling import sample_of
 from zset_join.runners.spark.tools.view_comparison import ExpectedView, VerificationReport, compare_outputs
 from zset_join.zset import ZSet, single_batch
 
-__all__ = ["emitted_rows", "given_tables", "numbered_rows", "verify"]
+__all__ = ["emitted_rows", "given_tables", "verify"]
 
 
 def verify(

@@ -29,7 +29,7 @@ from zset_join.runners.spark.planning.placed import Placed
 from zset_join.runners.spark.rows.text_select import sums_per_row
 from zset_join.zset import single_batch
 
-__all__ = ["ExpectedView", "UnfitFlags", "VerificationReport", "compare_outputs"]
+__all__ = ["ExpectedView", "VerificationReport", "compare_outputs"]
 
 UnfitFlags = Callable[[pa.RecordBatch], npt.NDArray[np.bool_]]
 """Returns which rows of a view an output can never hold."""

@@ -36,7 +36,7 @@ from zset_join.stages import StageInput
 from zset_join.stages.stage import Reduction
 from zset_join.zset import ZSet
 
-__all__ = ["RECEIPTS", "Delivery", "ToExpressions", "ToOutput", "ToSameTask", "ToStage"]
+__all__ = ["Delivery", "ToExpressions", "ToOutput", "ToSameTask", "ToStage"]
 
 RECEIPTS = pa.schema({"receipt": pa.string()})
 """What leaves the last function of an epoch."""

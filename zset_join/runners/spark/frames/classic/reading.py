@@ -19,7 +19,7 @@ from pyspark.sql.types import StructType
 
 from zset_join.runners.spark.frames.facts import AggregateFacts, FoundFunction, FrameReader, ReadExpression, StepFacts
 
-__all__ = ["READER", "analysed", "class_name", "nodes_of", "only_expression", "sequence"]
+__all__ = ["READER", "analysed", "sequence"]
 
 _BETWEEN = "\x1f,\x1f"  # no SQL text holds it: quoted names come from columns, which would have to be called so
 _ZONED = "org.apache.spark.sql.catalyst.expressions.TimeZoneAwareExpression"
