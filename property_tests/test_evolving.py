@@ -25,7 +25,7 @@ from zset_join.plan import fingerprints
 from zset_join.runners.local import durable, evolving, rebuilding, stored_rows
 from zset_join.shapes.null_keys import NullKeys
 from zset_join.state.rows import side
-from zset_join.state.rows.null_keys import dropped_rows
+from zset_join.state.rows.side import dropped_rows
 
 CASES = {"push": range(250), "scout": range(200), "nightly": range(20_000)}
 

@@ -20,8 +20,7 @@ from spill.row_bytes import pack_rows, unpack_rows
 from zset_join.core.relation import Relation
 from zset_join.kernels.values.nested import encode_nested
 from zset_join.state.rows.hash_seed import HashTables
-from zset_join.state.rows.side import SideState
-from zset_join.state.rows.side_rules import SideRules
+from zset_join.state.rows.side import SideRules, SideState
 from zset_join.zset import ZSet
 from zset_join.zset.row_layout import RowLayout
 

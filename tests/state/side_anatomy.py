@@ -20,8 +20,7 @@ from zset_join.kernels.rows import side as s
 from zset_join.kernels.rows.heap import block_bytes
 from zset_join.kernels.values import columns as c
 from zset_join.state.rows.hash_seed import HashTables
-from zset_join.state.rows.side import PreparedSide, SideState
-from zset_join.state.rows.side_rules import SideRules
+from zset_join.state.rows.side import PreparedSide, SideRules, SideState
 
 __all__ = ["Anatomy", "absorb", "anatomy", "changes_of", "live_through", "make_side", "pieces"]
 

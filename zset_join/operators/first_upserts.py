@@ -31,8 +31,7 @@ from zset_join.shapes.operator_options import OperatorOptions
 from zset_join.state.rows.guarded import guarded
 from zset_join.state.rows.hash_seed import HashTables
 from zset_join.state.rows.rejected_rows import no_rejections
-from zset_join.state.rows.side import PreparedSide, SideState
-from zset_join.state.rows.side_rules import SideRules
+from zset_join.state.rows.side import PreparedSide, SideRules, SideState
 from zset_join.zset import ZSet
 
 __all__ = ["LoadedLatest"]

@@ -57,9 +57,8 @@ from zset_join.state.rows.guarded import guarded
 from zset_join.state.rows.hash_seed import HashTables
 from zset_join.state.rows.keyed_rows import KeyedRows
 from zset_join.state.rows.rejected_rows import REJECTION_SCHEMA, describe_rejection, no_rejections, rejection_table
-from zset_join.state.rows.side import SideState
+from zset_join.state.rows.side import SideRules, SideState
 from zset_join.state.rows.side_changes import NetChanges, SideChanges
-from zset_join.state.rows.side_rules import SideRules
 from zset_join.state.rows.side_snapshot import restore_side, side_reader, snapshot_epoch
 from zset_join.state.rows.usage import check_same_epoch
 from zset_join.zset import ZSet

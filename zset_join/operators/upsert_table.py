@@ -41,8 +41,7 @@ from zset_join.state.rows.answers import Answers
 from zset_join.state.rows.guarded import guarded
 from zset_join.state.rows.hash_seed import HashTables
 from zset_join.state.rows.rejected_rows import describe_rejection, no_rejections, rejection_table
-from zset_join.state.rows.side import PreparedSide, SideState
-from zset_join.state.rows.side_rules import SideRules
+from zset_join.state.rows.side import PreparedSide, SideRules, SideState
 from zset_join.state.rows.side_snapshot import restore_side, side_reader, snapshot_epoch
 from zset_join.state.rows.usage import closed, make_directory
 from zset_join.zset import ZSet

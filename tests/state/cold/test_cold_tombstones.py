@@ -16,8 +16,7 @@ from zset_join.kernels.rows.epoch import CHANGE_WORDS
 from zset_join.state.cold import cold_tombstones
 from zset_join.state.cold.cold_side import ColdSide
 from zset_join.state.rows.hash_seed import HashTables
-from zset_join.state.rows.side import SideState
-from zset_join.state.rows.side_rules import SideRules
+from zset_join.state.rows.side import SideRules, SideState
 
 RELATION = Relation(
     name="rows",

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from zset_join.kernels.rows import delta as d
-from zset_join.state.rows.delta_arrays import DeltaArrays, table_bits
+from zset_join.state.rows.side import DeltaArrays, table_bits
 
 
 def test_what_is_written_at_an_address_of_the_view_is_in_the_line() -> None:

@@ -29,11 +29,12 @@ from zset_join.kernels.join.streamed_rows import emit_streamed_rows
 from zset_join.kernels.rows import epoch as e
 from zset_join.kernels.rows.changes import clear_marks
 from zset_join.kernels.rows.side import H_ROWS_END
+from zset_join.state.cold.cold_side import ColdSide
 from zset_join.state.rows.key_equality import KeyRow, equal_keys
 from zset_join.state.rows.side import PreparedSide, SideState
 from zset_join.state.rows.unused_memory import release
 
-__all__ = ["ChangedGroups", "ChangedKey", "OutputArrays", "Pairs", "Step"]
+__all__ = ["ChangedGroups", "ChangedKey", "JoinParts", "OutputArrays", "Pairs", "Step"]
 
 Step = Callable[[int], tuple[int, bool]]
 Pairs = tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[np.int64]]
@@ -415,3 +416,15 @@ class ChangedGroups:
 
 def _table_bits(entries: int) -> int:
     return max(4, (entries + entries // 2).bit_length())
+
+
+@dataclass(frozen=True, slots=True)
+class JoinParts:
+    sides: Sequence[SideState]
+    groups: ChangedGroups
+    cold: Sequence[ColdSide]  # per side; none without a budget
+    one_sided: tuple[int, int]  # per side, what the join shows of its rows alone (0: nothing)
+    pairs: bool
+    # Which pairs of left and right record addresses pass the rest of the condition.
+    passes: Callable[[Any, Any], npt.NDArray[np.bool_]]
+    output: OutputArrays

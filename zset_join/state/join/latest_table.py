@@ -15,9 +15,8 @@ import pyarrow as pa
 from zset_join.core.relation import Relation
 from zset_join.state.rows.hash_seed import HashTables
 from zset_join.state.rows.keyed_rows import KeyFinder
-from zset_join.state.rows.side import SideState
+from zset_join.state.rows.side import SideRules, SideState
 from zset_join.state.rows.side_changes import NetChanges, SideChanges
-from zset_join.state.rows.side_rules import SideRules
 from zset_join.zset import ZSet
 
 __all__ = ["LatestTable"]

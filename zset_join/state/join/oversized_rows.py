@@ -29,8 +29,7 @@ from spill.row_bytes import UnpackedRows
 from zset_join.kernels.join.pairs import SHOWN_MATCHED
 from zset_join.kernels.values.columns import WEIGHT
 from zset_join.state.cold.cold_side import ColdSide
-from zset_join.state.join.changed_groups import ChangedKey, Pairs
-from zset_join.state.join.join_parts import JoinParts
+from zset_join.state.join.changed_groups import ChangedKey, JoinParts, Pairs
 from zset_join.state.rows.key_equality import KeyRow, equal_keys
 from zset_join.state.rows.side import PreparedSide
 

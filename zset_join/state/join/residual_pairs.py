@@ -21,8 +21,7 @@ from functools import partial
 import numpy as np
 import numpy.typing as npt
 
-from zset_join.state.join.changed_groups import ChangedKey, OutputArrays, Pairs, Step
-from zset_join.state.join.join_parts import JoinParts
+from zset_join.state.join.changed_groups import ChangedKey, JoinParts, OutputArrays, Pairs, Step
 from zset_join.state.join.oversized_rows import OversizedRows
 from zset_join.state.join.residual_degrees import ResidualDegrees, live_flags
 from zset_join.state.join.streamed_rows import DegreesOnTheWay, Gains, Piece, Place, StreamedGroup, StreamedRows, revise_degrees

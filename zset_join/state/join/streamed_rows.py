@@ -25,8 +25,7 @@ from spill.cold_store import ColdRows
 from spill.row_bytes import UnpackedRows
 from zset_join.kernels.values.columns import WEIGHT
 from zset_join.state.cold.cold_side import ColdSide
-from zset_join.state.join.changed_groups import Pairs, Step
-from zset_join.state.join.join_parts import JoinParts
+from zset_join.state.join.changed_groups import JoinParts, Pairs, Step
 from zset_join.state.join.residual_degrees import shown_by_degree
 
 __all__ = ["DegreesOnTheWay", "Gains", "Piece", "Place", "StreamedGroup", "StreamedRows", "revise_degrees"]

@@ -24,8 +24,7 @@ from zset_join.kernels.rows import side as s
 from zset_join.kernels.rows.chains import count_matches, list_matches
 from zset_join.kernels.values import columns as c
 from zset_join.state.rows.hash_seed import IN_MEMORY, HashTables
-from zset_join.state.rows.side import SideState
-from zset_join.state.rows.side_rules import SideRules
+from zset_join.state.rows.side import SideRules, SideState
 from zset_join.state.rows.side_snapshot import restore_side, side_reader
 from zset_join.zset import ZSet
 from zset_join.zset.row_layout import RowLayout

@@ -35,9 +35,8 @@ from zset_join.kernels.values import columns as c
 from zset_join.shapes.event_time import EventTime
 from zset_join.state.rows.hash_seed import HashTables
 from zset_join.state.rows.keyed_rows import KeyedRows
-from zset_join.state.rows.side import PreparedSide, SideState
+from zset_join.state.rows.side import PreparedSide, SideRules, SideState
 from zset_join.state.rows.side_changes import NetChanges, SideChanges
-from zset_join.state.rows.side_rules import SideRules
 from zset_join.state.rows.side_snapshot import restore_side, side_reader
 from zset_join.state.time.expiries import Expiries
 from zset_join.state.time.order_words import time_words
