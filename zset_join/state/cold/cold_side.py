@@ -43,7 +43,6 @@ _NO_PLACES = np.empty(0, np.int64)
 
 
 def matchable_codes(rows: ColdRows) -> Int64s:
-    """Return the join hashes of the rows whose key can match."""
     codes: Int64s = rows.codes[_can_match(rows)]
     return codes
 
@@ -291,7 +290,6 @@ class ColdSide:
         return self._rows.long_among(codes, least_bytes)
 
     def index_bytes(self) -> int:
-        """Return the bytes of memory that finding cold rows takes."""
         return sum(store.resident_bytes() for store in self._stores)
 
     def staying_bytes(self) -> int:
@@ -303,7 +301,6 @@ class ColdSide:
         return sum(store.lingering_bytes() for store in self._stores)
 
     def statistics(self) -> dict[str, int]:
-        """Return counts by name, prefixed with the name of the side."""
         rows = self._rows.statistics()
         counts = {
             "rows": self.hot.live_rows + self.row_count(),

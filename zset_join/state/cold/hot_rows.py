@@ -249,7 +249,6 @@ class HotRows:
         self._places[numbers - 1] = NOWHERE
 
     def drop_tombstones(self, numbers: Int64s, identity_codes: Int64s) -> None:
-        """Take tombstones out of memory, which are elsewhere now."""
         tombstones.drop_tombstones(self._side.view, numbers, identity_codes, self._side.variables_address)
 
     def resident_bytes(self) -> int:

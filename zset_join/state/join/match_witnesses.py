@@ -36,7 +36,6 @@ class _Keys:
     lacking: npt.NDArray[np.bool_]  # no row of the key is in memory that stays
 
     def keep(self, kept: npt.NDArray[np.bool_]) -> None:
-        """Forget all others."""
         self.codes, self.names, self.lacking = self.codes[kept], self.names[kept], self.lacking[kept]
 
 

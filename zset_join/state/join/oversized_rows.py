@@ -114,7 +114,6 @@ class OversizedRows:
                 yield np.repeat(key.positions[own], passes.sum(axis=1))
 
     def _rows(self, key: ChangedKey) -> Iterator[_Rows]:
-        """Yield the rows on disk that have a key."""
         cold = self._cold[1 - key.side]
         stride = cold.side.layout.stride
         for _, records in cold.stream(key.code):

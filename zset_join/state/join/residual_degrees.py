@@ -39,7 +39,6 @@ class ResidualDegrees:
     def add(
         self, own_change: _Words, own_refs: _Words, other_was: npt.NDArray[np.bool_], other_is: npt.NDArray[np.bool_]
     ) -> None:
-        """Count passing candidate pairs."""
         is_change = own_change >= 0
         if is_change.any():
             at = own_change[is_change] - self._begin

@@ -83,7 +83,6 @@ class ResidualPairs:
             yield place, partial(self._steps, arrays)
 
     def judge(self, epoch: JudgedEpoch) -> None:
-        """Evaluate the remaining pairs of an epoch; raises as the steps do."""
         parts = self._groups.parts
         if any(self._one_sided) and not (len(epoch.parts) == parts and all(part.is_whole for part in epoch.parts.values())):
             for _, arrays in self._arrays(epoch, None):

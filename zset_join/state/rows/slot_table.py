@@ -81,7 +81,6 @@ class SlotTable:
             self._resize(bits)
 
     def copy(self, other: SlotTable) -> None:
-        """Hold the slots of another table. Cost: a copy of its bytes."""
         if other.bits != self.bits:
             copied = self._region(other.bits)
             self._slots.close(remove=self._directory is not None)

@@ -216,7 +216,6 @@ class ExpiringRows:
         return None if self._time is None else self._time.of_watermark(tick.watermark_before_us)
 
     def _own_times(self, rows: pa.RecordBatch, tick: Tick) -> _Words:
-        """Return when rows expire that are written now."""
         if self._time is None:
             return self._moments(rows.num_rows, tick)
         words, missing = time_words(self._time, rows, 0)
@@ -229,7 +228,6 @@ class ExpiringRows:
         return np.full(count, NEVER if moment is None else moment, np.int64)
 
     def _written_times(self, numbers: _Words, tick: Tick, keys: _Keys | None) -> _Words:
-        """Return when rows of the state expire that are written now."""
         if self._time is None and self._keys is None:
             return self._moments(len(numbers), tick)
         rows = self._rows(numbers)

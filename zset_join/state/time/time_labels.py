@@ -111,7 +111,6 @@ class TimeLabels:
         self._label_of = {time: (place - count // 2) * step for place, time in enumerate(self._times)}
 
     def load(self, labels: dict[Any, int]) -> None:
-        """Forget all labels but these."""
         self._label_of = labels
         self._times = sorted(labels)
 

@@ -52,7 +52,6 @@ class TimedState:
         self.keys.header[s.H_DIRTY] = 1
 
     def end(self, epoch: int) -> None:
-        """Mark the state as whole again, with `epoch` folded in."""
         for rows in self.inputs:
             rows.arena.header[s.H_ABSORBED_EPOCH] = epoch
         self.keys.header[s.H_ABSORBED_EPOCH] = epoch
@@ -66,7 +65,6 @@ class TimedState:
         return dict(zip(self.counters, self.keys.header[first : first + len(self.counters)].tolist(), strict=True))
 
     def statistics(self) -> dict[str, int]:
-        """Return rows per input, keys, bytes and counters."""
         return {
             **{f"{rows.name}_rows": rows.live_rows for rows in self.inputs},
             "keys": self.keys.table.count,

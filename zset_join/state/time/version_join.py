@@ -151,7 +151,6 @@ class VersionJoin:
         return DueRows(refs, epoch.groups.numbers[groups], groups, weights[places])
 
     def _looked_up(self, epoch: VersionEpoch, rows: DueRows) -> Transitions:
-        """Return the answers to rows that have none yet."""
         count, right = len(rows.refs), epoch.right
         versions = np.empty(count, np.int64)
         v.look_up(
@@ -506,7 +505,6 @@ class VersionJoin:
         return time_values(self.shape.times, table, 1 if rows is self.right else 0)
 
     def labels_of(self, rows: RowStore) -> dict[Any, int]:
-        """Return the label of the time of each row that is kept."""
         words, shape = rows.first_words(), self.shape
         if rows is not self.right and shape.is_strict:
             words = words + 1

@@ -65,7 +65,6 @@ class VersionJoins:
                 self._load_labels()
 
     def _load_labels(self) -> None:
-        """Read the labels of the times that rows have."""
         found: dict[Any, int] = {}
         for rows in self._state.inputs:
             found |= self._owner_of[id(rows)].labels_of(rows)

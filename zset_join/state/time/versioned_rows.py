@@ -56,7 +56,6 @@ class PreparedRows:
 
     @property
     def rejected(self) -> int:
-        """Return how many rows break the contract."""
         return int((self.status > ch.LAST_HARMLESS).sum())
 
 
