@@ -11,8 +11,9 @@ from typing import Any
 import pyarrow as pa
 
 from zset_join.checkpoint.row_history import RowHistory
-from zset_join.console.shown import MOST_ROWS, matching, row_text, shown, shown_columns, shown_table, shown_text, weighted
+from zset_join.console.shown import MOST_ROWS, row_text, shown, shown_columns, shown_table, shown_text, typed_values
 from zset_join.console.watched import Answer
+from zset_join.core.row_conversion import rows_having
 from zset_join.evolution.differences import PlanDiff
 from zset_join.plan.query_plan import QueryPlan
 from zset_join.tools.dead_letters import letter_text
@@ -33,7 +34,7 @@ def changed_rows(epoch: int, view: str, delta: ZSet, *, most: int) -> Answer:
 
 def rows_of_view(contents: ZSet, where: Mapping[str, str]) -> Answer:
     """Return the rows of a view that have values, for `Watched.rows`."""
-    mask = matching(contents.rows, where)
+    mask = rows_having(contents.rows, typed_values(contents.rows.schema, where))
     few = contents.rows.filter(mask)
     weights = pa.array(contents.weights).filter(mask).slice(0, MOST_ROWS).to_pylist()
     return {"columns": shown_columns(few.schema), "rows": shown_table(few), "weights": weights, "total": few.num_rows}
@@ -44,7 +45,7 @@ def events_of(history: RowHistory) -> Answer:
     events = [
         {
             "epoch": event.epoch,
-            "emitted": weighted(event.emitted),
+            "emitted": [[row_text(row), weight] for row, weight in event.emitted],
             "changes": [{"input": one.stream, "row": row_text(one.row), "weight": one.weight} for one in event.changes],
             "is_snapshot": event.is_snapshot,
             "time": event.time,

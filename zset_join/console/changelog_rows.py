@@ -96,14 +96,7 @@ def changes_of(files: CheckpointFiles, plan: QueryPlan, record: CommitRecord) ->
         if rows:
             total = sum(part.file.rows for part, _ in parts)
             found.append(
-                {
-                    "epoch": record.epoch,
-                    "view": view.name,
-                    "columns": columns,
-                    "rows": rows,
-                    "weights": weights,
-                    "total": total,
-                }
+                {"epoch": record.epoch, "view": view.name, "columns": columns, "rows": rows, "weights": weights, "total": total}
             )
     return found
 

@@ -15,13 +15,7 @@ from typing import Any
 from zset_join.checkpoint.clearing import RECORDS_KEPT
 from zset_join.checkpoint.files import CheckpointFiles, FileEntry
 from zset_join.checkpoint.plan import query_plan
-from zset_join.checkpoint.reading import (
-    RECORD_NAME,
-    CommittedState,
-    read_committed,
-    read_record,
-    stored_query_id,
-)
+from zset_join.checkpoint.reading import RECORD_NAME, CommittedState, read_committed, read_record, stored_query_id
 from zset_join.checkpoint.record import CommitRecord
 from zset_join.core.errors import ZsetJoinError
 from zset_join.core.hidden_settings import shown
@@ -50,7 +44,8 @@ def damage_of(location: str) -> dict[str, Any]:
                 read_bytes += entry.bytes
                 _tried(found, functools.partial(committed.files.check, entry))
             elif committed.files.folder.size(entry.name) != entry.bytes:
-                found.append(_entry(committed.files, entry.name, "DAMAGED_FILE", "is missing or of another size"))
+                file = committed.files.uri(entry.name)
+                found.append({"file": file, "code": "DAMAGED_FILE", "what": f"{file} is missing or of another size"})
         _, broken = known_records(committed.files)
         found += [one for one in broken if one not in found]
         if not found or not _has_moved_on(committed, location):
@@ -92,10 +87,6 @@ def _tried(found: list[dict[str, Any]], read: Any) -> Any:
         if one not in found:
             found.append(one)
         return None
-
-
-def _entry(files: CheckpointFiles, name: str, code: str, what: str) -> dict[str, Any]:
-    return {"file": files.uri(name), "code": code, "what": f"{files.uri(name)} {what}"}
 
 
 def _has_moved_on(before: CommittedState, location: str) -> bool:

@@ -171,11 +171,7 @@ class Console:
 
 
 def open_console(
-    watched: Watched,
-    *,
-    port: int = 0,
-    metrics_token: str | None = None,
-    actions: Mapping[str, Action] = MappingProxyType({}),
+    watched: Watched, *, port: int = 0, metrics_token: str | None = None, actions: Mapping[str, Action] = MappingProxyType({})
 ) -> Console:
     """Serve the page about a query until it is closed."""
     return Console(watched, port=port, metrics_token=metrics_token, actions=actions)

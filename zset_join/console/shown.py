@@ -8,20 +8,18 @@ from __future__ import annotations
 import datetime
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import pyarrow as pa
 
 from zset_join.core import hidden_settings
 from zset_join.core.errors import OptionError
-from zset_join.core.row_conversion import rows_having
 from zset_join.core.shown_values import shown_column
 
 __all__ = [
     "LONGEST",
     "MOST_ROWS",
-    "matching",
     "row_text",
     "shown",
     "shown_columns",
@@ -29,7 +27,6 @@ __all__ = [
     "shown_table",
     "shown_text",
     "typed_values",
-    "weighted",
 ]
 
 LONGEST = 500
@@ -104,13 +101,5 @@ def typed_values(schema: pa.Schema, where: Mapping[str, str]) -> dict[str, Any]:
     return values
 
 
-def matching(rows: pa.RecordBatch | pa.Table, where: Mapping[str, str]) -> pa.Array:
-    return rows_having(rows, typed_values(rows.schema, where))
-
-
 def row_text(row: Mapping[str, Any]) -> dict[str, Any]:
     return {shown_text(str(name)): shown(value) for name, value in row.items()}
-
-
-def weighted(rows: Sequence[tuple[Mapping[str, Any], int]]) -> list[list[Any]]:
-    return [[row_text(row), weight] for row, weight in rows]

@@ -272,9 +272,6 @@ class Bucketed:
     def close(self) -> None:
         """Release all buckets; the workers stay."""
         self._spread = None
-        self._close_all()
-
-    def _close_all(self) -> None:
         with contextlib.ExitStack() as closing:
             for one in self.operators:
                 closing.callback(one.close)

@@ -5,7 +5,6 @@
         zset_join.stage         of every stage that did something: zset_join.stage, .rows_in, .rows_out
 
 Only the API package of OpenTelemetry is used, and only in a process that has imported it, as one has that configures an SDK.
-Without it nothing is imported and nothing is done.
 
 The law: a span is written once its epoch is committed and its outputs have it, from the seconds that were measured; an epoch
 that fails has none. Spans of stages begin where their part begins: when each of them ran within it was not measured.
@@ -70,23 +69,16 @@ def _write_stages(api: Any, tracer: Any, parent: Any, begin: int, progress: Mapp
     inside = api.set_span_in_context(parent)
     rows: Mapping[str, Any] = progress.get("rows_by_stage", {})
     if "delta_rows" in progress:  # of executors: `stages` holds counts of states there
-        took = {name: (seconds, {"rows_in": sum(rows.get(name, ()))}) for name, seconds in _stage_seconds(progress).items()}
+        by_stage: Mapping[str, float] = progress.get("seconds", {}).get("stages", {})
+        took = {name: (seconds, {"rows_in": sum(rows.get(name, ()))}) for name, seconds in by_stage.items()}
     else:
-        took = {name: (one["seconds"], _counts(one)) for name, one in progress.get("stages", {}).items()}
+        work: Mapping[str, Any] = progress.get("stages", {})
+        took = {name: (one["seconds"], {what: one[what] for what in ("rows_in", "rows_out")}) for name, one in work.items()}
     for name, (seconds, counts) in took.items():
         span = tracer.start_span(
             "zset_join.stage", context=inside, start_time=begin, attributes=_named({"stage": name, **counts})
         )
         span.end(end_time=begin + _ns(seconds))
-
-
-def _stage_seconds(progress: Mapping[str, Any]) -> Mapping[str, float]:
-    found: Mapping[str, float] = progress.get("seconds", {}).get("stages", {})
-    return found
-
-
-def _counts(work: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: work[name] for name in ("rows_in", "rows_out")}
 
 
 def _named(attributes: Mapping[str, Any]) -> dict[str, Any]:

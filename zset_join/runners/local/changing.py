@@ -1,7 +1,5 @@
 """A pipeline in memory whose views can be added and dropped while it runs: one plan, one epoch.
 
-    pipeline = ChangingPipeline({"by_city": by_city})
-    pipeline.step({"orders": rows})
     late = ChangingPipeline({"by_day": by_day})         reads what the tables hold, on its own
     late.step({"orders": what_orders_hold})
     pipeline.take_over(late)                            from the next epoch on the views are answered together
@@ -12,10 +10,8 @@
 The law: after every epoch each view holds what it would hold in a pipeline of its own, given the same rows. Stages that a view
 shares with those before it are kept once: their state is that of the view which was present first (`zset_join.plan.merging`).
 
-Cost: of taking a view over or dropping one, the stages of the plan; no row is looked at. Of `begin_from`, a copy of the state
-that is kept, what is built, and the rows of the view.
-
-Known limits: in memory, and without `keep_inputs`: rows before a view are no epoch of it.
+Cost: of taking a view over or dropping one, the stages of the plan; of `begin_from` a copy of the state that is kept, what is
+built, and the rows of the view. Known limits: in memory, and without `keep_inputs`: rows before a view are no epoch of it.
 """
 
 from __future__ import annotations

@@ -2,20 +2,15 @@
 
 The law: rows that are read are the sum of all deltas that were added before the moment that is read.
 
-Where the state of the stages can list a view (`Listing`), a view that nobody reads keeps nothing and costs nothing per epoch:
-its rows are listed when they are read. From then on the deltas are kept beside them, and both are dropped once the deltas have
-more rows than they. Where it cannot, deltas are kept and brought together whenever they have more rows than the view.
+Where the state of the stages can list a view (`Listing`), a view that nobody reads keeps nothing: its rows are listed when they
+are read. From then on the deltas are kept beside them, until they have more rows than the view. A view of a directory begins
+with stored rows, and after the last epoch a view keeps what lists it, until it is read.
 
-A view of a directory begins with stored rows, which are read where somebody reads the view before its first epoch; a view that
-cannot be listed reads them at once. After the last epoch a view that was not read keeps what lists it until it is read.
+A moment that a reader holds without reading it (`HeldRows`) keeps the deltas after it alive: its rows are those of a later
+moment, less these deltas. A reader waits for the end of the step that runs, at most.
 
-A moment that a reader holds without reading it (`HeldRows`) keeps the deltas after it alive, through the moments after it. Its
-rows are those of a later moment, less these deltas. Where a thread reads while another one steps, either of them lists the
-view: the reader waits for the end of the step that runs, at most.
-
-Cost: adding a delta is O(1); without a listing, and its rows once more for every doubling. Reading costs the rows since the
-last reading, or a listing.
-Memory: at most twice the rows of the view, and those of the newest deltas, or `_LEAST_ROWS`.
+Cost: adding a delta is O(1). Reading costs the rows since the last reading, or a listing. Memory: at most twice the rows of the
+view, and those of the newest deltas, or `_LEAST_ROWS`.
 """
 
 from __future__ import annotations
@@ -141,7 +136,7 @@ class Contents:
     def list_by(self, listing: Listing | None) -> None:
         """Change what lists the rows; None: deltas are summed from now on. Under the locks of both, while both can."""
         if listing is None:
-            self._list()
+            self.keep()
         self._listing = listing
 
     def end(self, rows: Callable[[], ZSet] | None = None) -> bool:
@@ -159,28 +154,24 @@ class Contents:
         self._newest = _Moment()
         if (held := newest()) is not None and self._consolidated is None:
             self._newest = held
-            self._list()
-
-    def keep(self) -> None:
-        """Bring the rows into memory, since the state is about to go; under the lock of the listing."""
-        self._list()
+            self.keep()
 
     def _go_on(self, delta: ZSet) -> None:
         """Follow the newest moment by another one; list the view where a moment is held that is too many deltas behind."""
         before, self._newest = self._newest, _Moment()
         before.delta, before.following = delta, self._newest
         if self._is_wanted:  # by a thread that waits for the lock
-            self._list()
+            self.keep()
             return
         if self._rows_since <= self._most_rows or (mark := self._mark()) is before:  # the last epoch is held until this counts
             return
         if mark is not None:
-            self._list()
+            self.keep()
         else:
             self._mark, self._rows_since = weakref.ref(self._newest), 0
 
-    def _list(self) -> None:
-        """Bring the rows into memory, where they are not."""
+    def keep(self) -> None:
+        """Bring the rows into memory, where they are not; under the lock of the listing."""
         if self._consolidated is None:
             read = self._stored
             if read is None:
@@ -193,7 +184,7 @@ class Contents:
                 self._listing = None  # releases the state
 
     def _consolidate(self) -> ZSet:
-        self._list()
+        self.keep()
         assert self._consolidated is not None  # noqa: S101 - listed
         if self._pending:
             self._consolidated = _summed(self._schema, [self._consolidated, *self._pending])
@@ -208,7 +199,7 @@ class Contents:
                 try:
                     if listing is self._listing and _from(moment)[0] is None:
                         listing.check()
-                        self._list()
+                        self.keep()
                 finally:
                     listing.lock.release()
         rows, deltas = _from(moment)

@@ -67,11 +67,7 @@ def written_plan(plan: QueryPlan) -> dict[str, Any]:
     """Return a description that can build the operators of a plan without its program, JSON-ready."""
     return {
         "stages": [
-            {
-                "name": state.name,
-                "stage": state.stage.to_json(),
-                **({} if state.own is None else {"own": state.own.to_json()}),
-            }
+            {"name": state.name, "stage": state.stage.to_json(), **({} if state.own is None else {"own": state.own.to_json()})}
             for state in plan.states
         ],
         "plan": plan.to_json(),

@@ -511,11 +511,7 @@ class PipelineDirectory:
             table = pa.Table.from_batches([rows.rows]).append_column(WEIGHT, pa.array(rows.weights))
             newest = history.logs[-1]
             snapshot = write_snapshot(
-                files,
-                f"snapshot/{folder}-0",
-                {"view": table},
-                through_epoch=newest.last_epoch,
-                identity=newest.identity,
+                files, f"snapshot/{folder}-0", {"view": table}, through_epoch=newest.last_epoch, identity=newest.identity
             )
         elif history.small_tail():
             merged = merge_logs(files, f"log/{folder}-0", history.small_tail())

@@ -7,15 +7,11 @@ cause.
 
 How: everything that arrived is replayed through an empty pipeline in memory. In an epoch that changed rows requested, changes
 are omitted, half of them at a time; a half that makes no difference is left, another one is halved again. Where only both
-halves together make one, each is halved without the other. Both runners use it: a pipeline that keeps its inputs, and a Spark
-query whose logs reach back to its first epoch.
-
-Where external rows, or watermarks, were recorded, these are used: nothing is fetched again, and a row that moved a
-watermark is no cause of what the watermark released.
+halves together make one, each is halved without the other. Recorded external rows and watermarks are used where there are any:
+a row that moved a watermark is no cause of what the watermark released.
 
 Cost: a replay of all epochs, and about 2 k log n answers for k causes among n changes of an epoch, 2 n where each of n would
-have been enough. Changes that undo each other
-within one epoch (the same row in and out) are no cause.
+have been enough. Changes that undo each other within one epoch (the same row in and out) are no cause.
 """
 
 from __future__ import annotations

@@ -32,15 +32,11 @@ class Feeding:
     """Sources of one input of a stage, or of the output."""
 
     def __init__(
-        self,
-        plan: QueryPlan,
-        feeds: Sequence[Feed],
-        schema: pa.Schema,
-        filters: dict[str | int, Filters] | None = None,
+        self, plan: QueryPlan, feeds: Sequence[Feed], schema: pa.Schema, filters: dict[str | int, Filters] | None = None
     ) -> None:
         self.schema = schema
         self.nothing = ZSet.empty(schema)
-        self._feeds = tuple((feed.origin, feeding(plan, feed, filters)) for feed in feeds)
+        self._feeds = tuple((feed.origin, _transforms(plan, feed, filters)) for feed in feeds)
 
     def collect(self, deltas: dict[str | int, ZSet]) -> ZSet:
         """Return the delta of the input, given those of sources and stages; the very object where nothing is done to it."""
@@ -62,8 +58,7 @@ class Feeding:
         return ZSet.concat([of_schema(part, self.schema) for part in parts], schema=self.schema)
 
 
-def feeding(plan: QueryPlan, feed: Feed, filters: dict[str | int, Filters] | None = None) -> list[Transform]:
-    """Return the transformation of the rows of a feed."""
+def _transforms(plan: QueryPlan, feed: Feed, filters: dict[str | int, Filters] | None = None) -> list[Transform]:
     relation = plan.relation_of(feed.origin)
     transforms = transforms_of(feed.steps, relation)
     condition = feed.steps[0].condition if feed.steps else None

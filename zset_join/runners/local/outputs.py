@@ -314,22 +314,14 @@ class PipelineOutputs:
         return rejected
 
     def add(
-        self,
-        epoch: int,
-        answers: Mapping[str, ZSet],
-        link: ChainLink | None = None,
-        begins: Mapping[str, ZSet] | None = None,
+        self, epoch: int, answers: Mapping[str, ZSet], link: ChainLink | None = None, begins: Mapping[str, ZSet] | None = None
     ) -> None:
         """Take an epoch that counts; `settle` writes it."""
         if self._opened:
             self._pending.append(_Pending(epoch, answers, link, {} if begins is None else begins))
 
     def write(
-        self,
-        epoch: int,
-        answers: Mapping[str, ZSet],
-        link: ChainLink | None = None,
-        begins: Mapping[str, ZSet] | None = None,
+        self, epoch: int, answers: Mapping[str, ZSet], link: ChainLink | None = None, begins: Mapping[str, ZSet] | None = None
     ) -> None:
         """Give an epoch to every sink that does not have it, after those that a sink failed at before."""
         self.add(epoch, answers, link, begins)

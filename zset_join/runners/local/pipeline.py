@@ -508,11 +508,7 @@ class Pipeline(PipelineQuestions, Snapshots, QueryChanges, Generic[Answer]):
                 far += heavy
 
     def _answered(
-        self,
-        deltas: Mapping[str, ZSet],
-        unread: Sequence[Undecodable],
-        far: Sequence[RejectedRows],
-        time_us: int,
+        self, deltas: Mapping[str, ZSet], unread: Sequence[Undecodable], far: Sequence[RejectedRows], time_us: int
     ) -> PreparedEpoch:
         with ExitStack() as stack:
             tick, opened = Tick(self.epoch, time_us), None

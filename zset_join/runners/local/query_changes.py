@@ -396,7 +396,8 @@ class QueryChanges:
         given = _outputs_by_view(plan, outputs)
         given |= {} if new_table is None else self._outputs.beside(plan, new_table)
         before, after = ({one.name: each.output_of(one.name) for one in each.views} for each in (self.plan, plan))
-        changed = self._outputs.changed(before, after, given, None if opened is None else self._id_of_outputs)
+        query_id = None if self._directory is None else self._directory.query_id
+        changed = self._outputs.changed(before, after, given, query_id)
         try:
             begins = evolution.beginnings(answers)
             begins |= {name: evolution.rows_after(name) for name in given}
@@ -411,10 +412,6 @@ class QueryChanges:
         if origin.epoch:
             self._outputs.add(origin.epoch, answers, self._link(), begins)
         return replace(diff, taken=origin.epoch or None)
-
-    @property
-    def _id_of_outputs(self) -> str | None:
-        return None if self._directory is None else self._directory.query_id
 
     def _go_over(
         self,

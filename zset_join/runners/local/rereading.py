@@ -90,10 +90,7 @@ def _check_same(name: str, again: ZSet, kept: ZSet, what: str) -> None:
     if len(differ):
         more, fewer = int((differ.weights > 0).sum()), int((differ.weights < 0).sum())
         raise bad_reread(
-            name,
-            f"are not {what}: {more:,} rows are new or changed, {fewer:,} are gone or were others",
-            more=more,
-            fewer=fewer,
+            name, f"are not {what}: {more:,} rows are new or changed, {fewer:,} are gone or were others", more=more, fewer=fewer
         )
 
 

@@ -15,10 +15,7 @@ __all__ = ["explained_budgets", "explained_state", "explained_threads", "statist
 
 
 def statistics_of(
-    plan: QueryPlan,
-    watermarks: Watermarks,
-    operators: Mapping[int, DurableOperator],
-    counts: Mapping[str, Mapping[str, int]],
+    plan: QueryPlan, watermarks: Watermarks, operators: Mapping[int, DurableOperator], counts: Mapping[str, Mapping[str, int]]
 ) -> dict[str, Mapping[str, Any]]:
     """Return, per stage, the counts of its operator and its watermark, and per source its event time."""
     known = watermarks.known
@@ -28,11 +25,7 @@ def statistics_of(
         own: Mapping[str, Any] = counts.get(plan.state_of[node.number].name, {})
         if operator is not None:
             own = {**operator.statistics(), "resident_bytes": operator.resident_bytes()}
-        statistics[node.name] = {
-            **own,
-            "watermark_us": known.stages[node.number],
-            "held_by": watermarks.holding(node.number),
-        }
+        statistics[node.name] = {**own, "watermark_us": known.stages[node.number], "held_by": watermarks.holding(node.number)}
     for name, one in known.sources.items():
         statistics[f"source {name}"] = {
             "largest_us": watermarks.largest_us(name),

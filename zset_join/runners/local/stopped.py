@@ -62,13 +62,7 @@ from zset_join.runners.local.watermarks import Watermarks
 from zset_join.stages.stage import StageOptions
 from zset_join.storage.folder import is_local
 
-__all__ = [
-    "check_kept_here",
-    "check_streams",
-    "diff_of_directory",
-    "evolve_directory",
-    "undo_of_directory",
-]
+__all__ = ["check_kept_here", "check_streams", "diff_of_directory", "evolve_directory", "undo_of_directory"]
 
 _SESSION = "session.json"
 """The file beside the pipeline of a session; see `zset_join.sql.runtime.in_directory`."""

@@ -100,9 +100,7 @@ def note_columns_given(checkpoint: Checkpoint) -> None:
 
 def nothing_to_undo(where: str, by: str) -> StateError:
     return StateError(
-        f"the query in {where} has no change to undo. Change it with {by}.",
-        code="NOTHING_TO_UNDO",
-        location=where,
+        f"the query in {where} has no change to undo. Change it with {by}.", code="NOTHING_TO_UNDO", location=where
     )
 
 

@@ -55,9 +55,7 @@ def out_of_memory(epoch: int, failure: MemoryError, refusal: StateError | None, 
         what = "Nothing of it was applied: give its rows in several steps, or set a memory budget."
     reason = str(failure) or "no reason given"
     return StateError(
-        f"epoch {epoch} needs more memory than this process has ({reason}). {what}",
-        code="OUT_OF_MEMORY",
-        epoch=epoch,
+        f"epoch {epoch} needs more memory than this process has ({reason}). {what}", code="OUT_OF_MEMORY", epoch=epoch
     )
 
 

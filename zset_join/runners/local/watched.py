@@ -277,11 +277,7 @@ class WatchedPipeline:
         from zset_join.console.answers import differences_of
 
         if self._diff is None:
-            raise OptionError(
-                "no changed query was named. Open console(diff=view).",
-                code="NOT_FROM_HERE",
-                what="diff",
-            )
+            raise OptionError("no changed query was named. Open console(diff=view).", code="NOT_FROM_HERE", what="diff")
         return differences_of(self._diff())
 
 
