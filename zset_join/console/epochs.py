@@ -23,25 +23,27 @@ NumbersByName = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EpochSummary:
+    """The numbers of one epoch, by the names of sources (`rows_in`, `late_...`), views or stages."""
+
     epoch: int
-    at_us: int | None = None
+    at_us: int | None = None  # processing time
     rows_in: NumbersByName = field(default_factory=dict)
     rows_out: int | None = None
     retractions: int | None = None
-    views: NumbersByName = field(default_factory=dict)
+    views: NumbersByName = field(default_factory=dict)  # where there are several
     put_aside: int | None = None
     late_rows: NumbersByName = field(default_factory=dict)
     late_rows_total: NumbersByName = field(default_factory=dict)
     late_changes: NumbersByName = field(default_factory=dict)
     late_changes_total: NumbersByName = field(default_factory=dict)
-    seconds: NumbersByName = field(default_factory=dict)
+    seconds: NumbersByName = field(default_factory=dict)  # by part of the epoch
     stages: NumbersByName = field(default_factory=dict)
-    remembers: NumbersByName = field(default_factory=dict)
-    state_bytes: NumbersByName = field(default_factory=dict)
-    watermarks: NumbersByName = field(default_factory=dict)
+    remembers: NumbersByName = field(default_factory=dict)  # before the epoch
+    state_bytes: NumbersByName = field(default_factory=dict)  # in the checkpoint
+    watermarks: NumbersByName = field(default_factory=dict)  # of sources, and of stages as `stage:<name>`
     held_by: NumbersByName = field(default_factory=dict)
     dues: NumbersByName = field(default_factory=dict)
-    lookups: NumbersByName = field(default_factory=dict)
+    lookups: NumbersByName = field(default_factory=dict)  # since the start of the process
     corrections: NumbersByName = field(default_factory=dict)
     fan_out: Any = None
 
@@ -50,7 +52,7 @@ class EpochSummary:
 
 
 def summary_of_record(record: CommitRecord, following: CommitRecord | None = None) -> EpochSummary:
-    """Return the summary of a committed epoch."""
+    """Return the summary of a committed epoch; the record that follows it may hold the time of its commit."""
     sizes: dict[str, int] = {}
     for key, history in record.histories.items():
         stage = key.rpartition("/")[0]
@@ -78,7 +80,7 @@ def summary_of_progress(
     watermarks: NumbersByName,
     dues: Mapping[str, NextDue],
 ) -> EpochSummary:
-    """Return the summary of an epoch, given what a runner counted."""
+    """Return the summary of an epoch, given what a runner counted, and the seconds of parts that are `behind` that."""
     put_aside = progress.get("quarantined", progress.get("rejected_rows"))
     seconds = {**progress.get("seconds", {}), **behind}
     by_stage = dict(progress.get("stages", {}))

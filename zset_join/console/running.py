@@ -83,7 +83,10 @@ class _Connection(H11Protocol):
 
 
 class Console:
-    """A page that is being served."""
+    """A page that is being served on a `port` of 127.0.0.1.
+
+    `url` works once, in one browser; `metrics_url` is for a scraper, with the header `Authorization: Bearer <metrics_token>`.
+    """
 
     def __init__(
         self,

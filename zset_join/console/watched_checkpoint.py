@@ -55,8 +55,9 @@ _PLAN_LINE = re.compile(r"line \d+")
 class QueryAnswers:
     """Answers of the process that runs a query, in addition to its checkpoint."""
 
-    verify: Callable[[str | None, Callable[[str], None]], Any] | None = None
+    verify: Callable[[str | None, Callable[[str], None]], Any] | None = None  # given a view and a reporter of steps
     explain_row: Callable[[str | None, Mapping[str, Any]], RowHistory] | None = None
+    # The rows that have values, and how many there are; an `OptionError` with `VERIFY_OUTPUT` where no output can be read.
     view_rows: Callable[[str, Mapping[str, Any]], tuple[ZSet, int]] | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
     diff: Callable[[], Any] | None = None
@@ -90,7 +91,7 @@ class WatchedCheckpoint:
         lines = sorted(name for name in description if _PLAN_LINE.fullmatch(str(name)))
         buckets = tried(lambda: stored_buckets(self.location), None)
         plan: QueryPlan | None = tried(lambda: query_plan(self.location), None)
-        owner = tried(lambda: self._owner(), None)
+        owner = tried(self._owner, None)
         return {
             "name": shown_setting(self.location),
             "kind": "checkpoint",

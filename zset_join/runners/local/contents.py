@@ -73,8 +73,6 @@ class HeldRows:
 
 
 class Contents:
-    """Keep the sum of deltas."""
-
     def __init__(self, schema: pa.Schema) -> None:
         self._schema = schema
         self._listing: Listing | None = None

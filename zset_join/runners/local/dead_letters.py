@@ -56,11 +56,7 @@ class PartlyRead:
     """Decoded and undecodable rows of a reader; `Pipeline.step` processes the former and rejects the latter."""
 
     rows: Any
-    unread: pa.Table
-
-    def parted(self, source: str) -> tuple[Any, list[Undecodable]]:
-        """Return the rows, and what is to be set aside of a source."""
-        return self.rows, [Undecodable(source, self.unread)] if self.unread.num_rows else []
+    unread: pa.Table  # as the records of `Undecodable`
 
 
 @functools.cache
@@ -86,7 +82,6 @@ def dead_letters(epoch: int, rejected: Sequence[RejectedRows], undecodable: Sequ
 
 
 def _shown_rows(rejected: Rejected) -> Iterator[tuple[str, int]]:
-    """Yield the rows as JSON, with their weights."""
     for piece in rejected.rows:
         names = shown_names(piece.rows.schema.names)
         for at, weight in enumerate(piece.weights.tolist()):

@@ -19,7 +19,7 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -31,9 +31,10 @@ from zset_join.checkpoint.changed_plans import ChangedPlan
 from zset_join.checkpoint.checkpoint import Checkpoint
 from zset_join.checkpoint.files import attempt_name
 from zset_join.checkpoint.log import LogEntry, merge_logs, write_log
-from zset_join.checkpoint.reading import commit_record_missing, stored_description
+from zset_join.checkpoint.reading import changed_plan_of, commit_record_missing, read_record, stored_description
 from zset_join.checkpoint.record import BucketHistory, CommitRecord, PartEntry
 from zset_join.checkpoint.snapshot import SnapshotEntry, write_snapshot
+from zset_join.core.epoch_chain import ChainLink
 from zset_join.core.errors import StateError
 from zset_join.core.progress_line import ProgressLine, progress_line
 from zset_join.core.read_when_used import ReadWhenUsed
@@ -50,7 +51,6 @@ from zset_join.runners.local.durable_epoch import DurableEpoch, OpenStages
 from zset_join.runners.local.engine import AnsweredEpoch
 from zset_join.runners.local.evolving import Evolution
 from zset_join.runners.local.history import InputHistory
-from zset_join.runners.local.pending_epochs import BEGIN, EARLIER, GivenEpoch, altered_views, pending_epochs
 from zset_join.runners.local.place import Place, claimed, place_of
 from zset_join.runners.local.undoing import void_epochs
 from zset_join.runners.local.unfinished import closed_unread
@@ -66,6 +66,9 @@ from zset_join.zset.protocol import NOTHING_DUE, due_of
 __all__ = ["PipelineDirectory"]
 
 _MOST_UNSEEN = 8
+_BEGIN, _EARLIER = "begin", "earlier"
+"""What the parts of a record are called that hold all rows of a view, and answers of epochs before it."""
+_GivenEpoch: TypeAlias = tuple[int, Mapping[str, ZSet], ChainLink | None, Mapping[str, ZSet]]
 _CURES: Mapping[EpochOutcome, str] = {
     "open": "give the pipeline the rows of this epoch again",
     "committed": "open the pipeline again: it continues after this epoch, and its outputs receive missing epochs",
@@ -163,7 +166,6 @@ class PipelineDirectory:
 
     @property
     def last(self) -> CommitRecord | None:
-        """Return the record of the last epoch; None before the first."""
         return self.checkpoint.last
 
     def next_time_us(self) -> int | None:
@@ -295,11 +297,11 @@ class PipelineDirectory:
             answers = {name: rows for name, rows in change.answers.items() if name not in change.cancels}
             parts = [part for name, delta in answers.items() for part in self._parts(tick, self._way(name), delta)]
             filled = {name: rows for name, rows in stay.items() if rows is not answers[name]}
-            parts += [part for name, rows in filled.items() for part in self._parts(tick, f"{BEGIN} {name}", rows)]
+            parts += [part for name, rows in filled.items() for part in self._parts(tick, f"{_BEGIN} {name}", rows)]
             unseen = self._unseen(last) if change.is_without_outputs else ()
             if unseen:
                 parts += [
-                    part if part.way.startswith(EARLIER) else replace(part, way=f"{EARLIER} {last.epoch} {part.way}")
+                    part if part.way.startswith(_EARLIER) else replace(part, way=f"{_EARLIER} {last.epoch} {part.way}")
                     for part in last.parts
                 ]
             changed = ChangedPlan(
@@ -395,16 +397,60 @@ class PipelineDirectory:
             return {view.name: ZSet.empty(self._plan.output_of(view.name).schema) for view in self._plan.views}
         return ReadWhenUsed((view.name for view in self._plan.views), partial(self._answer, record))
 
-    def newest_answers(self, record: CommitRecord, newest_answer: Mapping[str, ZSet]) -> Iterator[GivenEpoch]:
-        """Yield the epochs that outputs may lack, oldest first; see `pending_epochs`."""
+    def newest_answers(self, record: CommitRecord, newest_answer: Mapping[str, ZSet]) -> Iterator[_GivenEpoch]:
+        """Yield the epochs that outputs may lack, oldest first: those of changes made without them, and the newest one."""
+        # An output that is given these in order, each unless it has it, holds what it would hold had it been there all along.
+        # An epoch has all rows of the views whose outputs begin with it. A view that was absent then, or had columns that are
+        # there no more, is omitted; epochs in which it got columns and lost them again, without a start between, have no rows.
         if self.checkpoint.is_moved:
-            return iter(())
-        return pending_epochs(self.checkpoint, self._plan, record, newest_answer, self._read)
+            return
+        newest, files = self.checkpoint.changed, self.checkpoint.files
+        newest = newest if newest is not None and newest.epoch == record.epoch else None
+        epochs = () if newest is None else newest.unseen
+        records = [read_record(files, epoch) for epoch in epochs]
+        found = [None if one is None else changed_plan_of(files.folder, one) for one in records]
+        changes = [
+            change if change is not None and change.epoch == at else None for change, at in zip(found, epochs, strict=True)
+        ]
+        begun = [frozenset(() if change is None else change.begins) for change in (*changes, newest)]
+        replaced = [frozenset(() if change is None else {*change.begins} - {*change.altered}) for change in (*changes, newest)]
+        void = {} if newest is None else newest.void
+        for at, (epoch, one) in enumerate(zip(epochs, records, strict=True)):
+            names = [view.name for view in self._plan.views if not any(view.name in later for later in replaced[at + 1 :])]
+            change, before = changes[at], f"{_EARLIER} {epoch} "
+            answers = {
+                name: ZSet.empty(self._plan.output_of(name).schema)
+                if epoch in void.get(name, ())
+                else self._read(record, name, (before, f"{before}{name}"))
+                for name in names
+            }
+            filled = () if change is None else change.filled
+            begins = {
+                name: self._read(record, name, (f"{before}{_BEGIN} {name}",)) if name in filled else answers[name]
+                for name in names
+                if name in begun[at] and epoch not in void.get(name, ())
+            }
+            yield epoch, answers, None if one is None else one.link, begins
+        filled = () if newest is None else newest.filled
+        begins = {
+            name: self._read(record, name, (f"{_BEGIN} {name}",)) if name in filled else newest_answer[name]
+            for name in begun[-1]
+        }
+        yield record.epoch, newest_answer, record.link, begins
 
     def altered_views(self) -> frozenset[str]:
         """Return the views whose outputs may lack columns: an epoch they may not have adds some, or none reached them."""
         record = self.last
-        return frozenset(view.name for view in self._plan.views) if record is None else altered_views(self.checkpoint, record)
+        if record is None:
+            return frozenset(view.name for view in self._plan.views)
+        newest, files = self.checkpoint.changed, self.checkpoint.files
+        if newest is None or newest.epoch != record.epoch:
+            return frozenset()
+        earlier = [read_record(files, epoch) for epoch in newest.unseen]
+        plans: list[ChangedPlan | None] = [newest, *(changed_plan_of(files.folder, one) for one in earlier if one is not None)]
+        return frozenset(
+            name for plan in plans if plan is not None for name in plan.altered if plan.epoch not in newest.void.get(name, ())
+        )
 
     def _answer(self, record: CommitRecord, view: str) -> ZSet:
         return self._read(record, view, (self._way(view),))

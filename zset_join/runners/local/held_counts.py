@@ -39,8 +39,6 @@ class HeldRows:
 
 @dataclass(frozen=True, kw_only=True)
 class HeldCounts:
-    """Count what the states of a plan hold."""
-
     plan: QueryPlan
     states: Mapping[int, DurableOperator]
     counted: Mapping[str, _Counts]  # at the last commit, by the name of a state; for states that wait to be read

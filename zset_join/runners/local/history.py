@@ -45,7 +45,6 @@ class InputHistory:
         *,
         fetched: Mapping[int, ZSet] | None = None,
     ) -> None:
-        """Add an epoch; the arguments are those of `PastEpoch`."""
         kept = {name: delta for name, delta in deltas.items() if len(delta)}
         self._epochs.append(PastEpoch(epoch, processing_time_us, kept, fetched))
 

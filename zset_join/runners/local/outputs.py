@@ -49,7 +49,6 @@ OutputsByView: TypeAlias = Mapping[str, Sink | Outputs]
 
 
 def outputs_by_view(plan: QueryPlan, given: Outputs | OutputsByView, *, has_several: bool) -> dict[str, Sequence[Sink]]:
-    """Return the outputs of each view, by its name."""
     found: dict[str, Sequence[Sink]] = {view.name: () for view in plan.views}
     if not has_several:
         return {plan.name: sinks_of(cast("Outputs", given))}
@@ -177,7 +176,7 @@ class _Pending:
 class PipelineOutputs:
     def __init__(self, sinks: Mapping[str, Sequence[Sink]], *, quarantines: bool = False, bare_view: str | None = None) -> None:
         self._sinks = sinks
-        self.bare_view = bare_view
+        self.bare_view = bare_view  # its outputs have the id of the query alone, those of another view also its name
         self._quarantines = quarantines
         self._opened: list[tuple[str, SinkEpochs]] = []
         self._by_database: list[list[tuple[str, SinkEpochs]]] = []
@@ -319,13 +318,6 @@ class PipelineOutputs:
         """Take an epoch that counts; `settle` writes it."""
         if self._opened:
             self._pending.append(_Pending(epoch, answers, link, {} if begins is None else begins))
-
-    def write(
-        self, epoch: int, answers: Mapping[str, ZSet], link: ChainLink | None = None, begins: Mapping[str, ZSet] | None = None
-    ) -> None:
-        """Give an epoch to every sink that does not have it, after those that a sink failed at before."""
-        self.add(epoch, answers, link, begins)
-        self.settle()
 
     def settle(self) -> None:
         """Give sinks the epoch that one of them failed at: before the next one counts, for a directory keeps one that waits."""

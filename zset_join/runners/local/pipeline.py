@@ -1,10 +1,5 @@
 """A query that runs in this process: an epoch takes changes of sources and returns the change of the view.
 
-    orders = changes("orders", {"id": pa.int64(), "customer": pa.string(), "total": pa.int64()}, keys="id")
-    revenue = orders.groupBy("customer").agg(F.sum("total").alias("revenue"))
-    pipeline = Pipeline(revenue)
-    pipeline.step({"orders": [{"id": 1, "customer": "Ada", "total": 30}]})
-
 Several views are one pipeline: `Pipeline({"by_customer": revenue, "by_day": days})`. What they have in common is kept once, and
 an epoch is answered by all of them, then committed, then given to all outputs.
 
@@ -12,9 +7,8 @@ The law: after every epoch the sum of the deltas of a view equals its batch quer
 has changed nothing where the attribute `epoch` is as before: correct the input and take the step again. An interrupt while an
 epoch is folded in or committed, such as Ctrl-C, leaves a pipeline that refuses every further step.
 
-A pipeline with a directory is durable: it resumes where it stopped, see `zset_join.runners.local.durable`.
-
-Remembers what `explain()` lists, and the contents of the views where `keep_view` requests them.
+Remembers what `explain()` lists, and the contents of the views where `keep_view` requests them. With a directory it is durable,
+see `zset_join.runners.local.durable`.
 
 Known limits: one thread at a time uses a pipeline; others may call `snapshot()`.
 """
@@ -477,7 +471,8 @@ class Pipeline(PipelineQuestions, Snapshots, QueryChanges, Generic[Answer]):
             self._last = directory.answers(record)
             note_columns_given(directory.checkpoint)
             for epoch, answers, link, begins in directory.newest_answers(record, self._last):
-                self._outputs.write(epoch, answers, link, begins)
+                self._outputs.add(epoch, answers, link, begins)
+                self._outputs.settle()
         self._list_views(self._options)
         self._publish()
         if before_begin is not None:

@@ -37,7 +37,7 @@ __all__ = ["Snapshot", "Snapshots"]
 
 
 class Snapshot:
-    """Contents of all views of a pipeline after one epoch; immutable, and readable by any thread.
+    """Contents of all views of a pipeline after an `epoch`, None before the first; immutable, and readable by any thread.
 
     >>> from zset_join.pipeline import Pipeline, appends
     >>> x = appends("x", {"x": pa.int64()})

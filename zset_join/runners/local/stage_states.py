@@ -76,8 +76,6 @@ class StageStates(Protocol):
 
 
 class MemoryStates:
-    """Keep the operators of a plan in memory."""
-
     def __init__(
         self,
         plan: QueryPlan,

@@ -45,7 +45,17 @@ _CLOSED_BOX = {"enable_external_access": "false", "autoload_known_extensions": "
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class Verification:
-    """Return whether a view equals the batch query."""
+    """The report of `Pipeline.verify`: whether a view equals the batch query.
+
+    Attributes:
+        equal: every row has the weight it should have.
+        epoch: the last epoch; None before the first.
+        expected_rows: rows of the batch query, copies counted.
+        actual_rows: rows of the view, copies counted.
+        different_rows: distinct rows whose weights differ.
+        differences: the first of them, as (row, expected weight, actual weight).
+        unjudged_rows: distinct rows that differ where a tie behind another stage, by arrival alone, decides; not counted above.
+    """
 
     equal: bool
     epoch: int | None

@@ -96,8 +96,8 @@ class PublishedEpochs:
     """Receive the summaries of a pipeline while somebody watches."""
 
     def __init__(self) -> None:
-        self.lock = threading.RLock()
-        self.is_watched = False
+        self.lock = threading.RLock()  # held while an epoch is taken
+        self.is_watched = False  # a console is open
         self.epochs: deque[PublishedEpoch] = deque(maxlen=_KEPT_EPOCHS)
         self.deltas: deque[_Deltas] = deque(maxlen=_KEPT_DELTAS)
         self.letters: deque[pa.Table] = deque(maxlen=_KEPT_LETTERS)
