@@ -34,8 +34,6 @@ def added_columns(
     stored: Mapping[str, Any], given: Mapping[str, Any], stored_plan: Mapping[str, Any], given_plan: Mapping[str, Any]
 ) -> tuple[str, ...]:
     """Return the query's columns that its checkpoint lacks; nothing where it differs in anything else."""
-    if "plan" not in stored_plan:  # a version that wrote down stages alone: what else is in the plan, the descriptions compare
-        given_plan = {key: value for key, value in given_plan.items() if key != "plan"}
     added: set[str] = set()
     if not (_adds(stored, given, added) and _adds(stored_plan, given_plan, added) and added):
         return ()

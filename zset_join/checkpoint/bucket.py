@@ -47,18 +47,18 @@ class StageContext:
     query_id: str
     stage: str
     tick: Tick
-    root: str
-    local_state_dir: str | None
-    digest: str
-    opened_at_ns: int = 0
-    histories: Mapping[int, BucketHistory] = field(default_factory=dict)
+    root: str  # an absolute path or a URI
+    local_state_dir: str | None  # None: the default place of the host
+    digest: str  # of the query's description
+    opened_at_ns: int = 0  # later drivers have larger ones
+    histories: Mapping[int, BucketHistory] = field(default_factory=dict)  # a bucket without state is missing
     snapshot_buckets: frozenset[int] = frozenset()
-    merge_buckets: frozenset[int] = frozenset()
-    count_buckets: frozenset[int] = frozenset()
-    due_buckets: frozenset[int] = frozenset()
+    merge_buckets: frozenset[int] = frozenset()  # whose log files are to be merged
+    count_buckets: frozenset[int] = frozenset()  # that must report what they hold
+    due_buckets: frozenset[int] = frozenset()  # that wait for a time that has come
     local_state_retention_seconds: int | None = None
     has_added_columns: bool = False
-    readers: int = 1
+    readers: int = 1  # stages that open the state of a bucket in an epoch, one after the other
 
     @property
     def files(self) -> CheckpointFiles:
@@ -81,6 +81,7 @@ class BucketState:
         self.was_rebuilt = False
         self._build = build
         self._history = context.histories.get(bucket, BucketHistory())
+        # The mapped files were here, at most one epoch behind; None for a bucket that remembers nothing yet.
         self.is_warm: bool | None = False if self._history != BucketHistory() else None
         self._files = context.files
         self._folder = f"{context.stage}-{bucket}"

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any
 
 from zset_join.storage.folder import Folder
-from zset_join.storage.sealed import UnknownFormatError, seal, unseal
+from zset_join.storage.sealed import seal, unseal
 
 __all__ = [
     "CHANGED_TO",
@@ -35,30 +35,28 @@ PLANS = "plans"
 CHANGED_TO = "changed to "
 """What the offsets of an epoch begin with in which the query changed; the digest of the plan follows."""
 PLAN_FILE_FORMAT = 2
-_FORMATS_BEFORE = (1,)
-"""Those that this version reads too: fields that they do not have are as if nothing of the kind had happened."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChangedPlan:
     """Hold what a query has changed to."""
 
-    epoch: int
-    changes: int
-    before: str | None
+    epoch: int  # that the change takes; its answer is the difference
+    changes: int  # epochs that are changes, this one among them: so many epochs is one behind it ahead of Spark's batches
+    before: str | None  # digest of the plan before; None: the one that the checkpoint was made with
     description: Mapping[str, Any]
     plan: Mapping[str, Any]
-    sources: tuple[Mapping[str, Any], ...]
-    begins: tuple[str, ...] = ()
-    filled: tuple[str, ...] = ()
-    altered: tuple[str, ...] = ()
-    unseen: tuple[int, ...] = ()
-    void: Mapping[str, Sequence[int]] = field(default_factory=dict)
-    bare_view: str | None = None
+    sources: tuple[Mapping[str, Any], ...]  # all that the query ever had, in the order of their logs
+    begins: tuple[str, ...] = ()  # new views, whose outputs begin with this epoch
+    filled: tuple[str, ...] = ()  # those of `begins` whose rows are parts of their own, not the answer of the epoch
+    altered: tuple[str, ...] = ()  # views that get columns behind those they had: their outputs continue
+    unseen: tuple[int, ...] = ()  # epochs before it that outputs may lack; the record lists their parts
+    void: Mapping[str, Sequence[int]] = field(default_factory=dict)  # by view, epochs that outputs are given without rows
+    bare_view: str | None = None  # the view whose outputs the query's id alone owns; "": the only, unnamed one
     undo_epochs: int = 1000
-    columns: tuple[Mapping[str, Any], ...] = ()
+    columns: tuple[Mapping[str, Any], ...] = ()  # changes of columns of sources, oldest first; `slot` is a place in `sources`
     note: Any = None
-    left: Mapping[str, int] = field(default_factory=dict)
+    left: Mapping[str, int] = field(default_factory=dict)  # by dropped source, how many of its rows states held then
 
     @property
     def gone(self) -> dict[str, int | None]:
@@ -90,14 +88,8 @@ def read_changed_plan(folder: Folder, digest: str) -> ChangedPlan:
     """Return a plan that a record names."""
     name = _name(digest)
     data = folder.read(name)
-    sealed = b"" if data is None else data.to_pybytes()
-    try:
-        written = unseal(sealed, version=PLAN_FILE_FORMAT, name=name)
-    except UnknownFormatError as error:
-        if error.found not in _FORMATS_BEFORE:
-            raise
-        written = unseal(sealed, version=error.found, name=name)
-    listed = {name: tuple(written.get(name, ())) for name in ("sources", "begins", "filled", "altered", "unseen", "columns")}
+    written = unseal(b"" if data is None else data.to_pybytes(), version=PLAN_FILE_FORMAT, name=name)
+    listed = {name: tuple(written[name]) for name in ("sources", "begins", "filled", "altered", "unseen", "columns")}
     return ChangedPlan(**{**written, **listed})
 
 

@@ -36,8 +36,7 @@ from zset_join.checkpoint.added_columns import added_columns
 from zset_join.checkpoint.bucket import StageContext
 from zset_join.checkpoint.changed_plans import CHANGED_TO, ChangedPlan, write_changed_plan
 from zset_join.checkpoint.clearing import Clearing
-from zset_join.checkpoint.description_differences import differences, keep_state_of, what_to_do
-from zset_join.checkpoint.earlier_descriptions import is_earlier, is_reworded, is_same_plan, without_dropped
+from zset_join.checkpoint.description_differences import differences, is_reworded, is_same_plan, keep_state_of, what_to_do
 from zset_join.checkpoint.files import CheckpointFiles
 from zset_join.checkpoint.owner import Ownership
 from zset_join.checkpoint.reading import (
@@ -388,7 +387,7 @@ class Checkpoint:
         if not differing and keep_state_of(stored.get(PLAN_FIELD, plan)) == keep_state_of(plan):
             return known
         before = stored["description"]
-        is_worded = is_earlier(before, given) or is_reworded(before, given) or is_of_other_session(before, given)
+        is_worded = is_reworded(before, given) or is_of_other_session(before, given)
         if is_worded and plan is not None and is_same_plan(self._stored_plan(), _as_json(plan)):
             self._unwritten = self._of_last_plan({**stored, "description": description})
             return known
@@ -419,9 +418,7 @@ class Checkpoint:
         if not before or plan is None or self._owner is None:
             return ()
         stored = stored_format["description"]
-        if (
-            SESSION not in stored
-        ):  # a version that wrote no kind of session, or another kind: it has the same texts, or is refused
+        if SESSION not in stored:  # of a classic session: its texts are the same, or the query is refused
             description = {name: value for name, value in description.items() if name != SESSION}
         return added_columns(stored, description, before, _as_json(plan))
 
@@ -434,11 +431,9 @@ class Checkpoint:
         """Return the checkpoint's operators; nothing where they are missing."""
         known = read_query(self._folder)
         if known is not None and PLAN_FIELD in known:
-            written = dict(known[PLAN_FIELD])
-        else:
-            stored = self._folder.read(PLAN_FILE)
-            written = {} if stored is None else unseal(stored.to_pybytes(), version=CHECKPOINT_FORMAT, name=PLAN_FILE)
-        return {**written, "plan": without_dropped(written["plan"])} if "plan" in written else written
+            return dict(known[PLAN_FIELD])
+        stored = self._folder.read(PLAN_FILE)
+        return {} if stored is None else unseal(stored.to_pybytes(), version=CHECKPOINT_FORMAT, name=PLAN_FILE)
 
     def _write_format(self) -> None:
         """Write down whose checkpoint it is and its plan, both or neither."""
@@ -468,7 +463,7 @@ class Checkpoint:
             self._check_format(unwritten["description"], int(unwritten["buckets"]), self._plan)
 
     def _write_plan(self, *, is_new: bool = False) -> None:
-        """Write the plan down where it is missing, or may be that of before columns were added or of an older version."""
+        """Write the plan down where it is missing, damaged or may be that of before columns were added."""
         plan = self._plan
         if plan is None:
             return

@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-__all__ = ["differences", "keep_state_of", "what_to_do"]
+__all__ = ["differences", "is_reworded", "is_same_plan", "keep_state_of", "what_to_do"]
+
+_EXPLAINED = "line "
+"""What the names of lines of `explain` begin with."""
 
 
 def differences(stored: Any, given: Any, path: str = "") -> list[str]:
@@ -48,6 +51,29 @@ def what_to_do(stored_plan: Mapping[str, Any], given_plan: Mapping[str, Any] | N
         "Pipeline.evolve(), which keeps the state; or take a new checkpointLocation (in process, a new directory). A restart "
         "alone accepts nothing but new columns behind the others that only selections read."
     )
+
+
+def is_reworded(stored: Mapping[str, Any], given: Mapping[str, Any]) -> bool:
+    """Return whether two descriptions differ in lines of `explain` alone, which depend on `keep_state` too."""
+    plain, other = ({name: value for name, value in one.items() if not name.startswith(_EXPLAINED)} for one in (stored, given))
+    return plain == other
+
+
+def is_same_plan(stored: Mapping[str, Any], given: Mapping[str, Any]) -> bool:
+    """Return whether a checkpoint's plan is that of a query; what the view is called does not matter."""
+    if "plan" not in stored or stored["stages"] != given["stages"]:
+        return False
+    known, wanted = ({**one["plan"], "keep_state": None} for one in (stored, given))  # what is kept shows in the feeds
+    return bool(_without_view_name(known) == _without_view_name(wanted))
+
+
+def _without_view_name(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_without_view_name(one) for one in value]
+    if not isinstance(value, dict):
+        return value
+    left_out = {"name"} if "outputs" in value else set()
+    return {key: _without_view_name(inner) for key, inner in value.items() if key not in left_out}
 
 
 def _holds_parts(listed: list[Any]) -> bool:

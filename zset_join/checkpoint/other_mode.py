@@ -26,7 +26,6 @@ __all__ = [
     "StatePair",
     "description_digest",
     "is_comparable",
-    "is_outdated",
     "other_mode_of",
     "read_other_mode",
     "write_other_mode",
@@ -36,8 +35,6 @@ WAITS_FOR_TIME = "it has stages that wait for a time"
 """Why a state is not moved, though all of it has a form in the other mode: it is compared and changed there."""
 READS_OTHERWISE = "Spark counts the sources of a query, and "
 """What such a reason begins with where only Spark's own files prevent a move; what each mode reads follows."""
-_READS_IN_ANOTHER_ORDER = "executors read the sources "
-"""What it began with in versions that did not read sources in the order of the checkpoint."""
 _FILE = "other_mode.json"
 _FORMAT = 1
 
@@ -74,15 +71,10 @@ def is_comparable(refused: str | None) -> bool:
 
     >>> is_comparable(None), is_comparable(WAITS_FOR_TIME), is_comparable("several joins look up in one table")
     (True, True, False)
-    >>> [is_comparable(f"{begin}['a', 'b']") for begin in (READS_OTHERWISE, _READS_IN_ANOTHER_ORDER)]
-    [True, True]
+    >>> is_comparable(f"{READS_OTHERWISE}executors read ['a', 'b'], the driver ['b', 'a']")
+    True
     """
-    return refused is None or refused == WAITS_FOR_TIME or refused.startswith((READS_OTHERWISE, _READS_IN_ANOTHER_ORDER))
-
-
-def is_outdated(refused: str | None) -> bool:
-    """Return whether an earlier version refused a move that may be possible now."""
-    return refused is not None and refused.startswith(_READS_IN_ANOTHER_ORDER)
+    return refused is None or refused == WAITS_FOR_TIME or refused.startswith(READS_OTHERWISE)
 
 
 def write_other_mode(folder: Folder, other: OtherMode) -> None:

@@ -23,7 +23,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from zset_join.checkpoint.earlier_descriptions import without_dropped
 from zset_join.core.errors import OptionError, StateError
 from zset_join.plan.query_plan import QueryPlan
 from zset_join.zset import ZSet, single_batch
@@ -93,7 +92,7 @@ def load_state(path: Path, plan: QueryPlan, operators: Mapping[int, DurableOpera
             code="NO_SAVED_STATE",
             path=str(path),
         ) from error
-    if written.get("format") != _FORMAT or without_dropped(written["plan"]) != json.loads(json.dumps(plan.to_json())):
+    if written.get("format") != _FORMAT or written["plan"] != json.loads(json.dumps(plan.to_json())):
         raise StateError(
             f"{path} holds the state of another query, or of another version of the library; state cannot be carried over. "
             "Load it into the query that saved it, or start over.",

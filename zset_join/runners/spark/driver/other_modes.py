@@ -18,7 +18,6 @@ from zset_join.checkpoint.other_mode import (
     WAITS_FOR_TIME,
     OtherMode,
     description_digest,
-    is_outdated,
     read_other_mode,
     write_other_mode,
 )
@@ -99,7 +98,7 @@ def has_other_mode(location: str, given: Mapping[str, Any] | None = None) -> boo
     if description is not None and given and differences({one: description.get(one) for one in given}, _as_json(given)):
         return False
     written = None if description is None else read_other_mode(checkpoint_folder(location))
-    if description is None or written is None or is_outdated(written.refused):
+    if description is None or written is None:
         return False
     return written.of == description_digest(description)
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from zset_join.checkpoint.earlier_descriptions import restated
 from zset_join.runners.spark.planning.placed_query import PlacedQuery
 from zset_join.runners.spark.rows.baseline import resolve_baselines
 from zset_join.runners.spark.rows.user_functions import with_functions
@@ -23,7 +22,6 @@ def described_query(
 ) -> Mapping[str, Any]:
     """Return the description by which a checkpoint recognises a query."""
     given = {**query.description(), **(limits or {})}
-    stored = stored if stored is None else restated(stored, given)
     description = resolve_baselines(given, stored, is_loaded=is_loaded)
     return with_functions(description, stored, query.functions, udf_version)
 

@@ -34,7 +34,6 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - PySpark's own habit
 from pyspark.sql.types import ByteType, DataType, DoubleType, FloatType, IntegerType, LongType, ShortType
 
-from zset_join.checkpoint.earlier_descriptions import described_streams
 from zset_join.checkpoint.reading import START_FILE, checkpoint_folder, has_commits, reads_start, stored_description
 from zset_join.core.errors import OptionError, PlanError, StateError
 from zset_join.core.relation import ChangelogMode
@@ -127,8 +126,8 @@ def used_columns(df: DataFrame, expression: Column) -> frozenset[str]:
 
 
 def has_baseline(description: Mapping[str, Any] | None) -> bool:
-    """Return whether a stream has a baseline in the description of a query, of today's form or an earlier one."""
-    return description is not None and any(one.get("baseline") for one in described_streams(description))
+    """Return whether a stream has a baseline in the description of a query."""
+    return description is not None and any(one.get("baseline") for one in description.get("inputs", ()))
 
 
 def resolve_baselines(
@@ -147,8 +146,6 @@ def _resolved(given: Mapping[str, Any], stored: Mapping[str, Any], *, is_loaded:
     """Return the description of a stream under which a query continues; one that is not stored is another query's."""
     if not stored:
         return given
-    if "operation" not in stored:  # of a version that did not remember it
-        given = {name: value for name, value in given.items() if name != "operation"}
     now, then, name = bool(given.get("baseline")), bool(stored.get("baseline")), given["name"]
     if is_draft:
         return {**given, **({"baseline": True} if then else {})}
