@@ -15,9 +15,12 @@ from tests.open_files import open_below
 from zset_join import OptionError, StateError
 from zset_join.core.options import HotBudget
 from zset_join.expressions import col
+from zset_join.lookup import ArrowSource
 from zset_join.pipeline import FunctionSink, Pipeline, appends, changes
 from zset_join.pipeline import functions as F  # noqa: N812 - as PySpark users import theirs
 from zset_join.stages import StageOptions
+from zset_join.stages.deduplicate import DeduplicateStage
+from zset_join.stages.stage import Stage
 from zset_join.storage.operations import observe
 
 ORDERS = {"id": pa.int64(), "customer": pa.string(), "total": pa.int64()}
@@ -221,3 +224,31 @@ def test_an_epoch_of_a_wide_plan_opens_no_state_again_and_closing_releases_all(t
             pipeline.step({"orders": [{"id": 1, "customer": "Ada", "total": 40}]})
 
     assert ("map" in kinds, "lock" in kinds, open_below(tmp_path)) == (False, True, [])
+
+
+def test_a_directory_of_a_version_that_narrowed_less_is_refused_with_what_opens_it(tmp_path, monkeypatch) -> None:
+    clicks = appends("clicks", {"user": pa.int64(), "at": pa.int64(), "page": pa.int64()})
+    first = clicks.dedup("user", order_by="at").select("user")
+    with monkeypatch.context() as earlier:
+        earlier.setattr(DeduplicateStage, "needs", Stage.needs)
+        with Pipeline(first, tmp_path, keep_state="needed") as pipeline:
+            pipeline.step({"clicks": [{"user": 1, "at": 2, "page": 3}]})
+
+    with pytest.raises(StateError, match=r'QUERY_CHANGED.* keep_state="all" .* opens the checkpoint'):
+        Pipeline(first, tmp_path, keep_state="needed")
+    with Pipeline(first, tmp_path) as opened:
+        assert opened.view().to_pylist() == [{"user": 1}]
+
+
+@pytest.mark.parametrize("column", ["name", "keep_state"])
+def test_columns_that_are_called_like_fields_of_a_plan_count(tmp_path, column):
+    source = ArrowSource(name="names", table=pa.table({"k": [1, 1], column: [0, 1]}))
+
+    def view(value: int):
+        return appends("rows", {"k": pa.int64()}).lookup_join(source, on="k", constants={column: value})
+
+    with Pipeline(view(0), tmp_path) as pipeline:
+        pipeline.step({"rows": [{"k": 1}]})
+
+    with pytest.raises(StateError, match="QUERY_CHANGED"):
+        Pipeline(view(1), tmp_path)

@@ -116,7 +116,6 @@ def test_a_state_that_comes_back_under_an_old_name_is_not_the_old_one(tmp_path: 
             fresh.step(rows)
 
         assert held(pipeline) == held(fresh)
-        assert pipeline.note is None
 
 
 def test_views_are_added_and_dropped_and_a_new_output_begins_with_all_rows(tmp_path: Path) -> None:
@@ -159,7 +158,7 @@ def test_a_note_is_true_with_the_query_it_was_given_with(tmp_path: Path) -> None
         pipeline.evolve({"a": LARGE}, note={"statements": 2})
         pipeline.step(MORE)
     with Pipeline({"a": LARGE}, tmp_path) as again:
-        assert again.note == {"statements": 2}
+        assert again._directory.checkpoint.changed.note == {"statements": 2}
 
 
 def test_what_is_refused_has_changed_nothing_of_the_directory(tmp_path: Path) -> None:

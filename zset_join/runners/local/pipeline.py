@@ -85,7 +85,7 @@ class Pipeline(PipelineQuestions, Snapshots, QueryChanges, Generic[Answer]):
     Run it: `step`, `prepare`, `commit`, `next_due`, `replay`, `save`, `load`, `close`.
     Read it: `view`, `contents`, `show`, `snapshot`, `statistics`, `schema`, `sources`, `views`.
     Check it: `explain`, `explanation`, `verify`, `explain_row`, `console`, `options_in_force`.
-    Change it: `diff`, `evolve`, `undo`, `add_view`, `drop_view`, `query_before`, `note`.
+    Change it: `diff`, `evolve`, `undo`, `add_view`, `drop_view`.
 
     Args:
         view: the query, or several by name. `step` returns a ZSet, for several views one per name.

@@ -285,17 +285,13 @@ class QueryChanges:
         >>> pipeline.undo().views["totals"].status, pipeline.views
         ('dropped', ('orders',))
         """
-        before = self.query_before()
+        before = self._query_before()
         view: Mapping[str, View] | PlannedQuery = before.query if before.views is None else before.views
         words = words_back(before.columns, is_at_once=self.epoch == before.epoch + 1)
         return self._evolve(view, outputs, new_table, note, (), words, {}, options=before.options)
 
-    def query_before(self) -> QueryBefore:
-        """Return the query before the last change, which `undo` restores.
-
-        Raises:
-            StateError: as `undo`.
-        """
+    def _query_before(self) -> QueryBefore:
+        """Return the query before the last change, which `undo` restores."""
         self._check_usable()
         changed = None if self._directory is None else self._directory.checkpoint.changed
         before = self._before
@@ -308,12 +304,6 @@ class QueryChanges:
         if self.epoch and not before.epoch:
             check_same_columns(before.query.plan, self.plan)
         return before
-
-    @property
-    def note(self) -> Any:
-        """Return the note of the last `evolve` of a directory, or None."""
-        changed = None if self._directory is None else self._directory.checkpoint.changed
-        return None if changed is None else changed.note
 
     def add_view(self, name: str, view: View, *, outputs: Outputs | Sink = (), note: Any = None) -> PlanDiff:
         """Add a view; its first rows are those it would have if it had run from the start.

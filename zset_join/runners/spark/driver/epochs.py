@@ -299,7 +299,7 @@ class DriverEpochs:
 
     def undo(self, *, has_streams: bool = False) -> tuple[PlanDiff, PlannedQuery]:
         with self.lock:
-            query = self.opened().query_before().query
+            query = self.opened()._query_before().query
             if not has_streams:
                 self._check_columns(query)
             return self._changed(query, lambda pipeline: pipeline.undo()), query

@@ -81,7 +81,7 @@ def changed_beside(
                 code="QUESTION_FAILED",
                 location=epochs.location,
             )
-        query = epochs.opened().query_before().query if about == "undo" else read_query(given["query"])
+        query = epochs.opened()._query_before().query if about == "undo" else read_query(given["query"])
     finally:
         epochs.close()
     diff = evolve_directory(settings.options.checkpoint_location, query, as_now=given.get("as_now", False))
