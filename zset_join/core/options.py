@@ -148,11 +148,7 @@ class BufferLimit:
         return self.policy == "spill"
 
     def check_applies(self, *, is_append_only: bool, left: str, right: str) -> None:
-        """Reject a limit without effect.
-
-        Raises:
-            OptionError: a side is not in append mode, and the limit is not the default.
-        """
+        """Reject a limit without effect."""
         if is_append_only or self in (BufferLimit(), BufferLimit(max_bytes=0)):
             return
         raise OptionError(
@@ -346,11 +342,7 @@ class QueryOptions:
 
     @classmethod
     def draft(cls, options: Mapping[str, Any]) -> QueryOptions:
-        """Check options given by name, of a query whose `checkpointLocation` may not be chosen yet.
-
-        Raises:
-            OptionError: as `from_options`, but for that.
-        """
+        """Check options given by name, of a query whose `checkpointLocation` may not be chosen yet."""
         return cls._checked({"checkpointlocation": "(not chosen yet)", **_by_plain_name(options)})
 
     @classmethod

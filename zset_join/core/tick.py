@@ -36,14 +36,7 @@ class Tick:
     watermark_us: int | None = None
 
     def check_follows(self, absorbed_epoch: int) -> None:
-        """Reject an epoch that a state contains already, or a later one.
-
-        Args:
-            absorbed_epoch: the last epoch in the state, -1 if there was none.
-
-        Raises:
-            StateError: the epoch was absorbed before.
-        """
+        """Reject an epoch that a state contains already, or a later one."""
         if self.epoch <= absorbed_epoch:
             raise StateError(
                 f"epoch {self.epoch} was absorbed before (the state is at {absorbed_epoch}); every epoch is absorbed once, "

@@ -119,18 +119,7 @@ class LoopThread:
 
 
 class Fetcher:
-    """Fetches from one source for one join.
-
-    Args:
-        source: the external table.
-        shape: of the join.
-        settings: of the calls.
-        clock: for waiting.
-        seed: of the jitter; None: another on every run.
-
-    Attributes:
-        counts: of calls, keys and rows.
-    """
+    """Fetches from one source for one join."""
 
     def __init__(
         self,
@@ -166,14 +155,7 @@ class Fetcher:
             )
 
     def fetch(self, keys: pa.RecordBatch) -> pa.Table:
-        """Return the external rows of some distinct keys.
-
-        Args:
-            keys: from `LookupJoin.keys_to_fetch`.
-
-        Raises:
-            LookupFailedError: it could not be reached, took too long, or gave an answer that cannot be used.
-        """
+        """Return the external rows of some distinct keys."""
         if not keys.num_rows:
             return self._schema.empty_table()
         if self._full is not None:

@@ -40,17 +40,7 @@ def digest_of(keys: pa.RecordBatch) -> str:
 
 
 class FetchJournal:
-    """Keep the answers of one bucket of one stage.
-
-    Args:
-        folder: of the files; None: in memory, for a query without a directory.
-        stage: name of the stage.
-        bucket: number of the bucket.
-
-    Attributes:
-        fetches: how often rows were fetched.
-        replays: how often an answer was present already.
-    """
+    """Keep the answers of one bucket of one stage."""
 
     def __init__(self, folder: Folder | None, *, stage: str, bucket: int) -> None:
         self._folder = folder
@@ -61,16 +51,7 @@ class FetchJournal:
         self.replays = 0
 
     def fetched(self, epoch: int, keys: pa.RecordBatch, fetch: Callable[[pa.RecordBatch], pa.RecordBatch]) -> pa.RecordBatch:
-        """Return the rows fetched for some keys in an epoch; fetch them only if no answer is stored.
-
-        Args:
-            epoch: its number.
-            keys: distinct keys.
-            fetch: gets the external rows.
-
-        Raises:
-            StateError: a file of the journal is damaged.
-        """
+        """Return the rows fetched for some keys in an epoch; fetch them only if no answer is stored."""
         name = f"{self._under}/{epoch:020d}-{digest_of(keys)}.arrow"
         rows = self._kept(name)
         if rows is None:

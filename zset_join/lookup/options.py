@@ -220,15 +220,7 @@ class Lookup:
         is_insert_only: bool,
         aliases: tuple[str, ...] = (),
     ) -> LookupSettings:
-        """Return the settings of a join; warn of each option that has no effect.
-
-        Args:
-            source: name of the external table.
-            modes: modes of the source: `sync`, `async`, `full`.
-            how: `inner` or `left`.
-            is_insert_only: whether the left input never retracts a row.
-            aliases: other names of the table in this join.
-        """
+        """Return the settings of a join; warn of each option that has no effect."""
         given = self
         if self.table is not None and self.table not in (source, *aliases):
             _warn(f"LOOKUP: the table '{self.table}' is not looked up here ('{source}' is); the hint changes nothing.")

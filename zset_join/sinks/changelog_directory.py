@@ -83,7 +83,7 @@ class Manifest:
     epoch: int
     files: tuple[PartFile, ...]
     digest: str | None = None
-    begins: bool = False
+    begins: bool = False  # no epoch is before it: it has all rows of a view that was present earlier
 
 
 class ChangelogDirectory:

@@ -94,13 +94,6 @@ class CsvFilesSink(EpochFilesSink):
         return f"CsvFilesSink({str(self.path)!r}, {self.form!r})"
 
     def open(self, output: Relation, query_id: str) -> None:
-        """Make the directory, or continue with it.
-
-        Raises:
-            PlanError: a column of the form is among those of the output.
-            SinkError: it belongs to another query, has other columns or another form, holds files of somebody else, or cannot
-                be made; or a column has no text in CSV.
-        """
         check_output(repr(self), output)
         self.close()
         self._check_columns(output.schema)
@@ -109,7 +102,6 @@ class CsvFilesSink(EpochFilesSink):
         self._output = output
 
     def unfit(self, rows: pa.RecordBatch) -> Sequence[UnfitRows]:
-        """Return the rows with a value that has no text in CSV."""
         texts = [pa.array(column.cast(pa.large_binary())).view(pa.large_string()) if _is_bytes(column.type) else column
                  for column in rows.columns]  # fmt: skip
         found = unfit_values(pa.RecordBatch.from_arrays(texts, names=rows.schema.names), _years_of_four_digits)

@@ -80,17 +80,6 @@ class DeltaChangelogSink(DeltaSink):
         return f"DeltaChangelogSink({shown(self.log.location)!r}, {self.form!r})"
 
     def open(self, output: Relation, query_id: str, *, may_lack_columns: bool = False) -> None:
-        """Attach the table to a query, making it when it is absent yet.
-
-        Args:
-            output: the rows it is given.
-            query_id: whose table it is.
-            may_lack_columns: see `AlterableSink`.
-
-        Raises:
-            PlanError: a column of the form is among those of the output.
-            SinkError: the table belongs to another query, has other columns, or cannot be opened.
-        """
         check_output(str(self.log), output)
         schema = delta_line_schema(str(self.log), output.schema, self.form)
         properties = {"kind": "changelog", "form": self.form, "key": json.dumps(output.primary_key)}
@@ -98,21 +87,14 @@ class DeltaChangelogSink(DeltaSink):
         self._attached(output)
 
     def beside(self, name: str) -> DeltaChangelogSink:
-        """Return a sink of another table in the same folder; see `TableSink`."""
         return DeltaChangelogSink(beside(self.log.location, name), self.form, storage_options=self.log.storage_options)
 
     def check_altered(self, output: Relation) -> None:
-        """Refuse columns that the table cannot be given; see `AlterableSink`."""
         before = self._opened()
         check_adds_columns(str(self.log), before.schema, output.schema, before.primary_key, output.primary_key)
         delta_line_schema(str(self.log), output.schema, self.form)
 
     def write(self, epoch: int, chunks: Iterable[ZSet], *, link: ChainLink | None = None) -> SinkProgress:
-        """Append the answer of one epoch.
-
-        Raises:
-            SinkError: the answer does not fit, an epoch is missing before this one, or the table cannot be written.
-        """
         started = time.perf_counter()
         output = self._opened()
         if self.log.has(epoch, link):
@@ -129,17 +111,7 @@ class DeltaChangelogSink(DeltaSink):
         return SinkProgress(epoch, rows, retractions, time.perf_counter() - started, replayed=not is_ours)
 
     def commit_parts(self, epoch: int, files: Sequence[DataFile], *, link: ChainLink | None = None) -> SinkProgress:
-        """Make an epoch visible: the given files and nothing else. An epoch that is present already is left alone.
-
-        Args:
-            epoch: the epoch after the last one.
-            files: one attempt of each part; none for an epoch that changes nothing.
-            link: its place in the chain of epochs.
-
-        Raises:
-            SinkError: a file is missing or has another size, an epoch is missing before this one, or the table cannot be
-                written.
-        """
+        """Make an epoch visible: the given files and nothing else. An epoch that is present already is left alone."""
         started = time.perf_counter()
         self._opened()
         if self.log.has(epoch, link):

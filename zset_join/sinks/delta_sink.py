@@ -27,31 +27,22 @@ class DeltaSink:
         self._lacks_columns = False
 
     def alter(self, output: Relation) -> None:
-        """Give the table more columns before the next epoch is written."""
         before = self._opened()
         self._output = replace(output, schema=with_added_nullable(len(before.schema), output.schema))
         self._lacks_columns = True
 
     def last_epoch(self) -> int | None:
-        """Return the last epoch the table contains; None before the first."""
         self._opened()
         return self._last_epoch
 
     def has(self, epoch: int, link: ChainLink | None) -> bool:
-        """Return whether an epoch is present already.
-
-        Raises:
-            SinkError: an epoch before it is missing, or the table holds epochs of another chain.
-        """
         self._opened()
         return self.log.has(epoch, link)
 
     def unfit(self, rows: pa.RecordBatch) -> Sequence[UnfitRows]:
-        """Return the rows with a value that a Delta table cannot hold: text that is no UTF-8, timestamps beyond 64 bits."""
         return unfit_values(rows, within_microseconds)
 
     def close(self) -> None:
-        """Detach from the query; the sink keeps no file open."""
         self.log.close()
         self._output = None
         self._last_epoch = None

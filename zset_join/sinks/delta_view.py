@@ -103,17 +103,6 @@ class DeltaViewSink(DeltaSink):
         return f"DeltaViewSink({shown(self.log.location)!r}, key={self.key!r})"
 
     def open(self, output: Relation, query_id: str, *, may_lack_columns: bool = False) -> None:
-        """Attach the table to a query, making it when it is absent yet.
-
-        Args:
-            output: the rows it is given.
-            query_id: whose table it is.
-            may_lack_columns: see `AlterableSink`.
-
-        Raises:
-            SinkError: the table belongs to another query, has other columns or another key, Delta has no type for a column, or
-                the table cannot be opened.
-        """
         check_output(str(self.log), output)
         self._key = self.key if self.key is not None else output.primary_key
         missing = [name for name in self._key if name not in output.schema.names]
@@ -131,7 +120,6 @@ class DeltaViewSink(DeltaSink):
         self._attached(output)
 
     def beside(self, name: str) -> DeltaViewSink:
-        """Return a sink of another table in the same folder; see `TableSink`."""
         return DeltaViewSink(
             beside(self.log.location, name),
             self.key,
@@ -141,25 +129,16 @@ class DeltaViewSink(DeltaSink):
         )
 
     def check_altered(self, output: Relation) -> None:
-        """Refuse columns that the table cannot be given; see `AlterableSink`."""
         before = self._opened()
         key = self.key if self.key is not None else output.primary_key
         check_adds_columns(str(self.log), before.schema, output.schema, self._key, key)
         delta_schema(str(self.log), output.schema)
 
     def alter(self, output: Relation) -> None:
-        """Give the table more columns before the next epoch is written."""
         super().alter(output)
         self._schema = delta_schema(str(self.log), self._opened().schema)
 
     def write(self, epoch: int, chunks: Iterable[ZSet], *, link: ChainLink | None = None) -> SinkProgress:
-        """Add the answer of one epoch to the view, in one commit.
-
-        Raises:
-            SinkError: see the module; the view is as before.
-            ResourceError: weights beyond 1 make more than 10 million rows; the view is as before.
-            WeightOverflowError: the weights of one row add up beyond int64; the view is as before.
-        """
         started = time.perf_counter()
         output = self._opened()
         is_there = self.log.has(epoch, link)

@@ -16,10 +16,8 @@ Memory: DuckDB's (80 % of the machine by default; it spills to a directory besid
 chunk.
 
 Cost per epoch: follows the delta, plus one scan of 8 bytes per row of the view, plus, where retractions lie
-scattered, the blocks they are in. No index: keeping one costs more than the scan. Measured with DuckDB 2.0 on 2 busy
-cores, 14 columns, a view of 1 M rows of which every epoch replaces random ones: median 230 ms for 100k changes (with a
-key 180 ms), 55 ms for 1k (48 ms), and 310 ms for 1k in a view of 10 M rows; CPU time of 100k changes, checkpoints
-included, 340 ms (300 ms). Scattered deletes leave the file up to twice the size of its rows until a checkpoint of
+scattered, the blocks they are in. No index: keeping one costs more than the scan.
+Scattered deletes leave the file up to twice the size of its rows until a checkpoint of
 DuckDB merges blocks.
 
 Others read the file while the query runs, between epochs: it is closed a second after its last use (see `duckdb_file`), and
@@ -139,16 +137,6 @@ class DuckDBViewSink:
         return f"DuckDBViewSink({self.path!r}, {self.table!r}, key={self.key!r})"
 
     def open(self, output: Relation, query_id: str, *, may_lack_columns: bool = False) -> None:
-        """Open the file and make the view, or continue with the one it holds.
-
-        Args:
-            output: the rows of the view.
-            query_id: whose view it is.
-            may_lack_columns: see `AlterableSink`.
-
-        Raises: SinkError: the file cannot be opened, another query's view or something else has that name, the
-            columns or the key are not those the view was made with, or DuckDB has no type for a column.
-        """
         check_output(self._described, output)
         self.close()
         self._query_id = query_id
@@ -172,7 +160,6 @@ class DuckDBViewSink:
         self._statements = ViewStatements(self.table, output.schema, output.field_indices(self._key), hash_bits=self._hash_bits)
 
     def beside(self, name: str) -> DuckDBViewSink:
-        """Return a sink of another table in the file; see `TableSink`."""
         return DuckDBViewSink(
             self.path,
             name,
@@ -183,40 +170,25 @@ class DuckDBViewSink:
         )
 
     def check_altered(self, output: Relation) -> None:
-        """Refuse columns that the view cannot be given; see `AlterableSink`."""
         key = self.key if self.key is not None else output.primary_key
         check_adds_columns(self._described, self._schema, output.schema, self._key, key)
         self._check_names(output.schema)
         self._refuse_type(output.schema)
 
     def alter(self, output: Relation) -> None:
-        """Give the view more columns with the next epoch, in its transaction."""
         self._may_lack_columns = True
         self._take(output)
 
     def last_epoch(self) -> int | None:
-        """Return the last epoch the view contains; None before the first."""
         with self._held("read") as connection:
             return self._stored(connection)[0]
 
     def has(self, epoch: int, link: ChainLink | None) -> bool:
-        """Return whether an epoch is present already.
-
-        Raises:
-            SinkError: an epoch before it is missing, or the view holds epochs of another chain.
-        """
         with self._held("read") as connection:
             last, digests = self._stored(connection)
         return is_same_epoch(self._described, last, digests.get, epoch, link)
 
     def write(self, epoch: int, chunks: Iterable[ZSet], *, link: ChainLink | None = None) -> SinkProgress:
-        """Add the answer of one epoch to the view, in one transaction.
-
-        Raises:
-            SinkError: see the module; the view is as before.
-            WeightOverflowError: the weights of one row add up beyond int64; the view is as before.
-        Cost: see the module.
-        """
         started = perf_counter()
         with self._held(f"written in epoch {epoch}") as connection:
             try:
@@ -241,16 +213,10 @@ class DuckDBViewSink:
 
     @property
     def database(self) -> Hashable:
-        """Return the file; what is in memory is one sink's own."""
         return ("duckdb", id(self) if self.path == ":memory:" else str(Path(self.path).resolve()))
 
     @contextlib.contextmanager
     def together(self, others: Sequence[Sink]) -> Iterator[None]:
-        """Make one transaction of all that is written to this view and others in the file inside.
-
-        Raises:
-            SinkError: the transaction cannot be begun or committed; all views are as before.
-        """
         views = [self, *(other for other in others if isinstance(other, DuckDBViewSink))]
         with self._held("written") as connection, self._transaction(connection):
             for view in views:
@@ -262,7 +228,6 @@ class DuckDBViewSink:
                     view._shared = None
 
     def unfit(self, rows: pa.RecordBatch) -> Sequence[UnfitRows]:
-        """Return the rows with a value that no view can hold: text that is no UTF-8, instants beyond 64 bits."""
         return unfit_values(rows, lambda kind: within_microseconds(kind) if pt.is_timestamp(kind) and kind.tz else None)
 
     def read(self) -> pa.Table:
@@ -281,7 +246,6 @@ class DuckDBViewSink:
         return () if self.path == ":memory:" else (self.path,)
 
     def close(self) -> None:
-        """Close the file; what was written stays."""
         self._is_open = False
         self._file.close()
 

@@ -175,12 +175,7 @@ class EpochFiles:
 
 
 class EpochFilesSink(ABC):
-    """Write the answer of every epoch to a file of its own; a subclass makes its bytes.
-
-    Args:
-        described: what messages call the output.
-        files: of the sink.
-    """
+    """Write the answer of every epoch to a file of its own; a subclass makes its bytes."""
 
     def __init__(self, described: str, files: EpochFiles) -> None:
         self._described = described
@@ -188,24 +183,12 @@ class EpochFilesSink(ABC):
         self._output: Relation | None = None
 
     def last_epoch(self) -> int | None:
-        """Return the last epoch that was written; None before the first."""
         return self._files.last_epoch()
 
     def has(self, epoch: int, link: ChainLink | None) -> bool:
-        """Return whether an epoch was written already.
-
-        Raises:
-            SinkError: an epoch before it is missing, or the directory has epochs of another chain.
-        """
         return self._files.has(epoch, link)
 
     def write(self, epoch: int, chunks: Iterable[ZSet], *, link: ChainLink | None = None) -> SinkProgress:
-        """Write the file of an epoch.
-
-        Raises:
-            SinkError: see `has`; a row that does not fit or that the form cannot show, or the file cannot be written. Nothing
-                of the epoch is present.
-        """
         started = time.perf_counter()
         output = self._opened()
         if self.has(epoch, link):
@@ -220,7 +203,6 @@ class EpochFilesSink(ABC):
         return SinkProgress(epoch, rows, retractions, time.perf_counter() - started)
 
     def close(self) -> None:
-        """Detach from the query; what was written stays."""
         self._output = None
 
     @abstractmethod

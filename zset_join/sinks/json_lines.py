@@ -67,12 +67,6 @@ class JsonLinesSink(EpochFilesSink):
         return f"JsonLinesSink({str(self.directory)!r}, form={self.form!r}, key={self.key!r})"
 
     def open(self, output: Relation, query_id: str) -> None:
-        """Attach the sink to a query.
-
-        Raises:
-            SinkError: the directory belongs to another query, was written with other columns, key or form, or cannot be used;
-                or `upsert` without a key.
-        """
         check_output(self._described, output)
         self.close()
         key = self.key if self.key is not None else output.primary_key
@@ -92,7 +86,6 @@ class JsonLinesSink(EpochFilesSink):
         self._output = output
 
     def unfit(self, rows: pa.RecordBatch) -> Sequence[UnfitRows]:
-        """Return the rows with a value that JSON texts cannot hold."""
         return () if self._writer is None else self._writer.unfit(rows)
 
     def _written(self, epoch: int, delta: ZSet) -> tuple[bytes | None, int, int]:
@@ -102,7 +95,6 @@ class JsonLinesSink(EpochFilesSink):
         return "".join(lines).encode(), len(records), sum(one[2] for one in records)
 
     def close(self) -> None:
-        """Close; what was written stays."""
         writer, self._writer = self._writer, None
         if writer is not None:
             writer.close()

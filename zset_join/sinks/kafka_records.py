@@ -23,7 +23,7 @@ _WITHIN_SECONDS = 60.0
 
 
 def send_records(config: Mapping[str, Any], records: Sequence[tuple[str, bytes | None, bytes | None, str]]) -> str | None:
-    """Send records and wait until they are taken."""
+    """Send records and wait until they are taken; return the first reason why one was not."""
     failed: list[str] = []
     timeout_ms = int(_WITHIN_SECONDS * 1000)
     try:

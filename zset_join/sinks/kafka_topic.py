@@ -109,12 +109,6 @@ class KafkaTopicSink:
         return f"KafkaTopicSink({self.topic!r}, form={self.form!r}, key={self.key!r})"
 
     def open(self, output: Relation, query_id: str) -> None:
-        """Connect, fence off other drivers of the query, and learn how far the topic goes.
-
-        Raises:
-            SinkError: the broker cannot be reached, the topic is absent, belongs to another query, or was written with other
-                columns, key or form; or `upsert` without a key.
-        """
         check_output(self._described, output)
         self.close()
         self._schema, self._query_id = output.schema, query_id
@@ -146,31 +140,18 @@ class KafkaTopicSink:
         self.written_as = self._writer.written_as
 
     def last_epoch(self) -> int | None:
-        """Return the last epoch the topic contains; None before the first."""
         self._connected()
         return self._last_epoch
 
     def has(self, epoch: int, link: ChainLink | None) -> bool:
-        """Return whether an epoch is present already.
-
-        Raises:
-            SinkError: an epoch before it is missing, or the topic holds epochs of another chain.
-        """
         self._connected()
         return is_same_epoch(self._described, self._last_epoch, self._digests.get, epoch, link)
 
     def unfit(self, rows: pa.RecordBatch) -> Sequence[UnfitRows]:
-        """Return the rows with a value that JSON texts cannot hold, and those whose record is too large for client or topic."""
         writer = self._writer
         return () if writer is None else [*writer.unfit(rows), *writer.oversized(rows, self._most_bytes)]
 
     def write(self, epoch: int, chunks: Iterable[ZSet], *, link: ChainLink | None = None) -> SinkProgress:
-        """Add the answer of one epoch, in one transaction.
-
-        Raises:
-            SinkError: see the module; readers of committed records see nothing of the epoch.
-        Cost: see the module.
-        """
         started = perf_counter()
         producer = self._connected()
         if self.has(epoch, link):
@@ -196,7 +177,6 @@ class KafkaTopicSink:
         return SinkProgress(epoch, len(records), retractions, perf_counter() - started)
 
     def close(self) -> None:
-        """Close the connection; what was committed stays."""
         producer, self._producer = self._producer, None
         if producer is not None:
             producer.purge()

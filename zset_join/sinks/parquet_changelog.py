@@ -101,19 +101,6 @@ class ParquetChangelogSink:
         return f"ParquetChangelogSink({shown(self._files.location)!r}, {self.form!r})"
 
     def open(self, output: Relation, query_id: str, *, may_lack_columns: bool = False) -> None:
-        """Attach the changelog to a query, making it when it is absent yet.
-
-        Args:
-            output: the rows it is given.
-            query_id: the query that writes the changelog.
-            may_lack_columns: see `AlterableSink`.
-
-        What was written for the epoch after the last one and not committed stays: a restarted query may commit it.
-
-        Raises:
-            PlanError: a column of the form is among those of the output.
-            SinkError: the changelog belongs to another query or has other columns or another form.
-        """
         check_output(str(self._files), output)
         self._check(output)
         wanted = self._wanted(output, query_id)
@@ -141,45 +128,30 @@ class ParquetChangelogSink:
         return Header(query_id, self.form, output.primary_key, output.schema.remove_metadata())
 
     def beside(self, name: str) -> ParquetChangelogSink:
-        """Return a sink of another changelog in the same folder; see `TableSink`."""
         return ParquetChangelogSink(beside(self.location, name), self.form)
 
     def check_altered(self, output: Relation) -> None:
-        """Refuse columns that the changelog cannot be given; see `AlterableSink`."""
         header = self._header()
         check_adds_columns(str(self._files), header.schema, output.schema, header.key, output.primary_key)
         self._check(output)
 
     def alter(self, output: Relation) -> None:
-        """Write files with more columns from the next epoch on; read_changelog has NULL in the lines before."""
         header = self._header()
         wanted = self._wanted(output, header.query_id)
         self._lacks = self._opened = replace(wanted, schema=with_added_nullable(len(header.schema), wanted.schema))
 
     def last_epoch(self) -> int | None:
-        """Return the last epoch of the changelog; None before the first."""
         self._header()
         return self._last_epoch
 
     def has(self, epoch: int, link: ChainLink | None) -> bool:
-        """Return whether an epoch is present already.
-
-        Raises:
-            SinkError: an epoch before it is missing, or the changelog holds epochs of another chain.
-        """
         with self._files.failures():
             return _is_there(self._files, self._header(), epoch, link)
 
     def unfit(self, rows: pa.RecordBatch) -> Sequence[UnfitRows]:
-        """Return the rows with a value that the files cannot hold: text that is no UTF-8, timestamps beyond 64 bits."""
         return unfit_values(rows, within_microseconds)
 
     def write(self, epoch: int, chunks: Iterable[ZSet], *, link: ChainLink | None = None) -> SinkProgress:
-        """Write the answer of one epoch as one file.
-
-        Raises:
-            SinkError: the answer does not fit, an epoch is missing before this one, or a file cannot be written.
-        """
         started = time.perf_counter()
         header = self._header()
         with self._files.failures():
@@ -201,7 +173,6 @@ class ParquetChangelogSink:
         return read_changelog(self._files.location)
 
     def close(self) -> None:
-        """Detach from the query; the sink keeps no file open."""
         self._opened = None
         self._last_epoch = None
 

@@ -108,17 +108,6 @@ class PostgresViewSink:
         return f"PostgresViewSink({self.table!r}, key={self.key!r})"
 
     def open(self, output: Relation, query_id: str, *, may_lack_columns: bool = False) -> None:
-        """Connect and make the view, or continue with the one that is present.
-
-        Args:
-            output: the rows of the view.
-            query_id: whose view it is.
-            may_lack_columns: see `AlterableSink`.
-
-        Raises:
-            SinkError: the database cannot be reached, another query's view or something else has that name, the columns or the
-                key are not those the view was made with, or PostgreSQL has no type for a column.
-        """
         check_output(self._described, output)
         self.close()
         self._query_id, self._may_lack_columns = query_id, may_lack_columns
@@ -149,22 +138,18 @@ class PostgresViewSink:
         self.written_as = self._key, UpsertFormat() if self._key else WeightFormat()
 
     def beside(self, name: str) -> PostgresViewSink:
-        """Return a sink of another table in the database; see `TableSink`."""
         return PostgresViewSink(self._conninfo, name, self.key)
 
     def check_altered(self, output: Relation) -> None:
-        """Refuse columns that the view cannot be given; see `AlterableSink`."""
         key = self.key if self.key is not None else output.primary_key
         check_adds_columns(self._described, self._schema, output.schema, self._key, key)
         self._check_columns(output.schema)
 
     def alter(self, output: Relation) -> None:
-        """Give the view more columns with the next epoch, in its transaction."""
         self._may_lack_columns = True
         self._take(output)
 
     def last_epoch(self) -> int | None:
-        """Return the last epoch the view contains; None before the first."""
         try:
             connection = self._connected()
             with connection.transaction():
@@ -173,11 +158,6 @@ class PostgresViewSink:
             raise self._failed("read", error) from error
 
     def has(self, epoch: int, link: ChainLink | None) -> bool:
-        """Return whether an epoch is present already.
-
-        Raises:
-            SinkError: an epoch before it is missing, or the view holds epochs of another chain.
-        """
         try:
             connection = self._connected()
             with connection.transaction():
@@ -187,12 +167,6 @@ class PostgresViewSink:
         return is_same_epoch(self._described, last, digests.get, epoch, link)
 
     def write(self, epoch: int, chunks: Iterable[ZSet], *, link: ChainLink | None = None) -> SinkProgress:
-        """Add the answer of one epoch to the view, in one transaction.
-
-        Raises:
-            SinkError: see the module; the view is as before.
-        Cost: see the module.
-        """
         started = perf_counter()
         connection = self._connected()
         try:
@@ -219,7 +193,6 @@ class PostgresViewSink:
         return SinkProgress(epoch, rows, retractions, perf_counter() - started)
 
     def unfit(self, rows: pa.RecordBatch) -> Sequence[UnfitRows]:
-        """Return the rows with a value that the view can never hold; see the module."""
         found = [*unfit_values(rows, representable), *text_with_nul(rows)]
         if self._key:
             reason = f"makes a key of more than {_MOST_KEY_BYTES} bytes, which no index takes"
@@ -244,16 +217,10 @@ class PostgresViewSink:
 
     @property
     def database(self) -> Hashable:
-        """Return the database of the connection; before the first opening one sink's own."""
         return self._database
 
     @contextlib.contextmanager
     def together(self, others: Sequence[Sink]) -> Iterator[None]:
-        """Make one transaction of all that is written to this view and others in the database inside.
-
-        Raises:
-            SinkError: the transaction cannot be begun or committed; all views are as before.
-        """
         shared = self._connected()
         own = [(view, view._connected()) for view in others if isinstance(view, PostgresViewSink)]
         try:
@@ -269,7 +236,6 @@ class PostgresViewSink:
             raise self._failed("written", error) from error
 
     def close(self) -> None:
-        """Close the connection; what was written stays."""
         connection, self._connection = self._connection, None
         if connection is not None:
             connection.close()

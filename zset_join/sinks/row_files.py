@@ -76,12 +76,6 @@ class RowFilesSink(EpochFilesSink):
         return f"RowFilesSink({str(self.path)!r}, {self.form!r})"
 
     def open(self, output: Relation, query_id: str) -> None:
-        """Make the directory, or continue with it.
-
-        Raises:
-            SinkError: it belongs to another query, has other columns, holds files of somebody else, or cannot be made; or a
-                column is called `_tp_delta` and weights are written.
-        """
         check_output(repr(self), output)
         self.close()
         if self._with_weights and _WEIGHT in output.schema.names:
@@ -102,7 +96,6 @@ class RowFilesSink(EpochFilesSink):
         self._json = JsonWriter(self._schema(output.schema)) if self.form == "json" else None
 
     def unfit(self, rows: pa.RecordBatch) -> Sequence[UnfitRows]:
-        """Return the rows that the files cannot hold: text that is no UTF-8, times without a text or beyond 64 bits."""
         return unfit_values(rows, representable if self.form == "json" else within_microseconds)
 
     def _written(self, epoch: int, delta: ZSet) -> tuple[bytes | None, int, int]:
@@ -114,7 +107,6 @@ class RowFilesSink(EpochFilesSink):
         return data, len(delta), int((delta.weights < 0).sum())
 
     def close(self) -> None:
-        """Release the writers."""
         if self._json is not None:
             self._json.close()
         self._json = None

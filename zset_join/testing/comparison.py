@@ -89,12 +89,7 @@ class EmittedRows:
 
 
 class OperatorRun:
-    """An operator on its way through epochs, and the sum of its answers.
-
-    Args:
-        operator: under test.
-        first_epoch: number of the next epoch.
-    """
+    """An operator on its way through epochs, and the sum of its answers."""
 
     def __init__(self, operator: Operator, *, first_epoch: int = 0) -> None:
         self.operator = operator

@@ -217,13 +217,7 @@ def is_program(target: str) -> bool:
 
 
 def send_to_file(letters: pa.Table, path: str | Path) -> int:
-    """Write letters to a new file of JSON lines: records with key, value and place, or rows.
-
-    A pipeline and Spark's `json` source can read the file.
-
-    Raises:
-        OptionError: the file already exists.
-    """
+    """Write letters to a new file of JSON lines: records with key, value and place, or rows."""
     target = Path(path)
     try:
         with target.open("x", encoding="utf-8") as file:
@@ -239,17 +233,7 @@ def send_to_file(letters: pa.Table, path: str | Path) -> int:
 
 
 def send_to_kafka(letters: pa.Table, target: str, config: Mapping[str, Any] | None = None) -> int:
-    """Send records to Kafka again, with unchanged bytes, to their original topics or to one topic.
-
-    Args:
-        letters: records only.
-        target: `kafka://HOST:PORT` or `kafka://HOST:PORT/TOPIC`.
-        config: further settings of librdkafka.
-
-    Raises:
-        OptionError: a letter that is no record or has no topic, or confluent-kafka is not installed.
-        StateError: Kafka did not accept all of them.
-    """
+    """Send records to Kafka again, with unchanged bytes, to their original topics or to one topic."""
     from zset_join.sinks.kafka_records import send_records
 
     servers, _, topic = target.removeprefix(_KAFKA).partition("/")
@@ -294,13 +278,7 @@ def places_of(letters: pa.Table) -> list[list[Any]]:
 
 
 def mark_places(checkpoint: str | Path, places: Sequence[Sequence[Any]], *, path: str | Path | None = None) -> None:
-    """Write down that letters were sent again.
-
-    Args:
-        checkpoint: the checkpoint they are of.
-        places: from `places_of`.
-        path: where they are, as for `read_letters`.
-    """
+    """Write down that letters were sent again."""
     if places:
         folder = _places(checkpoint, path)[0]
         folder.put_new(f"{_REPLAYED}/{uuid.uuid4().hex}.json", json.dumps([list(one) for one in places]).encode())

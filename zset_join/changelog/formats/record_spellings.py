@@ -92,14 +92,7 @@ class SpellingWords(ABC):
 
     @abstractmethod
     def is_no_object(self, text: str, path: Sequence[str], row: str, names: Sequence[str]) -> str:
-        """Return the condition that what is at a path of a record is neither an object nor null.
-
-        Args:
-            text: of the record.
-            path: of its row.
-            row: what was parsed of the row.
-            names: of the columns in it.
-        """
+        """Return the condition that what is at a path of a record is neither an object nor null."""
 
     def inside(self, text: str) -> str:
         """Return the text that an exact value is; NULL where it is no text."""

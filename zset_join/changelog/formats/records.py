@@ -79,21 +79,21 @@ class RecordFormat:
     """Describe where the parts of a record are, for one format."""
 
     name: str
-    operation: tuple[str, ...] = ()
-    operations: Mapping[str, str] = field(default_factory=dict)
-    updates: tuple[str, ...] = ()
+    operation: tuple[str, ...] = ()  # a path, as all tuples but `updates`; none: a NULL value deletes
+    operations: Mapping[str, str] = field(default_factory=dict)  # in lower case, to the meaning; any other is bad input
+    updates: tuple[str, ...] = ()  # operations that replace a row, so a table without a key needs the old one
     row: tuple[str, ...] = ()
-    deleted: tuple[str, ...] = ()
-    old: tuple[str, ...] = ()
-    moved: tuple[str, ...] = ()
+    deleted: tuple[str, ...] = ()  # the row, or the key columns, that a delete takes away
+    old: tuple[str, ...] = ()  # the full old row, for tables without a key
+    moved: tuple[str, ...] = ()  # a row with the old values of key columns that an update changed
     database: tuple[str, ...] = ()
     table: tuple[str, ...] = ()
     types: tuple[str, ...] = ()
     is_list: bool = False
-    enveloped: bool = False
+    enveloped: bool = False  # the record may be in `payload`, beside a schema
     key_in_record_key: bool = False
     times: Mapping[str, tuple[tuple[str, ...], TimeUnit | None]] = field(default_factory=dict)
-    older_times: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    older_times: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # milliseconds
     position: tuple[str, ...] = ()
     decimals: Decimals = "text"
     binary: Binary | Literal["latin1"] = "base64"

@@ -35,14 +35,7 @@ def _quoted(name: str) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class _FileSource(WrittenSource):
-    """Describe a table in a file.
-
-    Args:
-        name: in plans and messages.
-        schema: the columns that may be requested.
-        path: of the file.
-        table: its name in the file.
-    """
+    """Describe a table in a file."""
 
     name: str
     schema: pa.Schema
@@ -93,7 +86,6 @@ class DuckDBFileSource(_FileSource):
         return "DuckDB"
 
     def open(self, opening: Opening) -> LookupClient:
-        """Return a client."""
         return _DuckDBClient(self, opening)
 
 
@@ -116,7 +108,6 @@ class SQLiteFileSource(_FileSource):
         return "SQLite"
 
     def open(self, opening: Opening) -> LookupClient:
-        """Return a client."""
         return _SQLiteClient(self, opening)
 
 

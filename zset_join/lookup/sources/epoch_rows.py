@@ -85,7 +85,6 @@ class DataFrameSource:
         return frozenset({"full"})
 
     def open(self, opening: Opening) -> LookupClient:  # noqa: ARG002 - the contract
-        """Raise: it is read by epoch."""
         raise PlanError(
             f'the lookup source "{self.name}" is a DataFrame, which the driver of a Spark query reads once per epoch. Here, '
             "give ArrowSource(table=...) or one of the files.",
@@ -98,27 +97,14 @@ class DataFrameSource:
         return "a DataFrame, " + ("read once per epoch" if not self.interval_us else f"read every {self.reload_interval}")
 
     def to_json(self) -> dict[str, Any]:
-        """Return its name and columns; the DataFrame is the program's."""
         return {"kind": "dataframe", "name": self.name, "schema": write_schema(self.schema), "max_rows": self.max_rows}
 
     @classmethod
     def from_json(cls, fields: Mapping[str, Any]) -> DataFrameSource:
-        """Build from the result of `to_json`: enough to show a query and its state, not to read the table."""
         return cls(name=fields["name"], schema=read_schema(fields["schema"]), max_rows=fields["max_rows"])
 
     def keep(self, folder: Folder, stage: str, epoch: int, rows: pa.Table, *, read_us: int = 0) -> None:
-        """Put the rows of an epoch where its tasks find them, and remove those of earlier ones.
-
-        Args:
-            folder: of the checkpoint.
-            stage: name of the stage.
-            epoch: its number.
-            rows: at most `max_rows + 1` rows.
-            read_us: the processing time of the epoch.
-
-        Raises:
-            ResourceError: more than `max_rows` rows.
-        """
+        """Put the rows of an epoch where its tasks find them, and remove those of earlier ones."""
         if rows.num_rows > self.max_rows:
             raise ResourceError(
                 f'the lookup source "{self.name}" has more than max_rows={self.max_rows:,} rows in epoch {epoch}; all of them '
@@ -131,14 +117,7 @@ class DataFrameSource:
         self._put(folder, stage, epoch, rows.replace_schema_metadata({_READ: str(read_us)}), kept=None)
 
     def keep_earlier(self, folder: Folder, stage: str, epoch: int, *, now_us: int) -> bool:
-        """Reuse the rows that were read last, if they are recent enough; return whether they are.
-
-        Args:
-            folder: of the checkpoint.
-            stage: name of the stage.
-            epoch: its number.
-            now_us: its processing time.
-        """
+        """Reuse the rows that were read last, if they are recent enough; return whether they are."""
         name = _file(stage, epoch)
         last = max((other for other in folder.names(f"fetched/{stage}/rows") if other < name), default=None)
         data = None if last is None or not self.interval_us else folder.read(last)
@@ -169,11 +148,7 @@ class DataFrameSource:
         return folder.size(_file(stage, epoch)) is not None
 
     def of_epoch(self, folder: Folder | None, stage: str, epoch: int) -> LookupSource:
-        """Return the rows of an epoch.
-
-        Raises:
-            StateError: they are absent.
-        """
+        """Return the rows of an epoch."""
         if folder is None:
             self.open(Opening(key=(), columns=()))
         data = None if folder is None else folder.read(_file(stage, epoch))

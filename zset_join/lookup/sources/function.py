@@ -51,7 +51,6 @@ class FunctionSource:
         return frozenset({"async"} if is_async else {"sync"})
 
     def open(self, opening: Opening) -> LookupClient:  # noqa: ARG002 - the contract
-        """Return a client."""
         return _FunctionClient(self.function)
 
     def explain(self) -> str:
@@ -59,7 +58,6 @@ class FunctionSource:
         return f"function {getattr(self.function, '__qualname__', type(self.function).__name__)}"
 
     def to_json(self) -> dict[str, Any]:
-        """Return its module, its name and how it is called."""
         module, name = getattr(self.function, "__module__", None), getattr(self.function, "__qualname__", "")
         called = {"is_async": True} if "async" in self.modes else {}
         written = {"kind": "function", "name": self.name, "schema": write_schema(self.schema)}
@@ -67,7 +65,6 @@ class FunctionSource:
 
     @classmethod
     def from_json(cls, fields: Mapping[str, Any]) -> FunctionSource:
-        """Build from the result of `to_json`; nothing is imported."""
         module, name = str(fields["module"]), str(fields["function"])
         written = _AsyncWrittenFunction if fields.get("is_async") else _WrittenFunction
         return cls(name=fields["name"], schema=read_schema(fields["schema"]), function=written(fields["name"], module, name))
@@ -95,11 +92,7 @@ class _WrittenFunction:
         return self._function()(keys)
 
     def _function(self) -> Callable[[pa.Table], Any]:
-        """Return the function.
-
-        Raises:
-            PlanError: `UNKNOWN_LOOKUP_SOURCE`.
-        """
+        """Return the function."""
         try:
             function: Any = sys.modules[self.__module__]
             for part in self.__qualname__.split("."):

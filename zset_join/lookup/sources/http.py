@@ -125,7 +125,6 @@ class HttpSource(WrittenSource):
         return frozenset({"sync", "async"})
 
     def open(self, opening: Opening) -> LookupClient:
-        """Return a client."""
         return _HttpClient(self, opening)
 
     def unaskable(self, keys: pa.RecordBatch) -> Mapping[int, str]:

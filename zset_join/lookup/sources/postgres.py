@@ -106,7 +106,6 @@ class PostgresSource(WrittenSource):
         return frozenset({"sync", "async", "full"})
 
     def open(self, opening: Opening) -> LookupClient:
-        """Return a client; connections are made by the first call."""
         return _PostgresClient(self, opening)
 
     def explain(self) -> str:

@@ -97,11 +97,6 @@ class RedisSource(WrittenSource):
         return frozenset({"sync", "async"})
 
     def open(self, opening: Opening) -> LookupClient:
-        """Return a client.
-
-        Raises:
-            OptionError: the join is not on the columns of the pattern.
-        """
         if set(opening.key) != set(self.pattern_columns):
             raise OptionError(
                 f'the lookup source "{self.name}" finds rows by {self.pattern_columns}, as key_pattern={self.key_pattern!r} '

@@ -61,7 +61,6 @@ class ParquetSource(WrittenSource):
         return _FULL
 
     def open(self, opening: Opening) -> LookupClient:
-        """Return a client."""
         columns = list(opening.columns)
         return _LoadedClient(lambda: _parquet(self.path).to_table(columns=columns))
 
@@ -96,7 +95,6 @@ class DeltaSource(WrittenSource):
         return _FULL
 
     def open(self, opening: Opening) -> LookupClient:
-        """Return a client."""
         columns = list(opening.columns)
         return _LoadedClient(lambda: _delta(self.path).to_table(columns=columns))
 
@@ -138,7 +136,6 @@ class ArrowSource:
         return _FULL
 
     def open(self, opening: Opening) -> LookupClient:  # noqa: ARG002 - the contract
-        """Return a client."""
         table = self.table
         return _LoadedClient(table if callable(table) else lambda: table)
 
@@ -147,13 +144,10 @@ class ArrowSource:
         return "a table in memory"
 
     def to_json(self) -> dict[str, Any]:
-        """Return its name and columns without the rows, so only the program can load it."""
         return {"kind": "arrow", "name": self.name, "schema": write_schema(self.schema)}
 
     @classmethod
     def from_json(cls, fields: Mapping[str, Any]) -> ArrowSource:
-        """Build from the result of `to_json`: enough to show a query and its state, not to fetch rows."""
-
         def refuse() -> pa.Table:
             raise PlanError(
                 f'the lookup source "{fields["name"]}" is a table in the memory of the program that made the query; its rows '

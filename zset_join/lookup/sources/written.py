@@ -30,12 +30,10 @@ class WrittenSource:
     secrets: ClassVar[tuple[str, ...]] = ()
 
     def to_json(self) -> dict[str, Any]:
-        """Return everything about it but the values of secrets."""
         return {"kind": self.kind, **{one.name: _written(getattr(self, one.name)) for one in fields(self)}}  # type: ignore[arg-type]
 
     @classmethod
     def from_json(cls, fields: Mapping[str, Any]) -> Self:
-        """Build from the result of `to_json`."""
         return cls(**{name: cls._read(name, value) for name, value in fields.items() if name != "kind"})
 
     @classmethod
