@@ -56,6 +56,7 @@ from zset_join.sinks.duckdb_sql import (
     CREATE_EPOCHS,
     EPOCHS_COLUMNS,
     FIND_NAME,
+    FIND_STORED,
     FIND_VIEW,
     INSERT_VIEW,
     UPDATE_EPOCH,
@@ -64,13 +65,14 @@ from zset_join.sinks.duckdb_sql import (
     ViewStatements,
 )
 from zset_join.sinks.sink import Sink, SinkProgress, check_chunk, check_output, is_same_epoch, newest_digests
+from zset_join.sinks.stored_epochs import StoredEpochs, stored_views
 from zset_join.sinks.unfit_values import UnfitRows, unfit_values, within_microseconds
 from zset_join.zset import ZSet
 
 with needed_for("a DuckDB output"):
     import duckdb
 
-__all__ = ["DuckDBViewSink"]
+__all__ = ["DuckDBViewSink", "stored_epochs"]
 
 # The file is written through in bulk once the log has this size. DuckDB's default of 16 MB rewrites scattered blocks
 # after every second epoch of 100k rows and halves the throughput; 128 MB are replayed within seconds after a crash.
@@ -556,3 +558,20 @@ def _first_row(connection: duckdb.DuckDBPyConnection, query: str) -> tuple[Any, 
 
 def _columns(schema: pa.Schema) -> str:
     return ", ".join(f"{field.name}: {field.type}" for field in schema)
+
+
+def stored_epochs(path: str, table: str | None = None, *, patience_seconds: float = 10.0) -> list[StoredEpochs]:
+    """Return which epochs the views in a file hold, all in one snapshot; it is opened for reading, and only for that long."""
+    file = DuckDBFile(path, hold_seconds=0, patience_seconds=patience_seconds, read_only=True)
+    try:
+        with file.held() as connection:
+            found = connection.execute(FIND_STORED)
+            names = [column[0] for column in found.description or ()]
+            rows = [dict(zip(names, row, strict=True)) for row in found.fetchall()]
+    except duckdb.Error as error:
+        raise SinkError(
+            f'the views in "{path}" cannot be read: {str(error).splitlines()[0]}. Give a DuckDB file that a query writes.',
+            code="SINK_IO",
+            path=path,
+        ) from error
+    return stored_views(rows, table)

@@ -1,22 +1,34 @@
-"""Turning any row into a change that is legal at that point of a history.
+"""Values worth testing with, by Arrow type, and turning any row into a change that is legal at that point of a history.
 
 A history is made row by row against a model of what is live: a retraction takes a row that is present, a change of a row with a
 primary key retracts the old one first. So every prefix of a history is legal, and so is every way to cut it into epochs.
 
 Edge cases are the point: duplicates, key moves, deletes of unknown keys and without payload, several copies, weight 0,
-retractions whose floats have other bits than the row they retract.
+retractions whose floats have other bits than the row they retract. Values are few, so that they meet: NULL, two NaNs with
+different bits, both zeros, strings that differ only in a trailing blank or after the twelfth byte, the ends of a range.
 """
 
 from __future__ import annotations
 
+import datetime as dt
+import struct
 from collections.abc import Hashable
+from decimal import Decimal
 from typing import Any
+
+import pyarrow as pa
+import pyarrow.types as pt
 
 from zset_join.core.relation import Relation
 from zset_join.testing.reference import row_identity
-from zset_join.testing.values import other_bits
 
-__all__ = ["Line", "LiveRows", "Values"]
+__all__ = ["NEGATIVE_NAN", "Line", "LiveRows", "Values", "other_bits", "value_pool"]
+
+NEGATIVE_NAN: float = struct.unpack("<d", bytes.fromhex("010000000000f8ff"))[0]
+_NAN = float("nan")
+_LONG_A = "the same first twelve bytes, then A"
+_LONG_B = "the same first twelve bytes, then B"
+_MOMENTS = (dt.datetime(2024, 2, 29, 12, 0, tzinfo=dt.UTC), dt.datetime(1969, 12, 31, 23, 59, tzinfo=dt.UTC))
 
 Values = tuple[Any, ...]
 Line = tuple[Values, int]
@@ -77,3 +89,48 @@ class LiveRows:
             del self._live[row_identity(entry[0])]
             self._by_primary_key.pop(self._primary_key(entry[0]), None)
         return row, -weight
+
+
+def value_pool(kind: pa.DataType) -> tuple[Any, ...]:
+    """Return values of a type, the plainest first and NULL among them.
+
+    >>> value_pool(pa.float64())
+    (1.5, None, 0.0, -0.0, nan, nan)
+    """
+    if pt.is_boolean(kind):
+        return (True, None, False)
+    if pt.is_integer(kind):
+        least = 0 if pt.is_unsigned_integer(kind) else -(2 ** (kind.bit_width - 1))
+        return (1, None, 0, 2, 3, 2 ** (kind.bit_width - (1 if least else 0)) - 1, least)
+    if pt.is_floating(kind):
+        return (1.5, None, 0.0, -0.0, _NAN, NEGATIVE_NAN)
+    if pt.is_string(kind) or pt.is_large_string(kind):
+        return ("a", None, "", "a ", _LONG_A, _LONG_B)
+    if pt.is_binary(kind) or pt.is_large_binary(kind):
+        return (b"a", None, b"", b"\x00", b"z" * 20, b"z" * 19 + b"y")
+    if pt.is_date(kind):
+        return (dt.date(2024, 2, 29), None, dt.date(1970, 1, 1), dt.date(1969, 12, 31))
+    if pt.is_timestamp(kind):
+        zone = None if kind.tz is None else dt.UTC
+        return (_MOMENTS[0].replace(tzinfo=zone), None, _MOMENTS[1].replace(tzinfo=zone))
+    if pt.is_decimal(kind):
+        unit = Decimal(1).scaleb(-kind.scale)
+        return (unit, None, Decimal(0).scaleb(-kind.scale), -unit, 2 * unit)
+    if pt.is_struct(kind):
+        pools = [value_pool(kind.field(at).type) for at in range(kind.num_fields)]
+        names = [kind.field(at).name for at in range(kind.num_fields)]
+        first = {name: pool[0] for name, pool in zip(names, pools, strict=True)}
+        return (first, None, dict.fromkeys(names), {name: pool[-1] for name, pool in zip(names, pools, strict=True)})
+    if pt.is_list(kind) or pt.is_large_list(kind):
+        inner = value_pool(kind.value_type)
+        return ([inner[0]], None, [], [None], list(inner[:3]))
+    if pt.is_dictionary(kind):
+        return value_pool(kind.value_type)
+    raise TypeError(f"there are no values of type {kind} to draw from; pass values={{column: [...]}} for its column")
+
+
+def other_bits(value: Any) -> Any:
+    """Return an equal value with other bits where there is one: the other zero, the other NaN."""
+    if isinstance(value, float):
+        return NEGATIVE_NAN if value != value else (-value if value == 0 else value)
+    return value

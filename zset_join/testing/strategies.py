@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any
 from zset_join.core.errors import OptionError
 from zset_join.core.extras import needed_for
 from zset_join.core.relation import Relation
-from zset_join.testing.legal_changes import Line, LiveRows
-from zset_join.testing.values import value_pool
+from zset_join.testing.legal_changes import Line, LiveRows, value_pool
 
 with needed_for("zset_join.testing.strategies, unlike the rest of zset_join.testing,"):
     from hypothesis import strategies as st

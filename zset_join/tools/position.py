@@ -183,7 +183,7 @@ def _folder(output: str) -> _Found:
 
 
 def _duckdb(path: str, table: str | None) -> list[_Found]:
-    from zset_join.sinks.duckdb_epochs import stored_epochs
+    from zset_join.sinks.duckdb_view import stored_epochs
 
     found = stored_epochs(str(local_path(path)), table)
     return [_Found(f"{path}#{one.table}", "duckdb", one, lambda _epoch: _AHEAD) for one in found]

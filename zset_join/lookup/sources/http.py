@@ -15,7 +15,7 @@ parsed to the declared columns.
 
 A key requests its own resource or for none: values that would change the path are refused (see `http_paths`). A request has
 one deadline, `timeout_seconds`, for the whole exchange: connection and TLS (half of it for each), request, interim answers,
-head, body and trailers. An answer takes at most `max_answer_bytes`, decompressed (see `http_bodies`), and a small multiple of
+head, body and trailers. An answer takes at most `max_answer_bytes`, decompressed (see `_BoundedBody`), and a small multiple of
 that in memory when it is parsed (see `answers.bounded_json`).
 
 Plain calls run on an event loop of their own, in a thread: a blocking socket has no deadline for a whole exchange.
@@ -28,6 +28,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -44,7 +45,6 @@ from zset_join.lookup.fetcher import LoopThread
 from zset_join.lookup.secret import Secret, as_secret, refuse_credentials, secrets_of, without_secrets
 from zset_join.lookup.source import LookupClient, Opening, TransientLookupError
 from zset_join.lookup.sources.answers import UnusableJsonError, bounded_json, table_of_records
-from zset_join.lookup.sources.http_bodies import ACCEPTED_ENCODINGS, BodyError, BoundedBody
 from zset_join.lookup.sources.http_paths import COLUMN, UnnameableKeyError, columns_before_the_path, url_of_key
 from zset_join.lookup.sources.written import WrittenSource, register_source
 
@@ -52,6 +52,9 @@ __all__ = ["HttpSource"]
 
 _TRANSIENT = frozenset({408, 425, 429, 500, 502, 503, 504})
 _SECONDS = re.compile(r"[0-9]+")
+_ACCEPTED_ENCODINGS = "gzip, deflate"
+_WINDOWS = {"gzip": 16 + zlib.MAX_WBITS, "x-gzip": 16 + zlib.MAX_WBITS, "deflate": zlib.MAX_WBITS}
+_ZLIB_METHOD = 8
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -163,7 +166,7 @@ class _HttpClient(LookupClient):
     def _options(self) -> dict[str, Any]:
         secret = as_secret(self._source.token)
         headers = {name: value.value() if isinstance(value, Secret) else value for name, value in self._source.headers.items()}
-        headers = {**headers, "Accept-Encoding": ACCEPTED_ENCODINGS}
+        headers = {**headers, "Accept-Encoding": _ACCEPTED_ENCODINGS}
         if secret is not None:
             headers["Authorization"] = f"Bearer {secret.value()}"
         limits = self._httpx.Limits(max_connections=self._opening.max_connections)
@@ -197,7 +200,7 @@ class _HttpClient(LookupClient):
             await asyncio.gather(*tasks, return_exceptions=True)
         return table_of_records(self._wanted, [record for records in answers for record in records], source=self._source.name)
 
-    async def _answer(self, request: dict[str, Any], key: dict[str, Any] | None) -> BoundedBody | None:
+    async def _answer(self, request: dict[str, Any], key: dict[str, Any] | None) -> _BoundedBody | None:
         """Return the body of the answer to a request; the whole exchange has one deadline."""
         try:
             async with asyncio.timeout(self._source.timeout_seconds), self._client.stream(**request) as response:
@@ -210,7 +213,7 @@ class _HttpClient(LookupClient):
             raise TransientLookupError(
                 f"Timeout: the answer took longer than timeout_seconds={self._source.timeout_seconds:g}"
             ) from None
-        except BodyError as error:
+        except _BodyError as error:
             raise self._malformed(str(error)) from error
         except self._httpx.HTTPError as error:
             raise self._translated(error) from None
@@ -252,7 +255,7 @@ class _HttpClient(LookupClient):
                 key=dict(key),
             ) from error
 
-    def _body(self, response: Any, key: dict[str, Any] | None) -> BoundedBody | None:
+    def _body(self, response: Any, key: dict[str, Any] | None) -> _BoundedBody | None:
         """Check the status of a response and return the receiver of its bytes; None without a body."""
         status = response.status_code
         if status == 404 and key is not None:
@@ -263,15 +266,15 @@ class _HttpClient(LookupClient):
             raise self._refused(f"HTTP {status}")
         if status == 204:
             return None
-        return BoundedBody(response.headers.get("Content-Encoding"), most_bytes=self._source.max_answer_bytes)
+        return _BoundedBody(response.headers.get("Content-Encoding"), most_bytes=self._source.max_answer_bytes)
 
-    def _records(self, body: BoundedBody | None, key: dict[str, Any] | None) -> list[dict[str, Any]]:
+    def _records(self, body: _BoundedBody | None, key: dict[str, Any] | None) -> list[dict[str, Any]]:
         try:
             text = b"" if body is None else body.content()
             if not text:
                 return []
             content = bounded_json(text, most_bytes=self._source.max_answer_bytes)
-        except (BodyError, UnusableJsonError) as error:
+        except (_BodyError, UnusableJsonError) as error:
             raise self._malformed(str(error)) from error
         if self._source.rows_at is not None:
             content = content.get(self._source.rows_at) if isinstance(content, dict) else None
@@ -330,3 +333,65 @@ def _library() -> Any:
     with needed_for("an HTTP lookup"):
         import httpx
     return httpx
+
+
+# The law of a body: memory follows the bound, not what the service sends. Compressed bytes are decompressed piece by piece, and
+# reading stops with the first byte beyond the bound. Only encodings that can be read so are offered, one of them at a time.
+
+
+class _BodyError(Exception):
+    """A body that cannot be read; the message completes "answered with"."""
+
+
+class _BoundedBody:
+    """Collect the bytes of an answer as they come.
+
+    >>> body = _BoundedBody("gzip", most_bytes=10)
+    >>> body.add(zlib.compress(b"[]", wbits=16 + zlib.MAX_WBITS))
+    >>> body.content()
+    b'[]'
+    """
+
+    def __init__(self, encoding: str | None, *, most_bytes: int) -> None:
+        names = [name.strip().lower() for name in (encoding or "").split(",")]
+        encodings = [name for name in names if name not in ("", "identity")]
+        if len(encodings) > 1 or any(name not in _WINDOWS for name in encodings):
+            raise _BodyError(f"the encoding {', '.join(encodings)!r}, where one of {_ACCEPTED_ENCODINGS} was offered")
+        self._encoding = encodings[0] if encodings else None
+        self._most_bytes = most_bytes
+        self._decoded = bytearray()
+        self._is_begun = False
+        self._stream = None if self._encoding is None else zlib.decompressobj(_WINDOWS[self._encoding])
+
+    def add(self, piece: bytes) -> None:
+        """Take the next bytes."""
+        if self._stream is None:
+            self._decoded += piece
+            self._check_size()
+            return
+        try:
+            self._decompress(piece)
+        except zlib.error as error:
+            raise _BodyError(f"bytes that are not {self._encoding} ({error})") from error
+
+    def content(self) -> bytes:
+        """Return the decoded body."""
+        if self._stream is not None and self._is_begun and not self._stream.eof:
+            raise _BodyError(f"a {self._encoding} body that ends too early")
+        return bytes(self._decoded)
+
+    def _decompress(self, piece: bytes) -> None:
+        if piece and not self._is_begun:
+            self._is_begun = True
+            if self._encoding == "deflate" and piece[0] & 0x0F != _ZLIB_METHOD:
+                self._stream = zlib.decompressobj(-zlib.MAX_WBITS)  # raw, as some servers send it
+        while piece and self._stream is not None:
+            if self._stream.eof:  # the next member of a gzip stream
+                self._stream = zlib.decompressobj(_WINDOWS[self._encoding or ""])
+            self._decoded += self._stream.decompress(piece, self._most_bytes + 1 - len(self._decoded))
+            self._check_size()
+            piece = self._stream.unused_data if self._stream.eof else self._stream.unconsumed_tail
+
+    def _check_size(self) -> None:
+        if len(self._decoded) > self._most_bytes:
+            raise _BodyError(f"more than max_answer_bytes={self._most_bytes}")
