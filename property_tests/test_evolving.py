@@ -23,7 +23,7 @@ from zset_join.core.errors import ZsetJoinError
 from zset_join.evolution import changed_columns, derivation, differences
 from zset_join.plan import fingerprints
 from zset_join.runners.local import durable, evolving, rebuilding, stored_rows
-from zset_join.shapes.null_keys import NullKeys
+from zset_join.shapes.kept_types import NullKeys
 from zset_join.state.rows import side
 from zset_join.state.rows.side import dropped_rows
 

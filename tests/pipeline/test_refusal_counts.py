@@ -18,7 +18,7 @@ from zset_join.pipeline import functions as F  # noqa: N812 - as PySpark users i
 from zset_join.runners.local.pinned import diff_of_running
 from zset_join.runners.local.stopped import diff_of_directory
 from zset_join.runners.spark.driver.sent_changes import read_diff, written_diff
-from zset_join.shapes.null_keys import NullKeys
+from zset_join.shapes.kept_types import NullKeys
 from zset_join.stages.stage import StageOptions
 from zset_join.zset import ZSet
 

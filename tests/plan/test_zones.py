@@ -15,8 +15,7 @@ from zset_join.expressions import Expression, left, right
 from zset_join.lookup import ArrowSource
 from zset_join.pipeline import View, appends, changes
 from zset_join.pipeline import functions as F  # noqa: N812 - as PySpark users write it
-from zset_join.plan.tree import Apply, Node, Operate
-from zset_join.plan.zones import in_zone
+from zset_join.plan.tree import Apply, Node, Operate, in_zone
 from zset_join.query import PROCESSING_TIME
 from zset_join.shapes.aggregate import AggregateCall
 from zset_join.stages.request import StageRequest

@@ -12,7 +12,7 @@ from zset_join.evolution.derivation import columns_wanted, unmet_conditions
 from zset_join.expressions import describe
 from zset_join.plan.query_plan import Feed, QueryPlan
 from zset_join.plan.row_steps import RowStep
-from zset_join.shapes.null_keys import NullKeys
+from zset_join.shapes.kept_types import NullKeys
 
 __all__ = [
     "NearRows",

@@ -24,8 +24,7 @@ from zset_join.core.notebook import html_text
 from zset_join.core.options import KeepState
 from zset_join.core.relation import Relation
 from zset_join.core.shown_values import counted
-from zset_join.plan.columns_kept import explained_unread, unread_of_sources
-from zset_join.plan.pairs_made import explained_pairs
+from zset_join.plan.columns_kept import explained_pairs, explained_unread, unread_of_sources
 from zset_join.plan.picture import plan_svg
 from zset_join.plan.row_steps import RowStep, read_row_step, relation_after
 from zset_join.stages.own_options import OwnOptions

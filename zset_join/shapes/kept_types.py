@@ -2,11 +2,17 @@
 
 A type is kept in the record of its row, in bytes beside it, or not at all: then it is refused by the name of its column.
 Sequence columns must have an order that is not a question of taste: numbers, dates, timestamps, booleans, structs of these.
+
+Rows that an input drops because NULL in their join key can match nothing are counted: of rows that are only added, and of a
+changelog, the weight of those that live; of upserts, whose keys are not kept, how many have come so far. The count is in the
+metadata of a table of a snapshot; tables that are brought together add it up.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Literal
 
 import pyarrow as pa
@@ -17,7 +23,7 @@ from zset_join.core.key_types import storage_type
 from zset_join.core.nested_types import is_nested, refuse_unsupported
 from zset_join.core.relation import Relation
 
-__all__ = ["KeptAs", "check_kept", "count_sequence_words", "kept_as"]
+__all__ = ["IGNORED", "NULL_KEYS", "KeptAs", "NullKeys", "check_kept", "count_sequence_words", "kept_as"]
 
 KeptAs = Literal["empty", "bit", "float16", "float32", "float64", "variable", "nested", "fixed"]
 _SLOT_BYTES = 16
@@ -91,3 +97,40 @@ def _words_of(kind: pa.DataType, relation: str, column: str) -> int:
         column=column,
         type=str(kind),
     )
+
+
+NULL_KEYS = b"zset_join.null_keys"
+IGNORED = b"zset_join.ignored_rows"
+"""Counts that every table with rows of an input has, those of earlier commits too."""
+
+
+@dataclass(frozen=True)
+class NullKeys:
+    """Rows that were dropped for NULL in their key."""
+
+    rows: int = 0
+    is_counted: bool = True  # no others were dropped
+
+    @classmethod
+    def of(cls, metadata: Mapping[bytes, bytes] | None) -> NullKeys:
+        """Return what a table of a snapshot has of it."""
+        facts = metadata or {}
+        rows, uncounted = json.loads(facts.get(NULL_KEYS, b"[0, 1]" if IGNORED in facts else b"[0, 0]"))
+        return cls(rows, not uncounted)
+
+    @classmethod
+    def summed(cls, metadata: Sequence[Mapping[bytes, bytes]]) -> NullKeys:
+        """Return what tables have of it together."""
+        return sum(map(cls.of, metadata), cls())
+
+    def __add__(self, other: NullKeys) -> NullKeys:
+        return NullKeys(self.rows + other.rows, self.is_counted and other.is_counted)
+
+    @property
+    def is_none(self) -> bool:
+        """Return whether no row was dropped."""
+        return self.is_counted and self.rows == 0
+
+    def metadata(self) -> dict[bytes, bytes]:
+        """Return it for a table of a snapshot, so that it can be added up."""
+        return {NULL_KEYS: json.dumps([self.rows, int(not self.is_counted)]).encode()}

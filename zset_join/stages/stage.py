@@ -39,7 +39,7 @@ from zset_join.core.options import BufferLimit, HotBudget
 from zset_join.core.relation import Relation
 from zset_join.expressions import references
 from zset_join.shapes.join import JoinShape
-from zset_join.shapes.null_keys import NULL_KEYS, NullKeys
+from zset_join.shapes.kept_types import NULL_KEYS, NullKeys
 from zset_join.shapes.operator_options import OperatorOptions
 from zset_join.zset import ZSet
 from zset_join.zset.protocol import DurableOperator

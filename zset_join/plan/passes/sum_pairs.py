@@ -27,7 +27,7 @@ import pyarrow as pa
 from zset_join.expressions import Expression
 from zset_join.expressions.rows import named, plain_column
 from zset_join.expressions.tree import Call, Literal
-from zset_join.plan.pairs_made import PAIRS, why_not_summed
+from zset_join.plan.columns_kept import PAIRS, why_not_summed
 from zset_join.plan.row_steps import SelectStep, name_after
 from zset_join.plan.tree import Apply, Node, Operate, Root, each_node, is_derived, rebuilt
 from zset_join.shapes.aggregate import AggregateCall

@@ -33,7 +33,7 @@ from zset_join.runners.common.stage_bucket import StageBucket
 from zset_join.runners.local.feeding import Feeding, columns_before, of_schema, transforms_of
 from zset_join.runners.local.held_counts import HeldCounts, state_bytes
 from zset_join.runners.local.stored_rows import Chunks, StoredRows, gaps_of
-from zset_join.shapes.null_keys import NullKeys
+from zset_join.shapes.kept_types import NullKeys
 from zset_join.stages.effect import EffectPlace, Effects, has_effect
 from zset_join.stages.stage import StageOptions
 from zset_join.state.rows.side_snapshot import with_null_keys

@@ -26,7 +26,7 @@ from zset_join.plan.query_plan import Feed, PlanSource, StateNode
 from zset_join.runners.local.contents import Contents
 from zset_join.runners.local.history import PastEpoch
 from zset_join.runners.local.listed_answers import Chunks, ListedGroups, ListedPairs
-from zset_join.shapes.null_keys import NullKeys
+from zset_join.shapes.kept_types import NullKeys
 from zset_join.stages.stage import StageInput, StageOptions
 from zset_join.stages.written import text_of
 from zset_join.zset import ZSet, single_batch

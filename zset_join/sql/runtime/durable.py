@@ -36,7 +36,7 @@ import pyarrow as pa
 from zset_join.core.errors import BadInputError, SqlError, StateError, ZsetJoinError
 from zset_join.core.row_conversion import repeated_positions
 from zset_join.core.shown_values import counted
-from zset_join.plan.zones import in_zone
+from zset_join.plan.tree import in_zone
 from zset_join.runners.local.contents import repeated
 from zset_join.runners.local.dead_letters import PartlyRead
 from zset_join.runners.local.pipeline import Pipeline

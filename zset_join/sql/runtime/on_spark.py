@@ -33,8 +33,7 @@ import pyarrow as pa
 from zset_join.changelog import format_named
 from zset_join.core.errors import SqlError
 from zset_join.plan.query_plan import PlanSource
-from zset_join.plan.tree import Node, Read, rebuilt
-from zset_join.plan.zones import in_zone
+from zset_join.plan.tree import Node, Read, in_zone, rebuilt
 from zset_join.query import View as ProcessView
 from zset_join.query.reading import Reading
 from zset_join.runners.spark.api.table_streams import schema_of

@@ -27,7 +27,7 @@ from zset_join.kernels.rows import side as s
 from zset_join.kernels.rows.epoch import CHANGE_WORDS
 from zset_join.kernels.rows.tombstones import date_newest, requeue
 from zset_join.kernels.values import columns as c
-from zset_join.shapes.null_keys import IGNORED, NullKeys
+from zset_join.shapes.kept_types import IGNORED, NullKeys
 from zset_join.state.rows.side import PreparedSide, SideState
 from zset_join.zset import ZSet, single_batch
 

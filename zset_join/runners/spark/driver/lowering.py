@@ -33,8 +33,19 @@ from zset_join.expressions.zones import expression_in_zone, is_utc
 from zset_join.plan.query_plan import PlanSource, QueryPlan
 from zset_join.plan.row_steps import OpaqueStep, SelectStep, WhereStep
 from zset_join.plan.row_steps import RowStep as PlanStep
-from zset_join.plan.tree import Apply, Merge, Node, Operate, Read, Root, changelog_of, each_root, without_order
-from zset_join.plan.zones import in_zone, node_in_zone
+from zset_join.plan.tree import (
+    Apply,
+    Merge,
+    Node,
+    Operate,
+    Read,
+    Root,
+    changelog_of,
+    each_root,
+    in_zone,
+    node_in_zone,
+    without_order,
+)
 from zset_join.runners.spark.planning.job_settings import job_settings
 from zset_join.runners.spark.planning.placement import BoundStep
 from zset_join.runners.spark.planning.row_steps import ZONE, RowStep

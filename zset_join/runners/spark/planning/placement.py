@@ -21,8 +21,7 @@ from zset_join.plan.planner import plan_query
 from zset_join.plan.query_plan import Feed, PlanSource, QueryPlan
 from zset_join.plan.row_steps import OpaqueStep
 from zset_join.plan.row_steps import RowStep as PlanStep
-from zset_join.plan.tree import Apply, Node, Operate, Read, rebuilt, without_order
-from zset_join.plan.zones import in_zone
+from zset_join.plan.tree import Apply, Node, Operate, Read, in_zone, rebuilt, without_order
 from zset_join.runners.spark.planning.row_steps import ZONE, RowStep, Transform, row_step
 from zset_join.runners.spark.planning.source_stream import SourceStream
 from zset_join.runners.spark.planning.stages import PlannedStage
