@@ -22,7 +22,7 @@ from property_tests.temporal_history import TemporalHistory
 from zset_join.core.relation import Relation
 from zset_join.core.tick import Tick
 from zset_join.expressions import left, right
-from zset_join.operators import as_of_join, temporal_join
+from zset_join.operators import timed_join
 from zset_join.operators.deduplicate import Deduplicate
 from zset_join.operators.timed_join import TimedJoin
 from zset_join.shapes.as_of_join import as_of_relation
@@ -176,7 +176,7 @@ class TimedCase:
     def shape(self) -> VersionJoinShape:
         """Return the options of a join by time."""
         if self.kind == "as_of":
-            reported = as_of_join.AsOfOptions(
+            reported = timed_join.AsOfOptions(
                 left_time="t",
                 right_time="at",
                 op=self.op,  # type: ignore[arg-type]
@@ -185,8 +185,8 @@ class TimedCase:
                 tolerance=self.tolerance,
                 residual=self.residual,
             )
-            return as_of_join.as_of_shape(self.left, self.right, reported)
-        options = temporal_join.TemporalOptions(
+            return timed_join.as_of_shape(self.left, self.right, reported)
+        options = timed_join.TemporalOptions(
             emit=self.kind,  # type: ignore[arg-type]
             how=self.how,
             delete_column="gone" if self.has_deletes else None,
@@ -194,7 +194,7 @@ class TimedCase:
             late=self.late,
             residual=self.residual,
         )
-        return temporal_join.temporal_shape(self.left, self.right, options)
+        return timed_join.temporal_shape(self.left, self.right, options)
 
     def deltas(self, changes: Sequence[Sequence[Change]]) -> list[ZSet]:
         """Return the deltas of an epoch."""
