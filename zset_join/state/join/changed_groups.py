@@ -139,7 +139,7 @@ class ChangedGroups:
         self._pair_cursor_at = int(self._pair_cursor.ctypes.data)
         self._marks: list[npt.NDArray[np.uint8]] = [np.zeros(0, np.uint8), np.zeros(0, np.uint8)]
         self._marked = True
-        self.is_tight = False  # memory is short: what large epochs take is given back
+        self.is_tight = False  # memory is short: working arrays of large epochs are freed
         self._bounds = np.zeros(3, np.int64)
         self._entered = (0, 0, 0)
         self._most = [0, 0]  # changes ever listed, and sorted into parts: what is behind has taken no memory

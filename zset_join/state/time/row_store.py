@@ -87,7 +87,7 @@ class RowStore:
 
     def snapshot_schema(self) -> pa.Schema:
         """Return the columns of a snapshot: the row's own, then what is remembered of it."""
-        hidden = [(_WEIGHT, pa.int64()), (_ARRIVAL, pa.int64()), (_MARKS, pa.uint8())]
+        hidden = [(_WEIGHT, pa.int64()), (_ARRIVAL, pa.int64()), (_MARKS, pa.int8())]  # Spark has no unsigned integers
         own = [one.with_nullable(True) for one in self.schema]
         return pa.schema([*own, *(pa.field(name, kind) for name, kind in hidden)])
 
@@ -128,7 +128,7 @@ class RowStore:
             columns += [
                 pa.array(self._field("<i8", c.WEIGHT, end)[rows]),
                 pa.array(~arrivals if self._latest_first else arrivals),
-                pa.array(self._field("u1", c.FLAGS, end)[rows] // r.FLAG_DELETE),
+                pa.array((self._field("u1", c.FLAGS, end)[rows] // r.FLAG_DELETE).astype(np.int8)),
             ]
             yield pa.RecordBatch.from_arrays(columns, schema=schema)
 
@@ -138,9 +138,7 @@ class RowStore:
             part = table.slice(begin, _SNAPSHOT_ROWS).combine_chunks()
             weights = part.column(_WEIGHT).to_numpy().astype(np.int64)
             arrivals = part.column(_ARRIVAL).to_numpy().astype(np.int64)
-            marks = part.column(_MARKS).to_numpy(zero_copy_only=False)
-            if marks.dtype == np.bool_:  # of an earlier release, which did not mark what was freed
-                marks = marks | 2
+            marks = part.column(_MARKS).to_numpy()
             header = self.arena.header
             header[_H_NEXT_ARRIVAL] = max(int(header[_H_NEXT_ARRIVAL]), int(arrivals.max()) + 1)
             rows = part.select(self.schema.names).cast(pa.schema([one.with_nullable(True) for one in self.schema]))
