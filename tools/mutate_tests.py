@@ -1,12 +1,13 @@
 """Show that fewer tests find the same bugs: draw small changes of product files, and run the tests of each, pushed and all.
 
-    python -m tools.mutate_tests COPY [--count 100] [--first 0] [--seed 38] [--without-laws] [--into FILE]
+    python -m tools.mutate_tests COPY [--count 100] [--first 0] [--seed 38] [--without-laws | --only-laws] [--into FILE]
 
 COPY is a checkout that nobody else uses (`git worktree add COPY`): its files are changed and put back. A mutant is drawn
 from a file that the redesign left alone; run are the tests that mirror the file, the tests of its operator, and the laws of the
 operators that use it. The pushed cases are a part of all cases, so that only a mutant that survives them is tried by the cases
 that carry the mark `long`. A line per mutant goes to FILE: what became of it, file, line, change, seconds. With
-`--without-laws` a mutant that the tests of its file do not find is left to a later run.
+`--without-laws` a mutant that the tests of its file do not find is left to a later run. With `--only-laws` the laws judge
+alone, 20 examples per operator and law: a white-box test whose mutants all die so may go.
 """
 
 from __future__ import annotations
@@ -167,10 +168,10 @@ def tests_of(copy: Path, path: str) -> list[str]:
     return [name for name in dict.fromkeys(files) if (copy / name).exists()]
 
 
-def passes(copy: Path, arguments: list[str]) -> bool:
+def passes(copy: Path, arguments: list[str], *, profile: str = "push") -> bool:
     """Return whether tests pass; tests that take too long have found something, and no test at all has not."""
     command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", "--timeout=120", *arguments]
-    environment = os.environ | {"PYTHONPATH": str(copy), "PYTHONDONTWRITEBYTECODE": "1"}
+    environment = os.environ | {"PYTHONPATH": str(copy), "PYTHONDONTWRITEBYTECODE": "1", "HYPOTHESIS_PROFILE": profile}
     try:
         done = subprocess.run(command, cwd=copy, env=environment, capture_output=True, timeout=LONGEST, check=False)
     except subprocess.TimeoutExpired:
@@ -178,14 +179,19 @@ def passes(copy: Path, arguments: list[str]) -> bool:
     return done.returncode in (0, 5)
 
 
-def fate(copy: Path, mutant: Mutant, *, has_laws: bool) -> str:
-    """Return how a mutant ends that is in the copy."""
+def fate(copy: Path, mutant: Mutant, *, judges: str) -> str:
+    """Return how a mutant ends that is in the copy, by `tests`, `laws` or `both`."""
     laws = LAWS_OF.get(longest_prefix(mutant.path, LAWS_OF), "")
+    if judges == "laws":
+        if not laws:
+            return "no law of its own"
+        found = not passes(copy, ["property_tests/test_laws.py", "-k", laws, "-m", _PUSHED], profile="scout")
+        return "killed by laws alone" if found else "survives laws"
     stages = [
         ("tests", tests_of(copy, mutant.path)),
         *([("laws", ["property_tests/test_laws.py", "-k", laws])] if laws else []),
     ]
-    if not has_laws:
+    if judges == "tests":
         return "passes tests" if passes(copy, [*stages[0][1], "-m", _PUSHED]) else "killed by pushed tests"
     for which, mark in (("pushed", _PUSHED), ("long", _LONG)):
         for stage, arguments in stages:
@@ -215,7 +221,9 @@ def main() -> None:
     parser.add_argument("--count", type=int, default=100)
     parser.add_argument("--first", type=int, default=0)
     parser.add_argument("--seed", type=int, default=38)
-    parser.add_argument("--without-laws", action="store_true")
+    kinds = parser.add_mutually_exclusive_group()
+    kinds.add_argument("--without-laws", dest="judges", action="store_const", const="tests", default="both")
+    kinds.add_argument("--only-laws", dest="judges", action="store_const", const="laws")
     parser.add_argument("--into", type=Path, default=Path("benchmarks/results/test_mutants.txt"))
     given = parser.parse_args()
     copy = given.copy.resolve()
@@ -226,7 +234,7 @@ def main() -> None:
         whole, begun = place.read_bytes(), time.monotonic()
         place.write_bytes(whole[: mutant.begin] + mutant.text.encode() + whole[mutant.end :])
         try:
-            outcome = fate(copy, mutant, has_laws=not given.without_laws)
+            outcome = fate(copy, mutant, judges=given.judges)
         finally:
             place.write_bytes(whole)
         seconds = time.monotonic() - begun
