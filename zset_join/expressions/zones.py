@@ -49,7 +49,7 @@ def expression_in_zone(expression: Expression, schemas: Mapping[str, pa.Schema],
 
     >>> schema = pa.schema({"ts": pa.timestamp("us", tz="UTC")})
     >>> expression_in_zone(Cast(Column("row", "ts"), pa.date32()), {"row": schema}, "Asia/Tokyo")
-    CAST(CAST(CAST(row.ts AS timestamp[us, tz=Asia/Tokyo]) AS timestamp[us]) AS date32[day])
+    CAST(CAST(CAST(ts AS timestamp[us, tz=Asia/Tokyo]) AS timestamp[us]) AS date32[day])
     """
     typed: _Typed = expression.accept(_InZone(schemas, zone))
     return typed[0]

@@ -254,8 +254,8 @@ _DRIPS = {
 @pytest.mark.parametrize("part", _DRIPS)
 def test_an_answer_of_which_any_part_trickles_ends_with_the_timeout(server, part, async_):
     server.script += [("drip", {}, _DRIPS[part])]
-    with pytest.raises(LookupFailedError, match=r"longer than timeout_seconds=0\.2"):
-        _fetch(_source(server, timeout_seconds=0.2), 1, async_=async_, error_attempts=1)
+    with pytest.raises(LookupFailedError, match=r"longer than timeout_seconds=0\.8"):
+        _fetch(_source(server, timeout_seconds=0.8), 1, async_=async_, error_attempts=1)
 
 
 @pytest.mark.parametrize("async_", [False, True])

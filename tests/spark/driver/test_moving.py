@@ -346,6 +346,3 @@ def test_another_mode_does_not_count_where_the_query_will_be_described_again(tmp
     assert has_other_mode(location)
     assert has_other_mode(location, stored_description(location))
     assert not has_other_mode(location, {"session": "connect"})
-    earlier = "executors read the sources ['b', 'a'], the driver ['a', 'b'], and Spark counts the sources"
-    write_draft(location, OtherMode(of="", mode="executors", refused=earlier, description={}, plan={}))
-    assert not has_other_mode(location)  # it can be moved now
