@@ -6,7 +6,8 @@ the state is read; on the host that has it mapped; and on a cold host with the l
 replayed.
 
 The law: the query refuses with a `ZsetJoinError`, or its answers are right and nobody read the injured file. A right answer out
-of a file that was read and had changed is a gap, because only the value of the change made it harmless.
+of a file that was read and had changed is a gap, because only the value of the change made it harmless. What an owner leaves at
+its end is not synced, so a power cut may leave any part of it: it counts whole or not at all, whatever the change.
 """
 
 from __future__ import annotations
@@ -25,6 +26,8 @@ from faults.histories import HOWS, History, recorded_history
 from faults.recovery import opened
 from faults.tally import Tally
 from faults.watching import Act, describe_path
+from zset_join.checkpoint.owner import epoch_at_end
+from zset_join.checkpoint.reading import checkpoint_folder
 from zset_join.core.errors import ZsetJoinError
 from zset_join.storage.operations import Operation, observe
 
@@ -157,6 +160,7 @@ def examine(patient: Patient, injury: Injury, situation: Situation, directory: P
         tally: where to count.
     """
     place = _injured(patient, injury, situation, directory)
+    is_ignored = epoch_at_end(checkpoint_folder(str(place.checkpoint)))[0] is None
     tally.count("damages injected")
     seen = _Reads()
     next_epoch = patient.last + (situation != "replay")
@@ -174,10 +178,16 @@ def examine(patient: Patient, injury: Injury, situation: Situation, directory: P
         tally.problem(f"{where}: not refused, but failed\n{traceback.format_exc(limit=-4)}")
         return
     read = [name for name in injury.changes if str(place.checkpoint / name) in seen.paths]
-    if read:
+    if read and is_ignored and all(_is_end(name) for name in read):
+        tally.count("damages of ends that do not count")
+    elif read:
         tally.problem(f"{where}: the answer is right, and {describe_path(place.root, read[0])} was read without a word")
     else:
         tally.count("damages of files that nobody reads")
+
+
+def _is_end(name: str) -> bool:
+    return name.startswith("zset/owners/") and name.endswith(".over")
 
 
 @dataclass

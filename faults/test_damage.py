@@ -15,6 +15,7 @@ SAMPLE = chosen(short=50, long=None)
 BYTES = chosen(short=50, long=15_000)
 SWAPS = chosen(short=24, long=None)
 FILES = chosen(short=75, long=840)  # the long profile: 227 swaps, and every file missing, empty, longer
+JUDGED = ("damages detected", "damages of files that nobody reads", "damages of ends that do not count")
 
 pytestmark = pytest.mark.usefixtures("warm")
 
@@ -24,7 +25,7 @@ def test_every_flipped_byte_is_detected(scratch: Path, tally: Tally) -> None:
     search_bytes("flips", scratch, tally, sample=SAMPLE)
 
     assert tally.problems == []
-    assert tally.of("damages detected") + tally.of("damages of files that nobody reads") == tally.of("damages injected")
+    assert sum(map(tally.of, JUDGED)) == tally.of("damages injected")
     assert tally.of("damages injected") >= BYTES
     assert tally.of("damages detected") >= BYTES // 3
 
@@ -34,7 +35,7 @@ def test_every_cut_file_is_detected(scratch: Path, tally: Tally) -> None:
     search_bytes("cuts", scratch, tally, sample=SAMPLE)
 
     assert tally.problems == []
-    assert tally.of("damages detected") + tally.of("damages of files that nobody reads") == tally.of("damages injected")
+    assert sum(map(tally.of, JUDGED)) == tally.of("damages injected")
     assert tally.of("damages injected") >= BYTES
     assert tally.of("damages detected") >= BYTES // 3
 
@@ -44,7 +45,7 @@ def test_every_missing_empty_longer_or_swapped_file_is_detected(scratch: Path, t
     search_files(scratch, tally, sample=SWAPS)
 
     assert tally.problems == []
-    assert tally.of("damages detected") + tally.of("damages of files that nobody reads") == tally.of("damages injected")
+    assert sum(map(tally.of, JUDGED)) == tally.of("damages injected")
     assert tally.of("damages injected") >= FILES
     assert tally.of("damages detected") >= FILES // 3
 

@@ -16,6 +16,7 @@ import zset_join
 from zset_join.checkpoint.owner import Ownership
 from zset_join.checkpoint.reading import CHECKPOINT_FORMAT, checkpoint_folder, stored_description, stored_plan, stored_query_id
 from zset_join.core.errors import SinkError, StateError, ZsetJoinError
+from zset_join.core.options import HotBudget
 from zset_join.pipeline import FunctionSink, Pipeline, appends
 from zset_join.pipeline import functions as F  # noqa: N812 - PySpark's own habit
 from zset_join.sinks.duckdb_view import DuckDBViewSink
@@ -27,6 +28,8 @@ from zset_join.storage.operations import observe
 from zset_join.storage.sealed import seal, unseal
 
 COLUMNS = {"k": pa.int64(), "v": pa.int64()}
+
+SUMS = StageOptions(hot_budget=HotBudget(max_hot_keys=9))  # a view over such a state is summed from its log at the start
 
 
 def view(**more):
@@ -69,7 +72,7 @@ def start(at: Path, *outputs, more=pa.string(), **arguments):
     return Pipeline(latest(**(more if isinstance(more, dict) else {"more": more})), at, outputs=outputs, **arguments)
 
 
-def beside(pattern: str, changed):
+def beside(pattern: str, changed, opened=start):
     """Return a start while the last file of a pattern holds something else; None: while it is absent."""
 
     def started(at: Path):
@@ -79,7 +82,7 @@ def beside(pattern: str, changed):
         if changed is not None:
             file.write_bytes(changed(whole))
         try:
-            start(at)
+            opened(at)
         finally:
             file.write_bytes(whole)
 
@@ -128,11 +131,11 @@ REFUSALS = {
     "BUCKETS_CHANGED": format_with(buckets=2),
     "STATE_FORMAT": format_with(version=CHECKPOINT_FORMAT + 1),
     "FOREIGN_STATE": format_with(query_id="another"),
-    "DAMAGED_FILE: the answer": beside("*.arrows", lambda whole: whole[:-1]),
+    "DAMAGED_FILE: the answer": beside("*.arrows", lambda whole: whole[:-1], lambda at: start(at, FunctionSink(print))),
     "DAMAGED_FILE: the record": beside("commits/*.json", lambda whole: whole[:-1]),
     "COMMIT_RECORD_MISSING": beside(f"commits/{2:020d}.json", None),
     "DAMAGED_FILE: no format": beside("format.json", None),
-    "DAMAGED_FILE: the view": beside("log/view-0/*", lambda whole: whole[:-1]),
+    "DAMAGED_FILE: the view": beside("log/view-0/*", lambda whole: whole[:-1], lambda at: start(at, options=SUMS)),
     "SOURCE_LOST_ROWS": lambda at: start(at, before_begin=refuse),
     "FORM": lambda at: start(at, FunctionSink(print, form="weights")),
     "UNKNOWN_COLUMN": lambda at: start(at, FunctionSink(print, form="upsert", key=["x"])),
@@ -229,6 +232,18 @@ def test_the_program_before_a_refused_start_goes_on(refusal, tmp_path):
         assert again.step({"rows": [{"k": 1, "v": 9}]}).weights.sum() == 3
     with Pipeline(latest(more=pa.string()), place) as wider:
         assert wider.epoch == 4
+
+
+def test_a_damaged_view_that_a_start_need_not_read_is_refused_where_it_is_read(tmp_path):
+    run_three_epochs(tmp_path)
+
+    def opened(at: Path):
+        with Pipeline(latest(), at) as pipeline:
+            pipeline.contents()
+
+    with pytest.raises(StateError) as refused:
+        beside("log/view-0/*", lambda whole: whole[:-1], opened)(tmp_path)
+    assert refused.value.code == "DAMAGED_FILE"
 
 
 @pytest.mark.parametrize(("operation", "name"), [("put", "format.json"), ("remove_unfinished", "")])

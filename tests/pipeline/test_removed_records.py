@@ -9,6 +9,8 @@ import pyarrow as pa
 import pytest
 
 from faults.sinks import SINKS
+from zset_join.checkpoint.owner import epoch_at_end
+from zset_join.checkpoint.reading import checkpoint_folder
 from zset_join.core.errors import StateError
 from zset_join.pipeline import Pipeline, changes
 from zset_join.tools.savepoint import backup, restore
@@ -74,3 +76,16 @@ def test_a_record_that_is_removed_after_a_backup_is_missed_and_the_restored_dire
     restore(tmp_path / "saved", replace=True)
     with opened(tmp_path) as pipeline:
         assert pipeline.view().to_pylist() == [{"k": 1, "v": "a"}]
+
+
+def test_what_an_owner_leaves_counts_whole_or_not_at_all(tmp_path: Path) -> None:
+    with opened(tmp_path) as pipeline:
+        pipeline.step({"s": [{"k": 1, "v": "a"}]})
+    (over,) = (tmp_path / "d" / "zset" / "owners").glob("*.over")
+    whole, folder = over.read_bytes(), checkpoint_folder(str(tmp_path / "d"))
+    assert epoch_at_end(folder) == (0, str(over))
+
+    flipped = [whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :] for at in range(len(whole))]
+    for damaged in [*flipped, *(whole[:length] for length in range(len(whole))), whole + b"\0"]:
+        over.write_bytes(damaged)
+        assert epoch_at_end(folder)[0] is None, damaged

@@ -230,9 +230,8 @@ class Ownership:
         try:
             if self._is_confirmed or not any(number < self.mine.number for number in _numbers(self._folder)):
                 ended = self._ended if epoch is None else epoch
-                self._folder.put(
-                    _name(self.mine.number, "over"), json.dumps({} if ended is None else {"epoch": ended}).encode()
-                )
+                name = _name(self.mine.number, "over")
+                self._folder.put(name, seal({} if ended is None else {"epoch": ended}, version=_FORMAT, name=name))
             else:
                 self._folder.remove(_name(self.mine.number, "beat"))
                 self._folder.remove(_name(self.mine.number, "json"))
@@ -259,14 +258,15 @@ class Ownership:
 
 def epoch_at_end(folder: Folder) -> tuple[int | None, str]:
     """Return the epoch behind which the last owner ended, where that is known, and the file that has it."""
+    # That file is not synced: a power cut may leave any part of it, and only a whole one counts.
     ends = [number for number, kind in _found(folder) if kind == "over"]
     name = _name(max(ends, default=1), "over")
     data = folder.read(name) if ends else None
     try:
-        epoch = None if data is None else json.loads(data.to_pybytes()).get("epoch")
-    except (ValueError, AttributeError, RecursionError):
+        epoch = None if data is None else unseal(data.to_pybytes(), version=_FORMAT, name=name).get("epoch")
+    except ValueError:
         epoch = None
-    return epoch if isinstance(epoch, int) else None, folder.uri(name)
+    return epoch, folder.uri(name)
 
 
 def _locked(folder: Folder) -> tuple[FileLock | None, bool]:
