@@ -80,6 +80,7 @@ class GroupState:
         self._fingerprint = _fingerprint(fingerprint, schema, self._hash_key, self._layout.stride)
         self._scratch = WorkingArrays()
         self.most_bytes: int | None = None
+        self.keeps_bits = False  # keys are shown with their own bits, not as Spark shows those of a group
         self._release = hold_directory(self, directory, name)
         try:
             self._open(directory)
@@ -212,7 +213,8 @@ class GroupState:
 
     def gather_keys(self, refs: Int64s) -> list[pa.Array]:
         """Return the key columns of some records."""
-        return [shown_floats(one) for one in self._key_plan.gather(int(refs.ctypes.data), len(refs), self._arena.heap_address)]
+        keys = self._key_plan.gather(int(refs.ctypes.data), len(refs), self._arena.heap_address)
+        return keys if self.keeps_bits else list(map(shown_floats, keys))
 
     def _group_of(self, entry: int) -> tuple[Any, ...]:
         refs = self.key_refs(self._lines)[entry : entry + 1].copy()

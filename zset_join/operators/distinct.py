@@ -69,6 +69,8 @@ class Distinct(GroupedOperator):
 class Counted(Distinct):
     """Pass rows on, netted, and remember how many copies of each there are: what is retracted is there.
 
+    Of copies that differ in their bits, such as 0.0 and -0.0, those of the first are kept.
+
     >>> import pyarrow as pa
     >>> from zset_join import Tick, ZSet
     >>> visits = Relation(name="visits", schema=pa.schema({"page": pa.string()}), mode="changelog")
@@ -80,6 +82,7 @@ class Counted(Distinct):
         super().__init__(relation, options=options)
         self.output = replace(relation, join_key=(), sequence_by=())
         self._chunk_rows = options.chunk_rows
+        self._input.state.keeps_bits = True
 
     def _answer(self, tick: Tick, deltas: Sequence[ZSet]) -> Iterator[ZSet]:
         (delta,) = deltas
