@@ -304,3 +304,9 @@ def test_short_aggregates_are_named_as_pyspark_names_them(words, columns) -> Non
     pipeline.step({"orders": {"id": [1, 3], "city": ["Rome"] * 2, "name": ["b", "a"], "total": [5, 9]}})
     expected = {"sum(total)": 14, "sum(id)": 4, "avg(id)": 2.0, "avg(total)": 7.0, "min(name)": "a", "max(total)": 9}
     assert pipeline.view().to_pylist() == [{"city": "Rome"} | {name: expected[name] for name in columns[1:]}]
+
+
+def test_bytes_as_the_whole_of_a_text_are_bytes() -> None:
+    rows = appends("rows", {"id": pa.int64()}).select(F.expr("X'00FF'").alias("b"))
+
+    assert Pipeline(rows).step({"rows": [{"id": 1}]}).to_pylist() == [((b"\x00\xff",), 1)]

@@ -46,7 +46,7 @@ def add(both: tuple[Source, Source], rounds: Any) -> None:
         both[1].add(*rates)
 
 
-def chain(both: tuple[Source, Source], emit: str = "on_watermark", *, is_deduplicated: bool = False) -> View:
+def chain(both: tuple[Source, Source], emit: str = "on_watermark", *, is_deduplicated: bool = False, **words: Any) -> View:
     """Return orders with the rates of two currencies: the second join looks up by another column of the first one's answer."""
     orders = appends(both[0].stream(), name="orders", watermark=("t", 0))
     rates: Any = changes(both[1].stream(), name="rates", keys=["currency"], watermark=("at", 0))
@@ -54,9 +54,9 @@ def chain(both: tuple[Source, Source], emit: str = "on_watermark", *, is_dedupli
     if is_deduplicated:
         stream = appends(both[1].stream(), name="rates", watermark=("at", 0))
         rates, again = (one.dedup("currency", order_by="at desc") for one in (stream, stream.alias("again")))
-    sold = orders.temporal_join(rates, on=[("sold_in", "currency")], is_change_time=True, emit=emit)
+    sold = orders.temporal_join(rates, on=[("sold_in", "currency")], is_change_time=True, emit=emit, **words)
     sold = sold.select("id", "paid_in", "t", "rate").withColumnRenamed("rate", "sold")
-    paid = sold.temporal_join(again, on=[("paid_in", "currency")], is_change_time=True, emit=emit)
+    paid = sold.temporal_join(again, on=[("paid_in", "currency")], is_change_time=True, emit=emit, **words)
     return paid.select("id", "sold", "rate")
 
 
@@ -104,7 +104,7 @@ def test_it_lasts_over_restarts_snapshots_and_other_buckets(both: tuple[Source, 
 
     for number, one in enumerate(ROUNDS):
         add(both, [one])
-        run(chain(both, "eager"), sink, buckets=buckets, snapshotAfterBytes=1)
+        run(chain(both, "eager", keep_probe_for=100, late="side_output"), sink, buckets=buckets, snapshotAfterBytes=1)
         if number == 1:
             buckets = rescale(checkpoint, buckets=3, session=both[0].spark, local_state_dir=str(tmp_path / "local")).buckets
 

@@ -264,7 +264,7 @@ class ScalarBinder:
     def _bytes(self, node: exp.HexString) -> Expression:
         """Return the bytes of X'00ff'; of an odd number of digits the first represents a byte alone, as in Spark."""
         at, digits = position_of(node, self._statement.text), node.name
-        if at is not None and at.text[at.offset] not in "xX":
+        if at is not None and self._statement.written[at.offset] not in "xX":
             raise self.refused(node, f"0x{digits} is not a number here; write it in decimal, or bytes as X'{digits}'")
         if not set(digits) <= _HEX_DIGITS:
             raise SqlError(f"X'{digits}' has other signs than 0 to 9 and A to F.", code="LITERAL", at=at)

@@ -216,7 +216,7 @@ def test_a_rescaling_that_fails_before_its_record_changes_nothing(
                 raise OSError(5, "Input/output error", seen.path)
             return act()
 
-        with observe(fail), pytest.raises(OSError, match="Input/output"):
+        with observe(fail), pytest.raises(StateError, match=r"STORAGE_FAILED.*Input/output"):
             rescale(location, buckets=3)
         afterwards.append(read_committed(location))
     late_and_new(orders, customers)

@@ -233,7 +233,7 @@ class Aggregation:
                 )
             return Aggregated(function="count", columns=(self._argument(given),))
         function = AGGREGATES.get(type(node))
-        name = written_name(node, self._query.statement.text).upper() or (
+        name = written_name(node, self._query.statement.written).upper() or (
             node.sql_name() if isinstance(node, exp.Func) else type(node).__name__
         )
         if function is None:
