@@ -15,12 +15,10 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - PySpark's own habit
 
-from tests.spark.conftest import Collected, Source, view_of, weights
+from tests.spark.conftest import Collected, Source, weights
 from tests.sweeps import for_each, some_of
-from zset_join.checkpoint.row_history import InputChange, RowEvent, RowHistory
+from zset_join.checkpoint.row_history import InputChange, RowHistory
 from zset_join.core.errors import OptionError, PlanError
-from zset_join.expressions import left, right
-from zset_join.runners.spark.planning.row_steps import template
 from zset_join.spark import ChangeStream, JoinedStream, JoinQuery, View, appends, changes, rescale
 from zset_join.spark import functions as ZF  # noqa: N812 - as PySpark users write F
 
@@ -103,52 +101,6 @@ def check_emitted(history: RowHistory, sink: Collected, since: int = 0) -> None:
         assert reported.get(epoch, {}) == weights((row, weight) for row, weight in rows if row[at] == value), epoch
 
 
-Tables = dict[str, dict[tuple[Any, ...], int]]
-
-
-def tables_of(one: Any, other: Any, bag: Any) -> Tables:
-    """Return what is in two tables and a bag after the changes of one epoch, and in another use of the first table."""
-    tables = [{row[1]: row[1:4] for row in rows} for rows in (one, other)]
-    for table, rows in zip(tables, (one, other), strict=True):
-        [table.pop(row[1]) for row in {row[1]: row for row in rows}.values() if row[0] == "d"]
-    a, b = (dict.fromkeys(table.values(), 1) for table in tables)
-    return {"a": a, "b": b, "c": weights((row[2:4], -1 if row[0] == "d" else 1) for row in bag), "again": dict(a)}
-
-
-def with_changes(tables: Tables, event: RowEvent) -> Tables:
-    """Return tables after the reported changes of an epoch."""
-    made = {name: dict(rows) for name, rows in tables.items()}
-    for change in sorted(event.sources, key=lambda change: change.weight):
-        table, names = made[change.stream], [name for name in change.row if not name.startswith("__")]
-        row = tuple(change.row[name] for name in names)
-        if names[0].endswith("_id"):  # a table with a key
-            [table.pop(known) for known in list(table) if known[0] == row[0]]
-            table.update({row: 1} if change.weight > 0 else {})
-        else:
-            table[row] = table.get(row, 0) + change.weight
-    return {name: {row: weight for row, weight in rows.items() if weight} for name, rows in made.items()}
-
-
-def check_reported(view: View, history: RowHistory, sink: Collected, before: Tables) -> None:
-    """Compare the rows that are present with Spark's batch query of the tables before the last epoch and its reported
-    changes."""
-    ((name, value),) = history.question.items()
-    after = with_changes(before, history.events[-1])
-    streams = list(view.placed.streams)
-    tables = {
-        stream.name: view.session.createDataFrame(
-            [(*row, weight) for row, weight in after[stream.name].items()],
-            template(view.session, stream.relation(())).select(*stream.columns).schema.add("__weight", "long"),
-        )
-        for stream in streams
-    }
-    made = view_of(view.placed, tables).toDF(*view.columns, "__weight").where(F.col(name) == value)
-    there = {row: weight for row, weight in sink.total().items() if row[sink.names.index(name)] == value}
-    assert there
-    assert weights((tuple(row[:-1]), row[-1]) for row in made.collect()) == there
-    assert {tuple(row.values()): weight for row, weight in history.live_rows} == there
-
-
 def causes_of(changes: Any) -> Iterator[InputChange]:
     """Yield changes, and all that they follow from."""
     for change in changes:
@@ -213,29 +165,6 @@ def test_what_is_behind_a_union_sees_the_rows_of_all_branches(
     assert {cause.stream for group in groups for cause in group.causes} == {"a", "b", "b2"}
     assert {change.stream for event in history.events for change in event.sources} == {"a", "b", "b2", "c", "c2", "b3"}
     assert not any(change.missing_reason for change in reported)
-
-
-@pytest.mark.long
-def test_views_on_both_sides_and_one_stream_twice(source: Callable[[str], Source], run: Run) -> None:
-    a, b, c = filled(source, seed=11, epochs=2)
-    own = upserts(a, "a")
-    lefts = own.join(upserts(b, "b"), on="k", how="full").withColumn("n", F.length("a_v") + 1)
-    rights = copies(c, "c").join(own.alias("again"), on="k", how="left").select("k", "c_v", F.col("a_v").alias("v2"))
-    view = lefts.join(rights, on="k", how="full", condition=left("a_v") <= right("v2"))
-    sink = Collected()
-
-    query = run(view, sink, buckets=3, default_hash_join="hybrid", max_hot_keys=12)
-
-    assert verified(query, view, sink) > 0
-    assert list(query.recentProgress[0]["join"]["rows_in"]) == ["a", "b", "c", "again"]
-    assert {"joins", "state"} <= set(query.recentProgress[0]["join"])
-    before = tables_of(*next(histories(11, 2)))
-    ids = {row[view.columns.index("a_id")] for row, weight in sink.epochs[-1] if weight > 0} - {None}
-    for question in ({"a_id": min(ids)}, {"n": 2}, {"v2": "y"}):
-        history = query.explain_row(question)
-        check_emitted(history, sink)
-        check_reported(view, history, sink, before)
-    assert {change.stream for event in history.events for change in event.sources} == {"a", "b", "c", "again"}
 
 
 def test_an_aggregate_is_joined_and_survives_a_killed_worker_a_lost_answer_and_a_lost_host(

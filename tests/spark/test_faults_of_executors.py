@@ -13,6 +13,7 @@ from faults.tally import Tally
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(1800)]
 
 
+@pytest.mark.long  # a cluster; services kill an executor of two on every push
 def test_every_bucket_finds_its_state_where_it_runs_and_an_executor_that_is_killed_loses_and_doubles_nothing(
     tmp_path: Path,
 ) -> None:

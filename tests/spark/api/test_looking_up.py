@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,14 +11,13 @@ import pytest
 from pyspark.sql import SparkSession
 
 from tests.spark.conftest import Collected, Source
-from zset_join.core.errors import OptionError, PlanError
+from zset_join.core.errors import OptionError
 from zset_join.lookup import DataFrameSource
 from zset_join.pipeline import PROCESSING_TIME
 from zset_join.spark import appends, changes
 
 Run = Callable[..., Any]
 ORDERS = pa.schema([("order_id", pa.int64()), ("sku", pa.int64())])
-RATES = pa.schema([("sku", pa.int64()), ("price", pa.int64()), ("at", pa.timestamp("us", tz="UTC"))])
 PRICES = pa.schema([("sku", pa.int64()), ("price", pa.int64())])
 
 
@@ -43,37 +41,6 @@ def test_a_row_meets_the_table_of_its_moment_and_is_never_corrected(spark: Spark
     tables = {"orders": spark.read.parquet(str(orders.directory))}
     with pytest.raises(OptionError, match=r"^\[VERIFY_STAGE\] verify\(\) can compare a join by processing time only where"):
         query.verify(tables=tables, actual_df=emitted)
-
-
-def test_of_versions_a_row_meets_the_one_that_holds_now_not_one_of_the_future(
-    spark: SparkSession, tmp_path: Path, run: Run
-) -> None:
-    orders, rates = Source(spark, tmp_path / "o", ORDERS), Source(spark, tmp_path / "r", RATES)
-    past, older, future = (datetime.datetime(year, 1, 1, tzinfo=datetime.UTC) for year in (2020, 2019, 2200))
-    orders.add((1, 7)).add((2, 7), (3, 8))
-    rates.add((7, 3, past), (7, 9, future)).add((7, 4, older), (8, 5, future))
-    versions = changes(rates.stream(), name="rates", keys=["sku"], watermark=("at", "1 second"))
-    joined = appends(orders.stream(), name="orders").temporal_join(versions, on="sku", how="left", as_of=PROCESSING_TIME)
-    sink = Collected()
-
-    query = run(joined, sink, buckets=2)
-
-    assert {row[:3]: count for row, count in sink.total().items()} == {(7, 1, 3): 1, (7, 2, 3): 1, (8, 3, None): 1}
-    emitted = spark.createDataFrame(
-        [(*row, count) for row, count in sink.total().items()], joined.schema.add("_weight", "long")
-    )
-    report = query.verify(actual_df=emitted)
-    assert report.equal, str(report)
-
-
-def test_right_and_full_are_refused(spark: SparkSession, tmp_path: Path) -> None:
-    orders, prices = Source(spark, tmp_path / "o", ORDERS), Source(spark, tmp_path / "p", PRICES)
-    orders.add((1, 7))
-    prices.add((7, 3))
-    left, right = appends(orders.stream(), name="orders"), changes(prices.stream(), name="prices", keys=["sku"])
-
-    with pytest.raises(PlanError, match="INNER or LEFT"):
-        _ = left.temporal_join(right, on="sku", how="full", as_of=PROCESSING_TIME).columns
 
 
 def test_a_dataframe_on_the_right_is_read_again_when_its_interval_has_passed(

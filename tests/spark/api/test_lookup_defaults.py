@@ -50,28 +50,6 @@ def test_a_dataframe_is_read_once_per_epoch_and_keys_may_be_expressions(
     assert sink.total() == {(1, "b2"): 1, (2, "b1"): 1, (3, None): 1, (4, "a2"): 1}
 
 
-def test_a_constant_is_part_of_the_key_and_a_view_may_be_looked_up_by_an_expression(
-    spark: SparkSession, tmp_path: Path, run: Run
-) -> None:
-    orders = Source(spark, tmp_path / "orders", ORDERS)
-    orders.add((1, "a"), (2, "b"))
-    rows = appends(orders.stream(), name="orders").lookup_join(
-        ArrowSource(name="first", table=ROWS), on=[(F.upper("code"), "code")], constants={"kind": 1}, columns=["name"]
-    )
-    twice = rows.select("o", F.upper("code").alias("c")).lookup_join(
-        ArrowSource(name="second", table=ROWS),
-        on=[(F.concat("c", F.lit("")), "code")],
-        constants={"kind": 2},
-        columns=["name"],
-        how="left",
-    )
-    sink = Collected()
-
-    run(twice.select("o", "name"), sink, buckets=2)
-
-    assert sink.total() == {(1, "two"): 1, (2, None): 1}
-
-
 def test_a_dataframe_that_is_too_large_is_refused_by_name(tmp_path: Path) -> None:
     source = DataFrameSource(name="codes", schema=TABLE, max_rows=2)
 

@@ -43,15 +43,3 @@ def test_rows_end_by_event_time_and_what_was_emitted_is_retracted_through_other_
     emitted = spark.createDataFrame([(8, 1, 1), (9, 1, 1)], "sku long, count long, _weight long")
     tables = {"orders": spark.read.parquet(str(orders.directory)), "prices": spark.read.parquet(str(prices.directory))}
     assert query.verify(tables=tables, actual_df=emitted).equal
-
-
-def test_a_dedup_key_is_forgotten_and_shows_again(spark: SparkSession, tmp_path: Path, run: Run) -> None:
-    orders = Source(spark, tmp_path / "o", ORDERS)
-    orders.add((1, 7, 1)).add((2, 7, 5)).add((3, 8, 30)).add((4, 7, 31))
-    ttl = StateTtl(10, by="event", on_expire="forget")
-    view = appends(orders.stream(), name="orders", watermark=("at", 0)).dedup("sku", order_by="at", state_ttl=ttl)
-    sink = Collected()
-
-    run(view, sink, buckets=2)
-
-    assert sink.total() == {(1, 7, 1): 1, (3, 8, 30): 1, (4, 7, 31): 1}

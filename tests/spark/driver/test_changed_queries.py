@@ -5,13 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-import pytest
-
 from tests.spark.conftest import Collected, Source
 from tests.spark.driver.test_driver_epochs import _filled, _joined
-from zset_join.core.errors import OptionError, StateError
 from zset_join.runners.local.stopped import diff_of_directory, evolve_directory
-from zset_join.spark import JoinedStream, JoinQuery, changes
+from zset_join.spark import JoinedStream, JoinQuery
 from zset_join.spark import functions as F  # noqa: N812 - PySpark's own habit
 
 Run = Callable[..., JoinQuery]
@@ -26,44 +23,27 @@ def _by_name(sink: Collected) -> list[tuple[str, int]]:
     return sorted(row for row in sink.total())  # type: ignore[type-var]
 
 
-def test_batches_go_on_behind_a_change_and_a_batch_that_comes_again_is_not_taken_twice(
+def test_batches_go_on_behind_two_changes_and_a_batch_that_comes_again_is_not_taken_twice(
     orders: Source, customers: Source, run: Run, tmp_path: Path
 ) -> None:
     _filled(orders, customers)
-    before, after = (_sums(orders, customers, at_least=at) for at in (0, 4))
+    before, between, after = (_sums(orders, customers, at_least=at) for at in (0, 2, 4))
     checkpoint, sink = tmp_path / "checkpoint", Collected()
     run(before, sink, execution="driver")
     first, batches = _by_name(sink), len(list((checkpoint / "commits").glob("[0-9]*")))
 
     differs = diff_of_directory(checkpoint, after.writeStream.planned)
+    evolve_directory(checkpoint, between.writeStream.planned)
     changed = evolve_directory(checkpoint, after.writeStream.planned)
     for path in (checkpoint / "commits").glob(f"*{batches - 1}*"):
-        path.unlink()  # Spark runs the batch before the change again
+        path.unlink()  # Spark runs the batch before the changes again
     orders.add((None, 5, 10, "bag", 4))
     query = run(after, sink, execution="driver")
 
-    assert (changed.taken, differs.taken) == (batches, None)
+    assert (changed.taken, differs.taken) == (batches + 1, None)
     assert first == [("ANNA", 1), ("BOB", 1)]
     assert _by_name(sink) == [("ANNA", 1), ("BOB", 1)]
-    assert len(sink.epochs) == query._runner.progress.entries[-1]["epoch"] + 1 == batches + 2
+    assert len(sink.epochs) == query._runner.progress.entries[-1]["epoch"] + 1 == batches + 3
+    assert query.lastProgress["join"]["batch"] == batches  # type: ignore[index]
     assert len(list((checkpoint / "offsets").glob("[0-9]*"))) == batches + 1
-    assert _by_name_of(sink.epochs[batches]) == {("ANNA", 1): -1}
-
-
-def _by_name_of(rows: list[tuple[tuple[object, ...], int]]) -> dict[tuple[object, ...], int]:
-    return dict(rows)
-
-
-def test_streams_do_not_come_and_executors_are_not_changed_in_place(
-    orders: Source, customers: Source, run: Run, tmp_path: Path
-) -> None:
-    _filled(orders, customers)
-    joined = _joined(orders, customers)
-    run(joined, Collected(), execution="driver")
-    alone = changes(orders.stream(), name="orders", keys=["order_id"], sequence_by="ts", apply_as_deletes="op = 'd'")
-    with pytest.raises(StateError, match="EVOLVE_STREAM"):
-        evolve_directory(tmp_path / "checkpoint", alone.writeStream.planned)
-
-    run(joined, Collected(), checkpointLocation=str(tmp_path / "other"), buckets=2, execution="executors")
-    with pytest.raises(OptionError, match="NOT_FROM_HERE"):
-        evolve_directory(tmp_path / "other", joined.writeStream.planned)
+    assert (sink.epochs[batches], dict(sink.epochs[batches + 1])) == ([], {("ANNA", 1): -1})

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from tests.spark.api.test_query import Run, join_of
+from tests.spark.api.test_query import join_of
 from tests.spark.conftest import Collected, Source
 from zset_join.checkpoint.reading import read_committed, read_record
 from zset_join.core.errors import StateError
@@ -51,21 +51,6 @@ def test_a_rate_source_goes_on_behind_a_restart_by_the_offsets_of_the_chain(spar
     values = sorted(row[0] for row in sink.total())
     assert values == list(range(0, 2 * len(values), 2))
     assert set(sink.total().values()) == {1}
-
-
-def test_inputs_are_kept_from_the_first_epoch_on_or_never(orders: Source, customers: Source, run: Run, tmp_path: Path) -> None:
-    sink = Collected()
-    orders.add(("i", 1, 10, "pen", 1))
-    customers.add((10, "Ann", 1))
-    run(join_of(orders, customers), sink, execution="driver")
-
-    with pytest.raises(StateError, match="keeps_inputs was False and is True") as refused:
-        run(join_of(orders, customers), sink, execution="driver", retainInputLog=True)
-    orders.add(("i", 2, 10, "ink", 1))
-    run(join_of(orders, customers), sink, execution="driver")
-
-    assert refused.value.code == "QUERY_CHANGED"
-    assert {row[1] for row in sink.total()} == {1, 2}
 
 
 def test_a_driver_without_a_place_for_its_checkpoint_is_refused_before_anything_runs(

@@ -30,10 +30,7 @@ def _add(directory: Path, number: int, ids: range) -> None:
 
 @pytest.mark.parametrize(
     ("execution", "moment"),
-    some_of(
-        {"-".join(case): case for case in MOMENTS},
-        short=("driver-before-record", "driver-between-outputs", "executors-between-outputs"),
-    ),
+    some_of({"-".join(case): case for case in MOMENTS}, short=("executors-between-outputs",)),
 )
 def test_a_kill_while_a_running_query_changes_leaves_one_of_the_two(
     execution: str, moment: str, spark: SparkSession, tmp_path: Path

@@ -98,7 +98,7 @@ def add_rows(rng: np.random.Generator, orders: Source, customers: Source, ts: in
     customers.add(*((int(key), f"name {rng.integers(3)}", ts) for key in rng.choice(5, 2, replace=False)))
 
 
-@pytest.mark.parametrize("case", some_of(_CASES, short=["driver 0", "executors 0"]))
+@pytest.mark.parametrize("case", some_of(_CASES, short=["executors 0"]))
 def test_a_random_query_is_changed_to_others_and_goes_on(orders: Source, customers: Source, start: Any, case: str) -> None:
     mode, seed = case.split()
     buckets = 2 if mode == "executors" else 1

@@ -104,16 +104,6 @@ def test_expressions_have_the_values_of_a_batch_query_before_and_behind_a_stage(
     assert translated == {name: shown(batch.select("id", columns[name]).toArrow()) for name in translated}
 
 
-def test_aggregates_and_their_keys_are_computed_in_the_zone_of_the_session(tokyo: SparkSession, tmp_path: Path) -> None:
-    given = stream_of(tokyo, tmp_path / "rows")
-    batch = tokyo.read.schema(given.schema).parquet(str(tmp_path / "rows"))
-    key, most = F.expr("CAST(at AS date)").alias("day"), F.max(F.expr("CAST(at AS string)")).alias("last")
-
-    found = run(appends(given, name="t").groupBy(key).agg(most), tmp_path)
-
-    assert found == shown(batch.groupBy(key).agg(most).toArrow())
-
-
 def test_records_and_udfs_have_the_instants_that_were_written(tokyo: SparkSession, tmp_path: Path) -> None:
     table = pa.schema({"id": pa.int64(), "at": pa.timestamp("us", "UTC"), "made": pa.timestamp("us")})
     value = '{"op":"c","ts_us":1704110400000000,"after":{"id":1,"at":"2024-01-01T12:00:00Z","made":1704110400000}}'

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import functions as F  # noqa: N812 - PySpark's own habit
 
-from tests.spark.conftest import Collected, Source
+from tests.spark.conftest import Collected, Source, weights
 from zset_join.core.errors import PlanError
 from zset_join.spark import JoinedStream, JoinQuery, changes
 
@@ -27,7 +27,9 @@ _TEXTS = (
 
 def _joined(orders: Source, customers: Source) -> JoinedStream:
     left = changes(orders.stream(), name="orders", keys=["order_id"], sequence_by="ts", apply_as_deletes="op = 'd'")
-    return left.join(changes(customers.stream(), name="customers", keys=["customer_id"], sequence_by="ts"), on="customer_id")
+    right = changes(customers.stream(), name="customers", keys=["customer_id"], sequence_by="ts")
+    named = right.select("customer_id", F.trim("name").alias("name"))
+    return left.where("item IS NULL OR item <> 'mug'").join(named, on="customer_id")
 
 
 def _filled(orders: Source, customers: Source) -> None:
@@ -51,6 +53,7 @@ def test_the_driver_computes_what_spark_computes(orders: Source, customers: Sour
         run(one, on_executors, checkpointLocation=str(tmp_path / f"executors-{at}"), buckets=1)
 
         assert on_driver.total() == on_executors.total() != {}
+        assert [weights(one) for one in on_driver.epochs] == [weights(one) for one in on_executors.epochs]
 
 
 def test_what_only_spark_computes_is_refused_with_the_reason(orders: Source, customers: Source, run: Run) -> None:

@@ -101,21 +101,6 @@ def test_explain_reports_the_limit_before_anything_runs(
     assert kept is None or re.search(kept, found[0])
 
 
-@pytest.mark.long
-def test_a_restarted_query_still_counts_the_buckets_that_get_no_rows(clicks: Source, loads: Source, run: Run) -> None:
-    fill(clicks, loads, 2)
-    spilling = run(joined(clicks, loads), Collected(), buckets=4, join_buffer_policy="spill", join_max_buffered_bytes=4)
-    assert spilling.lastProgress["join"]["state"]["left_cold_rows"] > 0
-    clicks.add((3, 9))
-    sink = Collected()
-    sink.epochs = [[], []]
-
-    with pytest.raises(ResourceError) as refused:
-        run(joined(clicks, loads), sink, join_max_buffered_bytes=7 * ROW)
-
-    assert refused.value.facts["left_bytes"] + refused.value.facts["right_bytes"] == 7 * ROW
-
-
 def test_buckets_of_a_record_that_does_not_report_their_bytes_are_counted_again(clicks: Source, loads: Source) -> None:
     buffer = QueryBuffer(joined(clicks, loads).placed.planned_stages[0], BufferLimit(), 4)
     histories = dict.fromkeys(("join/0", "join/2", "route-left/1"), BucketHistory())

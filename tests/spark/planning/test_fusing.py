@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import signal
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -17,7 +15,7 @@ from tests.spark.conftest import Collected, Source
 from tests.sweeps import for_each
 from zset_join.runners.spark.epoch.epoch_plan import EpochPlan
 from zset_join.runners.spark.planning import placed_query
-from zset_join.spark import ChangeStream, JoinQuery, View, appends, changes, rescale
+from zset_join.spark import ChangeStream, JoinQuery, View, changes, rescale
 from zset_join.spark import functions as ZF  # noqa: N812 - as PySpark users write F
 
 Run = Callable[..., JoinQuery]
@@ -188,36 +186,3 @@ def test_a_checkpoint_of_unfused_stages_goes_on_with_fused_ones_through_lost_ans
     assert verified(query, view, sink) > 0
     assert fused_stages(view) == [["join", "join-1", "aggregate-2"]]
     assert (exchanges[0], exchanges[-1]) == (3, 1)
-
-
-@pytest.mark.long
-def test_shuffled_rows_a_routed_stream_and_expressions_meet_in_one_pass_whose_worker_is_killed(
-    source: Callable[[str], Source], run: Run, exchanges: list[int], tmp_path: Path
-) -> None:
-    a = filled(source("a"), "u1.1.x u2.1.x u3.1.y u4.2.x", "u1.2.y d2.0.x u5.1.z")
-    b = filled(source("b"), "u1.1.p u2.2.p u3.1.q", "d1.0.p u3.1.r u5.1.s")
-    c = filled(source("c"), "u1.1.p u3.1.q u7.1.l", "u2.1.m d7.0.l u3.2.s")
-    counted = table(a, "a").join(table(b, "b"), "k", "left").groupBy("b_v").agg(ZF.count().alias("n"), ZF.max("a_v"))
-    bag = appends(c.stream().select(F.col("v").alias("b_v"), "j"), name="bag")
-    killed = tmp_path / "killed"
-
-    def dying(number: int) -> int:
-        if number and (tmp_path / "checkpoint/zset/commits" / f"{0:020d}.json").exists() and not killed.exists():
-            killed.touch()
-            os.kill(os.getpid(), signal.SIGKILL)
-        return number
-
-    dies = F.udf(dying, "long", useArrow=False)
-    joined = counted.withColumn("n", dies("n")).join(table(c, "c"), [("b_v", "c_v")], "left", null_safe=True)
-    view = joined.where("n > 0").drop("c_v").join(bag, "b_v", "left", null_safe=True)
-    assert fused_stages(view) == [["join"], ["aggregate-1", "join-2", "join-3"]]
-    sink = Collected()
-
-    with pytest.raises(Exception, match="worker"):
-        run(view, sink, buckets=2, default_hash_join="hybrid", max_hot_keys=12)
-    query = run(view, sink, default_hash_join="hybrid", max_hot_keys=12)
-
-    assert killed.exists()
-    assert verified(query, view, sink) > 0
-    assert set(exchanges) == {2}
-    assert query.lastProgress["join"]["rows_in"] == {"a": 3, "b": 3, "c": 3, "bag": 3}

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-import pyarrow as pa
 import pytest
-from pyspark.sql import SparkSession, Window
+from pyspark.sql import Window
 from pyspark.sql import functions as F  # noqa: N812 - PySpark's own habit
 
-from tests.spark.api.test_query import emitted, join_of, names
+from tests.spark.api.test_query import emitted, join_of
 from tests.spark.conftest import Collected, Source, weights
 from tests.sweeps import for_each
 from zset_join.core.errors import PlanError
@@ -64,29 +63,6 @@ def test_a_users_function_sees_rows_of_the_table_only(joined: JoinedStream, run:
 
     assert sink.total() == {("PEN",): 1, ("CAP",): 1, ("BOX",): 1}
     assert query.verify(actual_df=emitted(query, sink)).equal
-
-
-def test_expressions_are_evaluated_in_the_time_zone_of_the_session(
-    spark: SparkSession, tmp_path: Path, customers: Source, run: Run
-) -> None:
-    schema = pa.schema([("id", pa.int64()), ("at", pa.timestamp("us", tz="UTC"))])
-    events = Source(spark, tmp_path / "events", schema)
-    events.add((10, 1_600_000_000_000_000))  # 2020-09-13 12:26:40 in UTC
-    customers.add((10, "Ann", 1))
-    from zset_join.spark import appends
-
-    before = spark.conf.get("spark.sql.session.timeZone")
-    spark.conf.set("spark.sql.session.timeZone", "Asia/Tokyo")
-    try:
-        view = appends(events.stream(), name="events").join(names(customers), on=[("id", "customer_id")])
-        view = view.select(F.hour("at").alias("hour"), F.date_format("at", "yyyy-MM-dd HH").alias("text"))
-        sink = Collected()
-        query = run(view, sink)
-        assert sink.total() == {(21, "2020-09-13 21"): 1}
-        assert query.verify(actual_df=emitted(query, sink)).equal
-        assert any("Asia/Tokyo" in text for text in view.placed.planned_stages[-1].steps[0].description)
-    finally:
-        spark.conf.set("spark.sql.session.timeZone", str(before))
 
 
 def test_a_view_goes_on_after_a_restart_and_gives_a_lost_answer_again(

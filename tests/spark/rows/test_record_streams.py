@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - PySpark's own habit
@@ -19,11 +18,10 @@ from tests.spark.conftest import Collected
 from tests.sweeps import for_each
 from zset_join.changelog.formats import RecordOptions
 from zset_join.changelog.formats.records import UNAVAILABLE
-from zset_join.core.errors import BadInputError, OptionError, PlanError
+from zset_join.core.errors import OptionError, PlanError
 from zset_join.pipeline import Pipeline
 from zset_join.query.records import records as records_in_process
 from zset_join.spark import JoinQuery, appends, changes
-from zset_join.tools.dead_letters import read_letters
 
 Run = Callable[..., JoinQuery]
 RECORDS = "key string, value string, topic string, partition int, offset long"
@@ -141,50 +139,6 @@ def test_records_make_a_stream_with_keys_orders_metadata_and_the_schema_of_their
     ]
 
 
-@pytest.mark.long
-def test_what_debezium_wrote_becomes_the_table_of_the_database(spark: SparkSession, tmp_path: Path, run: Run) -> None:
-    given = without(debezium("orders"), '"op":"t"')
-    orders = changes(
-        stream_of(spark, tmp_path / "orders", given),
-        format="debezium-json",
-        name="orders",
-        schema=ORDERS,
-        keys=["id"],
-        column_list=KEPT,
-        options=RecordOptions(time_unit="us"),
-    )
-    sink = Collected()
-
-    run(orders.join(beside(spark, tmp_path / "beside"), on="customer_id", how="left"), sink)
-
-    table = {row[1]: row for row in sink.total()}
-    assert sorted(table) == [1, 5, 6, 33]
-    assert [str(value) for value in table[1][:4]] == ["10", "1", "12.34", "snap1"]
-    assert str(table[1][4]) == "2026-01-02 03:04:05.678901+00:00"
-    assert (str(table[1][5]), str(table[1][6]), table[1][7]) == (
-        "2026-01-02",
-        "2026-01-02 03:04:05.678901",
-        1.5,
-    )
-    assert str(table[33][2]) == "100.01"
-
-
-@pytest.mark.long
-def test_a_table_without_a_key_is_a_bag(spark: SparkSession, tmp_path: Path, run: Run) -> None:
-    nopk = changes(
-        stream_of(spark, tmp_path / "nopk", debezium("nopk")),
-        format="debezium-json",
-        name="nopk",
-        schema="a int, b string",
-        keys=[],
-    )
-    sink = Collected()
-
-    run(nopk.join(beside(spark, tmp_path / "beside", "a int, c string"), on="a", how="left"), sink)
-
-    assert sink.total() == {(2, "m", None): 1}
-
-
 def test_a_table_in_spark_is_the_one_in_process_with_truncates_values_that_were_not_sent_and_restarts(
     spark: SparkSession, tmp_path: Path, run: Run
 ) -> None:
@@ -239,17 +193,6 @@ def test_a_table_in_spark_is_the_one_in_process_with_truncates_values_that_were_
     assert not query.verify(actual_df=emitted.where("id <> 1")).equal
 
 
-def test_a_value_that_is_unknown_is_bad_input(spark: SparkSession, tmp_path: Path, run: Run) -> None:
-    value = {"op": "u", "after": {"id": 1, "note": UNAVAILABLE}, "source": {"lsn": 1}}
-    df = stream_of(spark, tmp_path / "orders", table_of({"key": '{"id":1}', "value": json.dumps(value)}))
-    orders = changes(df, format="debezium-json", name="orders", schema="id bigint, note string", keys="id")
-
-    with pytest.raises(BadInputError, match=r'relation "orders".*note.*REPLICA IDENTITY FULL') as refused:
-        run(orders.join(beside(spark, tmp_path / "beside", "id long, x string"), on="id", how="left"), Collected())
-
-    assert refused.value.code == "UNAVAILABLE_VALUE"
-
-
 def test_an_undecodable_record_goes_to_the_dead_letters_with_its_bytes_and_place(
     spark: SparkSession, tmp_path: Path, run: Run
 ) -> None:
@@ -279,30 +222,6 @@ def test_an_undecodable_record_goes_to_the_dead_letters_with_its_bytes_and_place
     assert '"offset":"8"' in dead["UNDECODABLE_RECORD"]
     assert "{oops" in dead["UNDECODABLE_RECORD"]
     assert "UNDECODABLE_VALUE id" in dead["UNDECODABLE_VALUE"]
-
-
-@pytest.mark.long
-def test_bytes_that_are_no_text_are_kept_as_they_came(spark: SparkSession, tmp_path: Path, run: Run) -> None:
-    bad = b'{"op":"c","after":{"id":2,"v":"\xff"}}'
-    schema = pa.schema(
-        {"key": pa.binary(), "value": pa.binary(), "topic": pa.string(), "partition": pa.int32(), "offset": pa.int64()}
-    )
-    rows = [(None, value, "t", 0, at) for at, value in enumerate((b'{"op":"c","after":{"id":1,"v":"a"}}', bad))]
-    (tmp_path / "t").mkdir()
-    pq.write_table(pa.table([list(one) for one in zip(*rows, strict=True)], schema=schema), tmp_path / "t" / "1.parquet")
-    stream = spark.readStream.schema("key binary, value binary, topic string, partition int, offset long").parquet(
-        str(tmp_path / "t")
-    )
-    table = changes(stream, format="debezium-json", name="t", schema="id int, v string", keys="id")
-    sink = Collected()
-
-    run(table.join(beside(spark, tmp_path / "beside", "v string, w string"), on="v", how="left"), sink, onBadInput="quarantine")
-
-    assert sink.total() == {("a", 1, None): 1}
-    letters = read_letters(tmp_path / "checkpoint").to_pylist()
-    assert [(one["value"], one["topic"], one["offset"], one["code"]) for one in letters] == [
-        (bad, "t", 1, "UNDECODABLE_RECORD")
-    ]
 
 
 @for_each(
