@@ -7,7 +7,8 @@ of its extra, and never a bare `ImportError`. It is an `ImportError` too, so cod
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ContextDecorator, contextmanager
+from types import TracebackType
 
 from zset_join.core.errors import MissingPackageError
 
@@ -61,12 +62,14 @@ def needed_for(what: str, package: str | None = None) -> Iterator[None]:
         ) from error
 
 
-@contextmanager
-def raising_interrupts() -> Iterator[None]:
+class raising_interrupts(ContextDecorator):  # noqa: N801 - used as a verb; a class, since every epoch enters it
     """Raise KeyboardInterrupt for a Ctrl-C inside: a query of DuckDB that it ends raises RuntimeError."""
-    try:
-        yield
-    except RuntimeError as error:
-        if str(error) != "Query interrupted":
-            raise
-        raise KeyboardInterrupt from error
+
+    __slots__ = ()
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None:
+        if kind is RuntimeError and str(error) == "Query interrupted":
+            raise KeyboardInterrupt from error

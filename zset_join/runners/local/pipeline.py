@@ -52,7 +52,7 @@ from zset_join.runners.local.query_changes import QueryChanges
 from zset_join.runners.local.questions import PipelineQuestions
 from zset_join.runners.local.saved import SavedState, lasts, load_state, save_state
 from zset_join.runners.local.snapshots import Snapshots
-from zset_join.runners.local.stage_states import MemoryStates, with_long_chunks
+from zset_join.runners.local.stage_states import MemoryStates, StageStates, with_long_chunks
 from zset_join.runners.local.statistics import explained_budgets, explained_state, explained_threads, statistics_of
 from zset_join.runners.local.taking import RowTaking
 from zset_join.runners.local.undoing import UNDO_EPOCHS, checked_undo_epochs, note_columns_given
@@ -505,16 +505,19 @@ class Pipeline(PipelineQuestions, Snapshots, QueryChanges, Generic[Answer]):
     def _answered(
         self, deltas: Mapping[str, ZSet], unread: Sequence[Undecodable], far: Sequence[RejectedRows], time_us: int
     ) -> PreparedEpoch:
+        if self._memory is not None:
+            return PreparedEpoch(self._checked(self._memory, deltas, far, time_us), deltas, unread, None)
         with ExitStack() as stack:
-            tick, opened = Tick(self.epoch, time_us), None
-            if self._directory is not None:
-                opened = stack.enter_context(self._directory.epoch(tick))
-            states = self._memory if opened is None else opened
-            assert states is not None  # noqa: S101 - state is in memory or in a directory
-            answered = self._engine.answer(states, self.epoch, deltas, time_us)
-            answered.rejected[:0] = far
-            answered.rejected += self._outputs.check(self.epoch, answered.answers)
-            return PreparedEpoch(answered, deltas, unread, opened, None if opened is None else stack.pop_all())
+            opened = stack.enter_context(self.directory.epoch(Tick(self.epoch, time_us)))
+            return PreparedEpoch(self._checked(opened, deltas, far, time_us), deltas, unread, opened, stack.pop_all())
+
+    def _checked(
+        self, states: StageStates, deltas: Mapping[str, ZSet], far: Sequence[RejectedRows], time_us: int
+    ) -> AnsweredEpoch:
+        answered = self._engine.answer(states, self.epoch, deltas, time_us)
+        answered.rejected[:0] = far
+        answered.rejected += self._outputs.check(self.epoch, answered.answers)
+        return answered
 
     def _committed(self, prepared: PreparedEpoch, positions: Mapping[str, Any], read: str | None) -> Mapping[str, ZSet]:
         with prepared:

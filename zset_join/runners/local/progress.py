@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from zset_join.checkpoint.record import LATE_ROWS_TOTAL
+from zset_join.checkpoint.record import LATE_CHANGES_TOTAL, LATE_ROWS_TOTAL
 from zset_join.runners.common.epoch_spans import write_epoch_span
 from zset_join.runners.common.late_changes import late_change_counts
 from zset_join.runners.local.durable import PipelineDirectory
@@ -24,6 +24,7 @@ from zset_join.zset import ZSet
 __all__ = ["epoch_counts", "write_span"]
 
 _DIGITS = 6
+_COUNTED = ("answer_rows", "retractions")
 
 
 def epoch_counts(
@@ -39,17 +40,20 @@ def epoch_counts(
     undecodable: dict[str, int] = {}
     for unreadable in unread:
         undecodable[unreadable.source] = undecodable.get(unreadable.source, 0) + unreadable.records.num_rows
-    before, late = times or answered.times, {name: one.late_rows for name, one in answered.times.sources.items()}
+    before = (times or answered.times).sources
+    late = {name: one.late_rows for name, one in answered.times.sources.items()}
+    may_be_late = answered.rejected or LATE_CHANGES_TOTAL in last
     rows = {name: len(delta) for name, delta in deltas.items()}
     views = {name: _counted(delta.weights) for name, delta in answered.answers.items()}
+    only = next(iter(views)) if len(views) == 1 else None
     for one in answered.rejected:
         if one.is_of_source:
             rows[one.name] += len(one.rejected)
     return {
         "epoch": answered.epoch,
         "rows": rows,
-        **{what: sum(one[what] for one in views.values()) for what in ("answer_rows", "retractions")},
-        **({"views": views} if len(views) > 1 else {}),
+        **(views[only] if only is not None else {what: sum(one[what] for one in views.values()) for what in _COUNTED}),
+        **({} if only is not None else {"views": views}),
         "rejected_rows": sum(len(one.rejected) for one in answered.rejected) if answered.rejected else 0,
         **({"undecodable": undecodable} if undecodable else {}),
         **({"lookups": dict(lookups)} if lookups else {}),
@@ -64,9 +68,9 @@ def epoch_counts(
             }
             for name, one in answered.work.items()
         },
-        "late_rows": {name: rows - before.sources[name].late_rows for name, rows in late.items()},
+        "late_rows": {name: count - before[name].late_rows for name, count in late.items()},
         LATE_ROWS_TOTAL: late,
-        **late_change_counts([(one.name, one.late_changes) for one in answered.rejected], last),
+        **(late_change_counts([(one.name, one.late_changes) for one in answered.rejected], last) if may_be_late else {}),
     }
 
 
