@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import reduce
 from typing import Any
 
@@ -12,8 +13,10 @@ from zset_join.checkpoint.snapshot import SnapshotEntry
 from zset_join.storage.sealed import UnknownFormatError
 from zset_join.zset.protocol import NextDue
 
+MOST_EPOCHS = 4096
 
-def log(epoch: int, *, size: int = 100) -> LogEntry:
+
+def log(epoch: int, *, size: int = 300) -> LogEntry:
     return LogEntry(epoch, epoch, f"id-{epoch}", FileEntry(f"log/join-0/{epoch}", size, 1, 0))
 
 
@@ -96,6 +99,26 @@ def test_a_log_is_due_for_a_snapshot_when_it_outgrows_the_live_rows() -> None:
     assert (behind.has_outgrown(100), ahead.has_outgrown(100)) == (False, True)
     assert not ahead.has_outgrown(5000)
     assert not BucketHistory().has_outgrown(0)
+
+
+def test_as_few_epochs_are_absorbed_again_after_a_crash_however_small_they_are() -> None:
+    snapshot = SnapshotEntry(0, "id-0", {"left": FileEntry("snapshot/0", 10, 1, 0)}, live_bytes=100)
+    many = LogEntry(1, 5_000, "m", FileEntry("m", 5_000_000, 1, 0))
+    rarely_fed = LogEntry(1, 5_000, "m", FileEntry("m", 32_000, 1, 0))
+    large_state = replace(snapshot, live_bytes=1 << 30)
+
+    assert BucketHistory(snapshot, (many,)).has_outgrown(1 << 26)
+    assert not BucketHistory(snapshot, (rarely_fed,)).has_outgrown(1 << 26)
+    assert not BucketHistory(large_state, (many,)).has_outgrown(1 << 26)
+    assert reduce(most_to_absorb, range(2 * MOST_EPOCHS), (BucketHistory(), 0))[1] == MOST_EPOCHS + 1
+
+
+def most_to_absorb(so_far: tuple[BucketHistory, int], epoch: int) -> tuple[BucketHistory, int]:
+    found, most = so_far
+    if found.has_outgrown(1 << 26):
+        found = found.with_snapshot(SnapshotEntry(epoch - 1, f"id-{epoch - 1}", {}, live_bytes=100))
+    found = with_epoch_and_merge((found, 0), epoch)[0]
+    return found, max(most, sum(entry.most_epochs for entry in found.logs))
 
 
 def test_a_byte_is_merged_a_few_times_only_however_long_the_log() -> None:

@@ -34,6 +34,7 @@ _FORMAT = 3
 _ROWS_AT_ONCE = 16
 _BYTES_AT_ONCE = 16 << 20
 _SMALL_BYTES = 16 * 1024 * 1024
+_LEAST_BYTES_OF_STREAM = 256
 _METADATA_KEY = b"zset_join"
 _WEIGHT_FIELD = pa.field("__weight", pa.int64(), nullable=False)
 
@@ -70,6 +71,11 @@ class LogEntry:
     def rows(self) -> int:
         """Return the rows in its files."""
         return sum(file.rows for file in self.files)
+
+    @property
+    def most_epochs(self) -> int:
+        """Return how many epochs it holds at most; those without rows are left out."""
+        return min(self.last_epoch - self.first_epoch + 1, 1 + self.bytes // _LEAST_BYTES_OF_STREAM)
 
     @property
     def is_merged(self) -> bool:

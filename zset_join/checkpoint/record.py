@@ -39,6 +39,10 @@ LATE_ROWS_TOTAL, LATE_CHANGES_TOTAL = "late_rows_total", "late_changes_total"
 """In the counts of an epoch: late rows of each source, and late changes of each input, until now; those without `_total` are
 those of the epoch."""
 MERGE_AFTER_FILES = 32
+_BYTES_PER_EPOCH = 16 * 1024
+"""What is read from a snapshot in the time in which a small epoch is absorbed."""
+_LEAST_BYTES_OF_EPOCHS = 64 * 1024 * 1024
+"""A state of fewer live bytes is written after as many epochs as are absorbed in the time of these: 4,096."""
 RECORD_FORMAT = 4
 RESCALED_RECORD_FORMAT = 5
 """Of a checkpoint that was rescaled: a version of the library with one number of buckets must not continue it."""
@@ -96,8 +100,11 @@ class BucketHistory:
         """Return whether the log has outgrown the live rows, so that a snapshot pays."""
         # A snapshot writes the live rows once; it is due when the log since the last one has at least as many bytes as those
         # rows had then. So each logged byte pays for at most one byte of snapshots.
-        live_bytes = 0 if self.snapshot is None else self.snapshot.live_bytes
-        return bool(self.logs) and self.log_bytes > max(at_least_bytes, live_bytes)
+        least_bytes = max(at_least_bytes, 0 if self.snapshot is None else self.snapshot.live_bytes)
+        if not self.logs or self.log_bytes > least_bytes:
+            return bool(self.logs)
+        # Small epochs take longer to absorb than their bytes take to read: their number counts as well.
+        return sum(log.most_epochs for log in self.logs) * _BYTES_PER_EPOCH > max(_LEAST_BYTES_OF_EPOCHS, least_bytes)
 
     def file_names(self) -> Iterator[str]:
         """Yield the names of all files."""
