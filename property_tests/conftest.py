@@ -11,8 +11,11 @@ import pytest
 from property_tests.profiles import load_profile
 from spill.pair_store import PairStore
 from spill.run_set import RunSet
+from zset_join.operators import first_load, first_upserts
 from zset_join.state.join import changed_groups
 from zset_join.state.join.hybrid_state import HybridState
+from zset_join.state.rows import side_snapshot
+from zset_join.state.time import row_store
 
 # Tests compile what they call: a change of one kernel does not compile all of them.
 os.environ.setdefault("ZSET_JOIN_COMPILE", "lazily")
@@ -33,5 +36,19 @@ def working_memory_is_given_back_always() -> Iterator[None]:
     with (
         mock.patch.object(changed_groups, "_MOST_KEPT_CHANGES", 1),
         mock.patch.object(HybridState, "is_tight", return_value=True),
+    ):
+        yield
+
+
+@pytest.fixture(scope="package", autouse=True)
+def first_rows_and_snapshots_have_several_parts() -> Iterator[None]:
+    """Work first rows in parts from two rows on, and cut snapshots after three: a history has few rows."""
+    with (
+        mock.patch.object(first_load, "PARTS", 2),
+        mock.patch.object(first_load, "_LISTED_AT_ONCE", 3),
+        mock.patch.object(first_load, "_GATHERED_ROWS", 5),
+        mock.patch.object(first_upserts, "PARTS", 2),
+        mock.patch.object(side_snapshot, "_SNAPSHOT_ROWS", 3),
+        mock.patch.object(row_store, "_SNAPSHOT_ROWS", 3),
     ):
         yield

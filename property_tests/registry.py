@@ -32,6 +32,7 @@ from zset_join.core.relation import Relation
 from zset_join.core.tick import Tick
 from zset_join.expressions import Expression, left, right
 from zset_join.operators.first_load import LoadedJoin
+from zset_join.operators.first_upserts import LoadedLatest
 from zset_join.operators.join import HashJoin
 from zset_join.operators.upsert_table import Latest, Route
 from zset_join.shapes.operator_options import OperatorOptions
@@ -260,8 +261,8 @@ def make_hash_join(spec: JoinSpec, options: OperatorOptions) -> HashJoin:
 def build_loaded_join(
     spec: JoinSpec, *, on_bad_input: str = "error", directory: str | None = None, kind: type[LoadedJoin] = LoadedJoin
 ) -> LoadedJoin:
-    """Build a join that works a first epoch of four rows in parts of one row."""
-    join = _join_of(kind, spec, spec.knobs.options(on_bad_input, directory))
+    """Build a join that works a first epoch of two rows in parts of one row."""
+    join = _join_of(kind, spec, spec.knobs.options(on_bad_input, directory, may_be_hybrid=False))
     join._part_rows = 1
     return join
 
@@ -305,6 +306,13 @@ def build_latest(spec: LatestSpec, *, on_bad_input: str = "error", directory: st
         spec.relation,
         options=spec.knobs.options(on_bad_input, directory),
     )
+
+
+def build_loaded_latest(spec: LatestSpec, *, on_bad_input: str = "error", directory: str | None = None) -> LoadedLatest:
+    """Build a table of latest rows that works a first epoch of two rows in parts of one row."""
+    table = LoadedLatest(spec.relation, options=spec.knobs.options(on_bad_input, directory, may_be_hybrid=False))
+    table._part_rows = 1
+    return table
 
 
 def build_routed_join(spec: JoinSpec, *, on_bad_input: str = "error", directory: str | None = None) -> RoutedJoin:
@@ -412,6 +420,10 @@ def _lookup_live_rows(operator: Operator) -> int:
     return sum(weight != 0 for weight in operator.snapshot()["left"].column("_zset_weight").to_pylist())
 
 
+_LOADED: tuple[tuple[str, tuple[Mode, Mode]], ...] = (
+    ("full", ("upsert", "sequenced")),
+    ("left_anti", ("append", "upsert")),
+)
 _ENTRIES: tuple[Registered, ...] = (
     *(
         registered_join("join", how, modes, build=build_hash_join, live_rows=hash_join_live_rows, hides=(False, True, True))
@@ -450,7 +462,14 @@ _ENTRIES: tuple[Registered, ...] = (
     *map(registered_lookup, LOOKUP_MODES),
     *registered_lasting(),
     *registered_buckets(),
-    registered_join("loaded", "full", ("upsert", "sequenced"), build=build_loaded_join, live_rows=hash_join_live_rows),
+    *(
+        registered_join("loaded", how, modes, build=build_loaded_join, live_rows=hash_join_live_rows, hides=(False, True))
+        for how, modes in _LOADED
+    ),
+    *(
+        Registered(f"loaded-latest-{mode}", latest_specs(mode), build_loaded_latest, hash_join_live_rows)
+        for mode in ROUTE_MODES
+    ),
     *(Registered(f"route-{mode}", route_specs(mode), build_route, hash_join_live_rows) for mode in ROUTE_MODES),
     *(Registered(f"latest-{mode}", latest_specs(mode), build_latest, hash_join_live_rows) for mode in ROUTE_MODES),
     *(

@@ -41,23 +41,12 @@ LAWS_OF: dict[str, str] = {
 TESTS_OF: dict[str, tuple[str, ...]] = {
     "zset_join/state/join": (
         "tests/operators/test_join.py",
-        "tests/operators/test_join_residual.py",
+        "tests/operators/test_join_output.py",
         "tests/operators/test_join_streamed_rows.py",
     ),
     "zset_join/state/join/append_buffer.py": ("tests/operators/test_join_buffer.py", "property_tests/test_append_buffer.py"),
     "zset_join/operators/deduplicate.py": ("property_tests/test_timed.py",),
-    "zset_join/operators/timed_join.py": (
-        "tests/operators/test_as_of_join.py",
-        "tests/operators/test_temporal_join.py",
-        "property_tests/test_timed.py",
-    ),
-    "zset_join/operators/upsert_table.py": ("tests/operators/test_latest.py", "tests/operators/test_route.py"),
-    "zset_join/operators/stateless.py": (
-        "tests/operators/test_select.py",
-        "tests/operators/test_unchanged.py",
-        "tests/operators/test_union.py",
-        "tests/operators/test_where.py",
-    ),
+    "zset_join/operators/timed_join.py": ("property_tests/test_timed.py",),
     "zset_join/state/rows": ("tests/operators/test_join.py", "tests/operators/test_join_state.py"),
     "zset_join/state/cold": ("tests/operators/test_join_hybrid.py", "tests/state/cold/test_cold_tombstones.py"),
     "zset_join/checkpoint": (

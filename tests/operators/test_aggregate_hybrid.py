@@ -12,17 +12,14 @@ import pyarrow as pa
 import pytest
 
 from faults.histories import grouped_history
-from spill.file_pages import FileColdStore
 from tests.built import built
 from tests.epochs import Change, Epochs, delete, delta_of, insert
 from zset_join.aggregates import AggregateCall, hybrid_groups
 from zset_join.aggregates.hybrid_groups import HybridGroups
 from zset_join.core.errors import OptionError, ResourceError, StateError
-from zset_join.core.options import HotBudget
 from zset_join.core.relation import Relation
 from zset_join.core.tick import Tick
 from zset_join.operators.aggregate import Aggregate
-from zset_join.operators.distinct import Distinct
 from zset_join.shapes.operator_options import OperatorOptions
 
 A_LONG_SHOP, A_LONG_NOTE = "a shop with more than twelve bytes", "a note with more than twelve bytes"
@@ -54,36 +51,6 @@ def test_groups_on_disk_cannot_be_read_between_an_answer_and_its_epoch() -> None
         next(hybrid().held())
 
     assert caught.value.code == "GROUPS_ON_DISK"
-
-
-@pytest.mark.parametrize("budget", [{"max_hot_bytes": 0}, {"max_hot_bytes": None, "max_hot_keys": 2}])
-def test_answers_and_snapshots_are_those_of_groups_in_memory(budget: dict[str, Any]) -> None:
-    spilling = hybrid(**budget)
-    in_memory, on_disk = Epochs(Aggregate(SALES, ["shop"], CALLS)), Epochs(spilling)
-
-    answers = [(in_memory.feed(changes), on_disk.feed(changes)) for changes in STORY]
-
-    assert [found for _, found in answers] == [wanted for wanted, _ in answers]
-    assert spilling.statistics()["hot_groups"] <= 2
-    assert spilling.statistics()["groups"] == 4
-    assert spilling.statistics()["fetched_groups"] > 0
-    tables = {name: sorted(map(repr, table.to_pylist())) for name, table in spilling.snapshot().items()}
-    again = hybrid()
-    again.restore(spilling.snapshot())
-    assert again.statistics()["hot_groups"] == 0
-    assert {name: sorted(map(repr, table.to_pylist())) for name, table in again.snapshot().items()} == tables
-
-
-def test_a_distinct_row_comes_and_goes_once() -> None:
-    rows = Epochs(Distinct(SALES, options=OperatorOptions(budget=HotBudget(max_hot_keys=1))))
-
-    assert rows.feed(insert(("A", 1.0, A_LONG_NOTE), ("B", 2.0, None))) == [
-        (("A", 1.0, A_LONG_NOTE), 1),
-        (("B", 2.0, None), 1),
-    ]
-    assert rows.feed(insert(("A", 1.0, A_LONG_NOTE), ("B", 2.0, None))) == []
-    assert rows.feed(delete(("A", 1.0, A_LONG_NOTE), ("B", 2.0, None))) == []
-    assert rows.feed(delete(("A", 1.0, A_LONG_NOTE))) == [(("A", 1.0, A_LONG_NOTE), -1)]
 
 
 def test_a_busy_group_stays_in_memory() -> None:
@@ -228,23 +195,5 @@ def test_the_one_group_of_all_rows_takes_no_budget() -> None:
     assert refused.value.code == "OPTION_VALUE"
 
 
-def test_a_group_that_was_spilled_is_on_disk_only_also_where_merging_fails(monkeypatch: pytest.MonkeyPatch) -> None:
-    history = grouped_history(seed=5)
-    totals = history.build_join(None)
-    shown: Counter[Any] = Counter()
-    monkeypatch.setattr(FileColdStore, "tidy", _no_space)
-
-    for epoch in range(len(history.epochs)):
-        for chunk in totals.answer(history.tick(epoch), history.deltas(epoch)):
-            shown.update(dict(chunk.to_pylist()))
-        totals.absorb(history.tick(epoch), history.deltas(epoch))
-        assert totals.statistics()["hot_groups"] == 0
-        assert {row: weight for row, weight in shown.items() if weight} == history.expected[epoch]
-
-
 def _has_groups_of_even_epochs(groups: HybridGroups) -> bool:
     return groups._state.groups > 0 and groups._state.absorbed_epoch % 2 == 0
-
-
-def _no_space(store: FileColdStore) -> None:
-    raise ResourceError("no space is left for merging", code="COLD_STORE_IO")

@@ -1,12 +1,13 @@
-"""A first load in parts emits and leaves the same as one load at once."""
+"""First rows that are worked in parts emit and leave the same as one epoch: those of a join, and upserts of a table."""
 
 from __future__ import annotations
 
 import random
+import weakref
 from collections import Counter
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
+from unittest import mock
 
 import pyarrow as pa
 import pytest
@@ -17,9 +18,14 @@ from zset_join.core.errors import BadInputError, StateError
 from zset_join.expressions import left, right
 from zset_join.operators import first_load
 from zset_join.operators.first_load import LoadedJoin
+from zset_join.operators.first_upserts import LoadedLatest
 from zset_join.operators.join import JOIN_TYPES, HashJoin
+from zset_join.operators.upsert_table import Latest
 from zset_join.state.rows.row_arena import RowArena
+from zset_join.state.rows.side import SideState
 from zset_join.testing.comparison import exact_tables
+
+# ---------------------------------------------------------------- joins
 
 COLUMNS = {"id": pa.int64(), "k": pa.int64(), "v": pa.string()}
 LONG = "a value that is longer than twelve letters "
@@ -91,22 +97,6 @@ def test_parts_leave_what_one_epoch_leaves(how: str, kind: str, loads: list[bool
     assert any(loads)
 
 
-def test_an_answer_changes_nothing_and_may_be_dropped_or_left_unread(loads: list[bool]) -> None:
-    sides = [relation("l"), relation("r")]
-    first, other = ([drawn(random.Random(seed), side, ids=1000) for side in sides] for seed in (1, 2))
-    parted, whole = built(LoadedJoin, *sides, **SMALL), built(HashJoin, *sides, **SMALL)
-
-    once = Counter(row for chunk in parted.answer(Tick(0), first) for row in chunk.to_pylist())
-    assert once == Counter(row for chunk in parted.answer(Tick(0), first) for row in chunk.to_pylist())
-    next(parted.answer(Tick(0), first))
-    assert parted.snapshot()["left"].num_rows == 0
-    parted.absorb(Tick(0), other)
-    whole.absorb(Tick(0), other)
-
-    assert exact_tables(parted.snapshot()) == exact_tables(whole.snapshot())
-    assert loads == [True] * 4
-
-
 @pytest.mark.parametrize("policy", ["error", "quarantine"])
 def test_bad_rows_are_those_of_the_whole_epoch(policy: str, loads: list[bool]) -> None:
     sides = [relation("l"), relation("r")]
@@ -140,48 +130,6 @@ def test_a_join_that_holds_rows_works_an_epoch_at_once(loads: list[bool]) -> Non
     assert loads == []
 
 
-def test_weights_stay_with_their_rows_in_every_chunk(loads: list[bool]) -> None:
-    sides = [replace(relation("l", mode="append"), primary_key=()), relation("r")]
-    bag = ZSet.from_rows([{"id": at, "k": at % 3, "v": ""} for at in range(30)], sides[0].schema, weights=range(1, 31))
-    deltas = [bag, drawn(random.Random(2), sides[1], ids=1000)]
-    parted, whole = (built(join, *sides, chunk_rows=5, **SMALL) for join in (LoadedJoin, HashJoin))
-
-    assert max(map(len, parted.answer(Tick(0, 5), deltas))) == 5
-    assert stepped(parted, 0, deltas) == stepped(whole, 0, deltas)
-    assert loads == [True, True]
-
-
-def test_rows_that_retract_others_are_worked_at_once(loads: list[bool]) -> None:
-    sides = [relation("l", mode="changelog"), relation("r")]
-    rows = drawn(random.Random(1), sides[0], ids=1000)
-    deltas = [ZSet(rows.rows, abs(rows.weights)) + ZSet(rows.rows, -abs(rows.weights)), drawn(random.Random(2), sides[1])]
-
-    assert not stepped(built(LoadedJoin, *sides, **SMALL), 0, deltas)
-    assert loads == []
-
-
-@pytest.mark.parametrize("how", ["inner", "left_anti", "full"])
-@pytest.mark.parametrize("kind", ["plain", "sequence", "residual"])
-def test_over_files_parts_leave_what_one_epoch_leaves(how: str, kind: str, loads: list[bool], tmp_path: Path) -> None:
-    sides = [relation(name, sequence=kind == "sequence") for name in ("l", "r")]
-    terms = {"hidden": (("at",), ("at",))} if kind == "sequence" else {}
-    terms |= {"residual": left("id") < right("id")} if kind == "residual" else {}
-    for seed in range(1):
-        draw = random.Random(seed)
-        parted = built(LoadedJoin, *sides, how, **terms, directory=str(tmp_path / f"{seed}"), **SMALL)
-        whole = built(HashJoin, *sides, how, **terms, **SMALL)
-        for epoch, count in enumerate((400, 40, 6)):
-            deltas = [drawn(draw, side, count=count, ids=10**6 if epoch == 0 else 25) for side in sides]
-            assert stepped(parted, epoch, deltas) == stepped(whole, epoch, deltas)
-            assert exact_tables(parted.snapshot()) == exact_tables(whole.snapshot())
-            parted.close()
-            parted = built(LoadedJoin, *sides, how, **terms, directory=str(tmp_path / f"{seed}"), **SMALL)
-            assert all(own.table_bytes() <= side.table_bytes() for own, side in zip(parted._sides, whole._sides, strict=True))
-            assert parted.absorbed_epoch == epoch
-        parted.close()
-    assert loads == [True, True]
-
-
 def test_files_that_were_being_loaded_when_the_process_ended_are_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -210,15 +158,139 @@ def test_the_memory_of_a_load_is_given_back_when_callers_have_dropped_its_answer
     assert given_back == [1]
 
 
-@pytest.mark.parametrize("count", [40, 1])
-def test_an_answer_that_is_read_first_after_the_load_is_refused(count: int) -> None:
-    join = built(LoadedJoin, relation("l"), relation("r"), "inner", **SMALL)
-    rows = {"id": list(range(count)), "k": [1] * count, "v": ["a"] * count}
-    deltas = [ZSet.of(rows, schema=one.schema) for one in join.inputs]
-    answer = join.answer(Tick(0, 5), deltas)
+# ---------------------------------------------------------------- upserts
 
-    join.absorb(Tick(0, 5), deltas)
+SCHEMA = pa.schema(
+    {
+        "name": pa.string(),
+        "at": pa.int64(),
+        "id": pa.int64(),
+        "value": pa.float64(),
+        "tags": pa.list_(pa.string()),
+        "part": pa.int32(),
+    }
+)
+ORDERS = Relation(name="orders", schema=SCHEMA, primary_key=("part", "id"), sequence_by=("at",), mode="upsert")
+SMALL_TABLE = {"part_changes": 1, "hash_seed": 7, "chunk_rows": 5}  # parts of 4 rows, and at least 4 of them
+VALUES = (None, 0.0, -0.0, float("nan"), 1.5)
 
-    with pytest.raises(StateError) as refused:
-        next(answer)
-    assert refused.value.code == "ANSWER_OUTDATED"
+
+def row(number: int, draw: random.Random, *, at: int = 0) -> dict[str, object]:
+    return {
+        "name": draw.choice([None, "", "a name longer than twelve letters"]),
+        "at": at,
+        "id": number % 10,
+        "value": draw.choice(VALUES),
+        "tags": draw.choice([None, [], ["a", None]]),
+        "part": number // 10,
+    }
+
+
+def rows(numbers: range, seed: int = 1, *, at: int = 0) -> ZSet:
+    draw = random.Random(seed)
+    return ZSet.from_rows([row(number, draw, at=at) for number in numbers], SCHEMA)
+
+
+def loaded(**options: object) -> LoadedLatest:
+    return built(LoadedLatest, ORDERS, hidden=["at"], **SMALL_TABLE, **options)
+
+
+def plain(**options: object) -> Latest:
+    return built(Latest, ORDERS, hidden=["at"], **SMALL_TABLE, **options)
+
+
+def table_stepped(table: Latest, epoch: int, delta: ZSet) -> list[tuple[str, int]]:
+    """Return the rows of an epoch in order, and absorb it; its chunks are bounded."""
+    chunks = list(table.answer(Tick(epoch, 5), [delta]))
+    assert all(len(chunk) <= SMALL_TABLE["chunk_rows"] and chunk.schema == table.output.schema for chunk in chunks)
+    table.absorb(Tick(epoch, 5), [delta])
+    return sorted((repr(row), weight) for chunk in chunks for row, weight in chunk.to_pylist())
+
+
+@pytest.fixture
+def table_loads(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
+    """Return whether each epoch that was looked at was worked in parts."""
+    seen: list[bool] = []
+    look = LoadedLatest._has_distinct_keys
+    monkeypatch.setattr(LoadedLatest, "_has_distinct_keys", lambda self, delta: seen.append(look(self, delta)) or seen[-1])
+    return seen
+
+
+DELETE = ZSet(rows(range(30, 31)).rows, rows(range(30, 31)).weights * -1)
+NO_KEY = ZSet.from_rows([{**row(30, random.Random(1)), "id": None}], SCHEMA)
+NO_SEQUENCE = ZSet.from_rows([{**row(30, random.Random(1)), "at": None}], SCHEMA)
+FIRST = {
+    "keys of their own": (rows(range(30)), True),
+    "a key twice in one part": (rows(range(30)) + rows(range(29, 30), 2, at=1), False),
+    "a key again in a later part": (rows(range(30)) + rows(range(2, 3), 2, at=1), False),
+    "an older row of a key": (rows(range(30), at=1) + rows(range(2, 3), 2), False),
+    "a delete": (rows(range(30)) + DELETE, False),
+    "a key that is deleted": (rows(range(31)) + DELETE, False),
+    "no key": (rows(range(30)) + NO_KEY, False),
+    "no sequence": (rows(range(30)) + NO_SEQUENCE, False),
+}
+
+
+@pytest.mark.parametrize("lasts", [False, True], ids=["in memory", "over files"])
+@pytest.mark.parametrize("name", FIRST)
+def test_parts_emit_and_leave_what_one_epoch_does(name: str, lasts: bool, table_loads: list[bool], tmp_path: Path) -> None:
+    first, is_loaded = FIRST[name]
+    options = {"on_bad_input": "quarantine", "directory": str(tmp_path / "state") if lasts else None}
+    parted, whole = loaded(**options), plain(on_bad_input="quarantine")
+    assert parted.rejections(Tick(0), [first]).equals(whole.rejections(Tick(0), [first]))
+    for epoch, delta in enumerate([first, rows(range(5, 45), 3, at=2), rows(range(3), 4, at=1), -rows(range(9), 5, at=3)]):
+        assert table_stepped(parted, epoch, delta) == table_stepped(whole, epoch, delta)
+        if lasts:
+            parted.close()
+            parted = loaded(**options)
+        assert exact_tables(parted.snapshot()) == exact_tables(whole.snapshot())
+        assert parted.absorbed_epoch == epoch
+        assert _counts(parted) == _counts(whole)
+    assert set(table_loads) == {is_loaded}
+    parted.close()
+
+
+def _counts(table: Latest) -> dict[str, int]:
+    return {name: count for name, count in table.statistics().items() if not name.endswith("bytes")}
+
+
+def test_nothing_of_a_first_load_is_copied_into_the_answer() -> None:
+    first = rows(range(30))
+    chunks = list(loaded().answer(Tick(0), [first]))
+
+    whole = ZSet.concat_freeing(chunks, schema=chunks[0].schema)
+
+    for name in ("name", "id", "value", "part"):
+        taken, given = whole.rows.column(name), first.rows.column(name)
+        assert taken.equals(given) or name == "value"
+        assert [one and one.address for one in taken.buffers()] == [one and one.address for one in given.buffers()]
+
+
+def test_files_of_upserts_that_were_being_loaded_when_the_process_ended_are_refused(tmp_path: Path) -> None:
+    table = loaded(directory=str(tmp_path / "state"))
+    absorb = SideState.absorb
+    calls = []
+
+    def fails(self: SideState, *given: object) -> None:
+        calls.append(self.name)
+        if calls.count("latest") > 2:
+            raise OSError(28, "full")
+        absorb(self, *given)
+
+    with mock.patch.object(SideState, "absorb", fails), pytest.raises(OSError, match="full"):
+        table.absorb(Tick(0), [rows(range(30))])
+    table.close()
+
+    with pytest.raises(StateError, match="was being written"):
+        loaded(directory=str(tmp_path / "state"))
+
+
+@pytest.mark.parametrize("name", ["keys of their own", "a key twice in one part"])
+def test_a_table_keeps_no_delta_that_it_looked_at(name: str) -> None:
+    table, delta = loaded(), ZSet(FIRST[name][0].rows, FIRST[name][0].weights)
+    kept = weakref.ref(delta)
+    list(table.answer(Tick(0, 5), [delta]))
+    if name != "keys of their own":  # else as over files, where the next epoch absorbs it
+        table.absorb(Tick(0, 5), [delta])
+    del delta
+    assert kept() is None

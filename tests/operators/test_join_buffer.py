@@ -11,7 +11,7 @@ import pytest
 from tests.built import built
 from tests.epochs import Epochs, insert
 from zset_join.core.errors import OptionError, ResourceError
-from zset_join.core.options import DEFAULT_JOIN_MAX_BUFFERED_BYTES, BufferLimit, HotBudget
+from zset_join.core.options import BufferLimit, HotBudget
 from zset_join.core.relation import Relation
 from zset_join.core.tick import Tick
 from zset_join.operators.join import HashJoin
@@ -62,51 +62,6 @@ def test_rows_whose_key_cannot_match_are_named_by_no_key() -> None:
     assert refused.value.facts["key"] == ()
 
 
-def test_a_long_value_counts_the_block_it_lies_in() -> None:
-    join = HashJoin(CLICKS, VIEWS)
-    fed = Epochs(join)
-
-    fed.feed(insert((LONG, 1), ("short", 2)))
-
-    held = join.buffered(Tick(1), fed.deltas())
-    assert held is not None
-    assert held.before == (2 * ROW + 48, 0)
-
-
-def test_a_row_that_is_not_kept_does_not_count() -> None:
-    join = HashJoin(CLICKS, VIEWS)
-    fed = Epochs(join)
-
-    fed.feed(insert((None, 1), ("a", 2)), insert((None, 3)))
-
-    held = join.buffered(Tick(1), fed.deltas())
-    assert held is not None
-    assert held.before == (ROW, 0)
-
-
-def test_copies_of_one_line_count_once() -> None:
-    join = HashJoin(CLICKS, VIEWS)
-    fed = Epochs(join)
-
-    fed.feed(insert(("a", 1), copies=1000))
-
-    held = join.buffered(Tick(1), fed.deltas())
-    assert held is not None
-    assert held.before == (ROW, 0)
-
-
-def test_no_limit_is_no_limit() -> None:
-    join = epochs(limit=0)
-
-    answer = join.feed(insert(*(("a", number) for number in range(100))), insert(("a", 0)))
-
-    assert len(answer) == 100
-
-
-def test_none_is_no_limit_too() -> None:
-    assert len(epochs(limit=None).feed(insert(*(("a", number) for number in range(100))), insert(("a", 0)))) == 100
-
-
 def test_a_row_that_is_put_aside_does_not_count() -> None:
     join = HashJoin(
         CLICKS, VIEWS, options=OperatorOptions(on_bad_input="quarantine", buffer_limit=BufferLimit.of(max_bytes=2 * ROW))
@@ -152,10 +107,6 @@ def test_the_default_limit_is_not_for_a_join_that_is_hybrid() -> None:
     explicit = BufferLimit.of(1000).beside(HotBudget(max_hot_bytes=0))[0]
 
     assert (default.max_bytes, explicit.max_bytes) == (0, 1000)
-
-
-def test_the_default_limit_is_that_of_the_source_system() -> None:
-    assert DEFAULT_JOIN_MAX_BUFFERED_BYTES == 524_288_000
 
 
 @pytest.mark.parametrize(

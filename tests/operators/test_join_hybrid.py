@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import gc
-import math
-import struct
 import subprocess
 import sys
 from pathlib import Path
@@ -17,9 +15,8 @@ import pytest
 from spill.duckdb_pages import DuckDBPages
 from spill.file_pages import FilePages
 from tests.built import built
-from tests.epochs import Change, Epochs, delete, insert, net, upsert
+from tests.epochs import Change, Epochs, delete, net, upsert
 from zset_join.core.errors import OptionError, ResourceError, StateError
-from zset_join.core.options import HotBudget
 from zset_join.core.relation import Relation
 from zset_join.core.tick import Tick
 from zset_join.operators.join import HashJoin
@@ -78,36 +75,6 @@ def many_customers(rows: int) -> ZSet:
 # ---------------------------------------------------------------- answers
 
 
-@pytest.mark.parametrize("how", ["inner", "left", "right", "full", "left_semi", "left_anti"])
-@pytest.mark.parametrize("budget", [{"max_hot_bytes": 0}, {"max_hot_bytes": None, "max_hot_keys": 1}])
-def test_with_a_budget_a_join_emits_the_same_as_without(how: str, budget: dict[str, Any]) -> None:
-    in_memory, on_disk = Epochs(HashJoin(ORDERS, CUSTOMERS, how)), Epochs(hybrid(how, **budget))
-
-    assert on_disk.feed_all(STORY) == in_memory.feed_all(STORY)
-
-
-def test_a_cold_order_that_moves_leaves_its_cold_customer() -> None:
-    join = Epochs(hybrid())
-    join.feed(upsert((1, "a", "x")), upsert(("a", "Ada"), ("b", "Bob")))
-
-    answer = join.feed(upsert((1, "b", "x")))
-
-    assert answer == [((1, "a", "x", "a", "Ada"), -1), ((1, "b", "x", "b", "Bob"), 1)]
-
-
-def test_an_answer_brings_rows_into_memory_and_repeats_the_same() -> None:
-    join = hybrid()
-    epochs = Epochs(join)
-    epochs.feed(upsert((1, "a", "x"), (2, "a", "y")), upsert(("a", "Ada")))
-    deltas = epochs.deltas((), upsert(("a", "Eve")))
-
-    first = [chunk.to_pylist() for chunk in join.answer(Tick(1), deltas)]
-    again = [chunk.to_pylist() for chunk in join.answer(Tick(1), deltas)]
-
-    assert again == first
-    assert join.statistics()["left_hot_rows"] == 2
-
-
 def test_a_key_with_more_rows_than_the_budget_is_answered_whole() -> None:
     join = hybrid(max_hot_bytes=100_000)
     nobody, everybody = ZSet.empty(CUSTOMERS.schema), ZSet.of({"k": ["customer 0"], "name": ["Ada"]})
@@ -116,54 +83,6 @@ def test_a_key_with_more_rows_than_the_budget_is_answered_whole() -> None:
     rows = sum(len(chunk) for chunk in join.answer(Tick(1), [ZSet.empty(ORDERS.schema), everybody]))
 
     assert rows == 20_000
-
-
-# ---------------------------------------------------------------- values through the disk
-
-PLAIN_NAN, SIGNED_NAN = (struct.unpack("<d", struct.pack("<Q", bits))[0] for bits in (0x7FF8000000000000, 0xFFF8000000000001))
-NESTED = pa.struct({"list": pa.list_(pa.string()), "number": pa.float64()})
-VALUES = pa.schema({"id": pa.int64(), "k": pa.int64(), "f": pa.float64(), "s": pa.string(), "n": NESTED})
-HOSTILE: list[tuple[Any, ...]] = [
-    (1, 1, None, None, None),
-    (2, 1, PLAIN_NAN, "", {"list": [], "number": -0.0}),
-    (3, 1, SIGNED_NAN, "exactly12byt", {"list": None, "number": None}),
-    (4, 1, -0.0, "x" * (1 << 20), {"list": [None, "", "y" * 1000], "number": SIGNED_NAN}),
-    (5, 1, 0.0, "thirteen byte", {"list": ["é"], "number": math.inf}),
-]
-
-
-@pytest.mark.parametrize("mode", ["append", "upsert", "changelog"])
-def test_values_come_back_from_the_disk_bit_for_bit(mode: Any) -> None:
-    keyed = ("id",) if mode == "upsert" else ()
-    values = Relation(name="values", schema=VALUES, join_key=("k",), primary_key=keyed, mode=mode)
-    keys = Relation(name="keys", schema=pa.schema({"k": pa.int64()}), join_key=("k",))
-    join = HashJoin(values, keys, options=OperatorOptions(budget=HotBudget(max_hot_bytes=0)))
-    rows = pa.RecordBatch.from_arrays(
-        [pa.array([row[at] for row in HOSTILE], field.type) for at, field in enumerate(VALUES)], schema=VALUES
-    )
-    join.absorb(Tick(0), [ZSet.of(rows), ZSet.empty(keys.schema)])
-    assert join.statistics()["left_hot_rows"] == 0
-
-    answer = pa.Table.from_batches([chunk.rows for chunk in join.answer(Tick(1), [ZSet.empty(VALUES), ZSet.of({"k": [1]})])])
-
-    found = answer.select(range(5)).sort_by("id").to_pylist()
-    assert repr(found) == repr(rows.to_pylist())
-    assert [struct.pack("<d", row["f"]) for row in found[1:]] == [struct.pack("<d", row[2]) for row in HOSTILE[1:]]
-
-
-def test_sequences_and_tombstones_hold_for_rows_that_were_on_disk() -> None:
-    schema = pa.schema([*ORDERS.schema, pa.field("seq", pa.int64())])
-    sequenced = Relation(
-        name="orders", schema=schema, join_key=("k",), primary_key=("id",), sequence_by=("seq",), mode="upsert"
-    )
-    join = Epochs(HashJoin(sequenced, CUSTOMERS, options=OperatorOptions(budget=HotBudget(max_hot_bytes=0))))
-    join.feed(upsert((1, "a", "new", 5), (2, "a", "kept", 5)), upsert(("a", "Ada")))
-    join.feed(delete((1, None, None, 7)))
-
-    late = join.feed(upsert((1, "a", "late", 6), (2, "b", "late", 4)))
-
-    assert late == []
-    assert join.operator.statistics()["left_tombstones"] == 1  # type: ignore[attr-defined]
 
 
 # ---------------------------------------------------------------- the budget
@@ -315,16 +234,6 @@ def test_an_index_without_room_in_the_budget_leaves_the_process() -> None:
     assert index[1] < large < 1.6 * 10_000_000
 
 
-def test_max_hot_keys_bounds_the_rows_of_both_sides_together() -> None:
-    join = hybrid(max_hot_bytes=None, max_hot_keys=10)
-    Epochs(join).feed(
-        upsert(*((number, f"k{number}", "x") for number in range(50))), upsert(*((f"k{n}", "y") for n in range(50)))
-    )
-    counts = join.statistics()
-
-    assert 0 < counts["left_hot_rows"] + counts["right_hot_rows"] <= 10
-
-
 def test_what_is_read_and_not_changed_is_not_written_again() -> None:
     join = hybrid()
     epochs = Epochs(join)
@@ -391,21 +300,6 @@ def test_an_epoch_of_many_keys_makes_one_bulk_fetch_per_lookup(
 # ---------------------------------------------------------------- snapshots
 
 
-def test_a_snapshot_holds_cold_rows_and_restores_into_any_budget() -> None:
-    on_disk, in_memory = Epochs(hybrid("full")), Epochs(HashJoin(ORDERS, CUSTOMERS, "full"))
-    on_disk.feed_all(STORY[:3])
-    in_memory.feed_all(STORY[:3])
-    snapshot = on_disk.operator.snapshot()
-    restored = [hybrid("full", max_hot_bytes=budget) for budget in (0, 1 << 30)] + [HashJoin(ORDERS, CUSTOMERS, "full")]
-    for join in restored:
-        join.restore(snapshot)
-
-    answers = [Epochs(join, first_epoch=3).feed_all(STORY[3:]) for join in restored]
-
-    assert answers == [in_memory.feed_all(STORY[3:])] * 3
-    assert restored[0].statistics()["left_hot_rows"] == 0
-
-
 def test_restoring_respects_the_budget_on_the_way() -> None:
     whole = HashJoin(ORDERS, CUSTOMERS)
     whole.absorb(Tick(0), [many_orders(300_000), ZSet.empty(CUSTOMERS.schema)])
@@ -429,31 +323,7 @@ def test_restoring_makes_no_room_in_files_for_rows_that_go_to_disk(tmp_path: Pat
     join.close()
 
 
-def test_a_snapshot_that_contradicts_itself_is_refused_though_its_first_half_is_cold(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("zset_join.state.rows.side_snapshot._SNAPSHOT_ROWS", 1)
-    bags = Relation(name="bags", schema=CUSTOMERS.schema, join_key=("k",), mode="changelog")
-    join = HashJoin(bags, bags, options=OperatorOptions(budget=HotBudget(max_hot_bytes=0)))
-    Epochs(join).feed(insert(("a", "x"), copies=2**62))
-    tables = dict(join.snapshot())
-    tables["left"] = pa.concat_tables([tables["left"]] * 2)
-
-    with pytest.raises(StateError, match="SNAPSHOT_CONTRADICTION"):
-        join.restore(tables)
-
-
 # ---------------------------------------------------------------- directories
-
-
-def test_state_in_a_directory_goes_on_where_it_was_closed(tmp_path: Path) -> None:
-    in_memory = Epochs(HashJoin(ORDERS, CUSTOMERS, "full"))
-    answers = []
-    for epoch, (left, right) in enumerate(STORY):
-        join = hybrid("full", directory=str(tmp_path), max_hot_bytes=None, max_hot_keys=2)
-        assert join.absorbed_epoch == epoch - 1
-        answers.append(Epochs(join, first_epoch=epoch).feed(left, right))
-        join.close()
-
-    assert answers == in_memory.feed_all(STORY)
 
 
 def test_state_of_a_hybrid_join_is_refused_by_a_join_in_memory_and_the_reverse(tmp_path: Path) -> None:

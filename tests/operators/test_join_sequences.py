@@ -9,8 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from tests.built import built
-from tests.epochs import Change, Epochs, delete, insert, upsert
+from tests.epochs import Change, Epochs, delete, upsert
 from zset_join.core.errors import KeyTypeError, PlanError
 from zset_join.core.relation import Relation
 from zset_join.expressions import left, right
@@ -55,19 +54,6 @@ def test_an_older_upsert_that_arrives_later_is_ignored_and_counted(join: Epochs)
     assert join.operator.statistics()["stale_rows"] == 1  # type: ignore[attr-defined]
 
 
-def test_a_newer_upsert_replaces_the_row(join: Epochs) -> None:
-    join.feed(upsert((1, "old", 10)), [])
-
-    assert join.feed(upsert((1, "new", 20)), []) == [((1, "old", 10, None), -1), ((1, "new", 20, None), +1)]
-
-
-def test_of_equal_sequences_the_later_arrival_wins(join: Epochs) -> None:
-    join.feed(upsert((1, "first", 10)), [])
-    join.feed(upsert((1, "second", 10)), [])
-
-    assert join.sum() == shown((1, "second", 10))
-
-
 @pytest.mark.parametrize(
     ("changes", "left_over"),
     [
@@ -83,42 +69,6 @@ def test_inside_one_epoch_the_sequence_decides(join: Epochs, changes: list[Chang
     join.feed(changes, [])
 
     assert join.sum() == shown(*left_over)
-
-
-@pytest.mark.parametrize(
-    ("changes", "left_over"),
-    [
-        pytest.param(upsert((1, "a", 1), (1, "b", 3), (1, "c", 2)), [(1, "b", 3)], id="the largest, wherever it is"),
-        pytest.param(upsert((1, "a", 3)) + delete((1, None, 2)), [(1, "a", 3)], id="an older delete does nothing"),
-        pytest.param(delete((1, None, 3)) + upsert((1, "a", 2)), [], id="a newer delete wins though it came first"),
-        pytest.param(delete((1, None, 3)) + upsert((1, "a", 3)), [(1, "a", 3)], id="an upsert overtakes a delete of its time"),
-    ],
-)
-def test_across_epochs_the_sequence_decides_the_same(
-    join: Epochs, changes: list[Change], left_over: list[tuple[Any, ...]]
-) -> None:
-    join.feed_all(([change], []) for change in changes)
-
-    assert join.sum() == shown(*left_over)
-
-
-def test_a_repeated_row_with_a_newer_sequence_keeps_the_newer_one(join: Epochs) -> None:
-    # The sequence is a column like any other: it changed, so the row changed.
-    join.feed(upsert((1, "a", 10)), [])
-    join.feed(upsert((1, "a", 30)), [])
-
-    assert join.feed(upsert((1, "late", 20)), []) == []
-    assert join.sum() == shown((1, "a", 30))
-
-
-def test_a_null_join_key_does_not_lose_the_sequence() -> None:
-    # Under `=` an inner join never shows a row with a NULL key, yet it must keep its sequence.
-    join = Epochs(HashJoin(orders(), OTHER, "inner"))
-    join.feed([], insert(("a",)))
-    join.feed(upsert((1, None, 20)), [])
-
-    assert join.feed(upsert((1, "a", 10)), []) == []
-    assert join.feed(upsert((1, "a", 30)), []) == [((1, "a", 30, "a"), +1)]
 
 
 # ---------------------------------------------------------------- what a sequence can be
@@ -165,25 +115,6 @@ def test_zero_and_negative_zero_are_the_same_moment() -> None:
     assert join.sum() == shown((1, "second", 0.0))
 
 
-def test_several_columns_order_one_after_the_other() -> None:
-    relation = Relation(
-        name="orders",
-        schema=pa.schema({"id": pa.int64(), "k": pa.string(), "day": pa.date32(), "line": pa.int64()}),
-        join_key=("k",),
-        primary_key=("id",),
-        sequence_by=("day", "line"),
-        mode="upsert",
-    )
-    join = Epochs(HashJoin(relation, OTHER, "left"))
-    first, second = dt.date(2024, 1, 1), dt.date(2024, 1, 2)
-
-    join.feed(upsert((1, "a", first, 9)), [])
-    join.feed(upsert((1, "b", second, 1)), [])
-    join.feed(upsert((1, "c", first, 10), (1, "d", second, 0)), [])
-
-    assert join.sum() == shown((1, "b", second, 1))
-
-
 @pytest.mark.parametrize(
     "kind",
     [pa.string(), pa.binary(), pa.list_(pa.int64()), pa.struct({"major": pa.string()}), pa.decimal256(50, 0)],
@@ -204,28 +135,14 @@ def tombstones(join: Epochs) -> int:
     return join.operator.statistics()["left_tombstones"]  # type: ignore[attr-defined, no-any-return]
 
 
-def test_a_deleted_key_is_remembered_against_older_upserts(join: Epochs) -> None:
-    join.feed(upsert((1, "a", 10)), [])
-    join.feed(delete((1, None, 20)), [])
-
-    assert join.feed(upsert((1, "late", 15)), []) == []
-    assert (join.sum(), tombstones(join)) == ({}, 1)
-
-
-def test_a_key_that_was_deleted_before_it_ever_came_is_remembered_too(join: Epochs) -> None:
-    join.feed(delete((1, None, 20)), [])
-
-    assert join.feed(upsert((1, "late", 15)), []) == []
-    assert join.feed(upsert((1, "new", 25)), []) == [((1, "new", 25, None), +1)]
-    assert tombstones(join) == 0
-
-
-def test_a_tombstone_is_forgotten_when_its_retention_is_over(join: Epochs) -> None:
+@pytest.mark.parametrize(("words", "seconds"), [({"tombstone_retention_seconds": 10}, 10), ({}, 2 * 86_400)])
+def test_a_tombstone_is_forgotten_when_its_retention_is_over(words: dict[str, Any], seconds: int) -> None:
+    join = Epochs(HashJoin(orders(), OTHER, "left", options=OperatorOptions(**words)))
     join.feed(delete((1, None, 20)), [], watermark=100 * A_SECOND)
 
-    join.feed([], [], watermark=109 * A_SECOND)
+    join.feed([], [], watermark=(100 + seconds) * A_SECOND - 1)
     kept = tombstones(join)
-    join.feed([], [], watermark=110 * A_SECOND)
+    join.feed([], [], watermark=(100 + seconds) * A_SECOND)
 
     assert (kept, tombstones(join)) == (1, 0)
     assert join.feed(upsert((1, "late", 15)), []) == [((1, "late", 15, None), +1)]
@@ -250,46 +167,6 @@ def test_an_older_tombstone_does_not_outlive_a_newer_one(join: Epochs) -> None:
     assert (after_the_first, tombstones(join)) == (1, 0)
 
 
-def test_a_key_that_came_back_is_not_forgotten_with_its_old_tombstone(join: Epochs) -> None:
-    join.feed(delete((1, None, 20)), [], watermark=100 * A_SECOND)
-    join.feed(upsert((1, "back", 30)), [], watermark=101 * A_SECOND)
-
-    join.feed([], [], watermark=200 * A_SECOND)
-
-    assert join.feed(upsert((1, "late", 25)), [], watermark=201 * A_SECOND) == []
-    assert join.sum() == shown((1, "back", 30))
-
-
-def test_two_days_are_remembered_by_default() -> None:
-    join = Epochs(HashJoin(orders(), OTHER, "left"))
-    join.feed(delete((1, None, 20)), [], watermark=0)
-
-    join.feed([], [], watermark=2 * 86_400 * A_SECOND - 1)
-    kept = tombstones(join)
-    join.feed([], [], watermark=2 * 86_400 * A_SECOND)
-
-    assert (kept, tombstones(join)) == (1, 0)
-
-
-def test_without_a_sequence_there_is_nothing_to_remember() -> None:
-    join = Epochs(HashJoin(orders(sequence_by=()), OTHER, "left"))
-    join.feed(upsert((1, "a", 10)), [])
-
-    join.feed(delete((1, None, None)), [])
-
-    assert tombstones(join) == 0
-    assert join.feed(upsert((1, "late", 5)), []) == [((1, "late", 5, None), +1)]
-
-
-def test_without_a_sequence_the_order_of_arrival_counts() -> None:
-    join = Epochs(HashJoin(orders(sequence_by=()), OTHER, "left"))
-
-    join.feed(upsert((1, "a", 30), (1, "b", 10)), [])
-    join.feed(upsert((1, "c", 20)), [])
-
-    assert join.sum() == shown((1, "c", 20))
-
-
 def test_a_tombstone_holds_no_payload() -> None:
     big = Relation(
         name="big",
@@ -306,24 +183,6 @@ def test_a_tombstone_holds_no_payload() -> None:
 
     (row,) = join.operator.snapshot()["left"].to_pylist()
     assert (row["id"], row["k"], row["text"], row["_zset_weight"]) == (1, None, None, 0)
-
-
-def test_an_update_of_hidden_columns_alone_emits_nothing_and_is_remembered() -> None:
-    schema = pa.schema({"id": pa.int64(), "k": pa.int64(), "v": pa.string(), "ts": pa.int64()})
-    orders, customers = (
-        Relation(name=name, schema=schema, join_key=("k",), primary_key=("id",), sequence_by=("ts",), mode="upsert")
-        for name in ("orders", "customers")
-    )
-    for options in ({}, {"max_hot_keys": 0}):
-        join = Epochs(built(HashJoin, orders, customers, "full", hidden=(("ts",), ("ts",)), **options))
-        join.feed(upsert(*((number, 1, "a", 1) for number in range(50))), upsert((7, 1, "Ada", 1)))
-
-        assert join.operator.output.schema.names == ["id", "k", "v", "id_right", "k_right", "v_right"]
-        assert join.feed([], upsert((7, 1, "Ada", 5))) == []
-        assert join.feed([], upsert((7, 1, "too late", 4))) == []
-        assert join.operator.snapshot()["right"].column("ts").to_pylist() == [5]
-        assert len(join.feed([], upsert((7, 1, "Bea", 6)))) == 100
-        assert join.feed(upsert((3, 1, "a", 9)), delete((7, None, None, 5))) == []
 
 
 def test_a_hidden_column_that_a_residual_predicate_reads_is_compared() -> None:

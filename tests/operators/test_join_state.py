@@ -17,11 +17,10 @@ from tests.epochs import Change, Epochs, delete, delta_of, insert, upsert
 from zset_join.core.errors import StateError
 from zset_join.core.relation import ChangelogMode, Relation
 from zset_join.core.tick import Tick
-from zset_join.expressions import left, right
+from zset_join.expressions import left
 from zset_join.kernels.rows import side as s
 from zset_join.operators.join import HashJoin
 from zset_join.shapes.operator_options import OperatorOptions
-from zset_join.state.rows import side_snapshot
 from zset_join.zset import ZSet
 
 ITEMS = Relation(
@@ -130,26 +129,6 @@ def test_a_row_costs_its_record_its_long_strings_and_its_places_in_two_tables() 
 
 
 # ---------------------------------------------------------------- files
-
-
-def test_a_directory_is_reopened_where_it_was_left(tmp_path: Path) -> None:
-    reported, stays = Epochs(items_join(directory=str(tmp_path))), Epochs(items_join())
-    reported.feed_all(STORY)
-    stays.feed_all(STORY)
-    reported.operator.close()  # type: ignore[attr-defined]
-
-    again = Epochs(items_join(directory=str(tmp_path)), first_epoch=3)
-
-    assert again.operator.absorbed_epoch == 2  # type: ignore[attr-defined]
-    assert again.operator.snapshot() == stays.operator.snapshot()
-    assert again.feed_all(NEXT) == stays.feed_all(NEXT)
-
-
-@pytest.mark.parametrize("how", ["inner", "left_semi", "full"])
-def test_state_in_files_answers_like_state_in_memory(how: str, tmp_path: Path) -> None:
-    in_files, in_memory = Epochs(items_join(how, directory=str(tmp_path))), Epochs(items_join(how))
-
-    assert in_files.feed_all(STORY + NEXT) == in_memory.feed_all(STORY + NEXT)
 
 
 def test_another_process_can_take_the_directory_over(tmp_path: Path) -> None:
@@ -285,22 +264,6 @@ def test_an_epoch_that_was_absorbed_before_is_refused_after_reopening_too(tmp_pa
 # ---------------------------------------------------------------- snapshots
 
 
-@pytest.mark.parametrize("how", ["inner", "left", "full", "left_anti"])
-@pytest.mark.parametrize(
-    "residual", [None, left("id") < 3, left("text") != right("name")], ids=["key only", "left only", "both"]
-)
-def test_a_restored_join_equals_the_one_it_was_saved_from(how: str, residual: Any) -> None:
-    reported = Epochs(items_join(how, residual=residual))
-    reported.feed_all(STORY)
-
-    again = Epochs(items_join(how, residual=residual), first_epoch=3)
-    again.operator.restore(reported.operator.snapshot())
-
-    assert again.operator.absorbed_epoch == 2  # type: ignore[attr-defined]
-    assert again.operator.snapshot() == reported.operator.snapshot()
-    assert again.feed_all(NEXT) == reported.feed_all(NEXT)
-
-
 def test_a_snapshot_is_plain_rows_with_what_they_remember() -> None:
     join = Epochs(items_join())
     join.feed_all(STORY)
@@ -317,18 +280,6 @@ def test_a_snapshot_is_plain_rows_with_what_they_remember() -> None:
     assert (tombstone["id"], tombstone["k"], tombstone["_zset_weight"], tombstone["_zset_sequence_0"]) == (2, None, 0, 2)
 
 
-def test_restoring_replaces_what_was_there() -> None:
-    join = Epochs(items_join())
-    join.feed_all(STORY)
-    fresh = items_join().snapshot()
-
-    join.operator.restore(fresh)
-
-    counts = join.operator.statistics()  # type: ignore[attr-defined]
-    assert (counts["left_rows"], counts["left_tombstones"], counts["right_rows"]) == (0, 0, 0)
-    assert join.operator.absorbed_epoch == -1  # type: ignore[attr-defined]
-
-
 def test_tombstones_keep_their_age_over_a_snapshot() -> None:
     reported = Epochs(items_join(tombstone_retention_seconds=10))
     reported.feed(delete((1, None, None, 5)), [], watermark=100_000_000)
@@ -339,20 +290,6 @@ def test_tombstones_keep_their_age_over_a_snapshot() -> None:
     again.feed([], [], watermark=112_000_000)
 
     assert again.operator.snapshot()["left"].column("id").to_pylist() == [2]
-
-
-def test_a_snapshot_of_many_parts_is_whole(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(side_snapshot, "_SNAPSHOT_ROWS", 7)
-    reported = Epochs(items_join("left"))
-    reported.feed(upsert(*[(number, f"k{number % 5}", A_LONG_TEXT, number) for number in range(50)]), insert(("k1", "x")))
-    reported.feed(delete(*[(number, None, None, 99) for number in range(0, 50, 4)]), [])
-
-    again = Epochs(items_join("left"), first_epoch=2)
-    again.operator.restore(reported.operator.snapshot())
-
-    assert again.operator.snapshot() == reported.operator.snapshot()
-    last = (upsert((4, "late", "late", 98), (1, "k2", "new", 99)), delete(("k1", "x")))
-    assert again.feed(*last) == reported.feed(*last)
 
 
 def test_a_snapshot_whose_rows_contradict_each_other_is_refused() -> None:

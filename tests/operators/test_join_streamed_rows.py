@@ -125,22 +125,6 @@ def test_a_join_that_nobody_holds_goes_at_once() -> None:
     assert gone() is None
 
 
-@pytest.mark.parametrize("condition", [None, CONDITION])
-@pytest.mark.parametrize("how", ["inner", "full"])
-def test_keys_whose_hashes_collide_are_distinguished(how: str, condition: Expression | None) -> None:
-    in_memory = HashJoin(LEFT, RIGHT, how, residual=condition)
-    streaming = built(HashJoin, LEFT, RIGHT, how, residual=condition, **FEW, hash_bits=8, part_changes=20)
-    for epoch, deltas in enumerate(history(seed=2)):
-        found = [
-            Counter(change for chunk in answer(join, epoch, deltas) for change in chunk) for join in (in_memory, streaming)
-        ]
-        assert found[0] == found[1]
-        for join in (in_memory, streaming):
-            join.absorb(Tick(epoch), deltas)
-
-    assert streaming.statistics()["left_streamed_rows"] > 0
-
-
 @pytest.mark.parametrize("condition", [None, left("id") == right("id")])
 def test_a_weight_that_leaves_int64_is_an_error_that_changes_nothing(condition: Expression | None) -> None:
     sides = (Relation(name=name, schema=SCHEMA, join_key=("k",), mode="changelog") for name in ("left", "right"))

@@ -1,4 +1,4 @@
-"""The temporal join, by the worked examples of the documents, and against the plain join over random histories."""
+"""The temporal join by the worked examples of the documents, and the as-of join; the laws play random histories to both."""
 
 from __future__ import annotations
 
@@ -8,11 +8,12 @@ import pyarrow as pa
 import pytest
 
 from tests.built import built
-from tests.epochs import Change, delete, delta_of, insert, lines_of, upsert
+from tests.epochs import Change, Epochs, delete, delta_of, insert, lines_of, upsert
 from zset_join import Relation, Tick
-from zset_join.core.errors import BadInputError, KeyTypeError, PlanError
+from zset_join.core.errors import BadInputError, KeyTypeError, OptionError, PlanError
 from zset_join.expressions import right
-from zset_join.operators.timed_join import TemporalJoin
+from zset_join.operators.timed_join import AsOfJoin, TemporalJoin
+from zset_join.shapes.as_of_join import AsOfOptions
 from zset_join.shapes.temporal_join import TemporalOptions
 
 ORDERS = Relation(
@@ -102,14 +103,6 @@ def three_rates():
     return join
 
 
-def test_an_order_at_1000_meets_the_rate_of_800():
-    join = temporal(TemporalOptions(emit="eager"))
-
-    answer = join.feed(insert(order(1, 1000)), upsert(rate(1.1, 500), rate(1.2, 800), rate(1.3, 1200)))
-
-    assert answer == [((1, "EUR", 1000, "EUR", 1.2, 800), 1)]
-
-
 def test_a_late_version_at_900_corrects_the_order_and_retracting_it_corrects_it_again():
     join, late = three_rates(), rate(1.25, 900)
 
@@ -148,14 +141,6 @@ def test_with_the_time_of_the_row_the_delete_ends_the_wrong_version():
     assert row[4] is None
 
 
-def test_no_version_for_the_key_of_an_order_pads_it():
-    join = temporal(TemporalOptions(how="left"))
-
-    answer = join.feed(insert(order(1, 5, "USD")), upsert(rate(1.0, 1)), watermark=5)
-
-    assert answer == [((1, "USD", 5, None, None, None), 1)]
-
-
 def test_append_only_versions_keep_nothing_of_an_emitted_order():
     join = temporal(versions=rates("append"))
     join.feed(insert(order(1, 5), order(2, 6, "USD")), insert(rate(1.0, 1)), watermark=6)
@@ -174,24 +159,6 @@ def test_once_answers_on_arrival_and_is_never_corrected():
 
 
 # ---------------------------------------------------------------- ties, conditions, keys
-
-
-def test_of_two_versions_at_one_time_the_larger_sequence_wins_then_the_later_arrival():
-    schema = pa.schema([*RATE_COLUMNS, pa.field("seq", pa.int64())])
-    versions = Relation(
-        name="rates",
-        schema=schema,
-        join_key=("currency",),
-        primary_key=("currency",),
-        sequence_by=("seq",),
-        mode="upsert",
-        event_time="at",
-        watermark_delay=0,
-    )
-    join = temporal(versions=versions)
-    changes = upsert(("EUR", 1.0, 5, 2), ("EUR", 2.0, 5, 1), ("EUR", 3.0, 5, 2))
-
-    assert join.feed(insert(order(1, 5)), changes, watermark=5) == [((1, "EUR", 5, "EUR", 3.0, 5, 2), 1)]
 
 
 def test_the_rest_of_on_is_evaluated_on_the_chosen_version_only():
@@ -226,30 +193,6 @@ def test_a_condition_beside_the_primary_key_is_evaluated_on_the_chosen_version()
     answer = join.feed(insert((1, "EUR", "ecb", 3), (2, "EUR", "ecb", 5), (3, "EUR", "fed", 5)), changes, watermark=9)
 
     assert [row[0] for row, _ in answer] == [1, 3]
-
-
-def test_the_weight_of_an_order_passes_and_copies_of_a_version_count_once():
-    join = temporal(versions=rates("changelog"))
-
-    answer = join.feed(insert(order(1, 5), copies=3), insert(rate(1.0, 1), copies=2), watermark=5)
-
-    assert answer == [((1, "EUR", 5, "EUR", 1.0, 1), 3)]
-
-
-def test_a_null_key_of_an_order_matches_nothing():
-    join = temporal(TemporalOptions(how="left"))
-
-    assert join.feed(insert((1, None, 5)), upsert(rate(1.0, 1)), watermark=5) == [((1, None, 5, None, None, None), 1)]
-
-
-def test_a_retracted_order_retracts_its_joined_rows():
-    orders = Relation(
-        name="orders", schema=ORDERS.schema, join_key=("currency",), mode="changelog", event_time="t", watermark_delay=0
-    )
-    join = Timeline(TemporalJoin(orders, rates(), TemporalOptions(emit="eager")))
-    join.feed(insert(order(1, 5)), upsert(rate(1.0, 1)))
-
-    assert join.feed(delete(order(1, 5)), upsert(rate(2.0, 4))) == [((1, "EUR", 5, "EUR", 1.0, 1), -1)]
 
 
 @pytest.mark.parametrize(
@@ -379,14 +322,6 @@ def test_eager_left_rows_are_freed_when_the_watermark_is_further_than_keep_probe
     assert join.feed((), upsert(rate(2.0, 5))) == [((2, "EUR", 6, "EUR", 1.0, 1), -1), ((2, "EUR", 6, "EUR", 2.0, 5), 1)]
 
 
-def test_a_retraction_of_a_version_the_watermark_has_passed_is_set_aside():
-    join = temporal(TemporalOptions(emit="eager"), rates("changelog"))
-    join.feed(insert(order(1, 3)), insert(rate(1.0, 1)), watermark=5)
-
-    assert join.feed((), delete(rate(1.0, 1))) == []
-    assert join.rejected == ["LATE_CORRECTION"]
-
-
 def test_a_time_far_ahead_of_the_watermark_is_bad_input_when_a_largest_jump_is_given():
     join = temporal(TemporalOptions(max_watermark_jump=100))
     join.feed(watermark=10)
@@ -413,30 +348,6 @@ def test_bad_rows_stop_the_epoch_or_are_put_aside(changes, code):
     join.feed(*changes)
     assert join.rejected == [code]
     assert join.operator.statistics()["rejected"] == 1
-
-
-# ---------------------------------------------------------------- state
-
-
-def test_waiting_rows_and_versions_lie_in_files_and_are_opened_again(tmp_path):
-    made = temporal(directory=str(tmp_path))
-    made.feed(insert(order(1, 9)), upsert(rate(2.0, 2), rate(3.0, 20)), watermark=8)
-    made.operator.close()
-
-    found = temporal(directory=str(tmp_path))
-    found.epoch, found.watermark = 1, 8
-
-    assert found.operator.is_current()
-    assert found.feed(watermark=9) == [((1, "EUR", 9, "EUR", 2.0, 2), 1)]
-    found.operator.close()
-
-
-def test_an_answer_is_due_without_rows_when_the_watermark_has_come():
-    join = temporal()
-    join.feed(insert(order(1, 9)), upsert(rate(2.0, 2)), watermark=8)
-
-    assert join.operator.next_due().is_due(watermark_us=9, processing_time_us=None)
-    assert not join.operator.next_due().is_due(watermark_us=8, processing_time_us=None)
 
 
 # ---------------------------------------------------------------- what is refused
@@ -488,3 +399,104 @@ def test_eager_counts_the_answers_that_late_versions_correct_and_other_modes_nev
     join.feed((), delete(rate(1.0, 1)))
     assert join.operator.corrections() == 1
     assert temporal(TemporalOptions(emit="once")).operator.corrections() is None
+
+
+# ---------------------------------------------------------------- the as-of join
+
+TRADE_COLUMNS = pa.schema({"id": pa.int64(), "k": pa.string(), "t": pa.int64(), "x": pa.int64()})
+QUOTE_COLUMNS = pa.schema({"k": pa.string(), "pk": pa.int32(), "at": pa.int64(), "s": pa.int32()})
+
+
+def trades(mode="append"):
+    return Relation(name="trades", schema=TRADE_COLUMNS, join_key=("k",), mode=mode)
+
+
+def quotes(mode="append", primary_key=("pk",)):
+    return Relation(name="quotes", schema=QUOTE_COLUMNS, join_key=("k",), primary_key=primary_key, mode=mode)
+
+
+def options(**more):
+    return AsOfOptions(left_time="t", right_time="at", **more)
+
+
+def as_of(mode="changelog", **more):
+    return Epochs(AsOfJoin(trades(mode), quotes(mode), options(**more)))
+
+
+QUOTES = (("A", 1, 3, 0), ("A", 2, 5, 0), ("A", 3, 7, 0))
+
+
+@pytest.mark.parametrize(("op", "at"), [(">=", 5), (">", 3), ("<=", 5), ("<", 7)])
+def test_a_comparison_looks_back_or_forward_and_takes_the_very_time_in_or_not(op, at):
+    ((row, weight),) = as_of(op=op).feed(insert((1, "A", 5, 0)), insert(*QUOTES))
+
+    assert (row[6], weight) == (at, 1)
+
+
+def test_a_nearer_row_that_comes_later_takes_the_place_of_the_chosen_one():
+    join = as_of()
+    join.feed(insert((1, "A", 6, 0)), insert(("A", 1, 3, 0)))
+
+    assert join.feed((), insert(("A", 2, 5, 0))) == [((1, "A", 6, 0, "A", 1, 3, 0), -1), ((1, "A", 6, 0, "A", 2, 5, 0), 1)]
+    assert join.feed((), delete(("A", 2, 5, 0))) == [((1, "A", 6, 0, "A", 2, 5, 0), -1), ((1, "A", 6, 0, "A", 1, 3, 0), 1)]
+
+
+def test_a_row_that_is_further_away_emits_nothing():
+    join = as_of()
+    join.feed(insert((1, "A", 6, 0)), insert(("A", 2, 5, 0)))
+
+    assert join.feed((), insert(("A", 1, 3, 0))) == []
+
+
+def test_beyond_the_tolerance_there_is_no_match():
+    join = as_of(how="left", tolerance=2)
+    join.feed(insert((1, "A", 7, 0), (2, "A", 8, 0)), insert(("A", 2, 5, 0)))
+
+    assert join.sum() == {(1, "A", 7, 0, "A", 2, 5, 0): 1, (2, "A", 8, 0, None, None, None, None): 1}
+
+
+@pytest.mark.parametrize(("tie", "chosen"), [("latest_arrival", 4), ("smallest_key", 2)])
+def test_of_several_rows_at_one_time_the_latest_or_the_one_with_the_smallest_key_is_chosen(tie, chosen):
+    join = as_of(tie=tie)
+
+    ((row, _),) = join.feed(insert((1, "A", 5, 0)), insert(("A", 3, 5, 0), ("A", 2, 5, 0), ("A", 4, 5, 0)))
+
+    assert row[5] == chosen
+
+
+def test_null_in_key_or_time_matches_nothing_and_is_padded():
+    join = as_of(how="left")
+    join.feed(insert((1, None, 5, 0), (2, "A", None, 0)), insert((None, 1, 1, 0), ("A", 2, None, 0), ("A", 3, 1, 0)))
+
+    assert [row[4:] for row in join.sum()] == [(None,) * 4] * 2
+    join.feed(delete((1, None, 5, 0), (2, "A", None, 0)))
+    assert join.sum() == {}
+
+
+def test_what_is_no_as_of_join_is_refused_when_it_is_built():
+    upserts = quotes("upsert")
+
+    with pytest.raises(PlanError, match="AS_OF_OF_UPSERTS"):
+        AsOfJoin(trades(), upserts, options())
+    with pytest.raises(PlanError, match="AS_OF_HOW"):
+        AsOfJoin(trades(), quotes(), options(how="full"))
+    with pytest.raises(PlanError, match="AS_OF_TIE"):
+        AsOfJoin(trades(), quotes(primary_key=()), options(tie="smallest_key"))
+    with pytest.raises(OptionError, match=r"AS_OF_OPTION.*>="):
+        AsOfJoin(trades(), quotes(), options(op="="))
+    with pytest.raises(OptionError, match=r"AS_OF_OPTION.*tolerance"):
+        AsOfJoin(trades(), quotes(), options(tolerance=-1))
+    with pytest.raises(PlanError, match=r"UNKNOWN_COLUMN.*when"):
+        AsOfJoin(trades(), quotes(), AsOfOptions(left_time="when", right_time="at"))
+
+
+def test_an_answer_retracted_for_a_nearer_row_is_a_correction_and_a_first_answer_is_not():
+    join = as_of(how="left")
+    join.feed(insert((1, "A", 6, 0), (2, "A", 6, 0)), insert(("A", 1, 3, 0)))
+    assert join.operator.corrections() == 0
+
+    join.feed(insert((3, "A", 6, 0)), insert(("A", 2, 5, 0)))
+
+    assert join.operator.corrections() == 2
+    join.feed((), insert(("A", 3, 1, 0)))
+    assert join.operator.corrections() == 0
