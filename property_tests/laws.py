@@ -220,6 +220,7 @@ def answer_is_pure(subject: Subject, history: History) -> None:
             run.request(changes), kept[-1][1], is_hybrid, f"answered after others in epoch {run.epoch}", subject, history
         )
         _require(_exact_snapshot(run.operator) == before, f"answer of epoch {run.epoch} changes the state", subject, history)
+        _check_aside(run, changes[:-1], history)  # what is absorbed need not be what was answered last
         run.take(answer)
         run.absorb(changes)
     for epoch, (answer, first) in enumerate(kept):

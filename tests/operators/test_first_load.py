@@ -119,6 +119,19 @@ def test_bad_rows_are_those_of_the_whole_epoch(policy: str, loads: list[bool]) -
     assert not any(loads)
 
 
+@pytest.mark.parametrize(("lasts", "loaded"), [(False, 1), (True, 2)], ids=["in memory", "over files"])
+def test_a_load_that_was_answered_is_taken_over_in_memory_and_over_files_dropped(
+    lasts: bool, loaded: int, loads: list[bool], tmp_path: Path
+) -> None:
+    sides = [relation("l"), relation("r")]
+    join = built(LoadedJoin, *sides, **SMALL, directory=str(tmp_path) if lasts else None)
+
+    stepped(join, 0, [drawn(random.Random(1), side, ids=1000) for side in sides])
+
+    assert loads == [True] * loaded
+    join.close()
+
+
 def test_a_join_that_holds_rows_works_an_epoch_at_once(loads: list[bool]) -> None:
     sides = [relation("l"), relation("r")]
     join = built(LoadedJoin, *sides, **SMALL)
