@@ -12,6 +12,7 @@ from pyspark.errors import PySparkRuntimeError
 
 from tests.spark.api.test_query import Run, join_of
 from tests.spark.conftest import Collected, Source
+from tests.sweeps import some_of
 from zset_join.checkpoint.checkpoint import Checkpoint
 from zset_join.core.errors import SinkError, StateError
 from zset_join.runners.spark.epoch.disk_failures import disk_failure
@@ -34,7 +35,7 @@ def test_other_failures_stay_what_they_are(error: Exception) -> None:
     assert disk_failure(error, "/data/cp") is None
 
 
-@pytest.mark.parametrize("execution", ["executors", "driver"])
+@pytest.mark.parametrize("execution", some_of(["executors", "driver"], short=["executors"]))
 def test_a_full_disk_in_the_checkpoint_stops_the_query_with_a_code_and_it_goes_on(
     orders: Source, customers: Source, run: Run, monkeypatch: pytest.MonkeyPatch, execution: str
 ) -> None:

@@ -90,22 +90,6 @@ def test_a_stream_that_overlaps_its_baseline_counts_every_change_once(
 
 
 @pytest.mark.long
-def test_a_baseline_on_one_side_joins_the_stream_of_the_other(
-    spark: SparkSession, orders: Source, customers: Source, run: Run
-) -> None:
-    orders.add(("i", 1, 10, "pen", 1)).add(("i", 2, 20, "ink", 1))
-    sink = Collected()
-
-    query = run(join_of(upserts(orders), names(customers, table(spark, CUSTOMERS, (10, "Ann", 1), (20, "Bob", 1)))), sink)
-
-    assert [weights(epoch) for epoch in sink.epochs] == [
-        {(10, 1, "pen", "Ann", 1): 1, (20, None, None, "Bob", 1): 1},
-        {(20, None, None, "Bob", 1): -1, (20, 2, "ink", "Bob", 1): 1},
-    ]
-    assert query.verify(actual_df=emitted(spark, query, sink)).equal
-
-
-@pytest.mark.long
 def test_a_baseline_without_a_sequence_comes_before_every_row_of_its_stream(
     spark: SparkSession, orders: Source, customers: Source, run: Run
 ) -> None:
@@ -123,64 +107,33 @@ def test_a_baseline_without_a_sequence_comes_before_every_row_of_its_stream(
     ]
 
 
-def test_a_restart_neither_loads_the_baseline_again_nor_needs_it(
-    spark: SparkSession, orders: Source, customers: Source, run: Run
-) -> None:
-    orders.add(("i", 1, 10, "pen", 1))
-    sink = Collected()
-    run(join_of(upserts(orders), names(customers, table(spark, CUSTOMERS, (10, "Ann", 5))), "left"), sink)
-
-    other_names = table(spark, CUSTOMERS, (10, "somebody else", 9), (20, "nobody", 9))
-    orders.add(("i", 2, 20, "ink", 1))
-    run(join_of(upserts(orders), names(customers, other_names), "left"), sink)
-    customers.add((10, "Anna", 6))
-    query = run(join_of(upserts(orders), names(customers), "left"), sink)
-
-    assert sink.total() == {(10, 1, "pen", "Anna", 6): 1, (20, 2, "ink", None, None): 1}
-    assert query.verify(actual_df=emitted(spark, query, sink)).equal
-
-
-def test_an_answer_of_epoch_0_that_was_lost_is_made_again_from_what_was_committed(
+def test_a_baseline_is_applied_once_however_often_the_query_starts(
     spark: SparkSession, orders: Source, customers: Source, run: Run, tmp_path: Path
 ) -> None:
+    """One with bad rows applies nothing and is read again; then an answer that was lost comes from what was committed."""
     orders.add(("i", 1, 10, "pen", 1))
     sink = Collected()
+
+    def start(*rows: tuple[Any, ...]) -> JoinQuery:
+        return run(join_of(upserts(orders), names(customers, table(spark, CUSTOMERS, *rows) if rows else None), "left"), sink)
+
+    with pytest.raises(BadInputError, match=r'"customers".*epoch 0'):
+        start((None, "nobody", 5), (10, "Ann", 5))
+    with pytest.raises(StateError, match='starts from a baseline of "customers"'):
+        start()
     sink.fails_in = 0
     with pytest.raises(Exception, match="the output failed in epoch 0"):
-        run(join_of(upserts(orders), names(customers, table(spark, CUSTOMERS, (10, "Ann", 5)))), sink)
+        start((10, "Ann", 5))
     [path.unlink() for path in (tmp_path / "checkpoint" / "zset" / "delta").rglob("*.arrows")]
-
     sink.fails_in = -1
-    orders.add(("i", 2, 10, "ink", 1))
-    query = run(join_of(upserts(orders), names(customers, table(spark, CUSTOMERS, (10, "Anna", 5)))), sink)
+    orders.add(("i", 2, 20, "ink", 1))
+    start((10, "somebody else", 9), (20, "nobody", 9))
+    customers.add((10, "Anna", 6))
+    query = start()
 
-    assert sink.total() == {(10, 1, "pen", "Ann", 5): 1, (10, 2, "ink", "Ann", 5): 1}
+    assert sink.epochs[0] == [((10, 1, "pen", "Ann", 5), 1)]
+    assert sink.total() == {(10, 1, "pen", "Anna", 6): 1, (20, 2, "ink", None, None): 1}
     assert query.verify(actual_df=emitted(spark, query, sink)).equal
-
-
-def test_a_baseline_with_bad_rows_applies_nothing_and_is_read_again_when_it_is_mended(
-    spark: SparkSession, orders: Source, customers: Source, run: Run
-) -> None:
-    orders.add(("i", 1, 10, "pen", 1))
-    sink = Collected()
-    with pytest.raises(BadInputError, match=r'"customers".*epoch 0'):
-        run(join_of(upserts(orders), names(customers, table(spark, CUSTOMERS, (None, "nobody", 5), (10, "Ann", 5)))), sink)
-
-    with pytest.raises(StateError, match='starts from a baseline of "customers"'):
-        run(join_of(upserts(orders), names(customers)), sink)
-    run(join_of(upserts(orders), names(customers, table(spark, CUSTOMERS, (10, "Ann", 5)))), sink)
-
-    assert sink.total() == {(10, 1, "pen", "Ann", 5): 1}
-
-
-def test_a_baseline_for_a_query_that_began_without_one_is_refused(
-    spark: SparkSession, orders: Source, customers: Source, run: Run
-) -> None:
-    orders.add(("i", 1, 10, "pen", 1))
-    run(join_of(upserts(orders), names(customers)), Collected())
-
-    with pytest.raises(StateError, match='"customers" is given a baseline, and the query of this checkpoint began without'):
-        run(join_of(upserts(orders), names(customers, table(spark, CUSTOMERS))), Collected())
 
 
 def test_appends_are_cut_where_their_baseline_ends_and_a_row_of_unknown_place_is_bad_input(

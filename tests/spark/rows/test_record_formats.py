@@ -1,4 +1,7 @@
-"""Every format of changes inside Spark, in one query: the same changes give the same table, whatever they were written as."""
+"""Formats of rows inside Spark, and records beside them, in one query: the same changes give the same table.
+
+The other formats of records are read by what reads these; `tests/spark/driver/test_record_decoder.py` has each.
+"""
 
 from __future__ import annotations
 
@@ -28,14 +31,6 @@ def debezium(op: str, number: int, text: str | None, lsn: int) -> dict[str, Any]
     return record({"op": op, "before": {"id": number}, "after": None if op == "d" else row, "source": {"lsn": lsn}}, number)
 
 
-def maxwell(what: str, number: int, text: str) -> dict[str, Any]:
-    return record({"type": what, "data": {"id": number, "v": text}, "ts": 1})
-
-
-def dms(what: str, number: int, text: str) -> dict[str, Any]:
-    return record({"data": {"id": number, "v": text}, "metadata": {"record-type": "data", "operation": what}})
-
-
 FORMATS: dict[str, tuple[str, list[dict[str, Any]], dict[str, Any]]] = {
     "debezium-json": (
         RECORDS,
@@ -47,40 +42,6 @@ FORMATS: dict[str, tuple[str, list[dict[str, Any]], dict[str, Any]]] = {
             record(None, 2),
             debezium("c", 3, "c", 8),
             debezium("u", 1, "a", 4),  # sent again after a crash, and older
-        ],
-        TABLE,
-    ),
-    "canal-json": (
-        RECORDS,
-        [
-            record({"type": "INSERT", "data": [{"id": "1", "v": "a"}, {"id": "2", "v": "x"}]}),
-            record({"type": "ALTER", "data": None, "sql": "ALTER TABLE t ADD w int"}),
-            record({"type": "UPDATE", "data": [{"id": "1", "v": "b"}], "old": [{"v": "a"}]}),
-            record({"type": "DELETE", "data": [{"id": "2", "v": "x"}]}),
-            record({"type": "INSERT", "data": [{"id": "3", "v": "c"}]}),
-        ],
-        TABLE,
-    ),
-    "maxwell-json": (
-        RECORDS,
-        [
-            maxwell("bootstrap-insert", 1, "a"),
-            maxwell("insert", 2, "x"),
-            maxwell("update", 1, "b"),
-            maxwell("delete", 2, "x"),
-            maxwell("insert", 3, "c"),
-        ],
-        TABLE,
-    ),
-    "dms-json": (
-        RECORDS,
-        [
-            record({"control": {}, "metadata": {"record-type": "control", "operation": "create-table"}}),
-            dms("load", 1, "a"),
-            dms("insert", 2, "x"),
-            dms("update", 1, "b"),
-            dms("delete", 2, "x"),
-            dms("insert", 3, "c"),
         ],
         TABLE,
     ),
